@@ -1,0 +1,111 @@
+"""The contracts of the post office: TraceBuffer for traces, VersionBoard for versions.
+
+Two implementations ship and pass the same tests: memory.py (one process, no services) and redis_stream.py
+with redis_board.py. Every call may raise BufferUnavailable; none retries by itself.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from .trace import DraftTrace
+from .version import BoardEvent, BoardState, DraftVersion, VersionState
+
+
+class TraceEntry(NamedTuple):
+    """A trace and where it stands in the stream; ids sort by age as (milliseconds, sequence)."""
+
+    entry_id: str
+    trace: DraftTrace
+
+
+@dataclass(frozen=True, slots=True)
+class BufferCounts:
+    """Where every appended trace went: delivered == pending + dead_lettered + sum(acked.values()) + trimmed."""
+
+    delivered: int  # appended since the stream was made
+    pending: int  # not acked yet: never read, or read by a consumer that has not finished
+    dead_lettered: int  # could not be decoded; raw bytes kept
+    acked: Mapping[str, int]  # outcome -> count
+    trimmed: int  # removed by size or age before anybody acked them
+    bytes: int  # payload bytes in the stream now
+
+
+class TraceBuffer(Protocol):
+    """A durable stream of traces with one consumer group. Reading removes nothing; ack only ends pending."""
+
+    def append(self, traces: Sequence[DraftTrace]) -> list[str]:
+        """Append and return the entry ids; then trim by bytes and by age, oldest first. All or nothing."""
+        ...
+
+    def claim(self, consumer: str, max_traces: int) -> list[TraceEntry]:
+        """Return up to `max_traces` entries that `consumer` must now ack, oldest first; [] when there are none.
+
+        Takes entries another consumer left pending longer than the configured idle time before new ones. Bytes
+        that cannot be decoded go to the dead letters and are not returned. Does not block.
+        """
+        ...
+
+    def ack(self, entry_ids: Sequence[str], outcome: str) -> int:
+        """End pending for these entries and count `outcome` for each that was pending; return how many were."""
+        ...
+
+    def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
+        """Yield the newest `max_traces` traces still in the stream, oldest first, consuming nothing.
+
+        `acked_only` leaves out entries that are pending or not read yet. Undecodable entries are skipped (claim
+        is what dead-letters them).
+        """
+        ...
+
+    def counts(self) -> BufferCounts:
+        """Where every appended trace is now."""
+        ...
+
+    def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
+        """The newest dead letters as (reason, raw bytes), oldest first."""
+        ...
+
+
+class VersionBoard(Protocol):
+    """An append-only list of version events, with heartbeats and leases beside it."""
+
+    def next_number(self) -> int:
+        """Reserve a version number: 0 first, never twice."""
+        ...
+
+    def register(self, version: DraftVersion, by: str, why: str) -> BoardEvent:
+        """Append the candidate event of a new version. BoardConflict when the number stands already."""
+        ...
+
+    def move(self, number: int, state: VersionState, by: str, why: str) -> BoardEvent:
+        """Append one change of state. BoardConflict, and no change, when the state does not allow it."""
+        ...
+
+    def roll_back(self, by: str, why: str) -> BoardState:
+        """Move live to rolled_back and the previous version to live in one step; BoardConflict when there is none."""
+        ...
+
+    def read(self) -> BoardState:
+        """Fold all events."""
+        ...
+
+    def events(self, after_id: str = "") -> list[BoardEvent]:
+        """Events behind `after_id`, oldest first; all with an empty id."""
+        ...
+
+    def beat(self, member: str, reading: Mapping[str, object], ttl_s: float) -> None:
+        """Publish a member's reading (JSON values); it is forgotten `ttl_s` seconds after its last beat."""
+        ...
+
+    def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
+        """Last readings of the members still beating."""
+        ...
+
+    def lease(self, name: str, ttl_s: float) -> AbstractContextManager[bool]:
+        """Hold `name` alone for the body: True inside when it was free, False (at once) when somebody holds it.
+
+        A holder that dies frees the name after `ttl_s`.
+        """
+        ...

@@ -1,0 +1,57 @@
+"""Every error of the house, one branch per boundary.
+
+    PacelineError
+    ├── ConfigError         a setting or an input file is wrong
+    ├── TraceInvalid        arrays of a trace do not fit each other
+    ├── DecodeError         bytes from the wire are not a letter this build can read; carries the raw bytes
+    ├── BufferUnavailable   Redis cannot be reached or refuses to work
+    ├── BoardConflict       a version event does not fit the board's state
+    ├── WeightsRefused      a weights file must not enter the server
+    └── CaptureUnavailable  SGLang does not offer what capture or swap needs
+
+Constructors take positional arguments only, so that every error survives pickling (Celery carries them
+between processes).
+"""
+
+
+class PacelineError(Exception):
+    """Base of every error paceline raises on purpose."""
+
+
+class ConfigError(PacelineError):
+    """A setting or an input file is wrong; the message names it, what was got and what was expected."""
+
+
+class TraceInvalid(PacelineError):
+    """A trace whose arrays do not fit each other; the message quotes got and expected."""
+
+
+class DecodeError(PacelineError):
+    """Bytes that are not a letter this build can read.
+
+    `raw` keeps the undecodable bytes, so that the dead letter loses nothing.
+    """
+
+    def __init__(self, reason: str, raw: bytes = b"") -> None:
+        super().__init__(reason, raw)
+        self.reason = reason
+        self.raw = raw
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({len(self.raw)} bytes)"
+
+
+class BufferUnavailable(PacelineError):
+    """Redis cannot be reached or refuses to work; the message says what to do next."""
+
+
+class BoardConflict(PacelineError):
+    """A version event that does not fit the board's state; the message quotes got and expected."""
+
+
+class WeightsRefused(PacelineError):
+    """A weights file that must not enter the server; the message says which check failed."""
+
+
+class CaptureUnavailable(PacelineError):
+    """SGLang does not offer what capture or swap needs; the message names version and hook target."""

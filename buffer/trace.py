@@ -1,0 +1,167 @@
+"""DraftTrace: one contiguous window of one request, the letter that serving writes and learners read.
+
+Alignment, written once and enforced at birth (T tokens, R rounds, S drafts per round, K teacher entries):
+
+- ``tokens[:context_len]`` is context and carries no verdict; the rest was committed by the target.
+- Round r starts at its root ``tokens[starts[r]]``, already committed. Draft j of the round proposes
+  ``tokens[starts[r] + 1 + j]``. ``accepted[r]`` drafts stand; the token behind them is the target's own.
+  So ``starts[r + 1] == starts[r] + accepted[r] + 1``; the last round may be cut by the end of the request.
+- Verified node 0 of a round is its root, node j + 1 its draft j. ``teacher_*[r, n]`` is the target's top-K for
+  the token behind node n, also behind the first rejection (there: given the rejected path).
+- ``features[i]`` is what the target computed at ``tokens[i]``; F rows cover ``tokens[:F]``.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import TraceInvalid
+
+Int32s = npt.NDArray[np.int32]
+Float16s = npt.NDArray[np.float16]
+Features = npt.NDArray[Any]
+
+#: Pads the drafted row of a round that proposed fewer drafts than the widest one.
+NO_DRAFT = -1
+
+
+class VerdictRule(StrEnum):
+    """How the server accepts a draft token."""
+
+    GREEDY = "greedy"
+    TARGET_ONLY = "target_only"
+    REJECTION = "rejection"
+
+
+class FeatureDtype(StrEnum):
+    """What a row of `features` holds; bfloat16 travels as its bits in uint16."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+_STORED_AS = {FeatureDtype.FLOAT32: np.float32, FeatureDtype.FLOAT16: np.float16, FeatureDtype.BFLOAT16: np.uint16}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the request was sampled; `edited` says that penalties, bias or a grammar touched the logits."""
+
+    temperature: float = 0.0
+    top_k: int = -1  # -1: not limited
+    top_p: float = 1.0
+    edited: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VerifyRounds:
+    """R verify rounds of one window, oldest first; all arrays have R rows."""
+
+    starts: Int32s  # [R] index of the root in the window's tokens
+    drafted: Int32s  # [R, S] proposed chain, rejected drafts included; NO_DRAFT behind a shorter chain
+    accepted: Int32s  # [R] drafts the server accepted, before any cut by the end of the request
+    teacher_ids: Int32s  # [R, S + 1, K] best first; K is 0 when logits were not captured
+    teacher_logprobs: Float16s  # [R, S + 1, K] natural logarithm, over the full vocabulary
+
+    def __post_init__(self) -> None:
+        r = len(self.starts)
+        _expect("rounds.drafted rows", self.drafted.shape[:1], (r,))
+        _expect("rounds.accepted", self.accepted.shape, (r,))
+        nodes = (r, self.drafted.shape[1] + 1) if self.drafted.ndim == 2 else (r, 1)
+        _expect("rounds.teacher_ids nodes", self.teacher_ids.shape[:2], nodes)
+        _expect("rounds.teacher_logprobs", self.teacher_logprobs.shape, self.teacher_ids.shape)
+        _expect_dtype("rounds", np.int32, self.starts, self.drafted, self.accepted, self.teacher_ids)
+        _expect_dtype("rounds.teacher_logprobs", np.float16, self.teacher_logprobs)
+        proposed = (self.drafted != NO_DRAFT).sum(axis=1) if r else np.zeros(0)
+        if r and (np.any(self.accepted < 0) or np.any(self.accepted > proposed)):
+            raise TraceInvalid(f"rounds.accepted: got {self.accepted.tolist()}, expected 0..{proposed.tolist()}")
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftTrace:
+    """One window of one request with every verdict the target gave on it. Frozen; a change is a new trace.
+
+    Raises TraceInvalid at birth when the arrays break the alignment rules of this module.
+    """
+
+    trace_id: str  # unique; the dedupe key
+    request_id: str
+    replica: str
+    tenant: str  # empty: the client named none
+    target: str
+    target_version: str  # which target weights judged
+    draft_version: int  # which draft proposed; -1: weights that stand on no board
+    verdict_rule: VerdictRule
+    sampling: Sampling
+    born_at: float  # unix seconds, when the window was closed
+    offset: int  # position of tokens[0] in the request; > 0 behind a cached prefix or an earlier window
+    tokens: Int32s  # [T]
+    context_len: int
+    rounds: VerifyRounds
+    features: Features  # [F, D]; F is 0 when hidden states were not captured
+    feature_dtype: FeatureDtype
+    replay_exact: bool  # every draft state these rounds used came from these features and this draft version
+    finish: str  # why the request ended; empty: it went on behind this window
+
+    def __post_init__(self) -> None:
+        _expect_dtype("tokens", np.int32, self.tokens)
+        if self.tokens.ndim != 1 or not 0 <= self.context_len <= len(self.tokens):
+            raise TraceInvalid(f"context_len: got {self.context_len}, expected 0..{self.tokens.shape}")
+        if self.offset < 0 or not self.trace_id:
+            raise TraceInvalid(f"offset and trace_id: got {self.offset} and {self.trace_id!r}, expected >= 0 and a name")
+        _check_features(self)
+        _check_rounds(self)
+
+    @property
+    def committed_len(self) -> int:
+        """Tokens behind the context."""
+        return len(self.tokens) - self.context_len
+
+    def visible_accepted(self) -> Int32s:
+        """Accepted drafts per round that became part of `tokens`, int32[R]; only a cut last round differs."""
+        behind = len(self.tokens) - 1 - self.rounds.starts
+        return np.minimum(self.rounds.accepted, behind).astype(np.int32)
+
+
+def _check_features(trace: DraftTrace) -> None:
+    _expect("features axes", trace.features.ndim, 2)
+    _expect_dtype("features", _STORED_AS[trace.feature_dtype], trace.features)
+    if len(trace.features) > len(trace.tokens):
+        raise TraceInvalid(f"features: got {len(trace.features)} rows, expected at most {len(trace.tokens)} (one per token)")
+
+
+def _check_rounds(trace: DraftTrace) -> None:
+    starts, tokens = trace.rounds.starts, trace.tokens
+    if not len(starts):
+        return
+    if starts[0] < max(trace.context_len - 1, 0) or starts[-1] >= len(tokens):
+        raise TraceInvalid(
+            f"rounds.starts: got {starts[0]}..{starts[-1]}, expected within {trace.context_len - 1}..{len(tokens) - 1}"
+        )
+    follows = starts[:-1] + trace.rounds.accepted[:-1] + 1
+    if not np.array_equal(starts[1:], follows):
+        raise TraceInvalid(f"rounds.starts: got {starts[1:].tolist()}, expected {follows.tolist()} (start + accepted + 1)")
+    if 0 < len(trace.features) < starts[-1]:
+        raise TraceInvalid(f"features: got {len(trace.features)} rows, expected at least {starts[-1]} (up to the last root)")
+    for start, drafted, visible in zip(starts, trace.rounds.drafted, trace.visible_accepted(), strict=True):
+        stood = tokens[start + 1 : start + 1 + visible]
+        if not np.array_equal(stood, drafted[:visible]):
+            raise TraceInvalid(f"round at {start}: got committed {stood.tolist()}, expected drafts {drafted[:visible].tolist()}")
+
+
+def _expect(what: str, got: object, expected: object) -> None:
+    if got != expected:
+        raise TraceInvalid(f"{what}: got {got}, expected {expected}")
+
+
+def _expect_dtype(what: str, dtype: type, *arrays: npt.NDArray[Any]) -> None:
+    for array in arrays:
+        if array.dtype != dtype:
+            raise TraceInvalid(f"{what}: got {array.dtype}, expected {np.dtype(dtype)}")

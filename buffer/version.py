@@ -1,0 +1,122 @@
+"""DraftVersion: one set of draft weights, and the events that move it through its life.
+
+    candidate -> refused | live -> retired        rolled_back from live; retired -> live by a rollback
+
+The state of a version is never stored: it is a fold of the board's events, oldest first.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from .errors import BoardConflict
+
+
+class VersionState(StrEnum):
+    CANDIDATE = "candidate"
+    REFUSED = "refused"
+    LIVE = "live"
+    RETIRED = "retired"
+    ROLLED_BACK = "rolled_back"
+
+
+#: State -> states it may move to. None is the state of a number the board has not seen.
+MOVES: Mapping[VersionState | None, frozenset[VersionState]] = MappingProxyType(
+    {
+        None: frozenset({VersionState.CANDIDATE}),
+        VersionState.CANDIDATE: frozenset({VersionState.REFUSED, VersionState.LIVE}),
+        VersionState.REFUSED: frozenset({VersionState.LIVE}),
+        VersionState.LIVE: frozenset({VersionState.RETIRED, VersionState.ROLLED_BACK}),
+        VersionState.RETIRED: frozenset({VersionState.LIVE}),
+        VersionState.ROLLED_BACK: frozenset({VersionState.LIVE}),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftVersion:
+    """What a draft is, fixed at publication; what became of it stands in the board's events."""
+
+    number: int
+    parent: int | None  # None: the draft the server was started with
+    target: str
+    target_version: str
+    drafter: str  # "eagle3"
+    weights_uri: str  # file:// URI of the folder that holds model.safetensors and config.json
+    sha256: str  # of model.safetensors, lower-case hex
+    objective: str
+    window: tuple[str, str]  # first and last stream id learnt from; ("", "") for the initial draft
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BoardEvent:
+    """One change of state. `version` rides on the candidate event alone; `event_id` is given by the board."""
+
+    number: int
+    state: VersionState
+    by: str  # who: "learner", "operator:<name>", "replica:<name>"
+    why: str
+    at: float  # unix seconds
+    version: DraftVersion | None = None
+    event_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BoardRow:
+    """One version with its state and the last word said about it."""
+
+    version: DraftVersion
+    state: VersionState
+    why: str
+    changed_at: float  # unix seconds
+
+
+@dataclass(frozen=True, slots=True)
+class BoardState:
+    """The fold: rows by number, which number is live, and which one a rollback would return to."""
+
+    rows: Mapping[int, BoardRow]
+    live: int | None
+    previous: int | None
+    last_event_id: str
+
+
+def fold(events: Iterable[BoardEvent]) -> BoardState:
+    """Replay `events`, oldest first. A new live version retires the one before it.
+
+    Raises BoardConflict when an event does not follow from the state before it.
+    """
+    rows: dict[int, BoardRow] = {}
+    served: list[int] = []  # numbers that went live, oldest first, rolled back ones removed
+    last = ""
+    for event in events:
+        _apply(rows, served, event)
+        last = event.event_id or last
+    live = next((n for n in reversed(served) if rows[n].state is VersionState.LIVE), None)
+    retired = [n for n in served if n != live and rows[n].state is VersionState.RETIRED]
+    return BoardState(MappingProxyType(rows), live, retired[-1] if retired else None, last)
+
+
+def _apply(rows: dict[int, BoardRow], served: list[int], event: BoardEvent) -> None:
+    row = rows.get(event.number)
+    allowed = MOVES[row.state if row else None]
+    if event.state not in allowed or (row is None and event.version is None):
+        state = row.state if row else "unknown"
+        raise BoardConflict(f"version {event.number} is {state}: got {event.state}, expected one of {sorted(allowed)}")
+    version = row.version if row else event.version
+    assert version is not None  # noqa: S101 - ruled out above
+    if event.state is VersionState.LIVE:
+        _retire_live(rows, event)
+        served[:] = [n for n in served if n != event.number] + [event.number]
+    if event.state is VersionState.ROLLED_BACK:
+        served.remove(event.number)
+    rows[event.number] = BoardRow(version, event.state, event.why, event.at)
+
+
+def _retire_live(rows: dict[int, BoardRow], event: BoardEvent) -> None:
+    for number, row in rows.items():
+        if row.state is VersionState.LIVE:
+            why = f"replaced by version {event.number}"
+            rows[number] = replace(row, state=VersionState.RETIRED, why=why, changed_at=event.at)
