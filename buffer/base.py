@@ -42,8 +42,9 @@ class TraceBuffer(Protocol):
     def claim(self, consumer: str, max_traces: int) -> list[TraceEntry]:
         """Return up to `max_traces` entries that `consumer` must now ack, oldest first; [] when there are none.
 
-        Takes entries another consumer left pending longer than the configured idle time before new ones. Bytes
-        that cannot be decoded go to the dead letters and are not returned. Does not block.
+        Removes entries beyond the age bound first. Takes entries that anybody, `consumer` included, left pending
+        longer than the configured idle time before new ones. Bytes that cannot be decoded go to the dead letters and
+        are not returned. Does not block.
         """
         ...
 

@@ -68,15 +68,18 @@ class VerifyRounds:
     teacher_logprobs: Float16s  # [R, S + 1, K] natural logarithm, over the full vocabulary
 
     def __post_init__(self) -> None:
+        axes = (self.starts.ndim, self.drafted.ndim, self.accepted.ndim, self.teacher_ids.ndim)
+        _expect("rounds axes of starts, drafted, accepted, teacher_ids", axes, (1, 2, 1, 3))
         r = len(self.starts)
         _expect("rounds.drafted rows", self.drafted.shape[:1], (r,))
         _expect("rounds.accepted", self.accepted.shape, (r,))
-        nodes = (r, self.drafted.shape[1] + 1) if self.drafted.ndim == 2 else (r, 1)
-        _expect("rounds.teacher_ids nodes", self.teacher_ids.shape[:2], nodes)
+        _expect("rounds.teacher_ids nodes", self.teacher_ids.shape[:2], (r, self.drafted.shape[1] + 1))
         _expect("rounds.teacher_logprobs", self.teacher_logprobs.shape, self.teacher_ids.shape)
         _expect_dtype("rounds", np.int32, self.starts, self.drafted, self.accepted, self.teacher_ids)
         _expect_dtype("rounds.teacher_logprobs", np.float16, self.teacher_logprobs)
-        proposed = (self.drafted != NO_DRAFT).sum(axis=1) if r else np.zeros(0)
+        proposed = (self.drafted != NO_DRAFT).sum(axis=1)
+        if np.any((self.drafted[:, :-1] == NO_DRAFT) & (self.drafted[:, 1:] != NO_DRAFT)):
+            raise TraceInvalid(f"rounds.drafted: got {self.drafted.tolist()}, expected {NO_DRAFT} only behind a chain")
         if r and (np.any(self.accepted < 0) or np.any(self.accepted > proposed)):
             raise TraceInvalid(f"rounds.accepted: got {self.accepted.tolist()}, expected 0..{proposed.tolist()}")
 
@@ -115,7 +118,9 @@ class DraftTrace:
         if self.tokens.ndim != 1 or not 0 <= self.context_len <= len(self.tokens):
             raise TraceInvalid(f"context_len: got {self.context_len}, expected 0..{self.tokens.shape}")
         if self.offset < 0 or not self.trace_id:
-            raise TraceInvalid(f"offset and trace_id: got {self.offset} and {self.trace_id!r}, expected >= 0 and a name")
+            raise TraceInvalid(
+                f"offset and trace_id: got {self.offset} and {self.trace_id!r}, expected >= 0 and a name"
+            )
         _check_features(self)
         _check_rounds(self)
 
@@ -134,7 +139,9 @@ def _check_features(trace: DraftTrace) -> None:
     _expect("features axes", trace.features.ndim, 2)
     _expect_dtype("features", _STORED_AS[trace.feature_dtype], trace.features)
     if len(trace.features) > len(trace.tokens):
-        raise TraceInvalid(f"features: got {len(trace.features)} rows, expected at most {len(trace.tokens)} (one per token)")
+        raise TraceInvalid(
+            f"features: got {len(trace.features)} rows, expected at most {len(trace.tokens)} (one per token)"
+        )
 
 
 def _check_rounds(trace: DraftTrace) -> None:
@@ -147,13 +154,19 @@ def _check_rounds(trace: DraftTrace) -> None:
         )
     follows = starts[:-1] + trace.rounds.accepted[:-1] + 1
     if not np.array_equal(starts[1:], follows):
-        raise TraceInvalid(f"rounds.starts: got {starts[1:].tolist()}, expected {follows.tolist()} (start + accepted + 1)")
+        raise TraceInvalid(
+            f"rounds.starts: got {starts[1:].tolist()}, expected {follows.tolist()} (start + accepted + 1)"
+        )
     if 0 < len(trace.features) < starts[-1]:
-        raise TraceInvalid(f"features: got {len(trace.features)} rows, expected at least {starts[-1]} (up to the last root)")
+        raise TraceInvalid(
+            f"features: got {len(trace.features)} rows, expected at least {starts[-1]} (up to the last root)"
+        )
     for start, drafted, visible in zip(starts, trace.rounds.drafted, trace.visible_accepted(), strict=True):
         stood = tokens[start + 1 : start + 1 + visible]
         if not np.array_equal(stood, drafted[:visible]):
-            raise TraceInvalid(f"round at {start}: got committed {stood.tolist()}, expected drafts {drafted[:visible].tolist()}")
+            raise TraceInvalid(
+                f"round at {start}: got committed {stood.tolist()}, expected drafts {drafted[:visible].tolist()}"
+            )
 
 
 def _expect(what: str, got: object, expected: object) -> None:

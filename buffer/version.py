@@ -14,6 +14,8 @@ from .errors import BoardConflict
 
 
 class VersionState(StrEnum):
+    """Where a version stands; MOVES says what may follow."""
+
     CANDIDATE = "candidate"
     REFUSED = "refused"
     LIVE = "live"
@@ -104,7 +106,9 @@ def _apply(rows: dict[int, BoardRow], served: list[int], event: BoardEvent) -> N
     allowed = MOVES[row.state if row else None]
     if event.state not in allowed or (row is None and event.version is None):
         state = row.state if row else "unknown"
-        raise BoardConflict(f"version {event.number} is {state}: got {event.state}, expected one of {sorted(allowed)}")
+        raise BoardConflict(
+            f"version {event.number} is {state}: got {event.state}, expected one of {[*map(str, sorted(allowed))]}"
+        )
     version = row.version if row else event.version
     assert version is not None  # noqa: S101 - ruled out above
     if event.state is VersionState.LIVE:

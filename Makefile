@@ -1,0 +1,77 @@
+# The boring names: demo, test, lint, check, bench, setup. Everything runs in .venv; the first target makes it.
+#
+#   make demo ARGS="--requests 200"     make test ARGS="tests/buffer -k stream"
+#
+# TORCH_PIP_ARGS picks another torch build, for example the one without CUDA (200 MB instead of gigabytes):
+#   make setup TORCH_PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu"
+# PYTHON picks the interpreter the environment is made from (3.11 or newer).
+
+PYTHON ?= python3
+TORCH_PIP_ARGS ?=
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+# Quiet: one sees errors and the numbered lines below.
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+
+# SGLang's own requirements would bring gigabytes of CUDA packages, so it comes alone (and pip must not warn of what
+# it misses); what its import needs stands in the CPU host's list. This release pins torch 2.13.0.
+TORCH := torch==2.13.0
+SGLANG := sglang==0.5.21
+CPU_HOST := serving/cpu_host/requirements.txt
+
+SOURCES := __init__.py cli.py buffer policies serving learner dashboards demo
+# mypy takes a package's name from its folder, and a checkout may be called anything: it looks through this link.
+LINK := $(VENV)/house
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint check bench
+
+help:
+	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
+	@echo "make test     every test, the real SGLang among them            ARGS=\"tests/buffer -k stream\""
+	@echo "make lint     ruff"
+	@echo "make check    ruff and mypy --strict"
+	@echo "make bench    capture on against capture off; swap stall"
+	@echo "make setup    the environment in $(VENV); the others call it"
+
+setup: $(READY)
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "setup: $(PYTHON) is missing or older than 3.11; name another one: make setup PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "setup: Python's venv module is missing; on Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "setup 1/4: environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# The stamp comes last: an interrupted set-up is taken up again by the next make. Naming torch once more in the last
+# step keeps every other requirement from replacing it.
+$(READY): pyproject.toml $(CPU_HOST) Makefile | $(PY)
+	@echo "setup 2/4: $(TORCH)"
+	@$(PIP) $(TORCH_PIP_ARGS) $(TORCH)
+	@echo "setup 3/4: $(SGLANG), without its CUDA packages"
+	@$(PIP) --no-deps $(SGLANG)
+	@echo "setup 4/4: what SGLang needs on this machine, and paceline with all its doors"
+	@$(PIP) --no-warn-conflicts $(TORCH) -r $(CPU_HOST) -e '.[serving,learner,dashboards,demo,dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(PY) -m paceline.cli demo $(ARGS)
+
+test: $(READY)
+	@$(PY) -m pytest $(ARGS)
+
+lint: $(READY)
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+check: lint
+	@mkdir -p $(LINK) && ln -sfn ../.. $(LINK)/paceline
+	@cd $(LINK) && ../bin/python -m mypy --strict --config-file paceline/pyproject.toml \
+	  --cache-dir paceline/.mypy_cache $(addprefix paceline/,$(SOURCES))
+
+bench: $(READY)
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(PY) "$$script" $(ARGS); done

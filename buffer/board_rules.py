@@ -1,0 +1,33 @@
+"""What may be written on a version board: pure functions from its state to the next events."""
+
+from collections.abc import Callable
+
+from .errors import BoardConflict
+from .version import BoardEvent, BoardState, DraftVersion, VersionState
+
+#: From the folded state and the time (unix seconds) to the events to append; BoardConflict when they do not fit.
+Decision = Callable[[BoardState, float], list[BoardEvent]]
+
+
+def registering(version: DraftVersion, by: str, why: str) -> Decision:
+    """Decide the candidate event of a new version."""
+    return lambda _, at: [BoardEvent(version.number, VersionState.CANDIDATE, by, why, at, version)]
+
+
+def moving(number: int, state: VersionState, by: str, why: str) -> Decision:
+    """Decide one change of state."""
+    return lambda _, at: [BoardEvent(number, state, by, why, at)]
+
+
+def rolling_back(by: str, why: str) -> Decision:
+    """Decide the two events that take the live version off and bring the previous one back."""
+
+    def decide(state: BoardState, at: float) -> list[BoardEvent]:
+        if state.live is None or state.previous is None:
+            raise BoardConflict(f"rollback: got live {state.live} and previous {state.previous}, expected both")
+        return [
+            BoardEvent(state.live, VersionState.ROLLED_BACK, by, why, at),
+            BoardEvent(state.previous, VersionState.LIVE, by, why, at),
+        ]
+
+    return decide

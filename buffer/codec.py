@@ -1,0 +1,169 @@
+"""The wire: a trace becomes bytes and a board event becomes JSON, and back.
+
+A trace travels as two bytes of schema number, big-endian, then one zstd frame (checksummed, its size declared)
+holding a msgpack map of the fields of DraftTrace. An array is ``[dtype, shape, bytes]``, little-endian, C order.
+The schema number stands outside the frame so that a later schema may change everything behind it.
+
+Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes. Decoded arrays are read-only.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from .base import TraceEntry
+from .errors import BoardConflict, DecodeError, TraceInvalid
+from .trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from .version import BoardEvent
+
+#: Number of the schema this build writes, and the only one it reads.
+SCHEMA = 1
+
+#: A larger trace is refused on both sides before memory is spent on it; Redis takes no value above this size.
+MAX_TRACE_BYTES = 512 * 1024**2
+
+_SCHEMA_BYTES = 2
+_LEVEL = 1  # features are noise to a compressor: higher levels cost the courier time and gain about nothing
+_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "float16", "float32", "uint16")}
+
+
+class _Array(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class _Rounds(msgspec.Struct, forbid_unknown_fields=True):
+    starts: _Array
+    drafted: _Array
+    accepted: _Array
+    teacher_ids: _Array
+    teacher_logprobs: _Array
+
+
+class _Trace(msgspec.Struct, forbid_unknown_fields=True):
+    trace_id: str
+    request_id: str
+    replica: str
+    tenant: str
+    target: str
+    target_version: str
+    draft_version: int
+    verdict_rule: VerdictRule
+    sampling: Sampling
+    born_at: float
+    offset: int
+    tokens: _Array
+    context_len: int
+    rounds: _Rounds
+    features: _Array
+    feature_dtype: FeatureDtype
+    replay_exact: bool
+    finish: str
+
+
+class _Event(msgspec.Struct, forbid_unknown_fields=True):
+    schema: int
+    event: BoardEvent
+
+
+def encode_trace(trace: DraftTrace) -> bytes:
+    """Return the wire bytes of `trace`. TraceInvalid when they would be larger than MAX_TRACE_BYTES unpacked."""
+    packed = msgspec.msgpack.encode(_pack(trace))
+    if len(packed) > MAX_TRACE_BYTES:
+        raise TraceInvalid(f"trace {trace.trace_id}: got {len(packed)} bytes, expected at most {MAX_TRACE_BYTES}")
+    frame = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(packed)
+    return SCHEMA.to_bytes(_SCHEMA_BYTES, "big") + frame
+
+
+def decode_trace(raw: bytes) -> DraftTrace:
+    """Return the trace that `raw` carries, its arrays read-only.
+
+    Raises DecodeError, with `raw` and the cause, when the schema number, the frame, the fields, a dtype, a size
+    or an alignment rule is not as written.
+    """
+    schema = int.from_bytes(raw[:_SCHEMA_BYTES], "big") if len(raw) > _SCHEMA_BYTES else None
+    if schema != SCHEMA:
+        raise DecodeError(f"trace schema: got {schema}, expected {SCHEMA}; run the same paceline on both ends", raw)
+    try:
+        return _unpack(msgspec.msgpack.decode(_decompress(raw[_SCHEMA_BYTES:]), type=_Trace))
+    except (zstandard.ZstdError, msgspec.MsgspecError, TraceInvalid, ValueError) as error:
+        raise DecodeError(f"trace: {error}", raw) from error
+
+
+def decode_entries(rows: Iterable[tuple[str, bytes]]) -> Iterator[TraceEntry]:
+    """Decode (entry id, wire bytes) one by one; what cannot be decoded is left out, for claim to dead-letter it."""
+    for entry_id, raw in rows:
+        try:
+            yield TraceEntry(entry_id, decode_trace(raw))
+        except DecodeError:
+            continue
+
+
+def encode_event(event: BoardEvent) -> bytes:
+    """Return `event` as JSON without its `event_id`, which the board gives.
+
+    Raises BoardConflict when a score is not finite: JSON would write null, and no reader could fold the board.
+    """
+    version = event.version
+    if version is not None:
+        scores = {name: float(score) for name, score in version.scores.items()}
+        if not all(map(math.isfinite, scores.values())):
+            raise BoardConflict(f"version {event.number}: got scores {scores}, expected finite numbers")
+        version = replace(version, scores=scores)
+    return msgspec.json.encode(_Event(SCHEMA, replace(event, version=version, event_id="")))
+
+
+def decode_event(raw: bytes, event_id: str = "") -> BoardEvent:
+    """Return the event that `raw` carries, under the id the board gave it. DecodeError, with `raw`, as for traces."""
+    try:
+        letter = msgspec.json.decode(raw, type=_Event)
+    except msgspec.MsgspecError as error:
+        raise DecodeError(f"board event {event_id}: {error}", raw) from error
+    if letter.schema != SCHEMA:
+        raise DecodeError(f"board event {event_id}: got schema {letter.schema}, expected {SCHEMA}", raw)
+    return replace(letter.event, event_id=event_id)
+
+
+def _decompress(frame: bytes) -> bytes:
+    size = zstandard.frame_content_size(frame)
+    if not 0 <= size <= MAX_TRACE_BYTES:  # -1: the frame does not say
+        raise ValueError(f"frame declares {size} bytes, expected 0..{MAX_TRACE_BYTES}")
+    # Behind the check: the decompressor allocates whatever size the frame declares.
+    return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+
+
+def _pack(trace: DraftTrace) -> _Trace:
+    plain = {name: getattr(trace, name) for name in _Trace.__struct_fields__}
+    rounds = _Rounds(**{name: _pack_array(getattr(trace.rounds, name)) for name in _Rounds.__struct_fields__})
+    arrays = {"tokens": _pack_array(trace.tokens), "features": _pack_array(trace.features), "rounds": rounds}
+    return _Trace(**(plain | arrays))
+
+
+def _unpack(wire: _Trace) -> DraftTrace:
+    plain: dict[str, Any] = {name: getattr(wire, name) for name in _Trace.__struct_fields__}
+    rounds = {name: _unpack_array(name, getattr(wire.rounds, name)) for name in _Rounds.__struct_fields__}
+    plain["tokens"] = _unpack_array("tokens", wire.tokens)
+    plain["features"] = _unpack_array("features", wire.features)
+    return DraftTrace(**(plain | {"rounds": VerifyRounds(**rounds)}))
+
+
+def _pack_array(array: npt.NDArray[Any]) -> _Array:
+    little = array.astype(_DTYPES[array.dtype.name], copy=False)
+    return _Array(array.dtype.name, array.shape, little.tobytes())
+
+
+def _unpack_array(what: str, wire: _Array) -> npt.NDArray[Any]:
+    dtype = _DTYPES.get(wire.dtype)
+    if dtype is None:
+        raise TraceInvalid(f"{what} dtype: got {wire.dtype!r}, expected one of {sorted(_DTYPES)}")
+    expected = math.prod(wire.shape) * dtype.itemsize
+    if len(wire.data) != expected or not all(0 <= axis <= MAX_TRACE_BYTES for axis in wire.shape):
+        raise TraceInvalid(f"{what}: got {len(wire.data)} bytes, expected {expected} for shape {wire.shape}")
+    return np.frombuffer(wire.data, dtype).reshape(wire.shape)

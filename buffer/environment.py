@@ -1,0 +1,33 @@
+"""Numbers from an environment mapping, with errors that name the key, what was got and what was expected."""
+
+from collections.abc import Mapping
+
+from .errors import ConfigError
+
+
+def read_int(env: Mapping[str, str], key: str, default: int, *, minimum: int) -> int:
+    """Integer at `key`, or `default` when it is absent or empty; ConfigError when it is no integer >= `minimum`."""
+    raw = env.get(key, "")
+    if not raw:
+        return default
+    try:
+        value = int(raw)
+    except ValueError:
+        raise ConfigError(f"{key}: got {raw!r}, expected an integer") from None
+    if value < minimum:
+        raise ConfigError(f"{key}: got {value}, expected at least {minimum}")
+    return value
+
+
+def read_float(env: Mapping[str, str], key: str, default: float, *, minimum: float) -> float:
+    """Finite number at `key`, or `default` when absent or empty; ConfigError when it is no number >= `minimum`."""
+    raw = env.get(key, "")
+    if not raw:
+        return default
+    try:
+        value = float(raw)
+    except ValueError:
+        raise ConfigError(f"{key}: got {raw!r}, expected a number") from None
+    if not minimum <= value < float("inf"):
+        raise ConfigError(f"{key}: got {value}, expected a finite number of at least {minimum}")
+    return value

@@ -1,0 +1,104 @@
+"""Every Redis key of paceline: name, type, who writes it, who reads it, how long it lives.
+
+All names begin with ``paceline:{speculator}:``, braces included: they are a Redis Cluster hash tag that keeps one
+speculator in one slot, which the Lua scripts and transactions need. Run Redis with ``maxmemory-policy noeviction``
+(or a ``volatile-*`` one): an evicted stream is lost traffic. Delete all keys of a speculator or none: together they
+are made again by the next append, claim or event.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RedisKey:
+    """One kind of key. `suffix` ends in ``:`` when every member of it has its own key."""
+
+    suffix: str
+    type: str  # as Redis' TYPE says
+    holds: str
+    writer: str
+    reader: str
+    lifetime: str
+
+    def name(self, speculator: str, member: str = "") -> str:
+        """The key of `speculator`, and of `member` where each has its own."""
+        return f"paceline:{{{speculator}}}:{self.suffix}{member}"
+
+
+TRACES = RedisKey(
+    suffix="traces",
+    type="stream",
+    holds="entry <ms>-<ordinal>, field trace: one encoded DraftTrace; consumer group of BufferConfig.group",
+    writer="stream.lua, for serving (append) and learners (claim, ack)",
+    reader="learners, dashboards",
+    lifetime="entries until max_bytes or max_age_s, applied by every append and claim",
+)
+COUNTS = RedisKey(
+    suffix="counts",
+    type="hash",
+    holds="delivered, dead_lettered, trimmed, bytes, acked:<outcome>; last: newest entry id; cut: last trimmed ordinal",
+    writer="stream.lua",
+    reader="stream.lua, for everybody who asks for counts",
+    lifetime="as long as the trace stream; begun anew with its group",
+)
+LEDGER = RedisKey(
+    suffix="ledger",
+    type="list",
+    holds="'<id> <payload bytes>' of every entry in traces, oldest first, so that trimming reads no payload",
+    writer="stream.lua",
+    reader="stream.lua",
+    lifetime="an item as long as its entry",
+)
+DEAD_LETTERS = RedisKey(
+    suffix="dead_letters",
+    type="stream",
+    holds="fields reason and raw: an entry that could not be decoded, byte for byte",
+    writer="stream.lua, for learners (claim)",
+    reader="operators",
+    lifetime="the newest DEAD_LETTERS_KEPT",
+)
+EVENTS = RedisKey(
+    suffix="events",
+    type="stream",
+    holds="field event: one BoardEvent as JSON",
+    writer="board.lua, for learners, replicas and operators",
+    reader="serving, learners, dashboards",
+    lifetime="for ever: the board is the fold of all of them",
+)
+NEXT_NUMBER = RedisKey(
+    suffix="next_number",
+    type="string",
+    holds="how many version numbers were reserved",
+    writer="learners (INCR)",
+    reader="learners",
+    lifetime="for ever",
+)
+HEARTBEAT = RedisKey(
+    suffix="heartbeat:",
+    type="string",
+    holds="a member's last reading as JSON",
+    writer="board.lua, for the member",
+    reader="dashboards, learners, serving",
+    lifetime="ttl_s of the last beat",
+)
+MEMBERS = RedisKey(
+    suffix="members",
+    type="zset",
+    holds="member -> unix ms until which its heartbeat lives",
+    writer="board.lua, for the members",
+    reader="whoever reads heartbeats",
+    lifetime="a member until the first beat of anybody after its own expired",
+)
+LEASE = RedisKey(
+    suffix="lease:",
+    type="string",
+    holds="token of the holder",
+    writer="whoever takes the lease (redis-py Lock)",
+    reader="the same",
+    lifetime="the body of the lease, at most ttl_s",
+)
+
+ALL_KEYS = (TRACES, COUNTS, LEDGER, DEAD_LETTERS, EVENTS, NEXT_NUMBER, HEARTBEAT, MEMBERS, LEASE)
+
+#: Dead letters kept, here and in memory; raw traces are large, and a handful shows what is wrong.
+DEAD_LETTERS_KEPT = 100

@@ -1,0 +1,153 @@
+"""MemoryTraceBuffer: the trace stream inside one process, for tests and for programs without services."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import islice
+from threading import Lock
+
+from .base import BufferCounts, TraceEntry
+from .codec import decode_entries, decode_trace, encode_trace
+from .config import BufferConfig
+from .errors import DecodeError
+from .keys import DEAD_LETTERS_KEPT
+from .trace import DraftTrace
+
+
+class _State(Enum):
+    UNREAD = auto()
+    PENDING = auto()
+    ENDED = auto()  # acked or dead-lettered
+
+
+@dataclass(slots=True)
+class _Entry:
+    entry_id: str
+    born_ms: int
+    raw: bytes
+    state: _State = _State.UNREAD
+    claimed_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class _Tally:
+    delivered: int = 0
+    dead_lettered: int = 0
+    trimmed: int = 0
+    acked: Counter[str] = field(default_factory=Counter)
+
+
+class MemoryTraceBuffer:
+    """A TraceBuffer in memory; threads may share it. It keeps encoded bytes, so that it refuses what the wire refuses.
+
+    `clock` (unix seconds) dates entries and claims.
+    """
+
+    def __init__(self, config: BufferConfig, clock: Callable[[], float] = time.time) -> None:
+        self._config = config
+        self._clock = clock
+        self._lock = Lock()
+        self._entries: dict[str, _Entry] = {}  # oldest first
+        self._last_ms = 0
+        self._tally = _Tally()
+        self._dead: deque[tuple[str, bytes]] = deque(maxlen=DEAD_LETTERS_KEPT)
+
+    def append(self, traces: Sequence[DraftTrace]) -> list[str]:
+        """See TraceBuffer."""
+        return self._append_raw([encode_trace(trace) for trace in traces])
+
+    def _append_raw(self, payloads: Sequence[bytes]) -> list[str]:
+        with self._lock:
+            ids = [self._append_one(raw) for raw in payloads]
+            if ids:
+                self._trim()
+        return ids
+
+    def _append_one(self, raw: bytes) -> str:
+        self._last_ms = max(self._last_ms, self._now_ms())
+        self._tally.delivered += 1
+        entry_id = f"{self._last_ms}-{self._tally.delivered}"
+        self._entries[entry_id] = _Entry(entry_id, self._last_ms, raw)
+        return entry_id
+
+    def claim(self, consumer: str, max_traces: int) -> list[TraceEntry]:  # noqa: ARG002 - see the docstring
+        """See TraceBuffer. No consumer outlives this process, so it does not matter here who holds an entry."""
+        with self._lock:
+            self._trim()
+            while batch := self._claimable(max_traces):
+                entries = [opened for entry in batch if (opened := self._open(entry))]
+                if entries:  # nothing but dead letters is not yet the end of the stream
+                    return entries
+        return []
+
+    def _claimable(self, max_traces: int) -> list[_Entry]:
+        free = (entry for entry in self._entries.values() if self._is_claimable(entry))
+        return list(islice(free, max(max_traces, 0)))
+
+    def _is_claimable(self, entry: _Entry) -> bool:
+        if entry.state is _State.PENDING:
+            return self._now_ms() - entry.claimed_ms >= self._config.claim_idle_ms
+        return entry.state is _State.UNREAD
+
+    def _open(self, entry: _Entry) -> TraceEntry | None:
+        try:
+            opened = TraceEntry(entry.entry_id, decode_trace(entry.raw))
+        except DecodeError as error:
+            entry.state = _State.ENDED
+            self._tally.dead_lettered += 1
+            self._dead.append((error.reason, error.raw))
+            return None
+        entry.state, entry.claimed_ms = _State.PENDING, self._now_ms()
+        return opened
+
+    def ack(self, entry_ids: Sequence[str], outcome: str) -> int:
+        """See TraceBuffer. An id that is unknown, or acked already, counts nothing."""
+        ended = 0
+        with self._lock:
+            for entry_id in entry_ids:
+                entry = self._entries.get(entry_id)
+                if entry and entry.state is _State.PENDING:
+                    entry.state = _State.ENDED
+                    ended += 1
+            if ended:
+                self._tally.acked[outcome] += ended
+        return ended
+
+    def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
+        """See TraceBuffer. What is yielded is settled by this call; decoding happens one by one."""
+        with self._lock:
+            newest_first = (e for e in reversed(self._entries.values()) if not acked_only or e.state is _State.ENDED)
+            rows = [(entry.entry_id, entry.raw) for entry in islice(newest_first, max(max_traces, 0))]
+        return decode_entries(reversed(rows))
+
+    def counts(self) -> BufferCounts:
+        """See TraceBuffer."""
+        with self._lock:
+            return BufferCounts(
+                delivered=self._tally.delivered,
+                pending=sum(entry.state is not _State.ENDED for entry in self._entries.values()),
+                dead_lettered=self._tally.dead_lettered,
+                acked=dict(self._tally.acked),
+                trimmed=self._tally.trimmed,
+                bytes=sum(len(entry.raw) for entry in self._entries.values()),
+            )
+
+    def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
+        """See TraceBuffer; the newest DEAD_LETTERS_KEPT are there to be read."""
+        with self._lock:
+            return list(self._dead)[-max_letters:] if max_letters > 0 else []
+
+    def _trim(self) -> None:
+        size = sum(len(entry.raw) for entry in self._entries.values())
+        oldest_ms = self._now_ms() - int(self._config.max_age_s * 1000)
+        for entry in list(self._entries.values()):
+            if size <= self._config.max_bytes and entry.born_ms >= oldest_ms:
+                return
+            size -= len(entry.raw)
+            self._tally.trimmed += entry.state is not _State.ENDED
+            del self._entries[entry.entry_id]
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)

@@ -1,0 +1,105 @@
+"""MemoryVersionBoard: the version board inside one process, for tests and for programs without services."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import RLock
+
+import msgspec
+
+from .board_rules import Decision, moving, registering, rolling_back
+from .codec import decode_event, encode_event
+from .version import BoardEvent, BoardState, DraftVersion, VersionState, fold
+
+
+class MemoryVersionBoard:
+    """A VersionBoard in memory; threads may share it. Events and readings pass through their JSON, as on Redis.
+
+    `clock` (unix seconds) dates events and ends heartbeats and leases.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = RLock()
+        self._events: list[BoardEvent] = []
+        self._reserved = 0
+        self._beats: dict[str, tuple[float, bytes]] = {}  # member -> (lives until, reading)
+        self._leases: dict[str, tuple[float, object]] = {}  # name -> (lives until, token of the holder)
+
+    def next_number(self) -> int:
+        """See VersionBoard."""
+        with self._lock:
+            self._reserved += 1
+            return self._reserved - 1
+
+    def register(self, version: DraftVersion, by: str, why: str) -> BoardEvent:
+        """See VersionBoard."""
+        return self._write(registering(version, by, why))[0]
+
+    def move(self, number: int, state: VersionState, by: str, why: str) -> BoardEvent:
+        """See VersionBoard."""
+        return self._write(moving(number, state, by, why))[0]
+
+    def roll_back(self, by: str, why: str) -> BoardState:
+        """See VersionBoard."""
+        with self._lock:
+            self._write(rolling_back(by, why))
+            return self.read()
+
+    def read(self) -> BoardState:
+        """See VersionBoard."""
+        return fold(self.events())
+
+    def events(self, after_id: str = "") -> list[BoardEvent]:
+        """See VersionBoard."""
+        with self._lock:
+            return self._events[_ordinal(after_id) :]
+
+    def _write(self, decide: Decision) -> list[BoardEvent]:
+        with self._lock:
+            now = self._clock()
+            new = decide(fold(self._events), now)
+            stored = [self._stored(event, now, place) for place, event in enumerate(new, len(self._events) + 1)]
+            fold([*self._events, *stored])  # raises when they do not follow
+            self._events += stored
+            return stored
+
+    def _stored(self, event: BoardEvent, now: float, ordinal: int) -> BoardEvent:
+        return decode_event(encode_event(event), f"{int(now * 1000)}-{ordinal}")
+
+    def beat(self, member: str, reading: Mapping[str, object], ttl_s: float) -> None:
+        """See VersionBoard."""
+        raw = msgspec.json.encode(dict(reading))
+        with self._lock:
+            self._beats[member] = (self._clock() + ttl_s, raw)
+
+    def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
+        """See VersionBoard."""
+        with self._lock:
+            now = self._clock()
+            self._beats = {member: beat for member, beat in self._beats.items() if beat[0] > now}
+            return {member: msgspec.json.decode(raw) for member, (_, raw) in sorted(self._beats.items())}
+
+    @contextmanager
+    def lease(self, name: str, ttl_s: float) -> Iterator[bool]:
+        """See VersionBoard. A lease that outlived its `ttl_s` ends quietly and leaves the next holder's alone."""
+        token = object()
+        held = self._take(name, ttl_s, token)
+        try:
+            yield held
+        finally:
+            with self._lock:
+                if held and self._leases.get(name, (0.0, None))[1] is token:
+                    del self._leases[name]
+
+    def _take(self, name: str, ttl_s: float, token: object) -> bool:
+        with self._lock:
+            until, _ = self._leases.get(name, (0.0, None))
+            if until > self._clock():
+                return False
+            self._leases[name] = (self._clock() + ttl_s, token)
+            return True
+
+
+def _ordinal(event_id: str) -> int:
+    return int(event_id.partition("-")[2]) if event_id else 0

@@ -1,0 +1,117 @@
+"""RedisVersionBoard: version events, heartbeats and leases in Redis. Single steps happen in board.lua."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import redis
+from redis.exceptions import RedisError
+from redis.lock import Lock
+
+from .board_rules import Decision, moving, registering, rolling_back
+from .codec import decode_event, encode_event
+from .config import BufferConfig
+from .errors import BoardConflict
+from .keys import EVENTS, HEARTBEAT, LEASE, MEMBERS, NEXT_NUMBER
+from .redis_client import load_script, redis_door, refuse_text_client
+from .version import BoardEvent, BoardState, DraftVersion, VersionState, fold
+
+#: How often a write is decided anew because somebody else wrote first. Writers are a learner and a few people: losing
+#: this many races in a row means a program that writes in a loop.
+_MAX_RACES = 16
+
+
+class RedisVersionBoard:
+    """A VersionBoard on Redis; threads and processes may share it.
+
+    Every write folds the events, decides, and appends only if nobody appended meanwhile; else it decides again. So of
+    two writers who move the same version one gets BoardConflict. `clock` (unix seconds) dates the events. Every
+    method may raise BufferUnavailable, and DecodeError when an event was written by a later schema.
+    """
+
+    def __init__(self, client: redis.Redis, config: BufferConfig, clock: Callable[[], float] = time.time) -> None:
+        refuse_text_client(client)
+        self._client = client
+        self._speculator = config.speculator
+        self._clock = clock
+        self._script = load_script(client, "board.lua")
+
+    def next_number(self) -> int:
+        """See VersionBoard."""
+        with redis_door(self._client):
+            reserved: Any = self._client.incr(NEXT_NUMBER.name(self._speculator))
+        return int(reserved) - 1
+
+    def register(self, version: DraftVersion, by: str, why: str) -> BoardEvent:
+        """See VersionBoard."""
+        return self._write(registering(version, by, why))[0]
+
+    def move(self, number: int, state: VersionState, by: str, why: str) -> BoardEvent:
+        """See VersionBoard."""
+        return self._write(moving(number, state, by, why))[0]
+
+    def roll_back(self, by: str, why: str) -> BoardState:
+        """See VersionBoard."""
+        self._write(rolling_back(by, why))
+        return self.read()
+
+    def read(self) -> BoardState:
+        """See VersionBoard."""
+        return fold(self.events())
+
+    def events(self, after_id: str = "") -> list[BoardEvent]:
+        """See VersionBoard."""
+        with redis_door(self._client):
+            rows: Any = self._client.xrange(EVENTS.name(self._speculator), min=f"({after_id}" if after_id else "-")
+        return [decode_event(fields[b"event"], event_id.decode()) for event_id, fields in rows]
+
+    def _write(self, decide: Decision) -> list[BoardEvent]:
+        for _ in range(_MAX_RACES):
+            past = self.events()
+            state = fold(past)
+            new = decide(state, self._clock())
+            fold([*past, *new])  # raises when they do not follow
+            ids = self._append(state.last_event_id, new)
+            if ids:
+                return [replace(event, event_id=event_id) for event, event_id in zip(new, ids, strict=True)]
+        raise BoardConflict(f"board: got {_MAX_RACES} writes by others in between, expected a quiet moment; try again")
+
+    def _append(self, last_id: str, events: list[BoardEvent]) -> list[str]:
+        args = ["append", last_id, *map(encode_event, events)]
+        with redis_door(self._client):
+            return [event_id.decode() for event_id in self._script(keys=[EVENTS.name(self._speculator)], args=args)]
+
+    def beat(self, member: str, reading: Mapping[str, object], ttl_s: float) -> None:
+        """See VersionBoard."""
+        keys = [HEARTBEAT.name(self._speculator, member), MEMBERS.name(self._speculator)]
+        args = ["beat", member, max(1, round(ttl_s * 1000)), msgspec.json.encode(dict(reading))]
+        with redis_door(self._client):
+            self._script(keys=keys, args=args)
+
+    def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
+        """See VersionBoard."""
+        with redis_door(self._client):
+            names: Any = self._client.zrange(MEMBERS.name(self._speculator), 0, -1)
+            members = sorted(name.decode() for name in names)
+            keys = [HEARTBEAT.name(self._speculator, member) for member in members]
+            readings: Any = self._client.mget(keys) if keys else []
+        beating = zip(members, readings, strict=True)
+        return {member: msgspec.json.decode(raw) for member, raw in beating if raw is not None}
+
+    @contextmanager
+    def lease(self, name: str, ttl_s: float) -> Iterator[bool]:
+        """See VersionBoard. A lease that outlived its `ttl_s` ends quietly and leaves the next holder's alone."""
+        # To redis-py a timeout of 0 means for ever.
+        lock = Lock(self._client, LEASE.name(self._speculator, name), timeout=max(ttl_s, 0.001), blocking=False)
+        with redis_door(self._client):
+            held = bool(lock.acquire())
+        try:
+            yield held
+        finally:
+            if held:
+                # Expired, or Redis gone: the key frees itself after its ttl, and the body's own outcome matters more.
+                with suppress(RedisError):
+                    lock.release()

@@ -1,0 +1,173 @@
+"""RedisTraceBuffer: the trace stream in Redis 6.2 or later. What must be one step happens in stream.lua."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import redis
+
+from .base import BufferCounts, TraceEntry
+from .codec import decode_entries, decode_trace, encode_trace
+from .config import BufferConfig
+from .errors import DecodeError
+from .keys import COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACES
+from .redis_client import load_script, redis_door, refuse_text_client
+from .trace import DraftTrace
+
+#: Entries fetched per round trip by replay: enough to hide the trip, few enough for one reply to stay small.
+_REPLAY_PAGE = 32
+
+
+class RedisTraceBuffer:
+    """A TraceBuffer on Redis; threads and processes may share the stream, and threads this object.
+
+    Consumer names must be unique among running learners: the first claims of a new object hand its consumer what an
+    earlier process of that name left pending, at once, so that a restarted learner goes on where it died. Entries of
+    any name, its own included, are handed out again after `claim_idle_ms`.
+
+    `clock` (unix seconds) dates entries and bounds their age; None takes the server's clock, the only one that all
+    writers share. Every method may raise BufferUnavailable and blocks at most about redis_client.TIMEOUT_S per trip.
+    """
+
+    def __init__(self, client: redis.Redis, config: BufferConfig, clock: Callable[[], float] | None = None) -> None:
+        refuse_text_client(client)
+        self._client = client
+        self._config = config
+        self._clock = clock
+        self._script = load_script(client, "stream.lua")
+        self._traces = TRACES.name(config.speculator)
+        self._dead_letters = DEAD_LETTERS.name(config.speculator)
+        self._keys = [self._traces, COUNTS.name(config.speculator), LEDGER.name(config.speculator), self._dead_letters]
+        self._resumed: dict[str, str] = {}  # consumer -> id behind which its own pending entries go on; "": none left
+
+    def append(self, traces: Sequence[DraftTrace]) -> list[str]:
+        """See TraceBuffer. A batch is one atomic command, so it must stay below Redis' query buffer (1 GB)."""
+        return self._append_raw([encode_trace(trace) for trace in traces])
+
+    def _append_raw(self, payloads: Sequence[bytes]) -> list[str]:
+        if not payloads:
+            return []
+        return [entry_id.decode() for entry_id in self._run("append", *payloads)]
+
+    def claim(self, consumer: str, max_traces: int) -> list[TraceEntry]:
+        """See TraceBuffer."""
+        while max_traces > 0 and (rows := self._claim_raw(consumer, max_traces)):
+            entries = [entry for entry_id, raw in rows if (entry := self._open(entry_id, raw))]
+            if entries:  # nothing but dead letters is not yet the end of the stream
+                return entries
+        return []
+
+    def _claim_raw(self, consumer: str, max_traces: int) -> list[tuple[str, bytes]]:
+        self._run("prepare")
+        resume = self._resumed.get(consumer, "0-0")
+        if resume:
+            rows = self._read_group(consumer, resume, max_traces)
+            self._resumed[consumer] = rows[-1][0] if rows else ""
+            if rows:
+                return rows
+        rows = self._abandoned(consumer, max_traces)
+        return rows + self._read_group(consumer, ">", max_traces - len(rows))
+
+    def _abandoned(self, consumer: str, max_rows: int) -> list[tuple[str, bytes]]:
+        """Take over what anybody left idle. One command looks at a part of the pending entries only."""
+        rows: list[tuple[str, bytes]] = []
+        start = b"0-0"
+        while len(rows) < max_rows:
+            with redis_door(self._client):
+                reply: Any = self._client.xautoclaim(
+                    self._traces,
+                    self._config.group,
+                    consumer,
+                    self._config.claim_idle_ms,
+                    start_id=start,
+                    count=max_rows - len(rows),
+                )
+            rows += _rows(reply[1])
+            start = reply[0]
+            if start == b"0-0":
+                break
+        return rows
+
+    def _read_group(self, consumer: str, behind: str, max_rows: int) -> list[tuple[str, bytes]]:
+        """Entries nobody has read with ">", else this consumer's own pending entries behind an id."""
+        if max_rows < 1:  # to Redis, a count of 0 is no limit
+            return []
+        with redis_door(self._client):
+            reply: Any = self._client.xreadgroup(self._config.group, consumer, {self._traces: behind}, count=max_rows)
+        # redis-py answers [[name, rows]] in RESP2, {name: rows} or {name: [rows]} in RESP3.
+        pages = list(reply.values()) if isinstance(reply, dict) else [page for _, page in reply]
+        page = pages[0] if pages else []
+        return _rows(page[0] if page and isinstance(page[0], list) else page)
+
+    def _open(self, entry_id: str, raw: bytes) -> TraceEntry | None:
+        try:
+            return TraceEntry(entry_id, decode_trace(raw))
+        except DecodeError as error:
+            self._run("bury", entry_id, error.reason, error.raw)
+            return None
+
+    def ack(self, entry_ids: Sequence[str], outcome: str) -> int:
+        """See TraceBuffer. An id that is unknown, or acked already, counts nothing."""
+        return int(self._run("ack", outcome, *entry_ids)) if entry_ids else 0
+
+    def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
+        """See TraceBuffer. The stored bytes are fetched by this call and decoded one by one by the iterator."""
+        finished = self._finished() if acked_only else lambda _: True
+        rows: list[tuple[str, bytes]] = []
+        newest = "+"
+        while len(rows) < max_traces:
+            page = self._page(newest, _REPLAY_PAGE)
+            rows += [row for row in page if finished(row[0])][: max_traces - len(rows)]
+            if len(page) < _REPLAY_PAGE:
+                break
+            newest = f"({page[-1][0]}"
+        return decode_entries(reversed(rows))
+
+    def _page(self, newest: str, max_rows: int) -> list[tuple[str, bytes]]:
+        with redis_door(self._client):
+            page: Any = self._client.xrevrange(self._traces, max=newest, count=max_rows)
+        return _rows(page)
+
+    def _finished(self) -> Callable[[str], bool]:
+        last_read, *pending = (entry_id.decode() for entry_id in self._run("unfinished"))
+        open_ids = frozenset(pending)
+        return lambda entry_id: place(entry_id) <= place(last_read) and entry_id not in open_ids
+
+    def counts(self) -> BufferCounts:
+        """See TraceBuffer. All zero before the first append, and after Redis lost its data."""
+        pending, *flat = self._run("counts")
+        fields = dict(zip(map(bytes.decode, flat[::2]), flat[1::2], strict=True))
+        return _counts(pending, {name: int(value) for name, value in fields.items() if name != "last"})
+
+    def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
+        """See TraceBuffer; the newest DEAD_LETTERS_KEPT are there to be read."""
+        if max_letters < 1:
+            return []
+        with redis_door(self._client):
+            page: Any = self._client.xrevrange(self._dead_letters, count=max_letters)
+        return [(fields[b"reason"].decode(), fields[b"raw"]) for _, fields in reversed(page)]
+
+    def _run(self, verb: str, *args: str | float | bytes) -> Any:
+        config = self._config
+        now_ms = "" if self._clock is None else int(self._clock() * 1000)
+        bounds = (now_ms, config.max_bytes, int(config.max_age_s * 1000), DEAD_LETTERS_KEPT)
+        with redis_door(self._client):
+            return self._script(keys=self._keys, args=[verb, config.group, *bounds, *args])
+
+
+def place(entry_id: str) -> tuple[int, int]:
+    """The sort key of an entry id: milliseconds, then sequence."""
+    ms, _, sequence = entry_id.partition("-")
+    return int(ms), int(sequence)
+
+
+def _rows(page: Sequence[tuple[bytes | None, Mapping[bytes, bytes] | None]]) -> list[tuple[str, bytes]]:
+    """Ids and payloads. A pending id whose entry somebody deleted by hand comes back empty and is left out; an entry
+    somebody added by hand without our field becomes a dead letter.
+    """
+    return [(entry_id.decode(), fields.get(b"trace", b"")) for entry_id, fields in page if entry_id and fields]
+
+
+def _counts(pending: int, numbers: Mapping[str, int]) -> BufferCounts:
+    named = {name: numbers.get(name, 0) for name in ("delivered", "dead_lettered", "trimmed", "bytes")}
+    acked = {name.removeprefix("acked:"): n for name, n in numbers.items() if name.startswith("acked:")}
+    return BufferCounts(pending=pending, acked=acked, **named)

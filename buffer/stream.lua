@@ -1,0 +1,151 @@
+-- Everything that counts traces; each call is atomic on the server. Payloads pass through here once, on their way in:
+-- Redis copies every reply that a script reads several times, so reading traces is left to plain commands.
+--
+-- KEYS[1]  paceline:{speculator}:traces        stream  id <ms>-<ordinal>, field trace; with one consumer group
+-- KEYS[2]  paceline:{speculator}:counts        hash    delivered, dead_lettered, trimmed, bytes, acked:<outcome>,
+--                                                      last (id of the newest entry), cut (last trimmed ordinal)
+-- KEYS[3]  paceline:{speculator}:ledger        list    "<id> <payload bytes>" of every entry in traces, oldest first
+-- KEYS[4]  paceline:{speculator}:dead_letters  stream  fields reason, raw
+-- ARGV[1]  verb, one of the functions of `verbs`
+-- ARGV[2]  consumer group
+-- ARGV[3]  now, unix milliseconds; empty: the server's clock
+-- ARGV[4]  max_bytes of payload in the stream
+-- ARGV[5]  max_age, milliseconds
+-- ARGV[6]  max. dead letters kept
+-- ARGV[7+] arguments of the verb
+--
+-- The ordinal of an entry is its place since the stream was made (1, 2, 3, ...), so that entries nobody has read
+-- can be counted by subtraction. It holds: delivered == pending + dead_lettered + sum(acked) + trimmed.
+
+local traces, counts, ledger, dead_letters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local group, max_bytes, max_age_ms, dead_kept = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local FIRST = 7
+
+local function now_ms()
+  if ARGV[3] ~= '' then return tonumber(ARGV[3]) end
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local function count(name) return tonumber(redis.call('HGET', counts, name) or 0) end
+
+local function whole(number) return string.format('%.0f', number) end
+
+-- Milliseconds and ordinal of an entry id.
+local function split(id)
+  local ms, ordinal = string.match(id, '(%d+)-(%d+)')
+  return tonumber(ms), tonumber(ordinal)
+end
+
+-- Id of the last entry a consumer was given ('0-0': none yet) and entries pending; nil when there is no group.
+local function group_reading()
+  local groups = redis.pcall('XINFO', 'GROUPS', traces)
+  if groups.err then return nil end
+  for _, row in ipairs(groups) do
+    local info = {}
+    for i = 1, #row, 2 do info[row[i]] = row[i + 1] end
+    if info['name'] == group then return info['last-delivered-id'], info['pending'] end
+  end
+end
+
+-- Make the group when it is missing (first use, FLUSHALL, a restart without data, an operator's DEL). A new group
+-- reads from the beginning of the stream, so everything in it is delivered again and the counts begin with that.
+local function ensure_group()
+  if group_reading() then return end
+  redis.call('XGROUP', 'CREATE', traces, group, '0', 'MKSTREAM')
+  local here, bytes, last = redis.call('XLEN', traces), count('bytes'), redis.call('HGET', counts, 'last')
+  local cut = count('cut')
+  redis.call('DEL', counts)
+  if here > 0 and last then
+    redis.call('HSET', counts, 'delivered', here, 'bytes', whole(bytes), 'last', last, 'cut', whole(cut))
+  else
+    redis.call('DEL', ledger)
+  end
+end
+
+-- Remove the oldest entries until the rest fits in bytes and age.
+local function trim(now)
+  local _, read = split(group_reading())
+  local bytes, lost, cut_id, cut = count('bytes'), 0, nil, nil
+  while true do
+    local id, size = string.match(redis.call('LINDEX', ledger, 0) or '', '(%S+) (%d+)')
+    if not id then break end
+    local ms, ordinal = split(id)
+    if bytes <= max_bytes and ms >= now - max_age_ms then break end
+    redis.call('LPOP', ledger)
+    if redis.call('XACK', traces, group, id) == 1 or ordinal > read then lost = lost + 1 end
+    bytes, cut_id, cut = bytes - tonumber(size), whole(ms) .. '-' .. whole(ordinal + 1), ordinal
+  end
+  if not cut then return end
+  redis.call('XTRIM', traces, 'MINID', cut_id)
+  redis.call('HINCRBY', counts, 'trimmed', lost)
+  redis.call('HSET', counts, 'bytes', whole(bytes), 'cut', whole(cut))
+end
+
+local verbs = {}
+
+-- payload... -> ids. Ids never go back, even when the clock does.
+function verbs.append()
+  ensure_group()
+  local last_ms, ordinal = split(redis.call('HGET', counts, 'last') or '0-0')
+  local now, bytes, ids = now_ms(), 0, {}
+  local ms = whole(math.max(now, last_ms))
+  for i = FIRST, #ARGV do
+    ordinal = ordinal + 1
+    ids[#ids + 1] = redis.call('XADD', traces, ms .. '-' .. whole(ordinal), 'trace', ARGV[i])
+    redis.call('RPUSH', ledger, ids[#ids] .. ' ' .. #ARGV[i])
+    bytes = bytes + #ARGV[i]
+  end
+  redis.call('HSET', counts, 'last', ids[#ids])
+  redis.call('HINCRBY', counts, 'delivered', #ids)
+  redis.call('HINCRBY', counts, 'bytes', whole(bytes))
+  trim(now)
+  return ids
+end
+
+-- Before reading: there is a group, and nothing older than the bound.
+function verbs.prepare()
+  ensure_group()
+  trim(now_ms())
+end
+
+-- outcome, id... -> how many were pending
+function verbs.ack()
+  local ended = 0
+  for i = FIRST + 1, #ARGV do
+    if redis.pcall('XACK', traces, group, ARGV[i]) == 1 then ended = ended + 1 end
+  end
+  if ended > 0 then redis.call('HINCRBY', counts, 'acked:' .. ARGV[FIRST], ended) end
+  return ended
+end
+
+-- id, reason, raw: move one pending entry to the dead letters. The copy is made first: when it is refused (memory,
+-- a key of another type) the script ends there and the entry is still pending.
+function verbs.bury()
+  local id = ARGV[FIRST]
+  if #redis.call('XPENDING', traces, group, id, id, 1) == 0 then return 0 end
+  redis.call('XADD', dead_letters, 'MAXLEN', dead_kept, '*', 'reason', ARGV[FIRST + 1], 'raw', ARGV[FIRST + 2])
+  redis.call('XACK', traces, group, id)
+  return redis.call('HINCRBY', counts, 'dead_lettered', 1)
+end
+
+-- -> pending, then names and values of the counts
+function verbs.counts()
+  local read_id, pending = group_reading()
+  if not read_id then return { 0 } end
+  local _, read = split(read_id)
+  local _, newest = split(redis.call('HGET', counts, 'last') or '0-0')
+  local unread = newest - math.max(read, count('cut'))
+  return { pending + math.max(unread, 0), unpack(redis.call('HGETALL', counts)) }
+end
+
+-- -> id of the last entry read, then ids of the pending ones
+function verbs.unfinished()
+  local read_id, pending = group_reading()
+  local ids = { read_id or '0-0' }
+  if not read_id or pending == 0 then return ids end
+  for _, row in ipairs(redis.call('XPENDING', traces, group, '-', '+', pending)) do ids[#ids + 1] = row[1] end
+  return ids
+end
+
+return verbs[ARGV[1]]()

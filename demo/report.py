@@ -1,0 +1,213 @@
+"""What the demo has shown, in numbers: the dictionary of --json and the closing table."""
+
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..buffer.trace import DraftTrace
+from ..policies.acceptance import Tally, served_tally
+from .lossless import Lossless
+from .traffic import Served, pooled, tokens_per_second
+from .view import TraceLine, VersionLine, versions_table
+
+_WINDOW_SHARE = 8  # an accept length "at" a point is pooled over an eighth of the domain's requests
+_MIN_WINDOW = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Everything one run of the demo measured."""
+
+    results: Sequence[Served]
+    versions: Sequence[VersionLine]
+    traces: TraceLine
+    replay: tuple[int, int]  # rounds that replayed to their served length, rounds compared
+    lossless: Lossless
+    swaps: int
+    stalls_ms: Sequence[float]  # longest wait for a token around each swap that met requests in flight
+    seconds: Mapping[str, float]  # stage -> duration
+    mlflow_uri: str
+    other_stalls_ms: Mapping[str, float] = field(default_factory=dict)  # yardsticks, by name
+
+
+def as_json(run: Run) -> dict[str, object]:
+    """The contents of --json. Accept lengths are pooled and include the bonus token."""
+    equal, compared = run.replay
+    return {
+        "accept_length": accept_lengths(run.results),
+        "by_version": [_version(line) for line in run.versions],
+        "traces": _traces(run.traces),
+        "replay": {"rounds": compared, "equal": equal},
+        "lossless": {"checked": run.lossless.checked, "identical": run.lossless.identical},
+        "swaps": _swaps(run),
+        "throughput_tok_s": round(tokens_per_second(run.results), 1),
+        "seconds": {stage: round(seconds, 1) for stage, seconds in run.seconds.items()},
+        "mlflow_uri": run.mlflow_uri,
+        "machine": machine(),
+    }
+
+
+def accept_lengths(results: Sequence[Served]) -> dict[str, float | None]:
+    """Accept length at the start, on both sides of the shift to the last domain, and at the end.
+
+    Each is pooled over an eighth of its domain's requests, in the order they were sent, at least eight. With one
+    domain there is no shift, and the two values beside it are None.
+    """
+    ordered = sorted(results, key=lambda result: result.sent_at)
+    shift = _shift(ordered)
+    before, after = (ordered[:shift], ordered[shift:]) if shift else (ordered, [])
+    last = after or before
+    return {
+        "first": _length(before[: _window(before)]),
+        "before_shift": _length(before[-_window(before) :]) if after else None,
+        "after_shift": _length(after[: _window(after)]) if after else None,
+        "final": _length(last[-_window(last) :]),
+    }
+
+
+def served_by_version(traces: Iterable[DraftTrace]) -> dict[int, Tally]:
+    """What each draft version had accepted, from the traces stamped with its number."""
+    tallies: dict[int, Tally] = {}
+    for trace in traces:
+        tallies[trace.draft_version] = tallies.get(trace.draft_version, Tally(0, 0)) + served_tally(trace)
+    return tallies
+
+
+def machine() -> dict[str, str | int]:
+    """What the numbers were measured on."""
+    versions = {package: _installed(package) for package in ("torch", "sglang")}
+    return {"processor": _processor(), "cores": os.cpu_count() or 1, "python": platform.python_version(), **versions}
+
+
+def closing_table(run: Run) -> Table:
+    """The run as a table of findings."""
+    table = Table(title="what was seen", title_justify="left", show_header=False)
+    for finding, value in _findings(run):
+        table.add_row(Text(finding), Text(value))
+    return table
+
+
+def print_closing(console: Console, run: Run) -> None:
+    """Print the versions, the closing table and where to look further."""
+    console.print(versions_table(run.versions))
+    console.print(closing_table(run))
+    console.print(
+        f"MLflow: mlflow ui --backend-store-uri {run.mlflow_uri}", highlight=False, soft_wrap=True, markup=False
+    )
+
+
+def _findings(run: Run) -> list[tuple[str, str]]:
+    lengths, (equal, compared), traces = accept_lengths(run.results), run.replay, run.traces
+    path = " -> ".join(
+        f"{value:.2f} ({name.replace('_', ' ')})" for name, value in lengths.items() if value is not None
+    )
+    dropped = sum(traces.dropped.values())
+    whole = "all accounted for" if _is_accounted(traces) else "NOT ALL ACCOUNTED FOR"
+    stalls = ", ".join(f"{name} {value:.0f} ms" for name, value in _all_stalls(run).items())
+    aborted, retracted = _disturbed(run.results)
+    return [
+        ("accept length", path),
+        ("traces", f"{traces.captured} captured, {traces.delivered} delivered, {dropped} dropped: {whole}"),
+        ("", f"{traces.learned} learned, {traces.held_out} held out, {traces.pending} pending"),
+        ("replay", f"{equal} of {compared} rounds as served"),
+        ("lossless", f"{run.lossless.identical} of {run.lossless.checked} requests identical to plain decoding"),
+        ("swaps", f"{run.swaps} in flight, {aborted} requests aborted, {retracted} retracted"),
+        ("longest wait for a token", stalls or "not measured"),
+        ("throughput", f"{tokens_per_second(run.results):.0f} tok/s over {len(run.results)} requests"),
+        ("seconds", ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in run.seconds.items())),
+    ]
+
+
+def _is_accounted(traces: TraceLine) -> bool:
+    arrived = traces.delivered == traces.learned + traces.held_out + traces.pending
+    return arrived and traces.captured == traces.delivered + sum(traces.dropped.values())
+
+
+def _shift(ordered: Sequence[Served]) -> int:
+    """Index of the first request of the last domain; 0 when there is one domain only."""
+    last = ordered[-1].prompt.domain if ordered else ""
+    return next((index for index, result in enumerate(ordered) if result.prompt.domain == last), 0)
+
+
+def _window(results: Sequence[Served]) -> int:
+    return max(_MIN_WINDOW, len(results) // _WINDOW_SHARE)
+
+
+def _length(results: Sequence[Served]) -> float:
+    return round(pooled(results).accept_length, 4)
+
+
+def _version(line: VersionLine) -> dict[str, object]:
+    return {
+        "number": line.number,
+        "state": line.state.value,
+        "reason": line.reason,
+        "holdout_accept_length": line.holdout_accept_length,
+        "served_accept_length": line.served_accept_length,
+        "rounds": line.rounds,
+    }
+
+
+def _traces(line: TraceLine) -> dict[str, object]:
+    return {
+        "captured": line.captured,
+        "delivered": line.delivered,
+        "dropped": dict(line.dropped),
+        "learned": line.learned,
+        "held_out": line.held_out,
+        "pending": line.pending,
+    }
+
+
+def _swaps(run: Run) -> dict[str, object]:
+    aborted, retracted = _disturbed(run.results)
+    stalls: Mapping[str, float | None] = _stalls(run) or {"p50": None, "max": None}
+    return {
+        "count": run.swaps,
+        "stall_ms": {**stalls, **run.other_stalls_ms},
+        "aborted": aborted,
+        "retracted": retracted,
+    }
+
+
+def _stalls(run: Run) -> dict[str, float]:
+    if not run.stalls_ms:
+        return {}
+    return {"p50": round(float(np.median(run.stalls_ms)), 1), "max": round(max(run.stalls_ms), 1)}
+
+
+def _all_stalls(run: Run) -> dict[str, float]:
+    return {**{f"around swaps, {name}": value for name, value in _stalls(run).items()}, **run.other_stalls_ms}
+
+
+def _disturbed(results: Iterable[Served]) -> tuple[int, int]:
+    """Requests that ended in an abort or without an answer, and retractions."""
+    aborted = retracted = 0
+    for result in results:
+        aborted += bool(result.failure) or result.finish == "abort"
+        retracted += result.retractions
+    return aborted, retracted
+
+
+def _processor() -> str:
+    """The processor's own name where Linux tells it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - no file of ours
+            named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        named = []
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"

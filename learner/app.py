@@ -1,0 +1,91 @@
+"""Celery's side of learning: when a round starts, where it runs, and what happens when its worker dies.
+
+`celery -A paceline.learner.app worker` and `run_worker` start the same worker; both read the environment once.
+"""
+
+from functools import cache
+from typing import Any
+
+from celery import Celery
+from celery.utils.nodenames import default_nodename, host_format
+
+from ..buffer.redis_client import connect
+from .config import LearnerConfig, from_env
+from .tasks import LEARN_ROUND, add_learn_round
+
+#: The broker gives a message that is not acked within the visibility timeout to another worker. With late acks it
+#: must exceed the longest round, or a long round starts a second time (to find the lease held, and end at once);
+#: a longer one only delays what beat replaces anyway.
+_ROUNDS_UNTIL_REDELIVERY = 2
+
+
+def make_app(config: LearnerConfig) -> Celery:
+    """The Celery app of one speculator: its queue, its one task and its beat. Connects to nothing."""
+    app = Celery("paceline", broker=config.redis_url, set_as_current=False)
+    app.conf.update(
+        # JSON only: a broker that somebody else can write to must not run code here.
+        task_serializer="json",
+        result_serializer="json",
+        event_serializer="json",
+        accept_content=["json"],
+        # The message stays in Redis until the round ended, and goes back when its worker was killed.
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        worker_prefetch_multiplier=1,
+        broker_transport_options={"visibility_timeout": int(config.round_lease_s * _ROUNDS_UNTIL_REDELIVERY)},
+        # What a round did stands on the board and in MLflow.
+        result_backend=None,
+        task_ignore_result=True,
+        # One process with the GPU; a fork would have to share its context.
+        worker_pool="solo",
+        worker_concurrency=1,
+        worker_hijack_root_logger=False,
+        broker_connection_retry_on_startup=True,
+        task_default_queue=config.queue,
+        task_create_missing_queues=True,
+        timezone="UTC",
+        beat_schedule={"learn": _every_round(config)},
+        # Nothing to remember between two beats: a missed round is not made up for.
+        beat_scheduler="celery.beat:Scheduler",
+    )
+    add_learn_round(app, config)
+    return app
+
+
+def run_worker(config: LearnerConfig, *, beat: bool) -> None:
+    """Work until a signal stops the process; with `beat`, also start a round every `round_interval_s`.
+
+    Exactly one worker of a speculator should beat. Raises BufferUnavailable at once, saying what to do, when Redis
+    does not answer; Redis going away later is waited for.
+    """
+    connect(config.redis_url).close()
+    worker = make_app(config).Worker(
+        hostname=host_format(default_nodename(f"{config.name}@%h")),
+        queues=[config.queue],
+        pool="solo",
+        concurrency=1,
+        beat=beat,
+        scheduler="celery.beat:Scheduler",
+        without_gossip=True,
+        without_mingle=True,
+        loglevel="INFO",
+    )
+    worker.start()
+
+
+def _every_round(config: LearnerConfig) -> dict[str, Any]:
+    # A round that nobody started within its interval expires, so that a slow round leaves no pile behind it.
+    options = {"queue": config.queue, "expires": config.round_interval_s}
+    return {"task": LEARN_ROUND, "schedule": config.round_interval_s, "options": options}
+
+
+@cache
+def _app_from_env() -> Celery:
+    return make_app(from_env())
+
+
+def __getattr__(name: str) -> Any:
+    """`app`, which the celery command looks for: made when asked for, so that importing reads no environment."""
+    if name in {"app", "celery"}:
+        return _app_from_env()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,89 @@
+"""From trained weights to the board: judge on the holdout, publish what was judged, carry out the gate's word."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from ..buffer.base import TraceEntry, VersionBoard
+from ..buffer.errors import BoardConflict
+from ..buffer.version import BoardState, DraftVersion, VersionState
+from ..policies.promotion import Promotion, Verdict, judge
+from .publisher import Lineage, publish
+from .record import scores_of
+from .standing import LEARNER, Standing, refuse
+from .weights import save_draft
+
+_log = logging.getLogger(__name__)
+
+
+def judge_candidate(standing: Standing, state: BoardState) -> Promotion:
+    """Compare the trainer's weights with the live version on the holdout; wait when there is nothing to compare."""
+    live = state.rows[state.live].version if state.live is not None else None
+    if live is None:
+        return _wait("no version is live: promote one by hand and the gate compares with it")
+    draft = standing.shelf.draft(live)
+    if draft is None:
+        return _wait(f"weights of live version {live.number} cannot be read at {live.weights_uri}")
+    config, steps = standing.config, standing.trainer.plan.steps
+    return judge(
+        standing.holdout.score(standing.trainer.draft, steps),
+        standing.holdout.score_live(live.number, draft, steps),
+        min_requests=config.min_holdout_requests,
+        confidence=config.gate_confidence,
+        rng=np.random.default_rng([config.seed, standing.notes.round]),
+    )
+
+
+def deliver(
+    standing: Standing, board: VersionBoard, judged: BoardState, promotion: Promotion, learnt: Sequence[TraceEntry]
+) -> DraftVersion | None:
+    """Publish the trainer's weights with the gate's figures, then make them live or refused; None while it waits.
+
+    Compared with a version that is no longer live, a winner is refused: an operator's hand goes before the gate's.
+    """
+    if promotion.verdict is Verdict.WAIT:
+        return None
+    config = standing.config
+    lineage = Lineage(
+        standing.notes.parent,
+        config.target,
+        config.target_version,
+        config.objective,
+        _window_ids([*standing.window, *learnt]),
+        scores_of(promotion),
+    )
+    write = partial(save_draft, standing.trainer.draft)
+    version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason)
+    _carry_out(board, version.number, judged, promotion)
+    return version
+
+
+def _carry_out(board: VersionBoard, number: int, judged: BoardState, promotion: Promotion) -> None:
+    if promotion.verdict is Verdict.REFUSE:
+        refuse(board, number, promotion.reason)
+        return
+    live = board.read().live
+    if live != judged.live:
+        refuse(board, number, f"live moved from {judged.live} to {live} while it was judged: {promotion.reason}")
+        return
+    try:
+        board.move(number, VersionState.LIVE, LEARNER, promotion.reason)
+    except BoardConflict as conflict:
+        _log.warning("version %d was moved by somebody else: %s", number, conflict)
+
+
+def _window_ids(entries: Sequence[TraceEntry]) -> tuple[str, str]:
+    """First and last stream id; a trace claimed again after a crash is older than the window's end."""
+    ids = sorted((entry.entry_id for entry in entries), key=_age)
+    return ids[0], ids[-1]
+
+
+def _age(entry_id: str) -> tuple[int, int]:
+    ms, _, sequence = entry_id.partition("-")
+    return int(ms), int(sequence or 0)
+
+
+def _wait(why: str) -> Promotion:
+    return Promotion(Verdict.WAIT, why, 0.0, (-np.inf, np.inf), 1.0, 1.0, 0)

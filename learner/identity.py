@@ -1,0 +1,63 @@
+"""Does replay give the served lengths? The check that makes offline figures worth reading.
+
+For every claimed trace whose own draft version can be loaded, that version is replayed on it. Equal counts on
+every round mean that capture, weights and replay speak of the same model.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..buffer.trace import NO_DRAFT, DraftTrace, Int32s
+from ..buffer.version import BoardState
+from ..policies.acceptance import identity
+from .eagle3 import Eagle3Draft
+from .replay import replay_traces
+from .shelf import DraftShelf
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Rounds compared with their replay; adds up over traces."""
+
+    equal: int = 0
+    compared: int = 0
+    excess: int = 0  # drafts that stood in replay beyond those that stood when served, over the compared rounds
+
+    def __add__(self, other: "Calibration") -> "Calibration":
+        return Calibration(self.equal + other.equal, self.compared + other.compared, self.excess + other.excess)
+
+    @property
+    def gap(self) -> float:
+        """Replayed minus served accept length; 0.0 when nothing was compared."""
+        return self.excess / self.compared if self.compared else 0.0
+
+
+def compare_with_served(traces: Iterable[DraftTrace], state: BoardState, shelf: DraftShelf) -> Calibration:
+    """Replay each `replay_exact` trace with the version that served it; traces of unknown versions are left out."""
+    served: dict[tuple[int, int], list[DraftTrace]] = defaultdict(list)
+    for trace in traces:
+        if trace.replay_exact and len(trace.rounds) and trace.draft_version in state.rows:
+            served[trace.draft_version, trace.rounds.drafted.shape[1]].append(trace)
+    total = Calibration()
+    for (number, steps), group in served.items():
+        draft = shelf.draft(state.rows[number].version)
+        if draft is not None and steps:
+            total = sum(_compare(draft, group, steps), total)
+    return total
+
+
+def _compare(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> list[Calibration]:
+    runs = replay_traces(draft, traces, steps)
+    return [_calibration(trace, run) for trace, run in zip(traces, runs, strict=True)]
+
+
+def _calibration(trace: DraftTrace, runs: Int32s) -> Calibration:
+    equal, compared = identity(trace, runs)
+    if not compared:
+        return Calibration()
+    replayed = runs[trace.rounds.starts]
+    stood = np.minimum(replayed, (trace.rounds.drafted != NO_DRAFT).sum(axis=1))
+    return Calibration(equal, compared, int((stood - trace.visible_accepted())[replayed >= 0].sum()))

@@ -1,0 +1,122 @@
+"""Makes a set of draft weights a version: a complete folder first, its event on the board second.
+
+A learner that dies before the event leaves a folder nobody refers to; a version on the board always has its weights.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..buffer.base import VersionBoard
+from ..buffer.errors import BoardConflict, ConfigError
+from ..buffer.version import DraftVersion, VersionState
+from .disk import sha256_of, write_folder
+from .weights import CONFIG_FILE, WEIGHTS_FILE
+
+_log = logging.getLogger(__name__)
+
+DRAFTER = "eagle3"
+
+#: The draft the server was started with is this number on every board; servers stamp it before their first swap.
+INITIAL = 0
+
+#: Numbers tried for one version; a board hands out no number twice, so a second try means that it lost its counter.
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where a version comes from; everything about it but its number and its bytes."""
+
+    parent: int | None
+    target: str
+    target_version: str
+    objective: str
+    window: tuple[str, str] = ("", "")  # first and last stream id learnt from
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+def version_folder(versions: Path, number: int) -> Path:
+    """Where the weights of a version lie: <data>/versions/<speculator>/v000012."""
+    return versions / f"v{number:06d}"
+
+
+def publish(
+    board: VersionBoard, versions: Path, write: Callable[[Path], object], lineage: Lineage, *, by: str, why: str
+) -> DraftVersion:
+    """Write a folder below `versions` with `write`, then register it as a candidate under a new number.
+
+    `write` gets an empty folder and leaves model.safetensors and config.json in it; it is called again when the
+    number turns out to be taken. Blocks on the disk. Raises BoardConflict when no number could be had.
+    """
+    for _ in range(_ATTEMPTS):
+        number = board.next_number()
+        folder = version_folder(versions, number)
+        if folder.exists():
+            _log.warning("%s exists, but the board has not seen number %d: taking the next one", folder, number)
+            continue
+        write_folder(folder, write)
+        version = _describe(number, folder, lineage)
+        try:
+            board.register(version, by, why)
+        except BoardConflict as conflict:
+            _log.warning("number %d was taken meanwhile (%s): taking the next one", number, conflict)
+            shutil.rmtree(folder)
+            continue
+        return version
+    raise BoardConflict(
+        f"no free number in {_ATTEMPTS} tries below {versions}: does the folder belong to another board?"
+    )
+
+
+def publish_initial(
+    board: VersionBoard, versions: Path, draft: Path, lineage: Lineage, *, by: str
+) -> DraftVersion | None:
+    """Put the draft the server was started with on an empty board as version 0 and make it live.
+
+    Its files are copied byte by byte, so that its digest is the one the server holds. Finishes what a process
+    that died in between began. None, and no change, when the board holds a version that went further.
+    """
+    state = board.read()
+    if state.rows and (set(state.rows) != {INITIAL} or state.rows[INITIAL].state is not VersionState.CANDIDATE):
+        return None
+    why = f"the draft the server was started with ({draft})"
+    if not state.rows:
+        folder = version_folder(versions, INITIAL)
+        _copy_once(draft, folder)
+        # Reserved only so that nobody is ever given 0 again; a number burnt by a crash here is never missed.
+        board.next_number()
+        board.register(_describe(INITIAL, folder, lineage), by, why)
+    board.move(INITIAL, VersionState.LIVE, by, why)
+    return board.read().rows[INITIAL].version
+
+
+def _copy_once(draft: Path, folder: Path) -> None:
+    missing = [name for name in (WEIGHTS_FILE, CONFIG_FILE) if not (draft / name).is_file()]
+    if missing:
+        raise ConfigError(f"PACELINE_DRAFT: got {draft} without {missing}, expected the folder of an EAGLE-3 draft")
+    if not folder.exists():
+        write_folder(folder, lambda new: [shutil.copy(draft / name, new) for name in (WEIGHTS_FILE, CONFIG_FILE)])
+    got, expected = sha256_of(folder / WEIGHTS_FILE), sha256_of(draft / WEIGHTS_FILE)
+    if got != expected:
+        raise ConfigError(
+            f"{folder}: got weights {got[:12]}, expected {expected[:12]} as in {draft}; the board is empty but the "
+            "folder is another board's: move it away, or set PACELINE_DATA_DIR"
+        )
+
+
+def _describe(number: int, folder: Path, lineage: Lineage) -> DraftVersion:
+    return DraftVersion(
+        number=number,
+        parent=lineage.parent,
+        target=lineage.target,
+        target_version=lineage.target_version,
+        drafter=DRAFTER,
+        weights_uri=folder.absolute().as_uri(),
+        sha256=sha256_of(folder / WEIGHTS_FILE),
+        objective=lineage.objective,
+        window=lineage.window,
+        scores=dict(lineage.scores),
+    )

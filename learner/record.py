@@ -1,0 +1,65 @@
+"""What MLflow is told about a version that came out of a round."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+
+from ..buffer.version import DraftVersion
+from ..policies.promotion import Promotion
+from .registry import RunRecord, version_tags
+from .shelf import folder_of
+from .trainer import FitReport, TrainingPlan
+
+
+def scores_of(promotion: Promotion) -> dict[str, float]:
+    """The gate's figures as a version carries them on the board."""
+    low, high = promotion.interval
+    return {
+        "holdout_accept_length": promotion.candidate_accept_length,
+        "live_holdout_accept_length": promotion.live_accept_length,
+        "gain": promotion.gain,
+        "gain_low": low,
+        "gain_high": high,
+        "holdout_requests": float(promotion.requests),
+    }
+
+
+def record_of(
+    published: DraftVersion,
+    plan: TrainingPlan,
+    fit: FitReport,
+    promotion: Promotion,
+    *,
+    born_at: float,
+    first_step: int,
+) -> RunRecord:
+    """Lineage as tags, the plan as parameters, losses by optimiser step, the gate's figures at the last step.
+
+    `first_step` counts the optimiser steps the learner took before this round; `born_at` is unix seconds.
+    """
+    gate = {"paceline.gate.verdict": promotion.verdict.value, "paceline.gate.reason": promotion.reason}
+    return RunRecord(
+        number=published.number,
+        folder=str(folder_of(published)),
+        born_at=born_at,
+        params={key: str(value) for key, value in asdict(plan).items()},
+        tags={**version_tags(published), **gate, "paceline.code_version": code_version()},
+        metrics=_metrics(published.scores, fit),
+        curves={"loss": list(fit.losses)},
+        first_step=first_step,
+    )
+
+
+def code_version() -> str:
+    """Version of the installed package; "unknown" when it runs from a bare checkout."""
+    try:
+        return version("paceline")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _metrics(scores: Mapping[str, float], fit: FitReport) -> dict[str, float]:
+    found = {**scores, "first_position_accept": fit.first_position_accept, "fit_s": fit.seconds}
+    # First-position acceptance is NaN on traces that no draft can start from.
+    return {key: value for key, value in found.items() if math.isfinite(value)}

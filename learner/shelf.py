@@ -1,0 +1,56 @@
+"""Drafts of published versions, loaded when asked for and kept while they are used."""
+
+import logging
+from collections import OrderedDict
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import torch
+from torch import Tensor
+
+from ..buffer.version import DraftVersion
+from .disk import sha256_of
+from .eagle3 import Eagle3Draft
+from .weights import WEIGHTS_FILE, load_draft
+
+_log = logging.getLogger(__name__)
+
+
+class DraftShelf:
+    """At most `capacity` loaded drafts, the least recently used one leaving first."""
+
+    def __init__(self, embedding: Tensor, device: torch.device, capacity: int = 3) -> None:
+        """`embedding` is the target's, shared by every draft; drafts compute on `device`."""
+        self._device = device
+        self._embedding = embedding
+        self._capacity = capacity
+        self._drafts: OrderedDict[str, Eagle3Draft] = OrderedDict()
+
+    def draft(self, version: DraftVersion) -> Eagle3Draft | None:
+        """The version's draft for replay; None, with a warning, when its weights are gone or are not its own."""
+        if version.sha256 not in self._drafts:
+            loaded = self._load(version)
+            if loaded is None:
+                return None
+            self._drafts[version.sha256] = loaded
+        self._drafts.move_to_end(version.sha256)
+        if len(self._drafts) > self._capacity:
+            self._drafts.popitem(last=False)
+        return self._drafts[version.sha256]
+
+    def _load(self, version: DraftVersion) -> Eagle3Draft | None:
+        folder = folder_of(version)
+        try:
+            digest = sha256_of(folder / WEIGHTS_FILE)
+        except OSError as error:
+            _log.warning("weights of version %d cannot be read: %s", version.number, error)
+            return None
+        if digest != version.sha256:
+            _log.warning("%s: got weights %s, expected %s as on the board", folder, digest[:12], version.sha256[:12])
+            return None
+        return load_draft(folder, self._embedding).to(self._device)
+
+
+def folder_of(version: DraftVersion) -> Path:
+    """The folder its file:// URI names."""
+    return Path(unquote(urlsplit(version.weights_uri).path))

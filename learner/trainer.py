@@ -1,0 +1,210 @@
+"""The optimiser's side of a round: several passes over fresh traces, half of every batch replayed from a window.
+
+Axes as in batch.py; N rows with a verdict.
+"""
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ..buffer.errors import ConfigError
+from ..buffer.trace import DraftTrace
+from ..policies.objective import Objective, Weighting
+from .batch import collate, verdict_rows
+from .eagle3 import Eagle3Draft
+from .scoring import score_batch
+
+WARM_UP_STEPS = 10
+#: A warm draft is treated as cold again only below this share of `cold_below`, so that noise does not toggle it.
+COLD_AGAIN = 0.8
+_MEASURED_TOGETHER = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """How one round trains. ConfigError when a number is out of its range."""
+
+    steps: int = 3  # draft length unrolled
+    passes: int = 4  # over the fresh traces of a round
+    batch_traces: int = 4
+    cold_learning_rate: float = 3e-3
+    warm_learning_rate: float = 1e-3
+    cold_below: float = 0.5  # first-position acceptance under which a draft is cold
+    replay_share: float = 0.5  # of every batch, drawn from the window
+    objective: str = Objective.COMMITTED
+    grad_clip: float = 1.0
+    seed: int = 0
+    bfloat16: bool = False  # run the forward pass under bfloat16 autocast
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.passes, self.batch_traces) < 1 or not 0.0 <= self.replay_share < 1.0:
+            raise ConfigError(
+                f"plan: got steps {self.steps}, passes {self.passes}, batch_traces {self.batch_traces}, "
+                f"replay_share {self.replay_share}; expected the first three at least 1 and 0 <= replay_share < 1"
+            )
+        if self.objective not in set(Objective):
+            raise ConfigError(f"objective: got {self.objective!r}, expected one of {[str(o) for o in Objective]}")
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """What one fit did."""
+
+    losses: tuple[float, ...]  # one per optimiser step that was applied
+    steps: int  # optimiser steps applied
+    skipped_steps: int  # not applied, since loss or gradient was not finite
+    seconds: float
+    first_position_accept: float  # on the fresh traces before training on them; NaN when none could be drafted from
+    mean_acceptance: tuple[float, ...]  # mean A by draft step over the last batch; empty without a step
+    weighting: str
+    learning_rate: float  # behind the warm-up
+    unspeakable_labels: int  # labels outside the draft vocabulary, masked out
+    unusable_traces: int  # fresh traces without a feature row that a verdict belongs to
+
+
+@dataclass(slots=True)
+class _Counts:
+    losses: list[float]
+    skipped_steps: int = 0
+    unspeakable_labels: int = 0
+    acceptance: tuple[float, ...] = ()
+
+
+class DraftTrainer:
+    """Trains one draft in place, round after round. Not for use from two threads."""
+
+    def __init__(self, draft: Eagle3Draft, plan: TrainingPlan) -> None:
+        self.draft, self.plan = draft, plan
+        self._optimiser = torch.optim.AdamW(
+            draft.parameters(), lr=plan.cold_learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+        )
+        self._random = torch.Generator().manual_seed(plan.seed)
+        self._applied_steps = 0
+        self._is_cold = True
+
+    def fit(self, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> FitReport:
+        """Pass `plan.passes` times over `fresh` in random order; fill every batch up from `window`.
+
+        Traces that no verdict can be drafted from are left out. Changes the draft, the optimiser and the random
+        state; a step whose loss or gradient is not finite changes none of the weights.
+        """
+        started = time.perf_counter()
+        usable, replayable = _usable(fresh), _usable(window)
+        first_accept = self._first_position_accept(usable)
+        self._choose_regime(first_accept)
+        counts = _Counts([])
+        for traces in self._batches(usable, replayable):
+            self._step(traces, counts)
+        return FitReport(
+            losses=tuple(counts.losses),
+            steps=len(counts.losses),
+            skipped_steps=counts.skipped_steps,
+            seconds=time.perf_counter() - started,
+            first_position_accept=first_accept,
+            mean_acceptance=counts.acceptance,
+            weighting=self._weighting,
+            learning_rate=self._learning_rate,
+            unspeakable_labels=counts.unspeakable_labels,
+            unusable_traces=len(fresh) - len(usable),
+        )
+
+    def save(self, path: Path) -> None:
+        """Write all that continuing needs beside the target's embedding; `path` appears whole or not at all.
+
+        On a CPU the continuation is equal bit by bit; a GPU's gradient sums have no fixed order.
+        """
+        state = {
+            "draft": self.draft.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "random": self._random.get_state(),
+            "applied_steps": self._applied_steps,
+            "is_cold": self._is_cold,
+        }
+        partial = path.with_name(path.name + ".partial")
+        with partial.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+
+    def load(self, path: Path) -> None:
+        """Continue from a saved state. ConfigError, and no change, when the file is not one of a draft like this."""
+        try:
+            state = torch.load(path, map_location=self.draft.device, weights_only=True)
+            shapes = {name: tensor.shape for name, tensor in state["draft"].items()}
+        except Exception as error:  # torch raises many types for a bad file: each of them is the same ConfigError
+            raise ConfigError(f"{path}: got {error}, expected a state written by DraftTrainer.save") from error
+        own = {name: tensor.shape for name, tensor in self.draft.state_dict().items()}
+        if shapes != own:
+            raise ConfigError(f"{path}: got tensors {shapes}, expected {own}; it belongs to another draft")
+        self.draft.load_state_dict(state["draft"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._random.set_state(state["random"].cpu())
+        self._applied_steps, self._is_cold = state["applied_steps"], state["is_cold"]
+
+    @property
+    def _weighting(self) -> Weighting:
+        return Weighting.SURVIVAL if self._is_cold else Weighting.GEOMETRIC
+
+    @property
+    def _learning_rate(self) -> float:
+        return self.plan.cold_learning_rate if self._is_cold else self.plan.warm_learning_rate
+
+    def _choose_regime(self, first_accept: float) -> None:
+        """Cold until first-position acceptance reaches `cold_below`; NaN leaves the regime as it is."""
+        if first_accept >= self.plan.cold_below:
+            self._is_cold = False
+        elif first_accept < COLD_AGAIN * self.plan.cold_below:
+            self._is_cold = True
+
+    @torch.no_grad()
+    def _first_position_accept(self, traces: Sequence[DraftTrace]) -> float:
+        hits, rounds = 0, 0
+        for begin in range(0, len(traces), _MEASURED_TOGETHER):
+            batch = collate(traces[begin : begin + _MEASURED_TOGETHER], self.draft.device)
+            hidden_BQH = self.draft.advance(self.draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ))
+            committed_BQ = batch.tokens_BT.gather(1, batch.rows_BQ + 2)
+            best_N = self.draft.best_tokens(hidden_BQH[batch.row_mask_BQ])
+            hits += int((best_N == committed_BQ[batch.row_mask_BQ]).sum())
+            rounds += len(best_N)
+        return hits / rounds if rounds else math.nan
+
+    def _batches(self, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> Iterator[list[DraftTrace]]:
+        replayed = round(self.plan.batch_traces * self.plan.replay_share) if window else 0
+        new = max(self.plan.batch_traces - replayed, 1)
+        for _ in range(self.plan.passes):
+            order = torch.randperm(len(fresh), generator=self._random).tolist()
+            for begin in range(0, len(order), new):
+                drawn = torch.randperm(len(window), generator=self._random)[:replayed].tolist()
+                yield [fresh[i] for i in order[begin : begin + new]] + [window[i] for i in drawn]
+
+    def _step(self, traces: Sequence[DraftTrace], counts: _Counts) -> None:
+        batch = collate(traces, self.draft.device, soft=self.plan.objective == Objective.SOFT)
+        with torch.autocast(self.draft.device.type, torch.bfloat16, enabled=self.plan.bfloat16):
+            scores = score_batch(self.draft, batch, self.plan.steps, self._weighting)
+        counts.unspeakable_labels += scores.unspeakable_labels
+        self._optimiser.zero_grad(set_to_none=True)
+        scores.loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(self.draft.parameters(), self.plan.grad_clip)
+        if not torch.isfinite(scores.loss.detach() + norm):
+            counts.skipped_steps += 1
+            return
+        self._apply()
+        counts.losses.append(scores.loss.item())
+        counts.acceptance = tuple(scores.acceptance_S.tolist())
+
+    def _apply(self) -> None:
+        self._applied_steps += 1
+        for group in self._optimiser.param_groups:
+            group["lr"] = self._learning_rate * min(1.0, self._applied_steps / WARM_UP_STEPS)
+        self._optimiser.step()
+
+
+def _usable(traces: Sequence[DraftTrace]) -> list[DraftTrace]:
+    return [trace for trace in traces if len(verdict_rows(trace))]

@@ -1,0 +1,78 @@
+"""Accepted length, served and replayed: how many drafts stood per round.
+
+`runs` everywhere is int32[T] over the tokens of one trace: runs[s] says how many drafts of a round rooted at
+tokens[s] would be accepted, capped by the tokens behind s; -1 where the trace has no feature to draft from.
+
+Why runs suffice: under `greedy` and `target_only` the server accepts a draft exactly when it equals the token
+it commits, so what any drafter would have had accepted can be read off the committed tokens.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..buffer.trace import NO_DRAFT, DraftTrace, Int32s, VerdictRule
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Accepted drafts and the rounds they came from; tallies add up, lengths do not."""
+
+    accepted: int = 0
+    rounds: int = 0
+
+    @property
+    def accept_length(self) -> float:
+        """Tokens per round as SGLang reports them, bonus token included: 1 + accepted / rounds; 1.0 without rounds."""
+        return 1.0 + self.accepted / self.rounds if self.rounds else 1.0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(self.accepted + other.accepted, self.rounds + other.rounds)
+
+
+def walk(runs: Int32s, first_root: int, last_root: int) -> tuple[Int32s, Int32s]:
+    """Serve along the committed text; return the roots and the accepted drafts of every round, both int32.
+
+    A round at root s has runs[s] drafts accepted, and the next root is s + runs[s] + 1. Ends behind
+    `last_root`, or before a root that cannot be drafted from (runs of -1).
+    """
+    starts, accepted, run_at, root = [], [], runs.tolist(), first_root
+    while root <= last_root and run_at[root] >= 0:
+        starts.append(root)
+        accepted.append(run_at[root])
+        root += run_at[root] + 1
+    return np.array(starts, np.int32), np.array(accepted, np.int32)
+
+
+def served_tally(trace: DraftTrace) -> Tally:
+    """What the server accepted in this window, drafts behind the end of the request included."""
+    return Tally(int(trace.rounds.accepted.sum()), len(trace.rounds))
+
+
+def replayed_tally(trace: DraftTrace, runs: Int32s) -> Tally:
+    """What the drafter behind `runs` would have had accepted from the trace's first round on.
+
+    Starts at the first recorded root that can be drafted from and counts rounds with a token behind them.
+    Empty when the trace recorded no such round.
+    """
+    roots = trace.rounds.starts[runs[trace.rounds.starts] >= 0]
+    if not len(roots):
+        return Tally()
+    _, accepted = walk(runs, int(roots[0]), len(trace.tokens) - 2)
+    return Tally(int(accepted.sum()), len(accepted))
+
+
+def identity(trace: DraftTrace, runs: Int32s) -> tuple[int, int]:
+    """Rounds whose replay gives the served length, and rounds compared; the two are equal when replay is exact.
+
+    `runs` must come from the weights that served the trace, replayed with at least as many steps as the
+    server drafted. Nothing is compared unless the trace is `replay_exact`, nor under `rejection`, where drafts
+    are sampled and equality with the committed token decides nothing.
+    """
+    if not trace.replay_exact or trace.verdict_rule is VerdictRule.REJECTION:
+        return 0, 0
+    replayed = runs[trace.rounds.starts]
+    proposed = (trace.rounds.drafted != NO_DRAFT).sum(axis=1)
+    equal = np.minimum(replayed, proposed) == trace.visible_accepted()
+    compared = replayed >= 0
+    return int((equal & compared).sum()), int(compared.sum())

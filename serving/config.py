@@ -1,0 +1,59 @@
+"""Settings of the SGLang process, read from the environment once, when the plugin starts."""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..buffer.config import BufferConfig
+from ..buffer.environment import read_float, read_int
+
+
+@dataclass(frozen=True, slots=True)
+class ServingConfig:
+    """One replica. Without a Redis URL nothing is captured and nothing is swapped."""
+
+    redis_url: str | None
+    buffer: BufferConfig
+    replica: str
+    target: str = "target"  # must equal the learner's
+    target_version: str = "0"
+    draft_version: int = 0  # board number of the weights the server starts with
+    top_k: int = 16  # teacher entries per verified node; 0 captures tokens and verdicts alone
+    capture_features: bool = True
+    sample_rate: float = 1.0  # share of requests captured, by hash of the request id
+    tap_batches: int = 4096  # forward batches waiting for the courier before new ones are dropped
+    window_tokens: int = 2048  # a longer request is cut into windows of this many tokens
+    context_tokens: int = 512  # tokens of context a window behind a cut starts with
+    backlog_bytes: int = 256 << 20  # encoded traces kept while Redis is away
+
+    def __post_init__(self) -> None:
+        if self.context_tokens >= self.window_tokens:
+            self._refuse("PACELINE_CONTEXT_TOKENS", self.context_tokens, f"< PACELINE_WINDOW_TOKENS ({self.window_tokens})")
+        if not 0.0 <= self.sample_rate <= 1.0:
+            self._refuse("PACELINE_SAMPLE_RATE", self.sample_rate, "0.0..1.0")
+
+    @staticmethod
+    def _refuse(key: str, got: object, expected: str) -> None:
+        from ..buffer.errors import ConfigError
+
+        raise ConfigError(f"{key}: got {got}, expected {expected}")
+
+
+def from_env(env: Mapping[str, str] = os.environ) -> ServingConfig:
+    """Read the settings; ConfigError names the key, what was got and what was expected."""
+    return ServingConfig(
+        redis_url=env.get("PACELINE_REDIS_URL") or None,
+        buffer=BufferConfig.from_env(env),
+        replica=env.get("PACELINE_REPLICA") or socket.gethostname(),
+        target=env.get("PACELINE_TARGET", "target"),
+        target_version=env.get("PACELINE_TARGET_VERSION", "0"),
+        draft_version=read_int(env, "PACELINE_DRAFT_VERSION", 0, minimum=-1),
+        top_k=read_int(env, "PACELINE_TOP_K", 16, minimum=0),
+        capture_features=bool(read_int(env, "PACELINE_FEATURES", 1, minimum=0)),
+        sample_rate=read_float(env, "PACELINE_SAMPLE_RATE", 1.0, minimum=0.0),
+        tap_batches=read_int(env, "PACELINE_TAP_BATCHES", 4096, minimum=1),
+        window_tokens=read_int(env, "PACELINE_WINDOW_TOKENS", 2048, minimum=16),
+        context_tokens=read_int(env, "PACELINE_CONTEXT_TOKENS", 512, minimum=1),
+        backlog_bytes=read_int(env, "PACELINE_BACKLOG_BYTES", 256 << 20, minimum=1),
+    )

@@ -1,0 +1,71 @@
+"""Where every captured trace went: captured == delivered + dropped + open + queued, at any time."""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class DropReason(StrEnum):
+    """Why a captured trace was not delivered."""
+
+    TAP_FULL = "tap_full"  # the courier fell behind and a step of the request was lost
+    GAP = "gap"  # a step did not continue the window
+    NO_ROUNDS = "no_rounds"  # the request ended before its first verify round
+    INVALID = "invalid"  # the window broke an alignment rule
+    BACKLOG_FULL = "backlog_full"  # Redis was away for longer than the backlog lasts
+    CAPTURE_OFF = "capture_off"  # the breaker opened while the window was open
+
+
+class SkipReason(StrEnum):
+    """Why a request was never captured."""
+
+    SAMPLED_OUT = "sampled_out"
+    OPTED_OUT = "opted_out"
+    HEALTH_CHECK = "health_check"
+
+
+@dataclass(slots=True)
+class CaptureCounts:
+    """Counters of one replica; the courier thread writes, any thread may read a snapshot."""
+
+    captured: int = 0
+    delivered: int = 0
+    dropped: Counter[DropReason] = field(default_factory=Counter)
+    skipped: Counter[SkipReason] = field(default_factory=Counter)
+    rounds: int = 0
+    payload_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def opened(self) -> None:
+        """One more window."""
+        with self._lock:
+            self.captured += 1
+
+    def drop(self, reason: DropReason) -> None:
+        """One captured trace that will not be delivered."""
+        with self._lock:
+            self.dropped[reason] += 1
+
+    def skip(self, reason: SkipReason) -> None:
+        """One request that is not captured."""
+        with self._lock:
+            self.skipped[reason] += 1
+
+    def deliver(self, traces: int, payload_bytes: int) -> None:
+        """Traces the buffer has taken."""
+        with self._lock:
+            self.delivered += traces
+            self.payload_bytes += payload_bytes
+
+    def reading(self) -> dict[str, object]:
+        """A consistent snapshot as JSON values."""
+        with self._lock:
+            return {
+                "captured": self.captured,
+                "delivered": self.delivered,
+                "dropped": {str(k): n for k, n in self.dropped.items()},
+                "skipped": {str(k): n for k, n in self.skipped.items()},
+                "rounds": self.rounds,
+                "payload_bytes": self.payload_bytes,
+            }

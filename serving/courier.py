@@ -1,0 +1,150 @@
+"""The courier thread: takes steps from the tap, assembles traces, delivers them, and says how it goes."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from ..buffer.base import TraceBuffer, VersionBoard
+from ..buffer.errors import BufferUnavailable
+from ..buffer.trace import DraftTrace
+from .assembler import WindowAssembler
+from .breaker import Breaker
+from .counts import CaptureCounts, DropReason
+from .tap import Tap
+
+log = logging.getLogger(__name__)
+
+#: The longest a step waits in the tap, and the shortest time between two tries to reach a lost Redis.
+POLL_S = 0.05
+RETRY_S = 1.0
+#: Readings go out this often and are forgotten after BEAT_TTL_S, so that a dead replica disappears from the board.
+BEAT_S = 1.0
+BEAT_TTL_S = 10.0
+#: Traces per append; one append is one atomic round trip.
+APPEND_TRACES = 16
+
+
+class Courier:
+    """Owns the assembler and the way to the buffer. `run` is the body of its thread; nothing else blocks.
+
+    While the buffer is unavailable, traces wait in a backlog of at most `backlog_bytes` (estimated by their arrays);
+    beyond that the oldest are dropped and counted. Delivery resumes by itself.
+    """
+
+    def __init__(
+        self,
+        tap: Tap,
+        assembler: WindowAssembler,
+        counts: CaptureCounts,
+        breaker: Breaker,
+        buffer: TraceBuffer,
+        board: VersionBoard,
+        member: str,
+        backlog_bytes: int,
+        extra_reading: Callable[[], Mapping[str, object]] = dict,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._tap, self._assembler, self._counts, self._breaker = tap, assembler, counts, breaker
+        self._buffer, self._board, self._member = buffer, board, member
+        self._backlog: deque[DraftTrace] = deque()
+        self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
+        self._extra_reading, self._clock = extra_reading, clock
+        self._retry_at = 0.0
+        self._beat_at = 0.0
+        self._buffer_error = ""
+        self._stop = threading.Event()
+
+    def start(self) -> threading.Thread:
+        """Run in a daemon thread and return it."""
+        thread = threading.Thread(target=self.run, name="paceline-courier", daemon=True)
+        thread.start()
+        return thread
+
+    def stop(self) -> None:
+        """Ask `run` to deliver what is there and return."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Work until `stop`; a fault opens the breaker and never leaves the thread."""
+        while not self._stop.is_set():
+            try:
+                self.turn(POLL_S)
+            except Exception as fault:  # noqa: BLE001 - the courier must outlive any fault; serving goes on without capture
+                log.exception("paceline: courier fault")
+                self._breaker.open(f"courier: {type(fault).__name__}: {fault}")
+                self._stop.wait(RETRY_S)
+
+    def turn(self, wait_s: float) -> None:
+        """One turn: take steps (waiting up to `wait_s`), assemble, deliver what the buffer takes, beat when due."""
+        batches, lost = self._tap.take(wait_s)
+        now = self._clock()
+        if self._breaker.is_open:
+            self._assembler.drop_all(DropReason.CAPTURE_OFF)
+        else:
+            for steps in batches:
+                for step in steps:
+                    self._queue(self._assembler.add(step, now))
+        self._assembler.lose(lost, DropReason.TAP_FULL)
+        self._queue(self._assembler.close_idle(now))
+        if now >= self._retry_at:
+            self._deliver(now)
+        if now >= self._beat_at and now >= self._retry_at:
+            self._beat(now)
+
+    def reading(self) -> dict[str, object]:
+        """What this replica says about its capture, as JSON values."""
+        return {
+            "capture": "off" if self._breaker.is_open else "on",
+            "capture_reason": self._breaker.reason,
+            "open": len(self._assembler),
+            "queued": len(self._backlog),
+            "buffer_error": self._buffer_error,
+            **self._counts.reading(),
+            **self._extra_reading(),
+        }
+
+    def _queue(self, traces: list[DraftTrace]) -> None:
+        for trace in traces:
+            self._backlog.append(trace)
+            self._backlog_bytes += _size_bytes(trace)
+        while self._backlog_bytes > self._max_backlog_bytes and self._backlog:
+            self._backlog_bytes -= _size_bytes(self._backlog.popleft())
+            self._counts.drop(DropReason.BACKLOG_FULL)
+
+    def _deliver(self, now: float) -> None:
+        try:
+            while self._backlog:
+                self._append(list(self._backlog)[:APPEND_TRACES])
+            self._buffer_error = ""
+        except BufferUnavailable as fault:
+            self._away(fault, now)
+
+    def _append(self, traces: list[DraftTrace]) -> None:
+        """Deliver `traces`, the head of the backlog; they leave it only when the buffer has taken them."""
+        self._buffer.append(traces)
+        size = 0
+        for trace in traces:
+            self._backlog.popleft()
+            size += _size_bytes(trace)
+        self._backlog_bytes -= size
+        self._counts.deliver(len(traces), size)
+
+    def _beat(self, now: float) -> None:
+        self._beat_at = now + BEAT_S
+        try:
+            self._board.beat(self._member, self.reading(), BEAT_TTL_S)
+        except BufferUnavailable as fault:
+            self._away(fault, now)
+
+    def _away(self, fault: BufferUnavailable, now: float) -> None:
+        if not self._buffer_error:
+            log.warning("paceline: buffer unavailable, traces wait in the backlog: %s", fault)
+        self._buffer_error = str(fault)
+        self._retry_at = now + RETRY_S
+
+
+def _size_bytes(trace: DraftTrace) -> int:
+    rounds = trace.rounds
+    return trace.features.nbytes + trace.tokens.nbytes + rounds.teacher_ids.nbytes + rounds.teacher_logprobs.nbytes

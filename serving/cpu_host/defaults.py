@@ -1,0 +1,66 @@
+"""What a CPU server needs beside the user's own flags: default flags and an environment."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from .config import SWITCH
+from .flags import names_given, value_of
+
+#: Top-level stand-ins for `sgl_kernel` and `torchvision`; on the server's PYTHONPATH and nowhere else.
+STUBS: Final = Path(__file__).parent / "stubs"
+PLUGIN: Final = "paceline_cpu_host"
+
+_FLAGS: Final[Mapping[str, str | None]] = {
+    "--attention-backend": "cpu_sdpa",
+    "--sampling-backend": "pytorch",
+    "--dtype": "float32",  # bfloat16 loses greedy identity with and without speculation
+    "--disable-overlap-schedule": None,
+    "--skip-server-warmup": None,
+    "--max-total-tokens": "16384",  # without it SGLang takes most of the host's memory for its KV pool
+    "--max-running-requests": "8",
+}
+
+
+def default_flags(args: Sequence[str]) -> list[str]:
+    """The default flags of a CPU server that `args` does not already name.
+
+    They belong *before* the user's flags: argparse keeps the last value, so even a spelling this reader does not
+    recognise (an abbreviation) wins over a default.
+    """
+    given = names_given(args)
+    missing = [(name, value) for name, value in _FLAGS.items() if name not in given]
+    return [word for pair in missing for word in pair if word is not None]
+
+
+def server_env(args: Sequence[str], base_env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a CPU server: `base_env`, the CPU host switched on, and defaults where the user set none."""
+    defaults = {
+        "TORCHDYNAMO_DISABLE": "1",  # else the first speculative request compiles for 18 s
+        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
+    }
+    if _needs_no_hub(args):
+        defaults["HF_HUB_OFFLINE"] = "1"
+    switches = {SWITCH: "1", "SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": _with_stubs(base_env.get("PYTHONPATH", ""))}
+    return {**defaults, **base_env, **switches, **_plugin_allowed(base_env.get("SGLANG_PLUGINS"))}
+
+
+def _with_stubs(python_path: str) -> str:
+    return os.pathsep.join(filter(None, [str(STUBS), python_path]))
+
+
+def _plugin_allowed(allow_list: str | None) -> dict[str, str]:
+    """SGLANG_PLUGINS is an allow list; where one is set, the CPU host's own entry point has to be on it."""
+    if not allow_list or PLUGIN in allow_list.split(","):
+        return {}
+    return {"SGLANG_PLUGINS": f"{allow_list},{PLUGIN}"}
+
+
+def _needs_no_hub(args: Sequence[str]) -> bool:
+    """True when the model is a local folder and nothing else on the command line would have to be downloaded."""
+    target = value_of(args, "--model-path", "--model")
+    draft = value_of(args, "--speculative-draft-model-path", "--speculative-draft-model")
+    tokenizer = value_of(args, "--tokenizer-path")
+    others = [path for path in (draft, tokenizer) if path is not None]
+    return target is not None and all(Path(path).is_dir() for path in (target, *others))

@@ -1,0 +1,78 @@
+"""SGLang general plugin `paceline_cpu_host`: makes `--attention-backend cpu_sdpa` exist."""
+
+import functools
+from typing import Any, Final
+
+from .config import is_wanted_here
+
+BACKEND: Final = "cpu_sdpa"
+
+
+def register() -> None:
+    """Register `cpu_sdpa` with SGLang; called once by SGLang in each of its processes, before arguments are parsed.
+
+    Returns without importing anything when PACELINE_CPU_HOST is not 1, which is the case on every GPU server.
+    Raises ConfigError when that switch is malformed, ImportError when this SGLang lacks the registries.
+    """
+    if not is_wanted_here():
+        return
+    _offer_names()
+    _register_target_backend()
+    _register_hooks()
+
+
+def _offer_names() -> None:
+    from sglang.srt.arg_groups import choices  # noqa: PLC0415 - only a CPU server may load SGLang here
+
+    choices.add_attention_backend_choices([BACKEND])
+    choices.add_draft_attention_backend_choices([BACKEND])
+
+
+def _register_target_backend() -> None:
+    from sglang.srt.layers.attention.attention_registry import (  # noqa: PLC0415 - only a CPU server may load SGLang
+        register_attention_backend,
+    )
+
+    register_attention_backend(BACKEND)(_target_backend)
+
+
+def _register_hooks() -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415 - only on a CPU server
+
+    HookRegistry.register("sglang.srt.utils.common.support_triton", _support_triton, HookType.AROUND)
+    factory = "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend"
+    HookRegistry.register(factory, _with_cpu_backend, HookType.BEFORE)
+
+
+def _support_triton(original: Any, backend: str) -> bool:
+    return backend != BACKEND and bool(original(backend))
+
+
+def _with_cpu_backend(  # the signature is DraftBackendFactory._create_backend's own
+    factory: Any, backend_name: str, backend_map: dict[str, Any], error_template: str, stamps_children: bool = False
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Put `cpu_sdpa` on the list from which SGLang picks a draft's attention.
+
+    SGLang asks for its multi-step container (the one with children to stamp) for drafting, and for a plain backend
+    for draft-extend.
+    """
+    create = _multi_step_backend if stamps_children else _plain_backend
+    offered = {**backend_map, BACKEND: functools.partial(create, factory)}
+    return (factory, backend_name, offered, error_template, stamps_children), {}
+
+
+def _multi_step_backend(factory: Any) -> tuple[str, Any]:
+    from .attention import CpuMultiStepDraftBackend  # noqa: PLC0415 - SGLang's attention loads after its arguments
+
+    steps = factory.speculative_num_steps
+    return BACKEND, CpuMultiStepDraftBackend(factory.draft_model_runner, factory.topk, steps)
+
+
+def _plain_backend(factory: Any) -> tuple[str, Any]:
+    return BACKEND, _target_backend(factory.draft_model_runner)
+
+
+def _target_backend(model_runner: Any) -> Any:
+    from .attention import CpuAttentionBackend  # noqa: PLC0415 - SGLang's attention loads after its arguments
+
+    return CpuAttentionBackend(model_runner)

@@ -1,0 +1,5 @@
+"""Names of torchvision.transforms.v2 that transformers imports."""
+
+from . import functional
+
+__all__ = ["functional"]

@@ -1,0 +1,109 @@
+"""One forward's captured tensors on their way to the host, and the knife that cuts them into steps."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..buffer.trace import FeatureDtype
+from .steps import NO_FEATURES, Commit, PrefillStep, RequestFacts, Step, VerifyStep
+
+_FEATURE_DTYPES = {
+    torch.float32: FeatureDtype.FLOAT32,
+    torch.float16: FeatureDtype.FLOAT16,
+    torch.bfloat16: FeatureDtype.BFLOAT16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The captured requests of one batch, fixed when the step was launched."""
+
+    rows: tuple[int, ...]
+    request_ids: tuple[str, ...]
+    draft_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """DeviceAuxiliaryOutput of one forward. Its tensors alias no static buffer: every one was made for it."""
+
+    chosen: Chosen
+    tensors: dict[str, torch.Tensor]
+    cut: Callable[["HostStep", list[Commit]], list[Step]]
+    on_consume: Callable[["HostStep", Any, Sequence[Any]], None]
+
+    def copy_to_host(self, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> "HostStep":
+        """Called by SGLang on its copy stream."""
+        return HostStep(self.chosen, {k: copy_tensor(t) for k, t in self.tensors.items()}, self.cut, self.on_consume)
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """HostAuxiliaryOutput of one forward."""
+
+    chosen: Chosen
+    tensors: dict[str, torch.Tensor]
+    cut: Callable[["HostStep", list[Commit]], list[Step]]
+    on_consume: Callable[["HostStep", Any, Sequence[Any]], None]
+
+    def consume(self, batch: Any, commits: Sequence[Any]) -> None:
+        """Called by SGLang in the scheduler thread; only enqueues."""
+        self.on_consume(self, batch, commits)
+
+
+def _host(tensor: torch.Tensor) -> Any:
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def cut_verify(step: HostStep, commits: list[Commit]) -> list[Step]:
+    """Cut the tensors of a verify round, one step per captured request.
+
+    `ints` is [requests, width + 2]: root and drafts, position of the root, accepted drafts plus the bonus token.
+    """
+    ints = step.tensors["ints"].numpy()
+    width = ints.shape[1] - 2
+    count = len(commits)
+    ids = step.tensors.get("teacher_ids")
+    teacher_ids = np.zeros((count, width, 0), np.int32) if ids is None else ids.numpy()
+    logprobs = step.tensors.get("teacher_logprobs")
+    teacher_logprobs = np.zeros((count, width, 0), np.float16) if logprobs is None else logprobs.numpy()
+    tensor = step.tensors.get("features")
+    features = NO_FEATURES if tensor is None else _host(tensor)
+    dtype = FeatureDtype.FLOAT32 if tensor is None else _FEATURE_DTYPES[tensor.dtype]
+    depth = len(features) // count if tensor is not None else 0
+    steps: list[Step] = []
+    for i, commit in enumerate(commits):
+        accepted = int(ints[i, width + 1]) - 1  # SGLang counts the bonus token
+        rows = features[i * depth : i * depth + min(accepted + 1, depth)]
+        steps.append(
+            VerifyStep(
+                step.chosen.request_ids[i], step.chosen.draft_version, int(ints[i, width]), int(ints[i, 0]),
+                ints[i, 1:width], accepted, teacher_ids[i], teacher_logprobs[i], rows, dtype, commit,
+            )
+        )  # fmt: skip
+    return steps
+
+
+def cut_prefill(
+    step: HostStep, commits: list[Commit], extents: list[tuple[int, int]], facts: list[RequestFacts]
+) -> list[Step]:
+    """Cut the tensors of a prefill; `extents` holds (cached prefix, tokens read) of every request of the batch."""
+    ids = step.tensors["ids"].numpy()
+    tensor = step.tensors.get("features")
+    features = NO_FEATURES if tensor is None else _host(tensor)
+    dtype = FeatureDtype.FLOAT32 if tensor is None else _FEATURE_DTYPES[tensor.dtype]
+    ends = np.cumsum([extend for _, extend in extents])
+    steps: list[Step] = []
+    for i, row in enumerate(step.chosen.rows):
+        start, extend = extents[row]
+        span = slice(int(ends[row]) - extend, int(ends[row]))
+        steps.append(
+            PrefillStep(
+                step.chosen.request_ids[i], step.chosen.draft_version, facts[i], start,
+                ids[span], features[span], dtype, commits[i],
+            )
+        )  # fmt: skip
+    return steps

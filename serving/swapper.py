@@ -1,0 +1,103 @@
+"""Follows the board: what is live there becomes what drafts here."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlparse
+
+from ..buffer.base import VersionBoard
+from ..buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
+from ..buffer.version import BoardState
+from .sglang_swap import SwapOutcome
+from .staging import WEIGHTS_FILE
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.25
+#: Swaps a replica reports in its heartbeat; the board's events hold the whole history.
+REPORTED_SWAPS = 64
+
+
+class DraftSwitch(Protocol):
+    """What a swapper needs of an engine; SglangSwap is the one that ships."""
+
+    draft_version: int
+
+    def swap(self, number: int, file: Path, sha256: str) -> SwapOutcome:
+        """Make `file` the live draft; WeightsRefused or TimeoutError when it stays as it was."""
+        ...
+
+
+class Swapper:
+    """Polls the board in a thread of its own and swaps when the live version differs from what drafts here.
+
+    A refusal rolls the version back on the board with the reason; a time-out is tried again at the next poll.
+    """
+
+    def __init__(self, board: VersionBoard, switch: DraftSwitch, replica: str) -> None:
+        self._board, self._switch, self._replica = board, switch, replica
+        self._swaps: deque[SwapOutcome] = deque(maxlen=REPORTED_SWAPS)
+        self._refused: dict[int, str] = {}
+        self._stop = threading.Event()
+
+    def start(self) -> threading.Thread:
+        """Run in a daemon thread and return it."""
+        thread = threading.Thread(target=self.run, name="paceline-swapper", daemon=True)
+        thread.start()
+        return thread
+
+    def stop(self) -> None:
+        """Ask `run` to return."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Follow the board until `stop`."""
+        while not self._stop.wait(POLL_S):
+            try:
+                self.turn()
+            except BufferUnavailable:
+                continue  # the courier reports it; serving goes on with the draft it has
+            except Exception:  # noqa: BLE001 - the swapper must outlive any fault; serving goes on with the draft it has
+                log.exception("paceline: swapper fault")
+
+    def turn(self) -> None:
+        """One look at the board, and at most one swap."""
+        state = self._board.read()
+        if state.live is None or state.live == self._switch.draft_version:
+            return
+        version = state.rows[state.live].version
+        try:
+            self._swaps.append(self._switch.swap(version.number, weights_file(version.weights_uri), version.sha256))
+        except WeightsRefused as refusal:
+            self._refuse(state, version.number, str(refusal))
+        except TimeoutError as fault:
+            log.warning("paceline: %s", fault)
+
+    def reading(self) -> Mapping[str, object]:
+        """What this replica says about its draft, as JSON values."""
+        swaps = [
+            {"number": s.number, "commit_ms": s.commit_ms, "stage_ms": s.stage_ms, "running": s.running, "at": s.at}
+            for s in self._swaps
+        ]
+        return {"draft_version": self._switch.draft_version, "swaps": swaps, "swaps_refused": dict(self._refused)}
+
+    def _refuse(self, state: BoardState, number: int, why: str) -> None:
+        log.error("paceline: version %d refused: %s", number, why)
+        self._refused[number] = why
+        if state.previous is None:
+            return
+        try:
+            self._board.roll_back(f"replica:{self._replica}", f"refused by {self._replica}: {why}")
+        except BoardConflict as conflict:
+            log.warning("paceline: somebody else moved version %d first: %s", number, conflict)
+
+
+def weights_file(weights_uri: str) -> Path:
+    """File that a version's `weights_uri` (file:// of its folder) names; WeightsRefused for any other scheme."""
+    parts = urlparse(weights_uri)
+    if parts.scheme != "file":
+        raise WeightsRefused(f"weights_uri: got {weights_uri!r}, expected a file:// URI")
+    return Path(unquote(parts.path)) / WEIGHTS_FILE

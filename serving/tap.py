@@ -1,0 +1,54 @@
+"""The bounded line between SGLang's scheduler thread and the courier thread."""
+
+import queue
+import threading
+from collections.abc import Iterable
+
+from .steps import Step
+
+
+class Tap:
+    """A bounded queue of forward batches. Neither side ever blocks the scheduler.
+
+    A batch that finds the tap full is lost; its request ids are remembered, so that the assembler can drop their
+    windows instead of gluing together what does not belong together.
+    """
+
+    def __init__(self, max_batches: int) -> None:
+        self._batches: queue.SimpleQueue[list[Step]] = queue.SimpleQueue()
+        self._max_batches = max_batches
+        self._lost: set[str] = set()
+        self._lock = threading.Lock()
+
+    def offer(self, steps: list[Step]) -> bool:
+        """Enqueue one forward batch; False, and its requests marked as lost, when the tap is full. Never blocks."""
+        if self._batches.qsize() >= self._max_batches:
+            self.lose(step.request_id for step in steps)
+            return False
+        self._batches.put(steps)
+        return True
+
+    def lose(self, request_ids: Iterable[str]) -> None:
+        """Mark requests of which a step is missing."""
+        with self._lock:
+            self._lost.update(request_ids)
+
+    def take(self, wait_s: float, max_batches: int = 256) -> tuple[list[list[Step]], set[str]]:
+        """Wait up to `wait_s` for a batch; return what is there, oldest first, and the requests lost so far.
+
+        Add the batches before dropping the lost requests: all their earlier steps are among them.
+        """
+        batches: list[list[Step]] = []
+        try:
+            batches.append(self._batches.get(timeout=wait_s))
+        except queue.Empty:
+            pass
+        with self._lock:
+            lost, self._lost = self._lost, set()
+        try:
+            while len(batches) < max_batches:
+                batches.append(self._batches.get_nowait())
+        except queue.Empty:
+            return batches, lost
+        self.lose(lost)  # their steps may still be waiting, so the word about them waits as well
+        return batches, set()

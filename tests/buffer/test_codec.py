@@ -1,0 +1,263 @@
+"""The wire: what is written comes back, bytes on disk stay readable, and nothing strange gets in."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from paceline.buffer.codec import MAX_TRACE_BYTES, SCHEMA, decode_event, decode_trace, encode_event, encode_trace
+from paceline.buffer.errors import BoardConflict, DecodeError, TraceInvalid
+from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def flat(trace: DraftTrace) -> dict[str, object]:
+    """Every field as plain values; arrays with their dtype and shape."""
+    values = {field.name: getattr(trace, field.name) for field in fields(trace) if field.name != "rounds"}
+    values |= {f"rounds.{field.name}": getattr(trace.rounds, field.name) for field in fields(trace.rounds)}
+    return {
+        name: (value.dtype.name, value.shape, value.tolist()) if isinstance(value, np.ndarray) else value
+        for name, value in values.items()
+    }
+
+
+def golden_trace() -> DraftTrace:
+    """Written out by hand: two rounds of two drafts, one token of context before the first root."""
+    return DraftTrace(
+        trace_id="trace-é",
+        request_id="request-1",
+        replica="replica-0",
+        tenant="tenant",
+        target="target",
+        target_version="7",
+        draft_version=3,
+        verdict_rule=VerdictRule.TARGET_ONLY,
+        sampling=Sampling(temperature=0.7, top_k=40, top_p=0.9, edited=True),
+        born_at=1_700_000_000.25,
+        offset=5,
+        tokens=np.array([10, 11, 12, 13, 14], np.int32),
+        context_len=1,
+        rounds=VerifyRounds(
+            starts=np.array([1, 3], np.int32),
+            drafted=np.array([[12, 99], [14, NO_DRAFT]], np.int32),
+            accepted=np.array([1, 1], np.int32),
+            teacher_ids=np.array([[[12], [13], [98]], [[14], [15], [0]]], np.int32),
+            teacher_logprobs=np.array([[[-0.5], [-0.25], [-2]], [[-1], [-3], [-0.125]]], np.float16),
+        ),
+        features=np.array([[1, 2], [3, 4], [5, 6], [7, 65535]], np.uint16),
+        feature_dtype=FeatureDtype.BFLOAT16,
+        replay_exact=False,
+        finish="length",
+    )
+
+
+def golden_event() -> BoardEvent:
+    version = DraftVersion(
+        4, 3, "target", "7", "eagle3", "file:///drafts/4", "ab" * 32, "greedy", ("1-1", "2-9"), {"accept_length": 2.5}
+    )
+    return BoardEvent(4, VersionState.CANDIDATE, "learner", "trained", 1_700_000_000.25, version)
+
+
+def test_golden_bytes_of_schema_1_still_say_the_same():
+    raw = (GOLDEN / "trace_schema1.bin").read_bytes()
+    assert flat(decode_trace(raw)) == flat(golden_trace())
+    assert raw[:2] == b"\x00\x01"
+    assert decode_event((GOLDEN / "event_schema1.json").read_bytes()) == golden_event()
+
+
+def test_schema_1_is_still_written_the_same_way():
+    """Compared unpacked: zstd may find a shorter frame one day."""
+    golden = (GOLDEN / "trace_schema1.bin").read_bytes()
+    assert unpacked(encode_trace(golden_trace())) == unpacked(golden)
+    assert encode_event(golden_event()) == (GOLDEN / "event_schema1.json").read_bytes()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    shape=st.fixed_dictionaries(
+        {
+            "seed": st.integers(0, 2**32 - 1),
+            "context_len": st.integers(0, 5),
+            "rounds": st.integers(0, 4),
+            "steps": st.integers(0, 4),
+            "top_k": st.integers(0, 3),
+            "feature_dim": st.integers(0, 4),
+        }
+    ),
+    fields=st.fixed_dictionaries(
+        {},
+        optional={
+            "tenant": st.text(max_size=8),
+            "draft_version": st.integers(-1, 2**40),
+            "verdict_rule": st.sampled_from(VerdictRule),
+            "sampling": st.builds(Sampling, st.floats(0, 2), st.integers(-1, 100), st.floats(0, 1), st.booleans()),
+            "born_at": st.floats(0, 2e9),
+            "offset": st.integers(0, 2**31),
+            "replay_exact": st.booleans(),
+            "finish": st.text(max_size=8),
+        },
+    ),
+)
+def test_what_is_encoded_comes_back(make_trace, shape, fields):
+    trace = make_trace(**shape, **fields)
+    assert flat(decode_trace(encode_trace(trace))) == flat(trace)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [(FeatureDtype.FLOAT32, np.float32), (FeatureDtype.FLOAT16, np.float16), (FeatureDtype.BFLOAT16, np.uint16)],
+)
+def test_features_of_every_kind_and_memory_layout_come_back(make_trace, kind, stored):
+    rows = np.arange(24).reshape(4, 6).astype(stored)
+    trace = make_trace(rounds=0, features=rows.T[::2, ::-1], feature_dtype=kind)
+    assert decode_trace(encode_trace(trace)).features.tolist() == rows.T[::2, ::-1].tolist()
+
+
+def test_decoded_arrays_are_read_only(make_trace):
+    decoded = decode_trace(encode_trace(make_trace()))
+    for array in (decoded.tokens, decoded.features, decoded.rounds.drafted):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+
+
+def wire(raw: bytes, schema: int = SCHEMA, **options: bool) -> bytes:
+    return schema.to_bytes(2, "big") + zstandard.ZstdCompressor(**options).compress(raw)
+
+
+def unpacked(raw: bytes) -> bytes:
+    return zstandard.ZstdDecompressor().decompress(raw[2:])
+
+
+def altered(change) -> bytes:
+    """The golden trace with its msgpack map changed in place by `change`."""
+    fields = msgspec.msgpack.decode(unpacked(encode_trace(golden_trace())))
+    change(fields)
+    return wire(msgspec.msgpack.encode(fields))
+
+
+GOOD = encode_trace(golden_trace())
+UNREADABLE = {
+    "nothing": (b"", "got None, expected 1"),
+    "one byte": (b"\x00", "got None, expected 1"),
+    "a schema and nothing else": (b"\x00\x01", "got None, expected 1"),
+    "schema 0": (b"\x00\x00" + GOOD[2:], "got 0, expected 1"),
+    "schema 2": (b"\x00\x02" + GOOD[2:], "got 2, expected 1"),
+    "no frame": (b"\x00\x01garbage", "content size"),
+    "short frame": (GOOD[:-1], ""),
+    "half a frame": (GOOD[: len(GOOD) // 2], ""),
+    "rubbish behind the frame": (GOOD + b"x", "1 bytes of unused data"),
+    "a second frame": (GOOD + GOOD[2:], "unused data"),
+    "flipped bit": (GOOD[:-20] + bytes([GOOD[-20] ^ 4]) + GOOD[-19:], ""),
+    "a frame that hides its size": (wire(unpacked(GOOD), write_content_size=False), "declares -1 bytes"),
+    "rubbish behind the map": (wire(unpacked(GOOD) + b"\x00"), "trailing"),
+    "an empty map": (wire(b"\x80"), "missing required field `trace_id`"),
+    "not a map": (wire(b"\x01"), "Expected `object`"),
+    "invalid utf-8": (wire(unpacked(GOOD).replace("é".encode(), b"\xc3\x28")), "utf-8"),
+    "unknown field": (altered(lambda m: m.update(extra=1)), "unknown field `extra`"),
+    "wrong type": (altered(lambda m: m.update(offset="5")), "Expected `int`, got `str`"),
+    "unknown rule": (altered(lambda m: m.update(verdict_rule="coin")), "Invalid enum value 'coin'"),
+    "unknown dtype": (altered(lambda m: m["tokens"].__setitem__(0, "object")), "tokens dtype: got 'object'"),
+    "short array": (altered(lambda m: m["tokens"].__setitem__(2, b"1234")), "tokens: got 4 bytes, expected 20"),
+    "negative axis": (altered(lambda m: m["features"].__setitem__(1, [-4, -2])), "features: got 16 bytes"),
+    "huge axis": (
+        altered(lambda m: m["features"].__setitem__(slice(1, 3), [[0, 2**63], b""])),
+        "features: got 0 bytes",
+    ),
+    "too many axes": (altered(lambda m: m["tokens"].__setitem__(1, [5] + [1] * 80)), "dimension"),
+    "scalar": (altered(lambda m: m["rounds"].update(starts=["int32", [], b"1234"])), "rounds axes"),
+    "misaligned": (altered(lambda m: m.update(context_len=9)), "context_len: got 9"),
+    "array of another dtype": (altered(lambda m: m.update(tokens=m["features"])), "tokens: got uint16, expected int32"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_unreadable_bytes_are_refused_with_the_reason_and_the_raw_bytes(case):
+    raw, reason = UNREADABLE[case]
+    with pytest.raises(DecodeError) as caught:
+        decode_trace(raw)
+    assert reason in caught.value.reason
+    assert caught.value.raw == raw
+
+
+def test_a_broken_alignment_rule_is_the_cause_of_the_decode_error():
+    with pytest.raises(DecodeError) as caught:
+        decode_trace(UNREADABLE["misaligned"][0])
+    assert isinstance(caught.value.__cause__, TraceInvalid)
+
+
+@given(cut=st.integers(0, len(GOOD) - 1), flip=st.integers(1, 255), where=st.integers(0, len(GOOD) - 1))
+def test_damage_ends_in_a_decode_error_or_does_not_matter(cut, flip, where):
+    damaged = bytearray(GOOD)
+    damaged[where] ^= flip
+    assert outcome(GOOD[:cut]) == GOOD[:cut]
+    # Some bits of a frame header mean nothing to the reader.
+    assert outcome(bytes(damaged)) in (bytes(damaged), flat(golden_trace()))
+
+
+def outcome(raw: bytes) -> object:
+    """The fields of the trace, or the raw bytes that the error keeps."""
+    try:
+        return flat(decode_trace(raw))
+    except DecodeError as error:
+        return error.raw
+
+
+def test_a_decompression_bomb_is_refused_before_it_grows():
+    size = MAX_TRACE_BYTES + 1
+    # A frame header with its content size in 4 bytes and a 2 MiB window; no data behind it is looked at.
+    header = zstandard.MAGIC_NUMBER.to_bytes(4, "little") + b"\x80\x58" + size.to_bytes(4, "little")
+    with pytest.raises(DecodeError, match=f"declares {size} bytes, expected 0..{MAX_TRACE_BYTES}"):
+        decode_trace(SCHEMA.to_bytes(2, "big") + header + bytes(100))
+
+
+def test_a_trace_above_the_bound_is_refused_by_its_writer(make_trace, monkeypatch):
+    trace = make_trace()
+    size = len(unpacked(encode_trace(trace)))
+    monkeypatch.setattr("paceline.buffer.codec.MAX_TRACE_BYTES", size - 1)
+    with pytest.raises(TraceInvalid, match=f"trace-0: got {size} bytes, expected at most {size - 1}"):
+        encode_trace(trace)
+
+
+def test_an_event_comes_back_under_the_id_its_board_gave_it():
+    assert decode_event(encode_event(golden_event()), "5-1").event_id == "5-1"
+    plain = BoardEvent(1, VersionState.LIVE, "operator:é", "why", 2.5)
+    assert decode_event(encode_event(plain)) == plain
+    assert encode_event(plain).startswith(b'{"schema":1,')
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", "truncated"),
+        (b"{}", "missing required field `schema`"),
+        (b'{"schema":1}', "missing required field `event`"),
+        (encode_event(golden_event())[:-1], "truncated"),
+        (encode_event(golden_event()) + b"x", "trailing"),
+        (encode_event(golden_event()).replace(b'"schema":1', b'"schema":2'), "got schema 2, expected 1"),
+        (encode_event(golden_event()).replace(b'"candidate"', b'"canary"'), "Invalid enum value 'canary'"),
+    ],
+)
+def test_unreadable_events_are_refused_with_the_reason_and_the_raw_bytes(raw, reason):
+    with pytest.raises(DecodeError, match=reason) as caught:
+        decode_event(raw, "5-1")
+    assert "board event 5-1" in caught.value.reason
+    assert caught.value.raw == raw
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), np.float64("-inf")])
+def test_a_score_that_json_cannot_hold_is_refused(score):
+    version = DraftVersion(0, None, "t", "1", "eagle3", "", "", "", ("", ""), {"accept_length": score})
+    with pytest.raises(BoardConflict, match="version 0: got scores"):
+        encode_event(BoardEvent(0, VersionState.CANDIDATE, "learner", "why", 0.0, version))
+
+
+def test_scores_from_numpy_travel_as_plain_numbers():
+    version = DraftVersion(0, None, "t", "1", "eagle3", "", "", "", ("", ""), {"accept_length": np.float32(2.5)})
+    raw = encode_event(BoardEvent(0, VersionState.CANDIDATE, "learner", "why", 0.0, version))
+    assert decode_event(raw).version.scores == {"accept_length": 2.5}

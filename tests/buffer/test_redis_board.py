@@ -1,0 +1,70 @@
+"""What only the Redis board can get wrong: its members' index, and writers that lose races."""
+
+import pytest
+from paceline.buffer.codec import encode_event
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import BoardConflict, DecodeError
+from paceline.buffer.keys import EVENTS, HEARTBEAT, MEMBERS
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
+
+CONFIG = BufferConfig()
+
+
+def version(number: int) -> DraftVersion:
+    return DraftVersion(number, None, "target", "1", "eagle3", "file:///draft", "ab", "greedy", ("", ""))
+
+
+@pytest.fixture
+def board(redis_client) -> RedisVersionBoard:
+    return RedisVersionBoard(redis_client, CONFIG)
+
+
+def candidate(number: int) -> bytes:
+    return encode_event(BoardEvent(number, VersionState.CANDIDATE, "other", "meanwhile", 0.0, version(number)))
+
+
+def test_a_write_that_lost_a_race_is_decided_again(redis_client):
+    written = []
+
+    def clock() -> float:
+        """Somebody else writes between the first decision and its append."""
+        if not written:
+            written.append(redis_client.xadd(EVENTS.name("default"), {"event": candidate(9)}))
+        return 5.0
+
+    board = RedisVersionBoard(redis_client, CONFIG, clock)
+    board.register(version(0), "test", "why")
+    assert [event.number for event in board.events()] == [9, 0]
+
+
+def test_a_writer_that_only_loses_races_gives_up_and_writes_nothing(redis_client):
+    numbers = iter(range(100, 200))
+
+    def clock() -> float:
+        redis_client.xadd(EVENTS.name("default"), {"event": candidate(next(numbers))})
+        return 5.0
+
+    board = RedisVersionBoard(redis_client, CONFIG, clock)
+    with pytest.raises(BoardConflict, match="got 16 writes by others in between"):
+        board.register(version(0), "test", "why")
+    assert 0 not in board.read().rows
+
+
+def test_an_expired_member_leaves_the_index_with_the_next_beat_of_anybody(redis_client, board):
+    board.beat("gone", {}, 60.0)
+    redis_client.delete(HEARTBEAT.name("default", "gone"))
+    redis_client.zadd(MEMBERS.name("default"), {"gone": 1})
+    board.beat("here", {}, 60.0)
+    assert redis_client.zrange(MEMBERS.name("default"), 0, -1) == [b"here"]
+    seconds, _ = redis_client.time()
+    assert 59_000 <= redis_client.zscore(MEMBERS.name("default"), "here") - seconds * 1000 <= 62_000
+    assert 0 < redis_client.pttl(HEARTBEAT.name("default", "here")) <= 60_000
+
+
+def test_an_event_of_a_later_schema_is_refused_with_its_bytes(redis_client, board):
+    raw = candidate(0).replace(b'"schema":1', b'"schema":2')
+    redis_client.xadd(EVENTS.name("default"), {"event": raw})
+    with pytest.raises(DecodeError, match="got schema 2, expected 1") as caught:
+        board.read()
+    assert caught.value.raw == raw

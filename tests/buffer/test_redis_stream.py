@@ -1,0 +1,208 @@
+"""What only the Redis buffer can get wrong: groups, restarts of a learner, protocols, races, foreign hands."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+from paceline.buffer.codec import encode_trace
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import BufferUnavailable, ConfigError
+from paceline.buffer.keys import ALL_KEYS, COUNTS, DEAD_LETTERS, TRACES
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.version import DraftVersion
+
+CONFIG = BufferConfig()
+
+
+def names(entries) -> list[str]:
+    return [entry.trace.trace_id for entry in entries]
+
+
+def balance(counts) -> int:
+    return counts.delivered - counts.pending - counts.dead_lettered - sum(counts.acked.values()) - counts.trimmed
+
+
+def test_a_restarted_learner_is_offered_what_it_left_pending_page_by_page_before_new_entries(redis_client, make_trace):
+    before = RedisTraceBuffer(redis_client, CONFIG)
+    ids = before.append([make_trace(seed) for seed in range(6)])
+    before.claim("a", 3)
+    before.claim("b", 1)
+    before.ack(ids[:1], "trained")
+    after = RedisTraceBuffer(redis_client, CONFIG)
+    assert names(after.claim("a", 1)) == ["trace-1"]
+    assert names(after.claim("a", 1)) == ["trace-2"]
+    assert names(after.claim("a", 9)) == ["trace-4", "trace-5"]
+    assert after.claim("a", 9) == []
+    assert after.ack(ids, "trained") == 5
+
+
+def test_what_a_restarted_learner_took_up_again_is_not_idle(redis_client, make_trace):
+    (entry_id,) = RedisTraceBuffer(redis_client, CONFIG).append([make_trace()])
+    RedisTraceBuffer(redis_client, CONFIG).claim("a", 1)
+    redis_client.xclaim(TRACES.name("default"), "learners", "a", 0, [entry_id], idle=CONFIG.claim_idle_ms, justid=True)
+    assert names(RedisTraceBuffer(redis_client, CONFIG).claim("a", 1)) == ["trace-0"]
+    assert RedisTraceBuffer(redis_client, CONFIG).claim("b", 1) == []
+
+
+def test_entries_deleted_or_added_by_hand_stop_nobody(redis_client, make_trace):
+    buffer = RedisTraceBuffer(redis_client, BufferConfig(claim_idle_ms=0))
+    ids = buffer.append([make_trace(0), make_trace(1)])
+    buffer.claim("a", 1)
+    redis_client.xdel(TRACES.name("default"), ids[0])
+    redis_client.xadd(TRACES.name("default"), {"note": "by hand"})
+    assert names(buffer.claim("b", 9)) == ["trace-1"]
+    assert [raw for _, raw in buffer.dead_letters(9)] == [b""]
+    assert names(buffer.replay(9)) == ["trace-1"]
+
+
+def test_a_dead_letter_met_on_restart_is_buried_once(redis_client, make_trace):
+    before = RedisTraceBuffer(redis_client, CONFIG)
+    before.append([make_trace(0)])
+    before.claim("a", 1)
+    (entry_id,) = before._append_raw([b"bad"])
+    redis_client.xreadgroup("learners", "a", {TRACES.name("default"): ">"})  # died between reading and burying
+    after = RedisTraceBuffer(redis_client, CONFIG)
+    assert names(after.claim("a", 9)) == ["trace-0"]
+    assert after._run("bury", entry_id, "again", b"bad") == 0
+    assert after.dead_letters(9) == [(after.dead_letters(1)[0][0], b"bad")]
+    assert balance(after.counts()) == 0
+
+
+def test_append_and_claim_make_stream_and_group_again_after_flushall(redis_client, make_trace):
+    buffer = RedisTraceBuffer(redis_client, CONFIG)
+    buffer.append([make_trace(seed) for seed in range(3)])
+    buffer.claim("a", 1)
+    redis_client.flushall()
+    assert buffer.counts().delivered == 0
+    assert buffer.claim("a", 9) == []
+    buffer.append([make_trace(7)])
+    assert names(buffer.claim("a", 9)) == ["trace-7"]
+    assert (buffer.counts().delivered, buffer.counts().pending) == (1, 1)
+
+
+def test_a_destroyed_group_is_made_again_from_the_beginning_and_the_balance_holds(redis_client, make_trace):
+    buffer = RedisTraceBuffer(redis_client, BufferConfig(max_bytes=4 * len(encode_trace(make_trace(0)))))
+    ids = buffer._append_raw([encode_trace(make_trace(0))] * 6)
+    buffer.claim("a", 2)
+    buffer.ack(ids, "trained")
+    redis_client.xgroup_destroy(TRACES.name("default"), "learners")
+    assert names(buffer.claim("a", 3)) == ["trace-0"] * 3
+    buffer.append([make_trace(0)])
+    counts = buffer.counts()
+    assert (counts.delivered, counts.pending, counts.trimmed, balance(counts)) == (5, 4, 1, 0)
+    assert counts.bytes == 4 * len(encode_trace(make_trace(0)))
+
+
+@pytest.mark.parametrize("legacy_responses", [True, False])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_replies_are_understood_in_every_shape_of_redis_py(
+    redis_url, redis_client, make_trace, protocol, legacy_responses
+):
+    with redis.Redis.from_url(redis_url, protocol=protocol, legacy_responses=legacy_responses) as client:
+        buffer = RedisTraceBuffer(client, CONFIG)
+        ids = buffer.append([make_trace(seed) for seed in range(3)])
+        buffer._append_raw([b"bad"])
+        assert names(buffer.claim("a", 9)) == ["trace-0", "trace-1", "trace-2"]
+        assert buffer.claim("a", 9) == []
+        assert names(RedisTraceBuffer(client, CONFIG).claim("a", 2)) == ["trace-0", "trace-1"]
+        assert names(RedisTraceBuffer(client, BufferConfig(claim_idle_ms=0)).claim("b", 1)) == ["trace-0"]
+        assert buffer.ack(ids[:2], "trained") == 2
+        assert names(buffer.replay(9)) == ["trace-0", "trace-1", "trace-2"]
+        assert names(buffer.replay(9, acked_only=True)) == ["trace-0", "trace-1"]
+        assert [raw for _, raw in buffer.dead_letters(9)] == [b"bad"]
+        counts = buffer.counts()
+        assert (counts.delivered, counts.pending, counts.dead_lettered, counts.acked) == (4, 1, 1, {"trained": 2})
+        board = RedisVersionBoard(client, CONFIG)
+        board.register(version(0), "test", "first")
+        board.beat("replica-0", {"draft": 0}, 60.0)
+        assert board.read().rows[0].version == version(0)
+        assert board.heartbeats() == {"replica-0": {"draft": 0}}
+
+
+def version(number: int) -> DraftVersion:
+    return DraftVersion(number, None, "target", "1", "eagle3", "file:///draft", "ab", "greedy", ("", ""))
+
+
+def test_a_client_that_decodes_replies_to_text_is_refused(redis_url):
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        with pytest.raises(ConfigError, match="got decode_responses=True, expected False"):
+            RedisTraceBuffer(client, CONFIG)
+        with pytest.raises(ConfigError, match="got decode_responses=True, expected False"):
+            RedisVersionBoard(client, CONFIG)
+
+
+def test_learners_that_claim_at_the_same_time_share_the_stream_without_overlap(redis_client, make_trace):
+    buffer = RedisTraceBuffer(redis_client, CONFIG)
+    ids = buffer.append([make_trace(seed, rounds=1) for seed in range(60)])
+    with ThreadPoolExecutor(6) as pool:
+        shares = list(pool.map(lambda n: buffer.claim(f"learner-{n}", 10), range(6)))
+    assert sorted(entry.entry_id for share in shares for entry in share) == sorted(ids)
+
+
+def test_an_entry_acked_by_many_at_the_same_time_is_counted_once(redis_client, make_trace):
+    buffer = RedisTraceBuffer(redis_client, CONFIG)
+    ids = buffer.append([make_trace(seed, rounds=1) for seed in range(20)])
+    buffer.claim("a", 20)
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(lambda _: buffer.ack(ids, "trained"), range(6))) == 20
+    assert buffer.counts().acked == {"trained": 20}
+
+
+def test_the_server_dates_entries_when_no_clock_is_given(redis_client, make_trace):
+    buffer = RedisTraceBuffer(redis_client, CONFIG)
+    seconds, micros = redis_client.time()
+    (entry_id,) = buffer.append([make_trace()])
+    assert 0 <= int(entry_id.partition("-")[0]) - (seconds * 1000 + micros // 1000) < 60_000
+
+
+def test_speculators_do_not_see_each_other(redis_client, make_trace):
+    one, other = (RedisTraceBuffer(redis_client, BufferConfig(speculator=name)) for name in ("one", "other"))
+    one.append([make_trace(1)])
+    assert other.claim("a", 9) == []
+    assert names(one.claim("a", 9)) == ["trace-1"]
+
+
+def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
+    buffer, board = RedisTraceBuffer(redis_client, CONFIG), RedisVersionBoard(redis_client, CONFIG)
+    buffer.append([make_trace()])
+    buffer._append_raw([b"bad"])
+    buffer.ack([entry.entry_id for entry in buffer.claim("a", 9)], "trained")
+    board.register(version(board.next_number()), "test", "first")
+    board.beat("m", {}, 60.0)
+    with board.lease("l", 60.0):
+        found = {name.decode(): redis_client.type(name).decode() for name in redis_client.scan_iter()}
+    member = {"heartbeat:": "m", "lease:": "l"}
+    assert found == {key.name("default", member.get(key.suffix, "")): key.type for key in ALL_KEYS}
+    assert all(name.startswith("paceline:{default}:") for name in found)
+
+
+def test_a_batch_that_redis_has_no_memory_for_leaves_no_trace_behind(redis_client, make_trace):
+    buffer = RedisTraceBuffer(redis_client, CONFIG)
+    (first,) = buffer.append([make_trace(0)])
+    redis_client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(BufferUnavailable, match=r"maxmemory.*PACELINE_BUFFER_MAX_BYTES"):
+            buffer.append([make_trace(1), make_trace(2)])
+        assert names(buffer.claim("a", 9)) == ["trace-0"]
+        assert buffer.ack([first], "trained") == 1
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    counts = buffer.counts()
+    assert (counts.delivered, counts.acked, balance(counts)) == (1, {"trained": 1}, 0)
+
+
+@pytest.mark.parametrize("key", [TRACES, COUNTS])
+def test_a_key_taken_by_another_program_is_reported_with_what_to_do(redis_client, make_trace, key):
+    redis_client.set(key.name("default"), "taken")
+    with pytest.raises(BufferUnavailable, match="another program uses a key"):
+        RedisTraceBuffer(redis_client, CONFIG).append([make_trace()])
+
+
+def test_a_dead_letter_that_cannot_be_buried_stays_pending(redis_client):
+    buffer = RedisTraceBuffer(redis_client, CONFIG)
+    buffer._append_raw([b"bad"])
+    redis_client.set(DEAD_LETTERS.name("default"), "taken")
+    with pytest.raises(BufferUnavailable, match="another program uses a key"):
+        buffer.claim("a", 9)
+    assert (buffer.counts().pending, balance(buffer.counts())) == (1, 0)

@@ -1,0 +1,322 @@
+"""One contract, two buffers: every test here runs on memory and on Redis and must not tell them apart."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import redis
+from paceline.buffer.base import BufferCounts, TraceBuffer
+from paceline.buffer.codec import encode_trace
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.keys import DEAD_LETTERS_KEPT, TRACES
+from paceline.buffer.memory import MemoryTraceBuffer
+
+IDLE_S = 600.0
+BACKENDS = ["memory", "redis"]
+
+
+@dataclass
+class Clock:
+    now: float = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class MemoryBackend:
+    clock: Clock = field(default_factory=Clock)
+
+    def open(self, **config: object) -> TraceBuffer:
+        return MemoryTraceBuffer(BufferConfig(**config), self.clock)
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+
+@dataclass
+class RedisBackend:
+    client: redis.Redis
+    clock: Clock = field(default_factory=Clock)
+
+    def open(self, **config: object) -> TraceBuffer:
+        from paceline.buffer.redis_stream import RedisTraceBuffer
+
+        return RedisTraceBuffer(self.client, BufferConfig(**config), self.clock)
+
+    def pass_time(self, seconds: float) -> None:
+        """Redis measures idleness by its own clock, so the pending entries are made older there."""
+        self.clock.now += seconds
+        key, group = TRACES.name("default"), "learners"
+        for row in self.client.xpending_range(key, group, "-", "+", 1000):
+            idle_ms = int(row["time_since_delivered"] + seconds * 1000)
+            self.client.xclaim(key, group, row["consumer"], 0, [row["message_id"]], idle=idle_ms, justid=True)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> MemoryBackend | RedisBackend:
+    if request.param == "memory":
+        return MemoryBackend()
+    return RedisBackend(request.getfixturevalue("redis_client"))
+
+
+@pytest.fixture
+def buffer(backend) -> TraceBuffer:
+    return backend.open()
+
+
+def names(entries) -> list[str]:
+    return [entry.trace.trace_id for entry in entries]
+
+
+def balance(counts: BufferCounts) -> int:
+    """Zero when no trace is lost or counted twice."""
+    return counts.delivered - counts.pending - counts.dead_lettered - sum(counts.acked.values()) - counts.trimmed
+
+
+def test_a_new_buffer_is_empty(buffer):
+    assert buffer.counts() == BufferCounts(0, 0, 0, {}, 0, 0)
+    assert buffer.claim("a", 5) == []
+    assert list(buffer.replay(5)) == []
+    assert buffer.dead_letters(5) == []
+    assert buffer.append([]) == []
+
+
+def test_claim_returns_the_appended_traces_oldest_first_under_their_ids(buffer, make_trace):
+    traces = [make_trace(seed) for seed in range(3)]
+    ids = buffer.append(traces[:2]) + buffer.append(traces[2:])
+    entries = buffer.claim("a", 10)
+    assert [entry.entry_id for entry in entries] == ids
+    assert [encode_trace(entry.trace) for entry in entries] == [encode_trace(trace) for trace in traces]
+
+
+def test_ids_sort_by_age_even_when_the_clock_goes_back(backend, make_trace):
+    buffer = backend.open()
+    first = buffer.append([make_trace(0), make_trace(1)])
+    backend.clock.now -= 3600
+    ids = first + buffer.append([make_trace(2)])
+    places = [tuple(map(int, entry_id.split("-"))) for entry_id in ids]
+    assert places == sorted(set(places))
+
+
+def test_no_trace_is_claimed_twice(buffer, make_trace):
+    buffer.append([make_trace(seed) for seed in range(5)])
+    assert names(buffer.claim("a", 2)) == ["trace-0", "trace-1"]
+    assert names(buffer.claim("b", 2)) == ["trace-2", "trace-3"]
+    assert names(buffer.claim("a", 2)) == ["trace-4"]
+    assert buffer.claim("b", 2) == []
+
+
+def test_claiming_at_most_zero_traces_claims_none(buffer, make_trace):
+    buffer.append([make_trace()])
+    assert buffer.claim("a", 0) == []
+    assert names(buffer.claim("a", 1)) == ["trace-0"]
+
+
+def test_ack_counts_each_pending_entry_once(buffer, make_trace):
+    ids = buffer.append([make_trace(seed) for seed in range(4)])
+    buffer.claim("a", 3)
+    assert buffer.ack(ids[:2], "trained") == 2
+    assert buffer.ack([ids[0], ids[2], ids[2]], "held_out") == 1
+    assert buffer.ack([], "trained") == 0
+    assert buffer.counts().acked == {"trained": 2, "held_out": 1}
+    assert buffer.counts().pending == 1
+
+
+@pytest.mark.parametrize("entry_id", ["0-1", "99999999999999-1", "no id"])
+def test_ack_of_an_unknown_id_counts_nothing(buffer, make_trace, entry_id):
+    (known,) = buffer.append([make_trace()])
+    buffer.claim("a", 1)
+    assert buffer.ack([entry_id, known], "trained") == 1
+    assert buffer.counts().acked == {"trained": 1}
+
+
+def test_ack_of_an_unread_entry_counts_nothing(buffer, make_trace):
+    ids = buffer.append([make_trace()])
+    assert buffer.ack(ids, "trained") == 0
+    assert names(buffer.claim("a", 1)) == ["trace-0"]
+
+
+def test_an_abandoned_entry_goes_to_the_next_consumer_before_new_ones(backend, make_trace):
+    buffer = backend.open()
+    buffer.append([make_trace(seed) for seed in range(3)])
+    buffer.claim("dead", 2)
+    backend.pass_time(IDLE_S - 1)
+    assert names(buffer.claim("b", 1)) == ["trace-2"]
+    buffer.append([make_trace(3)])
+    backend.pass_time(1)
+    assert names(buffer.claim("b", 3)) == ["trace-0", "trace-1", "trace-3"]
+
+
+def test_an_entry_that_its_own_consumer_left_alone_is_claimable_again(backend, make_trace):
+    buffer = backend.open()
+    buffer.append([make_trace(0), make_trace(1)])
+    buffer.claim("a", 2)
+    assert buffer.claim("a", 2) == []
+    backend.pass_time(IDLE_S)
+    assert names(buffer.claim("a", 2)) == ["trace-0", "trace-1"]
+    assert buffer.claim("a", 2) == []
+
+
+def test_a_late_ack_of_the_slow_consumer_counts_once(backend, make_trace):
+    buffer = backend.open()
+    ids = buffer.append([make_trace()])
+    buffer.claim("slow", 1)
+    backend.pass_time(IDLE_S)
+    buffer.claim("quick", 1)
+    assert (buffer.ack(ids, "trained"), buffer.ack(ids, "trained")) == (1, 0)
+    assert buffer.counts().acked == {"trained": 1}
+
+
+def test_abandoned_entries_behind_busy_ones_are_found(backend, make_trace):
+    buffer = backend.open()
+    buffer.append([make_trace(seed, rounds=1) for seed in range(40)])
+    buffer.claim("busy", 30)
+    backend.pass_time(IDLE_S)
+    buffer.claim("gone", 10)  # takes up 0..9 anew
+    assert names(buffer.claim("b", 1)) == ["trace-10"]
+
+
+def test_replay_yields_the_newest_traces_oldest_first_and_consumes_nothing(buffer, make_trace):
+    buffer.append([make_trace(seed) for seed in range(5)])
+    assert names(buffer.replay(3)) == ["trace-2", "trace-3", "trace-4"]
+    assert names(buffer.replay(99)) == [f"trace-{seed}" for seed in range(5)]
+    assert list(buffer.replay(0)) == []
+    assert buffer.counts().pending == 5
+    assert names(buffer.claim("a", 1)) == ["trace-0"]
+
+
+def test_replay_reads_windows_longer_than_one_page(buffer, make_trace):
+    buffer.append([make_trace(seed, rounds=1) for seed in range(80)])
+    assert names(buffer.replay(70)) == [f"trace-{seed}" for seed in range(10, 80)]
+
+
+def test_replay_of_acked_traces_leaves_out_pending_and_unread_ones(buffer, make_trace):
+    ids = buffer.append([make_trace(seed) for seed in range(6)])
+    buffer.claim("a", 4)
+    buffer.ack([ids[0], ids[1], ids[3]], "trained")
+    assert names(buffer.replay(99, acked_only=True)) == ["trace-0", "trace-1", "trace-3"]
+    assert names(buffer.replay(2, acked_only=True)) == ["trace-1", "trace-3"]
+
+
+def corrupt(raw: bytes) -> dict[str, bytes]:
+    return {
+        "nothing": b"",
+        "garbage": b"\x00\xff garbage",
+        "unknown schema": (999).to_bytes(2, "big") + raw[2:],
+        "truncated": raw[:-7],
+        "trailing": raw + b"!",
+        "bit flip": raw[:40] + bytes([raw[40] ^ 1]) + raw[41:],
+    }
+
+
+def test_bytes_that_cannot_be_decoded_go_to_the_dead_letters_byte_for_byte(buffer, make_trace):
+    letters = corrupt(encode_trace(make_trace()))
+    buffer._append_raw(list(letters.values()))
+    buffer.append([make_trace(7)])
+    assert names(buffer.replay(99)) == ["trace-7"]
+    assert names(buffer.claim("a", 99)) == ["trace-7"]
+    dead = buffer.dead_letters(99)
+    assert [raw for _, raw in dead] == list(letters.values())
+    assert "got 999, expected 1" in dead[2][0]
+    counts = buffer.counts()
+    assert (counts.delivered, counts.dead_lettered, counts.pending, balance(counts)) == (7, 6, 1, 0)
+
+
+def test_a_page_of_dead_letters_does_not_hide_what_stands_behind_it(buffer, make_trace):
+    buffer._append_raw([b"bad"] * 5)
+    buffer.append([make_trace()])
+    assert names(buffer.claim("a", 2)) == ["trace-0"]
+    assert buffer.claim("a", 2) == []
+
+
+def test_only_the_newest_dead_letters_are_kept(buffer):
+    raws = [f"bad {n}".encode() for n in range(DEAD_LETTERS_KEPT + 2)]
+    buffer._append_raw(raws)
+    assert buffer.claim("a", 999) == []
+    assert [raw for _, raw in buffer.dead_letters(999)] == raws[2:]
+    assert [raw for _, raw in buffer.dead_letters(2)] == raws[-2:]
+    assert buffer.dead_letters(0) == []
+    assert buffer.counts().dead_lettered == len(raws)
+
+
+def test_the_oldest_entries_leave_when_the_bytes_are_full(backend, make_trace):
+    size = len(encode_trace(make_trace(0)))
+    buffer = backend.open(max_bytes=3 * size)
+    buffer._append_raw([encode_trace(make_trace(0))] * 3)
+    assert buffer.counts() == BufferCounts(3, 3, 0, {}, 0, 3 * size)
+    buffer._append_raw([encode_trace(make_trace(0))])
+    assert buffer.counts() == BufferCounts(4, 3, 0, {}, 1, 3 * size)
+
+
+def test_a_batch_larger_than_the_buffer_leaves_its_newest_part(backend, make_trace):
+    raws = [encode_trace(make_trace(seed)) for seed in range(4)]
+    buffer = backend.open(max_bytes=len(raws[2]) + len(raws[3]))
+    assert len(buffer._append_raw(raws)) == 4
+    assert names(buffer.claim("a", 9)) == ["trace-2", "trace-3"]
+
+
+def test_entries_older_than_the_age_bound_leave_with_the_next_append(backend, make_trace):
+    buffer = backend.open(max_age_s=60.0)
+    buffer.append([make_trace(0)])
+    backend.pass_time(60.0)
+    buffer.append([make_trace(1)])
+    assert names(buffer.replay(9)) == ["trace-0", "trace-1"]
+    backend.pass_time(0.001)
+    buffer.append([make_trace(2)])
+    assert names(buffer.replay(9)) == ["trace-1", "trace-2"]
+
+
+def test_entries_older_than_the_age_bound_are_not_claimed(backend, make_trace):
+    buffer = backend.open(max_age_s=60.0)
+    buffer.append([make_trace(0)])
+    backend.pass_time(61.0)
+    assert buffer.claim("a", 9) == []
+    assert buffer.counts() == BufferCounts(1, 0, 0, {}, 1, 0)
+
+
+def test_trimming_counts_what_nobody_acked_and_ends_its_pending(backend, make_trace):
+    buffer = backend.open(max_age_s=60.0)
+    ids = buffer.append([make_trace(seed) for seed in range(4)])
+    buffer.claim("a", 3)
+    buffer.ack(ids[:1], "trained")
+    backend.pass_time(61.0)
+    buffer.append([make_trace(9)])
+    counts = buffer.counts()
+    assert (counts.delivered, counts.pending, counts.acked, counts.trimmed) == (5, 1, {"trained": 1}, 3)
+    assert buffer.ack(ids, "trained") == 0
+    backend.pass_time(IDLE_S)
+    assert buffer.claim("b", 9) == []
+
+
+def play(backend, make_trace: Callable, seed: int) -> list[object]:
+    """A random life of a buffer; every result and, after each step, the counts."""
+    rng, log = random.Random(seed), []
+    raw = [encode_trace(make_trace(n, rounds=1)) for n in range(4)]
+    buffer = backend.open(max_bytes=20 * len(raw[0]), max_age_s=2000.0)
+    seen: list[str] = []
+    for _ in range(60):
+        step = rng.choice(["append", "append", "claim", "claim", "ack", "wait", "replay"])
+        if step == "append":
+            batch = [rng.choice([*raw, b"bad"]) for _ in range(rng.randint(1, 6))]
+            log.append(buffer._append_raw(batch))
+        elif step == "claim":
+            claimed = buffer.claim(rng.choice("ab"), rng.randint(1, 6))
+            seen += [entry.entry_id for entry in claimed]
+            log.append([entry.entry_id for entry in claimed])
+        elif step == "ack" and seen:
+            log.append(buffer.ack([rng.choice(seen) for _ in range(3)], rng.choice(["trained", "held_out"])))
+        elif step == "wait":
+            backend.pass_time(rng.choice([1.0, 300.0, IDLE_S]))
+        else:
+            log.append([entry.entry_id for entry in buffer.replay(5, acked_only=rng.random() < 0.5)])
+        log.append(buffer.counts())
+    return log
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_two_buffers_live_the_same_random_life_and_lose_nothing(redis_client, make_trace, seed):
+    in_memory = play(MemoryBackend(), make_trace, seed)
+    assert play(RedisBackend(redis_client), make_trace, seed) == in_memory
+    assert [balance(counts) for counts in in_memory if isinstance(counts, BufferCounts)] == [0] * 60

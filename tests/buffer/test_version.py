@@ -1,0 +1,103 @@
+"""The fold of board events: what each state may become, and who is live and previous after it."""
+
+import itertools
+from types import MappingProxyType
+
+import pytest
+from paceline.buffer.errors import BoardConflict
+from paceline.buffer.version import MOVES, BoardEvent, DraftVersion, VersionState, fold
+
+CANDIDATE, REFUSED, LIVE = VersionState.CANDIDATE, VersionState.REFUSED, VersionState.LIVE
+RETIRED, ROLLED_BACK = VersionState.RETIRED, VersionState.ROLLED_BACK
+
+#: The shortest life of version 1 that ends in each state, beside a live version 0.
+LIVES = {
+    CANDIDATE: [CANDIDATE],
+    REFUSED: [CANDIDATE, REFUSED],
+    LIVE: [CANDIDATE, LIVE],
+    RETIRED: [CANDIDATE, LIVE, RETIRED],
+    ROLLED_BACK: [CANDIDATE, LIVE, ROLLED_BACK],
+}
+LEGAL = {
+    (CANDIDATE, REFUSED),
+    (CANDIDATE, LIVE),
+    (REFUSED, LIVE),
+    (LIVE, RETIRED),
+    (LIVE, ROLLED_BACK),
+    (RETIRED, LIVE),
+    (ROLLED_BACK, LIVE),
+}
+
+
+def event(number: int, state: VersionState, at: float = 0.0) -> BoardEvent:
+    version = DraftVersion(number, None, "target", "1", "eagle3", "file:///x", "ab", "greedy", ("", ""))
+    return BoardEvent(
+        number, state, "test", f"{number} {state}", at, version if state is CANDIDATE else None, f"{at:.0f}-0"
+    )
+
+
+def life(number: int, *states: VersionState) -> list[BoardEvent]:
+    return [event(number, state) for state in states]
+
+
+@pytest.mark.parametrize(("before", "after"), sorted(LEGAL))
+def test_a_legal_move_ends_in_its_state(before, after):
+    state = fold(life(1, *LIVES[before], after))
+    assert state.rows[1].state is after
+    assert state.rows[1].why == f"1 {after}"
+    assert state.live == (1 if after is LIVE else None)
+
+
+@pytest.mark.parametrize(("before", "after"), sorted(set(itertools.product(VersionState, VersionState)) - LEGAL))
+def test_an_illegal_move_is_refused_with_got_and_expected(before, after):
+    expected = [str(state) for state in sorted(MOVES[before])]
+    with pytest.raises(BoardConflict) as caught:
+        fold(life(1, *LIVES[before], after))
+    assert str(caught.value) == f"version 1 is {before}: got {after}, expected one of {expected}"
+
+
+@pytest.mark.parametrize("first", sorted(set(VersionState) - {CANDIDATE}))
+def test_a_number_the_board_has_not_seen_can_only_become_a_candidate(first):
+    with pytest.raises(BoardConflict, match=f"version 1 is unknown: got {first}, expected one of \\['candidate'\\]"):
+        fold(life(1, first))
+
+
+def test_a_candidate_event_without_its_version_is_refused():
+    with pytest.raises(BoardConflict, match="version 1 is unknown"):
+        fold([BoardEvent(1, CANDIDATE, "test", "why", 0.0)])
+
+
+def test_no_events_make_an_empty_state():
+    state = fold([])
+    assert (dict(state.rows), state.live, state.previous, state.last_event_id) == ({}, None, None, "")
+
+
+def test_a_new_live_version_retires_the_one_before_and_says_so():
+    state = fold([*life(0, CANDIDATE, LIVE), event(1, CANDIDATE), event(1, LIVE, 7.0)])
+    assert (state.live, state.previous, state.last_event_id) == (1, 0, "7-0")
+    assert (state.rows[0].state, state.rows[0].why, state.rows[0].changed_at) == (RETIRED, "replaced by version 1", 7.0)
+
+
+def test_previous_is_the_newest_version_that_served_and_was_not_rolled_back():
+    events = [*life(0, CANDIDATE, LIVE), *life(1, CANDIDATE, LIVE), *life(2, CANDIDATE, LIVE)]
+    assert fold(events).previous == 1
+    events += [event(2, ROLLED_BACK), event(1, LIVE)]
+    assert (fold(events).live, fold(events).previous) == (1, 0)
+    events += [*life(3, CANDIDATE, LIVE)]
+    assert (fold(events).live, fold(events).previous) == (3, 1)
+
+
+def test_a_refused_candidate_leaves_live_and_previous_alone():
+    events = [*life(0, CANDIDATE, LIVE), *life(1, CANDIDATE, LIVE)]
+    assert (fold(events).live, fold(events).previous) == (1, 0)
+    events += life(2, CANDIDATE, REFUSED)
+    assert (fold(events).live, fold(events).previous) == (1, 0)
+
+
+def test_a_version_made_live_again_is_not_its_own_previous():
+    events = [*life(0, CANDIDATE, LIVE), *life(1, CANDIDATE, LIVE), event(0, LIVE)]
+    assert (fold(events).live, fold(events).previous) == (0, 1)
+
+
+def test_the_state_cannot_be_changed_from_outside():
+    assert isinstance(fold(life(0, CANDIDATE)).rows, MappingProxyType)

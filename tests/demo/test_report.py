@@ -1,0 +1,133 @@
+"""The numbers of a run: pooled where they must be, and in the shape that --json promises."""
+
+import io
+import json
+
+import pytest
+from paceline.buffer.version import VersionState
+from paceline.demo.lossless import Lossless, spread
+from paceline.demo.prompts import Prompt
+from paceline.demo.report import Run, accept_lengths, as_json, machine, print_closing, served_by_version
+from paceline.demo.traffic import Arrival, Served
+from paceline.demo.view import TraceLine, VersionLine
+from paceline.policies.acceptance import Tally
+from rich.console import Console
+
+
+def served(number: int, domain: str, accepted: int, rounds: int, **changes: object) -> Served:
+    fields = {
+        "prompt": Prompt(f"{domain}-{number}", domain, (1, 2)),
+        "sent_at": float(number),
+        "arrivals": (Arrival(number + 1.0, 5),),
+        "output_ids": (1, 2, 3, 4, 5),
+        "finish": "length",
+        "tally": Tally(accepted, rounds),
+        "retractions": 0,
+    }
+    return Served(**(fields | changes))
+
+
+def results() -> list[Served]:
+    """Twenty of py that improve from 1.0 to 2.0, then twenty of prose from 1.5 to 3.0, in shuffled order."""
+    py = [served(number, "py", 0 if number < 10 else 10, 10) for number in range(20)]
+    prose = [served(number, "prose", 5 if number < 30 else 20, 10) for number in range(20, 40)]
+    return [*prose, *py]
+
+
+def run(**changes: object) -> Run:
+    fields = {
+        "results": results(),
+        "versions": [VersionLine(1, VersionState.LIVE, "better by 0.4", 1.5, 1.4, 800)],
+        "traces": TraceLine(100, 97, {"tap_full": 3}, learned=80, held_out=9, pending=8),
+        "replay": (799, 800),
+        "lossless": Lossless(40, ("py-3",)),
+        "swaps": 3,
+        "stalls_ms": [20.0, 40.0, 30.0],
+        "seconds": {"target": 150.04, "traffic": 60.0},
+        "mlflow_uri": "sqlite:////tmp/[x]/mlflow.db",
+        "other_stalls_ms": {"stock_http": 133.1},
+    }
+    return Run(**(fields | changes))
+
+
+def test_accept_length_is_pooled_at_four_points_in_the_order_of_sending() -> None:
+    assert accept_lengths(results()) == {"first": 1.0, "before_shift": 2.0, "after_shift": 1.5, "final": 3.0}
+
+
+def test_one_domain_has_no_shift() -> None:
+    one = [served(number, "own", number, 10) for number in range(10)]
+    assert accept_lengths(one) == {"first": 1.35, "before_shift": None, "after_shift": None, "final": 1.55}
+    assert accept_lengths([])["final"] == 1.0
+
+
+def test_the_json_has_every_field_of_the_promise() -> None:
+    report = as_json(run())
+    assert json.loads(json.dumps(report)) == report
+    assert report["by_version"] == [
+        {
+            "number": 1,
+            "state": "live",
+            "reason": "better by 0.4",
+            "holdout_accept_length": 1.5,
+            "served_accept_length": 1.4,
+            "rounds": 800,
+        }
+    ]
+    assert report["traces"] == {
+        "captured": 100,
+        "delivered": 97,
+        "dropped": {"tap_full": 3},
+        "learned": 80,
+        "held_out": 9,
+        "pending": 8,
+    }
+    assert report["replay"] == {"rounds": 800, "equal": 799}
+    assert report["lossless"] == {"checked": 40, "identical": 39}
+    stalls = {"p50": 30.0, "max": 40.0, "stock_http": 133.1}
+    assert report["swaps"] == {"count": 3, "stall_ms": stalls, "aborted": 0, "retracted": 0}
+    assert report["throughput_tok_s"] == 5.0  # 200 tokens in 40 s
+    assert report["seconds"] == {"target": 150.0, "traffic": 60.0}
+    assert report["mlflow_uri"] == "sqlite:////tmp/[x]/mlflow.db"
+    assert report["machine"] == machine()
+
+
+def test_aborted_failed_and_retracted_requests_are_counted() -> None:
+    bad = [
+        served(0, "py", 0, 1, finish="abort"),
+        served(1, "py", 0, 0, failure="ConnectError: gone", finish=""),
+        served(2, "py", 0, 1, retractions=2),
+    ]
+    swaps = as_json(run(results=bad, stalls_ms=[], other_stalls_ms={}))["swaps"]
+    assert swaps == {"count": 3, "stall_ms": {"p50": None, "max": None}, "aborted": 2, "retracted": 2}
+
+
+def test_served_acceptance_belongs_to_the_version_on_the_trace(make_trace) -> None:
+    traces = [make_trace(seed, draft_version=seed % 2, trace_id=str(seed)) for seed in range(6)]
+    expected = {
+        number: Tally(
+            sum(int(accepted) for trace in traces[number::2] for accepted in trace.rounds.accepted),
+            sum(len(trace.rounds) for trace in traces[number::2]),
+        )
+        for number in (0, 1)
+    }
+    assert served_by_version(traces) == expected
+
+
+@pytest.mark.parametrize(("captured", "verdict"), [(100, "all accounted for"), (101, "NOT ALL ACCOUNTED FOR")])
+def test_the_closing_table_says_what_was_seen(captured: int, verdict: str) -> None:
+    console = Console(file=io.StringIO(), width=140)
+    traces = TraceLine(captured, 97, {"tap_full": 3}, learned=80, held_out=9, pending=8)
+    print_closing(console, run(traces=traces))
+    text = console.file.getvalue()
+    assert "1.00 (first) -> 2.00 (before shift) -> 1.50 (after shift) -> 3.00 (final)" in text
+    assert f"3 dropped: {verdict}" in text
+    assert "39 of 40 requests identical" in text
+    assert "around swaps, p50 30 ms, around swaps, max 40 ms, stock_http 133 ms" in text
+    assert "mlflow ui --backend-store-uri sqlite:////tmp/[x]/mlflow.db" in text
+
+
+def test_checked_requests_are_spread_over_the_whole_run() -> None:
+    ordered = sorted(results(), key=lambda result: result.sent_at)
+    assert [result.sent_at for result in spread(results(), 4)] == [0.0, 13.0, 26.0, 39.0]
+    assert spread(results(), 40) == spread(results(), 99) == ordered
+    assert spread(results(), 1) == ordered[:1]

@@ -1,0 +1,72 @@
+"""The live view is a function of a plain state."""
+
+import io
+
+from paceline.buffer.version import VersionState
+from paceline.demo.view import LiveView, TraceLine, VersionLine, ViewState, plain_line, render, sparkline
+from rich.console import Console
+
+STATE = ViewState(
+    phase="prose",
+    elapsed_s=60.0,
+    requests_done=30,
+    requests_total=40,
+    curves={"py": [1.0, 1.5, 2.0], "prose": [1.25]},
+    live=2,
+    versions=[
+        VersionLine(1, VersionState.REFUSED, "interval [-0.1, 0.2] holds zero", 1.1),
+        VersionLine(2, VersionState.LIVE, "better by 0.4", 1.5, 1.4375, 800),
+    ],
+    traces=TraceLine(100, 97, {"tap_full": 3, "opt_out": 0}, learned=80, held_out=9, pending=8),
+    swaps=2,
+    stall_ms=31.4,
+)
+
+
+def drawn(state: ViewState) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(render(state))
+    return console.file.getvalue()
+
+
+def test_the_view_shows_lengths_versions_traces_and_swaps() -> None:
+    text = drawn(STATE)
+    assert "prose   requests 30/40   live version 2   60 s, about 20 s left" in text
+    assert [word for word in ("▁▅█", "2.00", "1.25", "refused", "live", "1.44", "800") if word not in text] == []
+    assert "interval [-0.1, 0.2] holds zero" in text
+    assert "captured 100, delivered 97, dropped 3 (tap_full 3), learned 80, held out 9, pending 8" in text
+    assert "swaps: 2, longest wait for a token around the last one 31 ms" in text
+
+
+def test_the_view_of_a_start_shows_no_numbers_it_does_not_have() -> None:
+    text = drawn(ViewState("starting", 1.0))
+    assert "live version none   1 s\n" in text.replace(" \n", "\n")
+    assert "left" not in text
+
+
+def test_a_plain_line_says_the_same() -> None:
+    assert plain_line(STATE) == (
+        "[   60 s] prose: requests 30/40, accept length py 2.00, prose 1.25, live version 2, swaps 2, "
+        "captured 100, delivered 97, dropped 3 (tap_full 3), learned 80, held out 9, pending 8"
+    )
+
+
+def test_a_sparkline_runs_from_lowest_to_highest_and_keeps_the_latest() -> None:
+    assert sparkline([1.0, 1.5, 2.0, 9.0, 0.0], 1.0, 2.0) == "▁▅██▁"
+    assert sparkline([1.0], 1.0, 1.0) == "▁"
+    assert sparkline([2.0] * 100 + [1.0], 1.0, 2.0) == "█" * 59 + "▁"
+
+
+def test_without_a_terminal_the_view_is_one_line_now_and_then() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    with LiveView(console) as view:
+        for _ in range(5):
+            view.show(STATE)
+    assert console.file.getvalue() == plain_line(STATE) + "\n"
+
+
+def test_on_a_terminal_the_view_is_drawn_in_place() -> None:
+    console = Console(file=io.StringIO(), width=120, force_terminal=True)
+    with LiveView(console) as view:
+        view.show(STATE)
+    assert "draft versions" in console.file.getvalue()

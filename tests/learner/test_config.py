@@ -1,0 +1,99 @@
+"""Settings: every key is read, every mistake names its key and its value."""
+
+from pathlib import Path
+
+import pytest
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import ConfigError
+from paceline.learner.config import LearnerConfig, from_env
+
+NEEDED = {"PACELINE_TARGET": "llama", "PACELINE_TARGET_PATH": "/m/llama", "PACELINE_DRAFT": "/m/draft"}
+
+
+def test_only_the_three_paths_are_needed() -> None:
+    config = from_env(NEEDED)
+    assert config == LearnerConfig(target="llama", target_path=Path("/m/llama"), initial_draft=Path("/m/draft"))
+    assert (config.min_new_traces, config.window_traces, config.passes, config.draft_steps) == (40, 200, 4, None)
+
+
+def test_every_setting_comes_from_its_key() -> None:
+    given = {
+        "PACELINE_REDIS_URL": "redis://r:1/2",
+        "PACELINE_SPECULATOR": "chat",
+        "PACELINE_TARGET_VERSION": "7",
+        "PACELINE_DATA_DIR": "/d",
+        "PACELINE_MLFLOW_URI": "http://mlflow:5000",
+        "PACELINE_LEARNER": "gpu-3",
+        "PACELINE_MIN_NEW_TRACES": "5",
+        "PACELINE_MAX_CLAIM": "6",
+        "PACELINE_WINDOW_TRACES": "7",
+        "PACELINE_PASSES": "2",
+        "PACELINE_HOLDOUT_SHARE": "0.25",
+        "PACELINE_MIN_HOLDOUT_REQUESTS": "3",
+        "PACELINE_HOLDOUT_WINDOW": "9",
+        "PACELINE_GATE_CONFIDENCE": "0.9",
+        "PACELINE_DRAFT_STEPS": "4",
+        "PACELINE_OBJECTIVE": "soft",
+        "PACELINE_SEED": "11",
+        "PACELINE_DEVICE": "cpu",
+        "PACELINE_ROUND_INTERVAL_S": "1.5",
+        "PACELINE_ROUND_LEASE_S": "60",
+    }
+    assert from_env(NEEDED | given) == LearnerConfig(
+        target="llama",
+        target_path=Path("/m/llama"),
+        initial_draft=Path("/m/draft"),
+        redis_url="redis://r:1/2",
+        buffer=BufferConfig(speculator="chat"),
+        target_version="7",
+        data_dir=Path("/d"),
+        mlflow_uri="http://mlflow:5000",
+        name="gpu-3",
+        min_new_traces=5,
+        max_claim=6,
+        window_traces=7,
+        passes=2,
+        holdout_share=0.25,
+        min_holdout_requests=3,
+        holdout_window=9,
+        gate_confidence=0.9,
+        draft_steps=4,
+        objective="soft",
+        seed=11,
+        device="cpu",
+        round_interval_s=1.5,
+        round_lease_s=60.0,
+    )
+
+
+def test_places_on_disk_and_in_celery_carry_the_speculator() -> None:
+    config = from_env(NEEDED | {"PACELINE_SPECULATOR": "chat", "PACELINE_DATA_DIR": "/d"})
+    assert config.versions_dir == Path("/d/versions/chat")
+    assert config.checkpoints_dir == Path("/d/checkpoints/chat")
+    assert config.queue == "paceline.learn.chat"
+    assert config.tracking_uri == "sqlite:////d/mlflow.db"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("PACELINE_PASSES", "many", "PACELINE_PASSES: got 'many', expected int"),
+        ("PACELINE_PASSES", "0", "passes (PACELINE_PASSES): got 0, expected at least 1"),
+        ("PACELINE_HOLDOUT_SHARE", "1", "holdout_share (PACELINE_HOLDOUT_SHARE): got 1.0, expected between 0 and 1"),
+        ("PACELINE_ROUND_LEASE_S", "-3", "(PACELINE_ROUND_LEASE_S): got -3.0, expected more than 0 seconds"),
+        ("PACELINE_OBJECTIVE", "magic", "objective (PACELINE_OBJECTIVE): got 'magic', expected one of"),
+        ("PACELINE_LEARNER", "a/b", "name (PACELINE_LEARNER): got 'a/b'"),
+        ("PACELINE_SPECULATOR", "../up", "speculator (PACELINE_SPECULATOR): got '../up'"),
+        ("PACELINE_MAX_CLAIM", "39", "(PACELINE_MAX_CLAIM): got 39, expected at least min_new_traces (40)"),
+        ("PACELINE_MIN_HOLDOUT_REQUESTS", "49", "got 49, expected 2 to holdout_window (48)"),
+        ("PACELINE_DRAFT", "", "PACELINE_DRAFT: got nothing"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(key: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        from_env(NEEDED | {key: value})
+    assert said in str(refused.value)
+
+
+def test_the_password_of_redis_is_not_shown() -> None:
+    assert "hunter2" not in repr(from_env(NEEDED | {"PACELINE_REDIS_URL": "redis://u:hunter2@r:1/0"}))

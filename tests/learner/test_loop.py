@@ -1,0 +1,468 @@
+"""A learner on a real buffer, board and trainer: what it acks, what it trains on, what survives its death."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import BoardConflict
+from paceline.buffer.memory import MemoryTraceBuffer
+from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.trace import DraftTrace, VerifyRounds
+from paceline.buffer.version import VersionState
+from paceline.learner import delivery, loop
+from paceline.learner.config import LearnerConfig
+from paceline.learner.intake import is_held_out
+from paceline.learner.loop import Learner
+from paceline.learner.registry import Registry
+from paceline.learner.replay import replay_traces
+from paceline.learner.report import RoundKind
+from paceline.learner.trainer import DraftTrainer
+from paceline.learner.weights import load_draft, load_target_embedding
+from paceline.policies.acceptance import Tally, replayed_tally
+from paceline.policies.promotion import Promotion, Verdict
+
+SHARE = 0.25
+BATCH = 24
+
+#: Nothing listens there, so every version of these tests waits in the outbox; test_registry.py has a real MLflow.
+NO_MLFLOW = "http://127.0.0.1:9"
+
+
+class Died(Exception):
+    """The process ended here."""
+
+
+def die(*_: object, **__: object) -> None:
+    raise Died
+
+
+class Clock:
+    """Unix seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class House:
+    """Buffer, board and folders that outlive the learners working on them."""
+
+    def __init__(self, speculator: Any, folder: Path) -> None:
+        self.speculator = speculator
+        self.clock = Clock()
+        self.buffer = MemoryTraceBuffer(BufferConfig(), self.clock)
+        self.board = MemoryVersionBoard(self.clock)
+        self.outbox = folder / "outbox"
+        self.config = LearnerConfig(
+            target="target",
+            target_path=speculator.target,
+            initial_draft=speculator.draft,
+            target_version="1",
+            data_dir=folder / "data",
+            min_new_traces=8,
+            window_traces=30,
+            passes=2,
+            holdout_share=SHARE,
+            min_holdout_requests=3,
+            device="cpu",
+        )
+        self.fitted: list[list[str]] = []  # trace ids of every fit, fresh ones
+        self.replayed: list[list[str]] = []  # ... and of its window
+        self.sent = 0
+
+    def learner(self, **changes: object) -> Learner:
+        """A learner as a new process would have it."""
+        registry = Registry(NO_MLFLOW, "paceline-default", self.outbox, self.config.data_dir / "artifacts")
+        return Learner(replace(self.config, **changes), self.buffer, self.board, registry)
+
+    def send(self, count: int = BATCH, **changes: object) -> list[DraftTrace]:
+        """Serve and append `count` new traces."""
+        traces = [self.speculator.serve(i, **changes) for i in range(self.sent, self.sent + count)]
+        self.sent += count
+        self.buffer.append(traces)
+        return traces
+
+    def let_claims_lapse(self) -> None:
+        self.clock.now += 1 + BufferConfig().claim_idle_ms / 1000
+
+    def let_leases_lapse(self) -> None:
+        self.clock.now += 1 + self.config.round_lease_s
+
+    def draft(self, number: int) -> Any:
+        """Weights of a published version, read as a server would."""
+        folder = self.config.versions_dir / f"v{number:06d}"
+        return load_draft(folder, load_target_embedding(self.speculator.target))
+
+
+@pytest.fixture
+def house(tiny_speculator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    made = House(tiny_speculator, tmp_path)
+    fit = DraftTrainer.fit
+
+    def recorded(self: DraftTrainer, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> Any:
+        made.fitted.append([trace.trace_id for trace in fresh])
+        made.replayed.append([trace.trace_id for trace in window])
+        return fit(self, fresh, window)
+
+    monkeypatch.setattr(DraftTrainer, "fit", recorded)
+    yield made
+    counts = made.buffer.counts()
+    assert counts.delivered == counts.pending + counts.dead_lettered + sum(counts.acked.values()) + counts.trimmed
+
+
+def held_out(traces: Sequence[DraftTrace]) -> list[DraftTrace]:
+    return [trace for trace in traces if is_held_out(trace.request_id, SHARE)]
+
+
+def ids(traces: Sequence[DraftTrace]) -> set[str]:
+    return {trace.trace_id for trace in traces}
+
+
+def deciding(verdict: Verdict) -> Callable[..., Promotion]:
+    return lambda *_, **__: Promotion(verdict, f"told to {verdict}", 0.1, (0.0, 0.2), 2.1, 2.0, 9)
+
+
+def test_a_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house: House) -> None:
+    traces = house.send()
+    no_features = np.zeros((0, 48), np.float32)
+    strangers = [
+        replace(traces[0], trace_id="x1", target="other"),
+        replace(traces[0], trace_id="x2", target_version="2"),
+        replace(traces[0], trace_id="x3", features=no_features),
+        traces[1],
+    ]
+    house.buffer.append(strangers)
+    report = house.learner().learn_once()
+    kept = len(held_out(traces))
+    expected = {"learned": BATCH - kept, "held_out": kept, "other_target_version": 2, "duplicate": 1, "no_features": 1}
+    assert kept >= 3
+    assert report.kind is RoundKind.LEARNED
+    assert report.outcomes == expected
+    assert (house.buffer.counts().acked, house.buffer.counts().pending) == (expected, 0)
+
+
+def test_held_out_requests_are_never_trained_on(house: House) -> None:
+    learner, traces = house.learner(), []
+    for _ in range(3):
+        traces += house.send()
+        learner.learn_once()
+    trained = {name for fit in (*house.fitted, *house.replayed) for name in fit}
+    assert trained == ids(traces) - ids(held_out(traces))
+    assert [len(window) for window in house.replayed] == [0, len(house.fitted[0]), 30]
+
+
+def test_a_better_draft_goes_live_with_lengths_that_its_published_weights_have(house: House) -> None:
+    learner, traces = house.learner(passes=6), []
+    for _ in range(3):
+        traces += house.send()
+        report = learner.learn_once()
+    assert report.promotion is not None
+    assert report.promotion.verdict is Verdict.PROMOTE
+    number = report.version
+    state = house.board.read()
+    assert state.live == number
+    assert state.rows[number].why == report.promotion.reason
+    assert state.rows[number].version.parent == number - 1
+
+    def accept_length(version: int) -> float:
+        runs = replay_traces(house.draft(version), held_out(traces), 3)
+        return sum(map(replayed_tally, held_out(traces), runs), Tally()).accept_length
+
+    scores = state.rows[number].version.scores
+    assert scores["holdout_accept_length"] == accept_length(number) > 1.5
+    assert scores["live_holdout_accept_length"] == accept_length(state.previous)
+    assert scores["gain_low"] > 0
+
+
+def test_too_few_traces_leave_a_round_idle_and_claim_nothing(house: House) -> None:
+    house.send(7)
+    report = house.learner().learn_once()
+    assert (report.kind, report.why) == (RoundKind.IDLE, "7 traces wait, 8 make a round")
+    assert len(house.buffer.claim("somebody", 99)) == 7
+    assert house.fitted == []
+    assert house.board.read().live == 0
+
+
+def test_only_one_learner_of_a_speculator_works_at_a_time(house: House) -> None:
+    house.send()
+    with house.board.lease("learner:default", 60.0) as is_held:
+        report = house.learner().learn_once()
+    assert is_held
+    assert (report.kind, report.why) == (RoundKind.IDLE, "another learner of default is at work")
+    assert house.buffer.counts().pending == BATCH
+    assert house.board.heartbeats()["learner:learner-0"]["kind"] == "idle"
+
+
+def test_a_refused_candidate_is_shown_and_the_trainer_goes_on_from_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "judge", deciding(Verdict.REFUSE))
+    learner = house.learner()
+    for _ in range(2):
+        house.send()
+        learner.learn_once()
+    rows = house.board.read().rows
+    assert house.board.read().live == 0
+    assert [(rows[n].state, rows[n].why, rows[n].version.parent) for n in (1, 2)] == [
+        (VersionState.REFUSED, "told to refuse", 0),
+        (VersionState.REFUSED, "told to refuse", 1),
+    ]
+    assert house.draft(1).fc.weight.tolist() != house.draft(2).fc.weight.tolist()
+
+
+def test_while_the_gate_waits_nothing_is_published(house: House) -> None:
+    house.send()
+    report = house.learner(min_holdout_requests=40).learn_once()
+    assert report.promotion is not None
+    assert (report.promotion.verdict, report.version) == (Verdict.WAIT, None)
+    assert set(house.board.read().rows) == {0}
+    assert house.buffer.counts().pending == 0
+
+
+def test_without_a_live_version_the_gate_waits_for_an_operator(house: House) -> None:
+    learner = house.learner()
+    learner.learn_once()
+    house.board.move(0, VersionState.ROLLED_BACK, "operator:ada", "off")
+    house.send()
+    assert learner.learn_once().why == "no version is live: promote one by hand and the gate compares with it"
+
+
+def test_a_live_version_whose_weights_are_gone_is_not_compared_with(house: House) -> None:
+    learner = house.learner()
+    learner.learn_once()
+    (house.config.versions_dir / "v000000" / "model.safetensors").write_bytes(b"other bytes")
+    house.send()
+    report = learner.learn_once()
+    assert report.why.startswith("weights of live version 0 cannot be read at file://")
+    assert report.calibration.compared == 0
+
+
+def test_an_operator_who_moves_live_while_a_candidate_is_judged_has_the_last_word(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
+    learner = house.learner()
+    house.send()
+    learner.learn_once()
+    judge_candidate = delivery.judge_candidate
+
+    def rolled_back_meanwhile(*arguments: Any) -> Promotion:
+        house.board.roll_back("operator:ada", "served worse")
+        return judge_candidate(*arguments)
+
+    monkeypatch.setattr(loop, "judge_candidate", rolled_back_meanwhile)
+    house.send()
+    learner.learn_once()
+    state = house.board.read()
+    assert (state.live, state.rows[2].state) == (0, VersionState.REFUSED)
+    assert state.rows[2].why == "live moved from 1 to 0 while it was judged: told to promote"
+
+
+def test_the_gate_compares_with_the_version_an_operator_made_live(house: House) -> None:
+    learner, traces = house.learner(passes=6), []
+    for _ in range(2):
+        traces += house.send()
+        learner.learn_once()
+    house.board.move(0, VersionState.LIVE, "operator:ada", "back to the start")
+    traces += house.send()
+    report = learner.learn_once()
+    runs = replay_traces(house.draft(0), held_out(traces), 3)
+    expected = sum(map(replayed_tally, held_out(traces), runs), Tally()).accept_length
+    assert report.promotion is not None
+    assert report.promotion.live_accept_length == expected
+
+
+def test_a_candidate_that_somebody_moved_first_is_left_where_it_is(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def conflict(*_: object) -> None:
+        raise BoardConflict("taken")
+
+    monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
+    learner = house.learner()
+    learner.learn_once()
+    house.send()
+    monkeypatch.setattr(house.board, "move", conflict)
+    assert learner.learn_once().version == 1
+    assert house.buffer.counts().pending == 0
+
+
+def test_replay_of_the_serving_version_gives_the_served_lengths(house: House) -> None:
+    rounds = sum(len(trace.rounds) for trace in house.send())
+    calibration = house.learner().learn_once().calibration
+    assert (calibration.equal, calibration.compared, calibration.gap) == (rounds, rounds, 0.0)
+
+
+def test_a_server_that_drafts_with_other_weights_shows_in_the_identity(house: House) -> None:
+    learner = house.learner(passes=6)
+    for _ in range(3):
+        house.send()
+        learner.learn_once()
+    live = house.config.versions_dir / f"v{house.board.read().live:06d}"
+    # Served by the live weights, but stamped with those the server was started with.
+    rounds = sum(len(trace.rounds) for trace in house.send(weights=live, draft_version=0))
+    calibration = learner.learn_once().calibration
+    assert calibration.compared == rounds
+    assert calibration.equal < 0.7 * rounds
+    assert calibration.gap < -0.5
+
+
+def test_traces_that_cannot_be_replayed_exactly_are_not_compared(house: House) -> None:
+    house.send(12, replay_exact=False)
+    house.send(12, draft_version=77)
+    assert house.learner().learn_once().calibration.compared == 0
+
+
+def test_a_server_that_drafts_further_is_followed(house: House) -> None:
+    learner = house.learner()
+    house.send()
+    learner.learn_once()
+    house.send(steps=5)
+    learner.learn_once()
+    assert learner._standing.trainer.plan.steps == 5
+    assert house.learner(draft_steps=2).learn_once().kind is RoundKind.IDLE
+    restarted = house.learner()
+    restarted.learn_once()
+    assert restarted._standing.trainer.plan.steps == 5
+
+
+@pytest.mark.parametrize("died_at", ["learned", "held_out"])
+def test_killed_between_checkpoint_and_ack_nothing_is_learnt_or_counted_twice(
+    house: House, monkeypatch: pytest.MonkeyPatch, died_at: str
+) -> None:
+    traces = house.send()
+    ack = house.buffer.ack
+    with monkeypatch.context() as patched:
+        patched.setattr(house.buffer, "ack", lambda ids, outcome: die() if outcome == died_at else ack(ids, outcome))
+        with pytest.raises(Died):
+            house.learner().learn_once()
+    assert house.buffer.counts().pending >= 3
+    # The successor acks at its start, without waiting for the claims to lapse.
+    successor = house.learner()
+    assert successor.learn_once().kind is RoundKind.IDLE
+    kept = len(held_out(traces))
+    assert house.buffer.counts().acked == {"learned": BATCH - kept, "held_out": kept}
+    house.let_claims_lapse()
+    house.send()
+    successor.learn_once()
+    assert [len(fit) for fit in house.fitted] == [BATCH - kept, len(house.fitted[1])]
+    assert set(house.fitted[0]).isdisjoint(house.fitted[1])
+    assert set(house.replayed[1]) == set(house.fitted[0])
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "shown"),
+    [
+        (delivery, "save_draft", {0}),
+        (MemoryVersionBoard, "register", {0}),
+        (MemoryVersionBoard, "move", {0, 1}),
+        (DraftTrainer, "save", {0, 1}),
+    ],
+)
+def test_killed_while_publishing_the_traces_come_again_and_no_half_version_is_seen(
+    house: House, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, shown: set[int]
+) -> None:
+    monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
+    house.learner().learn_once()
+    traces = house.send()
+    with monkeypatch.context() as patched:
+        patched.setattr(place, name, die)
+        with pytest.raises(Died):
+            house.learner().learn_once()
+    assert set(house.board.read().rows) == shown
+    assert house.buffer.counts().acked == {}
+    house.let_claims_lapse()
+    report = house.learner().learn_once()
+    kept = len(held_out(traces))
+    assert report.outcomes == {"learned": BATCH - kept, "held_out": kept}
+    assert house.fitted[0] == house.fitted[1]
+    assert house.replayed == [[], []]
+    state = house.board.read()
+    assert (report.version, state.live) == (2, 2)
+    # From the same weights, over the same traces in the same order: the same bytes as the lost round had.
+    folders = sorted(path.name for path in house.config.versions_dir.iterdir())
+    assert folders == (["v000000", "v000002"] if name == "save_draft" else ["v000000", "v000001", "v000002"])
+    if 1 in shown:
+        assert state.rows[1].version.sha256 == state.rows[2].version.sha256
+        assert state.rows[1].state is (VersionState.REFUSED if name == "move" else VersionState.RETIRED)
+
+
+def test_a_restarted_learner_stands_where_the_old_one_stood(house: House) -> None:
+    learner, traces = house.learner(), []
+    for _ in range(2):
+        traces += house.send()
+        learner.learn_once()
+    house.buffer.append(traces[-3:])  # known already
+    before = learner._standing
+    restarted = house.learner()
+    assert restarted.learn_once().kind is RoundKind.IDLE
+    after = restarted._standing
+    assert [entry.entry_id for entry in after.window] == [entry.entry_id for entry in before.window]
+    assert after.holdout.trace_ids == before.holdout.trace_ids == ids(held_out(traces))
+    assert after.notes == before.notes
+    for ours, theirs in zip(after.trainer.draft.parameters(), before.trainer.draft.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    house.send()
+    assert restarted.learn_once().outcomes["duplicate"] == 3
+
+
+def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = house.learner()
+    house.send()
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "judge_candidate", die)
+        with pytest.raises(Died):
+            learner.learn_once()
+    house.let_claims_lapse()
+    learner.learn_once()
+    assert house.fitted[0] == house.fitted[1]
+    assert house.board.read().rows[1].version.parent == 0
+    assert learner._standing.notes.round == 1
+
+
+def test_a_learner_without_its_checkpoint_goes_on_from_the_live_version(house: House) -> None:
+    learner = house.learner(passes=6)
+    for _ in range(2):
+        house.send()
+        learner.learn_once()
+    live = house.board.read().live
+    for path in sorted(house.config.checkpoints_dir.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    restarted = house.learner()
+    restarted.learn_once()
+    assert live in {1, 2}
+    assert restarted._standing.notes.parent == live
+    assert torch.equal(restarted._standing.trainer.draft.fc.weight, house.draft(live).fc.weight)
+
+
+def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(house: House) -> None:
+    learner = house.learner()
+    traces = house.send()
+    report = learner.learn_once()
+    learner.learn_once()
+    beat = house.board.heartbeats()["learner:learner-0"]
+    kept, rounds = len(held_out(traces)), sum(len(trace.rounds) for trace in traces)
+    assert (beat["kind"], beat["learned"], beat["held_out"], beat["pending"]) == ("idle", BATCH - kept, kept, 0)
+    assert (beat["identity_equal"], beat["identity_compared"], beat["calibration_gap"]) == (rounds, rounds, 0.0)
+    assert report.fit is not None
+    assert beat["loss_last"] == report.fit.losses[-1]
+    assert (beat["rounds"], beat["optimiser_steps"]) == (1, report.fit.steps)
+
+
+def test_versions_wait_in_the_outbox_while_mlflow_is_away(house: House) -> None:
+    learner = house.learner(min_holdout_requests=2)
+    versions = []
+    for _ in range(2):
+        house.send()
+        versions.append(learner.learn_once().version)
+    assert sorted(path.name for path in house.outbox.iterdir()) == [f"v{n:06d}.json" for n in versions]
+    assert versions == [1, 2]

@@ -1,0 +1,178 @@
+"""Publishing: a version on the board always has its whole folder, whenever the publisher died."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from paceline.buffer.errors import BoardConflict, ConfigError
+from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.learner.disk import sweep, write_folder, write_text
+from paceline.learner.publisher import Lineage, publish, publish_initial, version_folder
+
+LINEAGE = Lineage(0, "target", "1", "committed", ("1-0", "9-0"), {"holdout_accept_length": 2.5})
+
+
+class Died(Exception):
+    """The process ended here."""
+
+
+def weights(content: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / "model.safetensors").write_text(content)
+        (folder / "config.json").write_text("{}")
+
+    return write
+
+
+def put(board: MemoryVersionBoard, versions: Path, content: str = "w") -> DraftVersion:
+    return publish(board, versions, weights(content), LINEAGE, by="learner", why="better")
+
+
+@pytest.fixture
+def board() -> MemoryVersionBoard:
+    return MemoryVersionBoard()
+
+
+@pytest.fixture
+def started(board: MemoryVersionBoard, tmp_path: Path) -> MemoryVersionBoard:
+    """A board on which version 0 is live."""
+    initial = tmp_path / "initial"
+    initial.mkdir()
+    weights("zero")(initial)
+    publish_initial(board, tmp_path / "versions", initial, LINEAGE, by="learner")
+    return board
+
+
+def test_a_published_version_says_where_its_bytes_are_and_what_they_are(
+    started: MemoryVersionBoard, tmp_path: Path
+) -> None:
+    version = put(started, tmp_path / "versions", "one")
+    folder = tmp_path / "versions" / "v000001"
+    assert version == DraftVersion(
+        number=1,
+        parent=0,
+        target="target",
+        target_version="1",
+        drafter="eagle3",
+        weights_uri=folder.as_uri(),
+        sha256=hashlib.sha256(b"one").hexdigest(),
+        objective="committed",
+        window=("1-0", "9-0"),
+        scores={"holdout_accept_length": 2.5},
+    )
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    row = started.read().rows[1]
+    assert (row.version, row.state, row.why) == (version, VersionState.CANDIDATE, "better")
+
+
+def test_a_publisher_that_dies_while_writing_leaves_nothing_visible(
+    started: MemoryVersionBoard, tmp_path: Path
+) -> None:
+    versions = tmp_path / "versions"
+
+    def die(folder: Path) -> None:
+        (folder / "model.safetensors").write_text("half")
+        raise Died
+
+    with pytest.raises(Died):
+        publish(started, versions, die, LINEAGE, by="learner", why="")
+    assert set(started.read().rows) == {0}
+    assert not version_folder(versions, 1).exists()
+    assert [path.name.startswith(".writing-v000001") for path in sweep(versions)] == [True]
+    assert [path.name for path in versions.iterdir()] == ["v000000"]
+    assert put(started, versions).number == 2
+
+
+def test_a_publisher_that_dies_before_the_board_leaves_a_whole_folder_that_is_never_reused(
+    started: MemoryVersionBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = tmp_path / "versions"
+
+    def die(*_: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(started, "register", die)
+        with pytest.raises(Died):
+            put(started, versions, "lost")
+    assert set(started.read().rows) == {0}
+    assert (versions / "v000001" / "model.safetensors").read_text() == "lost"
+    version = put(started, versions, "kept")
+    assert version.number == 2
+    assert (versions / "v000002" / "model.safetensors").read_text() == "kept"
+
+
+def test_folders_of_another_board_are_stepped_over(started: MemoryVersionBoard, tmp_path: Path) -> None:
+    versions = tmp_path / "versions"
+    for number in (1, 2):
+        write_folder(version_folder(versions, number), weights("theirs"))
+    assert put(started, versions).number == 3
+    assert (versions / "v000001" / "model.safetensors").read_text() == "theirs"
+
+
+def test_a_number_that_somebody_took_by_hand_is_stepped_over(started: MemoryVersionBoard, tmp_path: Path) -> None:
+    taken = DraftVersion(1, 0, "target", "1", "eagle3", "file:///elsewhere", "0" * 64, "", ("", ""))
+    started.register(taken, "operator:ada", "by hand")
+    version = put(started, tmp_path / "versions")
+    assert version.number == 2
+    assert started.read().rows[1].version == taken
+    assert not version_folder(tmp_path / "versions", 1).exists()
+
+
+def test_a_board_with_no_free_number_is_a_conflict_that_says_so(started: MemoryVersionBoard, tmp_path: Path) -> None:
+    for number in range(1, 9):
+        write_folder(version_folder(tmp_path / "versions", number), weights("theirs"))
+    with pytest.raises(BoardConflict, match="no free number in 5 tries"):
+        put(started, tmp_path / "versions")
+
+
+def test_the_initial_draft_is_version_0_and_live_with_the_bytes_the_server_has(
+    started: MemoryVersionBoard, tmp_path: Path
+) -> None:
+    state = started.read()
+    assert (state.live, state.previous, set(state.rows)) == (0, None, {0})
+    assert state.rows[0].version.sha256 == hashlib.sha256(b"zero").hexdigest()
+    assert state.rows[0].why == f"the draft the server was started with ({tmp_path / 'initial'})"
+    assert publish_initial(started, tmp_path / "versions", tmp_path / "initial", LINEAGE, by="learner") is None
+
+
+@pytest.mark.parametrize("step", ["next_number", "register", "move"])
+def test_an_initial_draft_half_published_is_finished_by_the_next_learner(
+    board: MemoryVersionBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    weights("zero")(tmp_path)
+
+    def die(*_: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(board, step, die)
+        with pytest.raises(Died):
+            publish_initial(board, tmp_path / "versions", tmp_path, LINEAGE, by="learner")
+    publish_initial(board, tmp_path / "versions", tmp_path, LINEAGE, by="learner")
+    assert (board.read().live, set(board.read().rows)) == (0, {0})
+    assert put(board, tmp_path / "versions").number >= 1
+
+
+def test_an_initial_folder_without_weights_is_refused_by_name(board: MemoryVersionBoard, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"PACELINE_DRAFT: got .* without \['model.safetensors', 'config.json'\]"):
+        publish_initial(board, tmp_path / "versions", tmp_path, LINEAGE, by="learner")
+
+
+def test_an_empty_board_over_another_boards_folders_is_refused(board: MemoryVersionBoard, tmp_path: Path) -> None:
+    weights("new")(tmp_path)
+    write_folder(version_folder(tmp_path / "versions", 0), weights("old"))
+    with pytest.raises(ConfigError, match="move it away"):
+        publish_initial(board, tmp_path / "versions", tmp_path, LINEAGE, by="learner")
+    assert board.read().rows == {}
+
+
+def test_a_text_is_replaced_whole_and_leftovers_are_swept(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.json", json.dumps([1]))
+    write_text(tmp_path / "a.json", json.dumps([2]))
+    (tmp_path / ".writing-b.json").write_text("half")
+    assert sweep(tmp_path) == [tmp_path / ".writing-b.json"]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "[2]")]

@@ -1,0 +1,123 @@
+"""Replay against serving the recorded text with a decoder that does one key at a time."""
+
+from dataclasses import replace
+
+import numpy as np
+from paceline.learner.replay import replay_traces
+from paceline.policies.acceptance import identity, replayed_tally, served_tally
+
+STEPS = 3
+
+
+def naive_runs(naive_draft, draft, trace, steps: int) -> list[int]:
+    runs = []
+    for root in range(len(trace.tokens)):
+        if root == 0 or root > len(trace.features):
+            runs.append(-1)
+            continue
+        drafted, _ = naive_draft(draft, trace.tokens, trace.features, root, steps)
+        behind = trace.tokens[root + 1 :].tolist()
+        run = 0
+        while run < min(steps, len(behind)) and drafted[run] == behind[run]:
+            run += 1
+        runs.append(run)
+    return runs
+
+
+def spoken_by(naive_draft, draft, trace):
+    """The same trace with half of its committed text rewritten to what the draft would say, so that runs are long."""
+    tokens = trace.tokens.copy()
+    for root in range(trace.context_len, len(tokens) - 1):
+        drafted, _ = naive_draft(draft, tokens, trace.features, root, 1)
+        if root % 5:
+            tokens[root + 1] = drafted[0]
+    return replace(trace, tokens=tokens, rounds=no_rounds(trace))
+
+
+def no_rounds(trace):
+    empty = {name: getattr(trace.rounds, name)[:0] for name in ("starts", "drafted", "accepted")}
+    return replace(
+        trace.rounds,
+        **empty,
+        teacher_ids=trace.rounds.teacher_ids[:0],
+        teacher_logprobs=trace.rounds.teacher_logprobs[:0],
+    )
+
+
+def test_replay_equals_naive_serving_on_ragged_traces(make_trace, make_draft, naive_draft):
+    draft = make_draft(3, vocab=8)
+    random = [make_trace(s, rounds=s, context_len=1 + s, feature_dim=48, vocab=8) for s in range(1, 5)]
+    traces = [*random, *(spoken_by(naive_draft, draft, trace) for trace in random)]
+    runs = replay_traces(draft, traces, STEPS)
+    for trace, run in zip(traces, runs, strict=True):
+        assert run.dtype == np.int32
+        assert run.tolist() == naive_runs(naive_draft, draft, trace, STEPS)
+    assert set(np.concatenate(runs).tolist()) == {-1, 0, 1, 2, 3}
+
+
+def test_replay_equals_naive_serving_with_a_pruned_vocabulary(make_trace, make_draft, naive_draft):
+    draft = make_draft(4, vocab=8, draft_ids=[1, 2, 5, 7])
+    trace = spoken_by(naive_draft, draft, make_trace(5, rounds=5, feature_dim=48, vocab=8))
+    (runs,) = replay_traces(draft, [trace], 4)
+    assert runs.tolist() == naive_runs(naive_draft, draft, trace, 4)
+    assert runs.max() == 3
+
+
+def test_replay_of_a_trace_does_not_depend_on_its_company(make_trace, make_draft):
+    draft = make_draft(3, vocab=4)
+    traces = [make_trace(s, rounds=1 + s % 9, feature_dim=48, vocab=4) for s in range(40)]
+    together = replay_traces(draft, traces, STEPS)
+    for trace, runs in zip(traces, together, strict=True):
+        assert runs.tolist() == replay_traces(draft, [trace], STEPS)[0].tolist()
+
+
+def test_roots_without_features_have_no_run(make_trace, make_draft):
+    draft, whole = make_draft(3), make_trace(1, feature_dim=48)
+    last_root = int(whole.rounds.starts[-1])
+    short = replace(whole, features=whole.features[:last_root])
+    absent = make_trace(2, feature_dim=0)
+    full = replace(whole, features=np.pad(whole.features, ((0, 1), (0, 0))))
+    runs_short, runs_absent, runs_full = replay_traces(draft, [short, absent, full], STEPS)
+    assert np.flatnonzero(runs_short < 0).tolist() == [0, *range(last_root + 1, len(whole.tokens))]
+    assert runs_absent.tolist() == [-1] * len(absent.tokens)
+    assert np.flatnonzero(runs_full < 0).tolist() == [0]
+    assert runs_full[-1] == 0  # nothing behind the last token
+    assert replay_traces(draft, [], STEPS) == []
+
+
+def test_replay_of_the_serving_draft_gives_the_served_lengths(make_trace, make_draft, naive_draft):
+    draft = make_draft(3, vocab=6)
+    trace = serve(naive_draft, draft, make_trace(7, rounds=12, context_len=4, feature_dim=48, vocab=6))
+    (runs,) = replay_traces(draft, [trace], STEPS)
+    assert identity(trace, runs) == (len(trace.rounds), len(trace.rounds))
+    assert replayed_tally(trace, runs).accepted == int(trace.visible_accepted().sum()) > 0
+    assert replayed_tally(trace, runs).rounds == served_tally(trace).rounds
+    (other,) = replay_traces(make_draft(4, vocab=6), [trace], STEPS)
+    equal, compared = identity(trace, other)
+    assert equal < compared == len(trace.rounds)
+
+
+def serve(naive_draft, draft, trace):
+    """Verify this draft's own proposals along the trace's text, as a greedy server does."""
+    starts, drafted, accepted, root = [], [], [], trace.context_len
+    while root <= len(trace.tokens) - 2:
+        proposal, _ = naive_draft(draft, trace.tokens, trace.features, root, STEPS)
+        stood = 0
+        while (
+            stood < STEPS and root + 1 + stood < len(trace.tokens) and proposal[stood] == trace.tokens[root + 1 + stood]
+        ):
+            stood += 1
+        starts.append(root)
+        drafted.append(proposal)
+        accepted.append(stood)
+        root += stood + 1
+    nodes = (len(starts), STEPS + 1, 0)
+    rounds = replace(
+        trace.rounds,
+        starts=np.array(starts, np.int32),
+        drafted=np.array(drafted, np.int32),
+        accepted=np.array(accepted, np.int32),
+        teacher_ids=np.zeros(nodes, np.int32),
+        teacher_logprobs=np.zeros(nodes, np.float16),
+    )
+    return replace(trace, rounds=rounds)

@@ -1,0 +1,118 @@
+"""Celery for real: a Redis, a worker process, its beat, one round of learning."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+import redis
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.learner.app import make_app, run_worker
+from paceline.learner.config import LearnerConfig
+from paceline.learner.intake import is_held_out
+from paceline.learner.tasks import LEARN_ROUND
+
+
+@pytest.fixture
+def config(tiny_speculator: Any, tmp_path: Path, redis_url: str) -> LearnerConfig:
+    return LearnerConfig(
+        target="target",
+        target_path=tiny_speculator.target,
+        initial_draft=tiny_speculator.draft,
+        redis_url=redis_url,
+        target_version="1",
+        data_dir=tmp_path / "data",
+        mlflow_uri="http://127.0.0.1:9",
+        name="test-0",
+        min_new_traces=4,
+        round_interval_s=1.0,
+    )
+
+
+@pytest.fixture
+def environment(config: LearnerConfig) -> dict[str, str]:
+    """What an operator would set for `config`."""
+    given = {
+        "PACELINE_TARGET": config.target,
+        "PACELINE_TARGET_PATH": str(config.target_path),
+        "PACELINE_DRAFT": str(config.initial_draft),
+        "PACELINE_REDIS_URL": config.redis_url,
+        "PACELINE_TARGET_VERSION": config.target_version,
+        "PACELINE_DATA_DIR": str(config.data_dir),
+        "PACELINE_MLFLOW_URI": config.mlflow_uri,
+        "PACELINE_LEARNER": config.name,
+        "PACELINE_MIN_NEW_TRACES": str(config.min_new_traces),
+        "PACELINE_ROUND_INTERVAL_S": str(config.round_interval_s),
+    }
+    return {**os.environ, **given, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
+
+
+@contextmanager
+def running(command: list[str], environment: dict[str, str]) -> Iterator[IO[str]]:
+    """What a process writes, line by line; it is asked to stop at the end, and must do so in good order."""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.stdout.read()
+    assert process.returncode == 0
+
+
+def test_a_worker_with_beat_learns_a_round_from_redis(
+    config: LearnerConfig, environment: dict[str, str], tiny_speculator: Any, redis_client: redis.Redis
+) -> None:
+    buffer = RedisTraceBuffer(redis_client, BufferConfig())
+    buffer.append([tiny_speculator.serve(i) for i in range(40)])
+    code = "from paceline.learner import app, config; app.run_worker(config.from_env(), beat=True)"
+    kept = sum(is_held_out(f"request-{i}", config.holdout_share) for i in range(40))
+    log = []
+    with running([sys.executable, "-c", code], environment) as lines:
+        while "round of default: idle, 0 traces wait" not in "".join(log[-1:]):
+            log.append(next(lines))
+            assert len(log) < 500, "".join(log)
+    assert any("round of default: learned" in line for line in log), "".join(log)
+    assert buffer.counts().acked == {"learned": 40 - kept, "held_out": kept}
+    beat = RedisVersionBoard(redis_client, BufferConfig()).heartbeats()["learner:test-0"]
+    assert (beat["kind"], beat["rounds"], beat["learned"]) == ("idle", 1, 40 - kept)
+    # A stale round is not piled up behind the one at work.
+    assert redis_client.llen(config.queue) <= 1
+
+
+def test_the_celery_command_finds_the_app_and_shows_its_one_task(environment: dict[str, str]) -> None:
+    code = (
+        "from paceline.learner import app; import sys; found = app.app; "
+        "print(*sorted(n for n in found.tasks if not n.startswith('celery.')), found.conf.task_default_queue, "
+        "'torch' in sys.modules, found is app.app)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [LEARN_ROUND, "paceline.learn.default", "False", "True"]
+
+
+def test_a_message_outlives_its_worker_and_is_never_a_pickle(config: LearnerConfig) -> None:
+    app = make_app(config)
+    conf = app.conf
+    assert (conf.task_acks_late, conf.task_reject_on_worker_lost, conf.worker_prefetch_multiplier) == (True, True, 1)
+    assert (conf.accept_content, conf.task_serializer, conf.result_backend) == (["json"], "json", None)
+    assert conf.broker_transport_options["visibility_timeout"] > config.round_lease_s
+    entry = conf.beat_schedule["learn"]
+    assert (entry["task"], entry["schedule"]) == (LEARN_ROUND, 1.0)
+    assert entry["options"] == {"queue": "paceline.learn.default", "expires": 1.0}
+    assert app.tasks[LEARN_ROUND].autoretry_for == (BufferUnavailable,)
+
+
+def test_a_worker_whose_redis_is_away_says_what_to_do(config: LearnerConfig) -> None:
+    with pytest.raises(BufferUnavailable, match="start Redis or correct PACELINE_REDIS_URL"):
+        run_worker(replace(config, redis_url="redis://:hunter2@127.0.0.1:9/0"), beat=False)

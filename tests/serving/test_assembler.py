@@ -1,0 +1,222 @@
+"""Windows are put together exactly as the server committed them, whatever ends or interrupts a request."""
+
+import numpy as np
+import pytest
+
+from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
+from paceline.serving.assembler import IDLE_CLOSE_S, WindowAssembler, trace_maker
+from paceline.serving.counts import CaptureCounts, DropReason
+from paceline.serving.steps import Commit, PrefillStep, RequestFacts, VerifyStep
+
+FACTS = RequestFacts("tenant-a", Sampling(), VerdictRule.GREEDY)
+DIM, STEPS, TOP_K = 4, 3, 2
+
+
+class ToyServer:
+    """Serves one request with random drafts, in plain Python, and remembers what it committed."""
+
+    def __init__(self, seed, prompt_len=7, cached=0):
+        self.rng = np.random.default_rng(seed)
+        self.prompt = self.rng.integers(0, 90, prompt_len).tolist()
+        self.tokens = list(self.prompt)
+        self.cached = cached
+        self.served = []  # (root, drafted, accepted)
+
+    def state(self, position):
+        """What the target computes at a position: a value only this token at this place has."""
+        return np.full(DIM, position * 1000.0 + self.tokens[position], np.float32)
+
+    def prefill(self, version=0, start=None, first=None, request_id="r"):
+        start = self.cached if start is None else start
+        read = self.tokens[start:]
+        rows = np.stack([self.state(start + i) for i in range(len(read))])
+        index = len(self.tokens) - len(self.prompt)
+        token = int(self.rng.integers(0, 90)) if first is None else first
+        self.tokens.append(token)
+        return PrefillStep(request_id, version, FACTS, start, np.asarray(read, np.int32), rows, FeatureDtype.FLOAT32,
+                           Commit(index, (token,), ""))
+
+    def verify(self, version=0, visible=None, finish="", request_id="r"):
+        root = len(self.tokens) - 1
+        drafted = self.rng.integers(0, 90, STEPS).tolist()
+        accepted = int(self.rng.integers(0, STEPS + 1))
+        new = drafted[:accepted] + [int(self.rng.integers(90, 99))]  # the correction is never a draft
+        index = len(self.tokens) - len(self.prompt)
+        root_token = self.tokens[-1]
+        self.tokens += new
+        rows = np.stack([self.state(root + i) for i in range(accepted + 1)])
+        if visible is not None:
+            new = new[:visible]
+            del self.tokens[root + 1 + len(new) :]
+        self.served.append((root, drafted, accepted))
+        ids = self.rng.integers(0, 90, (STEPS + 1, TOP_K)).astype(np.int32)
+        return VerifyStep(request_id, version, root, root_token, np.asarray(drafted, np.int32), accepted, ids,
+                          np.zeros((STEPS + 1, TOP_K), np.float16), rows, FeatureDtype.FLOAT32,
+                          Commit(index, tuple(new), finish))
+
+
+def assembler(window_tokens=1000, context_tokens=8):
+    counts = CaptureCounts()
+    return WindowAssembler(trace_maker("rep", "target", "7"), counts, window_tokens, context_tokens), counts
+
+
+def feed(made, steps, now=0.0):
+    return [trace for step in steps for trace in made.add(step, now)]
+
+
+def assert_is_what_was_served(trace, server):
+    """Tokens, rounds and feature rows of `trace` equal the server's own books at its offset."""
+    lo = trace.offset
+    assert trace.tokens.tolist() == server.tokens[lo : lo + len(trace.tokens)]
+    books = {root: (drafted, accepted) for root, drafted, accepted in server.served}
+    for start, drafted, accepted in zip(trace.rounds.starts, trace.rounds.drafted, trace.rounds.accepted, strict=True):
+        assert books[lo + int(start)] == (drafted.tolist(), int(accepted))
+    for i, row in enumerate(trace.features):
+        assert row.tolist() == server.state(lo + i).tolist()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_request_becomes_one_trace_equal_to_the_servers_books(seed):
+    server = ToyServer(seed)
+    made, counts = assembler()
+    steps = [server.prefill(), *(server.verify() for _ in range(9)), server.verify(finish="length")]
+    (trace,) = feed(made, steps)
+    assert_is_what_was_served(trace, server)
+    assert len(trace.tokens) == len(server.tokens)
+    assert len(trace.features) == len(server.tokens) - 1
+    assert (trace.offset, trace.context_len, trace.replay_exact, trace.finish) == (0, 7, True, "length")
+    assert (trace.target_version, trace.replica, trace.tenant) == ("7", "rep", "tenant-a")
+    assert (counts.captured, len(made), counts.rounds) == (1, 0, 10)
+
+
+@pytest.mark.parametrize("visible", [1, 2])
+def test_a_round_cut_by_the_end_of_the_request_keeps_only_visible_tokens(visible):
+    server = ToyServer(3)
+    made, _ = assembler()
+    (trace,) = feed(made, [server.prefill(), server.verify(), server.verify(visible=visible, finish="stop")])
+    assert_is_what_was_served(trace, server)
+    assert len(trace.tokens) == len(server.tokens)
+    last_root, _, accepted = server.served[-1]
+    assert trace.visible_accepted()[-1] == min(accepted, len(server.tokens) - 1 - last_root)
+
+
+def test_a_cached_prefix_moves_the_window_behind_it_and_is_not_replayable():
+    server = ToyServer(1, prompt_len=12, cached=5)
+    made, _ = assembler()
+    (trace,) = feed(made, [server.prefill(), server.verify(finish="length")])
+    assert_is_what_was_served(trace, server)
+    assert (trace.offset, trace.context_len, trace.replay_exact) == (5, 7, False)
+
+
+def test_prefill_chunks_are_joined():
+    server = ToyServer(2, prompt_len=10)
+    whole = server.prefill()
+    first = PrefillStep("r", 0, FACTS, 0, whole.ids[:6], whole.features[:6], whole.feature_dtype, Commit(-1, (), ""))
+    second = PrefillStep("r", 0, FACTS, 6, whole.ids[6:], whole.features[6:], whole.feature_dtype, whole.commit)
+    made, counts = assembler()
+    (trace,) = feed(made, [first, second, server.verify(finish="length")])
+    assert_is_what_was_served(trace, server)
+    assert (trace.context_len, trace.replay_exact, counts.captured) == (10, True, 1)
+
+
+def test_a_swap_inside_a_request_closes_the_window_of_the_old_version():
+    server = ToyServer(4)
+    made, counts = assembler()
+    steps = [server.prefill(3), *(server.verify(3) for _ in range(4)), *(server.verify(4) for _ in range(3))]
+    old, new = feed(made, [*steps, server.verify(4, finish="length")])
+    for trace in (old, new):
+        assert_is_what_was_served(trace, server)
+    assert (old.draft_version, len(old.rounds), old.replay_exact, old.finish) == (3, 4, True, "")
+    assert (new.draft_version, len(new.rounds), new.replay_exact, new.finish) == (4, 4, False, "length")
+    assert new.context_len == 8  # context_tokens
+    assert counts.captured == 2
+
+
+def test_a_long_request_is_cut_into_windows_that_share_no_round():
+    server = ToyServer(5)
+    made, counts = assembler(window_tokens=24, context_tokens=10)
+    traces = feed(made, [server.prefill(), *(server.verify() for _ in range(30)), server.verify(finish="length")])
+    roots = [trace.offset + int(start) for trace in traces for start in trace.rounds.starts]
+    assert roots == [root for root, _, _ in server.served]
+    for trace in traces:
+        assert_is_what_was_served(trace, server)
+    assert [trace.replay_exact for trace in traces] == [True] + [False] * (len(traces) - 1)
+    assert counts.captured == len(traces) > 2
+
+
+def test_a_retracted_request_that_is_prefilled_again_goes_on_in_a_new_window():
+    server = ToyServer(6)
+    made, counts = assembler()
+    steps = [server.prefill(), *(server.verify() for _ in range(3)), server.prefill(start=2), server.verify(finish="length")]
+    before, after = feed(made, steps)
+    assert_is_what_was_served(before, server)
+    assert_is_what_was_served(after, server)
+    assert (before.finish, after.offset, after.replay_exact) == ("", 2, False)
+    assert counts.captured == 2
+
+
+def test_steps_of_several_requests_interleave():
+    servers = {f"r{i}": ToyServer(10 + i) for i in range(4)}
+    made, _ = assembler()
+    steps = [server.prefill(request_id=name) for name, server in servers.items()]
+    for turn in range(5):
+        steps += [s.verify(request_id=n, finish="length" if turn == 4 else "") for n, s in servers.items()]
+    traces = feed(made, steps)
+    assert [trace.request_id for trace in traces] == list(servers)
+    for trace in traces:
+        assert_is_what_was_served(trace, servers[trace.request_id])
+
+
+def test_a_step_that_does_not_continue_the_window_drops_it_as_a_gap():
+    server = ToyServer(7)
+    made, counts = assembler()
+    first, _, third = server.prefill(), server.verify(), server.verify()
+    assert feed(made, [first, third, server.verify(finish="length")]) == []
+    assert counts.dropped == {DropReason.GAP: 1}
+    assert (counts.captured, len(made)) == (1, 0)
+
+
+def test_a_request_that_lost_a_step_is_dropped_and_its_later_steps_are_ignored():
+    server = ToyServer(8)
+    made, counts = assembler()
+    feed(made, [server.prefill(), server.verify()])
+    made.lose({"r", "unknown"}, DropReason.TAP_FULL)
+    assert feed(made, [server.verify(finish="length")]) == []
+    assert counts.dropped == {DropReason.TAP_FULL: 1}
+
+
+def test_a_request_without_a_verify_round_is_a_counted_drop():
+    server = ToyServer(9)
+    step = server.prefill()
+    made, counts = assembler()
+    ended = PrefillStep("r", 0, FACTS, 0, step.ids, step.features, step.feature_dtype, Commit(0, (5,), "length"))
+    assert feed(made, [ended]) == []
+    assert (counts.captured, counts.dropped) == (1, {DropReason.NO_ROUNDS: 1})
+
+
+def test_an_abort_in_a_step_keeps_the_rounds_seen_before():
+    server = ToyServer(11)
+    made, _ = assembler()
+    steps = [server.prefill(), server.verify(), server.verify()]
+    seen = len(server.tokens)
+    steps.append(server.verify(visible=0, finish="abort"))
+    server.served.pop()
+    (trace,) = feed(made, steps)
+    assert (trace.finish, len(trace.rounds), len(trace.tokens)) == ("abort", 2, seen)
+
+
+def test_a_window_nobody_adds_to_is_closed_after_a_while():
+    server = ToyServer(12)
+    made, _ = assembler()
+    feed(made, [server.prefill(), server.verify()], now=100.0)
+    assert made.close_idle(100.0 + IDLE_CLOSE_S) == []
+    (trace,) = made.close_idle(100.1 + IDLE_CLOSE_S)
+    assert (trace.finish, len(trace.rounds)) == ("abandoned", 1)
+
+
+def test_overshoot_steps_behind_the_end_are_ignored():
+    server = ToyServer(13)
+    made, counts = assembler()
+    (trace,) = feed(made, [server.prefill(), server.verify(finish="length"), server.verify()])
+    assert len(trace.rounds) == 1
+    assert counts.captured == 1

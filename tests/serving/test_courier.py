@@ -1,0 +1,151 @@
+"""Every captured trace is delivered, or dropped with a reason, whatever Redis does."""
+
+import numpy as np
+import pytest
+
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.memory import MemoryTraceBuffer
+from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
+from paceline.serving.assembler import WindowAssembler, trace_maker
+from paceline.serving.breaker import Breaker
+from paceline.serving.counts import CaptureCounts, DropReason
+from paceline.serving.courier import RETRY_S, Courier
+from paceline.serving.steps import Commit, PrefillStep, RequestFacts, VerifyStep
+from paceline.serving.tap import Tap
+
+FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
+
+
+class FlakyBuffer(MemoryTraceBuffer):
+    """The in-memory buffer with a switch that takes it away."""
+
+    is_away = False
+
+    def append(self, traces):
+        if self.is_away:
+            raise BufferUnavailable("Redis at nowhere: gone; start Redis")
+        return super().append(traces)
+
+
+class Rig:
+    def __init__(self, tap_batches=100, backlog_bytes=1 << 20):
+        self.now = 1000.0
+        self.buffer = FlakyBuffer(BufferConfig(), clock=lambda: self.now)
+        self.board = MemoryVersionBoard(clock=lambda: self.now)
+        self.tap, self.counts, self.breaker = Tap(tap_batches), CaptureCounts(), Breaker()
+        made = WindowAssembler(trace_maker("rep", "t", "0"), self.counts, 100, 10)
+        self.courier = Courier(self.tap, made, self.counts, self.breaker, self.buffer, self.board, "replica:rep",
+                               backlog_bytes, clock=lambda: self.now)
+
+    def serve(self, name):
+        """One request of one round, both steps offered to the tap."""
+        rows = np.zeros((3, 4), np.float32)
+        first = PrefillStep(name, 0, FACTS, 0, np.arange(3, dtype=np.int32), rows, FeatureDtype.FLOAT32, Commit(0, (7,), ""))
+        drafted, ids = np.asarray([8, 9], np.int32), np.zeros((3, 1), np.int32)
+        verify = VerifyStep(name, 0, 3, 7, drafted, 1, ids, np.zeros((3, 1), np.float16), rows[:2], FeatureDtype.FLOAT32,
+                            Commit(1, (8, 5), "length"))
+        return [self.tap.offer([first]), self.tap.offer([verify])]
+
+    def turn(self, seconds=0.0):
+        self.now += seconds
+        self.courier.turn(wait_s=0.0)
+
+    def balance(self):
+        """captured, delivered, dropped, and what is still on its way: must add up at any time."""
+        reading = self.courier.reading()
+        on_the_way = reading["open"] + reading["queued"]
+        assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values()) + on_the_way
+        return reading["captured"], reading["delivered"], dict(reading["dropped"]), on_the_way
+
+
+def test_served_requests_reach_the_buffer_in_order():
+    rig = Rig()
+    for i in range(40):
+        rig.serve(f"r{i}")
+    rig.turn()
+    assert rig.balance() == (40, 40, {}, 0)
+    assert [e.trace.request_id for e in rig.buffer.claim("c", 100)] == [f"r{i}" for i in range(40)]
+
+
+def test_a_lost_buffer_costs_nothing_while_the_backlog_lasts_and_delivery_resumes_by_itself():
+    rig = Rig()
+    rig.buffer.is_away = True
+    rig.serve("a")
+    rig.turn()
+    assert rig.balance() == (1, 0, {}, 1)
+    assert "start Redis" in rig.courier.reading()["buffer_error"]
+    rig.serve("b")
+    rig.buffer.is_away = False
+    rig.turn()
+    assert rig.balance() == (2, 0, {}, 2)  # not before the next try is due
+    rig.turn(RETRY_S)
+    assert rig.balance() == (2, 2, {}, 0)
+    assert rig.courier.reading()["buffer_error"] == ""
+    assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["a", "b"]
+
+
+def test_a_full_backlog_drops_the_oldest_and_counts_them():
+    probe = Rig()
+    probe.serve("x")
+    probe.turn()
+    one = probe.counts.payload_bytes
+    rig = Rig(backlog_bytes=3 * one)
+    rig.buffer.is_away = True
+    for i in range(5):
+        rig.serve(f"r{i}")
+    rig.turn()
+    assert rig.balance() == (5, 0, {DropReason.BACKLOG_FULL: 2}, 3)
+    rig.buffer.is_away = False
+    rig.turn(RETRY_S)
+    assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["r2", "r3", "r4"]
+
+
+def test_a_full_tap_drops_whole_requests_and_never_a_part_of_one():
+    rig = Rig(tap_batches=3)
+    assert rig.serve("a") == [True, True]
+    assert rig.serve("b") == [True, False]
+    rig.turn()
+    rig.serve("c")
+    rig.turn()
+    assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["a", "c"]
+    captured, delivered, dropped, on_the_way = rig.balance()
+    assert (delivered, on_the_way) == (2, 0)
+    assert (captured, dropped) == (3, {DropReason.TAP_FULL: 1})
+
+
+def test_an_open_breaker_drops_what_is_open_and_counts_it():
+    rig = Rig()
+    rig.tap.offer([PrefillStep("a", 0, FACTS, 0, np.arange(3, dtype=np.int32), np.zeros((3, 4), np.float32),
+                               FeatureDtype.FLOAT32, Commit(0, (7,), ""))])  # fmt: skip
+    rig.turn()
+    rig.breaker.open("three faults")
+    rig.turn()
+    assert rig.balance() == (1, 0, {DropReason.CAPTURE_OFF: 1}, 0)
+    assert (rig.courier.reading()["capture"], rig.courier.reading()["capture_reason"]) == ("off", "three faults")
+
+
+def test_the_board_hears_the_replica_every_second():
+    rig = Rig()
+    rig.serve("a")
+    rig.turn()
+    assert rig.board.heartbeats()["replica:rep"]["captured"] == 1
+    rig.serve("b")
+    rig.turn(0.5)
+    assert rig.board.heartbeats()["replica:rep"]["captured"] == 1
+    rig.turn(0.6)
+    assert rig.board.heartbeats()["replica:rep"]["captured"] == 2
+
+
+@pytest.mark.parametrize("fault", [ValueError("odd step")])
+def test_a_fault_in_the_courier_opens_the_breaker_and_leaves_the_thread_alive(fault):
+    rig = Rig()
+
+    def broken(_wait_s):
+        rig.courier.stop()
+        raise fault
+
+    rig.courier.turn = broken
+    rig.courier.run()
+    assert rig.breaker.reason == "courier: ValueError: odd step"

@@ -1,0 +1,112 @@
+"""Every weights file that must not enter the server is refused with got and expected; a good one is staged exactly."""
+
+import hashlib
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from paceline.buffer.errors import WeightsRefused
+from paceline.serving.staging import read_layout, sha256_of, stage
+
+CPU = torch.device("cpu")
+
+
+def weights():
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "fc.weight": torch.randn(4, 12, generator=generator),
+        "norm.weight": torch.ones(4),
+        "d2t": torch.arange(6),
+        "t2d": torch.ones(8, dtype=torch.bool),
+    }
+
+
+@pytest.fixture
+def served(tmp_path):
+    folder = tmp_path / "served"
+    folder.mkdir()
+    save_file(weights(), folder / "model.safetensors")
+    return read_layout(folder)
+
+
+def offer(tmp_path, tensors):
+    file = tmp_path / "offered.safetensors"
+    save_file(tensors, file)
+    return file
+
+
+def test_a_good_file_is_staged_to_the_last_bit(tmp_path, served):
+    offered = weights() | {"fc.weight": torch.randn(4, 12)}
+    file = offer(tmp_path, offered)
+    staged = stage(file, hashlib.sha256(file.read_bytes()).hexdigest(), served, CPU, torch.float32)
+    assert [name for name, _ in staged.tensors] == ["fc.weight", "norm.weight"]
+    for name, tensor in staged.tensors:
+        assert torch.equal(tensor, offered[name])
+
+
+def test_values_are_cast_to_the_servers_dtype(tmp_path, served):
+    staged = stage(offer(tmp_path, weights()), "", served, CPU, torch.bfloat16)
+    assert all(torch.equal(tensor, weights()[name].to(torch.bfloat16)) for name, tensor in staged.tensors)
+
+
+def nan(tensors):
+    tensors["norm.weight"][2] = float("nan")
+
+
+def overflow(tensors):
+    tensors["norm.weight"] = torch.full((4,), 1e30)
+
+
+CHANGES = {
+    "another shape": (lambda t: t.update({"fc.weight": torch.zeros(4, 11)}), r"fc.weight: got shape \(4, 11\), expected \(4, 12\)"),
+    "an integer dtype": (lambda t: t.update({"norm.weight": torch.ones(4, dtype=torch.int32)}), "got dtype torch.int32"),
+    "NaN": (nan, "norm.weight: holds values that are not finite"),
+    "values that overflow the server's dtype": (overflow, "not finite in torch.float16"),
+    "an unknown name": (lambda t: t.update({"foo.weight": torch.ones(1)}), r"unknown \['foo.weight'\]"),
+    "a missing name": (lambda t: t.pop("norm.weight"), r"expected also \['norm.weight'\]"),
+    "the target's embedding": (lambda t: t.update({"model.embed_tokens.weight": torch.ones(2)}), "belongs to the target"),
+    "another vocabulary map": (lambda t: t.update({"d2t": torch.arange(6) + 1}), "d2t: differs"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_with_this_change_is_refused(tmp_path, served, change):
+    tensors = weights()
+    make, message = CHANGES[change]
+    make(tensors)
+    with pytest.raises(WeightsRefused, match=message):
+        stage(offer(tmp_path, tensors), "", served, CPU, torch.float16)
+
+
+def test_a_file_changed_behind_its_publication_is_refused(tmp_path, served):
+    file = offer(tmp_path, weights())
+    digest = sha256_of(file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(WeightsRefused, match="the file was changed"):
+        stage(file, digest, served, CPU, torch.float32)
+
+
+@pytest.mark.parametrize("content", ["truncated", "garbage", "pickle", "empty", "absent"])
+def test_what_is_no_safetensors_file_is_refused(tmp_path, served, content):
+    file = offer(tmp_path, weights())
+    whole = file.read_bytes()
+    match content:
+        case "truncated":
+            file.write_bytes(whole[:-7])
+        case "garbage":
+            file.write_bytes(bytes(range(256)) * 16)
+        case "pickle":
+            torch.save(weights(), file)
+        case "empty":
+            file.write_bytes(b"")
+        case "absent":
+            file.unlink()
+    with pytest.raises(WeightsRefused, match="not a readable safetensors file"):
+        stage(file, "", served, CPU, torch.float32)
+
+
+def test_a_folder_without_weights_has_no_layout(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no safetensors draft"):
+        read_layout(tmp_path)

@@ -1,0 +1,88 @@
+"""The swapper makes the board's live version the one that drafts, and a refusal is said on the board."""
+
+import pytest
+
+from paceline.buffer.errors import WeightsRefused
+from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.serving.sglang_swap import SwapOutcome
+from paceline.serving.swapper import Swapper, weights_file
+
+
+class Switch:
+    """Stands for the engine: swaps at once, or refuses, or does not answer."""
+
+    def __init__(self):
+        self.draft_version, self.asked, self.fault = 0, [], None
+
+    def swap(self, number, file, sha256):
+        self.asked.append((number, str(file), sha256))
+        if self.fault is not None:
+            raise self.fault
+        self.draft_version = number
+        return SwapOutcome(number, 2.5, 9.0, 3, 50.0)
+
+
+@pytest.fixture
+def board():
+    made = MemoryVersionBoard(clock=lambda: 100.0)
+    for _ in range(3):
+        number = made.next_number()
+        made.register(DraftVersion(number, None, "t", "0", "eagle3", f"file:///w/v%20{number}", f"sha{number}", "o", ("", "")), "l", "new")
+    made.move(0, VersionState.LIVE, "l", "start")
+    return made
+
+
+def test_a_new_live_version_is_swapped_in_once(board):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep")
+    swapper.turn()
+    assert switch.asked == []
+    board.move(1, VersionState.LIVE, "l", "better")
+    swapper.turn()
+    swapper.turn()
+    assert switch.asked == [(1, "/w/v 1/model.safetensors", "sha1")]
+    reading = swapper.reading()
+    assert reading["draft_version"] == 1
+    assert reading["swaps"] == [{"number": 1, "commit_ms": 2.5, "stage_ms": 9.0, "running": 3, "at": 50.0}]
+
+
+def test_a_roll_back_swaps_the_previous_version_in(board):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep")
+    board.move(1, VersionState.LIVE, "l", "better")
+    swapper.turn()
+    board.roll_back("operator:me", "worse")
+    swapper.turn()
+    assert (switch.draft_version, [number for number, *_ in switch.asked]) == (0, [1, 0])
+
+
+def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stays(board):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep")
+    board.move(1, VersionState.LIVE, "l", "better")
+    switch.fault = WeightsRefused("norm.weight: holds values that are not finite")
+    swapper.turn()
+    state = board.read()
+    assert (state.live, state.rows[1].state) == (0, VersionState.ROLLED_BACK)
+    assert state.rows[1].why == "refused by rep: norm.weight: holds values that are not finite"
+    assert switch.draft_version == 0
+    assert swapper.reading()["swaps_refused"] == {1: "norm.weight: holds values that are not finite"}
+
+
+def test_a_time_out_is_tried_again_and_condemns_nothing(board):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep")
+    board.move(2, VersionState.LIVE, "l", "better")
+    switch.fault = TimeoutError("no iteration")
+    swapper.turn()
+    assert board.read().live == 2
+    switch.fault = None
+    swapper.turn()
+    assert switch.draft_version == 2
+
+
+def test_only_file_uris_name_weights():
+    assert str(weights_file("file:///a/v%20b")) == "/a/v b/model.safetensors"
+    with pytest.raises(WeightsRefused, match="expected a file:// URI"):
+        weights_file("s3://bucket/v1")

@@ -1,0 +1,184 @@
+"""docker-compose.yml and the images say what the code says: commands, variables, versions, closed ports, no secrets."""
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import paceline.cli
+import pytest
+import typer
+import yaml
+
+HOUSE = Path(__file__).resolve().parents[1]
+COMPOSE = yaml.safe_load((HOUSE / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+# Variables of a secret, or that hold one inside a URL.
+SECRETS = ("REDIS_PASSWORD", "POSTGRES_PASSWORD")
+
+
+def text(name: str) -> str:
+    return (HOUSE / name).read_text(encoding="utf-8")
+
+
+def options(words: list[str]) -> set[str]:
+    """Names of the long options among the words of a command."""
+    return {word.split("=")[0] for word in words if word.startswith("--") and word != "--"}
+
+
+def option_names(command: Any) -> set[str]:
+    """Long options a click command knows."""
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def interpolated(value: str) -> str:
+    """What Compose makes of `${NAME}`, `${NAME:-default}` and `${NAME:?message}` when NAME is set to "given"."""
+    return re.sub(r"\$\{\w+(?::[-?][^}]*)?\}", "given", value)
+
+
+def strings(package: str, *path: str) -> set[str]:
+    """Every string in a source file of an installed package, which is not imported: engines take seconds to load."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    source = Path(spec.submodule_search_locations[0], *path).read_text(encoding="utf-8")
+    return {str(node.value) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
+
+
+def open_ports(services: dict[str, dict[str, Any]]) -> list[str]:
+    """Published ports that other machines could reach."""
+    ports = [(name, str(port)) for name, service in services.items() for port in service.get("ports", [])]
+    return [f"{name}: {port}" for name, port in ports if not port.startswith("127.0.0.1:")]
+
+
+def written_secrets(source: str) -> list[str]:
+    """Passwords with a default, and passwords that stand in the file."""
+    defaults = re.findall(r"\$\{\w*(?:PASSWORD|SECRET|TOKEN):?-[^}]*\}", source)
+    literals = re.findall(r"(?:PASSWORD|AUTH|requirepass)\w*:? +(?!\$\{)[^\s.]+$", source, re.MULTILINE)
+    in_urls = re.findall(r"://\w*:(?!\$\{)[^@\s/]+@", source)
+    return defaults + literals + in_urls
+
+
+def test_every_production_service_is_there() -> None:
+    assert set(SERVICES) == {"redis", "postgres", "mlflow", "sglang", "learner", "beat"}
+
+
+def test_no_port_is_published_beyond_this_machine() -> None:
+    assert open_ports(SERVICES) == []
+
+
+@pytest.mark.parametrize("port", ["6379:6379", "0.0.0.0:6379:6379", "${IP:-0.0.0.0}:1:1", 6379])
+def test_an_open_port_would_be_found(port: str | int) -> None:
+    assert open_ports({"redis": {"ports": [port]}}) == [f"redis: {port}"]
+
+
+def test_no_secret_is_written_or_has_a_default() -> None:
+    source = text("docker-compose.yml")
+    assert written_secrets(source) == []
+    for name in SECRETS:
+        assert f"${{{name}:?" in source, f"{name} must be refused with a message when it is missing"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["POSTGRES_PASSWORD: hunter2", "X: ${REDIS_PASSWORD:-redis}", "requirepass hunter2", "redis://:hunter2@redis"],
+)
+def test_a_written_secret_would_be_found(line: str) -> None:
+    assert len(written_secrets(line)) == 1
+
+
+@pytest.mark.parametrize("service", ["sglang", "learner"])
+def test_paceline_commands_and_their_options_exist(service: str) -> None:
+    program, command, *words = SERVICES[service]["command"]
+    assert program == "paceline"
+    known = typer.main.get_command(paceline.cli.app).commands
+    before_engine = words[: words.index("--")] if "--" in words else words
+    assert options(before_engine) <= option_names(known[command])
+
+
+def test_the_engine_is_started_with_options_it_knows() -> None:
+    words = SERVICES["sglang"]["command"]
+    flags = options(words[words.index("--") + 1 :])
+    assert len(flags) == 9
+    fields = strings("sglang", "srt", "arg_groups", "field_order.py")
+    assert flags <= {"--" + field.replace("_", "-") for field in fields}
+
+
+def test_the_tracking_server_is_started_with_options_it_knows() -> None:
+    program, command, *words = SERVICES["mlflow"]["command"]
+    assert (program, command) == ("mlflow", "server")
+    assert options(words) <= strings("mlflow", "cli", "__init__.py") | strings("mlflow", "utils", "cli_args.py")
+
+
+def test_beat_is_a_celery_command_on_the_learners_app() -> None:
+    from celery.bin.celery import celery
+
+    program, *words = SERVICES["beat"]["command"]
+    command = words.index("beat")
+    assert program == "celery"
+    assert options(words[:command]) <= option_names(celery)
+    assert options(words[command + 1 :]) <= option_names(celery.commands["beat"])
+
+
+def test_beat_starts_with_the_variables_it_is_given() -> None:
+    module = SERVICES["beat"]["command"][1].removeprefix("--app=")
+    given = {name: interpolated(value) for name, value in SERVICES["beat"]["environment"].items()}
+    code = f"from celery.app.utils import find_app; print(*find_app({module!r}).conf.beat_schedule)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False, cwd=HOUSE / "tests"
+    )
+    assert done.stdout == "learn\n", done.stderr
+
+
+def test_every_variable_is_one_that_a_configuration_reads() -> None:
+    configs = "".join(path.read_text(encoding="utf-8") for path in HOUSE.glob("[a-z]*/config.py"))
+    given = {name for service in SERVICES.values() for name in service.get("environment", {})}
+    ours = {name for name in given if name.startswith("PACELINE_")}
+    assert ours
+    assert [name for name in sorted(ours) if f'"{name}"' not in configs] == []
+
+
+def test_the_server_reads_the_versions_where_the_learner_writes_them() -> None:
+    folder = SERVICES["learner"]["environment"]["PACELINE_DATA_DIR"]
+    assert f"learner:{folder}" in SERVICES["learner"]["volumes"]
+    assert f"learner:{folder}:ro" in SERVICES["sglang"]["volumes"]
+
+
+def test_both_sides_name_the_same_letters() -> None:
+    sides = [SERVICES[name]["environment"] for name in ("sglang", "learner", "beat")]
+    for name in ("PACELINE_REDIS_URL", "PACELINE_SPECULATOR", "PACELINE_TARGET", "PACELINE_TARGET_VERSION"):
+        assert len({side[name] for side in sides}) == 1
+
+
+def test_volumes_and_configs_are_declared() -> None:
+    mounted = {str(volume).split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    assert {name for name in mounted if re.fullmatch(r"\w+", name)} == set(COMPOSE["volumes"])
+    assert [config["source"] for config in SERVICES["redis"]["configs"]] == list(COMPOSE["configs"])
+
+
+def test_redis_keeps_what_it_is_given() -> None:
+    lines = COMPOSE["configs"]["redis"]["content"].splitlines()
+    assert {"appendonly yes", "maxmemory-policy noeviction"} <= set(lines)
+
+
+def test_images_carry_the_versions_that_are_tested() -> None:
+    sglang = re.search(r"^SGLANG := sglang==(\S+)$", text("Makefile"), re.MULTILINE)
+    torch = re.search(r"^TORCH := (torch==\S+)$", text("Makefile"), re.MULTILINE)
+    transformers = re.search(r"^transformers==\S+$", text("serving/cpu_host/requirements.txt"), re.MULTILINE)
+    assert sglang
+    assert torch
+    assert transformers
+    assert f"FROM lmsysorg/sglang:v{sglang.group(1)}\n" in text("serving/Dockerfile")
+    assert f" {torch.group(1)} {transformers.group(0)} " in text("learner/Dockerfile")
+
+
+@pytest.mark.parametrize("dockerfile", ["serving/Dockerfile", "learner/Dockerfile"])
+def test_an_image_is_given_every_package(dockerfile: str) -> None:
+    packages = tomllib.loads(text("pyproject.toml"))["tool"]["setuptools"]["packages"]
+    rooms = {package.split(".")[1] for package in packages if "." in package}
+    copied = set(re.findall(r"^COPY (\w+) /opt/paceline/\1$", text(dockerfile), re.MULTILINE))
+    assert copied == rooms

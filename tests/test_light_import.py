@@ -1,0 +1,41 @@
+"""Importing paceline stays cheap: no server, no queue and no tensor library comes with it."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("redis", "torch", "celery", "mlflow", "sglang", "transformers")
+LIGHT = (
+    "paceline",
+    "paceline.cli",
+    "paceline.buffer.trace",
+    "paceline.buffer.version",
+    "paceline.buffer.errors",
+    "paceline.policies.acceptance",
+    "paceline.policies.promotion",
+    "paceline.serving.config",
+    "paceline.learner.config",
+)
+
+
+def heavy_after(statement: str) -> list[str]:
+    """Heavy packages a fresh interpreter has loaded after `statement`."""
+    report = f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"{statement}\nimport sys\n{report}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_a_light_module_loads_nothing_heavy(module: str) -> None:
+    assert heavy_after(f"import {module}") == []
+
+
+def test_a_heavy_package_would_be_seen() -> None:
+    assert heavy_after("import redis") == ["redis"]
