@@ -67,7 +67,9 @@ def promote(
 
 
 @app.command()
-def rollback(why: Why = "rolled back by hand", redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "default") -> None:
+def rollback(
+    why: Why = "rolled back by hand", redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "default"
+) -> None:
     """Roll the live version back to the one before it."""
     with _errors():
         state = _board(redis_url, speculator).roll_back(_operator(), why)

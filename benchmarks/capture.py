@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 from paceline.demo.corpus import CERTAIN_DOMAINS, load_corpus
 from paceline.demo.progress import progress_bar
 from paceline.demo.prompts import Prompt, domain_prompts
@@ -80,20 +81,20 @@ def stopped(service: Service) -> Iterator[None]:
 
 def server_groups(service: Service, sign: signal.Signals) -> None:
     """Signal every process below `service`: the launcher keeps SGLang in a process group of its own."""
-    import psutil
-
     leader = psutil.Process(service.pid)
     for process in [leader, *leader.children(recursive=True)]:
         os.kill(process.pid, sign)
 
 
-def measure(console: Console, servers: dict[str, Service], ports: dict[str, int], target: TargetModel, pairs: int) -> None:
+def measure(
+    console: Console, servers: dict[str, Service], ports: dict[str, int], target: TargetModel, pairs: int
+) -> None:
     """Alternate the two servers and print the paired ratios."""
     prompts = prompts_of(target)
     console.print(f"machine: {machine()}; {pairs} pairs, seed {SEED}, {MAX_TOKENS} tokens per request")
     for concurrency, requests in REQUESTS.items():
-        for name in servers:
-            rate(servers[name], ports[name], prompts[:requests], concurrency)  # warm-up
+        for name, service in servers.items():
+            rate(service, ports[name], prompts[:requests], concurrency)  # warm-up
         ratios, rates = [], {"on": [], "off": []}
         for pair in range(pairs):
             order = random.Random(f"{SEED} {pair}").sample(list(servers), 2)

@@ -112,9 +112,13 @@ def measure(console: Console, rig: Rig, prompts: list[Prompt], repeats: int) -> 
             f"[{min(values):.1f} .. {max(values):.1f}]"
         )
     commits = [swap.commit_ms for swap in rig.watch.swaps()]
-    console.print(f"paceline's commit in the scheduler: median {statistics.median(commits):.2f} ms, max {max(commits):.2f} ms")
+    console.print(
+        f"paceline's commit in the scheduler: median {statistics.median(commits):.2f} ms, max {max(commits):.2f} ms"
+    )
     pairs = [a / b for a, b in zip(waits["paceline"], waits["stock HTTP"], strict=True)]
-    console.print(f"paceline / stock HTTP, paired: median {statistics.median(pairs):.2f} [{min(pairs):.2f} .. {max(pairs):.2f}]")
+    console.print(
+        f"paceline / stock HTTP, paired: median {statistics.median(pairs):.2f} [{min(pairs):.2f} .. {max(pairs):.2f}]"
+    )
 
 
 async def stream(rig: Rig, prompts: list[Prompt], way: Callable[[Rig], Window]) -> tuple[list[Served], Window]:

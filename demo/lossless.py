@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from .progress import Report, quiet
 from .traffic import Served
@@ -32,6 +33,7 @@ def lossless_check(
     The requests are spread evenly over the run, so that they fall before, between and behind the swaps. Takes
     about as long as serving them one by one.
     """
+    disable_progress_bar()  # it would be drawn through the demo's own
     model = AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32).eval()
     chosen = spread([result for result in results if result.output_ids], count)
     different = []

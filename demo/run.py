@@ -78,7 +78,8 @@ def run_demo(options: DemoOptions) -> Run:
 
     Raises ConfigError for bad input before anything is started, PacelineError when a service does not start.
     """
-    console, seconds = Console(), {}
+    console = Console()
+    seconds: dict[str, float] = {}
     with _timed("target", seconds), progress_bar("training the target (once)", console) as report:
         target = ensure_target(options.data_dir, TrainPlan(), report=report)
     prompts = _prompts(options, target)

@@ -16,6 +16,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 from ..learner.weights import random_draft
 from .corpus import Corpus, load_corpus
@@ -138,6 +139,7 @@ def _stream(tokenizer: Tokenizer, texts: Iterable[str]) -> Tensor:
 
 
 def _save(folder: Path, model: LlamaForCausalLM, tokenizer: Tokenizer, card: Mapping[str, object]) -> None:
+    disable_progress_bar()  # it would be drawn through the demo's own
     model.save_pretrained(folder)
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD)
     wrapped.save_pretrained(folder)

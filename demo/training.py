@@ -1,8 +1,8 @@
-"""Train a small language model on text within a time budget.
+"""Train a small language model on text within a budget of steps and of time, whichever ends first.
 
 Hidden matrices move by Muon (orthogonalised momentum, arXiv:2502.16982 for the step size), embeddings and norms
-by AdamW. The learning rate warms up over steps and then falls to zero along the clock, so that a slow machine
-ends with a worse but finished model.
+by AdamW. The learning rate warms up and then falls to zero along the budget, so that a slow machine ends with
+a worse but finished model.
 """
 
 import time
@@ -23,6 +23,7 @@ _REPORT_EVERY_STEPS = 10
 class TrainPlan:
     """What training may cost and how it samples; part of the cache key of the model."""
 
+    steps: int = 1500
     seconds: float = 150.0
     batch_windows: int = 8
     window_tokens: int = 128
@@ -32,24 +33,33 @@ class TrainPlan:
 
 
 def train(model: nn.Module, streams: Mapping[str, Tensor], plan: TrainPlan, report: Report) -> int:
-    """Train `model` in place for `plan.seconds`; return the steps taken. Every batch holds all domains.
+    """Train `model` in place; return the steps taken, at least one. Every batch holds all domains.
 
-    `streams` are token ids per domain, int64[N] with N > plan.window_tokens. Uses bfloat16 autocast where one
-    step of it is faster than float32 on this machine; the weights stay float32.
+    `streams` are token ids per domain, int64[N] with N > plan.window_tokens. Runs with the number of threads
+    and the precision (float32 or bfloat16 autocast) that are fastest here; the weights stay float32.
     """
-    started_s = time.monotonic()
-    optimizers = _optimizers(model, plan)
+    started_s, threads = time.monotonic(), torch.get_num_threads()
     batches = _batches(list(streams.values()), plan)
-    low_precision = _is_bfloat16_faster(model, next(batches))
-    done, steps = 0.0, 0
-    while (done := (time.monotonic() - started_s) / plan.seconds) < 1.0 or not steps:
+    pace = _fastest_pace(model, next(batches))
+    torch.set_num_threads(pace.threads)
+    try:
+        return _train(model, batches, plan, pace, started_s, report)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(
+    model: nn.Module, batches: Iterator[Tensor], plan: TrainPlan, pace: "_Pace", started_s: float, report: Report
+) -> int:
+    optimizers, done, steps = _optimizers(model, plan), 0.0, 0
+    while done < 1.0 or not steps:
         for optimizer in optimizers:
             _set_rate(optimizer, min(1.0, (steps + 1) / _WARMUP_STEPS) * max(1.0 - done, 0.0))
-        loss = _step(model, next(batches), optimizers, low_precision=low_precision)
+        loss = _step(model, next(batches), optimizers, low_precision=pace.low_precision)
         steps += 1
-        if steps % _REPORT_EVERY_STEPS == 0:
+        done = max(steps / plan.steps, (time.monotonic() - started_s) / plan.seconds)
+        if steps % _REPORT_EVERY_STEPS == 0 or done >= 1.0:
             report(min(done, 1.0), f"loss {loss:.2f}, {steps * plan.batch_windows * plan.window_tokens:,} tokens")
-    report(1.0, f"loss {loss:.2f}")
     return steps
 
 
@@ -111,13 +121,24 @@ def _backward(model: nn.Module, batch_BT: Tensor, *, low_precision: bool) -> flo
     return loss.item()
 
 
-def _is_bfloat16_faster(model: nn.Module, batch_BT: Tensor) -> bool:
-    """Only processors with bfloat16 instructions gain; others emulate and lose."""
-    seconds = {}
-    for low_precision in (False, True):
-        _backward(model, batch_BT, low_precision=low_precision)  # the first pass also allocates
-        started_s = time.perf_counter()
-        _backward(model, batch_BT, low_precision=low_precision)
-        seconds[low_precision] = time.perf_counter() - started_s
+@dataclass(frozen=True, slots=True, order=True)
+class _Pace:
+    seconds: float  # of one forward and backward pass
+    threads: int
+    low_precision: bool
+
+
+def _fastest_pace(model: nn.Module, batch_BT: Tensor) -> _Pace:
+    """Only processors with bfloat16 instructions gain from it, and only idle cores gain from a second thread."""
+    counts = {1, torch.get_num_threads()}
+    paces = [_measure(model, batch_BT, threads, low) for threads in counts for low in (False, True)]
     model.zero_grad(set_to_none=True)
-    return seconds[True] < seconds[False]
+    return min(paces)
+
+
+def _measure(model: nn.Module, batch_BT: Tensor, threads: int, low_precision: bool) -> _Pace:
+    torch.set_num_threads(threads)
+    _backward(model, batch_BT, low_precision=low_precision)  # the first pass also allocates
+    started_s = time.perf_counter()
+    _backward(model, batch_BT, low_precision=low_precision)
+    return _Pace(time.perf_counter() - started_s, threads, low_precision)

@@ -82,10 +82,12 @@ class LearnerConfig:
 
     @property
     def versions_dir(self) -> Path:
+        """Published weights, one folder per version; servers read them here."""
         return self.data_dir / "versions" / self.speculator
 
     @property
     def checkpoints_dir(self) -> Path:
+        """What a restarted learner goes on from; nobody else reads it."""
         return self.data_dir / "checkpoints" / self.speculator
 
     @property
@@ -154,6 +156,7 @@ _MLFLOW_ENV: Mapping[str, str] = {
     "DO_NOT_TRACK": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     # A round must not hang for minutes on a tracking server that is down; the registration is retried next round.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",

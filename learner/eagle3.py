@@ -36,7 +36,7 @@ class Attention(nn.Module):
 
 
 class GatedMlp(nn.Module):
-    """SwiGLU."""
+    """The feed-forward half of the decoder layer (SwiGLU)."""
 
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
@@ -45,6 +45,7 @@ class GatedMlp(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x_NH: Tensor) -> Tensor:
+        """down(silu(gate(x)) * up(x)), [N, H] again."""
         out: Tensor = self.down_proj(functional.silu(self.gate_proj(x_NH)) * self.up_proj(x_NH))
         return out
 

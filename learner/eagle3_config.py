@@ -47,6 +47,7 @@ class Eagle3Config:
 
     @property
     def feature_width(self) -> int:
+        """Numbers in one feature row: the target's captured layers side by side."""
         return self.feature_layers * self.hidden_size
 
     @classmethod

@@ -27,6 +27,8 @@ _BATCH_COUNTS = 1_000_000
 
 
 class Verdict(StrEnum):
+    """What the gate says; wait means that it asks for more held-out requests."""
+
     PROMOTE = "promote"
     REFUSE = "refuse"
     WAIT = "wait"

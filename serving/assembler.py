@@ -73,10 +73,11 @@ class WindowAssembler:
     def add(self, step: Step, now: float) -> list[DraftTrace]:
         """Add one step; return the traces it closed. Broken windows are dropped and counted."""
         closed: list[DraftTrace] = []
-        if isinstance(step, PrefillStep):
-            window = self._prefill(step, now, closed)
-        else:
-            window = self._verify(step, now, closed)
+        match step:
+            case PrefillStep():
+                window: Window | None = self._prefill(step, now, closed)
+            case VerifyStep():
+                window = self._verify(step, now, closed)
         if window is not None:
             window.touched_at = now
             if step.commit.finish:
@@ -141,7 +142,7 @@ class WindowAssembler:
         return window
 
     def _split(self, window: Window, draft_version: int, now: float, closed: list[DraftTrace]) -> Window:
-        """Close `window` and go on with its newest tokens as context; the draft's own states are not all known there."""
+        """Close `window` and go on with its newest tokens as context; the draft states there are not all known."""
         keep = min(self._context_tokens, len(window.tokens))
         cut = len(window.tokens) - keep
         features = window.stacked_features()[cut:]

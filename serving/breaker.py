@@ -21,6 +21,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
+        """Whether capture is off for good."""
         return bool(self.reason)
 
     def open(self, reason: str) -> None:

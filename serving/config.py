@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..buffer.config import BufferConfig
 from ..buffer.environment import read_float, read_int
+from ..buffer.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +30,14 @@ class ServingConfig:
 
     def __post_init__(self) -> None:
         if self.context_tokens >= self.window_tokens:
-            self._refuse("PACELINE_CONTEXT_TOKENS", self.context_tokens, f"< PACELINE_WINDOW_TOKENS ({self.window_tokens})")
+            self._refuse(
+                "PACELINE_CONTEXT_TOKENS", self.context_tokens, f"< PACELINE_WINDOW_TOKENS ({self.window_tokens})"
+            )
         if not 0.0 <= self.sample_rate <= 1.0:
             self._refuse("PACELINE_SAMPLE_RATE", self.sample_rate, "0.0..1.0")
 
     @staticmethod
     def _refuse(key: str, got: object, expected: str) -> None:
-        from ..buffer.errors import ConfigError
-
         raise ConfigError(f"{key}: got {got}, expected {expected}")
 
 

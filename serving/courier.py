@@ -71,7 +71,7 @@ class Courier:
         while not self._stop.is_set():
             try:
                 self.turn(POLL_S)
-            except Exception as fault:  # noqa: BLE001 - the courier must outlive any fault; serving goes on without capture
+            except Exception as fault:
                 log.exception("paceline: courier fault")
                 self._breaker.open(f"courier: {type(fault).__name__}: {fault}")
                 self._stop.wait(RETRY_S)

@@ -23,7 +23,7 @@ from .cpu_host.flags import names_given, value_of
 
 #: SGLang versions whose CPU path and hook targets are proven.
 PROVEN_VERSIONS: Final = ("0.5.21",)
-_FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOG = logging.getLogger(__name__)
 
 
@@ -63,8 +63,8 @@ def run_server(plan: LaunchPlan) -> int:
     """Run the server until it ends; returns its exit code, or 128 + N when signal N ended it.
 
     Blocks; only for the main thread, whose handlers for SIGTERM, SIGINT and SIGHUP it borrows (a signal that is
-    ignored stays ignored). The first such signal goes on to the server, which may finish its requests; a second one
-    kills the server's whole process group at once. On return no process of that group is left. A SIGKILL of this
+    ignored stays ignored). The first of them is passed on as SIGTERM, on which SGLang finishes its requests; a second
+    one kills the server's whole process group at once. On return no process of that group is left. A SIGKILL of this
     process is the one end that the server survives. Raises OSError when the interpreter cannot be started.
     """
     relay = _SignalRelay()
@@ -79,31 +79,31 @@ def run_server(plan: LaunchPlan) -> int:
 
 
 class _SignalRelay:
-    """Passes the first signal on to a process, and answers the second one by killing the process's group."""
+    """Answers the first signal by asking a process to end, and the second by killing the process's group."""
 
     def __init__(self) -> None:
         self._group: int | None = None
-        self._first: int | None = None
+        self._received = 0
 
     def aim_at(self, group: int) -> None:
-        """Name the receiver; a signal that came before it existed is passed on now."""
+        """Name the receiver; signals that came before it existed ask it to end now."""
         self._group = group
-        if self._first is not None:
-            os.kill(group, self._first)
+        if self._received:
+            os.kill(group, signal.SIGTERM)
 
-    def __call__(self, number: int, _frame: FrameType | None) -> None:
-        is_first, self._first = self._first is None, self._first or number
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self._received += 1
         if self._group is None:
             return
-        if is_first:
-            os.kill(self._group, number)
+        if self._received == 1:
+            os.kill(self._group, signal.SIGTERM)
         else:
             os.killpg(self._group, signal.SIGKILL)
 
 
 @contextmanager
 def _borrowed_signals(handler: _SignalRelay) -> Iterator[None]:
-    numbers = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

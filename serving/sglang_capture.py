@@ -24,6 +24,7 @@ HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
 #: Keys a client may set in ``sampling_params.custom_params``.
 OPT_OUT_KEY, TENANT_KEY = "paceline_opt_out", "paceline_tenant"
 
+
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
     """What is captured of whom."""
@@ -68,7 +69,9 @@ class SglangCapture:
         drafted = _rows(verify_input.draft_token.view(-1, width), rows)
         ints = [drafted, _rows(batch.seq_lens, rows).view(-1, 1), _rows(accept_lens, rows).view(-1, 1)]
         tensors = {"ints": torch.cat([part.to(torch.int32) for part in ints], dim=1)}
-        tensors |= self._teacher(logits_output.next_token_logits.view(-1, width, logits_output.next_token_logits.shape[-1]), rows)
+        tensors |= self._teacher(
+            logits_output.next_token_logits.view(-1, width, logits_output.next_token_logits.shape[-1]), rows
+        )
         if self._settings.features and logits_output.hidden_states is not None:
             # Accepted nodes only; -1 pads to the tree's depth and is cut on the host, where the length is known.
             nodes = _rows(accept_index, rows).clamp(min=0).reshape(-1).long()
@@ -84,7 +87,7 @@ class SglangCapture:
         logprobs = values - torch.logsumexp(logits, dim=-1, keepdim=True)
         return {"teacher_ids": ids.to(torch.int32), "teacher_logprobs": logprobs.to(torch.float16)}
 
-    def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, next_token_ids: Any, *_: Any, **__: Any) -> None:
+    def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
         self._prefill = None
         chosen = self._choose(batch, count_skips=True)

@@ -83,7 +83,7 @@ class SglangSwap:
         try:
             self._bind(scheduler)
             self.fault = ""
-        except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
+        except Exception as fault:
             self.fault = f"{type(fault).__name__}: {fault}"
             log.exception("paceline: draft swaps are off")
 
@@ -110,7 +110,9 @@ class SglangSwap:
             try:
                 answered, outcome = self._outcomes.get(timeout=PICKUP_S)
             except queue.Empty:
-                raise TimeoutError(f"version {number}: the scheduler reached no iteration within {PICKUP_S} s") from None
+                raise TimeoutError(
+                    f"version {number}: the scheduler reached no iteration within {PICKUP_S} s"
+                ) from None
             if answered == number:
                 return outcome
 
@@ -140,10 +142,12 @@ class SglangSwap:
         try:
             if command.act == "prepare":
                 staging = self._stagings.setdefault(command.number, _Staging())
-                threading.Thread(target=self._stage, args=(command, staging), name="paceline-stage", daemon=True).start()
+                threading.Thread(
+                    target=self._stage, args=(command, staging), name="paceline-stage", daemon=True
+                ).start()
             else:
                 self._outcomes.put((command.number, self._commit(command.number)))
-        except Exception as fault:  # noqa: BLE001 - a failed swap must not stop serving
+        except Exception as fault:
             log.exception("paceline: swap to version %d failed", command.number)
             self._outcomes.put((command.number, f"{type(fault).__name__}: {fault}"))
 

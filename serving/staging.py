@@ -96,7 +96,9 @@ def _check_names(names: set[str], layout: DraftLayout) -> None:
     known = set(layout.shapes) | {VOCABULARY_MAP} | UNUSED
     unknown, missing = sorted(names - known), sorted(set(layout.shapes) - names)
     if unknown or missing:
-        raise WeightsRefused(f"names differ from the served draft: got unknown {unknown[:3]}, expected also {missing[:3]}")
+        raise WeightsRefused(
+            f"names differ from the served draft: got unknown {unknown[:3]}, expected also {missing[:3]}"
+        )
 
 
 def _check_vocabulary_map(weights: Any, names: set[str], layout: DraftLayout) -> None:
@@ -104,12 +106,12 @@ def _check_vocabulary_map(weights: Any, names: set[str], layout: DraftLayout) ->
         return  # the served map stays, which is what is wanted
     offered = weights.get_tensor(VOCABULARY_MAP)
     if layout.vocabulary_map is None or not torch.equal(offered, layout.vocabulary_map):
-        raise WeightsRefused(f"{VOCABULARY_MAP}: differs from the served draft's vocabulary map; restart the server for it")
+        raise WeightsRefused(
+            f"{VOCABULARY_MAP}: differs from the served draft's vocabulary map; restart the server for it"
+        )
 
 
-def _load(
-    weights: Any, name: str, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
-) -> torch.Tensor:
+def _load(weights: Any, name: str, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     tensor: torch.Tensor = weights.get_tensor(name)
     if tuple(tensor.shape) != shape:
         raise WeightsRefused(f"{name}: got shape {tuple(tensor.shape)}, expected {shape}")
@@ -125,6 +127,6 @@ def _load(
 def _record_event(device: torch.device) -> Any:
     if device.type != "cuda":
         return None
-    event = torch.cuda.Event()
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
     return event

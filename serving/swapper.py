@@ -60,7 +60,7 @@ class Swapper:
                 self.turn()
             except BufferUnavailable:
                 continue  # the courier reports it; serving goes on with the draft it has
-            except Exception:  # noqa: BLE001 - the swapper must outlive any fault; serving goes on with the draft it has
+            except Exception:
                 log.exception("paceline: swapper fault")
 
     def turn(self) -> None:

@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 
 from .steps import Step
 
@@ -39,10 +40,8 @@ class Tap:
         Add the batches before dropping the lost requests: all their earlier steps are among them.
         """
         batches: list[list[Step]] = []
-        try:
+        with suppress(queue.Empty):
             batches.append(self._batches.get(timeout=wait_s))
-        except queue.Empty:
-            pass
         with self._lock:
             lost, self._lost = self._lost, set()
         try:

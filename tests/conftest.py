@@ -1,18 +1,22 @@
 """Fixtures of the whole suite: a private Redis and a builder of legal traces."""
 
+import importlib.util
 import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import paceline
 import pytest
 import redis
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
@@ -196,7 +200,7 @@ def naive_draft() -> Callable[..., Any]:
 
 
 def decode_naively(
-    draft: Any, tokens: np.ndarray, features: np.ndarray, root: int, steps: int, fed: list[int] | None = None
+    draft: Any, tokens: np.ndarray, features: np.ndarray, root: int, steps: int, *, fed: list[int] | None = None
 ) -> tuple[list[int], list[np.ndarray]]:
     """Draft `steps` tokens from the round rooted at tokens[root]; return their target ids and the logits.
 
@@ -206,19 +210,19 @@ def decode_naively(
     cache: list[tuple[np.ndarray, np.ndarray]] = []
     for row in range(root):
         hidden = weights["fc.weight"] @ features[row]
-        hidden = decode_row(draft, weights, cache, int(tokens[row + 1]), hidden, row)
+        hidden = decode_row(draft, weights, cache, int(tokens[row + 1]), hidden=hidden, position=row)
     drafted, logits = [], []
     for step in range(steps):
         if step:
             token = drafted[-1] if fed is None else int(fed[step - 1])
-            hidden = decode_row(draft, weights, cache, token, hidden, root - 1 + step)
+            hidden = decode_row(draft, weights, cache, token, hidden=hidden, position=root - 1 + step)
         logits.append(weights["lm_head.weight"] @ rms(draft, weights["norm.weight"], hidden))
         drafted.append(int(draft.draft_to_target_V[int(logits[-1].argmax())]))
     return drafted, logits
 
 
 def decode_row(
-    draft: Any, weights: dict[str, np.ndarray], cache: list, token: int, hidden: np.ndarray, position: int
+    draft: Any, weights: dict[str, np.ndarray], cache: list, token: int, *, hidden: np.ndarray, position: int
 ) -> np.ndarray:
     """One row through the decoder layer; its keys and values are added to `cache`."""
     config, layer = draft.config, {n.removeprefix("midlayer."): w for n, w in weights.items()}
@@ -321,3 +325,16 @@ def tiny_speculator(tmp_path: Path) -> Speculator:
     save_file(tensors | {"model.norm.weight": torch.ones(16)}, target / "model.safetensors")
     random_draft(target, tmp_path / "initial", seed=0)
     return Speculator(target, tmp_path / "initial")
+
+
+@pytest.fixture(scope="session")
+def cpu_kernels() -> Iterator[ModuleType]:
+    """The CPU host's stand-in for sgl_kernel, under a name that nothing can mistake for the real package."""
+    name = "_paceline_test_sgl_kernel"
+    folder = Path(paceline.__file__).parent / "serving/cpu_host/stubs/sgl_kernel"
+    spec = importlib.util.spec_from_file_location(name, folder / "__init__.py")
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    yield sys.modules[name]
+    for loaded in [module for module in sys.modules if module.split(".")[0] == name]:
+        del sys.modules[loaded]

@@ -12,7 +12,7 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict
 from paceline.buffer.memory import MemoryTraceBuffer
 from paceline.buffer.memory_board import MemoryVersionBoard
-from paceline.buffer.trace import DraftTrace, VerifyRounds
+from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
 from paceline.learner import delivery, loop
 from paceline.learner.config import LearnerConfig
@@ -33,12 +33,12 @@ BATCH = 24
 NO_MLFLOW = "http://127.0.0.1:9"
 
 
-class Died(Exception):
+class DiedError(Exception):
     """The process ended here."""
 
 
 def die(*_: object, **__: object) -> None:
-    raise Died
+    raise DiedError
 
 
 class Clock:
@@ -341,7 +341,7 @@ def test_killed_between_checkpoint_and_ack_nothing_is_learnt_or_counted_twice(
     ack = house.buffer.ack
     with monkeypatch.context() as patched:
         patched.setattr(house.buffer, "ack", lambda ids, outcome: die() if outcome == died_at else ack(ids, outcome))
-        with pytest.raises(Died):
+        with pytest.raises(DiedError):
             house.learner().learn_once()
     assert house.buffer.counts().pending >= 3
     # The successor acks at its start, without waiting for the claims to lapse.
@@ -374,7 +374,7 @@ def test_killed_while_publishing_the_traces_come_again_and_no_half_version_is_se
     traces = house.send()
     with monkeypatch.context() as patched:
         patched.setattr(place, name, die)
-        with pytest.raises(Died):
+        with pytest.raises(DiedError):
             house.learner().learn_once()
     assert set(house.board.read().rows) == shown
     assert house.buffer.counts().acked == {}
@@ -420,7 +420,7 @@ def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(
     house.send()
     with monkeypatch.context() as patched:
         patched.setattr(loop, "judge_candidate", die)
-        with pytest.raises(Died):
+        with pytest.raises(DiedError):
             learner.learn_once()
     house.let_claims_lapse()
     learner.learn_once()

@@ -15,7 +15,7 @@ from paceline.learner.publisher import Lineage, publish, publish_initial, versio
 LINEAGE = Lineage(0, "target", "1", "committed", ("1-0", "9-0"), {"holdout_accept_length": 2.5})
 
 
-class Died(Exception):
+class DiedError(Exception):
     """The process ended here."""
 
 
@@ -75,9 +75,9 @@ def test_a_publisher_that_dies_while_writing_leaves_nothing_visible(
 
     def die(folder: Path) -> None:
         (folder / "model.safetensors").write_text("half")
-        raise Died
+        raise DiedError
 
-    with pytest.raises(Died):
+    with pytest.raises(DiedError):
         publish(started, versions, die, LINEAGE, by="learner", why="")
     assert set(started.read().rows) == {0}
     assert not version_folder(versions, 1).exists()
@@ -92,11 +92,11 @@ def test_a_publisher_that_dies_before_the_board_leaves_a_whole_folder_that_is_ne
     versions = tmp_path / "versions"
 
     def die(*_: object) -> None:
-        raise Died
+        raise DiedError
 
     with monkeypatch.context() as patched:
         patched.setattr(started, "register", die)
-        with pytest.raises(Died):
+        with pytest.raises(DiedError):
             put(started, versions, "lost")
     assert set(started.read().rows) == {0}
     assert (versions / "v000001" / "model.safetensors").read_text() == "lost"
@@ -146,11 +146,11 @@ def test_an_initial_draft_half_published_is_finished_by_the_next_learner(
     weights("zero")(tmp_path)
 
     def die(*_: object) -> None:
-        raise Died
+        raise DiedError
 
     with monkeypatch.context() as patched:
         patched.setattr(board, step, die)
-        with pytest.raises(Died):
+        with pytest.raises(DiedError):
             publish_initial(board, tmp_path / "versions", tmp_path, LINEAGE, by="learner")
     publish_initial(board, tmp_path / "versions", tmp_path, LINEAGE, by="learner")
     assert (board.read().live, set(board.read().rows)) == (0, {0})

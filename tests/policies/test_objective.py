@@ -18,7 +18,7 @@ from paceline.policies.objective import (
 )
 
 B, Q, S, V, K = 2, 3, 4, 6, 3
-#: Every kind of position: all steps scored, a label the draft cannot say in the middle, a trace that ends early, a padded row.
+#: All steps scored, a label the draft cannot say in between or in front, a trace that ends early, a padded row.
 MASK = np.array(
     [
         [[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 0]],

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.serving.assembler import IDLE_CLOSE_S, WindowAssembler, trace_maker
 from paceline.serving.counts import CaptureCounts, DropReason
@@ -33,14 +32,22 @@ class ToyServer:
         index = len(self.tokens) - len(self.prompt)
         token = int(self.rng.integers(0, 90)) if first is None else first
         self.tokens.append(token)
-        return PrefillStep(request_id, version, FACTS, start, np.asarray(read, np.int32), rows, FeatureDtype.FLOAT32,
-                           Commit(index, (token,), ""))
+        return PrefillStep(
+            request_id,
+            version,
+            FACTS,
+            start,
+            np.asarray(read, np.int32),
+            rows,
+            FeatureDtype.FLOAT32,
+            Commit(index, (token,), ""),
+        )
 
     def verify(self, version=0, visible=None, finish="", request_id="r"):
         root = len(self.tokens) - 1
         drafted = self.rng.integers(0, 90, STEPS).tolist()
         accepted = int(self.rng.integers(0, STEPS + 1))
-        new = drafted[:accepted] + [int(self.rng.integers(90, 99))]  # the correction is never a draft
+        new = [*drafted[:accepted], int(self.rng.integers(90, 99))]  # the correction is never a draft
         index = len(self.tokens) - len(self.prompt)
         root_token = self.tokens[-1]
         self.tokens += new
@@ -50,9 +57,19 @@ class ToyServer:
             del self.tokens[root + 1 + len(new) :]
         self.served.append((root, drafted, accepted))
         ids = self.rng.integers(0, 90, (STEPS + 1, TOP_K)).astype(np.int32)
-        return VerifyStep(request_id, version, root, root_token, np.asarray(drafted, np.int32), accepted, ids,
-                          np.zeros((STEPS + 1, TOP_K), np.float16), rows, FeatureDtype.FLOAT32,
-                          Commit(index, tuple(new), finish))
+        return VerifyStep(
+            request_id,
+            version,
+            root,
+            root_token,
+            np.asarray(drafted, np.int32),
+            accepted,
+            ids,
+            np.zeros((STEPS + 1, TOP_K), np.float16),
+            rows,
+            FeatureDtype.FLOAT32,
+            Commit(index, tuple(new), finish),
+        )
 
 
 def assembler(window_tokens=1000, context_tokens=8):
@@ -147,7 +164,12 @@ def test_a_long_request_is_cut_into_windows_that_share_no_round():
 def test_a_retracted_request_that_is_prefilled_again_goes_on_in_a_new_window():
     server = ToyServer(6)
     made, counts = assembler()
-    steps = [server.prefill(), *(server.verify() for _ in range(3)), server.prefill(start=2), server.verify(finish="length")]
+    steps = [
+        server.prefill(),
+        *(server.verify() for _ in range(3)),
+        server.prefill(start=2),
+        server.verify(finish="length"),
+    ]
     before, after = feed(made, steps)
     assert_is_what_was_served(before, server)
     assert_is_what_was_served(after, server)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.memory import MemoryTraceBuffer
@@ -36,16 +35,38 @@ class Rig:
         self.board = MemoryVersionBoard(clock=lambda: self.now)
         self.tap, self.counts, self.breaker = Tap(tap_batches), CaptureCounts(), Breaker()
         made = WindowAssembler(trace_maker("rep", "t", "0"), self.counts, 100, 10)
-        self.courier = Courier(self.tap, made, self.counts, self.breaker, self.buffer, self.board, "replica:rep",
-                               backlog_bytes, clock=lambda: self.now)
+        self.courier = Courier(
+            self.tap,
+            made,
+            self.counts,
+            self.breaker,
+            self.buffer,
+            self.board,
+            "replica:rep",
+            backlog_bytes,
+            clock=lambda: self.now,
+        )
 
     def serve(self, name):
         """One request of one round, both steps offered to the tap."""
         rows = np.zeros((3, 4), np.float32)
-        first = PrefillStep(name, 0, FACTS, 0, np.arange(3, dtype=np.int32), rows, FeatureDtype.FLOAT32, Commit(0, (7,), ""))
+        first = PrefillStep(
+            name, 0, FACTS, 0, np.arange(3, dtype=np.int32), rows, FeatureDtype.FLOAT32, Commit(0, (7,), "")
+        )
         drafted, ids = np.asarray([8, 9], np.int32), np.zeros((3, 1), np.int32)
-        verify = VerifyStep(name, 0, 3, 7, drafted, 1, ids, np.zeros((3, 1), np.float16), rows[:2], FeatureDtype.FLOAT32,
-                            Commit(1, (8, 5), "length"))
+        verify = VerifyStep(
+            name,
+            0,
+            3,
+            7,
+            drafted,
+            1,
+            ids,
+            np.zeros((3, 1), np.float16),
+            rows[:2],
+            FeatureDtype.FLOAT32,
+            Commit(1, (8, 5), "length"),
+        )
         return [self.tap.offer([first]), self.tap.offer([verify])]
 
     def turn(self, seconds=0.0):

@@ -48,7 +48,7 @@ def test_device_cpu_adds_the_cpu_host_in_front_of_the_users_flags(device):
     plan = launch_plan([*device, "--model-path", "m"], {"PATH": "/bin"}, has_accelerator=must_not_be_asked)
     assert flags_of(plan) == [
         "--attention-backend", "cpu_sdpa", "--sampling-backend", "pytorch", "--dtype", "float32",
-        "--disable-overlap-schedule", "--skip-server-warmup", "--max-total-tokens", "16384",
+        "--disable-overlap-schedule", "--skip-server-warmup", "--sleep-on-idle", "--max-total-tokens", "16384",
         "--max-running-requests", "8", *device, "--model-path", "m",
     ]  # fmt: skip
     assert plan.env == {
@@ -143,12 +143,11 @@ def test_death_by_a_signal_is_returned_as_a_shell_would():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_to_the_launcher_reaches_the_server_which_ends_in_its_own_way(number):
+def test_a_signal_to_the_launcher_asks_the_server_to_end_in_its_own_way(number):
     server = """if True:
         import os, signal, sys
-        number = int(sys.argv[1])
-        signal.signal(number, lambda *_: sys.exit(7))
-        os.kill(os.getppid(), number)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        os.kill(os.getppid(), int(sys.argv[1]))
         while True: signal.pause()
     """
     before = signal.getsignal(number)

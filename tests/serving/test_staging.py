@@ -4,10 +4,9 @@ import hashlib
 
 import pytest
 import torch
-from safetensors.torch import save_file
-
 from paceline.buffer.errors import WeightsRefused
 from paceline.serving.staging import read_layout, sha256_of, stage
+from safetensors.torch import save_file
 
 CPU = torch.device("cpu")
 
@@ -59,13 +58,22 @@ def overflow(tensors):
 
 
 CHANGES = {
-    "another shape": (lambda t: t.update({"fc.weight": torch.zeros(4, 11)}), r"fc.weight: got shape \(4, 11\), expected \(4, 12\)"),
-    "an integer dtype": (lambda t: t.update({"norm.weight": torch.ones(4, dtype=torch.int32)}), "got dtype torch.int32"),
+    "another shape": (
+        lambda t: t.update({"fc.weight": torch.zeros(4, 11)}),
+        r"fc.weight: got shape \(4, 11\), expected \(4, 12\)",
+    ),
+    "an integer dtype": (
+        lambda t: t.update({"norm.weight": torch.ones(4, dtype=torch.int32)}),
+        "got dtype torch.int32",
+    ),
     "NaN": (nan, "norm.weight: holds values that are not finite"),
     "values that overflow the server's dtype": (overflow, "not finite in torch.float16"),
     "an unknown name": (lambda t: t.update({"foo.weight": torch.ones(1)}), r"unknown \['foo.weight'\]"),
     "a missing name": (lambda t: t.pop("norm.weight"), r"expected also \['norm.weight'\]"),
-    "the target's embedding": (lambda t: t.update({"model.embed_tokens.weight": torch.ones(2)}), "belongs to the target"),
+    "the target's embedding": (
+        lambda t: t.update({"model.embed_tokens.weight": torch.ones(2)}),
+        "belongs to the target",
+    ),
     "another vocabulary map": (lambda t: t.update({"d2t": torch.arange(6) + 1}), "d2t: differs"),
 }
 

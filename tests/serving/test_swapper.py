@@ -1,7 +1,6 @@
 """The swapper makes the board's live version the one that drafts, and a refusal is said on the board."""
 
 import pytest
-
 from paceline.buffer.errors import WeightsRefused
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
@@ -28,7 +27,11 @@ def board():
     made = MemoryVersionBoard(clock=lambda: 100.0)
     for _ in range(3):
         number = made.next_number()
-        made.register(DraftVersion(number, None, "t", "0", "eagle3", f"file:///w/v%20{number}", f"sha{number}", "o", ("", "")), "l", "new")
+        made.register(
+            DraftVersion(number, None, "t", "0", "eagle3", f"file:///w/v%20{number}", f"sha{number}", "o", ("", "")),
+            "l",
+            "new",
+        )
     made.move(0, VersionState.LIVE, "l", "start")
     return made
 

@@ -1,7 +1,6 @@
 """The tap is bounded and remembers whom it lost."""
 
 import numpy as np
-
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.serving.steps import NO_FEATURES, Commit, PrefillStep, RequestFacts
 from paceline.serving.tap import Tap
@@ -18,7 +17,11 @@ def names(batches):
 
 def test_batches_come_out_in_order_and_a_full_tap_marks_the_requests_it_lost():
     tap = Tap(max_batches=2)
-    assert [tap.offer([step("a")]), tap.offer([step("b"), step("c")]), tap.offer([step("d"), step("a")])] == [True, True, False]
+    assert [tap.offer([step("a")]), tap.offer([step("b"), step("c")]), tap.offer([step("d"), step("a")])] == [
+        True,
+        True,
+        False,
+    ]
     batches, lost = tap.take(wait_s=0.0)
     assert (names(batches), lost) == ([["a"], ["b", "c"]], {"d", "a"})
     assert tap.take(wait_s=0.0) == ([], set())

@@ -1,0 +1,87 @@
+"""The holdout keeps the latest requests and scores them once; the shelf keeps few drafts and only true ones."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from paceline.buffer.trace import DraftTrace
+from paceline.buffer.version import DraftVersion
+from paceline.learner import holdout
+from paceline.learner.disk import sha256_of
+from paceline.learner.holdout import Holdout
+from paceline.learner.shelf import DraftShelf
+from paceline.learner.weights import load_draft, load_target_embedding, random_draft
+from paceline.policies.acceptance import Tally, served_tally
+
+
+def version_at(folder: Path, number: int) -> DraftVersion:
+    digest = sha256_of(folder / "model.safetensors")
+    return DraftVersion(number, None, "target", "1", "eagle3", folder.as_uri(), digest, "", ("", ""))
+
+
+def test_the_request_heard_of_last_pushes_the_oldest_out(tiny_speculator: Any) -> None:
+    first, second, third = (tiny_speculator.serve(i) for i in range(3))
+    kept = Holdout(2)
+    for trace in (first, second, replace(first, trace_id="later window"), third):
+        kept.add(trace)
+    assert len(kept) == 2
+    assert kept.trace_ids == {"trace-0", "later window", "trace-2"}
+
+
+def test_a_request_scores_the_sum_of_its_windows(tiny_speculator: Any) -> None:
+    traces = [tiny_speculator.serve(0), tiny_speculator.serve(1), tiny_speculator.serve(2, request_id="request-0")]
+    kept = Holdout(9)
+    for trace in traces:
+        kept.add(trace)
+    draft = load_draft(tiny_speculator.draft, load_target_embedding(tiny_speculator.target))
+    # The draft that served them: its replay is what was served. A new window makes its request the latest.
+    served = [served_tally(trace) for trace in traces]
+    assert kept.score(draft, 3) == [served[1], served[0] + served[2]]
+    assert kept.score_live(0, draft, 3) == kept.score(draft, 3)
+
+
+def test_a_live_version_is_replayed_once_per_trace(tiny_speculator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    replayed: list[int] = []
+    replay = holdout.replay_traces
+
+    def counted(draft: Any, traces: Sequence[DraftTrace], steps: int) -> Any:
+        replayed.append(len(traces))
+        return replay(draft, traces, steps)
+
+    monkeypatch.setattr(holdout, "replay_traces", counted)
+    draft = load_draft(tiny_speculator.draft, load_target_embedding(tiny_speculator.target))
+    kept = Holdout(3)
+    for count, number in ((3, 0), (0, 0), (1, 0), (0, 7)):
+        for _ in range(count):
+            kept.add(tiny_speculator.serve(len(kept.trace_ids) + sum(replayed)))
+        kept.score_live(number, draft, 3)
+    # Three, nothing new, one new, then another version over all that are kept.
+    assert replayed == [3, 1, 3]
+
+
+def test_an_empty_holdout_scores_nothing(tiny_speculator: Any) -> None:
+    draft = load_draft(tiny_speculator.draft, load_target_embedding(tiny_speculator.target))
+    assert Holdout(3).score(draft, 3) == Holdout(3).score_live(0, draft, 3) == []
+    assert sum(Holdout(3).score(draft, 3), Tally()).accept_length == 1.0
+
+
+def test_the_shelf_keeps_the_drafts_used_last_and_refuses_foreign_bytes(tiny_speculator: Any, tmp_path: Path) -> None:
+    versions = []
+    for number in range(3):
+        folder = tmp_path / f"draft {number}"  # a blank, as file:// URIs encode
+        random_draft(tiny_speculator.target, folder, seed=number)
+        versions.append(version_at(folder, number))
+    shelf = DraftShelf(load_target_embedding(tiny_speculator.target), torch.device("cpu"), capacity=2)
+    zero, one = shelf.draft(versions[0]), shelf.draft(versions[1])
+    assert shelf.draft(versions[0]) is zero
+    shelf.draft(versions[2])
+    assert shelf.draft(versions[0]) is zero
+    again = shelf.draft(versions[1])
+    assert again is not one
+    assert torch.equal(again.fc.weight, one.fc.weight)
+    (tmp_path / "draft 2" / "model.safetensors").write_bytes(b"other")
+    assert shelf.draft(versions[2]) is None
+    assert shelf.draft(replace(versions[2], weights_uri="file:///nowhere", sha256="0" * 64)) is None

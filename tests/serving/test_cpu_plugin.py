@@ -1,0 +1,47 @@
+"""The CPU host's SGLang plugin: asleep by default, and exact in what it adds to SGLang's choice of backends."""
+
+import subprocess
+import sys
+
+import pytest
+from paceline.buffer.errors import ConfigError
+from paceline.serving.cpu_host import plugin
+
+
+def modules_after_registering(env):
+    code = "import sys; from paceline.serving.cpu_host.plugin import register; register(); print(*sys.modules)"
+    return subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
+@pytest.mark.parametrize("env", [{}, {"PACELINE_CPU_HOST": "0"}, {"PACELINE_CPU_HOST": ""}])
+def test_a_server_that_is_no_cpu_host_loads_nothing(env):
+    assert {"sglang", "torch", "sgl_kernel"}.isdisjoint(modules_after_registering(env))
+
+
+def test_a_malformed_switch_is_an_error_naming_key_and_value(monkeypatch):
+    monkeypatch.setenv("PACELINE_CPU_HOST", "on")
+    with pytest.raises(ConfigError, match="PACELINE_CPU_HOST is 'on', expected 0 or 1"):
+        plugin.register()
+
+
+def test_cpu_sdpa_needs_no_triton_and_others_answer_for_themselves():
+    assert plugin._support_triton(lambda backend: backend == "triton", "triton") is True
+    assert plugin._support_triton(lambda backend: backend == "triton", "torch_native") is False
+    assert plugin._support_triton(lambda _: pytest.fail("not to be asked"), "cpu_sdpa") is False
+
+
+@pytest.mark.parametrize(
+    ("stamps_children", "creator"), [(True, "_multi_step_backend"), (False, "_plain_backend")], ids=["draft", "extend"]
+)
+def test_cpu_sdpa_joins_the_backends_a_draft_may_have(stamps_children, creator):
+    factory, theirs = object(), {"triton": object()}
+    (args, options) = plugin._with_cpu_backend(factory, "decode_attention_backend", theirs, "no {x}", stamps_children)
+    _, name, offered, template, stamps = args
+    assert (args[0], name, template, stamps, options) == (
+        factory, "decode_attention_backend", "no {x}", stamps_children, {},
+    )  # fmt: skip
+    assert offered["triton"] is theirs["triton"]
+    assert (offered["cpu_sdpa"].func, offered["cpu_sdpa"].args) == (getattr(plugin, creator), (factory,))
+    assert "cpu_sdpa" not in theirs
