@@ -96,6 +96,7 @@ class Courier:
     def reading(self) -> dict[str, object]:
         """What this replica says about its capture, as JSON values."""
         return {
+            "at": self._clock(),
             "capture": "off" if self._breaker.is_open else "on",
             "capture_reason": self._breaker.reason,
             "open": len(self._assembler),

@@ -41,6 +41,7 @@ class Swapper:
         self._board, self._switch, self._replica = board, switch, replica
         self._swaps: deque[SwapOutcome] = deque(maxlen=REPORTED_SWAPS)
         self._refused: dict[int, str] = {}
+        self._last_fault = ""
         self._stop = threading.Event()
 
     def start(self) -> threading.Thread:
@@ -74,7 +75,9 @@ class Swapper:
         except WeightsRefused as refusal:
             self._refuse(state, version.number, str(refusal))
         except TimeoutError as fault:
-            log.warning("paceline: %s", fault)
+            if str(fault) != self._last_fault:  # tried again at every poll: say it once
+                log.warning("paceline: version %d waits: %s", version.number, fault)
+            self._last_fault = str(fault)
 
     def reading(self) -> Mapping[str, object]:
         """What this replica says about its draft, as JSON values."""

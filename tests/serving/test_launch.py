@@ -58,6 +58,7 @@ def test_device_cpu_adds_the_cpu_host_in_front_of_the_users_flags(device):
         "SGLANG_USE_CPU_ENGINE": "1",
         "TORCHDYNAMO_DISABLE": "1",
         "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
+        "OMP_WAIT_POLICY": "PASSIVE",
     }
 
 

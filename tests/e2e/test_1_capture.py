@@ -1,0 +1,189 @@
+"""Traces of the real server hold exactly what it served, whatever ends, cuts or interrupts a request."""
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from paceline.learner.replay import replay_traces
+from paceline.learner.weights import load_draft, load_target_embedding
+from paceline.policies.acceptance import identity
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def target_model(rig):
+    return AutoModelForCausalLM.from_pretrained(rig.target, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenize(rig):
+    tokenizer = AutoTokenizer.from_pretrained(rig.target)
+    return lambda text: tokenizer(text, add_special_tokens=False).input_ids
+
+
+@pytest.fixture(scope="module")
+def served(rig):
+    """Forty mixed requests: fresh, repeated (cached prefix), very short, ended by stop tokens and stop strings."""
+    prompts = [rig.texts[i][200 * i : 200 * i + 150 + 20 * i] for i in range(8)]
+    fresh = [{"rid": f"fresh-{i}", "text": text, "max_tokens": 48} for i, text in enumerate(prompts)]
+    replies = rig.generate_all(fresh)
+    waves = [
+        [{**job, "rid": f"again-{i}"} for i, job in enumerate(fresh)],
+        [
+            {"rid": f"short-{i}", "text": text + " = x", "max_tokens": n}
+            for i, (text, n) in enumerate(zip(prompts, (1, 2, 3, 5, 17, 33, 47, 48), strict=True))
+        ],
+        [
+            {**job, "rid": f"token-{i}", "ignore_eos": False, "stop_token_ids": [replies[i]["output_ids"][12 + i]]}
+            for i, job in enumerate(fresh)
+        ],
+        [{**job, "rid": f"string-{i}", "stop": [replies[i]["text"][20:23]]} for i, job in enumerate(fresh)],
+    ]
+    answers = {reply["meta_info"]["id"]: reply for reply in replies}
+    texts = {job["rid"]: job["text"] for job in fresh}
+    for wave in waves:
+        answers |= {reply["meta_info"]["id"]: reply for reply in rig.generate_all(wave)}
+        texts |= {job["rid"]: job["text"] for job in wave}
+    rig.drained()
+    return answers, texts
+
+
+def one_trace_each(rig, answers):
+    found = {entry.trace.request_id: entry.trace for entry in rig.buffer.replay(10_000)}
+    return {rid: found[rid] for rid, reply in answers.items() if reply["meta_info"]["completion_tokens"] > 1}
+
+
+def test_tokens_and_accepted_counts_equal_the_answers(rig, served, tokenize):
+    answers, texts = served
+    traces = one_trace_each(rig, answers)
+    assert len(answers) == 40
+    assert len(traces) >= 38  # answers of one token have no verify round
+    for rid, trace in traces.items():
+        meta = answers[rid]["meta_info"]
+        assert trace.tokens[trace.context_len :].tolist() == answers[rid]["output_ids"], rid
+        assert trace.tokens[: trace.context_len].tolist() == tokenize(texts[rid])[trace.offset :], rid
+        assert int(trace.rounds.accepted.sum()) == meta["spec_num_correct_drafts"], rid
+        assert len(trace.rounds) == meta["spec_verify_ct"], rid
+        assert trace.finish == meta["finish_reason"]["type"], rid
+
+
+def test_a_cached_prefix_is_left_out_and_said(rig, served):
+    answers, _ = served
+    traces = one_trace_each(rig, answers)
+    cached = {rid: trace for rid, trace in traces.items() if rid.startswith("again")}
+    assert all(trace.offset == answers[rid]["meta_info"]["cached_tokens"] > 0 for rid, trace in cached.items())
+    assert not any(trace.replay_exact for trace in cached.values())
+    assert sum(trace.replay_exact for trace in traces.values()) >= 8
+
+
+def test_features_and_teacher_equal_transformers_also_behind_the_rejection(rig, served, target_model, tokenize):
+    answers, texts = served
+    behind = 0
+    for rid, trace in one_trace_each(rig, answers).items():
+        whole = tokenize(texts[rid])[: trace.offset] + trace.tokens.tolist()
+        with torch.no_grad():
+            out = target_model(torch.tensor([whole]), output_hidden_states=True)
+        wanted = torch.cat([out.hidden_states[layer + 1] for layer in (0, 1, 2)], dim=-1)[0, trace.offset :]
+        assert len(trace.features) == len(trace.tokens) - 1
+        assert np.abs(trace.features - wanted[: len(trace.features)].numpy()).max() < 2e-3
+        if rid.startswith("fresh"):
+            behind += assert_teacher_is_right(trace, target_model)
+    assert behind > 100
+
+
+def assert_teacher_is_right(trace, model):
+    """Every verified node's top-K, on the path that was really proposed; returns nodes behind a rejection."""
+    behind = 0
+    for r in range(0, len(trace.rounds), 3):
+        start = int(trace.rounds.starts[r])
+        path = trace.tokens[: start + 1].tolist() + trace.rounds.drafted[r].tolist()
+        with torch.no_grad():
+            logprobs = torch.log_softmax(model(torch.tensor([path])).logits[0, start:], dim=-1)
+        ids = torch.from_numpy(trace.rounds.teacher_ids[r].astype(np.int64))
+        got = trace.rounds.teacher_logprobs[r].astype(np.float32)
+        assert np.abs(logprobs.gather(1, ids).numpy() - got).max() < 2e-2  # float16 on the wire
+        assert np.all(np.diff(got, axis=1) <= 0)
+        behind += trace.rounds.drafted.shape[1] - int(trace.rounds.accepted[r])
+    return behind
+
+
+def test_replaying_the_draft_that_served_gives_the_served_counts(rig, served):
+    answers, _ = served
+    traces = list(one_trace_each(rig, answers).values())
+    draft = load_draft(rig.draft, load_target_embedding(rig.target))
+    pairs = [identity(trace, runs) for trace, runs in zip(traces, replay_traces(draft, traces, rig.steps), strict=True)]
+    compared = sum(compared for _, compared in pairs)
+    assert compared > 300
+    assert sum(equal for equal, _ in pairs) == compared
+
+
+def test_an_aborted_request_leaves_a_trace_of_what_was_seen_and_balanced_books(rig):
+    body = {"rid": "aborted", "text": rig.texts[3][:200], "stream": True}
+    body["sampling_params"] = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": 400}
+    with httpx.stream(
+        "POST", f"http://127.0.0.1:{rig.port}/generate", json=body, timeout=60.0, trust_env=False
+    ) as lines:
+        chunks = (line for line in lines.iter_lines() if line.startswith("data: {"))
+        for _ in range(5):
+            next(chunks)
+    rig.until(lambda: rig.traces_of("aborted"), "the aborted request's trace")
+    (trace,) = rig.traces_of("aborted")
+    assert trace.finish == "abort"
+    assert 1 < trace.committed_len < 400
+    reading = rig.drained()
+    assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
+
+
+def test_retracted_requests_lose_no_token(rig):
+    jobs = [{"rid": f"long-{i}", "text": rig.texts[i][:120], "max_tokens": 300} for i in range(8)]
+    replies = rig.generate_all(jobs)
+    assert sum(reply["meta_info"]["num_retractions"] for reply in replies) > 0
+    rig.drained()
+    for reply in replies:
+        traces = rig.traces_of(reply["meta_info"]["id"])
+        committed = [token for trace in traces for token in trace.tokens[trace.context_len :].tolist()]
+        assert committed == reply["output_ids"]
+        assert sum(int(t.rounds.accepted.sum()) for t in traces) == reply["meta_info"]["spec_num_correct_drafts"]
+
+
+def test_prefill_in_chunks_is_one_window(rig, tokenize):
+    text = rig.texts[5][:900]
+    assert len(tokenize(text)) > 2 * rig.chunk_tokens
+    reply = rig.generate("chunked", text, max_tokens=12)
+    rig.drained()
+    (trace,) = rig.traces_of("chunked")
+    assert trace.offset + trace.context_len == len(tokenize(text))
+    assert trace.tokens[trace.context_len :].tolist() == reply["output_ids"]
+
+
+def test_a_client_may_opt_out_and_name_its_tenant(rig):
+    rig.generate("private", rig.texts[6][:200], custom_params={"paceline_opt_out": True})
+    rig.generate("named", rig.texts[6][:210], custom_params={"paceline_tenant": "acme"})
+    reading = rig.drained()
+    assert rig.traces_of("private") == []
+    assert [trace.tenant for trace in rig.traces_of("named")] == ["acme"]
+    assert reading["skipped"]["opted_out"] == 1
+
+
+def test_redis_may_go_and_come_back_while_requests_are_served(rig):
+    before = rig.generate("redis-before", rig.texts[7][:200])
+    rig.drained()
+    rig.redis.stop()
+    try:
+        during = rig.generate_all([{"rid": f"redis-gone-{i}", "text": rig.texts[7][:200]} for i in range(4)])
+    finally:
+        rig.redis.start()
+    assert [reply["output_ids"] for reply in during] == [before["output_ids"]] * 4
+    rig.until(lambda: rig.reading().get("buffer_error") == "", "the replica to find Redis again")
+    reading = rig.drained()
+    assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
+    assert all(rig.traces_of(f"redis-gone-{i}") for i in range(4))  # the backlog outlived the gap
+
+
+def test_every_captured_trace_is_in_the_buffer(rig):
+    reading, counts = rig.drained(), rig.buffer.counts()
+    assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
+    assert reading["delivered"] == counts.delivered == counts.pending
+    assert set(reading["dropped"]) <= {"no_rounds"}

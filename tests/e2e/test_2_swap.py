@@ -1,0 +1,140 @@
+"""Swaps in the real server: good weights draft at once and change no output, bad ones are refused and said."""
+
+import hashlib
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from paceline.buffer.version import DraftVersion, VersionState
+from safetensors.torch import load_file, save_file
+
+pytestmark = pytest.mark.e2e
+
+PROMPTS = 4
+
+
+@pytest.fixture(scope="module")
+def plain(rig):
+    """What the server answers before anything was swapped."""
+    jobs = [{"rid": f"plain-{i}", "text": rig.texts[i][:160], "max_tokens": 64} for i in range(PROMPTS)]
+    return [reply["output_ids"] for reply in rig.generate_all(jobs)]
+
+
+def publish(rig, name, change=lambda tensors: None, damage=lambda file: None):
+    """Register a copy of the served draft with `change` made before its digest is taken and `damage` behind it."""
+    folder = rig.folder / name
+    shutil.copytree(rig.draft, folder, dirs_exist_ok=True)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    damage(file)
+    number = rig.board.next_number()
+    version = DraftVersion(number, None, "e2e-target", "0", "eagle3", folder.as_uri(), digest, "test", ("", ""))
+    rig.board.register(version, "test", name)
+    return number
+
+
+@pytest.fixture(scope="module")
+def initial(rig):
+    """Version 0: the draft the server was started with."""
+    number = publish(rig, "initial")
+    rig.board.move(number, VersionState.LIVE, "test", "served from the start")
+    return number
+
+
+def drafting(rig):
+    return rig.reading().get("draft_version")
+
+
+def shuffled(tensors):
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].roll(1, 0).contiguous()
+
+
+def test_a_swap_under_load_touches_no_request_and_every_trace_names_its_draft(rig, initial, plain):
+    assert initial == 0
+    jobs = [{"rid": f"during-{i}", "text": rig.texts[i % PROMPTS][:160], "max_tokens": 64} for i in range(16)]
+    number = publish(rig, "other-head", shuffled)
+    moved = threading.Timer(0.5, lambda: rig.board.move(number, VersionState.LIVE, "test", "other head"))
+    moved.start()
+    replies = rig.generate_all(jobs, concurrency=PROMPTS)
+    moved.join()
+    rig.until(lambda: drafting(rig) == number, "the swap")
+    assert [reply["output_ids"] for reply in replies] == plain * 4
+    assert all(reply["meta_info"]["num_retractions"] == 0 for reply in replies)
+    assert all(reply["meta_info"]["finish_reason"]["type"] == "length" for reply in replies)
+    rig.generate("after-swap", rig.texts[0][:150])
+    reading = rig.drained()
+    assert {trace.draft_version for trace in rig.traces_of("after-swap")} == {number}
+    assert [swap["number"] for swap in reading["swaps"]] == [number]
+    for reply in replies:
+        traces = rig.traces_of(reply["meta_info"]["id"])
+        committed = [token for trace in traces for token in trace.tokens[trace.context_len :].tolist()]
+        assert committed == reply["output_ids"]
+
+
+def test_a_roll_back_returns_to_the_draft_before(rig, initial):
+    rig.board.roll_back("operator:test", "worse")
+    rig.until(lambda: drafting(rig) == initial, "the roll back")
+    assert rig.board.read().live == initial
+
+
+def nan(tensors):
+    tensors["norm.weight"][3] = float("nan")
+
+
+def narrower(tensors):
+    tensors["fc.weight"] = tensors["fc.weight"][:, :-1].contiguous()
+
+
+def renamed(tensors):
+    tensors["midlayer.fc.weight"] = tensors.pop("fc.weight")
+
+
+def embedding(tensors):
+    tensors["embed_tokens.weight"] = torch.zeros(4, 4)
+
+
+def other_vocabulary(tensors):
+    tensors["d2t"] = tensors["d2t"] + 1
+
+
+def truncated(file: Path):
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def pickled(file: Path):
+    torch.save({"fc.weight": torch.ones(2)}, file)
+
+
+def absent(file: Path):
+    file.unlink()
+
+
+BAD = {
+    "nan": (nan, None, "norm.weight: holds values that are not finite"),
+    "narrower": (narrower, None, "fc.weight: got shape"),
+    "renamed": (renamed, None, "names differ from the served draft"),
+    "embedding": (embedding, None, "belongs to the target"),
+    "other-vocabulary": (other_vocabulary, None, "d2t: differs"),
+    "truncated": (None, truncated, "the file was changed"),
+    "pickled": (None, pickled, "the file was changed"),
+    "absent": (None, absent, "not a readable safetensors file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_weights_are_refused_with_the_reason_on_the_board_and_the_server_goes_on(rig, initial, plain, name):
+    change, damage, reason = BAD[name]
+    number = publish(rig, name, change or (lambda _: None), damage or (lambda _: None))
+    rig.board.move(number, VersionState.LIVE, "test", name)
+    rig.until(lambda: rig.board.read().rows[number].state is VersionState.ROLLED_BACK, "the refusal")
+    row = rig.board.read().rows[number]
+    assert reason in row.why
+    assert rig.board.read().live == initial
+    reply = rig.generate(f"alive-{name}", rig.texts[0][:160], max_tokens=64)
+    assert reply["output_ids"] == plain[0]
+    assert drafting(rig) == initial
