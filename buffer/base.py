@@ -107,6 +107,6 @@ class VersionBoard(Protocol):
     def lease(self, name: str, ttl_s: float) -> AbstractContextManager[bool]:
         """Hold `name` alone for the body: True inside when it was free, False (at once) when somebody holds it.
 
-        A holder that dies frees the name after `ttl_s`.
+        The body may take longer than `ttl_s`; a holder that dies frees the name after `ttl_s`.
         """
         ...

@@ -1,5 +1,6 @@
 """RedisVersionBoard: version events, heartbeats and leases in Redis. Single steps happen in board.lua."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -103,15 +104,38 @@ class RedisVersionBoard:
 
     @contextmanager
     def lease(self, name: str, ttl_s: float) -> Iterator[bool]:
-        """See VersionBoard. A lease that outlived its `ttl_s` ends quietly and leaves the next holder's alone."""
-        # To redis-py a timeout of 0 means for ever.
-        lock = Lock(self._client, LEASE.name(self._speculator, name), timeout=max(ttl_s, 0.001), blocking=False)
+        """See VersionBoard. A lease that is lost all the same ends quietly and leaves the next holder's alone."""
+        ttl_s = max(ttl_s, 0.001)  # to redis-py a timeout of 0 means for ever
+        key = LEASE.name(self._speculator, name)
+        # Not thread-local: the token must be known to the thread that renews.
+        lock = Lock(self._client, key, timeout=ttl_s, blocking=False, thread_local=False)
         with redis_door(self._client):
             held = bool(lock.acquire())
-        try:
-            yield held
-        finally:
-            if held:
-                # Expired, or Redis gone: the key frees itself after its ttl, and the body's own outcome matters more.
-                with suppress(RedisError):
-                    lock.release()
+        if not held:
+            yield False
+            return
+        with _renewed(lock, ttl_s):
+            yield True
+
+
+@contextmanager
+def _renewed(lock: Lock, ttl_s: float) -> Iterator[None]:
+    """Renew `lock` three times per `ttl_s` while the body runs, then release it."""
+    done = threading.Event()
+
+    def renew() -> None:
+        while not done.wait(ttl_s / 3):
+            # Redis away: it may be back before the lease ends. Lease lost: there is nothing left to renew.
+            with suppress(RedisError):
+                lock.reacquire()
+
+    thread = threading.Thread(target=renew, name="paceline-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        # Expired, or Redis gone: the key frees itself after its ttl, and the body's own outcome matters more.
+        with suppress(RedisError):
+            lock.release()

@@ -13,11 +13,6 @@ from ..buffer.redis_client import connect
 from .config import LearnerConfig, from_env
 from .tasks import LEARN_ROUND, add_learn_round
 
-#: The broker gives a message that is not acked within the visibility timeout to another worker. With late acks it
-#: must exceed the longest round, or a long round starts a second time (to find the lease held, and end at once);
-#: a longer one only delays what beat replaces anyway.
-_ROUNDS_UNTIL_REDELIVERY = 2
-
 
 def make_app(config: LearnerConfig) -> Celery:
     """The Celery app of one speculator: its queue, its one task and its beat. Connects to nothing."""
@@ -32,7 +27,9 @@ def make_app(config: LearnerConfig) -> Celery:
         task_acks_late=True,
         task_reject_on_worker_lost=True,
         worker_prefetch_multiplier=1,
-        broker_transport_options={"visibility_timeout": int(config.round_lease_s * _ROUNDS_UNTIL_REDELIVERY)},
+        # A message that is not acked within this goes to another worker; with late acks it must exceed the longest
+        # round, or a long round starts a second time (to find the lease held, and end at once).
+        broker_transport_options={"visibility_timeout": int(config.longest_round_s)},
         # What a round did stands on the board and in MLflow.
         result_backend=None,
         task_ignore_result=True,

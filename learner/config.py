@@ -42,7 +42,8 @@ class LearnerConfig:
     seed: int = 0
     device: str = "auto"  # as torch names it; auto: cuda where there is one
     round_interval_s: float = 30.0
-    round_lease_s: float = 900.0  # longest round; a killed learner blocks the next one for as long
+    round_lease_s: float = 60.0  # a killed learner frees its speculator after this; renewed while a round runs
+    longest_round_s: float = 3600.0  # a round is not started a second time, nor called dead, before this
 
     def __post_init__(self) -> None:
         for name in ("speculator", "name"):
@@ -54,7 +55,7 @@ class LearnerConfig:
         self._check("draft_steps", self.draft_steps is None or self.draft_steps >= 1, "at least 1")
         for name in ("holdout_share", "gate_confidence"):
             self._check(name, 0 < getattr(self, name) < 1, "between 0 and 1")
-        for name in ("round_interval_s", "round_lease_s"):
+        for name in ("round_interval_s", "round_lease_s", "longest_round_s"):
             self._check(name, getattr(self, name) > 0, "more than 0 seconds")
         self._check("objective", self.objective in OBJECTIVES, f"one of {OBJECTIVES}")
         self._check_pairs()
@@ -139,6 +140,7 @@ _KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "PACELINE_DEVICE": ("device", str),
     "PACELINE_ROUND_INTERVAL_S": ("round_interval_s", float),
     "PACELINE_ROUND_LEASE_S": ("round_lease_s", float),
+    "PACELINE_LONGEST_ROUND_S": ("longest_round_s", float),
 }
 
 

@@ -77,7 +77,7 @@ class Learner:
         self._ack(claimed, _REFUSALS)
         if not claimed[Outcome.LEARNED] and not claimed[Outcome.HELD_OUT]:
             return RoundReport(RoundKind.IDLE, "nothing claimed could be learnt from", _counts(claimed))
-        self._beat({"kind": "learning"}, self._config.round_lease_s)
+        self._beat({"kind": "learning"}, self._config.longest_round_s)
         report = self._learn(standing, state, claimed)
         if mlflow_answers and report.version is not None:
             self._registry.follow(self._board.read())

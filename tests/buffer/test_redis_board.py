@@ -1,10 +1,12 @@
 """What only the Redis board can get wrong: its members' index, and writers that lose races."""
 
+import time
+
 import pytest
 from paceline.buffer.codec import encode_event
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, DecodeError
-from paceline.buffer.keys import EVENTS, HEARTBEAT, MEMBERS
+from paceline.buffer.keys import EVENTS, HEARTBEAT, LEASE, MEMBERS
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 
@@ -68,3 +70,16 @@ def test_an_event_of_a_later_schema_is_refused_with_its_bytes(redis_client, boar
     with pytest.raises(DecodeError, match="got schema 2, expected 1") as caught:
         board.read()
     assert caught.value.raw == raw
+
+
+def test_a_lease_is_renewed_while_its_body_runs(redis_client, board):
+    key = LEASE.name("default", "round")
+    with board.lease("round", 0.3) as is_held:
+        assert is_held
+        left_ms = [redis_client.pttl(key)]
+        deadline = time.monotonic() + 5.0
+        while left_ms[-1] <= min(left_ms) + 20:  # falls until it is renewed
+            assert time.monotonic() < deadline
+            left_ms.append(redis_client.pttl(key))
+        assert min(left_ms) > 0
+    assert redis_client.pttl(key) == -2  # gone

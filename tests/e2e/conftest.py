@@ -28,6 +28,8 @@ STEPS = 3
 CONFIG = BufferConfig(speculator="e2e")
 #: Small enough that eight long requests do not fit, so that SGLang must retract.
 KV_TOKENS = 1536
+#: Tests cut their prompts out of the first characters of held-out files.
+MIN_TEXT_CHARS = 3000
 #: Smaller than some prompts, so that they are prefilled in chunks.
 CHUNK_TOKENS = 64
 
@@ -136,7 +138,7 @@ def rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
         made = Rig(
             folder, target, draft, redis, url, port, RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
         )
-        made.texts = list(load_corpus(("py",)).domains["py"].held_out)
+        made.texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > MIN_TEXT_CHARS]
         made.until(lambda: made.reading().get("capture") == "on", "the replica's first heartbeat")
         yield made
         client.close()

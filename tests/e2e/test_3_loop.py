@@ -88,6 +88,7 @@ def test_every_delivered_trace_is_learned_held_out_or_pending(rig, learned):
     assert set(counts.acked) <= {"learned", "held_out"}
 
 
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")  # MLflow's own query
 def test_a_live_version_is_a_registered_model_with_its_lineage(rig, learned):
     folder, *_ = learned
     client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
