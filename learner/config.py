@@ -13,7 +13,25 @@ from ..buffer.errors import ConfigError
 #: Names that become folders, queues and registered models: no separators, no spaces.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-OBJECTIVES = ("committed", "soft")
+#: Names in policies.objective.Objective, which needs torch to be read.
+OBJECTIVES = (
+    "committed",
+    "soft",
+    "target_only",
+    "rejection",
+    "matched",
+    "expected_length",
+    "log_expected_length",
+    "reinforce",
+    "forward_kl_accepted",
+    "forward_kl_wrong",
+    "reverse_kl",
+    "jensen_shannon",
+    "tvd_plus_plus",
+    "lk_mix",
+    "selective",
+    "group_tree",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,27 @@
 """The loss of one batch: every (row, step) with a verdict, scored in one product with the vocabulary.
 
-Axes as in batch.py; N scored (row, step) pairs, H hidden size, V draft vocabulary.
+Axes as in batch.py; N scored (row, step) pairs, R served rounds, H hidden size, V draft vocabulary.
 """
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from ..buffer.errors import ConfigError
 from ..policies.objective import (
+    WITH_REFERENCE,
+    Objective,
     Weighting,
-    committed_losses,
+    log_probs_at,
     mean_acceptance,
     onto_grid,
-    position_weights,
-    soft_losses,
     speakable_teacher,
-    weighted_loss,
 )
+from ..policies.objective_acceptance import kl_divergences
+from ..policies.objective_reinforce import reinforce_losses
+from ..policies.objective_table import Positions, grid_loss
 from .batch import Batch
 from .eagle3 import Eagle3Draft
 
@@ -31,46 +35,128 @@ class BatchScores:
     unspeakable_labels: int  # (row, step) left out because the draft cannot say their label
 
 
-def score_batch(draft: Eagle3Draft, batch: Batch, steps: int, weighting: Weighting) -> BatchScores:
-    """Unroll `draft` over the committed text and score it: against the teacher where the batch holds one."""
+def score_batch(
+    draft: Eagle3Draft,
+    batch: Batch,
+    steps: int,
+    weighting: Weighting,
+    objective: Objective | None = None,
+    *,
+    kl_weight: float = 0.0,
+    reference: Eagle3Draft | None = None,
+) -> BatchScores:
+    """Unroll `draft` over the committed text and score it; without an objective SOFT where the batch holds a teacher,
+    else COMMITTED.
+
+    `kl_weight` adds that much KL(teacher || draft) at every scored position. `reference` is a frozen draft of the same
+    vocabulary, for the objectives WITH_REFERENCE; REINFORCE takes the draft itself where there is none. ConfigError
+    when the batch or the call lacks what the objective needs.
+    """
+    wanted = objective or (Objective.COMMITTED if batch.teacher_ids_BTK is None else Objective.SOFT)
+    if wanted is Objective.REINFORCE:
+        return _score_verdicts(draft, batch, steps, kl_weight, reference)
+    if wanted in WITH_REFERENCE and reference is None:
+        raise ConfigError(f"objective {wanted}: got no reference draft, expected one to compare with; pass `reference`")
+    labels = _Labels.of(draft, batch, wanted)
     inside_BQS = batch.scored_mask(steps)
-    position_BQS = batch.predicted(steps).clamp(max=batch.tokens_BT.shape[1] - 1)
-    labels = _Labels.of(draft, batch)
-    mask_BQS = inside_BQS & labels.has_label_BT.gather(1, position_BQS.flatten(1)).view_as(inside_BQS)
-    chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ)
-    hidden_BQSH = torch.stack([draft.advance(chains) for _ in range(steps)], 2)
-    # One product for all steps, and masked rows never meet it: the vocabulary is the widest matrix here.
-    logits_NV = draft.lm_head(hidden_BQSH[mask_BQS]).float()
-    losses_N, log_accepts_N = labels.score(logits_NV, position_BQS, mask_BQS)
-    log_accepts_BQS = onto_grid(log_accepts_N, mask_BQS, float("-inf"))
-    weights_BQS = position_weights(log_accepts_BQS, weighting)
+    mask_BQS = inside_BQS & labels.gathered(labels.has_label_BT, batch, steps)
+    at = labels.at(batch, mask_BQS, _logits(draft, batch, mask_BQS))
+    if wanted in WITH_REFERENCE and reference is not None:
+        at = at.beside(_frozen_logits(reference, batch, mask_BQS))
     rounds = int(batch.row_mask_BQ.sum())
-    loss = weighted_loss(onto_grid(losses_N, mask_BQS, 0.0), weights_BQS, mask_BQS, rounds)
-    unspeakable = int(inside_BQS.sum()) - len(losses_N)
-    return BatchScores(loss, mean_acceptance(log_accepts_BQS, inside_BQS), unspeakable)
+    scored = grid_loss(wanted, at, mask_BQS, inside_BQS, rounds=rounds, weighting=weighting, kl_weight=kl_weight)
+    return BatchScores(scored.loss, scored.acceptance_S, int(inside_BQS.sum()) - len(at.committed_N))
+
+
+def _score_verdicts(
+    draft: Eagle3Draft, batch: Batch, steps: int, kl_weight: float, reference: Eagle3Draft | None
+) -> BatchScores:
+    """REINFORCE: the proposals of served rounds, as far as they were judged. All before them stood, so the draft
+    that is fed the committed text is in the state it proposed them from."""
+    proposed_BQS, asked_BQS, accepted_BQ = _judged(draft, batch, steps)
+    judged_BQS = (asked_BQS & (proposed_BQS >= 0)).cumprod(-1).bool()
+    stood_BQS = judged_BQS & (torch.arange(steps, device=draft.device) < accepted_BQ[..., None])
+    said_N1 = proposed_BQS[judged_BQS][:, None]
+    logits_NV = _logits(draft, batch, judged_BQS)
+    logq_BQS = onto_grid(log_probs_at(logits_NV, said_N1)[:, 0], judged_BQS, 0.0)
+    old_BQS = logq_BQS.detach()
+    if reference is not None:
+        frozen_NV = _frozen_logits(reference, batch, judged_BQS)
+        old_BQS = onto_grid(log_probs_at(frozen_NV, said_N1)[:, 0], judged_BQS, 0.0)
+    served_BQ = judged_BQS[..., 0]
+    rounds = max(int(served_BQ.sum()), 1)
+    logq_RS, old_RS = logq_BQS[served_BQ], old_BQS[served_BQ]
+    loss = reinforce_losses(logq_RS, old_RS, judged_BQS[served_BQ], stood_BQS[served_BQ]).sum() / rounds
+    if kl_weight:
+        at = _Labels.of(draft, batch, Objective.REINFORCE).at(batch, judged_BQS, logits_NV)
+        loss = loss + kl_weight * kl_divergences(*at.teacher).sum() / rounds
+    log_accepts_BQS = stood_BQS.to(logq_BQS).log()
+    unspeakable = int((asked_BQS & (proposed_BQS < 0)).sum())
+    return BatchScores(loss, mean_acceptance(log_accepts_BQS, judged_BQS), unspeakable)
+
+
+def _judged(draft: Eagle3Draft, batch: Batch, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Proposals as draft ids (-1: none, or the draft cannot say it), which of them were judged, and how many stood."""
+    if batch.proposed_BQP is None or batch.accepted_BQ is None:
+        raise ConfigError("objective reinforce: got a batch without verdicts, expected collate(..., verdicts=True)")
+    given_BQS = functional.pad(batch.proposed_BQP, (0, max(steps - batch.proposed_BQP.shape[-1], 0)), value=-1)
+    given_BQS = given_BQS[..., :steps]
+    ids_BQS = torch.where(given_BQS >= 0, draft.target_to_draft_W[given_BQS.clamp(min=0)], -1)
+    # The first rejected proposal was judged too, and none behind it; accepted is -1 where no round was served.
+    reached_BQS = torch.arange(steps, device=draft.device) <= batch.accepted_BQ[..., None]
+    return ids_BQS, reached_BQS & (given_BQS >= 0) & batch.scored_mask(steps), batch.accepted_BQ
+
+
+def _logits(draft: Eagle3Draft, batch: Batch, mask_BQS: Tensor) -> Tensor:
+    """Logits of the unmasked positions, float32[N, V], in row-major order."""
+    chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ)
+    hidden_BQSH = torch.stack([draft.advance(chains) for _ in range(mask_BQS.shape[-1])], 2)
+    # One product for all steps, and masked rows never meet it: the vocabulary is the widest matrix here.
+    logits_NV: Tensor = draft.lm_head(hidden_BQSH[mask_BQS]).float()
+    return logits_NV
+
+
+@torch.no_grad()
+def _frozen_logits(reference: Eagle3Draft, batch: Batch, mask_BQS: Tensor) -> Tensor:
+    return _logits(reference, batch, mask_BQS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Labels:
     """What every token of a batch should have been, in the draft's vocabulary."""
 
-    has_label_BT: Tensor
+    committed_BT: Tensor  # -1 where the draft cannot say it
     ids_BTK: Tensor
-    probs_BTK: Tensor | None  # None: all on the first id
+    probs_BTK: Tensor  # all on the committed token where the batch holds no teacher; zero where nothing can be said
+    has_label_BT: Tensor
 
     @classmethod
-    def of(cls, draft: Eagle3Draft, batch: Batch) -> "_Labels":
+    def of(cls, draft: Eagle3Draft, batch: Batch, objective: Objective) -> "_Labels":
+        committed_BT = draft.target_to_draft_W[batch.tokens_BT]
+        is_said_BT = committed_BT >= 0
         if batch.teacher_ids_BTK is None or batch.teacher_probs_BTK is None:
-            ids_BT = draft.target_to_draft_W[batch.tokens_BT]
-            return cls(ids_BT >= 0, ids_BT[..., None], None)
+            return cls(committed_BT, committed_BT.clamp(min=0)[..., None], is_said_BT.float()[..., None], is_said_BT)
         ids, probs, has = speakable_teacher(batch.teacher_ids_BTK, batch.teacher_probs_BTK, draft.target_to_draft_W)
-        return cls(has, ids, probs)
+        if objective is Objective.COMMITTED:
+            has = is_said_BT
+        elif objective is Objective.FORWARD_KL_ACCEPTED:
+            has = draft.target_to_draft_W[batch.teacher_ids_BTK[..., 0]] >= 0
+        return cls(committed_BT, ids, probs, has)
 
-    def score(self, logits_NV: Tensor, position_BQS: Tensor, mask_BQS: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses and log acceptances of the unmasked positions, float[N] each."""
-        trace_N, position_N = mask_BQS.nonzero()[:, 0], position_BQS[mask_BQS]
-        ids_NK = self.ids_BTK[trace_N, position_N]
-        if self.probs_BTK is None:
-            losses_N = committed_losses(logits_NV, ids_NK[:, 0])
-            return losses_N, -losses_N.detach()
-        return soft_losses(logits_NV, ids_NK, self.probs_BTK[trace_N, position_N])
+    def gathered(self, values_BT: Tensor, batch: Batch, steps: int) -> Tensor:
+        """Values of the tokens that every (row, step) predicts, [B, Q, S]; the last token's beyond the window."""
+        position_BQS = batch.predicted(steps).clamp(max=batch.tokens_BT.shape[1] - 1)
+        return values_BT.gather(1, position_BQS.flatten(1)).view_as(position_BQS)
+
+    def at(self, batch: Batch, mask_BQS: Tensor, logits_NV: Tensor) -> Positions:
+        """Draft and labels of the unmasked positions."""
+        trace_N, _, steps_N = mask_BQS.nonzero(as_tuple=True)
+        position_N = batch.predicted(mask_BQS.shape[-1])[mask_BQS]
+        return Positions(
+            logits_NV,
+            self.committed_BT[trace_N, position_N],
+            self.ids_BTK[trace_N, position_N],
+            self.probs_BTK[trace_N, position_N],
+            batch.rejection_B[trace_N],
+            steps_N,
+        )

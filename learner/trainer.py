@@ -3,6 +3,7 @@
 Axes as in batch.py; N rows with a verdict.
 """
 
+import copy
 import math
 import os
 import time
@@ -15,41 +16,18 @@ from torch import nn
 
 from ..buffer.errors import ConfigError
 from ..buffer.trace import DraftTrace
-from ..policies.objective import Objective, Weighting
-from .batch import collate, verdict_rows
+from ..policies.objective import WITH_REFERENCE, WITHOUT_TEACHER, Objective, Weighting
+from .batch import Batch, collate, verdict_rows
 from .eagle3 import Eagle3Draft
+from .plan import TrainingPlan
 from .scoring import score_batch
+
+__all__ = ["DraftTrainer", "FitReport", "TrainingPlan"]
 
 WARM_UP_STEPS = 10
 #: A warm draft is treated as cold again only below this share of `cold_below`, so that noise does not toggle it.
 COLD_AGAIN = 0.8
 _MEASURED_TOGETHER = 16
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingPlan:
-    """How one round trains. ConfigError when a number is out of its range."""
-
-    steps: int = 3  # draft length unrolled
-    passes: int = 4  # over the fresh traces of a round
-    batch_traces: int = 4
-    cold_learning_rate: float = 3e-3
-    warm_learning_rate: float = 1e-3
-    cold_below: float = 0.5  # first-position acceptance under which a draft is cold
-    replay_share: float = 0.5  # of every batch, drawn from the window
-    objective: str = Objective.COMMITTED
-    grad_clip: float = 1.0
-    seed: int = 0
-    bfloat16: bool = False  # run the forward pass under bfloat16 autocast
-
-    def __post_init__(self) -> None:
-        if min(self.steps, self.passes, self.batch_traces) < 1 or not 0.0 <= self.replay_share < 1.0:
-            raise ConfigError(
-                f"plan: got steps {self.steps}, passes {self.passes}, batch_traces {self.batch_traces}, "
-                f"replay_share {self.replay_share}; expected the first three at least 1 and 0 <= replay_share < 1"
-            )
-        if self.objective not in set(Objective):
-            raise ConfigError(f"objective: got {self.objective!r}, expected one of {[str(o) for o in Objective]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +57,16 @@ class _Counts:
 class DraftTrainer:
     """Trains one draft in place, round after round. Not for use from two threads."""
 
-    def __init__(self, draft: Eagle3Draft, plan: TrainingPlan) -> None:
+    def __init__(self, draft: Eagle3Draft, plan: TrainingPlan, reference: Eagle3Draft | None = None) -> None:
+        """`reference`, a draft of the same target, is what the objectives WITH_REFERENCE compare with: for AdaSPEC one
+        distilled with forward KL, for GTO the one it starts from, for REINFORCE the one that proposed. A frozen copy
+        is kept. Left out, it is `draft` as it is now; under REINFORCE as it is at the start of each fit.
+        """
         self.draft, self.plan = draft, plan
+        self._objective = Objective(plan.objective)
+        self._follows_draft = reference is None and self._objective is Objective.REINFORCE
+        compared = draft if reference is None else reference
+        self._reference = _frozen(compared) if self._objective in WITH_REFERENCE else None
         self._optimiser = torch.optim.AdamW(
             draft.parameters(), lr=plan.cold_learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
@@ -98,6 +84,8 @@ class DraftTrainer:
         usable, replayable = _usable(fresh), _usable(window)
         first_accept = self._first_position_accept(usable)
         self._choose_regime(first_accept)
+        if self._follows_draft:
+            self._reference = _frozen(self.draft)
         counts = _Counts([])
         for traces in self._batches(usable, replayable):
             self._step(traces, counts)
@@ -126,6 +114,8 @@ class DraftTrainer:
             "applied_steps": self._applied_steps,
             "is_cold": self._is_cold,
         }
+        if self._reference is not None and not self._follows_draft:
+            state["reference"] = self._reference.state_dict()
         partial = path.with_name(path.name + ".partial")
         with partial.open("wb") as file:
             torch.save(state, file)
@@ -144,12 +134,17 @@ class DraftTrainer:
         if shapes != own:
             raise ConfigError(f"{path}: got tensors {shapes}, expected {own}; it belongs to another draft")
         self.draft.load_state_dict(state["draft"])
+        if self._reference is not None:
+            # A state saved under an objective without one: the draft it goes on from is the one to compare with.
+            self._reference.load_state_dict(state.get("reference", state["draft"]))
         self._optimiser.load_state_dict(state["optimiser"])
         self._random.set_state(state["random"].cpu())
         self._applied_steps, self._is_cold = state["applied_steps"], state["is_cold"]
 
     @property
     def _weighting(self) -> Weighting:
+        if self.plan.weighting is not None:
+            return Weighting(self.plan.weighting)
         return Weighting.SURVIVAL if self._is_cold else Weighting.GEOMETRIC
 
     @property
@@ -185,9 +180,17 @@ class DraftTrainer:
                 yield [fresh[i] for i in order[begin : begin + new]] + [window[i] for i in drawn]
 
     def _step(self, traces: Sequence[DraftTrace], counts: _Counts) -> None:
-        batch = collate(traces, self.draft.device, soft=self.plan.objective == Objective.SOFT)
-        with torch.autocast(self.draft.device.type, torch.bfloat16, enabled=self.plan.bfloat16):
-            scores = score_batch(self.draft, batch, self.plan.steps, self._weighting)
+        batch, plan = self._collated(traces), self.plan
+        with torch.autocast(self.draft.device.type, torch.bfloat16, enabled=plan.bfloat16):
+            scores = score_batch(
+                self.draft,
+                batch,
+                plan.steps,
+                self._weighting,
+                self._objective,
+                kl_weight=plan.kl_weight,
+                reference=self._reference,
+            )
         counts.unspeakable_labels += scores.unspeakable_labels
         self._optimiser.zero_grad(set_to_none=True)
         scores.loss.backward()  # type: ignore[no-untyped-call]
@@ -199,11 +202,27 @@ class DraftTrainer:
         counts.losses.append(scores.loss.item())
         counts.acceptance = tuple(scores.acceptance_S.tolist())
 
+    def _collated(self, traces: Sequence[DraftTrace]) -> Batch:
+        """The traces with what the objective asks of them, and no more: a teacher costs a copy of its top-K."""
+        return collate(
+            traces,
+            self.draft.device,
+            soft=self._objective not in WITHOUT_TEACHER or self.plan.kl_weight > 0.0,
+            as_served=self._objective is not Objective.FORWARD_KL_ACCEPTED,
+            verdicts=self._objective is Objective.REINFORCE,
+        )
+
     def _apply(self) -> None:
         self._applied_steps += 1
         for group in self._optimiser.param_groups:
             group["lr"] = self._learning_rate * min(1.0, self._applied_steps / WARM_UP_STEPS)
         self._optimiser.step()
+
+
+def _frozen(draft: Eagle3Draft) -> Eagle3Draft:
+    """A copy of the draft's own weights that does not learn; embedding and vocabulary maps are shared."""
+    shared = {id(buffer): buffer for buffer in draft.buffers()}
+    return copy.deepcopy(draft, shared).requires_grad_(requires_grad=False)
 
 
 def _usable(traces: Sequence[DraftTrace]) -> list[DraftTrace]:

@@ -1,4 +1,4 @@
-"""The log of the expected reward: what a draft is trained on.
+"""What a draft is trained on: names, labels, position weights, and the two plain cross-entropies.
 
 Axes: B traces, Q rows (one per possible round root), S draft steps, N scored (row, step) pairs of a batch,
 V draft vocabulary, W target vocabulary, K teacher entries. Token ids are draft ids unless said otherwise.
@@ -6,12 +6,21 @@ V draft vocabulary, W target vocabulary, K teacher entries. Token ids are draft 
 A draft token is an action, its reward is acceptance. With A_i the probability that step i's proposal is
 accepted given that those before it were, a round of S drafts has the loss
 
-    sum_i w_i * l_i        w_i = 0.8^i, or the detached survival product prod_{m<i} A_m
+    sum_i w_i * (l_i + beta * KL(p_i || q_i))        w_i = 0.8^i, or the detached survival product prod_{m<i} A_m
 
-- committed: l_i = -log q_i(committed token), which is -log A_i under `greedy`, where the committed token is the
-  only rewarded action. No teacher is needed.
-- soft: l_i = -sum_v p_i(v) log q_i(v), with p the distribution the request was served with. By Jensen this
-  bounds -log sum_v p_i(v) q_i(v) from above, which is -log A_i of a draft sampled from q.
+with p the distribution the request was served with and q the draft's. Families of l, or of a whole chain:
+
+- here: committed, -log q(committed token), which is -log A under `greedy`, where the committed token is the only
+  rewarded action; soft, -sum_v p(v) log q(v), which by Jensen bounds -log sum_v p(v) q(v) from above.
+- objective_acceptance.py: -log A for every verdict rule. objective_return.py: -J and -log J of a chain.
+  objective_reinforce.py: J from flags alone.
+- what others train on: objective_divergence.py, objective_overlap.py, objective_selection.py, objective_group.py.
+- objective_table.py finds them by name.
+
+The teacher is the target's top-K, renormalised (`served_probs`, `speakable_teacher`): the tail has probability zero.
+Cross-entropy and every gradient of log sum_v p(v) q(v) do not feel the renormalisation; sum_v min(p, q) and the
+total variation are off by at most the tail's mass, since both are 1-Lipschitz in p; a reverse KL needs a floor.
+Each family says what that means for it.
 """
 
 from enum import StrEnum
@@ -24,10 +33,30 @@ GEOMETRIC_RATIO = 0.8
 
 
 class Objective(StrEnum):
-    """Which label a position is trained on."""
+    """What a draft is trained on; the baselines name their source in the file of their family."""
 
-    COMMITTED = "committed"
+    COMMITTED = "committed"  # -log A under greedy
     SOFT = "soft"
+    TARGET_ONLY = "target_only"  # -log A under target_only
+    REJECTION = "rejection"  # -log A under rejection; also the -log alpha of LK
+    MATCHED = "matched"  # -log A under the rule that each trace was judged by
+    EXPECTED_LENGTH = "expected_length"  # -J
+    LOG_EXPECTED_LENGTH = "log_expected_length"  # -log J
+    REINFORCE = "reinforce"  # J from accept and reject flags alone
+    FORWARD_KL_ACCEPTED = "forward_kl_accepted"  # Aurora's release
+    FORWARD_KL_WRONG = "forward_kl_wrong"  # OSD
+    REVERSE_KL = "reverse_kl"  # DistillSpec
+    JENSEN_SHANNON = "jensen_shannon"  # DistillSpec
+    TVD_PLUS_PLUS = "tvd_plus_plus"
+    LK_MIX = "lk_mix"
+    SELECTIVE = "selective"  # AdaSPEC
+    GROUP_TREE = "group_tree"  # GTO
+
+
+#: Objectives that never look at the teacher, unless a KL anchor does.
+WITHOUT_TEACHER = frozenset({Objective.COMMITTED, Objective.REINFORCE})
+#: Objectives that compare the draft with a frozen one.
+WITH_REFERENCE = frozenset({Objective.REINFORCE, Objective.SELECTIVE, Objective.GROUP_TREE})
 
 
 class Weighting(StrEnum):
@@ -47,10 +76,15 @@ def soft_losses(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor) -> tuple[Te
 
     Each row of `probs_NK` must sum to one; entries of probability zero may hold any valid id.
     """
-    logq_NK = logits_NV.gather(1, ids_NK) - logits_NV.logsumexp(1, keepdim=True)
+    logq_NK = log_probs_at(logits_NV, ids_NK)
     with torch.no_grad():
         log_accepts_N = (logq_NK + probs_NK.log()).logsumexp(1)
     return -(probs_NK * logq_NK).sum(1), log_accepts_N
+
+
+def log_probs_at(logits_NV: Tensor, ids_NK: Tensor) -> Tensor:
+    """log q of the named tokens, float[N, K]."""
+    return logits_NV.gather(1, ids_NK) - logits_NV.logsumexp(1, keepdim=True)
 
 
 def position_weights(log_accepts_BQS: Tensor, weighting: Weighting) -> Tensor:

@@ -2,21 +2,27 @@
 
 import functools
 import logging
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import ParamSpec
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
 
-#: Faults after which capture turns itself off; one may be a passing oddity, three are a bug.
+#: Faults within FAULT_WINDOW_S after which capture turns itself off: one may be a passing oddity, three in a row are
+#: a bug. Faults far apart are counted and forgiven.
 MAX_FAULTS = 3
+FAULT_WINDOW_S = 60.0
 
 
 class Breaker:
-    """Open means off. It opens by `open(reason)` or after MAX_FAULTS guarded faults, and never closes again."""
+    """Open means off. It opens by `open(reason)` or after MAX_FAULTS faults in a row, and never closes again."""
 
-    def __init__(self) -> None:
-        self.faults = 0
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.faults = 0  # in the life of the process
+        self._recent: deque[float] = deque(maxlen=MAX_FAULTS)
+        self._clock = clock
         self.reason = ""  # why it is open; empty while it is closed
 
     @property
@@ -47,5 +53,6 @@ class Breaker:
     def _count(self, where: str, fault: Exception) -> None:
         self.faults += 1
         log.warning("paceline: fault %d in %s", self.faults, where, exc_info=fault)
-        if self.faults >= MAX_FAULTS:
-            self.open(f"{self.faults} faults, last in {where}: {type(fault).__name__}: {fault}")
+        self._recent.append(self._clock())
+        if len(self._recent) == MAX_FAULTS and self._recent[-1] - self._recent[0] <= FAULT_WINDOW_S:
+            self.open(f"{MAX_FAULTS} faults in a row, last in {where}: {type(fault).__name__}: {fault}")

@@ -1,9 +1,8 @@
 """Settings of the SGLang process, read from the environment once, when the plugin starts."""
 
 import os
-import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..buffer.config import BufferConfig
 from ..buffer.environment import read_float, read_int
@@ -14,9 +13,9 @@ from ..buffer.errors import ConfigError
 class ServingConfig:
     """One replica. Without a Redis URL nothing is captured and nothing is swapped."""
 
-    redis_url: str | None
+    redis_url: str | None = field(repr=False)  # may hold a password
     buffer: BufferConfig
-    replica: str
+    replica: str = ""  # empty: host name and port of the server
     target: str = "target"  # must equal the learner's
     target_version: str = "0"
     draft_version: int = 0  # board number of the weights the server starts with
@@ -46,7 +45,7 @@ def from_env(env: Mapping[str, str] = os.environ) -> ServingConfig:
     return ServingConfig(
         redis_url=env.get("PACELINE_REDIS_URL") or None,
         buffer=BufferConfig.from_env(env),
-        replica=env.get("PACELINE_REPLICA") or socket.gethostname(),
+        replica=env.get("PACELINE_REPLICA", ""),
         target=env.get("PACELINE_TARGET", "target"),
         target_version=env.get("PACELINE_TARGET_VERSION", "0"),
         draft_version=read_int(env, "PACELINE_DRAFT_VERSION", 0, minimum=-1),

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from ..buffer.base import TraceBuffer, VersionBoard
-from ..buffer.errors import BufferUnavailable
+from ..buffer.errors import BufferUnavailable, PacelineError
 from ..buffer.trace import DraftTrace
 from .assembler import WindowAssembler
 from .breaker import Breaker
@@ -63,14 +63,16 @@ class Courier:
         return thread
 
     def stop(self) -> None:
-        """Ask `run` to deliver what is there and return."""
+        """Ask `run` to take one last turn and return; windows still open stay undelivered."""
         self._stop.set()
 
     def run(self) -> None:
         """Work until `stop`; a fault opens the breaker and never leaves the thread."""
-        while not self._stop.is_set():
+        is_last = False
+        while not is_last:
+            is_last = self._stop.is_set()
             try:
-                self.turn(POLL_S)
+                self.turn(0.0 if is_last else POLL_S)
             except Exception as fault:
                 log.exception("paceline: courier fault")
                 self._breaker.open(f"courier: {type(fault).__name__}: {fault}")
@@ -123,14 +125,24 @@ class Courier:
             self._away(fault, now)
 
     def _append(self, traces: list[DraftTrace]) -> None:
-        """Deliver `traces`, the head of the backlog; they leave it only when the buffer has taken them."""
-        self._buffer.append(traces)
-        size = 0
-        for trace in traces:
-            self._backlog.popleft()
-            size += _size_bytes(trace)
+        """Deliver `traces`, the head of the backlog; they leave it once the buffer took them or never will."""
+        try:
+            self._buffer.append(traces)
+        except PacelineError as fault:
+            if isinstance(fault, BufferUnavailable):
+                raise
+            log.warning("paceline: %d traces cannot be stored: %s", len(traces), fault)
+            for trace in traces:
+                self._forget(trace)
+                self._counts.drop(DropReason.INVALID)
+            return
+        self._counts.deliver(len(traces), sum(self._forget(trace) for trace in traces))
+
+    def _forget(self, trace: DraftTrace) -> int:
+        self._backlog.popleft()
+        size = _size_bytes(trace)
         self._backlog_bytes -= size
-        self._counts.deliver(len(traces), size)
+        return size
 
     def _beat(self, now: float) -> None:
         self._beat_at = now + BEAT_S

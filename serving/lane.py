@@ -54,34 +54,25 @@ class HostStep:
         self.on_consume(self, batch, commits)
 
 
-def _host(tensor: torch.Tensor) -> Any:
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-
-
 def cut_verify(step: HostStep, commits: list[Commit]) -> list[Step]:
     """Cut the tensors of a verify round, one step per captured request.
 
     `ints` is [requests, width + 2]: root and drafts, position of the root, accepted drafts plus the bonus token.
     """
     ints = step.tensors["ints"].numpy()
-    width = ints.shape[1] - 2
-    count = len(commits)
-    ids = step.tensors.get("teacher_ids")
-    teacher_ids = np.zeros((count, width, 0), np.int32) if ids is None else ids.numpy()
-    logprobs = step.tensors.get("teacher_logprobs")
-    teacher_logprobs = np.zeros((count, width, 0), np.float16) if logprobs is None else logprobs.numpy()
-    tensor = step.tensors.get("features")
-    features = NO_FEATURES if tensor is None else _host(tensor)
-    dtype = FeatureDtype.FLOAT32 if tensor is None else _FEATURE_DTYPES[tensor.dtype]
-    depth = len(features) // count if tensor is not None else 0
+    width, count = ints.shape[1] - 2, len(commits)
+    ids = _host_or(step.tensors.get("teacher_ids"), np.zeros((count, width, 0), np.int32))
+    logprobs = _host_or(step.tensors.get("teacher_logprobs"), np.zeros((count, width, 0), np.float16))
+    features, dtype = _features(step)
+    depth = len(features) // count if len(features) else 0
     steps: list[Step] = []
-    for i, commit in enumerate(commits):
-        accepted = int(ints[i, width + 1]) - 1  # SGLang counts the bonus token
-        rows = features[i * depth : i * depth + min(accepted + 1, depth)]
+    for i, (row, commit) in enumerate(zip(ints.tolist(), commits, strict=True)):
+        accepted = row[width + 1] - 1  # SGLang counts the bonus token
+        kept = features[i * depth : i * depth + min(accepted + 1, depth)]
         steps.append(
             VerifyStep(
-                step.chosen.request_ids[i], step.chosen.draft_version, int(ints[i, width]), int(ints[i, 0]),
-                ints[i, 1:width], accepted, teacher_ids[i], teacher_logprobs[i], rows, dtype, commit,
+                step.chosen.request_ids[i], step.chosen.draft_version, row[width], row[0],
+                ints[i, 1:width], accepted, ids[i], logprobs[i], kept, dtype, commit,
             )
         )  # fmt: skip
     return steps
@@ -92,14 +83,12 @@ def cut_prefill(
 ) -> list[Step]:
     """Cut the tensors of a prefill; `extents` holds (cached prefix, tokens read) of every request of the batch."""
     ids = step.tensors["ids"].numpy()
-    tensor = step.tensors.get("features")
-    features = NO_FEATURES if tensor is None else _host(tensor)
-    dtype = FeatureDtype.FLOAT32 if tensor is None else _FEATURE_DTYPES[tensor.dtype]
-    ends = np.cumsum([extend for _, extend in extents])
+    features, dtype = _features(step)
+    ends = np.cumsum([extend for _, extend in extents]).tolist()
     steps: list[Step] = []
     for i, row in enumerate(step.chosen.rows):
         start, extend = extents[row]
-        span = slice(int(ends[row]) - extend, int(ends[row]))
+        span = slice(ends[row] - extend, ends[row])
         steps.append(
             PrefillStep(
                 step.chosen.request_ids[i], step.chosen.draft_version, facts[i], start,
@@ -107,3 +96,15 @@ def cut_prefill(
             )
         )  # fmt: skip
     return steps
+
+
+def _features(step: HostStep) -> tuple[Any, FeatureDtype]:
+    tensor = step.tensors.get("features")
+    if tensor is None:
+        return NO_FEATURES, FeatureDtype.FLOAT32
+    host = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return host, _FEATURE_DTYPES[tensor.dtype]
+
+
+def _host_or(tensor: torch.Tensor | None, absent: Any) -> Any:
+    return absent if tensor is None else tensor.numpy()

@@ -6,7 +6,9 @@ Nothing in here may stop the server: a fault turns capture off, says so in the l
 """
 
 import logging
+import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..buffer.errors import CaptureUnavailable, PacelineError
@@ -55,7 +57,9 @@ def _install(scheduler: Any, settings: config.ServingConfig, breaker: Breaker) -
         install,
     )
 
-    replica = build_replica(settings, breaker, scheduler.server_args)
+    if not settings.replica:
+        settings = replace(settings, replica=f"{socket.gethostname()}-{scheduler.server_args.port}")
+    replica = build_replica(settings, breaker)
     hooks: dict[str, tuple[str, Callable[..., Any]]] = {
         PULL_REQUESTS: ("after", replica.swap.after_pull),
         INIT_DISPATCHER: ("after", replica.swap.after_init_dispatcher),
@@ -86,4 +90,9 @@ def _check_algorithm(server_args: Any) -> None:
         raise CaptureUnavailable(
             f"speculation: got --speculative-algorithm {algorithm} with --speculative-eagle-topk {top_k}, "
             "expected EAGLE3 with 1"
+        )
+    if server_args.dp_size != 1 or server_args.pp_size != 1:
+        raise CaptureUnavailable(
+            f"parallelism: got --dp-size {server_args.dp_size} and --pp-size {server_args.pp_size}, expected 1 and 1; "
+            "run several servers behind SGLang's router instead"
         )

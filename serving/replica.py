@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for
 from ..buffer.redis_stream import RedisTraceBuffer
-from .assembler import WindowAssembler, trace_maker
+from .assembler import WindowAssembler
 from .breaker import Breaker
 from .config import ServingConfig
 from .counts import CaptureCounts
@@ -16,6 +15,7 @@ from .sglang_capture import CaptureSettings, SglangCapture
 from .sglang_swap import SglangSwap
 from .swapper import Swapper
 from .tap import Tap
+from .window import trace_maker
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Replica:
         self.swapper.start()
 
 
-def build_replica(settings: ServingConfig, breaker: Breaker, server_args: Any) -> Replica:
-    """Build a replica of a server with these SGLang `server_args`. Connects to nothing."""
+def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
+    """Build the replica of one scheduler process. Connects to nothing."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin does nothing without it
     client = client_for(settings.redis_url)
     board = RedisVersionBoard(client, settings.buffer)
@@ -54,7 +54,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker, server_args: Any) -
         settings.backlog_bytes,
         _swap_reading(swapper, swap),
     )
-    capture = SglangCapture(_capture_settings(settings, server_args), tap, counts, breaker, lambda: swap.draft_version)
+    capture = SglangCapture(_capture_settings(settings), tap, counts, breaker, lambda: swap.draft_version)
     return Replica(capture, swap, courier, swapper)
 
 
@@ -62,11 +62,9 @@ def _swap_reading(swapper: Swapper, swap: SglangSwap) -> Callable[[], Mapping[st
     return lambda: {**swapper.reading(), "swap": "off" if swap.fault else "on", "swap_reason": swap.fault}
 
 
-def _capture_settings(settings: ServingConfig, server_args: Any) -> CaptureSettings:
+def _capture_settings(settings: ServingConfig) -> CaptureSettings:
     return CaptureSettings(
         top_k=settings.top_k,
         features=settings.capture_features,
         sample_rate=settings.sample_rate,
-        rejection_sampling=bool(server_args.speculative_use_rejection_sampling),
-        greedy_only=server_args.device == "cpu",
     )

@@ -5,6 +5,7 @@ Hook bodies run in the scheduler thread. They build a few fresh tensors and atta
 once the tokens are committed. There the batch is cut into plain steps and offered to the tap. Nothing waits.
 """
 
+import functools
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,8 +33,6 @@ class CaptureSettings:
     top_k: int
     features: bool
     sample_rate: float
-    rejection_sampling: bool  # the server's --speculative-use-rejection-sampling
-    greedy_only: bool  # the host verifies greedily whatever the temperature (SGLang on a CPU)
 
 
 class SglangCapture:
@@ -145,12 +144,7 @@ class SglangCapture:
         )
         sampling = Sampling(0.0 if greedy else params.temperature, params.top_k, params.top_p, edited)
         tenant = str((params.custom_params or {}).get(TENANT_KEY, ""))
-        return RequestFacts(tenant, sampling, self._verdict_rule(greedy=greedy))
-
-    def _verdict_rule(self, *, greedy: bool) -> VerdictRule:
-        if greedy or self._settings.greedy_only:
-            return VerdictRule.GREEDY
-        return VerdictRule.REJECTION if self._settings.rejection_sampling else VerdictRule.TARGET_ONLY
+        return RequestFacts(tenant, sampling, VerdictRule.GREEDY if greedy else sampled_rule())
 
     def _cut_and_offer(self, step: HostStep, batch: Any, commits: Sequence[Any]) -> None:
         """Scheduler thread, after commit and before streaming: enqueue and return."""
@@ -160,6 +154,28 @@ class SglangCapture:
             return
         seen = [_commit(req, commits[row]) for row, req in zip(step.chosen.rows, reqs, strict=True)]
         self._tap.offer(step.cut(step, seen))
+
+
+@functools.cache
+def sampled_rule() -> VerdictRule:
+    """The rule by which this SGLang verifies a request at a temperature above 0; inside its scheduler process only.
+
+    Some hosts commit the argmax whatever the temperature: SGLang's own predicate knows, plugins included.
+    """
+    from sglang.srt.runtime_context import get_spec
+    from sglang.srt.speculative import eagle_utils
+
+    # What SGLang resolved, which is not always what its arguments say: on ROCm it turns rejection sampling on.
+    is_rejection = bool(get_spec().speculative_use_rejection_sampling)
+    if eagle_utils._verify_uses_greedy(  # noqa: SLF001 - the very answer that eagle_sample acts on
+        is_all_greedy=False,
+        is_cpu=eagle_utils._is_cpu,  # noqa: SLF001 - same
+        is_hip=eagle_utils._is_hip,  # noqa: SLF001 - same
+        is_xpu=eagle_utils._is_xpu,  # noqa: SLF001 - same
+        use_rejection_sampling=is_rejection,
+    ):
+        return VerdictRule.GREEDY
+    return VerdictRule.REJECTION if is_rejection else VerdictRule.TARGET_ONLY
 
 
 def _attach(logits_output: Any, step: DeviceStep) -> None:

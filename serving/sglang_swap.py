@@ -2,9 +2,11 @@
 
 A command joins the requests the entry rank has just received; SGLang's own broadcast carries it to every rank in the
 same iteration. PREPARE stages the file on each rank in a background thread; COMMIT copies in place, so captured CUDA
-graphs stay valid. Verification uses the target alone, so a swap cannot change an output.
+graphs stay valid; ABANDON forgets what was staged. The scheduler never waits for a staging: one that is not done
+makes the commit answer "not yet". Verification uses the target alone, so a swap cannot change an output.
 """
 
+import itertools
 import logging
 import queue
 import threading
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 
 from ..buffer.errors import WeightsRefused
+from .commands import Act, Readiness, SwapCommand, SwapOutcome
 from .staging import WEIGHTS_FILE, DraftLayout, StagedDraft, read_layout, stage
 
 log = logging.getLogger(__name__)
@@ -25,35 +28,24 @@ log = logging.getLogger(__name__)
 PICKUP_S = 60.0
 #: The longest a file may take to stage.
 STAGE_S = 300.0
+#: Between two commits of one swap, while another rank still stages.
+NOT_YET_S = 0.05
 #: Drafts kept beside the live one, the live one included: what an instant rollback can reach.
 KEPT_DRAFTS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class SwapCommand:
-    """Travels among the scheduler's ranks with SGLang's own request broadcast."""
-
-    act: str  # "prepare" | "commit"
-    number: int
-    file: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class SwapOutcome:
-    """What a commit did. `running` requests were in flight and went on."""
-
-    number: int
-    commit_ms: float
-    stage_ms: float
-    running: int
-    at: float  # unix seconds
 
 
 @dataclass(slots=True)
 class _Staging:
     done: threading.Event = field(default_factory=threading.Event)
     draft: StagedDraft | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    attempt: int
+    readiness: Readiness
+    outcome: SwapOutcome | None = None
     refusal: str = ""
 
 
@@ -64,9 +56,10 @@ class SglangSwap:
         self.draft_version = draft_version  # of the weights that draft right now
         self.fault = "SGLang has not built its request dispatcher yet"
         self._inbox: queue.SimpleQueue[SwapCommand] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[tuple[int, SwapOutcome | str]] = queue.SimpleQueue()
-        self._stagings: dict[int, _Staging] = {}
-        self._kept: dict[int, StagedDraft] = {}
+        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        self._attempts = itertools.count(1)
+        self._stagings: dict[int, _Staging] = {}  # by attempt
+        self._kept: dict[int, StagedDraft] = {}  # by version number; the same on every rank
         self._scheduler: Any = None
         self._runner: Any = None
         self._layout: DraftLayout | None = None
@@ -90,40 +83,49 @@ class SglangSwap:
     def swap(self, number: int, file: Path, sha256: str) -> SwapOutcome:
         """Stage `file` and make it the live draft; blocks until done. Call from one thread, not the scheduler's.
 
-        Raises WeightsRefused when a check fails (the server goes on with the weights it has), TimeoutError when the
-        scheduler does not come to its next iteration.
+        Raises WeightsRefused when a check fails (the server goes on with the weights it has), TimeoutError when
+        swapping is off or the scheduler does not come to its next iteration.
         """
         if self.fault:
             raise TimeoutError(f"draft swaps are off: {self.fault}")
-        command = SwapCommand("prepare", number, str(file), sha256)
-        if number not in self._kept:
-            self._prepare(command)
-        self._inbox.put(SwapCommand("commit", number, command.file, sha256))
-        outcome = self._await(number)
-        if isinstance(outcome, str):
-            raise WeightsRefused(outcome)
-        return outcome
-
-    def _await(self, number: int) -> SwapOutcome | str:
-        """The outcome of `number`; a late one of an earlier swap that was given up on is passed over."""
-        while True:
-            try:
-                answered, outcome = self._outcomes.get(timeout=PICKUP_S)
-            except queue.Empty:
-                raise TimeoutError(
-                    f"version {number}: the scheduler reached no iteration within {PICKUP_S} s"
-                ) from None
-            if answered == number:
-                return outcome
+        attempt = next(self._attempts)
+        try:
+            if number not in self._kept:
+                self._prepare(SwapCommand(Act.PREPARE, attempt, number, str(file), sha256))
+            return self._commit_until_ready(SwapCommand(Act.COMMIT, attempt, number, str(file), sha256))
+        except (WeightsRefused, TimeoutError):
+            self._inbox.put(SwapCommand(Act.ABANDON, attempt, number, "", ""))  # other ranks may hold what they staged
+            raise
 
     def _prepare(self, command: SwapCommand) -> None:
-        staging = self._stagings[command.number] = _Staging()
+        staging = self._stagings[command.attempt] = _Staging()
         self._inbox.put(command)
         if not staging.done.wait(PICKUP_S + STAGE_S):
-            raise TimeoutError(f"version {command.number}: the scheduler did not stage the weights")
+            raise TimeoutError(f"version {command.number}: the weights were not staged in time")
         if staging.refusal:
-            del self._stagings[command.number]
             raise WeightsRefused(staging.refusal)
+
+    def _commit_until_ready(self, command: SwapCommand) -> SwapOutcome:
+        deadline, pause = time.monotonic() + STAGE_S, threading.Event()
+        while time.monotonic() < deadline:
+            self._inbox.put(command)
+            answer = self._await(command)
+            if answer.outcome is not None:
+                return answer.outcome
+            if answer.readiness is Readiness.REFUSED:
+                raise WeightsRefused(answer.refusal or "another rank refused the weights; see its log")
+            pause.wait(NOT_YET_S)
+        raise TimeoutError(f"version {command.number}: another rank has not staged the weights in {STAGE_S} s")
+
+    def _await(self, command: SwapCommand) -> _Answer:
+        while True:
+            try:
+                answer = self._answers.get(timeout=PICKUP_S)
+            except queue.Empty:
+                word = f"version {command.number}: the scheduler reached no iteration within {PICKUP_S} s"
+                raise TimeoutError(word) from None
+            if answer.attempt == command.attempt:
+                return answer
 
     def _bind(self, scheduler: Any) -> None:
         from sglang.utils import TypeBasedDispatcher
@@ -139,17 +141,16 @@ class SglangSwap:
 
     def _handle(self, command: SwapCommand) -> None:
         """Scheduler thread, at the top of an iteration; returns None, so nothing goes back to the tokenizer."""
-        try:
-            if command.act == "prepare":
-                staging = self._stagings.setdefault(command.number, _Staging())
+        match command.act:
+            case Act.PREPARE:
+                staging = self._stagings.setdefault(command.attempt, _Staging())
                 threading.Thread(
                     target=self._stage, args=(command, staging), name="paceline-stage", daemon=True
                 ).start()
-            else:
-                self._outcomes.put((command.number, self._commit(command.number)))
-        except Exception as fault:
-            log.exception("paceline: swap to version %d failed", command.number)
-            self._outcomes.put((command.number, f"{type(fault).__name__}: {fault}"))
+            case Act.COMMIT:
+                self._answers.put(self._commit(command))
+            case Act.ABANDON:
+                self._stagings.pop(command.attempt, None)
 
     def _stage(self, command: SwapCommand, staging: _Staging) -> None:
         assert self._layout is not None  # noqa: S101 - bound before any command can arrive
@@ -158,37 +159,53 @@ class SglangSwap:
             staging.draft = stage(Path(command.file), command.sha256, self._layout, device, self._runner.dtype)
         except Exception as fault:  # noqa: BLE001 - a staging thread reports; it never dies silently
             staging.refusal = str(fault) if isinstance(fault, WeightsRefused) else f"{type(fault).__name__}: {fault}"
+            log.warning("paceline: version %d not staged: %s", command.number, staging.refusal)
         finally:
             staging.done.set()
 
-    def _commit(self, number: int) -> SwapOutcome | str:
+    def _commit(self, command: SwapCommand) -> _Answer:
         began = time.perf_counter()
-        draft, refusal = self._staged(number)
-        if not self._all_ranks_agree(draft is not None):
-            return refusal or "another rank could not stage the weights"
-        assert draft is not None  # noqa: S101 - agreed on above
+        draft, readiness, refusal = self._staged(command)
+        readiness = self._least_ready(readiness)
+        if readiness is not Readiness.READY:
+            return _Answer(command.attempt, readiness, refusal=refusal)
+        assert draft is not None  # noqa: S101 - ready means staged
+        self._stagings.pop(command.attempt, None)
+        try:
+            self._copy(draft)
+        except Exception as fault:
+            log.exception("paceline: swap to version %d failed", command.number)
+            return _Answer(command.attempt, Readiness.REFUSED, refusal=f"{type(fault).__name__}: {fault}")
+        self.draft_version = command.number
+        self._keep(command.number, draft)
+        running = len(self._scheduler.running_batch.reqs) if self._scheduler.running_batch else 0
+        commit_ms = 1e3 * (time.perf_counter() - began)
+        outcome = SwapOutcome(command.number, commit_ms, 1e3 * draft.seconds, running, time.time())
+        return _Answer(command.attempt, readiness, outcome)
+
+    def _staged(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
+        if command.number in self._kept:
+            return self._kept[command.number], Readiness.READY, ""
+        staging = self._stagings.get(command.attempt)
+        if staging is None or not staging.done.is_set():
+            return None, Readiness.NOT_YET, ""
+        if staging.draft is None:
+            return None, Readiness.REFUSED, staging.refusal
+        return staging.draft, Readiness.READY, ""
+
+    def _least_ready(self, own: Readiness) -> Readiness:
+        """Every rank comes here for every commit command, whatever its own state: a collective has no absentees."""
+        if self._runner.tp_size == 1:
+            return own
+        least = torch.tensor([int(own)])
+        torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN, group=self._scheduler.tp_cpu_group)
+        return Readiness(int(least.item()))
+
+    def _copy(self, draft: StagedDraft) -> None:
         with self._forward_stream(draft):
             is_loaded, word = self._runner.weight_updater.update_weights_from_tensor(draft.tensors, load_format=None)
         if not is_loaded:
-            return f"SGLang refused the weights: {word}"
-        self.draft_version = number
-        self._keep(number, draft)
-        running = len(self._scheduler.running_batch.reqs) if self._scheduler.running_batch else 0
-        return SwapOutcome(number, 1e3 * (time.perf_counter() - began), 1e3 * draft.seconds, running, time.time())
-
-    def _staged(self, number: int) -> tuple[StagedDraft | None, str]:
-        if number in self._kept:
-            return self._kept[number], ""
-        staging = self._stagings.pop(number)
-        staging.done.wait()  # the entry rank has waited; another rank's staging may still run
-        return staging.draft, staging.refusal
-
-    def _all_ranks_agree(self, is_ready: bool) -> bool:
-        if self._runner.tp_size == 1:
-            return is_ready
-        flag = torch.tensor([int(is_ready)])
-        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN, group=self._scheduler.tp_cpu_group)
-        return bool(flag.item())
+            raise WeightsRefused(f"SGLang refused the weights: {word}")
 
     def _forward_stream(self, draft: StagedDraft) -> AbstractContextManager[Any]:
         """Behind the forward in flight and before the next one, on the stream that runs them."""

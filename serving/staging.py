@@ -68,13 +68,15 @@ def stage(file: Path, sha256: str, layout: DraftLayout, device: torch.device, dt
 
     Raises WeightsRefused for an absent, tampered, truncated or non-safetensors file, an unknown or missing name, a
     parameter shared with the target, another vocabulary map, a wrong shape or dtype, and values that are not finite.
-    `sha256` may be empty when the file is the server's own.
+    `sha256` is empty for the file the server was started with: a parameter shared with the target is passed over.
     """
     began = time.perf_counter()
     try:
         _check_digest(file, sha256)
         with safe_open(file, "pt") as weights:
             names = set(weights.keys())
+            if sha256:
+                _check_shared(names)
             _check_names(names, layout)
             _check_vocabulary_map(weights, names, layout)
             tensors = [(n, _load(weights, n, layout.shapes[n], device, dtype)) for n in sorted(layout.shapes)]
@@ -89,10 +91,14 @@ def _check_digest(file: Path, sha256: str) -> None:
         raise WeightsRefused(f"{file.name}: got sha256 {got[:12]}…, expected {sha256[:12]}… (the file was changed)")
 
 
-def _check_names(names: set[str], layout: DraftLayout) -> None:
+def _check_shared(names: set[str]) -> None:
     shared = sorted(name for name in names if SHARED_WITH_TARGET in name)
     if shared:
         raise WeightsRefused(f"{shared[0]}: belongs to the target and must not be shipped with a draft")
+
+
+def _check_names(names: set[str], layout: DraftLayout) -> None:
+    names = {name for name in names if SHARED_WITH_TARGET not in name}
     known = set(layout.shapes) | {VOCABULARY_MAP} | UNUSED
     unknown, missing = sorted(names - known), sorted(set(layout.shapes) - names)
     if unknown or missing:

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlparse
 
 from ..buffer.base import VersionBoard
 from ..buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
-from ..buffer.version import BoardState
-from .sglang_swap import SwapOutcome
+from ..buffer.version import BoardEvent, BoardState, fold
+from .commands import SwapOutcome
 from .staging import WEIGHTS_FILE
 
 log = logging.getLogger(__name__)
@@ -34,13 +34,16 @@ class DraftSwitch(Protocol):
 class Swapper:
     """Polls the board in a thread of its own and swaps when the live version differs from what drafts here.
 
-    A refusal rolls the version back on the board with the reason; a time-out is tried again at the next poll.
+    A refusal rolls the version back on the board with the reason, unless it is live no more; a time-out is tried
+    again at the next poll. Only new events are read, so that a long history costs nothing.
     """
 
     def __init__(self, board: VersionBoard, switch: DraftSwitch, replica: str) -> None:
         self._board, self._switch, self._replica = board, switch, replica
+        self._events: list[BoardEvent] = []
+        self._state = fold([])
         self._swaps: deque[SwapOutcome] = deque(maxlen=REPORTED_SWAPS)
-        self._refused: dict[int, str] = {}
+        self._refused: dict[str, str] = {}  # sha256 -> why
         self._last_fault = ""
         self._stop = threading.Event()
 
@@ -61,41 +64,60 @@ class Swapper:
                 self.turn()
             except BufferUnavailable:
                 continue  # the courier reports it; serving goes on with the draft it has
-            except Exception:
-                log.exception("paceline: swapper fault")
+            except Exception as fault:  # noqa: BLE001 - the swapper must outlive any fault; serving goes on as it is
+                self._say(f"swapper: {type(fault).__name__}: {fault}")
 
     def turn(self) -> None:
         """One look at the board, and at most one swap."""
-        state = self._board.read()
+        state = self._look()
         if state.live is None or state.live == self._switch.draft_version:
             return
         version = state.rows[state.live].version
+        if version.sha256 in self._refused:
+            self._roll_back(version.number, self._refused[version.sha256])
+            return
         try:
             self._swaps.append(self._switch.swap(version.number, weights_file(version.weights_uri), version.sha256))
         except WeightsRefused as refusal:
-            self._refuse(state, version.number, str(refusal))
+            self._refused[version.sha256] = str(refusal)
+            log.error("paceline: version %d refused: %s", version.number, refusal)  # noqa: TRY400 - it says it all
+            self._roll_back(version.number, str(refusal))
         except TimeoutError as fault:
-            if str(fault) != self._last_fault:  # tried again at every poll: say it once
-                log.warning("paceline: version %d waits: %s", version.number, fault)
-            self._last_fault = str(fault)
+            self._say(f"version {version.number} waits: {fault}")
 
     def reading(self) -> Mapping[str, object]:
-        """What this replica says about its draft, as JSON values."""
+        """What this replica says about its draft, as JSON values; any thread may ask."""
         swaps = [
             {"number": s.number, "commit_ms": s.commit_ms, "stage_ms": s.stage_ms, "running": s.running, "at": s.at}
-            for s in self._swaps
+            for s in tuple(self._swaps)
         ]
-        return {"draft_version": self._switch.draft_version, "swaps": swaps, "swaps_refused": dict(self._refused)}
+        return {"draft_version": self._switch.draft_version, "swaps": swaps, "swaps_refused": len(self._refused)}
 
-    def _refuse(self, state: BoardState, number: int, why: str) -> None:
-        log.error("paceline: version %d refused: %s", number, why)
-        self._refused[number] = why
-        if state.previous is None:
+    def _look(self) -> BoardState:
+        new = self._board.events(self._events[-1].event_id if self._events else "")
+        if new:
+            try:
+                self._state = fold([*self._events, *new])
+                self._events += new
+            except BoardConflict:
+                # The board begins anew (Redis lost its data): what was known before says nothing about it.
+                self._events = self._board.events()
+                self._state = fold(self._events)
+        return self._state
+
+    def _roll_back(self, number: int, why: str) -> None:
+        if self._state.previous is None:
+            self._say(f"version {number} stays refused, and the board has no version before it: {why}")
             return
         try:
-            self._board.roll_back(f"replica:{self._replica}", f"refused by {self._replica}: {why}")
+            self._board.roll_back(f"replica:{self._replica}", f"refused by {self._replica}: {why}", number)
         except BoardConflict as conflict:
-            log.warning("paceline: somebody else moved version %d first: %s", number, conflict)
+            self._say(f"somebody else moved version {number} first: {conflict}")
+
+    def _say(self, word: str) -> None:
+        if word != self._last_fault:  # most faults are met again at every poll
+            log.warning("paceline: %s", word)
+        self._last_fault = word
 
 
 def weights_file(weights_uri: str) -> Path:

@@ -3,7 +3,6 @@
 import queue
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
 
 from .steps import Step
 
@@ -20,6 +19,7 @@ class Tap:
         self._max_batches = max_batches
         self._lost: set[str] = set()
         self._lock = threading.Lock()
+        self._pause = threading.Event()  # never set
 
     def offer(self, steps: list[Step]) -> bool:
         """Enqueue one forward batch; False, and its requests marked as lost, when the tap is full. Never blocks."""
@@ -35,13 +35,13 @@ class Tap:
             self._lost.update(request_ids)
 
     def take(self, wait_s: float, max_batches: int = 256) -> tuple[list[list[Step]], set[str]]:
-        """Wait up to `wait_s` for a batch; return what is there, oldest first, and the requests lost so far.
+        """Wait `wait_s`; return what is there then, oldest first, and the requests lost so far.
 
         Add the batches before dropping the lost requests: all their earlier steps are among them.
         """
         batches: list[list[Step]] = []
-        with suppress(queue.Empty):
-            batches.append(self._batches.get(timeout=wait_s))
+        # Not a blocking get: waking for every single batch would fight the scheduler for the GIL at every step.
+        self._pause.wait(wait_s)
         with self._lock:
             lost, self._lost = self._lost, set()
         try:

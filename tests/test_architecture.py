@@ -32,7 +32,7 @@ THIRD_PARTIES = {
     "buffer/*.py": "numpy msgspec zstandard",
     "buffer/redis_*.py": "redis",
     "policies/*.py": "numpy scipy",
-    "policies/objective.py": "torch",
+    "policies/objective*.py": "torch",
     "serving/*.py": "numpy safetensors",
     "serving/plugin.py": "sglang",
     "serving/*sglang*.py": "sglang torch",
@@ -200,6 +200,7 @@ PLANTED: list[tuple[Rule, str, str, str]] = [
 LAWFUL = {
     "buffer/redis_stream.py": "import redis\nfrom .trace import T",
     "policies/objective.py": "import math\nimport torch",
+    "policies/objective_x.py": "import torch\nfrom .objective import y",
     "policies/promotion.py": "import numpy as np\nfrom ..buffer.trace import T",
     "serving/sglang_swap.py": "import torch\nfrom sglang.srt import x\nfrom ..policies.acceptance import walk",
     "serving/cpu_host/plugin.py": "from sglang.srt import x\nfrom ..config import C\nfrom ...buffer.errors import E",

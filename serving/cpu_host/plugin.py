@@ -1,4 +1,4 @@
-"""SGLang general plugin `paceline_cpu_host`: makes `--attention-backend cpu_sdpa` exist."""
+"""SGLang general plugin `paceline_cpu_host`: makes `--attention-backend cpu_sdpa` exist, and speculation sample."""
 
 import functools
 from typing import Any, Final
@@ -6,6 +6,9 @@ from typing import Any, Final
 from .config import is_wanted_here
 
 BACKEND: Final = "cpu_sdpa"
+
+_VERIFY_USES_GREEDY: Final = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
+_CHAIN_SAMPLING: Final = "sglang.kernels.ops.speculative.reject_sampling.chain_speculative_sampling_triton"
 
 
 def register() -> None:
@@ -42,10 +45,24 @@ def _register_hooks() -> None:
     HookRegistry.register("sglang.srt.utils.common.support_triton", _support_triton, HookType.AROUND)
     factory = "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend"
     HookRegistry.register(factory, _with_cpu_backend, HookType.BEFORE)
+    HookRegistry.register(_VERIFY_USES_GREEDY, _verify_uses_greedy, HookType.AROUND)
+    HookRegistry.register(_CHAIN_SAMPLING, _sample_chain, HookType.REPLACE)
 
 
 def _support_triton(original: Any, backend: str) -> bool:
     return backend != BACKEND and bool(original(backend))
+
+
+def _verify_uses_greedy(original: Any, **facts: bool) -> bool:
+    """A CPU is no reason to commit the argmax: the sampling branch finds its kernels in the `sgl_kernel` stand-in."""
+    return bool(original(**{**facts, "is_cpu": False}))
+
+
+def _sample_chain(**tensors: Any) -> None:
+    """The one sampling kernel that SGLang does not look up in `sgl_kernel`: Triton's, which needs a GPU."""
+    from sgl_kernel import chain_speculative_sampling_cpu  # noqa: PLC0415 - on the path of a CPU server alone
+
+    chain_speculative_sampling_cpu(**tensors)
 
 
 def _with_cpu_backend(  # the signature is DraftBackendFactory._create_backend's own

@@ -167,6 +167,20 @@ def test_a_client_may_opt_out_and_name_its_tenant(rig):
     assert reading["skipped"]["opted_out"] == 1
 
 
+def test_a_batch_of_which_a_part_opted_out_is_captured_for_the_rest_alone(rig):
+    jobs = [{"rid": f"mixed-{i}", "text": rig.texts[i][300:480], "max_tokens": 24} for i in range(8)]
+    for job in jobs[::2]:
+        job["custom_params"] = {"paceline_opt_out": True}
+    replies = rig.generate_all(jobs)
+    rig.drained()
+    for i, reply in enumerate(replies):
+        traces = rig.traces_of(f"mixed-{i}")
+        assert len(traces) == i % 2
+        for trace in traces:
+            assert trace.tokens[trace.context_len :].tolist() == reply["output_ids"]
+            assert int(trace.rounds.accepted.sum()) == reply["meta_info"]["spec_num_correct_drafts"]
+
+
 def test_redis_may_go_and_come_back_while_requests_are_served(rig):
     before = rig.generate("redis-before", rig.texts[7][:200])
     rig.drained()

@@ -29,7 +29,10 @@ def publish(rig, name, change=lambda tensors: None, damage=lambda file: None):
     file = folder / "model.safetensors"
     tensors = load_file(file)
     change(tensors)
-    save_file(tensors, file)
+    if tensors:
+        save_file(tensors, file)
+    else:
+        torch.save({"fc.weight": torch.ones(2)}, file)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     damage(file)
     number = rig.board.next_number()
@@ -102,6 +105,10 @@ def other_vocabulary(tensors):
     tensors["d2t"] = tensors["d2t"] + 1
 
 
+def honest_pickle(tensors):
+    tensors.clear()  # what is written instead is a pickle, with a digest that fits
+
+
 def truncated(file: Path):
     file.write_bytes(file.read_bytes()[:-100])
 
@@ -121,6 +128,7 @@ BAD = {
     "embedding": (embedding, None, "belongs to the target"),
     "other-vocabulary": (other_vocabulary, None, "d2t: differs"),
     "truncated": (None, truncated, "the file was changed"),
+    "honest-pickle": (honest_pickle, None, "not a readable safetensors file"),
     "pickled": (None, pickled, "the file was changed"),
     "absent": (None, absent, "not a readable safetensors file"),
 }

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 import torch
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.trace import Sampling
+from paceline.buffer.trace import Sampling, VerdictRule
 from paceline.learner.batch import collate, verdict_rows
+from paceline.learner.config import OBJECTIVES
 from paceline.learner.replay import replay_traces
 from paceline.learner.scoring import score_batch
 from paceline.learner.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import Tally, replayed_tally
-from paceline.policies.objective import Weighting
+from paceline.policies.objective import WITH_REFERENCE, Objective, Weighting
+from paceline.policies.objective_reinforce import reinforce_losses
 
 CPU = torch.device("cpu")
 
@@ -218,7 +220,17 @@ def test_labels_outside_the_draft_vocabulary_are_counted_and_a_batch_of_nothing_
 
 
 @pytest.mark.parametrize(
-    "bad", [{"steps": 0}, {"passes": 0}, {"batch_traces": 0}, {"replay_share": 1.0}, {"objective": "rl"}]
+    "bad",
+    [
+        {"steps": 0},
+        {"passes": 0},
+        {"batch_traces": 0},
+        {"replay_share": 1.0},
+        {"objective": "rl"},
+        {"weighting": "even"},
+        {"kl_weight": -0.1},
+        {"kl_weight": math.nan},
+    ],
 )
 def test_a_plan_that_cannot_be_followed_is_refused(bad):
     with pytest.raises(ConfigError, match=next(iter(bad))):
@@ -230,3 +242,121 @@ def test_training_under_bfloat16_keeps_float32_weights(make_traces, make_draft):
     report = trainer.fit(make_traces(range(4)), [])
     assert report.losses[-1] < report.losses[0]
     assert {parameter.dtype for parameter in trainer.draft.parameters()} == {torch.float32}
+
+
+def sampled_traces(make_traces, **changes):
+    """Traces of both rules at temperature 0.7 and of a greedy request, with a teacher."""
+    sampling = Sampling(temperature=0.7)
+    rules = (VerdictRule.TARGET_ONLY, VerdictRule.REJECTION)
+    sampled = [make_traces([s], sampling=sampling, verdict_rule=rules[s % 2], **changes)[0] for s in range(5)]
+    return [*sampled, *make_traces([9], **changes)]
+
+
+def loss_of(draft, traces, objective: Objective, reference, steps: int = 3) -> float:
+    served = objective is not Objective.FORWARD_KL_ACCEPTED
+    batch = collate(traces, CPU, soft=True, as_served=served, verdicts=True)
+    return score_batch(draft, batch, steps, Weighting.GEOMETRIC, objective, reference=reference).loss.item()
+
+
+@pytest.mark.parametrize("weighting", [None, *Weighting])
+@pytest.mark.parametrize("objective", list(Objective))
+def test_a_short_fit_improves_its_own_loss(make_traces, make_draft, objective, weighting):
+    traces, frozen = sampled_traces(make_traces, rounds=5), make_draft(1)
+    plan = TrainingPlan(passes=4, batch_traces=6, objective=objective, weighting=weighting)
+    trainer = DraftTrainer(make_draft(1), plan, make_draft(2) if objective is Objective.SELECTIVE else None)
+    reference = make_draft(2) if objective is Objective.SELECTIVE else frozen
+    before = loss_of(trainer.draft, traces, objective, reference)
+    report = trainer.fit(traces, [])
+    assert (report.steps, report.skipped_steps) == (4, 0)
+    assert loss_of(trainer.draft, traces, objective, reference) < before - 1e-3
+
+
+def test_the_learners_settings_know_every_objective_by_name():
+    assert list(OBJECTIVES) == [str(objective) for objective in Objective]
+
+
+def test_an_anchor_pulls_towards_the_teacher_even_where_the_objective_never_looks_at_it(make_traces, make_draft):
+    traces = sampled_traces(make_traces)
+    batch, draft = collate(traces, CPU, soft=True, verdicts=True), make_draft(1)
+    for objective in (Objective.COMMITTED, Objective.REINFORCE):
+        plain = score_batch(draft, batch, 3, Weighting.GEOMETRIC, objective).loss.item()
+        anchored = score_batch(draft, batch, 3, Weighting.GEOMETRIC, objective, kl_weight=0.5).loss.item()
+        assert anchored > plain + 0.1
+        plan = TrainingPlan(passes=1, objective=objective, kl_weight=0.5)
+        assert DraftTrainer(make_draft(1), plan).fit(traces, []).steps == 2
+
+
+def test_reinforce_scores_the_judged_proposals_of_served_rounds_one_by_one(make_traces, make_draft, naive_draft):
+    draft, old, steps = make_draft(2), make_draft(3), 3
+    traces = [*make_traces([1], rounds=3), *make_traces([2], rounds=2, context_len=5)]
+    logq, logq_old, judged, stood = [], [], [], []
+    for trace in traces:
+        rounds = trace.rounds
+        for root, proposed, accepted in zip(rounds.starts, rounds.drafted, rounds.accepted, strict=True):
+            reach = min(int(accepted) + 1, steps, len(trace.tokens) - 1 - int(root))
+            rows = []
+            for model in (draft, old):
+                _, logits = naive_draft(model, trace.tokens, trace.features, int(root), reach, fed=proposed)
+                said = [x - x.max() - np.log(np.exp(x - x.max()).sum()) for x in logits]
+                rows.append([said[i][proposed[i]] for i in range(reach)] + [0.0] * (steps - reach))
+            logq.append(rows[0])
+            logq_old.append(rows[1])
+            judged.append([i < reach for i in range(steps)])
+            stood.append([i < min(accepted, reach) for i in range(steps)])
+    tensors = (torch.tensor(logq), torch.tensor(logq_old), torch.tensor(judged), torch.tensor(stood))
+    batch = collate(traces, CPU, verdicts=True)
+    scores = score_batch(draft, batch, steps, Weighting.GEOMETRIC, Objective.REINFORCE, reference=old)
+    assert scores.loss.item() == pytest.approx(reinforce_losses(*tensors).mean().item(), rel=1e-4)
+    accepted_S = np.array(stood).sum(0) / np.maximum(np.array(judged).sum(0), 1)
+    assert scores.acceptance_S.tolist() == pytest.approx(accepted_S.tolist())
+
+
+def test_a_proposal_the_draft_cannot_say_ends_the_round_and_is_counted(make_traces, make_draft):
+    trace = next(t for t in make_traces(range(40), rounds=1) if t.rounds.accepted[0] == 3)
+    known = [i for i in range(50) if i != trace.rounds.drafted[0, 1]]
+    batch = collate([trace], CPU, verdicts=True)
+    scores = score_batch(make_draft(1, draft_ids=known), batch, 3, Weighting.GEOMETRIC, Objective.REINFORCE)
+    assert scores.acceptance_S.tolist() == [1.0, 0.0, 0.0]
+    assert scores.unspeakable_labels == 1
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_reinforce_looks_no_further_than_the_shorter_of_chain_and_plan(make_traces, make_draft, steps):
+    trace = next(t for t in make_traces(range(40), rounds=2) if t.rounds.accepted[0] == 3)
+    batch = collate([trace], CPU, verdicts=True)
+    scores = score_batch(make_draft(1), batch, steps, Weighting.GEOMETRIC, Objective.REINFORCE)
+    assert (scores.acceptance_S > 0).tolist()[:2] == [True, True]
+    assert not scores.acceptance_S[3:].any()
+
+
+def test_what_an_objective_lacks_is_asked_for(make_traces, make_draft):
+    draft, batch = make_draft(1), collate(make_traces([1]), CPU)
+    with pytest.raises(ConfigError, match="verdicts=True"):
+        score_batch(draft, batch, 3, Weighting.GEOMETRIC, Objective.REINFORCE)
+    for objective in WITH_REFERENCE - {Objective.REINFORCE}:
+        with pytest.raises(ConfigError, match=f"{objective}: got no reference"):
+            score_batch(draft, batch, 3, Weighting.GEOMETRIC, objective)
+
+
+@pytest.mark.parametrize("objective", sorted(WITH_REFERENCE))
+def test_a_reference_is_neither_trained_nor_lost_by_a_restart(tmp_path, make_traces, make_draft, objective):
+    traces, plan = sampled_traces(make_traces), TrainingPlan(passes=1, objective=objective)
+    compared = make_draft(1)  # same target, so same embedding: a state does not hold it
+    compared.load_state_dict(make_draft(2).state_dict())
+    trainer, before = DraftTrainer(make_draft(1), plan, compared), weights_of(compared)
+    trainer.fit(traces, [])
+    trainer.save(tmp_path / "state.pt")
+    resumed = DraftTrainer(make_draft(1), plan)
+    resumed.load(tmp_path / "state.pt")
+    assert are_equal(before, weights_of(compared))
+    if objective is not Objective.REINFORCE:  # there, without one, it is the draft of each fit's start
+        trainer.fit(traces, [])
+        resumed.fit(traces, [])
+        assert are_equal(weights_of(trainer.draft), weights_of(resumed.draft))
+
+
+def test_a_frozen_copy_shares_the_targets_embedding(make_draft):
+    trainer = DraftTrainer(make_draft(1), TrainingPlan(objective="group_tree"))
+    assert trainer._reference.embedding_WH is trainer.draft.embedding_WH
+    assert trainer._reference.fc.weight is not trainer.draft.fc.weight
+    assert not any(parameter.requires_grad for parameter in trainer._reference.parameters())

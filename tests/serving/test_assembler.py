@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
-from paceline.serving.assembler import IDLE_CLOSE_S, WindowAssembler, trace_maker
+from paceline.serving.assembler import IDLE_CLOSE_S, WindowAssembler
 from paceline.serving.counts import CaptureCounts, DropReason
 from paceline.serving.steps import Commit, PrefillStep, RequestFacts, VerifyStep
+from paceline.serving.window import trace_maker
 
 FACTS = RequestFacts("tenant-a", Sampling(), VerdictRule.GREEDY)
 DIM, STEPS, TOP_K = 4, 3, 2
@@ -202,9 +203,60 @@ def test_a_request_that_lost_a_step_is_dropped_and_its_later_steps_are_ignored()
     server = ToyServer(8)
     made, counts = assembler()
     feed(made, [server.prefill(), server.verify()])
-    made.lose({"r", "unknown"}, DropReason.TAP_FULL)
-    assert feed(made, [server.verify(finish="length")]) == []
-    assert counts.dropped == {DropReason.TAP_FULL: 1}
+    made.lose({"r"}, DropReason.TAP_FULL)
+    made.lose({"r"}, DropReason.TAP_FULL)
+    assert feed(made, [server.verify(), server.verify(finish="length")]) == []
+    assert (counts.captured, counts.dropped) == (1, {DropReason.TAP_FULL: 1})
+
+
+def test_a_request_lost_at_its_first_step_is_captured_and_dropped_once():
+    server = ToyServer(8)
+    made, counts = assembler()
+    server.prefill()
+    made.lose({"r"}, DropReason.TAP_FULL)
+    assert feed(made, [server.verify(), server.verify(finish="length")]) == []
+    assert (counts.captured, counts.dropped) == (1, {DropReason.TAP_FULL: 1})
+    again = ToyServer(9)  # the name is free for another request
+    (trace,) = feed(made, [again.prefill(), again.verify(finish="length")])
+    assert_is_what_was_served(trace, again)
+    assert (counts.captured, sum(counts.dropped.values())) == (2, 1)
+
+
+def test_a_swap_between_prefill_and_first_round_is_one_trace_that_cannot_be_replayed():
+    server = ToyServer(14)
+    made, counts = assembler()
+    (trace,) = feed(made, [server.prefill(3), server.verify(4), server.verify(4, finish="length")])
+    assert_is_what_was_served(trace, server)
+    assert (trace.draft_version, trace.replay_exact, trace.context_len) == (4, False, 7)
+    assert (counts.captured, counts.dropped) == (1, {})
+
+
+def test_a_prompt_longer_than_a_window_keeps_its_newest_tokens_as_context():
+    server = ToyServer(15, prompt_len=60)
+    made, counts = assembler(window_tokens=24, context_tokens=10)
+    (trace,) = feed(made, [server.prefill(), server.verify(), server.verify(finish="length")])
+    assert_is_what_was_served(trace, server)
+    assert (trace.offset, trace.context_len, trace.replay_exact) == (51, 10, False)
+    assert (counts.captured, counts.dropped) == (1, {})
+
+
+def test_feature_rows_that_do_not_stand_at_their_tokens_drop_the_window():
+    server = ToyServer(16)
+    made, counts = assembler()
+    steps = [server.prefill(), server.verify(), server.verify(), server.verify(finish="length")]
+    steps[1] = steps[1]._replace(features=np.zeros((0, 0), np.float32))
+    assert feed(made, steps) == []
+    assert (counts.captured, counts.dropped, len(made)) == (1, {DropReason.INVALID: 1}, 0)
+
+
+def test_an_invalid_window_names_positions_and_never_content(caplog):
+    server = ToyServer(17)
+    made, counts = assembler()
+    first, verify = server.prefill(), server.verify(finish="length")
+    wrong = verify._replace(drafted=verify.drafted + 1, accepted=3, commit=verify.commit._replace(tokens=(5, 6, 7, 8)))
+    assert feed(made, [first, wrong]) == []
+    assert counts.dropped == {DropReason.INVALID: 1}
+    assert "round at 7: got another token than its accepted draft 0" in caplog.text
 
 
 def test_a_request_without_a_verify_round_is_a_counted_drop():

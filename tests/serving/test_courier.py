@@ -7,12 +7,13 @@ from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.memory import MemoryTraceBuffer
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
-from paceline.serving.assembler import WindowAssembler, trace_maker
+from paceline.serving.assembler import WindowAssembler
 from paceline.serving.breaker import Breaker
 from paceline.serving.counts import CaptureCounts, DropReason
 from paceline.serving.courier import RETRY_S, Courier
 from paceline.serving.steps import Commit, PrefillStep, RequestFacts, VerifyStep
 from paceline.serving.tap import Tap
+from paceline.serving.window import trace_maker
 
 FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
 

@@ -83,8 +83,14 @@ def test_a_file_with_this_change_is_refused(tmp_path, served, change):
     tensors = weights()
     make, message = CHANGES[change]
     make(tensors)
+    file = offer(tmp_path, tensors)
     with pytest.raises(WeightsRefused, match=message):
-        stage(offer(tmp_path, tensors), "", served, CPU, torch.float16)
+        stage(file, sha256_of(file), served, CPU, torch.float16)
+
+
+def test_the_servers_own_file_may_hold_the_embedding_and_it_is_passed_over(tmp_path, served):
+    staged = stage(offer(tmp_path, weights() | {"embed_tokens.weight": torch.ones(2)}), "", served, CPU, torch.float32)
+    assert [name for name, _ in staged.tensors] == ["fc.weight", "norm.weight"]
 
 
 def test_a_file_changed_behind_its_publication_is_refused(tmp_path, served):

@@ -4,7 +4,7 @@ import pytest
 from paceline.buffer.errors import WeightsRefused
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.serving.sglang_swap import SwapOutcome
+from paceline.serving.commands import SwapOutcome
 from paceline.serving.swapper import Swapper, weights_file
 
 
@@ -70,7 +70,61 @@ def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stay
     assert (state.live, state.rows[1].state) == (0, VersionState.ROLLED_BACK)
     assert state.rows[1].why == "refused by rep: norm.weight: holds values that are not finite"
     assert switch.draft_version == 0
-    assert swapper.reading()["swaps_refused"] == {1: "norm.weight: holds values that are not finite"}
+    assert swapper.reading()["swaps_refused"] == 1
+
+
+def test_two_replicas_that_refuse_one_version_take_only_that_one_down(board):
+    for number in (1, 2):
+        board.move(number, VersionState.LIVE, "l", "better")
+    first, second = Switch(), Switch()
+    first.fault = second.fault = WeightsRefused("bad")
+    late = Swapper(board, second, "late")
+    late._look()  # sees version 2 live, like the other one
+    Swapper(board, first, "rep").turn()
+    assert board.read().live == 1
+    late._roll_back(2, "bad")
+    state = board.read()
+    assert (state.live, state.rows[1].state, state.rows[2].state) == (1, VersionState.LIVE, VersionState.ROLLED_BACK)
+
+
+def test_a_refused_file_is_not_staged_again(board):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep")
+    switch.fault = WeightsRefused("bad")
+    for _ in range(3):
+        board.move(1, VersionState.LIVE, "operator:me", "try again")
+        swapper.turn()
+        assert board.read().live == 0
+        swapper.turn()
+    assert [number for number, *_ in switch.asked] == [1]
+
+
+def test_only_new_events_are_read(board):
+    read = []
+    real = board.events
+    board.events = lambda after_id="": read.append(after_id) or real(after_id)
+    swapper = Swapper(board, Switch(), "rep")
+    for _ in range(3):
+        swapper.turn()
+    assert read == ["", *[real()[-1].event_id] * 2]
+
+
+def test_a_board_that_begins_anew_is_followed(board):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep")
+    board.move(1, VersionState.LIVE, "l", "better")
+    swapper.turn()
+    fresh = MemoryVersionBoard(clock=lambda: 200.0)
+    for _ in range(2):
+        number = fresh.next_number()
+        uri = f"file:///w/{number}"
+        fresh.register(DraftVersion(number, None, "t", "0", "eagle3", uri, f"new{number}", "o", ("", "")), "l", "new")
+    fresh.move(0, VersionState.LIVE, "l", "start")
+    events = fresh.events()
+    swapper._board = fresh
+    fresh.events = lambda after_id="": events
+    swapper.turn()
+    assert (switch.draft_version, switch.asked[-1]) == (0, (0, "/w/0/model.safetensors", "new0"))
 
 
 def test_a_time_out_is_tried_again_and_condemns_nothing(board):

@@ -1,0 +1,125 @@
+"""Do traces hold what was served? Tokens, counts, target features and log-probabilities, one finding each."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from measure.answers import Answer, Ask, answer_all, asks
+from measure.rig import Rig
+from paceline.buffer.trace import DraftTrace
+from paceline.demo.prompts import Prompt
+
+MAX_TOKENS = 48
+#: More than one run of these checks ever captures.
+REPLAYED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: what was found, what was wanted, over how many cases. `is_right` is None where nothing is demanded."""
+
+    name: str
+    found: str
+    wanted: str
+    cases: int
+    is_right: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One answered request with its one trace."""
+
+    answer: Answer
+    trace: DraftTrace
+
+    @property
+    def whole(self) -> list[int]:
+        """Every token of the request up to the trace's last one, the cached prefix included."""
+        prefix = self.answer.ask.prompt.input_ids[: self.trace.offset]
+        return [*prefix, *self.trace.tokens.tolist()]
+
+
+def served_mix(rig: Rig, prompts: Sequence[Prompt], concurrency: int, prefix: str) -> list[Captured]:
+    """Serve each prompt four times: fresh, again behind its cached prefix, cut short, and ended by a stop token.
+
+    Returns what was captured of it; answers of one token have no verify round and are left out.
+    """
+    fresh = asks(prompts, f"{prefix}-fresh", MAX_TOKENS)
+    first = answer_all(rig.url, fresh, concurrency).answers
+    waves = [
+        [_renamed(ask, f"{prefix}-again-{i}") for i, ask in enumerate(fresh)],
+        [replace(_renamed(ask, f"{prefix}-short-{i}"), max_tokens=2 + i % 17) for i, ask in enumerate(fresh)],
+        [
+            replace(_renamed(answer.ask, f"{prefix}-stop-{i}"), stop_tokens=(answer.output_ids[12 + i % 24],))
+            for i, answer in enumerate(first)
+        ],
+    ]
+    answers = list(first)
+    for wave in waves:
+        answers += answer_all(rig.url, wave, concurrency).answers
+    return captured(rig, answers)
+
+
+def captured(rig: Rig, answers: Iterable[Answer]) -> list[Captured]:
+    """Answers with their traces; exits when a request has none or several."""
+    rig.drained()
+    traces: dict[str, list[DraftTrace]] = {}
+    for entry in rig.buffer.replay(REPLAYED):
+        traces.setdefault(entry.trace.request_id, []).append(entry.trace)
+    found = []
+    for answer in answers:
+        request_id = answer.ask.prompt.request_id
+        ours = traces.get(request_id, [])
+        if len(answer.output_ids) > 1:
+            if len(ours) != 1:
+                raise SystemExit(f"request {request_id}: got {len(ours)} traces, expected one")
+            found.append(Captured(answer, ours[0]))
+    return found
+
+
+def exact_findings(pairs: Sequence[Captured]) -> list[Finding]:
+    """What must be equal to the answers whatever the dtype."""
+    return [
+        _all_equal("committed tokens equal the answer", pairs, _has_committed_the_answer),
+        _all_equal("context equals the prompt behind its cached part", pairs, _has_the_prompt),
+        _all_equal("accepted drafts equal spec_num_correct_drafts", pairs, _has_accepted_as_many),
+        _all_equal("rounds equal spec_verify_ct", pairs, _has_as_many_rounds),
+        _all_equal("offset equals cached_tokens", pairs, _starts_behind_the_cache),
+        _all_equal("reason of the finish", pairs, _ended_alike),
+    ]
+
+
+def _has_committed_the_answer(pair: Captured) -> bool:
+    committed: list[int] = pair.trace.tokens[pair.trace.context_len :].tolist()
+    return tuple(committed) == pair.answer.output_ids
+
+
+def _has_the_prompt(pair: Captured) -> bool:
+    context: list[int] = pair.trace.tokens[: pair.trace.context_len].tolist()
+    return context == list(pair.answer.ask.prompt.input_ids[pair.trace.offset :])
+
+
+def _has_accepted_as_many(pair: Captured) -> bool:
+    return int(pair.trace.rounds.accepted.sum()) == pair.answer.tally.accepted
+
+
+def _has_as_many_rounds(pair: Captured) -> bool:
+    return len(pair.trace.rounds) == pair.answer.tally.rounds
+
+
+def _starts_behind_the_cache(pair: Captured) -> bool:
+    cached_tokens: int = pair.answer.meta["cached_tokens"]
+    return pair.trace.offset == cached_tokens
+
+
+def _ended_alike(pair: Captured) -> bool:
+    finish: Mapping[str, str] = pair.answer.meta["finish_reason"]
+    return pair.trace.finish == finish["type"]
+
+
+def _all_equal(name: str, pairs: Sequence[Captured], is_equal: Callable[[Captured], bool]) -> Finding:
+    equal = sum(map(is_equal, pairs))
+    return Finding(name, f"{equal} of {len(pairs)}", "all", len(pairs), bool(pairs) and equal == len(pairs))
+
+
+def _renamed(ask: Ask, request_id: str) -> Ask:
+    return replace(ask, prompt=replace(ask.prompt, request_id=request_id))

@@ -1,0 +1,79 @@
+"""Does a draft learnt from these traces get more accepted by the server that wrote them?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from measure.answers import answer_all, asks
+from measure.rig import Rig
+from paceline.demo.prompts import Prompt
+from paceline.demo.run import DRAFT_STEPS
+from paceline.learner.trainer import DraftTrainer, FitReport, TrainingPlan
+from paceline.learner.weights import load_draft, load_target_embedding, save_draft
+
+from .checks import Captured, Finding, captured
+
+#: What a draft must gain on prompts it did not learn from for the traces to count as right.
+GAIN = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class LearningPlan:
+    """How much is served, how it is learnt, and what is measured with."""
+
+    requests: int
+    measured_requests: int
+    max_tokens: int
+    concurrency: int
+    training: TrainingPlan
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Pooled accept lengths of the same prompts before and behind the swap to the learnt draft."""
+
+    before: float
+    after: float
+    traces: int
+    fit: FitReport
+    version: int
+    pairs: tuple[Captured, ...]  # served by the learnt draft
+
+    def finding(self) -> Finding:
+        """Whether the gain is there."""
+        return Finding(
+            "accept length served, random draft -> learnt draft",
+            f"{self.before:.3f} -> {self.after:.3f}",
+            f"+{GAIN}",
+            len(self.pairs),
+            self.after >= self.before + GAIN,
+        )
+
+
+def learn_and_serve(
+    rig: Rig, target: Path, draft: Path, prompts: Sequence[Prompt], plan: LearningPlan, folder: Path
+) -> Learned:
+    """Serve, learn from the traces, swap the result in through the board, and serve the measured prompts again.
+
+    The measured prompts come first in `prompts` and are not learnt from. The learnt draft stays in `folder` and live.
+    """
+    measured, learnt = prompts[: plan.measured_requests], prompts[plan.measured_requests :][: plan.requests]
+    before = answer_all(rig.url, asks(measured, "before", plan.max_tokens, capture=False), plan.concurrency).tally
+    answers = answer_all(rig.url, asks(learnt, "learn", plan.max_tokens), plan.concurrency).answers
+    traces = [pair.trace for pair in captured(rig, answers)]
+    trainer = DraftTrainer(load_draft(draft, load_target_embedding(target)).to(plan.device), plan.training)
+    fit = trainer.fit(traces, [])
+    save_draft(trainer.draft, folder)
+    version = rig.register(folder, f"learnt from {len(traces)} traces")
+    rig.go_live(version)
+    after = answer_all(rig.url, asks(measured, "after", plan.max_tokens), plan.concurrency)
+    pairs = captured(rig, after.answers)
+    return Learned(before.accept_length, after.tally.accept_length, len(traces), fit, version, tuple(pairs))
+
+
+def training_plan(device: str, *, tiny: bool) -> TrainingPlan:
+    """The demo's plan, with batches a GPU is not bored by."""
+    if tiny or device == "cpu":
+        return TrainingPlan(steps=DRAFT_STEPS, passes=6, batch_traces=4, replay_share=0.0)
+    return TrainingPlan(steps=DRAFT_STEPS, passes=12, batch_traces=16, replay_share=0.0)

@@ -1,0 +1,85 @@
+"""The target these checks serve, trained once on local text, and its random drafts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from paceline.demo.progress import Report
+from paceline.demo.target import ARCHITECTURE, DRAFT_LAYERS, TargetModel, ensure_random_draft, ensure_target
+from paceline.demo.training import TrainPlan
+
+#: More than a replica keeps, so that every swap reads and checks a file.
+DRAFTS = 3
+CONTEXT_TOKENS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A target by name: its architecture, and the target layers whose outputs its drafts read."""
+
+    architecture: Mapping[str, int | bool]
+    draft_layers: tuple[int, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the target, embedding and head included."""
+        sizes = self.architecture
+        width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
+        kv_width = width // heads * sizes["num_key_value_heads"]
+        layer = 2 * width * (width + kv_width) + 3 * width * sizes["intermediate_size"] + 2 * width
+        return sizes["num_hidden_layers"] * layer + 2 * sizes["vocab_size"] * width + width
+
+
+def llama(width: int, layers: int, heads: int, kv_heads: int, inner: int) -> Size:
+    """A Llama with 8192 words; its drafts read the layers SGLang chooses by itself."""
+    sizes: dict[str, int | bool] = {
+        **ARCHITECTURE,
+        "vocab_size": 8192,
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": CONTEXT_TOKENS,
+    }
+    return Size(MappingProxyType(sizes), (1, layers // 2 - 1, layers - 4))
+
+
+#: The name says millions of parameters; `tiny` is the demo's own target, for a look at the code path.
+SIZES: Mapping[str, Size] = MappingProxyType(
+    {
+        "tiny": Size(ARCHITECTURE, DRAFT_LAYERS),
+        "113m": llama(width=768, layers=16, heads=12, kv_heads=4, inner=2048),
+        "152m": llama(width=1024, layers=12, heads=16, kv_heads=4, inner=2816),
+        "287m": llama(width=1024, layers=24, heads=16, kv_heads=4, inner=2816),
+    }
+)
+
+
+def train_plan(name: str, seconds: float) -> TrainPlan:
+    """How the target of size `name` is trained; the larger ones with smaller rates and batches for a GPU."""
+    if name == "tiny":
+        return TrainPlan(seconds=seconds)
+    return TrainPlan(
+        steps=6000,
+        seconds=seconds,
+        batch_windows=32,
+        window_tokens=512,
+        matrix_learning_rate=1e-3,
+        learning_rate=3e-3,
+    )
+
+
+def build_models(
+    data_dir: Path, name: str, plan: TrainPlan, device: str, report: Report
+) -> tuple[TargetModel, list[Path]]:
+    """The target and DRAFTS random drafts of it, from `data_dir` when they are there."""
+    size = SIZES[name]
+    target = ensure_target(data_dir, plan, report=report, architecture=size.architecture, device=device)
+    folder = data_dir / "drafts"
+    drafts = [
+        ensure_random_draft(target.folder, folder / f"{target.key}-{seed}", seed, size.draft_layers)
+        for seed in range(DRAFTS)
+    ]
+    return target, drafts

@@ -1,0 +1,61 @@
+"""Tokens per second of captured requests against requests that opted out, on one server, in alternating pairs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from measure.answers import answer_all, asks, flush_cache
+from measure.paired import Paired, paired
+from measure.rig import Rig
+from paceline.dashboards.readings import as_counts
+from paceline.demo.prompts import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadPlan:
+    """Which runs are made: a run at batch b sends b * waves requests, b at a time."""
+
+    batches: tuple[int, ...]
+    waves: int
+    max_tokens: int
+    pairs: int
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """One batch size; ratios are captured over opted out."""
+
+    batch: int
+    rates: Paired  # first: captured, second: opted out; tokens per second
+    accept_length: float
+    dropped: Mapping[str, int]  # traces dropped during these runs, by reason
+
+
+def measure_overhead(rig: Rig, prompts: Sequence[Prompt], plan: OverheadPlan) -> list[Overhead]:
+    """Every batch size in turn.
+
+    Before each run the server's traces are delivered and its cache is flushed: every run prefills the same tokens and
+    carries no work of the one before. What the courier still compresses behind a run's last token is not in it.
+    """
+    return [_measure(rig, prompts, plan, batch) for batch in plan.batches]
+
+
+def _measure(rig: Rig, prompts: Sequence[Prompt], plan: OverheadPlan, batch: int) -> Overhead:
+    def rate(*, capture: bool) -> float:
+        rig.drained()
+        flush_cache(rig.url)
+        asked = asks(prompts[: batch * plan.waves], f"overhead-{batch}", plan.max_tokens, capture=capture)
+        answers = answer_all(rig.url, asked, batch)
+        lengths.append(answers.tally.accept_length)
+        return answers.tokens_per_second
+
+    lengths: list[float] = []
+    before = as_counts(rig.drained(), "dropped")
+    ways = {"captured": partial(rate, capture=True), "opted out": partial(rate, capture=False)}
+    for warm_up in ways.values():
+        warm_up()
+    rates = paired(ways, plan.pairs, plan.seed)
+    after = as_counts(rig.drained(), "dropped")
+    dropped = {reason: n - before.get(reason, 0) for reason, n in after.items() if n > before.get(reason, 0)}
+    return Overhead(batch, rates, sum(lengths) / len(lengths), dropped)

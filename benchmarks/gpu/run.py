@@ -1,0 +1,208 @@
+"""Checks and measures the plugin on SGLang with CUDA, overlap scheduling and CUDA graphs; docs/gpu.md says what for.
+
+    python benchmarks/gpu/run.py                               # everything, on the GPU
+    python benchmarks/gpu/run.py --only checks,learning        # some stages
+    python benchmarks/gpu/run.py --device cpu --tiny           # the same code path on the CPU host, in minutes
+    python benchmarks/gpu/run.py -- --attention-backend fa3    # any SGLang flag; the last one wins
+
+Writes OUT/report.json behind every stage, and the server's log beside it. Exits 1 when a check failed.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+# Started as a script, Python looks for modules beside this file alone; `measure` and `gpu` lie one folder up.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from measure.answers import answer_all, asks
+from measure.rig import Rig, held_out_prompts, make_rig
+from measure.stalls import StallPlan, measure_stalls
+from paceline.demo.progress import progress_bar
+from paceline.demo.prompts import Prompt
+from paceline.demo.run import DRAFT_STEPS, Place
+from paceline.demo.services import free_port, redis_service
+from paceline.demo.target import TargetModel
+
+from gpu.checks import exact_findings, served_mix
+from gpu.learning import LearningPlan, learn_and_serve, training_plan
+from gpu.models import DRAFTS, SIZES, build_models, train_plan
+from gpu.overhead import OverheadPlan, measure_overhead
+from gpu.reference import Reference, feature_finding, teacher_finding
+from gpu.replayed import replay_findings, served_draft
+from gpu.report import Report, print_report
+from gpu.server import Serving, require_capture, server_service, told_settings
+
+STAGES = ("checks", "overhead", "learning", "swap")
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Everything the stages work with."""
+
+    options: argparse.Namespace
+    rig: Rig
+    target: TargetModel
+    drafts: list[Path]
+    prompts: list[Prompt]
+    dtype: str
+    report: Report
+
+
+def main() -> int:
+    """Run the stages asked for; the swap comes last, since it leaves weights in the server that the board knows not."""
+    options, console = parse(), Console()
+    dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
+    settings = {name: value for name, value in vars(options).items() if name not in {"out", "data_dir", "sglang"}}
+    report = Report(settings | {"dtype": dtype, "sglang": options.sglang})
+    options.out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        with timed("models and server", report):
+            bench = start(stack, console, options, dtype, report)
+        for stage in STAGES:
+            if stage in options.only:
+                console.print(f"stage: {stage}")
+                with timed(stage, report):
+                    RUN[stage](bench)
+                report.write(options.out / "report.json")
+    print_report(console, report)
+    console.print(f"written: {options.out / 'report.json'}")
+    return 0 if report.is_right else 1
+
+
+def parse() -> argparse.Namespace:
+    """The command line; --tiny shrinks every figure that was not given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="the demo's target and a few requests: a smoke test")
+    parser.add_argument("--size", choices=tuple(SIZES), help="target by millions of parameters (152m)")
+    parser.add_argument("--train-seconds", type=float, help="budget of the target's training (180)")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="default: bfloat16 on a GPU, float32 on a CPU")
+    parser.add_argument("--attention-backend", default="triton")
+    parser.add_argument("--sampling-backend", default="pytorch")
+    parser.add_argument("--only", type=stages, default=STAGES, help=f"stages, by comma, of {', '.join(STAGES)}")
+    parser.add_argument("--prompts", type=int, help="prompts of the checks, each served four times (32)")
+    parser.add_argument("--pairs", type=int, help="pairs per batch size (7)")
+    parser.add_argument("--repeats", type=int, help="swaps of each kind (10)")
+    parser.add_argument("--requests", type=int, help="requests to learn from (384)")
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of targets and drafts")
+    parser.add_argument("--out", type=Path, default=Path(".paceline/gpu"), help="report.json and sglang.log")
+    parser.add_argument("sglang", nargs="*", help="behind --: more flags for SGLang")
+    options = parser.parse_args()
+    small = {"size": "tiny", "train_seconds": 15.0, "prompts": 2, "pairs": 1, "repeats": 1, "requests": 8}
+    usual = {"size": "152m", "train_seconds": 180.0, "prompts": 32, "pairs": 7, "repeats": 10, "requests": 384}
+    for name, value in (small if options.tiny else usual).items():
+        setattr(options, name, value if getattr(options, name) is None else getattr(options, name))
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no GPU; --device cpu --tiny walks the same code path on a CPU")
+    return options
+
+
+def stages(text: str) -> tuple[str, ...]:
+    """Names of stages, divided by commas."""
+    names = tuple(text.split(","))
+    unknown = sorted(set(names) - set(STAGES))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"got {unknown}, expected some of {list(STAGES)}")
+    return names
+
+
+@contextmanager
+def timed(stage: str, report: Report) -> Iterator[None]:
+    """Note how long a stage took once it has ended well."""
+    began_s = time.monotonic()
+    yield
+    report.seconds[stage] = time.monotonic() - began_s
+
+
+def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype: str, report: Report) -> Bench:
+    """Build the models, start Redis and SGLang, and wait until capture is on."""
+    plan = train_plan(options.size, options.train_seconds)
+    with progress_bar("training the target (once)", console) as bar:
+        target, drafts = build_models(options.data_dir, options.size, plan, options.device, bar)
+    place = Place(options.out, free_port(), free_port())
+    running = 8 if options.tiny else 64
+    serving = Serving(
+        options.device, dtype, running, options.attention_backend, options.sampling_backend, tuple(options.sglang)
+    )
+    stack.enter_context(redis_service(place.folder / f"redis-{place.redis_port}", place.redis_port))
+    with progress_bar("starting SGLang", console) as bar:
+        service = server_service(serving, place, target, drafts[0], place.folder / "sglang.log", bar)
+        stack.enter_context(service)
+    rig = make_rig(place, drafts)
+    require_capture(rig)
+    report.server = told_settings(rig.url)
+    parameters = SIZES[options.size].parameters
+    report.target = {"parameters": parameters, "steps": target.steps, "held_out_loss": dict(target.held_out_loss)}
+    prompts = held_out_prompts(target, max(options.requests + 64, 256), SEED)
+    return Bench(options, rig, target, drafts, prompts, dtype, report)
+
+
+def checks(bench: Bench) -> None:
+    """Traces of the random draft against the answers, transformers, and the draft's own replay."""
+    options, folder = bench.options, bench.target.folder
+    pairs = served_mix(bench.rig, bench.prompts[: options.prompts], 4 if options.tiny else 32, "check")
+    report = bench.report
+    report.findings += exact_findings(pairs)
+    reference = Reference.load(folder, bench.drafts[0], bench.dtype, options.device)
+    report.findings.append(feature_finding(pairs, reference))
+    report.findings.append(teacher_finding(pairs[: 2 * options.prompts], reference))
+    draft = served_draft(bench.drafts[0], folder, bench.dtype, options.device)
+    report.findings += replay_findings(draft, [p.trace for p in pairs], DRAFT_STEPS, bench.dtype, "random draft")
+
+
+def overhead(bench: Bench) -> None:
+    """Captured against opted-out requests."""
+    if bench.options.tiny:
+        plan = OverheadPlan(batches=(1, 4), waves=1, max_tokens=16, pairs=bench.options.pairs)
+    else:
+        plan = OverheadPlan(batches=(1, 8, 64), waves=3, max_tokens=256, pairs=bench.options.pairs)
+    bench.report.overhead = measure_overhead(bench.rig, bench.prompts, plan)
+
+
+def learning(bench: Bench) -> None:
+    """A draft learnt from this run's traces, served, and replayed on its own traces."""
+    options, folder = bench.options, bench.target.folder
+    plan = LearningPlan(
+        requests=options.requests,
+        measured_requests=4 if options.tiny else 64,
+        max_tokens=24 if options.tiny else 96,
+        concurrency=4 if options.tiny else 32,
+        training=training_plan(options.device, tiny=options.tiny),
+        device=options.device,
+    )
+    place = options.out / "learnt"
+    learned = learn_and_serve(bench.rig, folder, bench.drafts[0], bench.prompts, plan, place)
+    bench.report.learned = learned
+    gain = learned.finding()
+    bench.report.findings += [gain, *exact_findings(learned.pairs)]
+    draft = served_draft(place, folder, bench.dtype, options.device)
+    traces = [pair.trace for pair in learned.pairs]
+    bench.report.findings += replay_findings(draft, traces, DRAFT_STEPS, bench.dtype, "learnt draft")
+
+
+def swap(bench: Bench) -> None:
+    """Longest waits around a swap; streams long enough to outlast it at the speed seen in a first run."""
+    options = bench.options
+    streams = 2 if options.tiny else 4
+    first = answer_all(bench.rig.url, asks(bench.prompts[:streams], "speed", 64, capture=False), streams)
+    wanted_s = 3.0
+    tokens = min(round(wanted_s * first.tokens_per_second / streams), 400 if options.tiny else 3000)
+    plan = StallPlan(options.repeats, streams=streams, max_tokens=tokens, act_after_s=0.5, seed=SEED)
+    dtype = getattr(torch, bench.dtype)
+    assert len(bench.drafts) == DRAFTS
+    bench.report.stalls = measure_stalls(bench.rig, bench.drafts, bench.prompts, plan, payload_dtype=dtype)
+
+
+RUN: dict[str, Callable[[Bench], None]] = {"checks": checks, "overhead": overhead, "learning": learning, "swap": swap}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The server under test: `paceline serve` on a GPU, or on the CPU host, and what it says about itself."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from measure.rig import Rig, wait_until
+from paceline.demo.progress import Report
+from paceline.demo.run import DRAFT_STEPS, Place, shared_env
+from paceline.demo.services import Service
+from paceline.demo.target import TargetModel
+
+from .models import CONTEXT_TOKENS
+
+#: A first start on a GPU also compiles SGLang's own kernels.
+START_LIMIT_S = 480.0
+#: What of SGLang's resolved settings is written to the report: they say whether overlap and graphs were really on.
+TOLD = (
+    "device",
+    "dtype",
+    "attention_backend",
+    "sampling_backend",
+    "disable_overlap_schedule",
+    "cuda_graph_config",
+    "cuda_graph_backend_decode",
+    "cuda_graph_max_bs_decode",
+    "max_running_requests",
+    "speculative_num_steps",
+    "version",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How the server is started."""
+
+    device: str  # "cuda" or "cpu"
+    dtype: str
+    max_running: int
+    attention_backend: str
+    sampling_backend: str
+    extra: tuple[str, ...] = ()  # SGLang's own flags, the last one wins
+
+    def flags(self, target: Path, draft: Path) -> list[str]:
+        """SGLang's flags; on a GPU neither overlap scheduling nor CUDA graphs are turned off."""
+        flags = {
+            "--model-path": target,
+            "--device": self.device,
+            "--dtype": self.dtype,
+            "--context-length": CONTEXT_TOKENS,
+            "--max-running-requests": self.max_running,
+            "--speculative-algorithm": "EAGLE3",
+            "--speculative-draft-model-path": draft,
+            "--speculative-num-steps": DRAFT_STEPS,
+            "--speculative-eagle-topk": 1,
+            "--speculative-num-draft-tokens": DRAFT_STEPS + 1,
+            **(self._gpu_flags() if self.device == "cuda" else {"--max-total-tokens": 16384, "--log-level": "warning"}),
+        }
+        return [*(str(word) for flag in flags.items() for word in flag), *self.extra]
+
+    def _gpu_flags(self) -> dict[str, object]:
+        return {
+            "--attention-backend": self.attention_backend,
+            "--sampling-backend": self.sampling_backend,
+            "--mem-fraction-static": 0.5,  # the checks run transformers and the learner on the same GPU
+            "--cuda-graph-max-bs-decode": self.max_running,
+            "--log-level": "info",
+        }
+
+
+def server_service(
+    serving: Serving, place: Place, target: TargetModel, draft: Path, log: Path, report: Report
+) -> Service:
+    """The server with the plugin at work; ready when it has generated a token."""
+    listen = ["--host", "127.0.0.1", "--port", str(place.server_port)]
+    return Service(
+        "SGLang server",
+        [sys.executable, "-m", "paceline.cli", "serve", "--", *listen, *serving.flags(target.folder, draft)],
+        log=log,
+        is_ready=lambda _: is_healthy(place.server_port),
+        start_limit_s=START_LIMIT_S,
+        env=shared_env(place, target),
+        report=report,
+    )
+
+
+def is_healthy(port: int) -> bool:
+    """Whether the server answers; it does so behind its first token."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=30.0, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def require_capture(rig: Rig) -> None:
+    """Exit, with the server's own reason, unless capture and swaps are on."""
+    wait_until(lambda: rig.watch.replica().get("capture"), "the replica's first heartbeat")
+    reading = rig.watch.replica()
+    if reading["capture"] != "on" or reading["swap"] != "on":
+        raise SystemExit(
+            f"capture is {reading['capture']} ({reading['capture_reason']}), swaps: {reading['swap_reason']}"
+        )
+
+
+def told_settings(url: str, keys: Sequence[str] = TOLD) -> Mapping[str, object]:
+    """Settings the server says it runs with; keys this SGLang does not know are left out."""
+    told = httpx.get(f"{url}/server_info", timeout=60.0, trust_env=False).raise_for_status().json()
+    return {key: told[key] for key in keys if key in told}

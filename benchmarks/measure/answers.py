@@ -1,0 +1,104 @@
+"""Requests answered whole, not streamed: what throughput and correctness are measured with."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+from paceline.demo.prompts import Prompt
+from paceline.policies.acceptance import Tally
+from paceline.serving.sglang_capture import OPT_OUT_KEY
+
+from .rig import wait_until
+
+PATIENCE_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request; greedy. `stop_tokens` end it early, else it yields `max_tokens` tokens."""
+
+    prompt: Prompt
+    max_tokens: int
+    stop_tokens: tuple[int, ...] = ()
+    capture: bool = True  # False: the client opts out
+
+    def body(self) -> dict[str, object]:
+        """Body of SGLang's /generate."""
+        sampling: dict[str, object] = {"temperature": 0.0, "max_new_tokens": self.max_tokens}
+        sampling |= {"stop_token_ids": list(self.stop_tokens)} if self.stop_tokens else {"ignore_eos": True}
+        sampling |= {} if self.capture else {"custom_params": {OPT_OUT_KEY: True}}
+        return {
+            "rid": self.prompt.request_id,
+            "input_ids": list(self.prompt.input_ids),
+            "sampling_params": sampling,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, with SGLang's `meta_info`."""
+
+    ask: Ask
+    output_ids: tuple[int, ...]
+    meta: Mapping[str, Any]
+
+    @property
+    def tally(self) -> Tally:
+        """Accepted drafts and verify rounds as SGLang counted them."""
+        return Tally(self.meta["spec_num_correct_drafts"], self.meta["spec_verify_ct"])
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """All answers of one run, in the order asked, and how long the run took."""
+
+    answers: tuple[Answer, ...]
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens of the run over its duration, prefill and the client's own time included."""
+        return sum(len(answer.output_ids) for answer in self.answers) / self.seconds
+
+    @property
+    def tally(self) -> Tally:
+        """Pooled over the run."""
+        return sum((answer.tally for answer in self.answers), Tally())
+
+
+def asks(prompts: Iterable[Prompt], prefix: str, max_tokens: int, *, capture: bool = True) -> list[Ask]:
+    """One request per prompt, with request ids of their own that begin with `prefix`."""
+    named = (replace(prompt, request_id=f"{prefix}-{prompt.request_id}") for prompt in prompts)
+    return [Ask(prompt, max_tokens, capture=capture) for prompt in named]
+
+
+def answer_all(url: str, asked: Sequence[Ask], concurrency: int) -> Answers:
+    """Send everything, `concurrency` at a time, and wait for all answers; exits when a request fails."""
+    began_s = time.perf_counter()
+    answers = asyncio.run(_answer_all(url, asked, concurrency))
+    return Answers(tuple(answers), time.perf_counter() - began_s)
+
+
+def flush_cache(url: str) -> None:
+    """Empty the radix cache of an idle server, so that the next run prefills every token."""
+    with httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False) as client:
+        wait_until(lambda: client.post("/flush_cache").is_success, "the server to be idle and to flush its cache")
+
+
+async def _answer_all(url: str, asked: Sequence[Ask], concurrency: int) -> list[Answer]:
+    gate = asyncio.Semaphore(concurrency)
+    limits = httpx.Limits(max_connections=concurrency)
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, limits=limits, trust_env=False) as client:
+        return await asyncio.gather(*(_answer(client, gate, ask) for ask in asked))
+
+
+async def _answer(client: httpx.AsyncClient, gate: asyncio.Semaphore, ask: Ask) -> Answer:
+    async with gate:
+        reply = await client.post("/generate", json=ask.body())
+    if reply.is_error:
+        raise SystemExit(f"request {ask.prompt.request_id} failed: HTTP {reply.status_code} {reply.text[:300]}")
+    told = reply.json()
+    return Answer(ask, tuple(told["output_ids"]), told["meta_info"])

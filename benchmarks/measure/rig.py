@@ -1,0 +1,90 @@
+"""A served draft seen from outside: its URL, its buffer, its board, and more drafts on the board to swap to."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.buffer.base import TraceBuffer, VersionBoard
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_client import connect
+from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.dashboards.readings import as_counts, as_int
+from paceline.demo.corpus import CERTAIN_DOMAINS, load_corpus
+from paceline.demo.prompts import Prompt, domain_prompts
+from paceline.demo.run import LEARNER, REPLICA, SPECULATOR, Place
+from paceline.demo.target import TargetModel, load_tokenizer
+from paceline.demo.watch import Watch
+from paceline.serving.staging import WEIGHTS_FILE, sha256_of
+
+BY = "bench"
+
+
+@dataclass(frozen=True)
+class Rig:
+    """One running server; version 0 on its board is the draft it was started with."""
+
+    url: str
+    buffer: TraceBuffer
+    board: VersionBoard
+    watch: Watch
+
+    def register(self, draft: Path, name: str) -> int:
+        """Put the draft in folder `draft` on the board; return its number."""
+        number, digest = self.board.next_number(), sha256_of(draft / WEIGHTS_FILE)
+        uri = draft.absolute().as_uri()
+        self.board.register(DraftVersion(number, None, "t", "0", "eagle3", uri, digest, "none", ("", "")), BY, name)
+        return number
+
+    def go_live(self, number: int) -> None:
+        """Make a registered version live and wait until the server drafts with it."""
+        self.board.move(number, VersionState.LIVE, BY, "measured next")
+        wait_until(lambda: self.watch.replica().get("draft_version") == number, f"version {number} to be swapped in")
+
+    def drained(self) -> Mapping[str, object]:
+        """The replica's reading once every trace of the requests answered so far has left the server.
+
+        Exits when traces were captured that were neither delivered nor counted as dropped.
+        """
+        asked_at = time.time()
+        wait_until(lambda: self._is_read_after(asked_at + 0.2) and self.watch.is_drained(), "traces to be delivered")
+        reading = self.watch.replica()
+        captured, delivered = as_int(reading, "captured"), as_int(reading, "delivered")
+        if captured != delivered + sum(as_counts(reading, "dropped").values()):
+            raise SystemExit(f"traces are unaccounted for: {reading}")
+        return reading
+
+    def _is_read_after(self, moment: float) -> bool:
+        at = self.watch.replica().get("at")
+        return isinstance(at, float) and at > moment
+
+
+def make_rig(place: Place, drafts: Sequence[Path]) -> Rig:
+    """Put `drafts` on the board; the first is version 0 and live, the one the server was started with."""
+    client, config = connect(place.redis_url), BufferConfig(speculator=SPECULATOR)
+    buffer, board = RedisTraceBuffer(client, config), RedisVersionBoard(client, config)
+    url = f"http://127.0.0.1:{place.server_port}"
+    rig = Rig(url, buffer, board, Watch(buffer, board, REPLICA, LEARNER))
+    for draft in drafts:
+        rig.register(draft, "random")
+    board.move(0, VersionState.LIVE, BY, "served from the start")
+    return rig
+
+
+def held_out_prompts(target: TargetModel, count: int, seed: int) -> list[Prompt]:
+    """At least `count` prompts, the domains in turn, from text the target was not trained on."""
+    held_out = {name: domain.held_out for name, domain in load_corpus(CERTAIN_DOMAINS).domains.items()}
+    each = -(-count // len(held_out))
+    prompts = domain_prompts(held_out, load_tokenizer(target.folder), each, seed)
+    return [prompts[each * domain + number] for number in range(each) for domain in range(len(held_out))]
+
+
+def wait_until(is_so: Callable[[], object], what: str, limit_s: float = 120.0) -> None:
+    """Poll a condition of another process; exits, saying what was waited for, after `limit_s`."""
+    deadline_s = time.monotonic() + limit_s
+    while not is_so():
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"waited {limit_s:.0f} s in vain for {what}")
+        time.sleep(0.05)

@@ -1,0 +1,150 @@
+"""Longest wait for a token around a draft swap: none, paceline's own, and SGLang's stock HTTP path.
+
+Requests stream; then nothing happens ("none"), or the board makes another version live ("paceline"), or the stock
+endpoints are called: pause in place, begin, update from tensors, end, continue ("stock HTTP"). The order of the three
+is drawn anew in every repeat. Requests stay in flight, nothing is flushed.
+"""
+
+import asyncio
+import base64
+import pickle
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import torch
+from paceline.buffer.version import VersionState
+from paceline.demo.prompts import Prompt
+from paceline.demo.traffic import Served, longest_gap_ms, send
+from paceline.serving.staging import WEIGHTS_FILE
+from safetensors.torch import load_file
+
+from .paired import Spread
+from .rig import Rig, wait_until
+
+NOTHING_S = 0.15
+Window = tuple[float, float]
+Way = Callable[[Rig], Window]
+
+
+@dataclass(frozen=True, slots=True)
+class StallPlan:
+    """How one stretch of streaming is laid out."""
+
+    repeats: int
+    streams: int = 3
+    max_tokens: int = 320
+    act_after_s: float = 0.8  # behind the start of the streams
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Longest waits, milliseconds, by way; repeats without a request in flight through the act are `void`."""
+
+    waits_ms: Mapping[str, Spread]
+    commit_ms: Spread
+    stage_ms: Spread
+    ratio: Spread  # paceline / stock HTTP of the same repeat
+    void: int
+    plan: StallPlan
+
+
+def measure_stalls(
+    rig: Rig,
+    drafts: Sequence[Path],
+    prompts: Sequence[Prompt],
+    plan: StallPlan,
+    payload_dtype: torch.dtype | None = None,
+) -> Stalls:
+    """Alternate the three ways. `drafts` are the versions 0, 1, ... of the board, more than a replica keeps.
+
+    `payload_dtype` is what the stock endpoint is sent, by default that of the file. Ends with stock weights in the
+    server that the board knows nothing of: measure nothing else behind it.
+    """
+    payload, began = stock_payload(drafts[0], payload_dtype), time.time()
+    ways: dict[str, Way] = {
+        "none": nothing,
+        "paceline": lambda rig: paceline_swap(rig, len(drafts)),
+        "stock HTTP": lambda rig: stock_swap(rig, payload),
+    }
+    asyncio.run(stream(rig, prompts, nothing, plan))  # warm-up
+    repeats, void = [], 0
+    for repeat in range(plan.repeats):
+        waits = {}
+        for way in random.Random(f"{plan.seed} {repeat}").sample(list(ways), len(ways)):
+            results, window = asyncio.run(stream(rig, prompts, ways[way], plan))
+            waits[way] = longest_gap_ms(results, window)
+        void += not all(waits.values())
+        repeats += [waits] if all(waits.values()) else []
+    if not repeats:
+        raise SystemExit(f"no request streamed through a swap in {plan.repeats} repeats; ask for more tokens")
+    made = swaps_since(rig, began)
+    return Stalls(
+        waits_ms={way: Spread.of([waits[way] for waits in repeats]) for way in ways},
+        commit_ms=Spread.of([swap["commit_ms"] for swap in made]),
+        stage_ms=Spread.of([swap["stage_ms"] for swap in made]),
+        ratio=Spread.of([waits["paceline"] / waits["stock HTTP"] for waits in repeats]),
+        void=void,
+        plan=plan,
+    )
+
+
+async def stream(rig: Rig, prompts: Sequence[Prompt], way: Way, plan: StallPlan) -> tuple[list[Served], Window]:
+    """Stream the prompts and act once while they run; exits when a request was aborted or retracted."""
+    sending = asyncio.create_task(
+        send(rig.url, prompts[: plan.streams], concurrency=plan.streams, max_tokens=plan.max_tokens)
+    )
+    await asyncio.sleep(plan.act_after_s)
+    window = await asyncio.to_thread(way, rig)
+    results = await sending
+    broken = [r.failure or r.finish for r in results if r.failure or r.finish != "length" or r.retractions]
+    if broken:
+        raise SystemExit(f"a request was touched: {broken[0]}")
+    return results, window
+
+
+def nothing(_rig: Rig) -> Window:
+    """A stretch about as long as a swap, without one."""
+    began = time.time()
+    time.sleep(NOTHING_S)
+    return began, time.time()
+
+
+def paceline_swap(rig: Rig, versions: int) -> Window:
+    """Make the next of the first `versions` versions live and wait until the replica says that it drafts with it."""
+    number, began = ((rig.board.read().live or 0) + 1) % versions, time.time()
+    rig.board.move(number, VersionState.LIVE, "bench", "next one")
+    wait_until(lambda: swaps_since(rig, began), f"version {number} to be swapped in")
+    swap = swaps_since(rig, began)[-1]
+    return swap["at"] - (swap["commit_ms"] + swap["stage_ms"]) / 1000.0, swap["at"]
+
+
+def swaps_since(rig: Rig, began: float) -> list[dict[str, float]]:
+    """Swaps the replica made behind `began`, unix seconds, oldest first; it reports its newest 64."""
+    told = rig.watch.replica().get("swaps")
+    return [swap for swap in told if swap["at"] >= began] if isinstance(told, list) else []
+
+
+def stock_swap(rig: Rig, payload: str) -> Window:
+    """The fastest stock path that keeps requests: paused in place, nothing flushed."""
+    began = time.time()
+    update = {"serialized_named_tensors": [payload], "selector": "draft", "flush_cache": False}
+    with httpx.Client(base_url=rig.url, timeout=60.0, trust_env=False) as client:
+        client.post("/pause_generation", json={"mode": "in_place"}).raise_for_status()
+        client.post("/begin_weight_update", json={"selector": "draft"}).raise_for_status()
+        client.post("/update_weights_from_tensor", json=update).raise_for_status()
+        client.post("/end_weight_update", json={}).raise_for_status()
+        client.post("/continue_generation", json={"torch_empty_cache": False}).raise_for_status()
+    return began, time.time()
+
+
+def stock_payload(draft: Path, dtype: torch.dtype | None = None) -> str:
+    """A draft's weights as the stock endpoint takes them, in `dtype` or as they are in the file."""
+    weights = [
+        (k, v.to(dtype or v.dtype)) for k, v in load_file(draft / WEIGHTS_FILE).items() if k not in {"d2t", "t2d"}
+    ]
+    return base64.b64encode(pickle.dumps(weights)).decode()

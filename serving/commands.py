@@ -1,0 +1,42 @@
+"""What the swapper asks of SGLang's scheduler ranks, and what they answer."""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class Act(StrEnum):
+    """What a command asks for."""
+
+    PREPARE = "prepare"
+    COMMIT = "commit"
+    ABANDON = "abandon"
+
+
+class Readiness(IntEnum):
+    """How far a rank is; the least of all ranks decides, so that all copy at the same step or none does."""
+
+    REFUSED = 0
+    NOT_YET = 1
+    READY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SwapCommand:
+    """Travels among the scheduler's ranks with SGLang's own request broadcast."""
+
+    act: Act
+    attempt: int  # one per call of `swap`; answers to an attempt that was given up on are passed over
+    number: int
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwapOutcome:
+    """What a commit did. `running` requests were in flight and went on."""
+
+    number: int
+    commit_ms: float
+    stage_ms: float
+    running: int
+    at: float  # unix seconds

@@ -1,0 +1,196 @@
+"""Above temperature 0 the real server emits what plain sampling would, under both rules, and its traces say which."""
+
+import json
+import math
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import httpx
+import pytest
+import torch
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_client import connect
+from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.trace import VerdictRule
+from paceline.demo.corpus import load_corpus
+from paceline.demo.services import free_port, redis_service, sglang_service
+from scipy.stats import chisquare
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+pytestmark = pytest.mark.e2e
+
+LENGTH = 3
+TEMPERATURE, TOP_K, TOP_P = 0.7, 12, 0.8
+FREE, CUT, GREEDY = 600, 300, 60  # requests: tempered alone, cut by top-k and top-p, greedy among them
+SURPRISE = 1e-6  # the batches a request lands in are not repeatable, so neither are its coins
+REJECTION_FLAG = {"target_only": [], "rejection": ["--speculative-use-rejection-sampling"]}
+
+
+class Target:
+    """The exact distribution of what follows one prompt, from transformers."""
+
+    def __init__(self, folder):
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        encode = AutoTokenizer.from_pretrained(folder)
+        held_out = [text for text in load_corpus(("py",))["py"].held_out if len(text) > 3000]
+        prompts = [encode(text[400:500], add_special_tokens=False).input_ids for text in held_out[:24]]
+        self.prompt = max(prompts, key=lambda prompt: len(self.texts(prompt, tempered)))
+
+    def logits(self, contexts):
+        with torch.no_grad():
+            return self.model(torch.tensor(contexts)).logits[:, -1]
+
+    def texts(self, prompt, law, length=LENGTH, floor=8 / FREE):
+        """Every text of `length` tokens that is at least as probable as `floor`."""
+        found = {(): 1.0}
+        for place in range(length):
+            probs = law(self.logits([[*prompt, *text] for text in found]), place)
+            found = {
+                (*text, token): mass * float(row[token])
+                for (text, mass), row in zip(found.items(), probs, strict=True)
+                for token in (row * mass >= floor).nonzero().flatten().tolist()
+            }
+        return found
+
+    def greedy(self):
+        text = list(self.prompt)
+        for _ in range(LENGTH):
+            text.append(int(self.logits([text]).argmax()))
+        return text[len(self.prompt) :]
+
+
+def tempered(logits, _place):
+    return (logits.double() / TEMPERATURE).softmax(-1)
+
+
+def cut(logits, place):
+    """top-k, then top-p: of what top-k left behind a draft, of the whole in the prefill, whose limits apply jointly."""
+    best, token = tempered(logits, place).sort(dim=-1, descending=True)
+    mass_before = best.cumsum(-1) - best
+    whole = best[:, :TOP_K].sum(-1, keepdim=True) if place else 1.0
+    kept = best * (mass_before < TOP_P * whole) * (torch.arange(best.shape[-1]) < TOP_K)
+    return torch.zeros_like(kept).scatter(-1, token, kept / kept.sum(-1, keepdim=True))
+
+
+def p_value(seen, expected):
+    """Chi-square of the texts `seen` against the probable ones; all others are one cell."""
+    counts, total = Counter(seen), len(seen)
+    cells = sorted(((counts[text], total * mass) for text, mass in expected.items()), key=lambda cell: -cell[1])
+    rest = total - sum(count for count, _ in cells), total - math.fsum(mean for _, mean in cells)
+    while rest[1] < 5:  # too little for a cell of its own
+        count, mean = cells.pop()
+        rest = rest[0] + count, rest[1] + mean
+    cells.append(rest)
+    return chisquare([count for count, _ in cells], [mean for _, mean in cells]).pvalue
+
+
+def until(is_so, limit_s=60.0):
+    deadline, pause = time.monotonic() + limit_s, threading.Event()
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited {limit_s} s in vain"
+        pause.wait(0.05)
+
+
+def flags(models, rule):
+    target, draft = models
+    return [
+        "--model-path", str(target), "--device", "cpu", "--log-level", "warning", "--random-seed", "5",
+        "--max-total-tokens", "2048", "--max-running-requests", "8", "--context-length", "512",
+        "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(draft),
+        "--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4",
+        *REJECTION_FLAG[rule],
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def target(models):
+    return Target(models[0])
+
+
+@pytest.fixture(scope="module", params=list(REJECTION_FLAG))
+def served(request, models, target, tmp_path_factory):
+    """Rule, answers by kind of request, and all traces, from a server that saw the kinds mixed."""
+    folder, rule = tmp_path_factory.mktemp(request.param), request.param
+    redis_port, port = free_port(), free_port()
+    url, config = f"redis://127.0.0.1:{redis_port}/0", BufferConfig(speculator=rule)
+    env = {"PACELINE_REDIS_URL": url, "PACELINE_SPECULATOR": rule, "PACELINE_REPLICA": rule, "OMP_NUM_THREADS": "1"}
+    with (
+        redis_service(folder / "redis", redis_port),
+        sglang_service(flags(models, rule), port, log=folder / "sglang.log", env=env),
+        closing(connect(url)) as client,
+    ):
+        board = RedisVersionBoard(client, config)
+        until(lambda: board.heartbeats().get(f"replica:{rule}", {}).get("capture") == "on")
+        answers = ask(port, target.prompt)
+        asked = time.time()
+
+        def is_drained():
+            reading = board.heartbeats()[f"replica:{rule}"]
+            return reading["at"] > asked + 0.2 and reading["open"] == reading["queued"] == 0
+
+        until(is_drained)
+        traces = {entry.trace.request_id: entry.trace for entry in RedisTraceBuffer(client, config).replay(10_000)}
+    return VerdictRule(rule), answers, traces
+
+
+def ask(port, prompt):
+    """Completions of the one prompt, 8 at a time; tokens by request id."""
+    limits = {"top_k": TOP_K, "top_p": TOP_P}
+    jobs = [(f"free-{i}", {"temperature": TEMPERATURE}) for i in range(FREE)]
+    jobs += [(f"cut-{i}", {"temperature": TEMPERATURE, **limits}) for i in range(CUT)]
+    jobs += [(f"greedy-{i}", {"temperature": 0.0}) for i in range(GREEDY)]
+    random.Random(0).shuffle(jobs)
+
+    def complete(job):
+        rid, sampling = job
+        params = {"ignore_eos": True, "max_new_tokens": LENGTH, **sampling}
+        body = {"rid": rid, "input_ids": prompt, "sampling_params": params}
+        reply = client.post(f"http://127.0.0.1:{port}/generate", json=body)
+        return rid, json.loads(reply.content)["output_ids"]
+
+    with httpx.Client(timeout=300.0, trust_env=False) as client, ThreadPoolExecutor(8) as pool:
+        return dict(pool.map(complete, jobs))
+
+
+def of_kind(answers, kind):
+    return [tokens for rid, tokens in answers.items() if rid.startswith(kind)]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize(("kind", "law"), [("free", tempered), ("cut", cut)])
+def test_texts_come_with_their_probability_under_the_target(served, target, kind, law, length):
+    _, answers, _ = served
+    seen = [tuple(tokens[:length]) for tokens in of_kind(answers, kind)]
+    expected = target.texts(target.prompt, law, length, floor=8 / len(seen))
+    assert len(expected) >= 3
+    assert p_value(seen, expected) > SURPRISE
+
+
+def test_greedy_requests_among_them_stay_greedy(served, target):
+    _, answers, _ = served
+    assert of_kind(answers, "greedy") == [target.greedy()] * GREEDY
+
+
+def test_traces_name_the_rule_each_request_was_judged_by(served):
+    rule, answers, traces = served
+    assert set(traces) == set(answers)
+    judged = Counter((rid.partition("-")[0], trace.verdict_rule, trace.sampling) for rid, trace in traces.items())
+    assert {(kind, found): count for (kind, found, _), count in judged.items()} == {
+        ("free", rule): FREE, ("cut", rule): CUT, ("greedy", VerdictRule.GREEDY): GREEDY,
+    }  # fmt: skip
+    said = {(kind, s.temperature, s.top_k if kind == "cut" else 0, s.top_p) for kind, _, s in judged}
+    assert said == {("free", TEMPERATURE, 0, 1.0), ("cut", TEMPERATURE, TOP_K, TOP_P), ("greedy", 0.0, 0, 1.0)}
+    for rid, trace in traces.items():
+        assert trace.tokens[trace.context_len :].tolist() == answers[rid]
+
+
+def test_some_drafts_are_refused_and_under_rejection_some_of_a_random_draft_s_stand(served):
+    rule, _, traces = served
+    accepted = sum(int(trace.rounds.accepted.sum()) for trace in traces.values())
+    assert accepted < sum(trace.rounds.drafted.size for trace in traces.values())
+    assert accepted > 0 or rule is VerdictRule.TARGET_ONLY  # there only its first choice is ever proposed

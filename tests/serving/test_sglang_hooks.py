@@ -1,0 +1,89 @@
+"""Hooks are live or it is said: unsupported versions, missing targets and targets another plugin has taken."""
+
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
+
+import pytest
+from paceline.buffer.errors import CaptureUnavailable
+from paceline.serving import plugin, sglang_hooks
+
+#: Run apart: SGLang's registry patches modules for the life of a process.
+INSTALL = """
+import sys, types
+from paceline.buffer.errors import CaptureUnavailable
+from paceline.serving.sglang_hooks import install
+sys.modules["toy"] = types.ModuleType("toy")
+sys.modules["toy"].double = lambda x: 2 * x
+seen = []
+install({"toy.double": ("after", lambda result, *args: seen.append((result, args)))})
+assert sys.modules["toy"].double(4) == 8 and seen == [(8, (4,))], seen
+for hooks in ({"toy.double": ("before", print)}, {"toy.gone": ("after", print)}):
+    try:
+        install(hooks)
+    except CaptureUnavailable as fault:
+        print(fault)
+"""
+
+
+def test_hooks_run_and_what_cannot_be_hooked_is_named():
+    ended = subprocess.run([sys.executable, "-c", INSTALL], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    taken, missing = ended.stdout.strip().splitlines()[-2:]
+    assert taken == "hook targets: got ['toy.double'] patched by another plugin already, expected them free"
+    assert missing.startswith("hook targets: got no ['toy.gone'] in SGLang")
+
+
+def test_an_unsupported_version_is_named(monkeypatch):
+    monkeypatch.setattr(sglang_hooks, "version", lambda _: "0.6.0")
+    with pytest.raises(CaptureUnavailable, match=r"SGLang: got version 0.6.0, expected one of \['0.5.21'\]"):
+        sglang_hooks.check_version()
+
+
+def test_no_sglang_at_all_says_what_to_install(monkeypatch):
+    def absent(_):
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(sglang_hooks, "version", absent)
+    with pytest.raises(CaptureUnavailable, match=r"pip install sglang==0\.5\.21"):
+        sglang_hooks.check_version()
+
+
+def server_args(**changes):
+    args = {"speculative_algorithm": "EAGLE3", "speculative_eagle_topk": 1, "dp_size": 1, "pp_size": 1}
+    return SimpleNamespace(**(args | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"speculative_algorithm": None}, "got --speculative-algorithm None"),
+        ({"speculative_eagle_topk": 4}, "with --speculative-eagle-topk 4"),
+        ({"dp_size": 2}, "got --dp-size 2"),
+        ({"pp_size": 2}, "--pp-size 2"),
+    ],
+)
+def test_a_server_that_cannot_be_captured_is_refused_with_its_flags(changes, message):
+    plugin._check_algorithm(server_args())
+    with pytest.raises(CaptureUnavailable, match=message):
+        plugin._check_algorithm(server_args(**changes))
+
+
+def test_a_fault_while_installing_opens_the_breaker_and_leaves_the_scheduler_alone(monkeypatch):
+    opened = []
+
+    def fail(_scheduler, _settings, breaker):
+        opened.append(breaker)
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(plugin, "_install", fail)
+    plugin._start(SimpleNamespace(server_args=server_args()), settings=None)
+    assert opened[0].reason == "RuntimeError: odd"
+
+
+def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
+    monkeypatch.setenv("PACELINE_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("PACELINE_TOP_K", "many")
+    plugin.register()
+    assert "capture and swaps are off: PACELINE_TOP_K: got 'many'" in caplog.text

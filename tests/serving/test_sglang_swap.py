@@ -1,0 +1,162 @@
+"""The swap protocol on a double of SGLang's scheduler: what stages, commits, refuses, times out, and never waits."""
+
+import queue
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from paceline.buffer.errors import WeightsRefused
+from paceline.serving import sglang_swap
+from paceline.serving.commands import Act, Readiness, SwapCommand
+from paceline.serving.sglang_swap import SglangSwap
+from paceline.serving.staging import StagedDraft, read_layout, sha256_of
+from safetensors.torch import save_file
+
+
+class Updater:
+    """Takes tensors like SGLang's weight updater."""
+
+    def __init__(self):
+        self.loaded = []
+
+    def update_weights_from_tensor(self, tensors, load_format):
+        self.loaded.append({name: tensor.clone() for name, tensor in tensors})
+        return True, "Success"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three drafts, 0 is the one the server was started with."""
+    for number in range(3):
+        (tmp_path / f"{number}").mkdir()
+        save_file({"fc.weight": torch.full((2, 3), float(number))}, tmp_path / f"{number}" / "model.safetensors")
+    return tmp_path
+
+
+@pytest.fixture
+def swap(folder):
+    """A bound SglangSwap, without SGLang's dispatcher."""
+    made = SglangSwap(draft_version=0)
+    made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]))
+    made._runner = SimpleNamespace(device="cpu", dtype=torch.float32, tp_size=1, weight_updater=Updater())
+    made._layout = read_layout(folder / "0")
+    made._kept[0] = StagedDraft([("fc.weight", torch.zeros(2, 3))], None, 0.0)
+    made.fault = ""
+    return made
+
+
+class Scheduler(threading.Thread):
+    """Iterates like SGLang's event loop: pull, then handle what was pulled."""
+
+    def __init__(self, swap):
+        super().__init__(daemon=True)
+        self.swap, self.ended, self.pause = swap, threading.Event(), threading.Event()
+
+    def run(self):
+        while not self.ended.is_set():
+            self.iterate()
+            self.pause.wait(0.001)
+
+    def iterate(self):
+        received = []
+        self.swap.after_pull(received)
+        for command in received:
+            self.swap._handle(command)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.join()
+
+
+def file_of(folder, number):
+    file = folder / f"{number}" / "model.safetensors"
+    return file, sha256_of(file)
+
+
+def test_a_swap_loads_the_files_tensors_and_stamps_the_version(swap, folder):
+    with Scheduler(swap):
+        outcome = swap.swap(1, *file_of(folder, 1))
+    assert (outcome.number, outcome.running, swap.draft_version) == (1, 3, 1)
+    assert torch.equal(swap._runner.weight_updater.loaded[0]["fc.weight"], torch.full((2, 3), 1.0))
+    assert swap._stagings == {}
+
+
+def test_the_weights_before_are_kept_and_need_no_disk(swap, folder):
+    with Scheduler(swap):
+        swap.swap(1, *file_of(folder, 1))
+        swap.swap(0, Path("/gone/model.safetensors"), "x")
+        swap.swap(2, *file_of(folder, 2))
+        with pytest.raises(WeightsRefused, match="not a readable safetensors file"):
+            swap.swap(1, Path("/gone/model.safetensors"), "x")
+    assert swap.draft_version == 2
+    assert sorted(swap._kept) == [0, 2]
+
+
+def test_a_refused_file_changes_nothing_and_leaves_nothing_behind(swap, folder):
+    file, _ = file_of(folder, 1)
+    with Scheduler(swap) as scheduler:
+        with pytest.raises(WeightsRefused, match="the file was changed"):
+            swap.swap(1, file, "0" * 64)
+        while swap._stagings:
+            scheduler.pause.wait(0.001)
+    assert (swap.draft_version, swap._runner.weight_updater.loaded) == (0, [])
+
+
+def test_a_scheduler_that_does_not_iterate_is_a_time_out_and_never_hangs_afterwards(swap, folder, monkeypatch):
+    monkeypatch.setattr(sglang_swap, "PICKUP_S", 0.05)
+    monkeypatch.setattr(sglang_swap, "STAGE_S", 0.05)
+    with pytest.raises(TimeoutError, match="not staged in time"):
+        swap.swap(1, *file_of(folder, 1))
+    with pytest.raises(TimeoutError, match="no iteration"):
+        swap.swap(0, *file_of(folder, 0))
+    monkeypatch.setattr(sglang_swap, "STAGE_S", 60.0)
+    monkeypatch.setattr(sglang_swap, "PICKUP_S", 60.0)
+    with Scheduler(swap):  # meets the commands of both attempts that were given up on, then this one
+        assert swap.swap(2, *file_of(folder, 2)).number == 2
+
+
+def test_a_commit_before_its_staging_is_done_answers_not_yet_at_once(swap):
+    swap._stagings[7] = sglang_swap._Staging()
+    swap._handle(SwapCommand(Act.COMMIT, 7, 1, "", ""))
+    assert swap._answers.get_nowait().readiness is Readiness.NOT_YET
+    assert 7 in swap._stagings
+
+
+def test_ranks_commit_together_or_not_at_all(swap, monkeypatch):
+    votes = queue.SimpleQueue()
+
+    def all_reduce(tensor, _op, group):
+        votes.put((int(tensor), group))
+        tensor.fill_(min(int(tensor), int(Readiness.NOT_YET)))  # another rank still stages
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    swap._runner.tp_size, swap._scheduler.tp_cpu_group = 2, "group"
+    swap._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # ready here: version 0 is kept
+    swap._handle(SwapCommand(Act.COMMIT, 2, 9, "", ""))  # unknown here: votes all the same
+    assert [votes.get_nowait(), votes.get_nowait()] == [(2, "group"), (1, "group")]
+    assert swap._runner.weight_updater.loaded == []
+    assert {swap._answers.get_nowait().readiness for _ in range(2)} == {Readiness.NOT_YET}
+
+
+def test_a_copy_that_fails_is_a_refusal_and_the_version_stays(swap, folder):
+    swap._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (False, "no room")
+    with Scheduler(swap), pytest.raises(WeightsRefused, match="SGLang refused the weights: no room"):
+        swap.swap(1, *file_of(folder, 1))
+    assert swap.draft_version == 0
+
+
+def test_a_rank_that_does_not_receive_is_left_alone(swap):
+    swap._inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
+    swap.after_pull(None)
+    assert not swap._inbox.empty()
+
+
+def test_an_unbound_swap_says_that_it_is_off():
+    with pytest.raises(TimeoutError, match="draft swaps are off: SGLang has not built"):
+        SglangSwap(0).swap(1, Path("x"), "y")
