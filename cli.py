@@ -48,10 +48,10 @@ def versions(redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "defaul
     """List draft versions with their state, scores and the reason of the last change."""
     from rich.console import Console
 
-    from .dashboards.readings import versions_table
+    from .dashboards.readings import version_lines, versions_table
 
     with _errors():
-        Console().print(versions_table(_board(redis_url, speculator).read()))
+        Console().print(versions_table(version_lines(_board(redis_url, speculator).read())))
 
 
 @app.command()
@@ -79,14 +79,13 @@ def rollback(
 @app.command()
 def check() -> None:
     """Check that the installed SGLang offers every hook target; exit code 1 says that capture would be off."""
-    from .serving.sglang_hooks import check_version, missing_targets
+    import os
+    import subprocess
 
-    with _errors():
-        found = check_version()
-        missing = missing_targets()
-        if missing:
-            _fail(f"SGLang {found} lacks {missing}: capture would be off")
-        typer.echo(f"SGLang {found}: every hook target is there")
+    from .serving.launch import inspection_plan
+
+    plan = inspection_plan(os.environ)
+    raise typer.Exit(subprocess.run(plan.argv, env=dict(plan.env), check=False).returncode)
 
 
 @app.command()
@@ -99,11 +98,17 @@ def demo(
     keep_running: Annotated[bool, typer.Option(help="Leave the services up until Ctrl-C.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
 ) -> None:
-    """Watch a random draft learn from live traffic until the real server accepts its tokens."""
+    """Watch a random draft learn from live traffic until the real server accepts its tokens.
+
+    Exit code 1 says that a request failed, an answer differs from plain decoding, or a trace is unaccounted for.
+    """
+    from .demo.report import faults
     from .demo.run import DemoOptions, run_demo
 
     with _errors():
-        run_demo(DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json))
+        found = faults(run_demo(DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json)))
+        if found:
+            _fail("; ".join(found))
 
 
 def _board(redis_url: str, speculator: str) -> "VersionBoard":

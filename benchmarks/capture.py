@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 from measure.paired import paired
-from measure.rig import held_out_prompts
+from measure.rig import held_out_prompts, under_new_ids
 from paceline.demo.progress import progress_bar
 from paceline.demo.prompts import Prompt
 from paceline.demo.report import machine
@@ -117,10 +117,11 @@ def rate(server: Server, prompts: Sequence[Prompt], concurrency: int) -> float:
     signal_all(server, signal.SIGCONT)
     try:
         url = f"http://127.0.0.1:{server.port}"
-        results = asyncio.run(send(url, prompts, concurrency=concurrency, max_tokens=MAX_TOKENS))
+        asked = under_new_ids(prompts)
+        results = asyncio.run(send(url, asked, concurrency=concurrency, max_tokens=MAX_TOKENS))
     finally:
         signal_all(server, signal.SIGSTOP)
-    failures = [result.failure for result in results if result.failure]
+    failures = [result.failure or result.finish for result in results if result.failure or result.finish != "length"]
     if failures:
         raise SystemExit(f"a request failed: {failures[0]}")
     return tokens_per_second(results)

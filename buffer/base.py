@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from .lease import Lease
 from .trace import DraftTrace
 from .version import BoardEvent, BoardState, DraftVersion, VersionState
 
@@ -20,31 +21,58 @@ class TraceEntry(NamedTuple):
     trace: DraftTrace
 
 
+def place(entry_id: str) -> tuple[int, int]:
+    """The sort key of an entry id: milliseconds, then sequence."""
+    ms, _, sequence = entry_id.partition("-")
+    return int(ms), int(sequence or 0)
+
+
+#: Times an entry is handed out: whoever takes it once more finds it among the dead letters. A trace that kills its
+#: reader must not come back for ever; five tries outlast an accident that has nothing to do with it.
+MAX_DELIVERIES = 5
+
+#: The reason such a dead letter bears.
+WORN = f"handed out {MAX_DELIVERIES} times and never acked"
+
+
 @dataclass(frozen=True, slots=True)
 class BufferCounts:
     """Where every appended trace went: delivered == pending + dead_lettered + sum(acked.values()) + trimmed."""
 
-    delivered: int  # appended since the stream was made
+    delivered: int  # appended since the stream was made; a trace sent twice counts once
     pending: int  # not acked yet: never read, or read by a consumer that has not finished
-    dead_lettered: int  # could not be decoded; raw bytes kept
+    dead_lettered: int  # could not be decoded, or was handed out MAX_DELIVERIES times and never acked; bytes kept
     acked: Mapping[str, int]  # outcome -> count
     trimmed: int  # removed by size or age before anybody acked them
     bytes: int  # payload bytes in the stream now
+    entries: int = 0  # entries in the stream now, acked ones included
 
 
 class TraceBuffer(Protocol):
     """A durable stream of traces with one consumer group. Reading removes nothing; ack only ends pending."""
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
-        """Append and return the entry ids; then trim by bytes and by age, oldest first. All or nothing."""
+        """Append and return the entry ids; then trim by bytes and by age, oldest first. All or nothing.
+
+        A trace whose trace_id the stream holds already, or that comes twice in `traces`, is not stored again: the id
+        of the entry that holds it is returned, and nothing is counted. So who lost a reply may append once more.
+        """
         ...
 
     def claim(self, consumer: str, max_traces: int) -> list[TraceEntry]:
         """Return up to `max_traces` entries that `consumer` must now ack, oldest first; [] when there are none.
 
         Removes entries beyond the age bound first. Takes entries that anybody, `consumer` included, left pending
-        longer than the configured idle time before new ones. Bytes that cannot be decoded go to the dead letters and
-        are not returned. Does not block.
+        longer than the configured idle time before new ones. Bytes that cannot be decoded, and entries handed out
+        MAX_DELIVERIES times already, go to the dead letters and are not returned. Does not block.
+        """
+        ...
+
+    def resume(self, consumer: str) -> None:
+        """Let the next claims of `consumer` begin with what it holds and has not acked, without any idle time.
+
+        For a consumer that gave up half-way and starts again; the claims take these entries oldest first, before all
+        others, each once per call of `resume`. Reaches for nothing and raises nothing.
         """
         ...
 
@@ -108,9 +136,11 @@ class VersionBoard(Protocol):
         """Last readings of the members still beating."""
         ...
 
-    def lease(self, name: str, ttl_s: float) -> AbstractContextManager[bool]:
-        """Hold `name` alone for the body: True inside when it was free, False (at once) when somebody holds it.
+    def lease(self, name: str, ttl_s: float) -> AbstractContextManager[Lease]:
+        """Hold `name` alone for the body: a true Lease when it was free, a false one (at once) when somebody holds it.
 
-        The body may take longer than `ttl_s`; a holder that dies frees the name after `ttl_s`.
+        The body may take longer than `ttl_s`: the lease is renewed while it runs. A holder that dies frees the name
+        after `ttl_s`; one that could not renew for so long (suspended, cut off) has lost it, and Lease.is_held says
+        so. A lost lease ends quietly and leaves the next holder's alone.
         """
         ...

@@ -6,6 +6,7 @@
     ├── DecodeError         bytes from the wire are not a letter this build can read; carries the raw bytes
     ├── BufferUnavailable   Redis cannot be reached or refuses to work
     ├── BoardConflict       a version event does not fit the board's state
+    ├── LeaseLost           what only one may do was stopped, since somebody else may be doing it
     ├── WeightsRefused      a weights file must not enter the server
     └── CaptureUnavailable  SGLang does not offer what capture or swap needs
 
@@ -47,6 +48,10 @@ class BufferUnavailable(PacelineError):
 
 class BoardConflict(PacelineError):
     """A version event that does not fit the board's state; the message quotes got and expected."""
+
+
+class LeaseLost(PacelineError):
+    """A lease ended while its body ran; the message says what was not done."""
 
 
 class WeightsRefused(PacelineError):

@@ -44,15 +44,23 @@ COUNTS = RedisKey(
 LEDGER = RedisKey(
     suffix="ledger",
     type="list",
-    holds="'<id> <payload bytes>' of every entry in traces, oldest first, so that trimming reads no payload",
+    holds="'<id> <payload bytes> <trace_id>' of every entry in traces, oldest first, so that trimming reads no payload",
     writer="stream.lua",
     reader="stream.lua",
     lifetime="an item as long as its entry",
 )
+TRACE_IDS = RedisKey(
+    suffix="trace_ids",
+    type="hash",
+    holds="trace_id -> entry id, for every entry in traces: what is sent twice is stored once",
+    writer="stream.lua",
+    reader="stream.lua",
+    lifetime="a field as long as its entry",
+)
 DEAD_LETTERS = RedisKey(
     suffix="dead_letters",
     type="stream",
-    holds="fields reason and raw: an entry that could not be decoded, byte for byte",
+    holds="fields reason and raw: an entry that could not be decoded or was never acked, byte for byte",
     writer="stream.lua, for learners (claim)",
     reader="operators",
     lifetime="the newest DEAD_LETTERS_KEPT",
@@ -95,10 +103,10 @@ LEASE = RedisKey(
     holds="token of the holder",
     writer="whoever takes the lease (redis-py Lock)",
     reader="the same",
-    lifetime="the body of the lease, at most ttl_s",
+    lifetime="ttl_s from the last renewal; gone behind the body of the lease",
 )
 
-ALL_KEYS = (TRACES, COUNTS, LEDGER, DEAD_LETTERS, EVENTS, NEXT_NUMBER, HEARTBEAT, MEMBERS, LEASE)
+ALL_KEYS = (TRACES, COUNTS, LEDGER, TRACE_IDS, DEAD_LETTERS, EVENTS, NEXT_NUMBER, HEARTBEAT, MEMBERS, LEASE)
 
 #: Dead letters kept, here and in memory; raw traces are large, and a handful shows what is wrong.
 DEAD_LETTERS_KEPT = 100

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from itertools import islice
 from threading import Lock
 
-from .base import BufferCounts, TraceEntry
+from .base import MAX_DELIVERIES, WORN, BufferCounts, TraceEntry, place
 from .codec import decode_entries, decode_trace, encode_trace
 from .config import BufferConfig
 from .errors import DecodeError
@@ -27,8 +27,11 @@ class _Entry:
     entry_id: str
     born_ms: int
     raw: bytes
+    trace_id: str  # empty: appended as mere bytes
     state: _State = _State.UNREAD
     claimed_ms: float = 0.0
+    consumer: str = ""  # who claimed it last
+    deliveries: int = 0
 
 
 @dataclass(slots=True)
@@ -50,57 +53,93 @@ class MemoryTraceBuffer:
         self._clock = clock
         self._lock = Lock()
         self._entries: dict[str, _Entry] = {}  # oldest first
+        self._by_trace_id: dict[str, str] = {}  # trace id -> id of the entry that holds it
+        self._resuming: dict[str, tuple[int, int]] = {}  # consumer -> place behind which its pending entries go on
         self._last_ms = 0
         self._tally = _Tally()
         self._dead: deque[tuple[str, bytes]] = deque(maxlen=DEAD_LETTERS_KEPT)
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
         """See TraceBuffer."""
-        return self._append_raw([encode_trace(trace) for trace in traces])
+        return self._append_raw([encode_trace(trace) for trace in traces], [trace.trace_id for trace in traces])
 
-    def _append_raw(self, payloads: Sequence[bytes]) -> list[str]:
+    def _append_raw(self, payloads: Sequence[bytes], trace_ids: Sequence[str] = ()) -> list[str]:
+        """Append bytes as they are; without `trace_ids` nothing is known twice."""
+        names = trace_ids or [""] * len(payloads)
+        if not payloads:
+            return []
         with self._lock:
-            ids = [self._append_one(raw) for raw in payloads]
-            if ids:
-                self._trim()
+            self._trim()  # what is about to leave must not stand in the way of its own return
+            ids = [self._append_one(raw, trace_id) for raw, trace_id in zip(payloads, names, strict=True)]
+            self._trim()
         return ids
 
-    def _append_one(self, raw: bytes) -> str:
+    def _append_one(self, raw: bytes, trace_id: str) -> str:
+        if trace_id in self._by_trace_id:
+            return self._by_trace_id[trace_id]
         self._last_ms = max(self._last_ms, self._now_ms())
         self._tally.delivered += 1
         entry_id = f"{self._last_ms}-{self._tally.delivered}"
-        self._entries[entry_id] = _Entry(entry_id, self._last_ms, raw)
+        self._entries[entry_id] = _Entry(entry_id, self._last_ms, raw, trace_id)
+        if trace_id:
+            self._by_trace_id[trace_id] = entry_id
         return entry_id
 
-    def claim(self, consumer: str, max_traces: int) -> list[TraceEntry]:  # noqa: ARG002 - see the docstring
-        """See TraceBuffer. No consumer outlives this process, so it does not matter here who holds an entry."""
+    def claim(self, consumer: str, max_traces: int) -> list[TraceEntry]:
+        """See TraceBuffer."""
         with self._lock:
             self._trim()
-            while batch := self._claimable(max_traces):
-                entries = [opened for entry in batch if (opened := self._open(entry))]
+            while max_traces > 0 and (batch := self._claimable(consumer, max_traces)):
+                entries = [opened for entry in batch if (opened := self._open(entry, consumer))]
                 if entries:  # nothing but dead letters is not yet the end of the stream
                     return entries
         return []
 
-    def _claimable(self, max_traces: int) -> list[_Entry]:
+    def resume(self, consumer: str) -> None:
+        """See TraceBuffer. No consumer outlives this process, so nothing but this call makes one resume."""
+        with self._lock:
+            self._resuming[consumer] = (0, 0)
+
+    def _claimable(self, consumer: str, max_traces: int) -> list[_Entry]:
+        own = list(islice(self._resumed(consumer), max_traces))
+        if own:
+            self._resuming[consumer] = place(own[-1].entry_id)
+            return own
+        self._resuming.pop(consumer, None)
         free = (entry for entry in self._entries.values() if self._is_claimable(entry))
-        return list(islice(free, max(max_traces, 0)))
+        return list(islice(free, max_traces))
+
+    def _resumed(self, consumer: str) -> Iterator[_Entry]:
+        """What `consumer` holds, as far as it has not been handed out again since it resumed."""
+        if consumer in self._resuming:
+            for entry in self._entries.values():
+                is_own = entry.state is _State.PENDING and entry.consumer == consumer
+                if is_own and place(entry.entry_id) > self._resuming[consumer]:
+                    yield entry
 
     def _is_claimable(self, entry: _Entry) -> bool:
         if entry.state is _State.PENDING:
             return self._now_ms() - entry.claimed_ms >= self._config.claim_idle_ms
         return entry.state is _State.UNREAD
 
-    def _open(self, entry: _Entry) -> TraceEntry | None:
+    def _open(self, entry: _Entry, consumer: str) -> TraceEntry | None:
+        entry.deliveries += 1
+        if entry.deliveries > MAX_DELIVERIES:
+            # Not decoded: that may be what its readers die of.
+            self._bury(entry, WORN, entry.raw)
+            return None
         try:
             opened = TraceEntry(entry.entry_id, decode_trace(entry.raw))
         except DecodeError as error:
-            entry.state = _State.ENDED
-            self._tally.dead_lettered += 1
-            self._dead.append((error.reason, error.raw))
+            self._bury(entry, error.reason, error.raw)
             return None
-        entry.state, entry.claimed_ms = _State.PENDING, self._now_ms()
+        entry.state, entry.claimed_ms, entry.consumer = _State.PENDING, self._now_ms(), consumer
         return opened
+
+    def _bury(self, entry: _Entry, reason: str, raw: bytes) -> None:
+        entry.state = _State.ENDED
+        self._tally.dead_lettered += 1
+        self._dead.append((reason, raw))
 
     def ack(self, entry_ids: Sequence[str], outcome: str) -> int:
         """See TraceBuffer. An id that is unknown, or acked already, counts nothing."""
@@ -132,6 +171,7 @@ class MemoryTraceBuffer:
                 acked=dict(self._tally.acked),
                 trimmed=self._tally.trimmed,
                 bytes=sum(len(entry.raw) for entry in self._entries.values()),
+                entries=len(self._entries),
             )
 
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
@@ -148,6 +188,7 @@ class MemoryTraceBuffer:
             size -= len(entry.raw)
             self._tally.trimmed += entry.state is not _State.ENDED
             del self._entries[entry.entry_id]
+            self._by_trace_id.pop(entry.trace_id, None)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)

@@ -9,6 +9,7 @@ import msgspec
 
 from .board_rules import Decision, moving, registering, rolling_back
 from .codec import decode_event, encode_event
+from .lease import Lease, renewed
 from .version import BoardEvent, BoardState, DraftVersion, VersionState, fold
 
 
@@ -81,15 +82,18 @@ class MemoryVersionBoard:
             return {member: msgspec.json.decode(raw) for member, (_, raw) in sorted(self._beats.items())}
 
     @contextmanager
-    def lease(self, name: str, ttl_s: float) -> Iterator[bool]:
-        """See VersionBoard. A lease that outlived its `ttl_s` ends quietly and leaves the next holder's alone."""
+    def lease(self, name: str, ttl_s: float) -> Iterator[Lease]:
+        """See VersionBoard. Renewed by time as it passes, ended by `clock`."""
         token = object()
-        held = self._take(name, ttl_s, token)
+        if not self._take(name, ttl_s, token):
+            yield Lease(granted=False, ask=lambda: False)
+            return
         try:
-            yield held
+            with renewed(lambda: self._renew(name, ttl_s, token), ttl_s):
+                yield Lease(granted=True, ask=lambda: self._holds(name, token))
         finally:
             with self._lock:
-                if held and self._leases.get(name, (0.0, None))[1] is token:
+                if self._leases.get(name, (0.0, None))[1] is token:
                     del self._leases[name]
 
     def _take(self, name: str, ttl_s: float, token: object) -> bool:
@@ -99,6 +103,16 @@ class MemoryVersionBoard:
                 return False
             self._leases[name] = (self._clock() + ttl_s, token)
             return True
+
+    def _renew(self, name: str, ttl_s: float, token: object) -> None:
+        with self._lock:
+            if self._holds(name, token):
+                self._leases[name] = (self._clock() + ttl_s, token)
+
+    def _holds(self, name: str, token: object) -> bool:
+        with self._lock:
+            until, holder = self._leases.get(name, (0.0, None))
+            return holder is token and until > self._clock()
 
 
 def _ordinal(event_id: str) -> int:

@@ -1,6 +1,5 @@
 """RedisVersionBoard: version events, heartbeats and leases in Redis. Single steps happen in board.lua."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from .codec import decode_event, encode_event
 from .config import BufferConfig
 from .errors import BoardConflict
 from .keys import EVENTS, HEARTBEAT, LEASE, MEMBERS, NEXT_NUMBER
+from .lease import Lease, renewed
 from .redis_client import load_script, redis_door, refuse_text_client
 from .version import BoardEvent, BoardState, DraftVersion, VersionState, fold
 
@@ -103,8 +103,8 @@ class RedisVersionBoard:
         return {member: msgspec.json.decode(raw) for member, raw in beating if raw is not None}
 
     @contextmanager
-    def lease(self, name: str, ttl_s: float) -> Iterator[bool]:
-        """See VersionBoard. A lease that is lost all the same ends quietly and leaves the next holder's alone."""
+    def lease(self, name: str, ttl_s: float) -> Iterator[Lease]:
+        """See VersionBoard."""
         ttl_s = max(ttl_s, 0.001)  # to redis-py a timeout of 0 means for ever
         key = LEASE.name(self._speculator, name)
         # Not thread-local: the token must be known to the thread that renews.
@@ -112,30 +112,21 @@ class RedisVersionBoard:
         with redis_door(self._client):
             held = bool(lock.acquire())
         if not held:
-            yield False
+            yield Lease(granted=False, ask=lambda: False)
             return
-        with _renewed(lock, ttl_s):
-            yield True
+        try:
+            with renewed(lambda: _quietly(lock.reacquire), ttl_s):
+                yield Lease(granted=True, ask=lambda: self._owns(lock))
+        finally:
+            # Expired, or Redis gone: the key frees itself after its ttl, and the body's own outcome matters more.
+            _quietly(lock.release)
+
+    def _owns(self, lock: Lock) -> bool:
+        with redis_door(self._client):
+            return bool(lock.owned())
 
 
-@contextmanager
-def _renewed(lock: Lock, ttl_s: float) -> Iterator[None]:
-    """Renew `lock` three times per `ttl_s` while the body runs, then release it."""
-    done = threading.Event()
-
-    def renew() -> None:
-        while not done.wait(ttl_s / 3):
-            # Redis away: it may be back before the lease ends. Lease lost: there is nothing left to renew.
-            with suppress(RedisError):
-                lock.reacquire()
-
-    thread = threading.Thread(target=renew, name="paceline-lease", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        # Expired, or Redis gone: the key frees itself after its ttl, and the body's own outcome matters more.
-        with suppress(RedisError):
-            lock.release()
+def _quietly(act: Callable[[], object]) -> None:
+    # Redis away: it may be back before the lease ends. Lease lost: there is nothing left to renew or to free.
+    with suppress(RedisError):
+        act()

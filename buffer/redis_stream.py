@@ -5,11 +5,11 @@ from typing import Any
 
 import redis
 
-from .base import BufferCounts, TraceEntry
+from .base import MAX_DELIVERIES, WORN, BufferCounts, TraceEntry, place
 from .codec import decode_entries, decode_trace, encode_trace
 from .config import BufferConfig
 from .errors import DecodeError
-from .keys import COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACES
+from .keys import COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACE_IDS, TRACES
 from .redis_client import load_script, redis_door, refuse_text_client
 from .trace import DraftTrace
 
@@ -34,27 +34,33 @@ class RedisTraceBuffer:
         self._config = config
         self._clock = clock
         self._script = load_script(client, "stream.lua")
-        self._traces = TRACES.name(config.speculator)
-        self._dead_letters = DEAD_LETTERS.name(config.speculator)
-        self._keys = [self._traces, COUNTS.name(config.speculator), LEDGER.name(config.speculator), self._dead_letters]
+        self._keys = [key.name(config.speculator) for key in (TRACES, COUNTS, LEDGER, DEAD_LETTERS, TRACE_IDS)]
+        self._traces, _, _, self._dead_letters, _ = self._keys
         self._resumed: dict[str, str] = {}  # consumer -> id behind which its own pending entries go on; "": none left
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
         """See TraceBuffer. A batch is one atomic command, so it must stay below Redis' query buffer (1 GB)."""
-        return self._append_raw([encode_trace(trace) for trace in traces])
+        return self._append_raw([encode_trace(trace) for trace in traces], [trace.trace_id for trace in traces])
 
-    def _append_raw(self, payloads: Sequence[bytes]) -> list[str]:
+    def _append_raw(self, payloads: Sequence[bytes], trace_ids: Sequence[str] = ()) -> list[str]:
+        """Append bytes as they are; without `trace_ids` nothing is known twice."""
         if not payloads:
             return []
-        return [entry_id.decode() for entry_id in self._run("append", *payloads)]
+        named = zip(trace_ids or [""] * len(payloads), payloads, strict=True)
+        return [entry_id.decode() for entry_id in self._run("append", *(part for pair in named for part in pair))]
 
     def claim(self, consumer: str, max_traces: int) -> list[TraceEntry]:
         """See TraceBuffer."""
         while max_traces > 0 and (rows := self._claim_raw(consumer, max_traces)):
-            entries = [entry for entry_id, raw in rows if (entry := self._open(entry_id, raw))]
+            fresh = self._without_worn(rows)
+            entries = [entry for entry_id, raw in fresh if (entry := self._open(entry_id, raw))]
             if entries:  # nothing but dead letters is not yet the end of the stream
                 return entries
         return []
+
+    def resume(self, consumer: str) -> None:
+        """See TraceBuffer. A new object does so by itself for every consumer."""
+        self._resumed.pop(consumer, None)
 
     def _claim_raw(self, consumer: str, max_traces: int) -> list[tuple[str, bytes]]:
         self._run("prepare")
@@ -98,6 +104,14 @@ class RedisTraceBuffer:
         page = pages[0] if pages else []
         return _rows(page[0] if page and isinstance(page[0], list) else page)
 
+    def _without_worn(self, rows: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """Bury what was handed out too often, undecoded: decoding may be what its readers die of."""
+        worn = {entry_id.decode() for entry_id in self._run("worn", MAX_DELIVERIES, *(row[0] for row in rows))}
+        for entry_id, raw in rows:
+            if entry_id in worn:
+                self._run("bury", entry_id, WORN, raw)
+        return [row for row in rows if row[0] not in worn]
+
     def _open(self, entry_id: str, raw: bytes) -> TraceEntry | None:
         try:
             return TraceEntry(entry_id, decode_trace(raw))
@@ -134,9 +148,9 @@ class RedisTraceBuffer:
 
     def counts(self) -> BufferCounts:
         """See TraceBuffer. All zero before the first append, and after Redis lost its data."""
-        pending, *flat = self._run("counts")
+        pending, here, *flat = self._run("counts")
         fields = dict(zip(map(bytes.decode, flat[::2]), flat[1::2], strict=True))
-        return _counts(pending, {name: int(value) for name, value in fields.items() if name != "last"})
+        return _counts(pending, here, {name: int(value) for name, value in fields.items() if name != "last"})
 
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
         """See TraceBuffer; the newest DEAD_LETTERS_KEPT are there to be read."""
@@ -154,12 +168,6 @@ class RedisTraceBuffer:
             return self._script(keys=self._keys, args=[verb, config.group, *bounds, *args])
 
 
-def place(entry_id: str) -> tuple[int, int]:
-    """The sort key of an entry id: milliseconds, then sequence."""
-    ms, _, sequence = entry_id.partition("-")
-    return int(ms), int(sequence)
-
-
 def _rows(page: Sequence[tuple[bytes | None, Mapping[bytes, bytes] | None]]) -> list[tuple[str, bytes]]:
     """Ids and payloads. A pending id whose entry somebody deleted by hand comes back empty and is left out; an entry
     somebody added by hand without our field becomes a dead letter.
@@ -167,7 +175,7 @@ def _rows(page: Sequence[tuple[bytes | None, Mapping[bytes, bytes] | None]]) -> 
     return [(entry_id.decode(), fields.get(b"trace", b"")) for entry_id, fields in page if entry_id and fields]
 
 
-def _counts(pending: int, numbers: Mapping[str, int]) -> BufferCounts:
+def _counts(pending: int, entries: int, numbers: Mapping[str, int]) -> BufferCounts:
     named = {name: numbers.get(name, 0) for name in ("delivered", "dead_lettered", "trimmed", "bytes")}
     acked = {name.removeprefix("acked:"): n for name, n in numbers.items() if name.startswith("acked:")}
-    return BufferCounts(pending=pending, acked=acked, **named)
+    return BufferCounts(pending=pending, entries=entries, acked=acked, **named)

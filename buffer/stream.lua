@@ -4,8 +4,10 @@
 -- KEYS[1]  paceline:{speculator}:traces        stream  id <ms>-<ordinal>, field trace; with one consumer group
 -- KEYS[2]  paceline:{speculator}:counts        hash    delivered, dead_lettered, trimmed, bytes, acked:<outcome>,
 --                                                      last (id of the newest entry), cut (last trimmed ordinal)
--- KEYS[3]  paceline:{speculator}:ledger        list    "<id> <payload bytes>" of every entry in traces, oldest first
+-- KEYS[3]  paceline:{speculator}:ledger        list    "<id> <payload bytes> <trace_id>" of every entry in traces,
+--                                                      oldest first
 -- KEYS[4]  paceline:{speculator}:dead_letters  stream  fields reason, raw
+-- KEYS[5]  paceline:{speculator}:trace_ids     hash    trace_id -> id, for every entry in traces
 -- ARGV[1]  verb, one of the functions of `verbs`
 -- ARGV[2]  consumer group
 -- ARGV[3]  now, unix milliseconds; empty: the server's clock
@@ -17,7 +19,7 @@
 -- The ordinal of an entry is its place since the stream was made (1, 2, 3, ...), so that entries nobody has read
 -- can be counted by subtraction. It holds: delivered == pending + dead_lettered + sum(acked) + trimmed.
 
-local traces, counts, ledger, dead_letters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local traces, counts, ledger, dead_letters, trace_ids = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, max_bytes, max_age_ms, dead_kept = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local FIRST = 7
 
@@ -59,7 +61,7 @@ local function ensure_group()
   if here > 0 and last then
     redis.call('HSET', counts, 'delivered', here, 'bytes', whole(bytes), 'last', last, 'cut', whole(cut))
   else
-    redis.call('DEL', ledger)
+    redis.call('DEL', ledger, trace_ids)
   end
 end
 
@@ -68,11 +70,12 @@ local function trim(now)
   local _, read = split(group_reading())
   local bytes, lost, cut_id, cut = count('bytes'), 0, nil, nil
   while true do
-    local id, size = string.match(redis.call('LINDEX', ledger, 0) or '', '(%S+) (%d+)')
+    local id, size, trace_id = string.match(redis.call('LINDEX', ledger, 0) or '', '^(%S+) (%d+) (.*)$')
     if not id then break end
     local ms, ordinal = split(id)
     if bytes <= max_bytes and ms >= now - max_age_ms then break end
     redis.call('LPOP', ledger)
+    redis.call('HDEL', trace_ids, trace_id)
     if redis.call('XACK', traces, group, id) == 1 or ordinal > read then lost = lost + 1 end
     bytes, cut_id, cut = bytes - tonumber(size), whole(ms) .. '-' .. whole(ordinal + 1), ordinal
   end
@@ -84,20 +87,28 @@ end
 
 local verbs = {}
 
--- payload... -> ids. Ids never go back, even when the clock does.
+-- (trace_id or '', payload)... -> ids. Ids never go back, even when the clock does. A trace_id that stands in the
+-- stream is not stored again; '' is no trace_id.
 function verbs.append()
   ensure_group()
+  local now, bytes, ids, new = now_ms(), 0, {}, nil
+  trim(now) -- what is about to leave must not stand in the way of its own return
   local last_ms, ordinal = split(redis.call('HGET', counts, 'last') or '0-0')
-  local now, bytes, ids = now_ms(), 0, {}
   local ms = whole(math.max(now, last_ms))
-  for i = FIRST, #ARGV do
-    ordinal = ordinal + 1
-    ids[#ids + 1] = redis.call('XADD', traces, ms .. '-' .. whole(ordinal), 'trace', ARGV[i])
-    redis.call('RPUSH', ledger, ids[#ids] .. ' ' .. #ARGV[i])
-    bytes = bytes + #ARGV[i]
+  for i = FIRST, #ARGV, 2 do
+    local trace_id, payload = ARGV[i], ARGV[i + 1]
+    local id = trace_id ~= '' and redis.call('HGET', trace_ids, trace_id)
+    if not id then
+      ordinal = ordinal + 1
+      id = redis.call('XADD', traces, ms .. '-' .. whole(ordinal), 'trace', payload)
+      redis.call('RPUSH', ledger, id .. ' ' .. #payload .. ' ' .. trace_id)
+      if trace_id ~= '' then redis.call('HSET', trace_ids, trace_id, id) end
+      redis.call('HINCRBY', counts, 'delivered', 1)
+      bytes, new = bytes + #payload, id
+    end
+    ids[#ids + 1] = id
   end
-  redis.call('HSET', counts, 'last', ids[#ids])
-  redis.call('HINCRBY', counts, 'delivered', #ids)
+  if new then redis.call('HSET', counts, 'last', new) end
   redis.call('HINCRBY', counts, 'bytes', whole(bytes))
   trim(now)
   return ids
@@ -119,6 +130,16 @@ function verbs.ack()
   return ended
 end
 
+-- max. deliveries, id... -> those of the pending ids that were handed out more often
+function verbs.worn()
+  local worn = {}
+  for i = FIRST + 1, #ARGV do
+    local row = redis.call('XPENDING', traces, group, ARGV[i], ARGV[i], 1)[1]
+    if row and row[4] > tonumber(ARGV[FIRST]) then worn[#worn + 1] = ARGV[i] end
+  end
+  return worn
+end
+
 -- id, reason, raw: move one pending entry to the dead letters. The copy is made first: when it is refused (memory,
 -- a key of another type) the script ends there and the entry is still pending.
 function verbs.bury()
@@ -129,14 +150,14 @@ function verbs.bury()
   return redis.call('HINCRBY', counts, 'dead_lettered', 1)
 end
 
--- -> pending, then names and values of the counts
+-- -> pending, entries in the stream, then names and values of the counts
 function verbs.counts()
   local read_id, pending = group_reading()
-  if not read_id then return { 0 } end
+  if not read_id then return { 0, 0 } end
   local _, read = split(read_id)
   local _, newest = split(redis.call('HGET', counts, 'last') or '0-0')
   local unread = newest - math.max(read, count('cut'))
-  return { pending + math.max(unread, 0), unpack(redis.call('HGETALL', counts)) }
+  return { pending + math.max(unread, 0), redis.call('XLEN', traces), unpack(redis.call('HGETALL', counts)) }
 end
 
 -- -> id of the last entry read, then ids of the pending ones

@@ -166,7 +166,7 @@ def _check_rounds(trace: DraftTrace) -> None:
         if not np.array_equal(stood, drafted[:visible]):
             # Positions only: token ids are user content, and messages end up in logs.
             wrong = int(np.flatnonzero(stood != drafted[:visible])[0])
-            raise TraceInvalid(f"round at {start}: got another token than its accepted draft {wrong}, expected them equal")
+            raise TraceInvalid(f"round at {start}: got another token than accepted draft {wrong}, expected it")
 
 
 def _expect(what: str, got: object, expected: object) -> None:

@@ -36,6 +36,10 @@ MOVES: Mapping[VersionState | None, frozenset[VersionState]] = MappingProxyType(
 )
 
 
+#: Among DraftVersion.scores: what a round of held-out traffic yields with this draft, 1 + accepted drafts.
+HELD_OUT_SCORE = "holdout_accept_length"
+
+
 @dataclass(frozen=True, slots=True)
 class DraftVersion:
     """What a draft is, fixed at publication; what became of it stands in the board's events."""

@@ -1,31 +1,78 @@
-"""Readings for people: the board as a table, the system's counts as one sum."""
+"""Readings for people: draft versions as plain rows and as a table, and a member's counts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from rich.table import Table
+from rich.text import Text
 
-from ..buffer.version import BoardState
+from ..buffer.version import HELD_OUT_SCORE, BoardState, VersionState
+from ..policies.acceptance import Tally
 
-#: Score a version was judged by, as written by the learner.
-HELD_OUT_SCORE = "holdout_accept_length"
+_STYLES = {VersionState.LIVE: "bold green", VersionState.REFUSED: "dim", VersionState.ROLLED_BACK: "red"}
 
 
-def versions_table(state: BoardState) -> Table:
-    """One row per version, oldest first; the live one is marked."""
-    table = Table(title="draft versions", title_justify="left")
-    for heading in ("number", "state", "parent", "held-out accept length", "changed", "why"):
-        table.add_column(heading)
+@dataclass(frozen=True, slots=True)
+class VersionLine:
+    """One draft version; accept lengths include the bonus token and are None where nothing was measured."""
+
+    number: int
+    state: VersionState
+    reason: str  # of the last change of state
+    holdout_accept_length: float | None = None
+    served_accept_length: float | None = None
+    rounds: int = 0  # the served accept length was pooled over
+    parent: int | None = None  # None: the draft the server was started with
+    changed_at: float = 0.0  # unix seconds of the last change of state
+
+
+#: Heading -> the cell below it.
+_CELLS: Mapping[str, Callable[[VersionLine], str]] = {
+    "version": lambda line: str(line.number),
+    "state": lambda line: line.state.value,
+    "parent": lambda line: "" if line.parent is None else str(line.parent),
+    "held-out": lambda line: _length(line.holdout_accept_length),
+    "served": lambda line: _length(line.served_accept_length),
+    "rounds": lambda line: str(line.rounds),
+    "changed": lambda line: datetime.fromtimestamp(line.changed_at, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+    "reason": lambda line: line.reason,
+}
+_LEFT = frozenset(("state", "changed", "reason"))
+
+#: What the board alone knows.
+BOARD_COLUMNS = ("version", "state", "parent", "held-out", "changed", "reason")
+#: What one run has seen of each version.
+RUN_COLUMNS = ("version", "state", "held-out", "served", "rounds", "reason")
+
+
+def version_lines(state: BoardState, served: Mapping[int, Tally] | None = None) -> list[VersionLine]:
+    """All versions, oldest first; `served` is what each had accepted, by number, as far as it is known."""
+    lines = []
     for number, row in sorted(state.rows.items()):
-        score = row.version.scores.get(HELD_OUT_SCORE)
-        table.add_row(
-            f"{number}",
-            f"[bold green]{row.state}[/]" if number == state.live else str(row.state),
-            "" if row.version.parent is None else f"{row.version.parent}",
-            "" if score is None else f"{score:.3f}",
-            datetime.fromtimestamp(row.changed_at, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
-            row.why,
+        tally = (served or {}).get(number, Tally(0, 0))
+        lines.append(
+            VersionLine(
+                number=number,
+                state=row.state,
+                reason=row.why,
+                holdout_accept_length=row.version.scores.get(HELD_OUT_SCORE),
+                served_accept_length=tally.accept_length if tally.rounds else None,
+                rounds=tally.rounds,
+                parent=row.version.parent,
+                changed_at=row.changed_at,
+            )
         )
+    return lines
+
+
+def versions_table(lines: Sequence[VersionLine], columns: Sequence[str] = BOARD_COLUMNS) -> Table:
+    """One row per version in the given order, the live one in green; no cell is read as markup."""
+    table = Table(title="draft versions", title_justify="left", expand=False)
+    for heading in columns:
+        table.add_column(heading, justify="left" if heading in _LEFT else "right", overflow="fold")
+    for line in lines:
+        table.add_row(*(Text(_CELLS[heading](line)) for heading in columns), style=_STYLES.get(line.state))
     return table
 
 
@@ -39,3 +86,7 @@ def as_counts(reading: Mapping[str, object], key: str) -> dict[str, int]:
     """Name -> count reading at `key`; empty when the member has not said it yet."""
     value = reading.get(key)
     return {str(name): int(n) for name, n in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _length(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

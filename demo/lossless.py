@@ -26,19 +26,19 @@ class Lossless:
 
 
 def lossless_check(
-    target_folder: Path, results: Sequence[Served], *, count: int = 40, report: Report = quiet
+    target_folder: Path, results: Sequence[Served], max_tokens: int, *, count: int = 40, report: Report = quiet
 ) -> Lossless:
-    """Decode `count` answered requests again with transformers, float32 and greedy, and compare all tokens.
+    """Decode `count` requests again with transformers, float32 and greedy, and compare all `max_tokens` tokens.
 
-    The requests are spread evenly over the run, so that they fall before, between and behind the swaps. Takes
-    about as long as serving them one by one.
+    The requests are spread evenly over the run, so that they fall before, between and behind the swaps. One that
+    was not answered, or not to its end, is different. Takes about as long as serving them one by one.
     """
     disable_progress_bar()  # it would be drawn through the demo's own
     model = AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32).eval()
-    chosen = spread([result for result in results if result.output_ids], count)
+    chosen = spread(results, count)
     different = []
     for number, result in enumerate(chosen, start=1):
-        if greedy(model, result.prompt.input_ids, len(result.output_ids)) != result.output_ids:
+        if greedy(model, result.prompt.input_ids, max_tokens) != result.output_ids:
             different.append(result.prompt.request_id)
         report(number / len(chosen), f"{number - len(different)} of {number} identical")
     return Lossless(len(chosen), tuple(different))

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,9 +18,7 @@ def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # gone since it was listed
-            # The name before the last bracket may hold anything; state and parent stand behind it.
-            parent = int(entry.read_text(errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry.parent.name))
+            children.setdefault(_state_and_parent(entry)[1], []).append(int(entry.parent.name))
     found = list(children.get(pid, ()))
     for child in found:  # grows while it is read
         found += children.get(child, ())
@@ -35,11 +33,14 @@ def signal_group(group: int, sign: int) -> bool:
     return False
 
 
-def kill_all(pids: Iterable[int]) -> None:
-    """SIGKILL to every one of `pids` that still lives; returns at once."""
+def kill_all(pids: Sequence[int], limit_s: float) -> None:
+    """SIGKILL to every one of `pids`; blocks until they are gone, at most `limit_s`."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    deadline_s = time.monotonic() + limit_s
+    while any(map(_is_alive, pids)) and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
 
 
 def is_group_gone_within(group: int, limit_s: float) -> bool:
@@ -50,3 +51,16 @@ def is_group_gone_within(group: int, limit_s: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether `pid` runs; one that nobody has reaped yet does not."""
+    with suppress(OSError):
+        return _state_and_parent(Path(f"/proc/{pid}/stat"))[0] != "Z"
+    return False
+
+
+def _state_and_parent(stat: Path) -> tuple[str, int]:
+    # The name before the last bracket may hold anything, brackets and spaces among them.
+    state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
+    return state, int(parent)

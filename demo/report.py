@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
@@ -12,13 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ..buffer.trace import DraftTrace
+from ..dashboards.readings import RUN_COLUMNS, VersionLine, versions_table
 from ..policies.acceptance import Tally, served_tally
 from .lossless import Lossless
 from .traffic import Served, pooled, tokens_per_second
-from .view import TraceLine, VersionLine, versions_table
+from .view import TraceLine
 
 _WINDOW_SHARE = 8  # an accept length "at" a point is pooled over an eighth of the domain's requests
 _MIN_WINDOW = 8
+_SHOWN_VERSIONS = 10
+_NAMED_REQUESTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Run:
     """Everything one run of the demo measured."""
 
     results: Sequence[Served]
+    max_tokens: int  # asked for by every request
     versions: Sequence[VersionLine]
     traces: TraceLine
     replay: tuple[int, int]  # rounds that replayed to their served length, rounds compared
@@ -34,7 +38,6 @@ class Run:
     stalls_ms: Sequence[float]  # longest wait for a token around each swap that met requests in flight
     seconds: Mapping[str, float]  # stage -> duration
     mlflow_uri: str
-    other_stalls_ms: Mapping[str, float] = field(default_factory=dict)  # yardsticks, by name
 
 
 def as_json(run: Run) -> dict[str, object]:
@@ -96,11 +99,30 @@ def closing_table(run: Run) -> Table:
 
 def print_closing(console: Console, run: Run) -> None:
     """Print the versions, the closing table and where to look further."""
-    console.print(versions_table(run.versions))
+    console.print(versions_table(run.versions[-_SHOWN_VERSIONS:], RUN_COLUMNS))
     console.print(closing_table(run))
     console.print(
         f"MLflow: mlflow ui --backend-store-uri {run.mlflow_uri}", highlight=False, soft_wrap=True, markup=False
     )
+
+
+def faults(run: Run) -> list[str]:
+    """What the run promised and did not keep, one line each: answers, lossless decoding, books that balance."""
+    found = []
+    incomplete = [result for result in run.results if result.failure or len(result.output_ids) != run.max_tokens]
+    if incomplete:
+        first = incomplete[0]
+        why = first.failure or f"got {len(first.output_ids)} tokens, expected {run.max_tokens}"
+        requests = f"{len(incomplete)} of {len(run.results)} requests failed"
+        found.append(f"{requests}; the first, {first.prompt.request_id}: {why}")
+    if run.lossless.different:
+        named = ", ".join(run.lossless.different[:_NAMED_REQUESTS])
+        found.append(
+            f"{len(run.lossless.different)} of {run.lossless.checked} requests differ from plain decoding: {named}"
+        )
+    if not run.traces.is_accounted:
+        found.append(f"the books of the traces do not balance: {run.traces}")
+    return found
 
 
 def _findings(run: Run) -> list[tuple[str, str]]:
@@ -108,14 +130,14 @@ def _findings(run: Run) -> list[tuple[str, str]]:
     path = " -> ".join(
         f"{value:.2f} ({name.replace('_', ' ')})" for name, value in lengths.items() if value is not None
     )
-    dropped = sum(traces.dropped.values())
-    whole = "all accounted for" if _is_accounted(traces) else "NOT ALL ACCOUNTED FOR"
-    stalls = ", ".join(f"{name} {value:.0f} ms" for name, value in _all_stalls(run).items())
+    dropped, set_aside = sum(traces.dropped.values()), sum(traces.set_aside.values())
+    whole = "all accounted for" if traces.is_accounted else "NOT ALL ACCOUNTED FOR"
+    stalls = ", ".join(f"around swaps, {name} {value:.0f} ms" for name, value in _stalls(run).items())
     aborted, retracted = _disturbed(run.results)
     return [
         ("accept length", path),
         ("traces", f"{traces.captured} captured, {traces.delivered} delivered, {dropped} dropped: {whole}"),
-        ("", f"{traces.learned} learned, {traces.held_out} held out, {traces.pending} pending"),
+        ("", f"{traces.learned} learned, {traces.held_out} held out, {traces.pending} pending, {set_aside} set aside"),
         ("replay", f"{equal} of {compared} rounds as served"),
         ("lossless", f"{run.lossless.identical} of {run.lossless.checked} requests identical to plain decoding"),
         ("swaps", f"{run.swaps} in flight, {aborted} requests aborted, {retracted} retracted"),
@@ -123,11 +145,6 @@ def _findings(run: Run) -> list[tuple[str, str]]:
         ("throughput", f"{tokens_per_second(run.results):.0f} tok/s over {len(run.results)} requests"),
         ("seconds", ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in run.seconds.items())),
     ]
-
-
-def _is_accounted(traces: TraceLine) -> bool:
-    arrived = traces.delivered == traces.learned + traces.held_out + traces.pending
-    return arrived and traces.captured == traces.delivered + sum(traces.dropped.values())
 
 
 def _shift(ordered: Sequence[Served]) -> int:
@@ -171,7 +188,7 @@ def _swaps(run: Run) -> dict[str, object]:
     stalls: Mapping[str, float | None] = _stalls(run) or {"p50": None, "max": None}
     return {
         "count": run.swaps,
-        "stall_ms": {**stalls, **run.other_stalls_ms},
+        "stall_ms": dict(stalls),
         "aborted": aborted,
         "retracted": retracted,
     }
@@ -181,10 +198,6 @@ def _stalls(run: Run) -> dict[str, float]:
     if not run.stalls_ms:
         return {}
     return {"p50": round(float(np.median(run.stalls_ms)), 1), "max": round(max(run.stalls_ms), 1)}
-
-
-def _all_stalls(run: Run) -> dict[str, float]:
-    return {**{f"around swaps, {name}": value for name, value in _stalls(run).items()}, **run.other_stalls_ms}
 
 
 def _disturbed(results: Iterable[Served]) -> tuple[int, int]:

@@ -3,30 +3,29 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
-from ..buffer.base import TraceBuffer
 from ..buffer.config import BufferConfig
+from ..buffer.errors import ConfigError
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect
 from ..buffer.redis_stream import RedisTraceBuffer
-from ..dashboards.readings import as_int
 from .corpus import CERTAIN_DOMAINS, load_corpus
-from .lossless import Lossless, lossless_check
+from .lossless import lossless_check
 from .progress import progress_bar
-from .prompts import Prompt, domain_prompts, read_prompts
-from .report import Run, as_json, print_closing, served_by_version
+from .prompts import PROMPT_TOKENS, Prompt, domain_prompts, read_prompts
+from .report import Run, as_json, print_closing
+from .runs import run_folder
 from .services import free_port, learner_service, redis_service, sglang_service
+from .signals import ending_signals
+from .stages import Running, measured, serve_traffic, settle
 from .target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
-from .traffic import Served, send
 from .training import TrainPlan
-from .view import LiveView
 from .watch import Watch
 
 SPECULATOR, REPLICA, LEARNER = "demo", "demo-0", "demo-learner"
@@ -37,7 +36,8 @@ SEED = 0
 CONTEXT_TOKENS = 2048
 #: How long the last traces may take to be delivered and learnt once the traffic has ended.
 SETTLE_S = 60.0
-REFRESH_S = 0.5
+#: What SGLang keeps of the context for the drafts of a request's last round.
+RESERVED_TOKENS = DRAFT_STEPS + 2
 CHECKED_REQUESTS = 40
 
 
@@ -68,6 +68,11 @@ class Place:
         return f"redis://127.0.0.1:{self.redis_port}/0"
 
     @property
+    def server_url(self) -> str:
+        """The SGLang server."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    @property
     def mlflow_uri(self) -> str:
         """The MLflow store of this run."""
         return f"sqlite:///{(self.folder / 'mlflow.db').absolute()}"
@@ -76,32 +81,47 @@ class Place:
 def run_demo(options: DemoOptions) -> Run:
     """Run the demo and print what was seen; writes options.json when asked to. Leaves nothing running.
 
-    Raises ConfigError for bad input before anything is started, PacelineError when a service does not start.
+    Ctrl-C, SIGTERM and SIGHUP end it early; only for the main thread. Raises ConfigError for bad input before
+    anything is started, PacelineError when a service does not start or ends before its time. What the run
+    promised and did not keep is no exception: see report.faults.
     """
-    console = Console()
-    seconds: dict[str, float] = {}
-    with _timed("target", seconds), progress_bar("training the target (once)", console) as report:
-        target = ensure_target(options.data_dir, TrainPlan(), report=report)
-    prompts = _prompts(options, target)
+    _refuse_unfit(options)
+    with ending_signals():
+        console = Console()
+        seconds: dict[str, float] = {}
+        with _timed("target", seconds), progress_bar("training the target (once)", console) as report:
+            target = ensure_target(options.data_dir, TrainPlan(), report=report)
+        prompts = _prompts(options, target)
+        with run_folder(options.data_dir / "runs") as folder:
+            run = _run(options, console, seconds, target, prompts, Place(folder, free_port(), free_port()))
+        print_closing(console, run)
+        if options.json is not None:
+            options.json.write_text(json.dumps(as_json(run), indent=2) + "\n", encoding="utf-8")
+        return run
+
+
+def _run(
+    options: DemoOptions,
+    console: Console,
+    seconds: dict[str, float],
+    target: TargetModel,
+    prompts: list[Prompt],
+    place: Place,
+) -> Run:
     draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    place = Place(options.data_dir / "runs" / stamp, free_port(), free_port())
     with ExitStack() as stack:
-        watch, buffer = _start(stack, console, seconds, place, target, draft)
+        running = _start(stack, console, seconds, place, target, draft)
         with _timed("traffic", seconds):
-            results = asyncio.run(_traffic(console, watch, place, prompts, options))
+            size = {"concurrency": options.concurrency, "max_tokens": options.max_tokens}
+            results = asyncio.run(serve_traffic(running, console, place.server_url, prompts, **size))
         with _timed("settle", seconds):
-            _settle(watch)
-        run = _measured(watch, buffer, results, place, seconds)
+            settle(running, MIN_NEW_TRACES, SETTLE_S)
+        run = measured(running, results, options.max_tokens, mlflow_uri=place.mlflow_uri, seconds=seconds)
         if options.keep_running:
-            _wait_for_ctrl_c(console, place)
+            _wait_for_ctrl_c(console, place, running)
     with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
-        lossless = lossless_check(target.folder, results, count=CHECKED_REQUESTS, report=report)
-    run = _with(run, lossless, seconds)
-    print_closing(console, run)
-    if options.json is not None:
-        options.json.write_text(json.dumps(as_json(run), indent=2) + "\n", encoding="utf-8")
-    return run
+        lossless = lossless_check(target.folder, results, options.max_tokens, count=CHECKED_REQUESTS, report=report)
+    return replace(run, lossless=lossless, seconds=dict(seconds))
 
 
 def server_flags(target: Path, draft: Path) -> list[str]:
@@ -148,10 +168,18 @@ def learner_env(place: Place, target: TargetModel, draft: Path) -> dict[str, str
     }
 
 
+def _refuse_unfit(options: DemoOptions) -> None:
+    longest = CONTEXT_TOKENS - RESERVED_TOKENS - PROMPT_TOKENS
+    if options.max_tokens > longest:
+        raise ConfigError(f"--max-tokens: got {options.max_tokens}, expected {longest} at most beside a prompt")
+    if options.json is not None and not options.json.absolute().parent.is_dir():
+        raise ConfigError(f"--json {options.json}: got a folder that does not exist, expected one to write into")
+
+
 def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:
     tokenizer = load_tokenizer(target.folder)
     if options.prompts is not None:
-        longest = CONTEXT_TOKENS - options.max_tokens - DRAFT_STEPS - 2
+        longest = CONTEXT_TOKENS - options.max_tokens - RESERVED_TOKENS
         return read_prompts(options.prompts, tokenizer, longest)[: options.requests]
     held_out = {name: domain.held_out for name, domain in load_corpus(CERTAIN_DOMAINS).domains.items()}
     return domain_prompts(held_out, tokenizer, options.requests // len(held_out), SEED)
@@ -159,81 +187,31 @@ def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:
 
 def _start(
     stack: ExitStack, console: Console, seconds: dict[str, float], place: Place, target: TargetModel, draft: Path
-) -> tuple[Watch, TraceBuffer]:
+) -> Running:
     shared = shared_env(place, target)
     with _timed("start", seconds):
-        stack.enter_context(redis_service(place.folder / "redis", place.redis_port))
+        redis = stack.enter_context(redis_service(place.folder / "redis", place.redis_port))
         client = connect(place.redis_url)
         stack.callback(client.close)
-        logs = place.folder / "logs"
+        logs, flags = place.folder / "logs", server_flags(target.folder, draft)
         with progress_bar("starting SGLang", console) as report:
-            server = sglang_service(
-                server_flags(target.folder, draft),
-                place.server_port,
-                log=logs / "sglang.log",
-                env=shared,
-                report=report,
-            )
+            log = logs / "sglang.log"
+            server = sglang_service(flags, place.server_port, log=log, env=shared, report=report)
             stack.enter_context(server)
         with progress_bar("starting the learner", console) as report:
             env = shared | learner_env(place, target, draft)
-            stack.enter_context(learner_service(log=logs / "learner.log", env=env, report=report))
+            learner = stack.enter_context(learner_service(log=logs / "learner.log", env=env, report=report))
     config = BufferConfig(speculator=SPECULATOR)
     buffer = RedisTraceBuffer(client, config)
-    return Watch(buffer, RedisVersionBoard(client, config), REPLICA, LEARNER), buffer
+    watch = Watch(buffer, RedisVersionBoard(client, config), REPLICA, LEARNER)
+    return Running((redis, server, learner), watch, buffer)
 
 
-async def _traffic(
-    console: Console, watch: Watch, place: Place, prompts: Sequence[Prompt], options: DemoOptions
-) -> list[Served]:
-    done: list[Served] = []
-    url = f"http://127.0.0.1:{place.server_port}"
-    sending = asyncio.create_task(
-        send(url, prompts, concurrency=options.concurrency, max_tokens=options.max_tokens, on_served=done.append)
-    )
-    with LiveView(console) as view:
-        while not sending.done():
-            await asyncio.wait({sending}, timeout=REFRESH_S)
-            phase = done[-1].prompt.domain if done else "first requests"
-            view.show(await asyncio.to_thread(watch.state, phase, tuple(done), len(prompts)))
-    return await sending
-
-
-def _settle(watch: Watch) -> None:
-    """Wait until every trace is delivered and no further round is due, at most SETTLE_S."""
-    deadline = time.monotonic() + SETTLE_S
-    time.sleep(2 * REFRESH_S)  # one heartbeat, which is what the waiting below looks at
-    while time.monotonic() < deadline and not (watch.is_drained() and not watch.is_learning(MIN_NEW_TRACES)):
-        time.sleep(REFRESH_S)
-
-
-def _measured(
-    watch: Watch, buffer: TraceBuffer, results: Sequence[Served], place: Place, seconds: dict[str, float]
-) -> Run:
-    learner, traces = watch.learner(), watch.traces()
-    served = served_by_version(entry.trace for entry in buffer.replay(max_traces=traces.delivered))
-    in_flight = [swap for swap in watch.swaps() if swap.running]
-    return Run(
-        results=results,
-        versions=watch.versions(served),
-        traces=traces,
-        replay=(as_int(learner, "identity_equal"), as_int(learner, "identity_compared")),
-        lossless=Lossless(0, ()),
-        swaps=len(in_flight),
-        stalls_ms=[swap.stall_ms(results) for swap in in_flight],
-        seconds=seconds,
-        mlflow_uri=place.mlflow_uri,
-    )
-
-
-def _with(run: Run, lossless: Lossless, seconds: dict[str, float]) -> Run:
-    return replace(run, lossless=lossless, seconds=dict(seconds))
-
-
-def _wait_for_ctrl_c(console: Console, place: Place) -> None:
+def _wait_for_ctrl_c(console: Console, place: Place, running: Running) -> None:
     console.print(f"running: SGLang on port {place.server_port}, Redis at {place.redis_url}; Ctrl-C ends both")
     try:
         while True:
+            running.ensure()
             time.sleep(1.0)
     except KeyboardInterrupt:
         console.print("ending")

@@ -147,13 +147,13 @@ class Service:
         if signal_group(process.pid, signal.SIGTERM):
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GROUP_LIMIT_S)  # a zombie leader would answer for a group that has gone
-            is_group_gone_within(process.pid, _GROUP_LIMIT_S)
+                is_group_gone_within(process.pid, _GROUP_LIMIT_S)
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         # A leader that has to be killed ends nobody itself, and what it started may live in other sessions.
         family = descendants(process.pid) if process.poll() is None else []
         signal_group(process.pid, signal.SIGKILL)
-        kill_all(family)
+        kill_all(family, _GROUP_LIMIT_S)
         process.wait()
         is_group_gone_within(process.pid, _GROUP_LIMIT_S)
 

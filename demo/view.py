@@ -14,37 +14,31 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..buffer.version import VersionState
+from ..dashboards.readings import RUN_COLUMNS, VersionLine, versions_table
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARKLINE_CELLS = 60
 _SHOWN_VERSIONS = 10
 _PLAIN_EVERY_S = 5.0
-_STYLES = {VersionState.LIVE: "bold green", VersionState.REFUSED: "dim", VersionState.ROLLED_BACK: "red"}
-
-
-@dataclass(frozen=True, slots=True)
-class VersionLine:
-    """One draft version; accept lengths include the bonus token and are None where nothing was measured."""
-
-    number: int
-    state: VersionState
-    reason: str
-    holdout_accept_length: float | None = None
-    served_accept_length: float | None = None
-    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TraceLine:
-    """Where the traces are; captured == delivered + sum(dropped), delivered == learned + held_out + pending."""
+    """Where the traces are; see is_accounted."""
 
     captured: int = 0
     delivered: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)  # by the server: reason -> traces
     learned: int = 0
     held_out: int = 0
     pending: int = 0
+    set_aside: Mapping[str, int] = field(default_factory=dict)  # delivered, and neither of these: reason -> traces
+
+    @property
+    def is_accounted(self) -> bool:
+        """Whether captured == delivered + dropped, and delivered == learned + held out + pending + set aside."""
+        arrived = self.learned + self.held_out + self.pending + sum(self.set_aside.values())
+        return self.delivered == arrived and self.captured == self.delivered + sum(self.dropped.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +92,8 @@ class LiveView:
 
 def render(state: ViewState) -> Group:
     """The whole view."""
-    return Group(_headline(state), _curves(state.curves), versions_table(state.versions), _flows(state))
+    versions = versions_table(state.versions[-_SHOWN_VERSIONS:], RUN_COLUMNS)
+    return Group(_headline(state), _curves(state.curves), versions, _flows(state))
 
 
 def plain_line(state: ViewState) -> str:
@@ -117,19 +112,6 @@ def sparkline(values: Sequence[float], lowest: float, highest: float) -> str:
     top = len(_BARS) - 1
     cells = (round((value - lowest) / span * top) for value in values[-_SPARKLINE_CELLS:])
     return "".join(_BARS[min(max(cell, 0), top)] for cell in cells)
-
-
-def versions_table(versions: Sequence[VersionLine]) -> Table:
-    """The newest versions, the live one in green."""
-    table = Table(title="draft versions", title_justify="left", expand=False)
-    for heading in ("version", "state", "held-out", "served", "rounds"):
-        table.add_column(heading, justify="left" if heading == "state" else "right")
-    table.add_column("reason", overflow="fold")
-    for line in versions[-_SHOWN_VERSIONS:]:
-        lengths = (_length(line.holdout_accept_length), _length(line.served_accept_length))
-        cells = (str(line.number), line.state.value, *lengths, str(line.rounds), line.reason)
-        table.add_row(*(Text(cell) for cell in cells), style=_STYLES.get(line.state))
-    return table
 
 
 def _headline(state: ViewState) -> Text:
@@ -156,13 +138,12 @@ def _flows(state: ViewState) -> Text:
 
 
 def _traces(line: TraceLine) -> str:
-    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(line.dropped.items()) if count)
-    dropped = f"{sum(line.dropped.values())}" + (f" ({reasons})" if reasons else "")
     return (
-        f"captured {line.captured}, delivered {line.delivered}, dropped {dropped}, "
+        f"captured {line.captured}, delivered {line.delivered}, dropped {_by_reason(line.dropped)}, "
         f"learned {line.learned}, held out {line.held_out}, pending {line.pending}"
-    )
+    ) + (f", set aside {_by_reason(line.set_aside)}" if any(line.set_aside.values()) else "")
 
 
-def _length(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _by_reason(counts: Mapping[str, int]) -> str:
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()) if count)
+    return f"{sum(counts.values())}" + (f" ({reasons})" if reasons else "")

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..buffer.base import TraceBuffer, VersionBoard
-from ..dashboards.readings import HELD_OUT_SCORE, as_counts, as_int
+from ..dashboards.readings import VersionLine, as_counts, as_int, version_lines
 from ..policies.acceptance import Tally
 from .traffic import Served, longest_gap_ms, pooled
-from .view import TraceLine, VersionLine, ViewState
+from .view import TraceLine, ViewState
 
 #: Requests one point of an accept-length curve is pooled over.
 CURVE_REQUESTS = 12
@@ -47,6 +47,7 @@ class Watch:
     def traces(self) -> TraceLine:
         """Where the traces are; the replica's part is up to a second old."""
         replica, counts = self.replica(), self._buffer.counts()
+        other = {outcome: count for outcome, count in counts.acked.items() if outcome not in ("learned", "held_out")}
         return TraceLine(
             captured=as_int(replica, "captured"),
             delivered=as_int(replica, "delivered"),
@@ -54,17 +55,12 @@ class Watch:
             learned=counts.acked.get("learned", 0),
             held_out=counts.acked.get("held_out", 0),
             pending=counts.pending,
+            set_aside={**other, "trimmed": counts.trimmed, "dead_lettered": counts.dead_lettered},
         )
 
     def versions(self, served: Mapping[int, Tally]) -> list[VersionLine]:
         """All versions, oldest first, with what each had accepted as far as `served` knows it."""
-        lines = []
-        for number, row in sorted(self._board.read().rows.items()):
-            tally = served.get(number, Tally(0, 0))
-            length = tally.accept_length if tally.rounds else None
-            score = row.version.scores.get(HELD_OUT_SCORE)
-            lines.append(VersionLine(number, row.state, row.why, score, length, tally.rounds))
-        return lines
+        return version_lines(self._board.read(), served)
 
     def swaps(self) -> list[Swap]:
         """Swaps the replica made, oldest first."""
@@ -73,10 +69,12 @@ class Watch:
             return []
         return [Swap(s["number"], s["commit_ms"], s["running"], s["at"]) for s in told]
 
-    def is_drained(self) -> bool:
-        """Whether every captured trace has left the server."""
+    def is_drained(self, after: float = 0.0) -> bool:
+        """Whether the server has said, later than `after` (unix seconds), that every captured trace has left it."""
         replica = self.replica()
-        return bool(replica) and not as_int(replica, "open") and not as_int(replica, "queued")
+        at = replica.get("at")
+        is_recent = isinstance(at, int | float) and at > after
+        return is_recent and not as_int(replica, "open") and not as_int(replica, "queued")
 
     def is_learning(self, min_new_traces: int) -> bool:
         """Whether a round runs, or enough traces wait for one to start."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..buffer.config import BufferConfig
+from ..buffer.environment import read_float, read_int
 from ..buffer.errors import ConfigError
 
 #: Names that become folders, queues and registered models: no separators, no spaces.
@@ -47,7 +48,7 @@ class LearnerConfig:
     data_dir: Path = Path(".paceline")  # versions, checkpoints, unsent registrations
     mlflow_uri: str = ""  # empty: sqlite in data_dir
     name: str = "learner-0"  # consumer in the group, member on the board
-    min_new_traces: int = 40  # fewer pending traces leave a round idle
+    min_new_traces: int = 40  # fewer pending traces leave a round idle, unless they fill half of the buffer
     max_claim: int = 400  # traces one round takes at most
     window_traces: int = 200  # learned traces kept for replay
     passes: int = 4  # over every new trace
@@ -60,15 +61,16 @@ class LearnerConfig:
     seed: int = 0
     device: str = "auto"  # as torch names it; auto: cuda where there is one
     round_interval_s: float = 30.0
-    round_lease_s: float = 60.0  # a killed learner frees its speculator after this; renewed while a round runs
-    longest_round_s: float = 3600.0  # a round is not started a second time, nor called dead, before this
+    round_lease_s: float = 60.0  # a killed learner frees its speculator, and is called dead, after this
+    longest_round_s: float = 3600.0  # a round is not started a second time before this
+    kept_versions: int = 8  # newest versions whose weights stay on disk, beside the live and the previous one
 
     def __post_init__(self) -> None:
         for name in ("speculator", "name"):
             self._check(name, _NAME.fullmatch(getattr(self, name)) is not None, "letters, digits, '.', '_' or '-'")
         for name in ("target", "target_version", "redis_url"):
             self._check(name, bool(getattr(self, name)), "a name")
-        for name in ("min_new_traces", "max_claim", "window_traces", "passes", "holdout_window"):
+        for name in ("min_new_traces", "max_claim", "window_traces", "passes", "holdout_window", "kept_versions"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
         self._check("draft_steps", self.draft_steps is None or self.draft_steps >= 1, "at least 1")
         for name in ("holdout_share", "gate_confidence"):
@@ -121,15 +123,14 @@ def from_env(environ: Mapping[str, str] | None = None) -> LearnerConfig:
     missing = [key for key in _REQUIRED if not given.get(key)]
     if missing:
         raise ConfigError(f"{', '.join(missing)}: got nothing, expected a value; set it before starting a learner")
-    read = {name: _read(key, given[key], kind) for key, (name, kind) in _KEYS.items() if given.get(key)}
+    read = {name: _read(given, key, kind) for key, (name, kind) in _KEYS.items() if given.get(key)}
     return LearnerConfig(buffer=BufferConfig.from_env(given), **read)
 
 
-def _read(key: str, text: str, kind: Callable[[str], Any]) -> Any:
-    try:
-        return kind(text)
-    except ValueError as error:
-        raise ConfigError(f"{key}: got {text!r}, expected {kind.__name__}") from error
+def _read(given: Mapping[str, str], key: str, kind: Callable[[str], Any]) -> Any:
+    if kind is int:
+        return read_int(given, key, 0)
+    return read_float(given, key, 0.0) if kind is float else kind(given[key])
 
 
 _REQUIRED = ("PACELINE_TARGET", "PACELINE_TARGET_PATH", "PACELINE_DRAFT")
@@ -159,6 +160,7 @@ _KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "PACELINE_ROUND_INTERVAL_S": ("round_interval_s", float),
     "PACELINE_ROUND_LEASE_S": ("round_lease_s", float),
     "PACELINE_LONGEST_ROUND_S": ("longest_round_s", float),
+    "PACELINE_KEPT_VERSIONS": ("kept_versions", int),
 }
 
 

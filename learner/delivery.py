@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from ..buffer.base import TraceEntry, VersionBoard
+from ..buffer.base import TraceEntry, VersionBoard, place
 from ..buffer.errors import BoardConflict
 from ..buffer.version import BoardState, DraftVersion, VersionState
 from ..policies.promotion import Promotion, Verdict, judge
@@ -76,13 +76,8 @@ def _carry_out(board: VersionBoard, number: int, judged: BoardState, promotion: 
 
 def _window_ids(entries: Sequence[TraceEntry]) -> tuple[str, str]:
     """First and last stream id; a trace claimed again after a crash is older than the window's end."""
-    ids = sorted((entry.entry_id for entry in entries), key=_age)
+    ids = sorted((entry.entry_id for entry in entries), key=place)
     return ids[0], ids[-1]
-
-
-def _age(entry_id: str) -> tuple[int, int]:
-    ms, _, sequence = entry_id.partition("-")
-    return int(ms), int(sequence or 0)
 
 
 def _wait(why: str) -> Promotion:

@@ -5,6 +5,9 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ..buffer.version import DraftVersion
 
 #: Folders still being written; whatever bears it when nobody writes was left by a process that died.
 _UNFINISHED = ".writing-"
@@ -20,13 +23,30 @@ def write_folder(folder: Path, write: Callable[[Path], object]) -> None:
     hidden = folder.parent / f"{_UNFINISHED}{folder.name}-{os.getpid()}"
     shutil.rmtree(hidden, ignore_errors=True)
     hidden.mkdir()
-    write(hidden)
-    for path in sorted(hidden.rglob("*")):
-        _force(path)
-    _force(hidden)
-    hidden.rename(folder)
+    try:
+        write(hidden)
+        for path in sorted(hidden.rglob("*")):
+            _force(path)
+        _force(hidden)
+        hidden.rename(folder)
+    except BaseException:  # an interrupt included: half a folder is of use to nobody
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
     # The rename itself is on disk only when the parent folder is.
     _force(folder.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Take a folder away in one step and free its space; a process that dies in between leaves it to `sweep`."""
+    hidden = folder.parent / f"{_UNFINISHED}{folder.name}-gone"
+    shutil.rmtree(hidden, ignore_errors=True)
+    folder.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def folder_of(version: DraftVersion) -> Path:
+    """The folder its file:// URI names."""
+    return Path(unquote(urlsplit(version.weights_uri).path))
 
 
 def write_text(path: Path, text: str) -> None:

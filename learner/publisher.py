@@ -4,6 +4,7 @@ A learner that dies before the event leaves a folder nobody refers to; a version
 """
 
 import logging
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,8 +12,8 @@ from pathlib import Path
 
 from ..buffer.base import VersionBoard
 from ..buffer.errors import BoardConflict, ConfigError
-from ..buffer.version import DraftVersion, VersionState
-from .disk import sha256_of, write_folder
+from ..buffer.version import BoardState, DraftVersion, VersionState
+from .disk import folder_of, remove_folder, sha256_of, write_folder
 from .weights import CONFIG_FILE, WEIGHTS_FILE
 
 _log = logging.getLogger(__name__)
@@ -22,8 +23,10 @@ DRAFTER = "eagle3"
 #: The draft the server was started with is this number on every board; servers stamp it before their first swap.
 INITIAL = 0
 
-#: Numbers tried for one version; a board hands out no number twice, so a second try means that it lost its counter.
+#: Numbers tried for one version; one is taken under our hands only by somebody who registers without reserving.
 _ATTEMPTS = 5
+
+_FOLDER = re.compile(r"v(\d{6,})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +55,8 @@ def publish(
     number turns out to be taken. Blocks on the disk. Raises BoardConflict when no number could be had.
     """
     for _ in range(_ATTEMPTS):
-        number = board.next_number()
+        number = _fresh_number(board, versions)
         folder = version_folder(versions, number)
-        if folder.exists():
-            _log.warning("%s exists, but the board has not seen number %d: taking the next one", folder, number)
-            continue
         write_folder(folder, write)
         version = _describe(number, folder, lineage)
         try:
@@ -67,8 +67,41 @@ def publish(
             continue
         return version
     raise BoardConflict(
-        f"no free number in {_ATTEMPTS} tries below {versions}: does the folder belong to another board?"
+        f"no free number in {_ATTEMPTS} tries, the last was {number}: somebody registers numbers without reserving them"
     )
+
+
+def _fresh_number(board: VersionBoard, versions: Path) -> int:
+    """Reserve a number above all folders and rows; a board that lost its data begins again below them."""
+    taken = max([*_folders(versions), *board.read().rows], default=-1)
+    first = number = board.next_number()
+    while number <= taken:
+        number = board.next_number()
+    if number != first:
+        _log.warning("board counts from %d, but %s holds more: going on with %d", first, versions, number)
+    return number
+
+
+def _folders(versions: Path) -> dict[int, Path]:
+    """Number -> folder of every version that lies there, of whatever board."""
+    named = ((_FOLDER.fullmatch(path.name), path) for path in versions.glob("v*"))
+    return {int(match[1]): path for match, path in named if match}
+
+
+def prune(versions: Path, state: BoardState, keep: int) -> list[int]:
+    """Remove the weights of old versions; return their numbers. Their rows stay on the board.
+
+    Kept are the newest `keep` of the board's versions, the live and the previous one, and candidates. A pruned version
+    can still be named live, but servers refuse it. Folders that the board does not know are somebody else's.
+    """
+    kept = {*sorted(state.rows)[-keep:], state.live, state.previous}
+    here, gone = _folders(versions), []
+    for number in sorted(state.rows.keys() & here.keys() - kept):
+        row = state.rows[number]
+        if row.state is not VersionState.CANDIDATE and folder_of(row.version) == here[number].absolute():
+            remove_folder(here[number])
+            gone.append(number)
+    return gone
 
 
 def publish_initial(

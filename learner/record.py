@@ -3,12 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 
-from ..buffer.version import DraftVersion
+from ..buffer.version import HELD_OUT_SCORE, DraftVersion
 from ..policies.promotion import Promotion
-from .registry import RunRecord, version_tags
-from .shelf import folder_of
+from .code_version import code_version
+from .registry import CODE_TAG, RunRecord, version_tags
 from .trainer import FitReport, TrainingPlan
 
 
@@ -16,7 +15,7 @@ def scores_of(promotion: Promotion) -> dict[str, float]:
     """The gate's figures as a version carries them on the board."""
     low, high = promotion.interval
     return {
-        "holdout_accept_length": promotion.candidate_accept_length,
+        HELD_OUT_SCORE: promotion.candidate_accept_length,
         "live_holdout_accept_length": promotion.live_accept_length,
         "gain": promotion.gain,
         "gain_low": low,
@@ -41,22 +40,13 @@ def record_of(
     gate = {"paceline.gate.verdict": promotion.verdict.value, "paceline.gate.reason": promotion.reason}
     return RunRecord(
         number=published.number,
-        folder=str(folder_of(published)),
         born_at=born_at,
         params={key: str(value) for key, value in asdict(plan).items()},
-        tags={**version_tags(published), **gate, "paceline.code_version": code_version()},
+        tags={**version_tags(published), **gate, CODE_TAG: code_version()},
         metrics=_metrics(published.scores, fit),
         curves={"loss": list(fit.losses)},
         first_step=first_step,
     )
-
-
-def code_version() -> str:
-    """Version of the installed package; "unknown" when it runs from a bare checkout."""
-    try:
-        return version("paceline")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _metrics(scores: Mapping[str, float], fit: FitReport) -> dict[str, float]:

@@ -1,7 +1,9 @@
 """MLflow: every version is a run and a registered model version; aliases follow the board.
 
 MLflow is a window for people, never a step of delivery: a version is published without it. What it has not been
-told lies in an outbox on disk and is told at a later round. Telling is idempotent, by the tag paceline.version.
+told lies in an outbox on disk and is told at a later round. Telling is idempotent: a version is known by its number
+and its digest together, since numbers begin anew on a board that lost its data. Weights are kept there for versions
+that went live; the others are figures only.
 """
 
 import json
@@ -12,16 +14,23 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-from ..buffer.version import BoardState, DraftVersion, VersionState
+from ..buffer.version import BoardRow, BoardState, DraftVersion, VersionState
+from .code_version import code_version
 from .config import quiet_mlflow
-from .disk import write_text
+from .disk import folder_of, write_text
 
 _log = logging.getLogger(__name__)
 
 VERSION_TAG = "paceline.version"
 STATE_TAG = "paceline.state"
+SHA256_TAG = "paceline.sha256"
+CODE_TAG = "paceline.code_version"
+#: Of a version that went live: "logged", or "gone" when its folder was removed before MLflow could be told.
+WEIGHTS_TAG = "paceline.weights"
+
+#: States of a version that drafts, or did.
+_WENT_LIVE = {VersionState.LIVE, VersionState.RETIRED, VersionState.ROLLED_BACK}
 
 #: MLflow refuses more metrics in one call.
 _BATCH_METRICS = 1_000
@@ -35,13 +44,26 @@ class RunRecord:
     """All that MLflow is told about one version; plain values, so that it can wait on disk as JSON."""
 
     number: int
-    folder: str  # holds the weights and their config
     born_at: float  # unix seconds
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)  # one value each, at the last step
     curves: Mapping[str, Sequence[float]] = field(default_factory=dict)  # one value per step
     first_step: int = 0  # step of the curves' first value, counted over the learner's life
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What the version is known by: its number and its digest."""
+        return self.number, self.tags.get(SHA256_TAG, "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A model version as MLflow holds it."""
+
+    at: str  # MLflow's own number of it
+    run: str
+    tags: Mapping[str, str]
 
 
 class Registry:
@@ -109,18 +131,14 @@ class Registry:
 
     def _register(self, record: RunRecord) -> None:
         run = self._run_of(record)
-        folder = Path(record.folder)
-        if folder.is_dir():
-            self._client.log_artifacts(run, record.folder, _DRAFT)
-        else:
-            _log.warning("version %d is registered without weights: %s is gone", record.number, folder)
         self._client.set_terminated(run)
         tags = {**record.tags, VERSION_TAG: str(record.number)}
         self._client.create_model_version(self._model, source=f"runs:/{run}/{_DRAFT}", run_id=run, tags=tags)
 
     def _run_of(self, record: RunRecord) -> str:
         """The version's run with everything logged; one that an interrupted attempt began is taken up again."""
-        by_tag = f"tags.`{VERSION_TAG}` = '{record.number}'"
+        number, sha256 = record.key
+        by_tag = f"tags.`{VERSION_TAG}` = '{number}' and tags.`{SHA256_TAG}` = '{sha256}'"
         begun = self._client.search_runs([self._experiment], by_tag, max_results=1)
         tags = {**record.tags, VERSION_TAG: str(record.number)}
         started_ms = int(record.born_at * 1000)
@@ -140,21 +158,32 @@ class Registry:
         told = self._model_versions().keys()
         for path in self._waiting():
             record = RunRecord(**json.loads(path.read_text(encoding="utf-8")))
-            if record.number not in told:
+            if record.key not in told:
                 self._register(record)
             path.unlink()
         known = self._model_versions()
-        missing = sorted(state.rows.keys() - known.keys())
-        for number in missing:
-            self._register(_bare_record(state.rows[number].version, state.rows[number].changed_at))
-        self._set_names(state, self._model_versions() if missing else known)
+        missing = [row for _, row in sorted(state.rows.items()) if _key(row) not in known]
+        for row in missing:
+            self._register(_bare_record(row.version, row.changed_at))
+        known = self._model_versions() if missing else known
+        here = {number: known[_key(row)] for number, row in state.rows.items() if _key(row) in known}
+        for number, told_row in here.items():
+            self._describe(state.rows[number], told_row)
+        self._set_aliases({alias: here[number].at for alias, number in _aliases(state).items() if number in here})
 
-    def _set_names(self, state: BoardState, known: Mapping[int, tuple[str, Mapping[str, str]]]) -> None:
-        for number, (registered, tags) in known.items():
-            row = state.rows.get(number)
-            if row and tags.get(STATE_TAG) != row.state.value:
-                self._client.set_model_version_tag(self._model, registered, STATE_TAG, row.state.value)
-        wanted = {alias: known[number][0] for alias, number in _aliases(state).items() if number in known}
+    def _describe(self, row: BoardRow, told: _Told) -> None:
+        if row.state in _WENT_LIVE and WEIGHTS_TAG not in told.tags:
+            folder = folder_of(row.version)
+            if folder.is_dir():
+                self._client.log_artifacts(told.run, str(folder), _DRAFT)
+            else:
+                _log.warning("MLflow gets no weights of version %d: %s is gone", row.version.number, folder)
+            found = "logged" if folder.is_dir() else "gone"
+            self._client.set_model_version_tag(self._model, told.at, WEIGHTS_TAG, found)
+        if told.tags.get(STATE_TAG) != row.state.value:
+            self._client.set_model_version_tag(self._model, told.at, STATE_TAG, row.state.value)
+
+    def _set_aliases(self, wanted: Mapping[str, str]) -> None:
         set_now = {alias: str(at) for alias, at in self._client.get_registered_model(self._model).aliases.items()}
         for alias in set_now.keys() - wanted.keys():
             self._client.delete_registered_model_alias(self._model, alias)
@@ -162,15 +191,15 @@ class Registry:
             if set_now.get(alias) != registered:
                 self._client.set_registered_model_alias(self._model, alias, registered)
 
-    def _model_versions(self) -> dict[int, tuple[str, Mapping[str, str]]]:
-        """Version number -> MLflow's own number of it, and its tags."""
-        found: dict[int, tuple[str, Mapping[str, str]]] = {}
+    def _model_versions(self) -> dict[tuple[int, str], _Told]:
+        """Number and digest -> what MLflow holds."""
+        found: dict[tuple[int, str], _Told] = {}
         page = ""
         while True:
             rows = self._client.search_model_versions(f"name='{self._model}'", page_token=page or None)
-            found |= {
-                int(row.tags[VERSION_TAG]): (str(row.version), row.tags) for row in rows if VERSION_TAG in row.tags
-            }
+            for row in (row for row in rows if VERSION_TAG in row.tags):
+                key = int(row.tags[VERSION_TAG]), row.tags.get(SHA256_TAG, "")
+                found[key] = _Told(str(row.version), row.run_id, row.tags)
             page = rows.token
             if not page:
                 return found
@@ -187,14 +216,19 @@ def version_tags(version: DraftVersion) -> dict[str, str]:
         "paceline.objective": version.objective,
         "paceline.window_first": first,
         "paceline.window_last": last,
-        "paceline.sha256": version.sha256,
+        SHA256_TAG: version.sha256,
         "paceline.weights_uri": version.weights_uri,
     }
 
 
 def _bare_record(version: DraftVersion, born_at: float) -> RunRecord:
-    folder = unquote(urlsplit(version.weights_uri).path)
-    return RunRecord(version.number, folder, born_at, tags=version_tags(version), metrics=dict(version.scores))
+    # The initial draft is published by every learner's code alike; who made one put on by hand is not known.
+    code = {CODE_TAG: code_version()} if version.parent is None else {}
+    return RunRecord(version.number, born_at, tags=version_tags(version) | code, metrics=dict(version.scores))
+
+
+def _key(row: BoardRow) -> tuple[int, str]:
+    return row.version.number, row.version.sha256
 
 
 def _points(record: RunRecord) -> list[tuple[str, float, int]]:

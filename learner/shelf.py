@@ -2,14 +2,12 @@
 
 import logging
 from collections import OrderedDict
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import torch
 from torch import Tensor
 
 from ..buffer.version import DraftVersion
-from .disk import sha256_of
+from .disk import folder_of, sha256_of
 from .eagle3 import Eagle3Draft
 from .weights import WEIGHTS_FILE, load_draft
 
@@ -49,8 +47,3 @@ class DraftShelf:
             _log.warning("%s: got weights %s, expected %s as on the board", folder, digest[:12], version.sha256[:12])
             return None
         return load_draft(folder, self._embedding).to(self._device)
-
-
-def folder_of(version: DraftVersion) -> Path:
-    """The folder its file:// URI names."""
-    return Path(unquote(urlsplit(version.weights_uri).path))

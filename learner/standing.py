@@ -19,11 +19,11 @@ from ..buffer.version import BoardState, VersionState
 from . import checkpoint
 from .checkpoint import Notes
 from .config import LearnerConfig
-from .disk import sweep
+from .disk import folder_of, sweep
 from .holdout import Holdout
-from .intake import Outcome, Sorted, sort_entries
+from .intake import Intake, Outcome, Sorted, sort_entries
 from .publisher import Lineage, publish_initial
-from .shelf import DraftShelf, folder_of
+from .shelf import DraftShelf
 from .trainer import DraftTrainer, TrainingPlan
 from .weights import load_draft, load_target_embedding
 
@@ -50,8 +50,11 @@ class Standing:
     def sort(self, entries: Sequence[TraceEntry]) -> Sorted:
         """Give each entry its outcome, against the traces this standing holds."""
         seen = {entry.trace.trace_id for entry in self.window} | self.holdout.trace_ids
-        config = self.config
-        return sort_entries(entries, config.target, config.target_version, config.holdout_share, seen)
+        config, sizes = self.config, self.trainer.draft.config
+        intake = Intake(
+            config.target, config.target_version, config.holdout_share, sizes.feature_width, sizes.vocab_size
+        )
+        return sort_entries(entries, intake, seen)
 
     def draft_as_served(self, entries: Sequence[TraceEntry]) -> None:
         """Unroll as many steps as the widest drafted chain of `entries`, unless the settings fix the number.

@@ -5,7 +5,6 @@ Axes as in batch.py; N rows with a verdict.
 
 import copy
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -103,7 +102,7 @@ class DraftTrainer:
         )
 
     def save(self, path: Path) -> None:
-        """Write all that continuing needs beside the target's embedding; `path` appears whole or not at all.
+        """Write all that continuing needs beside the target's embedding. Not atomic; see disk.write_folder.
 
         On a CPU the continuation is equal bit by bit; a GPU's gradient sums have no fixed order.
         """
@@ -116,12 +115,7 @@ class DraftTrainer:
         }
         if self._reference is not None and not self._follows_draft:
             state["reference"] = self._reference.state_dict()
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        torch.save(state, path)
 
     def load(self, path: Path) -> None:
         """Continue from a saved state. ConfigError, and no change, when the file is not one of a draft like this."""

@@ -4,7 +4,6 @@ SGLang skips tensor names it does not know without a word, so names are checked 
 target's embedding is never part of a draft's file: the server shares it.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..buffer.errors import ConfigError
+from .disk import sha256_of
 from .eagle3 import Eagle3Draft
 from .eagle3_config import Eagle3Config
 
@@ -59,8 +59,7 @@ def save_draft(draft: Eagle3Draft, folder: Path) -> str:
     tensors["t2d"] = draft.target_to_draft_W.cpu() >= 0
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     draft.config.to_json(folder / CONFIG_FILE)
-    with (folder / WEIGHTS_FILE).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(folder / WEIGHTS_FILE)
 
 
 def load_target_embedding(target_folder: Path) -> Tensor:

@@ -59,6 +59,14 @@ def launch_plan(
     return LaunchPlan((*command, *sglang_args), dict(base_env))
 
 
+def inspection_plan(
+    base_env: Mapping[str, str], has_accelerator: Callable[[], bool] = is_accelerator_present
+) -> LaunchPlan:
+    """A process that can import SGLang and looks at its hook targets: without a GPU that takes the CPU host."""
+    argv = (sys.executable, "-m", f"{__package__}.sglang_hooks")
+    return LaunchPlan(argv, dict(base_env) if has_accelerator() else server_env((), base_env))
+
+
 def run_server(plan: LaunchPlan) -> int:
     """Run the server until it ends; returns its exit code, or 128 + N when signal N ended it.
 

@@ -1,5 +1,6 @@
 """Installs hooks and makes sure that they are live: SGLang only logs a hook it could not apply."""
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pkgutil import resolve_name
@@ -31,15 +32,15 @@ def check_version() -> str:
     return found
 
 
-def missing_targets() -> list[str]:
-    """Hook targets the installed SGLang does not have; imports it (seconds)."""
-    missing = []
+def missing_targets() -> dict[str, str]:
+    """Hook targets the installed SGLang does not have, with the reason; imports it (seconds)."""
+    missing = {}
     for target in TARGETS:
         owner, _, name = target.rpartition(".")
         try:
             getattr(resolve_name(owner), name)
-        except (ImportError, AttributeError):
-            missing.append(target)
+        except (ImportError, AttributeError) as fault:
+            missing[target] = str(fault)
     return missing
 
 
@@ -59,3 +60,22 @@ def install(hooks: Mapping[str, tuple[str, Callable[..., Any]]]) -> None:
     dead = sorted(target for target in hooks if target not in HookRegistry._patched)  # noqa: SLF001 - same
     if dead:
         raise CaptureUnavailable(f"hook targets: got no {dead} in SGLang, expected all of {sorted(hooks)}")
+
+
+def _main() -> int:
+    """`paceline check`: exit code 1, and why, when capture would be off."""
+    try:
+        found = check_version()
+    except CaptureUnavailable as fault:
+        sys.stderr.write(f"paceline: capture would be off: {fault}\n")
+        return 1
+    missing = missing_targets()
+    for target, why in missing.items():
+        sys.stderr.write(f"paceline: capture would be off: SGLang {found} has no {target}: {why}\n")
+    if not missing:
+        sys.stdout.write(f"SGLang {found}: every hook target is there\n")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -43,7 +43,7 @@ class Swapper:
         self._events: list[BoardEvent] = []
         self._state = fold([])
         self._swaps: deque[SwapOutcome] = deque(maxlen=REPORTED_SWAPS)
-        self._refused: dict[str, str] = {}  # sha256 -> why
+        self._refused: dict[tuple[int, float], str] = {}  # (number, when it went live) -> why
         self._last_fault = ""
         self._stop = threading.Event()
 
@@ -72,14 +72,15 @@ class Swapper:
         state = self._look()
         if state.live is None or state.live == self._switch.draft_version:
             return
-        version = state.rows[state.live].version
-        if version.sha256 in self._refused:
-            self._roll_back(version.number, self._refused[version.sha256])
+        row = state.rows[state.live]
+        version, promotion = row.version, (state.live, row.changed_at)
+        if promotion in self._refused:  # promoted again, it is staged again: its file may have been mended
+            self._roll_back(version.number, self._refused[promotion])
             return
         try:
             self._swaps.append(self._switch.swap(version.number, weights_file(version.weights_uri), version.sha256))
         except WeightsRefused as refusal:
-            self._refused[version.sha256] = str(refusal)
+            self._refused[promotion] = str(refusal)
             log.error("paceline: version %d refused: %s", version.number, refusal)  # noqa: TRY400 - it says it all
             self._roll_back(version.number, str(refusal))
         except TimeoutError as fault:

@@ -46,10 +46,10 @@ def served_mix(rig: Rig, prompts: Sequence[Prompt], concurrency: int, prefix: st
     fresh = asks(prompts, f"{prefix}-fresh", MAX_TOKENS)
     first = answer_all(rig.url, fresh, concurrency).answers
     waves = [
-        [_renamed(ask, f"{prefix}-again-{i}") for i, ask in enumerate(fresh)],
-        [replace(_renamed(ask, f"{prefix}-short-{i}"), max_tokens=2 + i % 17) for i, ask in enumerate(fresh)],
+        [_renamed(ask, f"{prefix}-again-{i:04d}") for i, ask in enumerate(fresh)],
+        [replace(_renamed(ask, f"{prefix}-short-{i:04d}"), max_tokens=2 + i % 17) for i, ask in enumerate(fresh)],
         [
-            replace(_renamed(answer.ask, f"{prefix}-stop-{i}"), stop_tokens=(answer.output_ids[12 + i % 24],))
+            replace(_renamed(answer.ask, f"{prefix}-stop-{i:04d}"), stop_tokens=(answer.output_ids[12 + i % 24],))
             for i, answer in enumerate(first)
         ],
     ]
@@ -76,16 +76,17 @@ def captured(rig: Rig, answers: Iterable[Answer]) -> list[Captured]:
     return found
 
 
-def exact_findings(pairs: Sequence[Captured]) -> list[Finding]:
-    """What must be equal to the answers whatever the dtype."""
-    return [
-        _all_equal("committed tokens equal the answer", pairs, _has_committed_the_answer),
-        _all_equal("context equals the prompt behind its cached part", pairs, _has_the_prompt),
-        _all_equal("accepted drafts equal spec_num_correct_drafts", pairs, _has_accepted_as_many),
-        _all_equal("rounds equal spec_verify_ct", pairs, _has_as_many_rounds),
-        _all_equal("offset equals cached_tokens", pairs, _starts_behind_the_cache),
-        _all_equal("reason of the finish", pairs, _ended_alike),
-    ]
+def exact_findings(pairs: Sequence[Captured], label: str) -> list[Finding]:
+    """What must be equal to the answers whatever the dtype; `label` names the draft that served."""
+    demands = {
+        "committed tokens equal the answer": _has_committed_the_answer,
+        "context equals the prompt behind its cached part": _has_the_prompt,
+        "accepted drafts equal spec_num_correct_drafts": _has_accepted_as_many,
+        "rounds equal spec_verify_ct": _has_as_many_rounds,
+        "offset equals cached_tokens": _starts_behind_the_cache,
+        "finish equals finish_reason": _ended_alike,
+    }
+    return [_all_equal(f"{label}: {name}", pairs, is_equal) for name, is_equal in demands.items()]
 
 
 def _has_committed_the_answer(pair: Captured) -> bool:

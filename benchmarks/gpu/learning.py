@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure.answers import answer_all, asks
+from measure.answers import Answers, answer_all, asks, flush_cache
 from measure.rig import Rig
 from paceline.demo.prompts import Prompt
 from paceline.demo.run import DRAFT_STEPS
@@ -59,7 +59,7 @@ def learn_and_serve(
     The measured prompts come first in `prompts` and are not learnt from. The learnt draft stays in `folder` and live.
     """
     measured, learnt = prompts[: plan.measured_requests], prompts[plan.measured_requests :][: plan.requests]
-    before = answer_all(rig.url, asks(measured, "before", plan.max_tokens, capture=False), plan.concurrency).tally
+    before = _measure(rig, measured, "before", plan).tally
     answers = answer_all(rig.url, asks(learnt, "learn", plan.max_tokens), plan.concurrency).answers
     traces = [pair.trace for pair in captured(rig, answers)]
     trainer = DraftTrainer(load_draft(draft, load_target_embedding(target)).to(plan.device), plan.training)
@@ -67,9 +67,16 @@ def learn_and_serve(
     save_draft(trainer.draft, folder)
     version = rig.register(folder, f"learnt from {len(traces)} traces")
     rig.go_live(version)
-    after = answer_all(rig.url, asks(measured, "after", plan.max_tokens), plan.concurrency)
+    after = _measure(rig, measured, "after", plan)
     pairs = captured(rig, after.answers)
     return Learned(before.accept_length, after.tally.accept_length, len(traces), fit, version, tuple(pairs))
+
+
+def _measure(rig: Rig, prompts: Sequence[Prompt], prefix: str, plan: LearningPlan) -> Answers:
+    """Serve from an empty cache: a cached prefix holds the draft state of the weights before the swap."""
+    rig.drained()
+    flush_cache(rig.url)
+    return answer_all(rig.url, asks(prompts, prefix, plan.max_tokens), plan.concurrency)
 
 
 def training_plan(device: str, *, tiny: bool) -> TrainingPlan:

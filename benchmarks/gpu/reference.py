@@ -35,11 +35,15 @@ class Distances:
     misplaced: list[float] = field(default_factory=list)  # of each row from the reference of the next position
 
     def finding(self, name: str, floor: float, unit: str) -> Finding:
-        """Whether the farthest captured value is within tolerance; says what an error of one row would look like."""
+        """Whether the farthest captured value is within tolerance; says how many cases would show an error of one row.
+
+        Where text repeats itself neighbouring rows are alike, and such a case proves nothing about its place.
+        """
         if not self.captured:
             return Finding(name, "nothing to compare", "something", 0, is_right=False)
         allowed = max(TIMES_NOISE * max(self.noise), floor)
-        contrast = f"; one row off: median {np.median(self.misplaced):.2g}" if self.misplaced else ""
+        telling = sum(distance > allowed for distance in self.misplaced)
+        contrast = f"; {telling} of {len(self.misplaced)} would show one row off" if self.misplaced else ""
         return Finding(
             name,
             f"max {max(self.captured):.2g}, median {np.median(self.captured):.2g} {unit}{contrast}",

@@ -62,7 +62,7 @@ def main() -> int:
     options, console = parse(), Console()
     dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
     settings = {name: value for name, value in vars(options).items() if name not in {"out", "data_dir", "sglang"}}
-    report = Report(settings | {"dtype": dtype, "sglang": options.sglang})
+    report = Report(settings | {"dtype": dtype, "sglang": options.sglang, "seed": SEED})
     options.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         with timed("models and server", report):
@@ -151,7 +151,7 @@ def checks(bench: Bench) -> None:
     options, folder = bench.options, bench.target.folder
     pairs = served_mix(bench.rig, bench.prompts[: options.prompts], 4 if options.tiny else 32, "check")
     report = bench.report
-    report.findings += exact_findings(pairs)
+    report.findings += exact_findings(pairs, "random draft")
     reference = Reference.load(folder, bench.drafts[0], bench.dtype, options.device)
     report.findings.append(feature_finding(pairs, reference))
     report.findings.append(teacher_finding(pairs[: 2 * options.prompts], reference))
@@ -183,7 +183,7 @@ def learning(bench: Bench) -> None:
     learned = learn_and_serve(bench.rig, folder, bench.drafts[0], bench.prompts, plan, place)
     bench.report.learned = learned
     gain = learned.finding()
-    bench.report.findings += [gain, *exact_findings(learned.pairs)]
+    bench.report.findings += [gain, *exact_findings(learned.pairs, "learnt draft")]
     draft = served_draft(place, folder, bench.dtype, options.device)
     traces = [pair.trace for pair in learned.pairs]
     bench.report.findings += replay_findings(draft, traces, DRAFT_STEPS, bench.dtype, "learnt draft")

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -11,7 +11,7 @@ from paceline.demo.prompts import Prompt
 from paceline.policies.acceptance import Tally
 from paceline.serving.sglang_capture import OPT_OUT_KEY
 
-from .rig import wait_until
+from .rig import under_new_ids, wait_until
 
 PATIENCE_S = 300.0
 
@@ -69,10 +69,9 @@ class Answers:
         return sum((answer.tally for answer in self.answers), Tally())
 
 
-def asks(prompts: Iterable[Prompt], prefix: str, max_tokens: int, *, capture: bool = True) -> list[Ask]:
-    """One request per prompt, with request ids of their own that begin with `prefix`."""
-    named = (replace(prompt, request_id=f"{prefix}-{prompt.request_id}") for prompt in prompts)
-    return [Ask(prompt, max_tokens, capture=capture) for prompt in named]
+def asks(prompts: Sequence[Prompt], label: str, max_tokens: int, *, capture: bool = True) -> list[Ask]:
+    """One request per prompt, under new ids that begin with `label`."""
+    return [Ask(prompt, max_tokens, capture=capture) for prompt in under_new_ids(prompts, label)]
 
 
 def answer_all(url: str, asked: Sequence[Ask], concurrency: int) -> Answers:

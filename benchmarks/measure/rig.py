@@ -1,8 +1,9 @@
 """A served draft seen from outside: its URL, its buffer, its board, and more drafts on the board to swap to."""
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.buffer.base import TraceBuffer, VersionBoard
@@ -20,6 +21,8 @@ from paceline.demo.watch import Watch
 from paceline.serving.staging import WEIGHTS_FILE, sha256_of
 
 BY = "bench"
+
+_runs = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,15 @@ def held_out_prompts(target: TargetModel, count: int, seed: int) -> list[Prompt]
     each = -(-count // len(held_out))
     prompts = domain_prompts(held_out, load_tokenizer(target.folder), each, seed)
     return [prompts[each * domain + number] for number in range(each) for domain in range(len(held_out))]
+
+
+def under_new_ids(prompts: Sequence[Prompt], label: str = "run") -> list[Prompt]:
+    """The same prompts under request ids nobody has used.
+
+    Two seconds behind a streamed answer SGLang aborts its request id, whoever bears it by then.
+    """
+    run = next(_runs)
+    return [replace(prompt, request_id=f"{label}-{run}-{prompt.request_id}") for prompt in prompts]
 
 
 def wait_until(is_so: Callable[[], object], what: str, limit_s: float = 120.0) -> None:

@@ -23,7 +23,7 @@ from paceline.serving.staging import WEIGHTS_FILE
 from safetensors.torch import load_file
 
 from .paired import Spread
-from .rig import Rig, wait_until
+from .rig import Rig, under_new_ids, wait_until
 
 NOTHING_S = 0.15
 Window = tuple[float, float]
@@ -95,15 +95,17 @@ def measure_stalls(
 
 async def stream(rig: Rig, prompts: Sequence[Prompt], way: Way, plan: StallPlan) -> tuple[list[Served], Window]:
     """Stream the prompts and act once while they run; exits when a request was aborted or retracted."""
-    sending = asyncio.create_task(
-        send(rig.url, prompts[: plan.streams], concurrency=plan.streams, max_tokens=plan.max_tokens)
-    )
+    streams = under_new_ids(prompts[: plan.streams])
+    sending = asyncio.create_task(send(rig.url, streams, concurrency=plan.streams, max_tokens=plan.max_tokens))
     await asyncio.sleep(plan.act_after_s)
     window = await asyncio.to_thread(way, rig)
     results = await sending
-    broken = [r.failure or r.finish for r in results if r.failure or r.finish != "length" or r.retractions]
-    if broken:
-        raise SystemExit(f"a request was touched: {broken[0]}")
+    for result in results:
+        if result.failure or result.finish != "length" or result.retractions:
+            raise SystemExit(
+                f"request {result.prompt.request_id}: got {len(result.output_ids)} tokens, finish {result.finish!r}, "
+                f"{result.retractions} retractions {result.failure}; expected {plan.max_tokens} and nothing else"
+            )
     return results, window
 
 

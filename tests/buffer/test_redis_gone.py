@@ -10,6 +10,7 @@ import pytest
 import redis
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError
+from paceline.buffer.lease import Lease
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import TIMEOUT_S, connect, masked
 from paceline.buffer.redis_stream import RedisTraceBuffer
@@ -115,12 +116,18 @@ def test_every_call_reports_a_redis_that_went_away(own_redis, make_trace):
 
 
 def test_a_lease_held_while_redis_dies_ends_with_the_outcome_of_its_body(own_redis):
-    def body() -> None:
+    def body(lease: Lease) -> None:
         own_redis.stop()
+        with pytest.raises(BufferUnavailable, match="start Redis"):
+            lease.is_held()  # nobody knows
         raise ZeroDivisionError
 
-    with everybody(own_redis.url) as (_, board), pytest.raises(ZeroDivisionError), board.lease("round", 60.0):
-        body()
+    with (
+        everybody(own_redis.url) as (_, board),
+        pytest.raises(ZeroDivisionError),
+        board.lease("round", 60.0) as lease,
+    ):
+        body(lease)
 
 
 def test_everything_goes_on_where_it_was_after_a_restart_with_data(own_redis, make_trace):

@@ -81,6 +81,15 @@ def test_append_and_claim_make_stream_and_group_again_after_flushall(redis_clien
     assert (buffer.counts().delivered, buffer.counts().pending) == (1, 1)
 
 
+def test_what_was_known_before_flushall_is_stored_again(redis_client, make_trace):
+    buffer = RedisTraceBuffer(redis_client, CONFIG)
+    buffer.append([make_trace(0)])
+    redis_client.delete(TRACES.name("default"), COUNTS.name("default"))
+    buffer.append([make_trace(0)])
+    assert names(buffer.claim("a", 9)) == ["trace-0"]
+    assert (buffer.counts().delivered, buffer.counts().entries) == (1, 1)
+
+
 def test_a_destroyed_group_is_made_again_from_the_beginning_and_the_balance_holds(redis_client, make_trace):
     buffer = RedisTraceBuffer(redis_client, BufferConfig(max_bytes=4 * len(encode_trace(make_trace(0)))))
     ids = buffer._append_raw([encode_trace(make_trace(0))] * 6)

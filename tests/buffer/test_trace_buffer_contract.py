@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import redis
-from paceline.buffer.base import BufferCounts, TraceBuffer
+from paceline.buffer.base import MAX_DELIVERIES, BufferCounts, TraceBuffer, place
 from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.keys import DEAD_LETTERS_KEPT, TRACES
@@ -49,6 +49,8 @@ class RedisBackend:
         """Redis measures idleness by its own clock, so the pending entries are made older there."""
         self.clock.now += seconds
         key, group = TRACES.name("default"), "learners"
+        if not self.client.exists(key):
+            return
         for row in self.client.xpending_range(key, group, "-", "+", 1000):
             idle_ms = int(row["time_since_delivered"] + seconds * 1000)
             self.client.xclaim(key, group, row["consumer"], 0, [row["message_id"]], idle=idle_ms, justid=True)
@@ -96,8 +98,35 @@ def test_ids_sort_by_age_even_when_the_clock_goes_back(backend, make_trace):
     first = buffer.append([make_trace(0), make_trace(1)])
     backend.clock.now -= 3600
     ids = first + buffer.append([make_trace(2)])
-    places = [tuple(map(int, entry_id.split("-"))) for entry_id in ids]
-    assert places == sorted(set(places))
+    places = [place(entry_id) for entry_id in ids]
+    assert places == sorted(set(places)) == [tuple(map(int, entry_id.split("-"))) for entry_id in ids]
+
+
+def test_a_trace_appended_again_after_a_lost_reply_is_one_entry(buffer, make_trace):
+    ids = buffer.append([make_trace(0), make_trace(1)])
+    assert buffer.append([make_trace(1), make_trace(2), make_trace(2)]) == [ids[1], *([buffer_ids(buffer)[2]] * 2)]
+    assert buffer.append([make_trace(0), make_trace(1)]) == ids
+    assert (buffer.counts().delivered, buffer.counts().entries, balance(buffer.counts())) == (3, 3, 0)
+    assert buffer.counts().bytes == sum(len(encode_trace(make_trace(seed))) for seed in range(3))
+    assert names(buffer.claim("a", 9)) == ["trace-0", "trace-1", "trace-2"]
+    assert buffer.ack(ids, "trained") == 2
+    assert buffer.append([make_trace(0)]) == ids[:1]
+    assert buffer.claim("a", 9) == []
+
+
+def test_a_trace_that_left_the_stream_may_come_again(backend, make_trace):
+    odd = make_trace(0, trace_id="replica é 7 \n 12")
+    buffer = backend.open(max_age_s=60.0)
+    first = buffer.append([odd])
+    backend.pass_time(61.0)
+    second = buffer.append([odd])
+    assert place(second[0]) > place(first[0])
+    assert buffer.append([odd]) == second
+    assert buffer.counts() == BufferCounts(2, 1, 0, {}, 1, len(encode_trace(odd)), 1)
+
+
+def buffer_ids(buffer: TraceBuffer) -> list[str]:
+    return [entry.entry_id for entry in buffer.replay(99)]
 
 
 def test_no_trace_is_claimed_twice(buffer, make_trace):
@@ -157,6 +186,52 @@ def test_an_entry_that_its_own_consumer_left_alone_is_claimable_again(backend, m
     backend.pass_time(IDLE_S)
     assert names(buffer.claim("a", 2)) == ["trace-0", "trace-1"]
     assert buffer.claim("a", 2) == []
+
+
+def test_a_consumer_that_resumes_gets_what_it_holds_page_by_page_before_new_entries(backend, make_trace):
+    buffer = backend.open()
+    ids = buffer.append([make_trace(seed) for seed in range(7)])
+    buffer.claim("a", 3)
+    buffer.claim("b", 1)
+    buffer.claim("a", 1)
+    buffer.ack(ids[:1], "trained")
+    buffer.resume("a")
+    assert names(buffer.claim("a", 2)) == ["trace-1", "trace-2"]
+    assert names(buffer.claim("b", 1)) == ["trace-5"]
+    assert names(buffer.claim("a", 2)) == ["trace-4"]
+    assert names(buffer.claim("a", 2)) == ["trace-6"]
+    assert buffer.claim("a", 2) == []
+    buffer.resume("a")
+    assert names(buffer.claim("a", 9)) == ["trace-1", "trace-2", "trace-4", "trace-6"]
+    backend.pass_time(IDLE_S - 1)
+    assert buffer.claim("c", 9) == []  # taken up anew, so not idle yet
+    assert balance(buffer.counts()) == 0
+
+
+def test_resuming_takes_nothing_from_others(backend, make_trace):
+    buffer = backend.open()
+    buffer.append([make_trace(seed) for seed in range(2)])
+    buffer.claim("a", 2)
+    backend.pass_time(IDLE_S)
+    buffer.claim("b", 1)
+    buffer.resume("a")
+    assert buffer.claim("a", 0) == []
+    assert names(buffer.claim("a", 9)) == ["trace-1"]
+
+
+@pytest.mark.parametrize("again", ["resumed", "idle"])
+def test_an_entry_that_nobody_ever_acks_goes_to_the_dead_letters(backend, make_trace, again):
+    buffer = backend.open()
+    ids = buffer.append([make_trace(0)])
+    for _ in range(MAX_DELIVERIES):
+        assert names(buffer.claim("a", 1)) == ["trace-0"]
+        buffer.resume("a") if again == "resumed" else backend.pass_time(IDLE_S)
+    buffer.append([make_trace(1)])
+    assert names(buffer.claim("a", 1)) == ["trace-1"]
+    assert buffer.dead_letters(9) == [("handed out 5 times and never acked", encode_trace(make_trace(0)))]
+    assert buffer.ack(ids, "trained") == 0
+    counts = buffer.counts()
+    assert (counts.delivered, counts.dead_lettered, counts.acked, counts.pending) == (2, 1, {}, 1)
 
 
 def test_a_late_ack_of_the_slow_consumer_counts_once(backend, make_trace):
@@ -245,9 +320,9 @@ def test_the_oldest_entries_leave_when_the_bytes_are_full(backend, make_trace):
     size = len(encode_trace(make_trace(0)))
     buffer = backend.open(max_bytes=3 * size)
     buffer._append_raw([encode_trace(make_trace(0))] * 3)
-    assert buffer.counts() == BufferCounts(3, 3, 0, {}, 0, 3 * size)
+    assert buffer.counts() == BufferCounts(3, 3, 0, {}, 0, 3 * size, 3)
     buffer._append_raw([encode_trace(make_trace(0))])
-    assert buffer.counts() == BufferCounts(4, 3, 0, {}, 1, 3 * size)
+    assert buffer.counts() == BufferCounts(4, 3, 0, {}, 1, 3 * size, 3)
 
 
 def test_a_batch_larger_than_the_buffer_leaves_its_newest_part(backend, make_trace):
@@ -295,12 +370,17 @@ def play(backend, make_trace: Callable, seed: int) -> list[object]:
     rng, log = random.Random(seed), []
     raw = [encode_trace(make_trace(n, rounds=1)) for n in range(4)]
     buffer = backend.open(max_bytes=20 * len(raw[0]), max_age_s=2000.0)
+    known = [make_trace(n, rounds=1, trace_id=f"known-{n}") for n in range(9)]
     seen: list[str] = []
-    for _ in range(60):
-        step = rng.choice(["append", "append", "claim", "claim", "ack", "wait", "replay"])
+    for _ in range(80):
+        step = rng.choice(["append", "append", "send", "claim", "claim", "ack", "wait", "resume", "replay"])
         if step == "append":
             batch = [rng.choice([*raw, b"bad"]) for _ in range(rng.randint(1, 6))]
             log.append(buffer._append_raw(batch))
+        elif step == "send":
+            log.append(buffer.append([rng.choice(known) for _ in range(rng.randint(1, 4))]))
+        elif step == "resume":
+            buffer.resume(rng.choice("ab"))
         elif step == "claim":
             claimed = buffer.claim(rng.choice("ab"), rng.randint(1, 6))
             seen += [entry.entry_id for entry in claimed]
@@ -315,8 +395,8 @@ def play(backend, make_trace: Callable, seed: int) -> list[object]:
     return log
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_two_buffers_live_the_same_random_life_and_lose_nothing(redis_client, make_trace, seed):
     in_memory = play(MemoryBackend(), make_trace, seed)
     assert play(RedisBackend(redis_client), make_trace, seed) == in_memory
-    assert [balance(counts) for counts in in_memory if isinstance(counts, BufferCounts)] == [0] * 60
+    assert [balance(counts) for counts in in_memory if isinstance(counts, BufferCounts)] == [0] * 80

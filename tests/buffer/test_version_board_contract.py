@@ -1,5 +1,6 @@
 """One contract, two boards: every test here runs on memory and on Redis and must not tell them apart."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -218,26 +219,53 @@ def test_heartbeats_hold_the_last_reading_of_every_member_until_it_expires(backe
 def test_a_lease_is_held_by_one_and_free_again_behind_its_body(board):
     with board.lease("round", 60.0) as first:
         with board.lease("round", 60.0) as second, board.lease("other", 60.0) as other:
-            assert (first, second, other) == (True, False, True)
+            assert [*map(bool, (first, second, other))] == [True, False, True]
+            assert [lease.is_held() for lease in (first, second, other)] == [True, False, True]
+        assert not other.is_held()
         with board.lease("round", 60.0) as third:
-            assert third is False  # the one who did not get it must not free it
+            assert not third  # the one who did not get it must not free it
+    assert (bool(first), first.is_held()) == (True, False)
     with board.lease("round", 60.0) as fourth:
-        assert fourth is True
+        assert fourth
 
 
 def test_a_lease_is_free_again_when_its_body_raises(board):
     with pytest.raises(ZeroDivisionError), board.lease("round", 60.0):
         raise ZeroDivisionError
     with board.lease("round", 60.0) as held:
-        assert held is True
+        assert held
 
 
 def test_a_lease_that_expired_ends_quietly_and_does_not_free_the_next_holders(backend, board):
     slow = board.lease("round", 60.0)
-    assert slow.__enter__() is True
+    lost = slow.__enter__()
+    assert lost.is_held()
     backend.expire(LEASE.name("default", "round"))
+    assert (bool(lost), lost.is_held()) == (True, False)
     with board.lease("round", 60.0) as next_holder:
-        assert next_holder is True
+        assert (next_holder.is_held(), lost.is_held()) == (True, False)
         slow.__exit__(None, None, None)
+        assert next_holder.is_held()
         with board.lease("round", 60.0) as third:
-            assert third is False
+            assert not third
+
+
+def test_a_lost_lease_does_not_come_back_when_the_next_holder_leaves(backend, board):
+    with board.lease("round", 60.0) as lost:
+        backend.expire(LEASE.name("default", "round"))
+        with board.lease("round", 60.0) as next_holder:
+            assert next_holder
+        assert not lost.is_held()
+
+
+def test_a_body_may_take_longer_than_the_time_to_live(backend):
+    backend.clock = time.time  # the lease is renewed by time as it passes
+    board = backend.open()
+    until = time.monotonic() + 0.5
+    with board.lease("round", 0.2) as lease:
+        while time.monotonic() < until:
+            with board.lease("round", 60.0) as other:
+                assert not other
+        assert lease.is_held()
+    with board.lease("round", 60.0) as free:
+        assert free

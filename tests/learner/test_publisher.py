@@ -9,8 +9,9 @@ import pytest
 from paceline.buffer.errors import BoardConflict, ConfigError
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
+from paceline.learner import disk
 from paceline.learner.disk import sweep, write_folder, write_text
-from paceline.learner.publisher import Lineage, publish, publish_initial, version_folder
+from paceline.learner.publisher import Lineage, prune, publish, publish_initial, version_folder
 
 LINEAGE = Lineage(0, "target", "1", "committed", ("1-0", "9-0"), {"holdout_accept_length": 2.5})
 
@@ -122,11 +123,82 @@ def test_a_number_that_somebody_took_by_hand_is_stepped_over(started: MemoryVers
     assert not version_folder(tmp_path / "versions", 1).exists()
 
 
-def test_a_board_with_no_free_number_is_a_conflict_that_says_so(started: MemoryVersionBoard, tmp_path: Path) -> None:
-    for number in range(1, 9):
-        write_folder(version_folder(tmp_path / "versions", number), weights("theirs"))
-    with pytest.raises(BoardConflict, match="no free number in 5 tries"):
+def test_a_board_that_lost_its_data_counts_on_above_the_folders_and_nothing_is_written_twice(
+    started: MemoryVersionBoard, tmp_path: Path
+) -> None:
+    versions, written = tmp_path / "versions", []
+    for number in (1, 7, 40):
+        write_folder(version_folder(versions, number), weights("theirs"))
+
+    def write(folder: Path) -> None:
+        written.append(folder)
+        weights("ours")(folder)
+
+    numbers = [publish(started, versions, write, LINEAGE, by="learner", why="").number for _ in range(2)]
+    assert (numbers, len(written)) == ([41, 42], 2)
+    assert (versions / "v000040" / "model.safetensors").read_text() == "theirs"
+
+
+def test_a_board_that_lost_its_counter_alone_counts_on_above_its_rows(
+    started: MemoryVersionBoard, tmp_path: Path
+) -> None:
+    taken = DraftVersion(12, 0, "target", "1", "eagle3", "file:///elsewhere", "0" * 64, "", ("", ""))
+    started.register(taken, "operator:ada", "by hand")
+    assert put(started, tmp_path / "versions").number == 13
+
+
+def test_a_board_with_no_free_number_is_a_conflict_that_says_so(
+    started: MemoryVersionBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(*_: object) -> None:
+        raise BoardConflict("taken")
+
+    monkeypatch.setattr(started, "register", taken)
+    with pytest.raises(BoardConflict, match="no free number in 5 tries, the last was 5"):
         put(started, tmp_path / "versions")
+    assert [path.name for path in (tmp_path / "versions").iterdir()] == ["v000000"]
+
+
+def test_old_weights_are_removed_but_never_those_in_use_undecided_or_unknown(
+    started: MemoryVersionBoard, tmp_path: Path
+) -> None:
+    versions = tmp_path / "versions"
+    for number in range(1, 8):
+        put(started, versions, f"{number}")
+        if number != 3:
+            state = VersionState.LIVE if number in {2, 4} else VersionState.REFUSED
+            started.move(number, state, "learner", "why")
+    write_folder(version_folder(versions, 999), weights("another board's"))
+    elsewhere = tmp_path / "by hand" / "v000008"
+    write_folder(elsewhere, weights("8"))
+    by_hand = DraftVersion(8, 0, "t", "1", "eagle3", elsewhere.as_uri(), "0" * 64, "", ("", ""))
+    started.register(by_hand, "operator:ada", "by hand")
+    before = started.read()
+    assert (before.live, before.previous) == (4, 2)
+    assert prune(versions, before, keep=2) == [0, 1, 5, 6]
+    left = {path.name for path in versions.iterdir()}
+    assert left == {f"v{number:06d}" for number in (2, 3, 4, 7, 999)}
+    assert prune(versions, before, keep=2) == []
+    assert started.read() == before
+    assert elsewhere.is_dir()
+
+
+def test_a_learner_that_dies_while_pruning_leaves_nothing_half_removed(
+    started: MemoryVersionBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = tmp_path / "versions"
+    for _ in range(3):
+        started.move(put(started, versions).number, VersionState.LIVE, "learner", "why")
+
+    def die(path: Path, **_: object) -> None:
+        raise DiedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk.shutil, "rmtree", lambda path, ignore_errors=False: None if ignore_errors else die(path))
+        with pytest.raises(DiedError):
+            prune(versions, started.read(), keep=1)
+    assert sorted(path.name for path in versions.glob("v*")) == ["v000001", "v000002", "v000003"]
+    assert [path.name for path in sweep(versions)] == [".writing-v000000-gone"]
 
 
 def test_the_initial_draft_is_version_0_and_live_with_the_bytes_the_server_has(

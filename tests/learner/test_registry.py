@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
+from paceline.learner.code_version import code_version
 from paceline.learner.config import quiet_mlflow
-from paceline.learner.record import code_version, record_of, scores_of
+from paceline.learner.record import record_of, scores_of
 from paceline.learner.registry import Registry
 from paceline.learner.trainer import FitReport, TrainingPlan
 from paceline.policies.promotion import Promotion, Verdict
@@ -40,7 +41,7 @@ class House:
     def registry(self, uri: str | None = None) -> Registry:
         return Registry(uri or self.uri, MODEL, self.outbox, self.folder / "artifacts")
 
-    def version(self, number: int) -> DraftVersion:
+    def version(self, number: int, sha: str = "") -> DraftVersion:
         """Register a version with weights of its own on the board."""
         folder = self.folder / f"v{number:06d}"
         folder.mkdir()
@@ -48,13 +49,17 @@ class House:
         parent = number - 1 if number else None
         window = ("5-0", "9-0") if number else ("", "")
         scores = scores_of(GATE) if number else {}
-        uri, sha = folder.as_uri(), f"{number:064d}"
+        uri, sha = folder.as_uri(), sha or f"{number:064d}"
         version = DraftVersion(number, parent, "llama", "7", "eagle3", uri, sha, "committed", window, scores)
         self.board.register(version, "learner", "why")
         return version
 
-    def hand_in(self, registry: Registry, number: int, first_step: int = 0) -> None:
-        version = self.version(number)
+    def remove(self, number: int) -> None:
+        (self.folder / f"v{number:06d}" / "config.json").unlink()
+        (self.folder / f"v{number:06d}").rmdir()
+
+    def hand_in(self, registry: Registry, number: int, first_step: int = 0, sha: str = "") -> None:
+        version = self.version(number, sha)
         registry.hand_in(record_of(version, TrainingPlan(), FIT, GATE, born_at=1_700_000_000.0, first_step=first_step))
 
     def move(self, number: int, state: VersionState) -> None:
@@ -109,6 +114,7 @@ def test_every_version_is_a_run_and_a_model_version_that_says_where_it_comes_fro
         "paceline.gate.verdict": "promote",
         "paceline.gate.reason": GATE.reason,
         "paceline.code_version": code_version(),
+        "paceline.weights": "logged",
     }
     run = client.get_run(found.run_id)
     assert (run.info.status, run.info.run_name, run.info.start_time) == ("FINISHED", "v1", 1_700_000_000_000)
@@ -120,6 +126,9 @@ def test_every_version_is_a_run_and_a_model_version_that_says_where_it_comes_fro
     assert "first_position_accept" not in run.data.metrics  # not a number, so not a figure
     saved = client.download_artifacts(found.run_id, "draft/config.json", str(house.folder))
     assert Path(saved).read_text() == '{"number": 1}'
+    assert client.get_model_version_by_alias(MODEL, "previous").tags["paceline.code_version"] == code_version()
+    candidate = client.get_model_version_by_alias(MODEL, "candidate")
+    assert client.list_artifacts(candidate.run_id) == []
 
     house.move(2, VersionState.REFUSED)
     house.board.roll_back("operator:ada", "served worse")
@@ -127,6 +136,33 @@ def test_every_version_is_a_run_and_a_model_version_that_says_where_it_comes_fro
     assert named(client) == {"live": "0"}
     states = {v.tags["paceline.version"]: v.tags["paceline.state"] for v in client.search_model_versions()}
     assert states == {"0": "live", "1": "rolled_back", "2": "refused"}
+    assert client.list_artifacts(candidate.run_id) == []
+
+    house.move(2, VersionState.LIVE)  # by hand, after all
+    house.version(3)
+    house.move(3, VersionState.LIVE)
+    house.remove(3)
+    assert registry.follow(house.board.read())
+    assert [file.path for file in client.list_artifacts(candidate.run_id, "draft")] == ["draft/config.json"]
+    weights = {v.tags["paceline.version"]: v.tags["paceline.weights"] for v in client.search_model_versions()}
+    assert weights == {"0": "logged", "1": "logged", "2": "logged", "3": "gone"}
+
+
+def test_a_board_that_begins_anew_does_not_hide_behind_the_numbers_of_the_old_one(house: House, mlflow: Any) -> None:
+    house.hand_in(house.registry(), 1)
+    house.move(1, VersionState.LIVE)
+    assert house.registry().follow(house.board.read())
+    house.remove(1)
+    house.board = MemoryVersionBoard()
+    house.hand_in(house.registry(), 1, sha="f" * 64)
+    house.move(1, VersionState.LIVE)
+    assert house.registry().follow(house.board.read())
+    assert house.registry().follow(house.board.read())
+    client = mlflow()
+    found = {v.tags["paceline.sha256"]: v.run_id for v in client.search_model_versions()}
+    assert set(found) == {f"{1:064d}", "f" * 64}
+    assert len(set(found.values())) == 2
+    assert client.get_model_version_by_alias(MODEL, "live").tags["paceline.sha256"] == "f" * 64
 
 
 def test_what_mlflow_missed_is_told_later_once_and_by_any_successor(
@@ -149,8 +185,7 @@ def test_what_mlflow_missed_is_told_later_once_and_by_any_successor(
         patched.setattr(type(client), "create_model_version", lambda *_, **__: 1 / 0)
         assert not registry.follow(house.board.read())
     assert [path.name for path in house.outbox.iterdir()] == ["v000002.json"]
-    (house.folder / "v000002" / "config.json").unlink()
-    (house.folder / "v000002").rmdir()
+    house.remove(2)
     assert house.registry().follow(house.board.read())
     assert list(house.outbox.iterdir()) == []
     numbers = sorted(version.tags["paceline.version"] for version in client.search_model_versions())

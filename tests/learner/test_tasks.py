@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -114,5 +115,8 @@ def test_a_message_outlives_its_worker_and_is_never_a_pickle(config: LearnerConf
 
 
 def test_a_worker_whose_redis_is_away_says_what_to_do(config: LearnerConfig) -> None:
-    with pytest.raises(BufferUnavailable, match="start Redis or correct PACELINE_REDIS_URL"):
-        run_worker(replace(config, redis_url="redis://:hunter2@127.0.0.1:9/0"), beat=False)
+    locked = replace(config, redis_url="redis://:hunter2@127.0.0.1:9/0")
+    with pytest.raises(BufferUnavailable, match="start Redis or correct PACELINE_REDIS_URL") as caught:
+        run_worker(locked, beat=False)
+    assert "redis://127.0.0.1:9/0" in str(caught.value)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))

@@ -256,7 +256,7 @@ def test_an_invalid_window_names_positions_and_never_content(caplog):
     wrong = verify._replace(drafted=verify.drafted + 1, accepted=3, commit=verify.commit._replace(tokens=(5, 6, 7, 8)))
     assert feed(made, [first, wrong]) == []
     assert counts.dropped == {DropReason.INVALID: 1}
-    assert "round at 7: got another token than its accepted draft 0" in caplog.text
+    assert "round at 7: got another token than accepted draft 0" in caplog.text
 
 
 def test_a_request_without_a_verify_round_is_a_counted_drop():

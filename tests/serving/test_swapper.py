@@ -36,6 +36,18 @@ def board():
     return made
 
 
+@pytest.fixture
+def clocked_board():
+    """Two candidates and a clock to turn."""
+    now = [100.0]
+    made = MemoryVersionBoard(clock=lambda: now[0])
+    for number in range(2):
+        made.next_number()
+        uri = f"file:///w/{number}"
+        made.register(DraftVersion(number, None, "t", "0", "eagle3", uri, "same sha", "o", ("", "")), "l", "new")
+    return made, now
+
+
 def test_a_new_live_version_is_swapped_in_once(board):
     switch = Switch()
     swapper = Swapper(board, switch, "rep")
@@ -87,16 +99,25 @@ def test_two_replicas_that_refuse_one_version_take_only_that_one_down(board):
     assert (state.live, state.rows[1].state, state.rows[2].state) == (1, VersionState.LIVE, VersionState.ROLLED_BACK)
 
 
-def test_a_refused_file_is_not_staged_again(board):
+def test_a_refused_promotion_is_staged_once_and_a_new_one_again(clocked_board):
+    board, now = clocked_board
     switch = Switch()
     swapper = Swapper(board, switch, "rep")
     switch.fault = WeightsRefused("bad")
+    board.move(0, VersionState.LIVE, "l", "nothing before it to roll back to")
     for _ in range(3):
-        board.move(1, VersionState.LIVE, "operator:me", "try again")
         swapper.turn()
-        assert board.read().live == 0
+    switch.draft_version = 7
+    for _ in range(3):
         swapper.turn()
-    assert [number for number, *_ in switch.asked] == [1]
+    assert [number for number, *_ in switch.asked] == [0]
+    now[0] += 1.0
+    board.move(1, VersionState.LIVE, "l", "better")
+    swapper.turn()  # refused, rolled back to 0
+    now[0] += 1.0
+    board.move(1, VersionState.LIVE, "operator:me", "mended")
+    swapper.turn()
+    assert [number for number, *_ in switch.asked] == [0, 1, 1]
 
 
 def test_only_new_events_are_read(board):

@@ -1,0 +1,67 @@
+"""What is decided before anything is started: settings, prompts and refusals."""
+
+from pathlib import Path
+
+import pytest
+from paceline.buffer.errors import ConfigError
+from paceline.demo.run import CONTEXT_TOKENS, DemoOptions, Place, learner_env, run_demo, server_flags, shared_env
+from paceline.demo.target import TargetModel
+from paceline.learner.config import from_env
+
+PLACE = Place(Path("/data/runs/1"), 7001, 7002)
+TARGET = TargetModel(Path("/data/targets/k"), "k", {}, 1)
+
+
+def options(tmp_path: Path, **changes: object) -> DemoOptions:
+    fields = {"requests": 8, "concurrency": 1, "max_tokens": 8, "prompts": None, "keep_running": False, "json": None}
+    return DemoOptions(**(fields | {"data_dir": tmp_path / "data"} | changes))
+
+
+def test_a_place_knows_its_addresses() -> None:
+    assert PLACE.redis_url == "redis://127.0.0.1:7001/0"
+    assert PLACE.server_url == "http://127.0.0.1:7002"
+    assert PLACE.mlflow_uri == "sqlite:////data/runs/1/mlflow.db"
+
+
+def test_the_server_speculates_with_a_chain_on_the_cpu() -> None:
+    flags = server_flags(Path("/t"), Path("/d"))
+    given = dict(zip(flags[::2], flags[1::2], strict=True))
+    assert (given["--model-path"], given["--speculative-draft-model-path"]) == ("/t", "/d")
+    assert (given["--device"], given["--speculative-algorithm"]) == ("cpu", "EAGLE3")
+    assert int(given["--speculative-num-draft-tokens"]) == int(given["--speculative-num-steps"]) + 1
+
+
+def test_the_learner_reads_its_settings_and_agrees_with_the_server(tmp_path: Path, monkeypatch) -> None:
+    shared = shared_env(PLACE, TARGET)
+    for name, value in (shared | learner_env(PLACE, TARGET, Path("/d"))).items():
+        monkeypatch.setenv(name, value)
+    config = from_env()
+    assert (config.target, config.target_version) == (shared["PACELINE_TARGET"], "k")
+    assert config.mlflow_uri == PLACE.mlflow_uri
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"max_tokens": CONTEXT_TOKENS}, f"--max-tokens: got {CONTEXT_TOKENS}, expected"),
+        ({"json": Path("/nowhere/at/all.json")}, "--json /nowhere/at/all.json: got a folder that does not exist"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_made(tmp_path: Path, changes: dict, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        run_demo(options(tmp_path, **changes))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_says_what_a_run_did_not_keep(monkeypatch, tmp_path: Path) -> None:
+    from paceline.cli import app
+    from paceline.demo import run as module
+    from typer.testing import CliRunner
+
+    broken = object()
+    monkeypatch.setattr(module, "run_demo", lambda _options: broken)
+    monkeypatch.setattr("paceline.demo.report.faults", lambda run: ["3 of 8 requests failed"] if run is broken else [])
+    done = CliRunner().invoke(app, ["demo", "--data-dir", str(tmp_path)])
+    assert (done.exit_code, done.stderr) == (1, "paceline: 3 of 8 requests failed\n")
+    monkeypatch.setattr(module, "run_demo", lambda _options: None)
+    assert CliRunner().invoke(app, ["demo", "--data-dir", str(tmp_path)]).exit_code == 0

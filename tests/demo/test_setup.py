@@ -1,0 +1,88 @@
+"""How `make setup` picks Python and torch, with stand-ins that only write down what they were asked."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parents[2]
+TORCH = "torch==2.13.0"
+CPU_INDEX = "--retries 1 --timeout 15 --index-url https://download.pytorch.org/whl/cpu"
+PIP = "-m pip --disable-pip-version-check install --quiet"
+
+
+def program(folder: Path, name: str, *lines: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    path.chmod(0o755)
+    return path
+
+
+def installed(tmp_path: Path, offered: str, *options: str, has_gpu: bool = False, cpu_index_code: int = 0) -> list[str]:
+    """Installing commands of install_torch when pip would take the file `offered`."""
+    tools, log = tmp_path / "tools", tmp_path / "log"
+    python = program(
+        tools,
+        "fake-python",
+        f'case "$*" in *--dry-run*) echo \'  "url": "https://x/{offered}",\'; exit 0;; esac',
+        f'echo "$*" >> {shlex.quote(str(log))}',
+        f'case "$*" in *whl/cpu*) exit {cpu_index_code};; esac',
+    )
+    for name in ("bash", "grep", "env", "sh"):
+        (tools / name).symlink_to(shutil.which(name))
+    if has_gpu:
+        program(tools, "nvidia-smi")
+    command = [HOUSE / ".ci/install_torch", python, TORCH, *options]
+    subprocess.run(command, check=True, env={"PATH": str(tools)}, capture_output=True)
+    return [line.removeprefix(f"{PIP} ") for line in log.read_text().splitlines()]
+
+
+CUDA, CPU = "torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl", "torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
+
+
+@pytest.mark.parametrize(
+    ("offered", "options", "changes", "expected"),
+    [
+        (CUDA, (), {}, [f"{CPU_INDEX} {TORCH}"]),
+        (CUDA, (), {"cpu_index_code": 1}, [f"{CPU_INDEX} {TORCH}", TORCH]),
+        (CUDA, (), {"has_gpu": True}, [TORCH]),
+        (CUDA, ("--index-url", "https://mine"), {}, [f"--index-url https://mine {TORCH}"]),
+        (CPU, (), {}, [TORCH]),
+        (CPU.replace("%2B", "+"), (), {}, [TORCH]),
+    ],
+    ids=["cuda", "index-out-of-reach", "gpu", "chosen-by-hand", "cpu", "cpu-plain"],
+)
+def test_torch_comes_without_cuda_where_no_gpu_is(
+    tmp_path: Path, offered: str, options: tuple[str, ...], changes: dict, expected: list[str]
+) -> None:
+    assert installed(tmp_path, offered, *options, **changes) == expected
+
+
+def make_setup(tmp_path: Path, *words: str) -> subprocess.CompletedProcess:
+    """`make setup` into a folder of its own, with the tools of `tmp_path` before the machine's."""
+    env = {"PATH": f"{tmp_path / 'tools'}:{os.defpath}"}
+    command = [shutil.which("make"), "-C", HOUSE, f"VENV={tmp_path / 'venv'}", *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def test_a_python_that_does_not_fit_is_passed_over_for_one_that_does(tmp_path: Path) -> None:
+    for name in ("python3", "python3.11"):
+        program(tmp_path / "tools", name, "exit 1")
+    program(tmp_path / "tools", "python3.12", f'exec {shlex.quote(sys.executable)} "$@"')
+    assert f"python3.12 -m venv {tmp_path / 'venv'}" in make_setup(tmp_path, "-n", "setup").stdout.splitlines()
+
+
+@pytest.mark.parametrize("named", [(), ("PYTHON=python3.13",)], ids=["none-found", "one-named"])
+def test_without_a_fitting_python_setup_says_which_it_needs(tmp_path: Path, named: tuple[str, ...]) -> None:
+    for name in ("python3", "python3.11", "python3.12", "python3.13"):
+        program(tmp_path / "tools", name, "exit 1")
+    done = make_setup(tmp_path, "setup", *named)
+    assert done.returncode == 2
+    assert "expected Python 3.11 or 3.12 on Linux x86-64" in done.stdout
+    assert ("got python3.13" if named else "got no fitting Python") in done.stdout
+    assert not (tmp_path / "venv").exists()

@@ -1,0 +1,97 @@
+"""The demo as a newcomer runs it, made small: real services, exit code 0, books that balance, nothing left running."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from paceline.demo.corpus import CERTAIN_DOMAINS, load_corpus
+from paceline.demo.target import target_key
+from paceline.demo.training import TrainPlan
+
+pytestmark = pytest.mark.e2e
+
+REQUESTS, TOKENS = 24, 16
+KEYS = {
+    "accept_length": {"first", "before_shift", "after_shift", "final"},
+    "by_version": None,
+    "traces": {"captured", "delivered", "dropped", "learned", "held_out", "pending"},
+    "replay": {"rounds", "equal"},
+    "lossless": {"checked", "identical"},
+    "swaps": {"count", "stall_ms", "aborted", "retracted"},
+    "throughput_tok_s": None,
+    "seconds": {"target", "start", "traffic", "settle", "lossless"},
+    "mlflow_uri": None,
+    "machine": {"processor", "cores", "python", "torch", "sglang"},
+}
+
+
+def marked(mark: str) -> list[str]:
+    """Command lines of living processes that inherited the environment variable."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"PACELINE_TEST_MARK={mark}".encode() in environ.read_bytes().split(b"\0"):
+                found.append(environ.with_name("cmdline").read_text().replace("\0", " "))
+        except OSError:  # gone, or a zombie
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def demo(models, tmp_path_factory):
+    """One run with the target of the other tests in the place of the demo's own; returns what it said and left."""
+    folder, mark = tmp_path_factory.mktemp("demo"), uuid.uuid4().hex
+    (folder / "data" / "targets").mkdir(parents=True)
+    key = target_key(load_corpus(CERTAIN_DOMAINS), TrainPlan())
+    (folder / "data" / "targets" / key).symlink_to(models[0])
+    words = ["--requests", REQUESTS, "--max-tokens", TOKENS, "--data-dir", folder / "data", "--json", folder / "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline.cli", "demo", *map(str, words)],
+        # setproctitle, which SGLang uses, would overwrite the mark in /proc without the second variable.
+        env={**os.environ, "PACELINE_TEST_MARK": mark, "SPT_NOENV": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    left = marked(mark)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return folder, done, json.loads((folder / "json").read_text()), left
+
+
+def test_the_demo_leaves_no_process_and_one_run(demo):
+    folder, _, report, left = demo
+    assert left == []
+    (run,) = (folder / "data" / "runs").iterdir()
+    assert report["mlflow_uri"] == f"sqlite:///{run / 'mlflow.db'}"
+
+
+def test_the_report_has_the_promised_keys_and_no_others(demo):
+    _, _, report, _ = demo
+    assert set(report) == set(KEYS)
+    assert {name: set(report[name]) for name, keys in KEYS.items() if keys} == {n: k for n, k in KEYS.items() if k}
+    assert set(report["swaps"]["stall_ms"]) == {"p50", "max"}
+    assert report["by_version"] == []  # so few traces make no round; tests/demo/test_report.py knows the keys of a line
+
+
+def test_every_trace_is_accounted_for(demo):
+    traces = demo[2]["traces"]
+    assert traces["captured"] >= REQUESTS
+    assert traces["captured"] == traces["delivered"] + sum(traces["dropped"].values())
+    assert traces["delivered"] == traces["learned"] + traces["held_out"] + traces["pending"]
+
+
+def test_every_request_is_answered_as_plain_decoding_answers_it(demo):
+    _, _, report, _ = demo
+    assert report["lossless"] == {"checked": REQUESTS, "identical": REQUESTS}
+    assert (report["swaps"]["aborted"], report["swaps"]["retracted"]) == (0, 0)
+
+
+def test_nobody_elses_progress_bars_are_drawn(demo):
+    _, done, _, _ = demo
+    assert "what was seen" in done.stdout
+    assert [bar for bar in ("Loading weights", "Writing model shards") if bar in done.stdout + done.stderr] == []
