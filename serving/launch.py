@@ -64,7 +64,7 @@ def inspection_plan(
 ) -> LaunchPlan:
     """A process that can import SGLang and looks at its hook targets: without a GPU that takes the CPU host."""
     argv = (sys.executable, "-m", f"{__package__}.sglang_hooks")
-    return LaunchPlan(argv, dict(base_env) if has_accelerator() else server_env((), base_env))
+    return LaunchPlan(argv, dict(base_env) if has_accelerator() else server_env(("--device", "cpu"), base_env))
 
 
 def run_server(plan: LaunchPlan) -> int:
