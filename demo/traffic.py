@@ -48,11 +48,12 @@ async def send(
     *,
     concurrency: int,
     max_tokens: int,
+    temperature: float = 0.0,
     on_served: Callable[[Served], None] = lambda _: None,
 ) -> list[Served]:
     """Send `prompts` in order, `concurrency` at a time; return what was served, in order of completion.
 
-    Greedy, and never ended by EOS, so that every request yields `max_tokens` tokens. `on_served` is called in
+    Greedy at temperature 0, and never ended by EOS, so that every request yields `max_tokens` tokens. `on_served` is called in
     the event loop right after each request. A request that fails is returned with its failure; nothing is
     retried. Cancelling closes the connections, which aborts the requests in the server.
     """
@@ -61,7 +62,7 @@ async def send(
 
     async def line(client: httpx.AsyncClient) -> None:
         for prompt in queue:  # shared: each line takes the next prompt
-            result = await _serve(client, prompt, max_tokens)
+            result = await _serve(client, prompt, max_tokens, temperature)
             served.append(result)
             on_served(result)
 
@@ -103,12 +104,12 @@ def tokens_per_second(results: Sequence[Served]) -> float:
     return sum(len(result.output_ids) for result in results) / seconds if seconds > 0 else 0.0
 
 
-async def _serve(client: httpx.AsyncClient, prompt: Prompt, max_tokens: int) -> Served:
+async def _serve(client: httpx.AsyncClient, prompt: Prompt, max_tokens: int, temperature: float) -> Served:
     body = {
         "rid": prompt.request_id,
         "input_ids": list(prompt.input_ids),
         "stream": True,
-        "sampling_params": {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": max_tokens},
+        "sampling_params": {"temperature": temperature, "ignore_eos": True, "max_new_tokens": max_tokens},
     }
     sent_at, arrivals, last = time.time(), [], {}
     try:

@@ -49,6 +49,8 @@ class Target:
         """Every text of `length` tokens that is at least as probable as `floor`."""
         found = {(): 1.0}
         for place in range(length):
+            if not found:
+                break  # a flat target: no text is that probable
             probs = law(self.logits([[*prompt, *text] for text in found]), place)
             found = {
                 (*text, token): mass * float(row[token])

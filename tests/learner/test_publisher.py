@@ -69,9 +69,7 @@ def test_a_published_version_says_where_its_bytes_are_and_what_they_are(
     assert (row.version, row.state, row.why) == (version, VersionState.CANDIDATE, "better")
 
 
-def test_a_publisher_that_dies_while_writing_leaves_nothing_visible(
-    started: MemoryVersionBoard, tmp_path: Path
-) -> None:
+def test_a_publication_that_fails_leaves_nothing_behind(started: MemoryVersionBoard, tmp_path: Path) -> None:
     versions = tmp_path / "versions"
 
     def die(folder: Path) -> None:
@@ -82,9 +80,17 @@ def test_a_publisher_that_dies_while_writing_leaves_nothing_visible(
         publish(started, versions, die, LINEAGE, by="learner", why="")
     assert set(started.read().rows) == {0}
     assert not version_folder(versions, 1).exists()
-    assert [path.name.startswith(".writing-v000001") for path in sweep(versions)] == [True]
     assert [path.name for path in versions.iterdir()] == ["v000000"]
     assert put(started, versions).number == 2
+
+
+def test_what_a_killed_publisher_left_half_written_is_swept(started: MemoryVersionBoard, tmp_path: Path) -> None:
+    versions = tmp_path / "versions"
+    half = versions / ".writing-v000001-4711"
+    half.mkdir(parents=True)
+    (half / "model.safetensors").write_text("half")
+    assert sweep(versions) == [half]
+    assert [path.name for path in versions.iterdir()] == ["v000000"]
 
 
 def test_a_publisher_that_dies_before_the_board_leaves_a_whole_folder_that_is_never_reused(
