@@ -18,6 +18,9 @@ from .view import LiveView
 from .watch import Watch
 
 _REFRESH_S = 0.5
+#: Traffic waits while this many traces wait for the learner, about three rounds. On a quiet machine it never does; on a
+#: busy one the run takes longer instead of ending before anything was learnt.
+MAX_PENDING_TRACES = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,10 @@ async def serve_traffic(
     Raises PacelineError as soon as a service has ended; requests in flight are then given up.
     """
     done: list[Served] = []
+    gate = asyncio.Event()
+    gate.set()
     sending = asyncio.create_task(
-        send(url, prompts, concurrency=concurrency, max_tokens=max_tokens, on_served=done.append)
+        send(url, prompts, concurrency=concurrency, max_tokens=max_tokens, on_served=done.append, gate=gate)
     )
     try:
         with LiveView(console) as view:
@@ -51,7 +56,9 @@ async def serve_traffic(
                 await asyncio.wait({sending}, timeout=_REFRESH_S)
                 running.ensure()
                 phase = done[-1].prompt.domain if done else "first requests"
-                view.show(await asyncio.to_thread(running.watch.state, phase, tuple(done), len(prompts)))
+                state = await asyncio.to_thread(running.watch.state, phase, tuple(done), len(prompts))
+                view.show(state)
+                gate.set() if state.traces.pending < MAX_PENDING_TRACES else gate.clear()
         return await sending
     finally:
         sending.cancel()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import httpx
 from ..policies.acceptance import Tally
 from .prompts import Prompt
 
+_GATE_LIMIT_S = 60.0  # a gate nobody opens again must not end the traffic
 _PATIENCE_S = 120.0  # without one byte from the server; a request that hangs longer has failed
 
 
@@ -50,18 +52,23 @@ async def send(
     max_tokens: int,
     temperature: float = 0.0,
     on_served: Callable[[Served], None] = lambda _: None,
+    gate: asyncio.Event | None = None,
 ) -> list[Served]:
     """Send `prompts` in order, `concurrency` at a time; return what was served, in order of completion.
 
-    Greedy at temperature 0, and never ended by EOS, so that every request yields `max_tokens` tokens. `on_served` is called in
-    the event loop right after each request. A request that fails is returned with its failure; nothing is
-    retried. Cancelling closes the connections, which aborts the requests in the server.
+    Greedy at temperature 0, sampled above it; never ended by EOS, so that every request yields `max_tokens` tokens.
+    `on_served` is called in the event loop right after each request. A request that fails is returned with its
+    failure; nothing is retried. Cancelling closes the connections, which aborts the requests in the server. While
+    `gate` is not set no new request is sent, for a minute at most; those in flight go on.
     """
     queue = iter(prompts)
     served: list[Served] = []
 
     async def line(client: httpx.AsyncClient) -> None:
         for prompt in queue:  # shared: each line takes the next prompt
+            if gate is not None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(gate.wait(), _GATE_LIMIT_S)
             result = await _serve(client, prompt, max_tokens, temperature)
             served.append(result)
             on_served(result)

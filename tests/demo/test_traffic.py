@@ -88,6 +88,19 @@ def test_lines_share_the_prompts(server_url: str) -> None:
     assert sorted(result.prompt.request_id for result in results) == sorted(p.request_id for p in prompts)
 
 
+def test_no_request_is_sent_before_the_gate_is_open(server_url: str) -> None:
+    async def meet_a_closed_gate() -> tuple[int, list[Served]]:
+        gate = asyncio.Event()
+        sending = asyncio.create_task(send(server_url, [prompt("a", 1, 2)], concurrency=1, max_tokens=2, gate=gate))
+        await asyncio.wait({sending}, timeout=0.2)
+        before = len(Streamer.bodies)
+        gate.set()
+        return before, await sending
+
+    before, (result,) = asyncio.run(meet_a_closed_gate())
+    assert (before, result.output_ids) == (0, (2, 1))
+
+
 def test_refusals_are_results_with_a_failure_and_the_rest_goes_on(server_url: str) -> None:
     prompts = [prompt("refused", 1), prompt("error", 2), prompt("fine", 3, 4)]
     refused, error, fine = asyncio.run(send(server_url, prompts, concurrency=1, max_tokens=2))
