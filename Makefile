@@ -32,7 +32,7 @@ SOURCES := __init__.py cli.py buffer policies serving learner dashboards demo
 LINK := $(VENV)/house
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check bench
+.PHONY: help setup demo test lint check bench bench-learning
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -40,6 +40,7 @@ help:
 	@echo "make lint     ruff"
 	@echo "make check    ruff and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
+	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
 	@echo "make setup    the environment in $(VENV); the others call it"
 
 setup: $(READY)
@@ -81,3 +82,6 @@ check: lint
 
 bench: $(READY)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(PY) "$$script" $(ARGS); done
+
+bench-learning: $(READY)
+	@$(PY) benchmarks/learning/bench.py $(ARGS)

@@ -58,7 +58,7 @@ def requests_to_reach(ends: Sequence[int], values: Sequence[float], level: float
     """
     for i, (end, value) in enumerate(zip(ends, values, strict=True)):
         if value >= level:
-            if i == 0 or value <= values[i - 1]:
+            if i == 0:
                 return float(end)
             share = (level - values[i - 1]) / (value - values[i - 1])
             return ends[i - 1] + share * (end - ends[i - 1])
@@ -74,4 +74,5 @@ def recovered(ends: Sequence[int], values: Sequence[float], shift_at: int, share
     after = [(end - shift_at, value) for end, value in zip(ends, values, strict=True) if end > shift_at]
     if not before or not after:
         return None
-    return requests_to_reach(*zip(*after, strict=True), share * statistics.fmean(before[-2:]))
+    level = share * statistics.fmean(before[-2:])
+    return requests_to_reach([end for end, _ in after], [value for _, value in after], level)

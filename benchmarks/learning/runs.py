@@ -1,0 +1,108 @@
+"""One run: a stream served chunk by chunk by the draft as it is, and learnt from behind each measurement.
+
+Serving is replayed: which drafts stand is read off the committed tokens, exactly for greedy traffic and without bias
+under target_only, since the text does not depend on the draft. What a draft drew once stays drawn, so a run is one
+sample of both the stream and the target's coins; seeds differ in the first.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+from paceline.buffer.trace import DraftTrace
+from paceline.learner.eagle3 import Eagle3Draft
+from paceline.learner.replay import replay_traces
+from paceline.learner.trainer import DraftTrainer
+from paceline.learner.weights import load_draft, load_target_embedding
+from paceline.policies.acceptance import Tally, replayed_tally
+from paceline.policies.objective import Objective
+
+from learning.container import read_card, read_traces
+from learning.lab import Lab
+from learning.rows import WINDOW_TRACES, Job
+from learning.stream import Sizes, domain_of, make_stream, with_top_k
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What the draft would have had accepted on one chunk, and what it had cost until then."""
+
+    end: int  # traces seen with this chunk
+    tallies: Mapping[str, Tally]  # by domain
+    steps: int  # optimiser steps before this chunk
+    seconds: float  # of training before this chunk
+
+    @property
+    def accepted(self) -> float:
+        """Accepted drafts per round, without the bonus token."""
+        return sum(self.tallies.values(), Tally()).accept_length - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A job and its curve."""
+
+    job: Job
+    shift_at: int
+    points: Sequence[Point]
+    steps: int  # of the whole run
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Cost:
+    steps: int = 0
+    seconds: float = 0.0
+    points: list[Point] = field(default_factory=list)
+
+
+def use_one_thread() -> None:
+    """Let the runs of one machine not share cores; called once in every process that runs jobs."""
+    torch.set_num_threads(1)
+
+
+def run_job(lab: Lab, job: Job, sizes: Sizes) -> Run:
+    """Serve and learn one stream; tens of seconds. Traces are kept in memory from the first job of a setting on."""
+    stream = make_stream(_traces(lab.trace_file(job.setting)), lab.shifted, sizes, job.seed, tuning=job.tuning)
+    draft, cost = _initial(lab, job), _Cost()
+    plan = job.row.plan(job.setting.steps, job.seed, job.rate)
+    trainer = DraftTrainer(draft, plan, _proposer(lab, job) if job.row.objective == Objective.REINFORCE else None)
+    window: deque[DraftTrace] = deque(maxlen=WINDOW_TRACES)
+    seen = 0
+    for chunk in stream.chunks(job.row.cadence or sizes.cadence):
+        seen += len(chunk)
+        cost.points.append(Point(seen, tallies(draft, chunk, job.setting.steps), cost.steps, cost.seconds))
+        if job.row.passes:
+            fresh = [with_top_k(trace, job.row.top_k) for trace in chunk]
+            told = trainer.fit(fresh, list(window) if plan.replay_share else [])
+            cost.steps, cost.seconds = cost.steps + told.steps, cost.seconds + told.seconds
+            window.extend(fresh)
+    return Run(job, stream.shift_at, tuple(cost.points), cost.steps, cost.seconds)
+
+
+def tallies(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> dict[str, Tally]:
+    """By domain, what `draft` would have had accepted; changes nothing."""
+    found: dict[str, Tally] = {}
+    for trace, runs in zip(traces, replay_traces(draft, traces, steps), strict=True):
+        domain = domain_of(trace)
+        found[domain] = found.get(domain, Tally()) + replayed_tally(trace, runs)
+    return found
+
+
+@cache
+def _traces(path: Path) -> tuple[DraftTrace, ...]:
+    return tuple(read_traces(path))
+
+
+def _initial(lab: Lab, job: Job) -> Eagle3Draft:
+    """Warm: the one head; cold: another random one for every seed, the same for every row."""
+    folder = lab.warm_head if job.start == "warm" else lab.random_head(job.seed)
+    return load_draft(folder, load_target_embedding(lab.target.folder))
+
+
+def _proposer(lab: Lab, job: Job) -> Eagle3Draft:
+    head = Path(read_card(lab.trace_file(job.setting))["head"])
+    return load_draft(head, load_target_embedding(lab.target.folder))

@@ -1,0 +1,95 @@
+"""A head that has learnt already: from training text of all domains but the one that traffic shifts to.
+
+The target reads windows of text; its hidden rows and its top-K at temperature 1 make traces of one token per round,
+and the product's own trainer learns from them with the soft objective. Axes: B windows, T tokens, D feature width.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from paceline.demo.corpus import load_corpus
+from paceline.demo.progress import Report, quiet
+from paceline.demo.target import DRAFT_LAYERS, load_tokenizer
+from paceline.learner.disk import write_folder
+from paceline.learner.trainer import DraftTrainer, TrainingPlan
+from paceline.learner.weights import load_draft, load_target_embedding, save_draft
+from paceline.policies.objective import Objective
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from learning.lab import Lab
+
+WINDOWS = 2000
+WINDOW_TOKENS = 96
+STEPS = 5
+TEACHERS = 8
+SEED = 0
+_PER_FIT = 100
+
+
+def ensure_warm_head(lab: Lab, report: Report = quiet) -> Path:
+    """The folder of the head; trained (about a minute) when it is not there, else left as it is."""
+    if not lab.warm_head.exists():
+        draft = load_draft(lab.random_head(SEED), load_target_embedding(lab.target.folder))
+        plan = TrainingPlan(steps=STEPS, passes=1, replay_share=0.0, objective=Objective.SOFT, seed=SEED)
+        trainer, windows = DraftTrainer(draft, plan), _windows(lab)
+        model = AutoModelForCausalLM.from_pretrained(lab.target.folder, dtype=torch.float32).eval()
+        for begin in range(0, len(windows), _PER_FIT):
+            told = trainer.fit(list(_traces(model, windows[begin : begin + _PER_FIT], begin)), [])
+            done = min(begin + _PER_FIT, len(windows)) / len(windows)
+            report(done, f"first-position acceptance {told.first_position_accept:.2f}")
+        write_folder(lab.warm_head, lambda folder: save_draft(trainer.draft, folder))
+    return lab.warm_head
+
+
+def _windows(lab: Lab) -> list[list[int]]:
+    """Windows of training text, the domains in equal numbers, shuffled."""
+    domains, tokenizer, draw = lab.domains[:-1], load_tokenizer(lab.target.folder), random.Random(SEED)
+    corpus, windows = load_corpus(domains), []
+    for domain in domains:
+        wanted, found = WINDOWS // len(domains), list[list[int]]()
+        for text in draw.sample(corpus[domain].training, len(corpus[domain].training)):
+            ids = tokenizer.encode(text).ids
+            found += [ids[at : at + WINDOW_TOKENS] for at in range(0, len(ids) - WINDOW_TOKENS + 1, WINDOW_TOKENS)]
+            if len(found) >= 4 * wanted:  # a few long texts would be the whole domain
+                break
+        windows += draw.sample(found, min(wanted, len(found)))
+    draw.shuffle(windows)
+    return windows
+
+
+@torch.inference_mode()
+def _traces(model: PreTrainedModel, windows: Sequence[Sequence[int]], first: int) -> Iterator[DraftTrace]:
+    tokens_BT = torch.tensor(windows)
+    out = model(tokens_BT, output_hidden_states=True, use_cache=False)
+    features_BTD = torch.cat([out.hidden_states[layer + 1] for layer in DRAFT_LAYERS], -1).float().numpy()
+    best = torch.log_softmax(out.logits.float(), -1).topk(TEACHERS)
+    for row, tokens_T in enumerate(tokens_BT.numpy().astype(np.int32)):
+        ids_TK = best.indices[row].numpy().astype(np.int32)
+        yield text_trace(f"text-{first + row}", tokens_T, features_BTD[row], ids_TK, best.values[row].numpy())
+
+
+def text_trace(
+    name: str,
+    tokens_T: np.ndarray,
+    features_TD: np.ndarray,
+    teacher_ids_TK: np.ndarray,
+    teacher_logprobs_TK: np.ndarray,
+) -> DraftTrace:
+    """Text as a trace: every token from the second on is judged by the token before it, and nothing was drafted."""
+    rounds = VerifyRounds(
+        starts=np.arange(len(tokens_T) - 1, dtype=np.int32),
+        drafted=np.zeros((len(tokens_T) - 1, 0), np.int32),
+        accepted=np.zeros(len(tokens_T) - 1, np.int32),
+        teacher_ids=teacher_ids_TK[:-1, None],
+        teacher_logprobs=teacher_logprobs_TK[:-1, None].astype(np.float16),
+    )
+    return DraftTrace(
+        trace_id=name, request_id=name, replica="", tenant="", target="", target_version="", draft_version=-1,
+        verdict_rule=VerdictRule.TARGET_ONLY, sampling=Sampling(temperature=1.0), born_at=0.0, offset=0,
+        tokens=tokens_T, context_len=1, rounds=rounds, features=features_TD, feature_dtype=FeatureDtype.FLOAT32,
+        replay_exact=False, finish="",
+    )  # fmt: skip
