@@ -69,7 +69,7 @@ class Learner:
             try:
                 standing, self._standing = self._standing or self._open(), None
                 report = self._round(standing, lease)
-            except BaseException:
+            except BaseException:  # an interrupt too: what was claimed must be offered again
                 self._caution.fail()
                 self._buffer.resume(self._config.name)
                 raise

@@ -73,7 +73,7 @@ class Courier:
             is_last = self._stop.is_set()
             try:
                 self.turn(0.0 if is_last else POLL_S)
-            except Exception as fault:
+            except Exception as fault:  # the courier outlives any fault; serving goes on without capture
                 log.exception("paceline: courier fault")
                 self._breaker.open(f"courier: {type(fault).__name__}: {fault}")
                 self._stop.wait(RETRY_S)

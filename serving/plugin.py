@@ -40,7 +40,7 @@ def _start(scheduler: Any, settings: config.ServingConfig) -> None:
         _install(scheduler, settings, breaker)
     except CaptureUnavailable as fault:
         breaker.open(str(fault))
-    except Exception as fault:
+    except Exception as fault:  # an exception leaving a hook would kill SGLang's scheduler
         log.exception("paceline: capture and swaps are off")
         breaker.open(f"{type(fault).__name__}: {fault}")
 

@@ -76,7 +76,7 @@ class SglangSwap:
         try:
             self._bind(scheduler)
             self.fault = ""
-        except Exception as fault:
+        except Exception as fault:  # an exception leaving a hook would kill SGLang's scheduler
             self.fault = f"{type(fault).__name__}: {fault}"
             log.exception("paceline: draft swaps are off")
 
@@ -173,7 +173,7 @@ class SglangSwap:
         self._stagings.pop(command.attempt, None)
         try:
             self._copy(draft)
-        except Exception as fault:
+        except Exception as fault:  # a failed copy must not stop serving
             log.exception("paceline: swap to version %d failed", command.number)
             return _Answer(command.attempt, Readiness.REFUSED, refusal=f"{type(fault).__name__}: {fault}")
         self.draft_version = command.number
