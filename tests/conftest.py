@@ -24,6 +24,19 @@ from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRul
 TraceMaker = Callable[..., DraftTrace]
 
 
+@pytest.fixture(autouse=True)
+def _signals_are_not_ignored() -> Iterator[None]:
+    """A run started in the background, or with nohup, inherits ignored signals; so would every process it starts."""
+    ours = {signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.getsignal(number) for number in ours}
+    for number, handler in ours.items():
+        if before[number] is signal.SIG_IGN:
+            signal.signal(number, handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 class RedisServer:
     """A redis-server of our own on a free port; `start` again after `stop` to meet the same port and folder."""
 

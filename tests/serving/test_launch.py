@@ -131,18 +131,6 @@ def test_a_missing_sglang_is_an_error_that_says_what_to_install(monkeypatch):
         launch_plan(["--device", "cpu"], {})
 
 
-@pytest.fixture(autouse=True)
-def _signals_are_not_ignored():
-    """A test run started in the background, or with nohup, inherits ignored signals: these tests need their own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def python(code, *args):
     return LaunchPlan((sys.executable, "-c", code, *map(str, args)), {"PATH": os.environ["PATH"]})
 
