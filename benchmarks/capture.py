@@ -1,38 +1,40 @@
 """Tokens per second with capture on against capture off, in paired alternating runs.
 
-Two SGLang servers with the same flags and the same draft, one with the plugin at work and one without it; while
-one is measured the other is stopped with SIGSTOP, because an idle SGLang scheduler spins. The draft is random, so
-nearly every token costs a verify round: the worst case for capture. Prints the ratio on / off per concurrency.
+Three SGLang servers with the same flags and the same draft: one with the plugin at work and two without it, so that
+what two equal servers differ by is measured beside it. While one is measured the others are stopped with SIGSTOP,
+because an idle SGLang scheduler spins. The draft is random, so nearly every token costs a verify round: the worst case
+for capture. Answers are not streamed: the client shares the server's cores. Prints the ratios per concurrency.
 
-    python benchmarks/capture.py [--pairs 9] [--data-dir .paceline]
+    python benchmarks/capture.py [--rounds 30] [--data-dir .paceline]
 """
 
 import argparse
-import asyncio
 import os
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
-from measure.paired import paired
-from measure.rig import held_out_prompts, under_new_ids
+from measure.answers import answer_all, asks
+from measure.paired import in_rounds, ratio
+from measure.rig import held_out_prompts
 from paceline.demo.progress import progress_bar
 from paceline.demo.prompts import Prompt
 from paceline.demo.report import machine
 from paceline.demo.run import Place, server_flags, shared_env
 from paceline.demo.services import Service, free_port, redis_service, sglang_service
 from paceline.demo.target import TargetModel, ensure_random_draft, ensure_target
-from paceline.demo.traffic import send, tokens_per_second
 from paceline.demo.training import TrainPlan
 from rich.console import Console
 
 MAX_TOKENS = 96
-REQUESTS = {1: 4, 8: 24}  # concurrency -> requests of one run
+#: Concurrency -> requests of one run. Short runs, many rounds: a shared machine drifts within seconds.
+REQUESTS = {1: 1, 8: 8}
+ON, OFF, OFF_AGAIN = "capture on", "capture off", "capture off, another server"
 SEED = 0
 
 
@@ -54,18 +56,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder), free_port(), free_port())
         with redis_service(place.folder / "redis", place.redis_port):
-            on = server(place, target, draft, place.server_port, capture=True)
-            off = server(place, target, draft, free_port(), capture=False)
-            with on.service, stopped(on), off.service, stopped(off):
-                measure(
-                    console, {"on": on, "off": off}, held_out_prompts(target, max(REQUESTS.values()), SEED), options
-                )
+            servers = {
+                name: server(place, target, draft, free_port(), capture=name == ON) for name in (ON, OFF, OFF_AGAIN)
+            }
+            with ExitStack() as running:
+                for each in servers.values():
+                    running.enter_context(each.service)
+                    running.enter_context(stopped(each))
+                measure(console, servers, held_out_prompts(target, max(REQUESTS.values()), SEED), options.rounds)
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
     return parser.parse_args()
 
@@ -96,35 +100,27 @@ def signal_all(server: Server, sign: signal.Signals) -> None:
         os.kill(process.pid, sign)
 
 
-def measure(
-    console: Console, servers: Mapping[str, Server], prompts: Sequence[Prompt], options: argparse.Namespace
-) -> None:
-    """Alternate the two servers and print the paired ratios."""
-    console.print(f"machine: {machine()}; {options.pairs} pairs, seed {SEED}, {MAX_TOKENS} tokens per request")
+def measure(console: Console, servers: Mapping[str, Server], prompts: Sequence[Prompt], rounds: int) -> None:
+    """Alternate the servers and print the paired ratios."""
+    console.print(f"machine: {machine()}; {rounds} rounds, seed {SEED}, {MAX_TOKENS} tokens per request")
     for concurrency, requests in REQUESTS.items():
-        ways = {name: partial(rate, server, prompts[:requests], concurrency) for name, server in servers.items()}
+        ways = {name: partial(rate, each, prompts[:requests], concurrency) for name, each in servers.items()}
         for warm_up in ways.values():
             warm_up()
-        rates = paired(ways, options.pairs, SEED)
-        console.print(
-            f"concurrency {concurrency}: capture on / off {rates.ratio.text(3)} "
-            f"of tokens per second over {rates.pairs} pairs"
-        )
+        rates = in_rounds(ways, rounds, SEED)
+        for name in (ON, OFF_AGAIN):
+            told = ratio(rates[name], rates[OFF]).text()
+            console.print(f"concurrency {concurrency}: {name} / {OFF}, tokens per second: {told}", highlight=False)
 
 
 def rate(server: Server, prompts: Sequence[Prompt], concurrency: int) -> float:
-    """Tokens per second of one run, the other server stopped."""
+    """Tokens per second of one run, the other servers stopped; exits when a request fails."""
     signal_all(server, signal.SIGCONT)
     try:
-        url = f"http://127.0.0.1:{server.port}"
-        asked = under_new_ids(prompts)
-        results = asyncio.run(send(url, asked, concurrency=concurrency, max_tokens=MAX_TOKENS))
+        asked = asks(prompts, "capture", MAX_TOKENS)
+        return answer_all(f"http://127.0.0.1:{server.port}", asked, concurrency).tokens_per_second
     finally:
         signal_all(server, signal.SIGSTOP)
-    failures = [result.failure or result.finish for result in results if result.failure or result.finish != "length"]
-    if failures:
-        raise SystemExit(f"a request failed: {failures[0]}")
-    return tokens_per_second(results)
 
 
 if __name__ == "__main__":

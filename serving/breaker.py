@@ -46,11 +46,12 @@ class Breaker:
             try:
                 body(*args, **kwargs)
             except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
-                self._count(body.__name__, fault)
+                self.note(body.__name__, fault)
 
         return guarded
 
-    def _count(self, where: str, fault: Exception) -> None:
+    def note(self, where: str, fault: Exception) -> None:
+        """Count and log a fault met in `where`; too many in a row open the breaker."""
         self.faults += 1
         log.warning("paceline: fault %d in %s", self.faults, where, exc_info=fault)
         self._recent.append(self._clock())

@@ -22,7 +22,7 @@ class ServingConfig:
     top_k: int = 8  # teacher entries per verified node; 0 captures tokens and verdicts alone
     capture_features: bool = True
     sample_rate: float = 1.0  # share of requests captured, by hash of the request id
-    tap_batches: int = 4096  # forward batches waiting for the courier before new ones are dropped
+    tap_bytes: int = 256 << 20  # of forwards waiting for the courier before new ones are dropped
     window_tokens: int = 2048  # a longer request is cut into windows of this many tokens
     context_tokens: int = 512  # tokens of context a window behind a cut starts with
     backlog_bytes: int = 256 << 20  # encoded traces kept while Redis is away
@@ -52,7 +52,7 @@ def from_env(env: Mapping[str, str] = os.environ) -> ServingConfig:
         top_k=read_int(env, "PACELINE_TOP_K", 8, minimum=0),
         capture_features=bool(read_int(env, "PACELINE_FEATURES", 1, minimum=0)),
         sample_rate=read_float(env, "PACELINE_SAMPLE_RATE", 1.0, minimum=0.0),
-        tap_batches=read_int(env, "PACELINE_TAP_BATCHES", 4096, minimum=1),
+        tap_bytes=read_int(env, "PACELINE_TAP_BYTES", 256 << 20, minimum=1),
         window_tokens=read_int(env, "PACELINE_WINDOW_TOKENS", 2048, minimum=16),
         context_tokens=read_int(env, "PACELINE_CONTEXT_TOKENS", 512, minimum=1),
         backlog_bytes=read_int(env, "PACELINE_BACKLOG_BYTES", 256 << 20, minimum=1),

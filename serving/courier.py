@@ -12,12 +12,13 @@ from ..buffer.trace import DraftTrace
 from .assembler import WindowAssembler
 from .breaker import Breaker
 from .counts import CaptureCounts, DropReason
-from .tap import Tap
+from .steps import Step
+from .tap import Forward, Tap
 
 log = logging.getLogger(__name__)
 
 #: The longest a step waits in the tap, and the shortest time between two tries to reach a lost Redis.
-POLL_S = 0.05
+POLL_S = 0.1
 RETRY_S = 1.0
 #: Readings go out this often and are forgotten after BEAT_TTL_S, so that a dead replica disappears from the board.
 BEAT_S = 1.0
@@ -80,13 +81,13 @@ class Courier:
 
     def turn(self, wait_s: float) -> None:
         """One turn: take steps (waiting up to `wait_s`), assemble, deliver what the buffer takes, beat when due."""
-        batches, lost = self._tap.take(wait_s)
+        forwards, lost = self._tap.take(wait_s)
         now = self._clock()
         if self._breaker.is_open:
             self._assembler.drop_all(DropReason.CAPTURE_OFF)
         else:
-            for steps in batches:
-                for step in steps:
+            for forward in forwards:
+                for step in self._cut(forward):
                     self._queue(self._assembler.add(step, now))
         self._assembler.lose(lost, DropReason.TAP_FULL)
         self._queue(self._assembler.close_idle(now))
@@ -107,6 +108,14 @@ class Courier:
             **self._counts.reading(),
             **self._extra_reading(),
         }
+
+    def _cut(self, forward: Forward) -> list[Step]:
+        try:
+            return forward.steps()
+        except Exception as fault:  # noqa: BLE001 - it costs the traces of its requests, and not one token
+            self._breaker.note("courier: cut", fault)
+            self._assembler.lose(set(forward.request_ids), DropReason.INVALID)
+            return []
 
     def _queue(self, traces: list[DraftTrace]) -> None:
         for trace in traces:

@@ -54,15 +54,46 @@ class HostStep:
         self.on_consume(self, batch, commits)
 
 
-def cut_verify(step: HostStep, commits: list[Commit]) -> list[Step]:
+@dataclass(frozen=True, slots=True)
+class CommittedForward:
+    """A forward whose tokens are committed: what waits in the tap."""
+
+    host: HostStep
+    commits: list[Commit]
+
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """The captured requests of its batch."""
+        return self.host.chosen.request_ids
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of its tensors."""
+        return sum(tensor.nbytes for tensor in self.host.tensors.values())
+
+    def steps(self) -> list[Step]:
+        """Cut it; see cut_verify and cut_prefill."""
+        return self.host.cut(self.host, self.commits)
+
+
+def teacher(logits: torch.Tensor, top_k: int) -> dict[str, torch.Tensor]:
+    """Top-K log-probabilities of every verified node; logits [requests, width, V] -> two tensors [.., width, K]."""
+    values, ids = torch.topk(logits, top_k, dim=-1)
+    logprobs = values - torch.logsumexp(logits, dim=-1, keepdim=True)
+    return {"teacher_ids": ids.to(torch.int32), "teacher_logprobs": logprobs.to(torch.float16)}
+
+
+def cut_verify(step: HostStep, commits: list[Commit], top_k: int) -> list[Step]:
     """Cut the tensors of a verify round, one step per captured request.
 
-    `ints` is [requests, width + 2]: root and drafts, position of the root, accepted drafts plus the bonus token.
+    `ints` is [requests, width + 2]: root and drafts, position of the root, accepted drafts plus the bonus token. Where
+    the engine has no device, whole `logits` come instead of a teacher: the courier's core judges them, not its own.
     """
     ints = step.tensors["ints"].numpy()
+    judged = teacher(step.tensors["logits"], top_k) if "logits" in step.tensors else step.tensors
     width, count = ints.shape[1] - 2, len(commits)
-    ids = _host_or(step.tensors.get("teacher_ids"), np.zeros((count, width, 0), np.int32))
-    logprobs = _host_or(step.tensors.get("teacher_logprobs"), np.zeros((count, width, 0), np.float16))
+    ids = _host_or(judged.get("teacher_ids"), np.zeros((count, width, 0), np.int32))
+    logprobs = _host_or(judged.get("teacher_logprobs"), np.zeros((count, width, 0), np.float16))
     features, dtype = _features(step)
     depth = len(features) // count if len(features) else 0
     steps: list[Step] = []

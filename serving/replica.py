@@ -40,7 +40,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
     board = RedisVersionBoard(client, settings.buffer)
     swap = SglangSwap(settings.draft_version)
     swapper = Swapper(board, swap, settings.replica)
-    tap, counts = Tap(settings.tap_batches), CaptureCounts()
+    tap, counts = Tap(settings.tap_bytes), CaptureCounts()
     maker = trace_maker(settings.replica, settings.target, settings.target_version)
     assembler = WindowAssembler(maker, counts, settings.window_tokens, settings.context_tokens)
     courier = Courier(

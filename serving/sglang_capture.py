@@ -2,13 +2,14 @@
 
 Hook bodies run in the scheduler thread. They build a few fresh tensors and attach them to
 ``logits_output.auxiliary_device_output``; SGLang copies them to the host on its copy stream and calls ``consume``
-once the tokens are committed. There the batch is cut into plain steps and offered to the tap. Nothing waits.
+once the tokens are committed. There the forward is offered to the tap; the courier cuts it into steps. Nothing waits.
 """
 
 import functools
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch
 from ..buffer.trace import Sampling, VerdictRule
 from .breaker import Breaker
 from .counts import CaptureCounts, SkipReason
-from .lane import Chosen, DeviceStep, HostStep, cut_prefill, cut_verify
+from .lane import Chosen, CommittedForward, DeviceStep, HostStep, cut_prefill, cut_verify, teacher
 from .steps import Commit, RequestFacts, Step
 from .tap import Tap
 
@@ -49,7 +50,8 @@ class SglangCapture:
         self._settings, self._tap, self._counts = settings, tap, counts
         self._draft_version = draft_version
         self._prefill: DeviceStep | None = None
-        self._consume = breaker.guard(self._cut_and_offer)
+        self._cut_verify = partial(cut_verify, top_k=settings.top_k)
+        self._consume = breaker.guard(self._offer)
         self.after_verify = breaker.guard(self._after_verify)
         self.before_draft_prefill = breaker.guard(self._before_draft_prefill)
         self.after_prefill = breaker.guard(self._after_prefill)
@@ -75,16 +77,18 @@ class SglangCapture:
             # Accepted nodes only; -1 pads to the tree's depth and is cut on the host, where the length is known.
             nodes = _rows(accept_index, rows).clamp(min=0).reshape(-1).long()
             tensors["features"] = logits_output.hidden_states.index_select(0, nodes)
-        _attach(logits_output, DeviceStep(chosen, tensors, cut_verify, self._consume))
+        _attach(logits_output, DeviceStep(chosen, tensors, self._cut_verify, self._consume))
 
     def _teacher(self, logits: torch.Tensor, rows: torch.Tensor | None) -> dict[str, torch.Tensor]:
-        """Top-K log-probabilities of every verified node, [requests, width, K], after penalties, bias and grammar."""
+        """Top-K log-probabilities of every verified node, [requests, width, K], after penalties, bias and grammar.
+
+        Without a device they would be found on the scheduler's own core: then the logits are kept for the courier.
+        """
         if not self._settings.top_k:
             return {}
-        logits = _rows(logits, rows)
-        values, ids = torch.topk(logits, self._settings.top_k, dim=-1)
-        logprobs = values - torch.logsumexp(logits, dim=-1, keepdim=True)
-        return {"teacher_ids": ids.to(torch.int32), "teacher_logprobs": logprobs.to(torch.float16)}
+        if logits.device.type == "cpu":
+            return {"logits": logits.clone() if rows is None else logits.index_select(0, rows)}
+        return teacher(_rows(logits, rows), self._settings.top_k)
 
     def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
@@ -146,14 +150,14 @@ class SglangCapture:
         tenant = str((params.custom_params or {}).get(TENANT_KEY, ""))
         return RequestFacts(tenant, sampling, VerdictRule.GREEDY if greedy else sampled_rule())
 
-    def _cut_and_offer(self, step: HostStep, batch: Any, commits: Sequence[Any]) -> None:
+    def _offer(self, step: HostStep, batch: Any, commits: Sequence[Any]) -> None:
         """Scheduler thread, after commit and before streaming: enqueue and return."""
         reqs = [batch.reqs[row] for row in step.chosen.rows]
         if tuple(req.rid for req in reqs) != step.chosen.request_ids:
             self._tap.lose(step.chosen.request_ids)
             return
         seen = [_commit(req, commits[row]) for row, req in zip(step.chosen.rows, reqs, strict=True)]
-        self._tap.offer(step.cut(step, seen))
+        self._tap.offer(CommittedForward(step, seen))
 
 
 @functools.cache

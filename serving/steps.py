@@ -1,6 +1,6 @@
 """What one forward step did to one request, as plain host data: the tap's content, the assembler's food.
 
-Named tuples, not dataclasses: thousands are made per second in SGLang's scheduler thread.
+Named tuples, not dataclasses: thousands are made per second beside SGLang's scheduler.
 """
 
 from dataclasses import dataclass

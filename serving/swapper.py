@@ -16,7 +16,7 @@ from .staging import WEIGHTS_FILE
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.25
+POLL_S = 0.5
 #: Swaps a replica reports in its heartbeat; the board's events hold the whole history.
 REPORTED_SWAPS = 64
 

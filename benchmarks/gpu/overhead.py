@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from measure.answers import answer_all, asks, flush_cache
-from measure.paired import Paired, paired
+from measure.paired import Ratio, Spread, in_rounds, ratio
 from measure.rig import Rig
 from paceline.dashboards.readings import as_counts
 from paceline.demo.prompts import Prompt
@@ -27,7 +27,9 @@ class Overhead:
     """One batch size; ratios are captured over opted out."""
 
     batch: int
-    rates: Paired  # first: captured, second: opted out; tokens per second
+    captured: Spread  # tokens per second
+    opted_out: Spread
+    ratio: Ratio
     accept_length: float
     dropped: Mapping[str, int]  # traces dropped during these runs, by reason
 
@@ -55,7 +57,8 @@ def _measure(rig: Rig, prompts: Sequence[Prompt], plan: OverheadPlan, batch: int
     ways = {"captured": partial(rate, capture=True), "opted out": partial(rate, capture=False)}
     for warm_up in ways.values():
         warm_up()
-    rates = paired(ways, plan.pairs, plan.seed)
+    captured, opted_out = in_rounds(ways, plan.pairs, plan.seed).values()
     after = as_counts(rig.drained(), "dropped")
     dropped = {reason: n - before.get(reason, 0) for reason, n in after.items() if n > before.get(reason, 0)}
-    return Overhead(batch, rates, sum(lengths) / len(lengths), dropped)
+    rates = Spread.of(captured), Spread.of(opted_out), ratio(captured, opted_out)
+    return Overhead(batch, *rates, sum(lengths) / len(lengths), dropped)

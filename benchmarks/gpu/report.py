@@ -88,8 +88,8 @@ def _findings(findings: Sequence[Finding]) -> Table:
 def _overhead(rows: Sequence[Overhead]) -> Table:
     table = _table("tokens per second", "batch", "captured", "opted out", "ratio, paired", "accept length", "dropped")
     for row in rows:
-        rates, dropped = row.rates, ", ".join(f"{reason} {n}" for reason, n in row.dropped.items())
-        first, second, ratio = rates.first.text(0), rates.second.text(0), rates.ratio.text(3)
+        dropped = ", ".join(f"{reason} {n}" for reason, n in row.dropped.items())
+        first, second, ratio = row.captured.text(0), row.opted_out.text(0), row.ratio.spread.text(3)
         table.add_row(f"{row.batch}", first, second, ratio, f"{row.accept_length:.2f}", dropped or "none")
     return table
 

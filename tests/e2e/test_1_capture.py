@@ -137,9 +137,13 @@ def test_an_aborted_request_leaves_a_trace_of_what_was_seen_and_balanced_books(r
 
 
 def test_retracted_requests_lose_no_token(rig):
-    jobs = [{"rid": f"long-{i}", "text": rig.texts[i][:120], "max_tokens": 300} for i in range(8)]
-    replies = rig.generate_all(jobs)
-    assert sum(reply["meta_info"]["num_retractions"] for reply in replies) > 0
+    replies, crowds = [], 0
+    # Whether a crowd overfills the cache hangs on how closely its requests arrive, so a slow machine may need another.
+    while not any(reply["meta_info"]["num_retractions"] for reply in replies):
+        crowds += 1
+        assert crowds <= 5, "no request was retracted in five crowds"
+        jobs = [{"rid": f"long-{crowds}-{i}", "text": rig.texts[i][:120], "max_tokens": 300} for i in range(8)]
+        replies += rig.generate_all(jobs)
     rig.drained()
     for reply in replies:
         traces = rig.traces_of(reply["meta_info"]["id"])

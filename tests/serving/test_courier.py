@@ -1,5 +1,7 @@
 """Every captured trace is delivered, or dropped with a reason, whatever Redis does."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from paceline.buffer.config import BufferConfig
@@ -18,6 +20,11 @@ from paceline.serving.window import trace_maker
 FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
 
 
+def prefill(name):
+    rows = np.zeros((3, 4), np.float32)
+    return PrefillStep(name, 0, FACTS, 0, np.arange(3, dtype=np.int32), rows, FeatureDtype.FLOAT32, Commit(0, (7,), ""))
+
+
 class FlakyBuffer(MemoryTraceBuffer):
     """The in-memory buffer with a switch that takes it away."""
 
@@ -29,12 +36,30 @@ class FlakyBuffer(MemoryTraceBuffer):
         return super().append(traces)
 
 
+@dataclass(frozen=True)
+class Forward:
+    """Steps that were cut already; a fault instead of steps is what a broken lane would raise."""
+
+    made: list
+    fault: Exception | None = None
+    size_bytes = 10
+
+    @property
+    def request_ids(self):
+        return tuple(step.request_id for step in self.made)
+
+    def steps(self):
+        if self.fault:
+            raise self.fault
+        return self.made
+
+
 class Rig:
-    def __init__(self, tap_batches=100, backlog_bytes=1 << 20):
+    def __init__(self, tap_forwards=100, backlog_bytes=1 << 20):
         self.now = 1000.0
         self.buffer = FlakyBuffer(BufferConfig(), clock=lambda: self.now)
         self.board = MemoryVersionBoard(clock=lambda: self.now)
-        self.tap, self.counts, self.breaker = Tap(tap_batches), CaptureCounts(), Breaker()
+        self.tap, self.counts, self.breaker = Tap(10 * tap_forwards), CaptureCounts(), Breaker()
         made = WindowAssembler(trace_maker("rep", "t", "0"), self.counts, 100, 10)
         self.courier = Courier(
             self.tap,
@@ -51,9 +76,7 @@ class Rig:
     def serve(self, name):
         """One request of one round, both steps offered to the tap."""
         rows = np.zeros((3, 4), np.float32)
-        first = PrefillStep(
-            name, 0, FACTS, 0, np.arange(3, dtype=np.int32), rows, FeatureDtype.FLOAT32, Commit(0, (7,), "")
-        )
+        first = prefill(name)
         drafted, ids = np.asarray([8, 9], np.int32), np.zeros((3, 1), np.int32)
         verify = VerifyStep(
             name,
@@ -68,7 +91,7 @@ class Rig:
             FeatureDtype.FLOAT32,
             Commit(1, (8, 5), "length"),
         )
-        return [self.tap.offer([first]), self.tap.offer([verify])]
+        return [self.tap.offer(Forward([first])), self.tap.offer(Forward([verify]))]
 
     def turn(self, seconds=0.0):
         self.now += seconds
@@ -125,7 +148,7 @@ def test_a_full_backlog_drops_the_oldest_and_counts_them():
 
 
 def test_a_full_tap_drops_whole_requests_and_never_a_part_of_one():
-    rig = Rig(tap_batches=3)
+    rig = Rig(tap_forwards=3)
     assert rig.serve("a") == [True, True]
     assert rig.serve("b") == [True, False]
     rig.turn()
@@ -139,13 +162,23 @@ def test_a_full_tap_drops_whole_requests_and_never_a_part_of_one():
 
 def test_an_open_breaker_drops_what_is_open_and_counts_it():
     rig = Rig()
-    rig.tap.offer([PrefillStep("a", 0, FACTS, 0, np.arange(3, dtype=np.int32), np.zeros((3, 4), np.float32),
-                               FeatureDtype.FLOAT32, Commit(0, (7,), ""))])  # fmt: skip
+    rig.tap.offer(Forward([prefill("a")]))
     rig.turn()
     rig.breaker.open("three faults")
     rig.turn()
     assert rig.balance() == (1, 0, {DropReason.CAPTURE_OFF: 1}, 0)
     assert (rig.courier.reading()["capture"], rig.courier.reading()["capture_reason"]) == ("off", "three faults")
+
+
+def test_a_forward_that_cannot_be_cut_costs_its_own_requests_and_nothing_else():
+    rig = Rig()
+    rig.tap.offer(Forward([prefill("a")]))
+    rig.tap.offer(Forward([prefill("a"), prefill("b")], RuntimeError("a lane of another shape")))
+    rig.serve("c")
+    rig.turn()
+    assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["c"]
+    assert rig.balance() == (3, 1, {DropReason.INVALID: 2}, 0)
+    assert (rig.breaker.faults, rig.breaker.is_open) == (1, False)
 
 
 def test_the_board_hears_the_replica_every_second():
