@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..buffer.errors import ConfigError
 from ..buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Int32s, Sampling, VerdictRule
-from ..policies.objective import served_probs
+from ..policies.objective import served_probs, tempered_probs
 
 _UNTEMPERED = Sampling(temperature=1.0)
 
@@ -85,16 +85,17 @@ def collate(
     soft: bool = False,
     as_served: bool = True,
     verdicts: bool = False,
+    teacher_temperature: float = 1.0,
 ) -> Batch:
     """Pad `traces` into one Batch on `device`.
 
     Drafts from the rows that a verdict exists for, or from all that can draft (`every_row`). `soft` adds the
-    teacher, at each request's own sampling or, without `as_served`, at temperature 1 for greedy requests too.
-    `verdicts` adds what the served rounds proposed. Traces without a row must be left out before. ConfigError when
-    feature widths differ.
+    teacher, at each request's own sampling or, without `as_served`, at temperature 1 for greedy requests too; it is
+    then sharpened by `teacher_temperature`. `verdicts` adds what the served rounds proposed. Traces without a row must
+    be left out before. ConfigError when feature widths differ.
     """
     rows = [np.arange(draftable_rows(trace)) if every_row else verdict_rows(trace) for trace in traces]
-    teacher = _soft_labels(traces, as_served) if soft else (None, None)
+    teacher = _soft_labels(traces, as_served, teacher_temperature) if soft else (None, None)
     proposed, accepted = _verdicts(traces, rows) if verdicts else (None, None)
     return Batch(
         tokens_BT=torch.from_numpy(_padded([trace.tokens for trace in traces])).to(device),
@@ -115,6 +116,19 @@ def as_float32(features: npt.NDArray[Any], dtype: FeatureDtype) -> npt.NDArray[n
     if dtype is FeatureDtype.BFLOAT16:
         return (features.astype(np.uint32) << 16).view(np.float32)
     return features.astype(np.float32)
+
+
+def teacher_probs(logprobs_NK: npt.NDArray[Any], sampling: Sampling, teacher_temperature: float) -> Tensor:
+    """What the target samples from at N nodes, float32[N, K], sharpened by `teacher_temperature`.
+
+    `logprobs_NK` are a trace's, best first, K at least 1. A greedy request has all of it on the first entry.
+    """
+    if sampling.temperature <= 0.0:
+        probs_NK = torch.zeros(logprobs_NK.shape)
+        probs_NK[:, 0] = 1.0
+        return probs_NK
+    served_NK = served_probs(torch.from_numpy(logprobs_NK), sampling.temperature, sampling.top_k, sampling.top_p)
+    return tempered_probs(served_NK, teacher_temperature)
 
 
 def _padded(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
@@ -146,7 +160,7 @@ def _verdicts(traces: Sequence[DraftTrace], rows: Sequence[npt.NDArray[Any]]) ->
     return torch.from_numpy(proposed_BQP), torch.from_numpy(accepted_BQ)
 
 
-def _soft_labels(traces: Sequence[DraftTrace], as_served: bool) -> tuple[Tensor, Tensor]:
+def _soft_labels(traces: Sequence[DraftTrace], as_served: bool, teacher_temperature: float) -> tuple[Tensor, Tensor]:
     """Teacher of every token; all probability on the committed token where no node judged it.
 
     A committed token is a draw from the distribution it stands in for, so the stand-in is unbiased; for greedy
@@ -159,17 +173,19 @@ def _soft_labels(traces: Sequence[DraftTrace], as_served: bool) -> tuple[Tensor,
     probs_BTK[..., 0] = 1.0
     for trace, ids_TK, probs_TK in zip(traces, ids_BTK, probs_BTK, strict=True):
         ids_TK[: len(trace.tokens), 0] = torch.from_numpy(trace.tokens.astype(np.int64))
-        _write_teacher(trace, trace.sampling if as_served else _UNTEMPERED, ids_TK, probs_TK)
+        _write_teacher(trace, trace.sampling if as_served else _UNTEMPERED, teacher_temperature, ids_TK, probs_TK)
     return ids_BTK, probs_BTK
 
 
-def _write_teacher(trace: DraftTrace, sampling: Sampling, ids_TK: Tensor, probs_TK: Tensor) -> None:
+def _write_teacher(
+    trace: DraftTrace, sampling: Sampling, teacher_temperature: float, ids_TK: Tensor, probs_TK: Tensor
+) -> None:
     rounds = trace.rounds
     width = rounds.teacher_ids.shape[2]
     if width == 0 or sampling.temperature <= 0.0:
         return
     nodes_T = teacher_nodes(trace)
     judged, nodes = np.flatnonzero(nodes_T >= 0), nodes_T[nodes_T >= 0]
-    logprobs_NK = torch.from_numpy(rounds.teacher_logprobs.reshape(-1, width)[nodes])
+    logprobs_NK = rounds.teacher_logprobs.reshape(-1, width)[nodes]
     ids_TK[judged, :width] = torch.from_numpy(rounds.teacher_ids.reshape(-1, width)[nodes].astype(np.int64))
-    probs_TK[judged, :width] = served_probs(logprobs_NK, sampling.temperature, sampling.top_k, sampling.top_p)
+    probs_TK[judged, :width] = teacher_probs(logprobs_NK, sampling, teacher_temperature)

@@ -28,6 +28,7 @@ OBJECTIVES = (
     "forward_kl_wrong",
     "reverse_kl",
     "jensen_shannon",
+    "on_policy_mix",
     "tvd_plus_plus",
     "lk_mix",
     "selective",

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from ..buffer.errors import ConfigError
 from ..policies.objective import Objective, Weighting
 
+_AT_LEAST_ZERO = ("kl_weight", "off_path_weight", "recency_half_life_traces", "replay_errors", "kl_decay_steps")
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
@@ -24,6 +26,12 @@ class TrainingPlan:
     grad_clip: float = 1.0
     seed: int = 0
     bfloat16: bool = False  # run the forward pass under bfloat16 autocast
+    off_path_weight: float = 0.0  # of nodes behind a first rejection, against those of the committed text; 0: left out
+    recency_half_life_traces: float = 0.0  # replayed traces that much older are drawn half as often; 0: all alike
+    replay_errors: float = 0.0  # a trace whose drafts were all rejected is replayed 1 + this times as often
+    kl_decay_steps: int = 0  # applied steps after which kl_weight has halved; 0: it stays
+    teacher_temperature: float = 1.0  # below 1 sharpens soft labels, on top of the request's own sampling
+    ema_decay: float = 0.0  # of the moving average of the weights, by applied step; 0: none is kept
 
     def __post_init__(self) -> None:
         if min(self.steps, self.passes, self.batch_traces) < 1 or not 0.0 <= self.replay_share < 1.0:
@@ -37,5 +45,11 @@ class TrainingPlan:
             raise ConfigError(
                 f"weighting: got {self.weighting!r}, expected None or one of {[str(w) for w in Weighting]}"
             )
-        if not 0.0 <= self.kl_weight < math.inf:
-            raise ConfigError(f"kl_weight: got {self.kl_weight}, expected a number of at least 0")
+        for name in _AT_LEAST_ZERO:
+            self._check(name, 0.0 <= getattr(self, name) < math.inf, "a number of at least 0")
+        self._check("teacher_temperature", 0.0 < self.teacher_temperature < math.inf, "a number above 0")
+        self._check("ema_decay", 0.0 <= self.ema_decay < 1.0, "at least 0 and below 1")
+
+    def _check(self, name: str, is_right: bool, expected: str) -> None:
+        if not is_right:
+            raise ConfigError(f"{name}: got {getattr(self, name)}, expected {expected}")

@@ -1,9 +1,10 @@
-"""The loss of one batch: every (row, step) with a verdict, scored in one product with the vocabulary.
+"""The loss of one batch: every (row, step) with a verdict, scored in one product with the vocabulary; where it is
+wanted, also what the draft says on the chains it was served with.
 
 Axes as in batch.py; N scored (row, step) pairs, R served rounds, H hidden size, V draft vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,10 +21,13 @@ from ..policies.objective import (
     speakable_teacher,
 )
 from ..policies.objective_acceptance import kl_divergences
+from ..policies.objective_divergence import on_policy_mix
 from ..policies.objective_reinforce import reinforce_losses
 from ..policies.objective_table import Positions, grid_loss
 from .batch import Batch
 from .eagle3 import Eagle3Draft
+from .off_path import NodeLosses, node_losses
+from .served_rounds import ServedRounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +36,7 @@ class BatchScores:
 
     loss: Tensor  # scalar, mean over the rows with a verdict
     acceptance_S: Tensor  # mean A by step; a token the draft cannot say counts as never accepted
-    unspeakable_labels: int  # (row, step) left out because the draft cannot say their label
+    unspeakable_labels: int  # (row, step) and nodes left out because the draft cannot say their label
 
 
 def score_batch(
@@ -44,17 +48,61 @@ def score_batch(
     *,
     kl_weight: float = 0.0,
     reference: Eagle3Draft | None = None,
+    rounds: ServedRounds | None = None,
+    off_path_weight: float = 0.0,
 ) -> BatchScores:
     """Unroll `draft` over the committed text and score it; without an objective SOFT where the batch holds a teacher,
     else COMMITTED.
 
     `kl_weight` adds that much KL(teacher || draft) at every scored position. `reference` is a frozen draft of the same
-    vocabulary, for the objectives WITH_REFERENCE; REINFORCE takes the draft itself where there is none. ConfigError
-    when the batch or the call lacks what the objective needs.
+    vocabulary, for the objectives WITH_REFERENCE; REINFORCE takes the draft itself where there is none. `rounds` are
+    those of the traces in `batch`. Of them `off_path_weight` adds that much cross-entropy to the teacher at nodes
+    behind a first rejection, weighted by position and divided by the rows with a verdict, as if they were positions
+    of committed text. ON_POLICY_MIX adds all nodes, and halves what is said of committed text, the anchor included.
+    ConfigError when the batch or the call lacks what is asked for.
     """
     wanted = objective or (Objective.COMMITTED if batch.teacher_ids_BTK is None else Objective.SOFT)
     if wanted is Objective.REINFORCE:
-        return _score_verdicts(draft, batch, steps, kl_weight, reference)
+        scores = _score_verdicts(draft, batch, steps, kl_weight, reference)
+    else:
+        scores = _score_text(draft, batch, steps, weighting, wanted, kl_weight, reference)
+    if wanted is not Objective.ON_POLICY_MIX and not off_path_weight:
+        return scores
+    if rounds is None:
+        asks = f"objective {wanted} with off_path_weight {off_path_weight}"
+        raise ConfigError(f"{asks}: got no served rounds, expected those of the batch; pass `rounds`")
+    return _with_nodes(scores, node_losses(draft, batch, rounds, weighting), rounds, batch, wanted, off_path_weight)
+
+
+def _with_nodes(
+    scores: BatchScores,
+    found: NodeLosses,
+    rounds: ServedRounds,
+    batch: Batch,
+    wanted: Objective,
+    off_path_weight: float,
+) -> BatchScores:
+    loss, off_path_BRN, is_mixed = scores.loss, rounds.off_path_mask(), wanted is Objective.ON_POLICY_MIX
+    if is_mixed:
+        served = int((rounds.nodes_BR > 0).sum())
+        loss = on_policy_mix(loss, found.losses_BRN.sum() / max(served, 1))
+    if off_path_weight:
+        off_path = found.losses_BRN.masked_fill(~off_path_BRN, 0.0).sum()
+        loss = loss + off_path_weight * off_path / max(int(batch.row_mask_BQ.sum()), 1)
+    unspeakable = int((found.unspeakable_BRN & (off_path_BRN | is_mixed)).sum())
+    return replace(scores, loss=loss, unspeakable_labels=scores.unspeakable_labels + unspeakable)
+
+
+def _score_text(
+    draft: Eagle3Draft,
+    batch: Batch,
+    steps: int,
+    weighting: Weighting,
+    wanted: Objective,
+    kl_weight: float,
+    reference: Eagle3Draft | None,
+) -> BatchScores:
+    """Every row with a verdict, on committed text."""
     if wanted in WITH_REFERENCE and reference is None:
         raise ConfigError(f"objective {wanted}: got no reference draft, expected one to compare with; pass `reference`")
     labels = _Labels.of(draft, batch, wanted)

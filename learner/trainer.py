@@ -3,10 +3,9 @@
 Axes as in batch.py; N rows with a verdict.
 """
 
-import copy
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +16,12 @@ from ..buffer.errors import ConfigError
 from ..buffer.trace import DraftTrace
 from ..policies.objective import WITH_REFERENCE, WITHOUT_TEACHER, Objective, Weighting
 from .batch import Batch, collate, verdict_rows
+from .draws import draw_batches
 from .eagle3 import Eagle3Draft
+from .frozen import follow, frozen
 from .plan import TrainingPlan
 from .scoring import score_batch
+from .served_rounds import ServedRounds, collate_rounds
 
 __all__ = ["DraftTrainer", "FitReport", "TrainingPlan"]
 
@@ -65,7 +67,8 @@ class DraftTrainer:
         self._objective = Objective(plan.objective)
         self._follows_draft = reference is None and self._objective is Objective.REINFORCE
         compared = draft if reference is None else reference
-        self._reference = _frozen(compared) if self._objective in WITH_REFERENCE else None
+        self._reference = frozen(compared) if self._objective in WITH_REFERENCE else None
+        self._average = frozen(draft) if plan.ema_decay else None
         self._optimiser = torch.optim.AdamW(
             draft.parameters(), lr=plan.cold_learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
@@ -74,7 +77,7 @@ class DraftTrainer:
         self._is_cold = True
 
     def fit(self, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> FitReport:
-        """Pass `plan.passes` times over `fresh` in random order; fill every batch up from `window`.
+        """Pass `plan.passes` times over `fresh` in random order; fill every batch up from `window`, oldest first.
 
         Traces that no verdict can be drafted from are left out. Changes the draft, the optimiser and the random
         state; a step whose loss or gradient is not finite changes none of the weights.
@@ -84,9 +87,9 @@ class DraftTrainer:
         first_accept = self._first_position_accept(usable)
         self._choose_regime(first_accept)
         if self._follows_draft:
-            self._reference = _frozen(self.draft)
+            self._reference = frozen(self.draft)
         counts = _Counts([])
-        for traces in self._batches(usable, replayable):
+        for traces in draw_batches(usable, replayable, self.plan, self._random):
             self._step(traces, counts)
         return FitReport(
             losses=tuple(counts.losses),
@@ -100,6 +103,15 @@ class DraftTrainer:
             unspeakable_labels=counts.unspeakable_labels,
             unusable_traces=len(fresh) - len(usable),
         )
+
+    @property
+    def served(self) -> Eagle3Draft:
+        """What to serve: a frozen moving average of the draft's weights where the plan keeps one, else the draft.
+
+        It changes with every applied step. The average starts as the draft this trainer was given, or as a state
+        that was saved without one.
+        """
+        return self.draft if self._average is None else self._average
 
     def save(self, path: Path) -> None:
         """Write all that continuing needs beside the target's embedding. Not atomic; see disk.write_folder.
@@ -115,6 +127,8 @@ class DraftTrainer:
         }
         if self._reference is not None and not self._follows_draft:
             state["reference"] = self._reference.state_dict()
+        if self._average is not None:
+            state["average"] = self._average.state_dict()
         torch.save(state, path)
 
     def load(self, path: Path) -> None:
@@ -131,6 +145,8 @@ class DraftTrainer:
         if self._reference is not None:
             # A state saved under an objective without one: the draft it goes on from is the one to compare with.
             self._reference.load_state_dict(state.get("reference", state["draft"]))
+        if self._average is not None:
+            self._average.load_state_dict(state.get("average", state["draft"]))
         self._optimiser.load_state_dict(state["optimiser"])
         self._random.set_state(state["random"].cpu())
         self._applied_steps, self._is_cold = state["applied_steps"], state["is_cold"]
@@ -144,6 +160,11 @@ class DraftTrainer:
     @property
     def _learning_rate(self) -> float:
         return self.plan.cold_learning_rate if self._is_cold else self.plan.warm_learning_rate
+
+    @property
+    def _kl_weight(self) -> float:
+        halvings = self._applied_steps / self.plan.kl_decay_steps if self.plan.kl_decay_steps else 0.0
+        return self.plan.kl_weight * math.pow(0.5, halvings)
 
     def _choose_regime(self, first_accept: float) -> None:
         """Cold until first-position acceptance reaches `cold_below`; NaN leaves the regime as it is."""
@@ -164,17 +185,8 @@ class DraftTrainer:
             rounds += len(best_N)
         return hits / rounds if rounds else math.nan
 
-    def _batches(self, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> Iterator[list[DraftTrace]]:
-        replayed = round(self.plan.batch_traces * self.plan.replay_share) if window else 0
-        new = max(self.plan.batch_traces - replayed, 1)
-        for _ in range(self.plan.passes):
-            order = torch.randperm(len(fresh), generator=self._random).tolist()
-            for begin in range(0, len(order), new):
-                drawn = torch.randperm(len(window), generator=self._random)[:replayed].tolist()
-                yield [fresh[i] for i in order[begin : begin + new]] + [window[i] for i in drawn]
-
     def _step(self, traces: Sequence[DraftTrace], counts: _Counts) -> None:
-        batch, plan = self._collated(traces), self.plan
+        batch, rounds, plan = self._collated(traces), self._rounds(traces), self.plan
         with torch.autocast(self.draft.device.type, torch.bfloat16, enabled=plan.bfloat16):
             scores = score_batch(
                 self.draft,
@@ -182,8 +194,10 @@ class DraftTrainer:
                 plan.steps,
                 self._weighting,
                 self._objective,
-                kl_weight=plan.kl_weight,
+                kl_weight=self._kl_weight,
                 reference=self._reference,
+                rounds=rounds,
+                off_path_weight=plan.off_path_weight,
             )
         counts.unspeakable_labels += scores.unspeakable_labels
         self._optimiser.zero_grad(set_to_none=True)
@@ -204,19 +218,24 @@ class DraftTrainer:
             soft=self._objective not in WITHOUT_TEACHER or self.plan.kl_weight > 0.0,
             as_served=self._objective is not Objective.FORWARD_KL_ACCEPTED,
             verdicts=self._objective is Objective.REINFORCE,
+            teacher_temperature=self.plan.teacher_temperature,
         )
+
+    def _rounds(self, traces: Sequence[DraftTrace]) -> ServedRounds | None:
+        """The served rounds that the plan scores beside the committed text; None: it scores none."""
+        plan, is_mixed = self.plan, self._objective is Objective.ON_POLICY_MIX
+        if not is_mixed and not plan.off_path_weight:
+            return None
+        device, temperature = self.draft.device, plan.teacher_temperature
+        return collate_rounds(traces, device, plan.steps, rejected_only=not is_mixed, teacher_temperature=temperature)
 
     def _apply(self) -> None:
         self._applied_steps += 1
         for group in self._optimiser.param_groups:
             group["lr"] = self._learning_rate * min(1.0, self._applied_steps / WARM_UP_STEPS)
         self._optimiser.step()
-
-
-def _frozen(draft: Eagle3Draft) -> Eagle3Draft:
-    """A copy of the draft's own weights that does not learn; embedding and vocabulary maps are shared."""
-    shared = {id(buffer): buffer for buffer in draft.buffers()}
-    return copy.deepcopy(draft, shared).requires_grad_(requires_grad=False)
+        if self._average is not None:
+            follow(self._average, self.draft, self.plan.ema_decay)
 
 
 def _usable(traces: Sequence[DraftTrace]) -> list[DraftTrace]:

@@ -47,6 +47,7 @@ class Objective(StrEnum):
     FORWARD_KL_WRONG = "forward_kl_wrong"  # OSD
     REVERSE_KL = "reverse_kl"  # DistillSpec
     JENSEN_SHANNON = "jensen_shannon"  # DistillSpec
+    ON_POLICY_MIX = "on_policy_mix"  # DistillSpec: soft, on committed text and on drafted chains
     TVD_PLUS_PLUS = "tvd_plus_plus"
     LK_MIX = "lk_mix"
     SELECTIVE = "selective"  # AdaSPEC
@@ -133,6 +134,18 @@ def served_probs(logprobs_NK: Tensor, temperature: float, top_k: int = -1, top_p
         better_NK = probs_NK.cumsum(-1) - probs_NK
         probs_NK = _renormalised(probs_NK * (better_NK < top_p))
     return probs_NK
+
+
+def tempered_probs(probs_NK: Tensor, temperature: float) -> Tensor:
+    """p^(1 / temperature), renormalised over the K entries, float[N, K]: below 1 sharper, at 1 `probs_NK` itself.
+
+    Each row needs an entry above zero; `temperature` is above 0.
+    """
+    if temperature == 1.0:
+        return probs_NK
+    # Against the row's best entry: the power of a flat row could vanish altogether.
+    best_NK = probs_NK.amax(-1, keepdim=True)
+    return _renormalised((probs_NK / best_NK) ** (1.0 / temperature))
 
 
 def speakable_teacher(ids_NK: Tensor, probs_NK: Tensor, target_to_draft_W: Tensor) -> tuple[Tensor, Tensor, Tensor]:

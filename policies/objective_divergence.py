@@ -1,7 +1,7 @@
 """Divergences of DistillSpec (Zhou et al., arXiv 2310.08461) beside forward KL: reverse KL and Jensen-Shannon.
 
 Axes as in objective.py. The paper applies them to text that the target, the draft, or both wrote; here the text is
-the committed one, which the target wrote.
+the committed one, which the target wrote, and in `on_policy_mix` also what the draft proposed.
 
 Both sum over the whole vocabulary, of which the teacher shows K entries. All other tokens are one bucket, on which
 q has what the K entries leave. By the log-sum inequality a divergence between bucketed distributions is a lower
@@ -19,6 +19,8 @@ from .objective import log_probs_at
 #: Mass of q outside the K entries costs log(1 / floor) = 6.9 nats at most.
 TAIL_FLOOR = 1e-3
 _LEAST = 1e-7
+#: lambda of `on_policy_mix`: both kinds of text count alike.
+ON_POLICY_SHARE = 0.5
 
 
 def reverse_kl_losses(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor) -> Tensor:
@@ -44,6 +46,18 @@ def jensen_shannon_losses(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor, b
     logm_NK = (beta * p_NK + (1.0 - beta) * q_NK).log()
     terms_NK = beta * p_NK * (p_NK.log() - logm_NK) + (1.0 - beta) * q_NK * (logq_NK - logm_NK)
     return torch.where(shown_NK, terms_NK, 0.0).sum(1) - (1.0 - beta) * math.log1p(-beta) * tail_N
+
+
+def on_policy_mix(text_loss: Tensor, drafted_loss: Tensor, share: float = ON_POLICY_SHARE) -> Tensor:
+    """(1 - share) * text_loss + share * drafted_loss, a scalar: the paper's training on text of both writers.
+
+    DistillSpec draws that share of its sequences from the draft and has the target judge every token of them. Chosen
+    here: what the draft wrote are the chains of served rounds, judged at every node as far as they go, also behind
+    the first rejection; they were drafted by the version that served, and greedily unless the server samples drafts;
+    instead of drawing which text a step takes, both losses are summed, which has the same mean. Each is a mean over
+    its own rounds. The divergence is forward KL in both, as cross-entropy.
+    """
+    return (1.0 - share) * text_loss + share * drafted_loss
 
 
 def _split(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """Objectives by name: what each of them says of scored positions, and what the whole batch costs.
 
-Axes as in objective.py. REINFORCE is not here: it scores proposed tokens of served rounds, not committed ones.
+Axes as in objective.py. REINFORCE is not here: it scores proposed tokens of served rounds, not committed ones; of
+ON_POLICY_MIX this is the half that scores committed text.
 """
 
 from collections.abc import Callable, Mapping
@@ -153,6 +154,7 @@ _POSITION_LOSSES: Mapping[Objective, Callable[[Positions], tuple[Tensor, Tensor]
     Objective.LK_MIX: _with_matched(lambda at: lk_mix_losses(*at.teacher, at.steps_N)),
     Objective.SELECTIVE: _with_matched(lambda at: selective_losses(at.logits_NV, at.reference, at.ids_NK, at.probs_NK)),
     Objective.GROUP_TREE: _soft,
+    Objective.ON_POLICY_MIX: _soft,
 }
 _CHAIN_LOSSES: Mapping[Objective, Callable[[Tensor, Tensor], Tensor]] = {
     Objective.EXPECTED_LENGTH: expected_length_losses,

@@ -87,6 +87,18 @@ def test_a_teacher_that_is_not_as_served_is_at_temperature_one_for_every_request
     assert torch.equal(same.teacher_probs_BTK, batch.teacher_probs_BTK)
 
 
+def test_a_teacher_is_sharpened_on_top_of_the_requests_own_sampling_and_a_hard_label_stays(make_trace):
+    warm = make_trace(2, top_k=4, sampling=Sampling(temperature=0.5, top_k=3))
+    traces, nodes = [warm, make_trace(3)], teacher_nodes(warm)
+    batch = collate(traces, CPU, soft=True, teacher_temperature=0.25)
+    for position in np.flatnonzero(nodes >= 0):
+        logprobs = warm.rounds.teacher_logprobs[nodes[position] // 4, nodes[position] % 4, :3].astype(float)
+        weights = np.exp((logprobs - logprobs[0]) / 0.5 / 0.25)
+        expected = [*(weights / weights.sum()).tolist(), 0.0]
+        assert batch.teacher_probs_BTK[0, position].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-9)
+    assert batch.teacher_probs_BTK[1].tolist() == collate(traces, CPU, soft=True).teacher_probs_BTK[1].tolist()
+
+
 def test_verdicts_stand_at_the_rows_that_served_rounds_started_from(make_trace):
     traces = [
         make_trace(1, rounds=2, steps=2),

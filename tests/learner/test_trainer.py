@@ -1,7 +1,6 @@
 """The trainer: it learns, it repeats itself bit by bit, and it never applies a step that is not finite."""
 
 import math
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +12,7 @@ from paceline.learner.batch import collate, verdict_rows
 from paceline.learner.config import OBJECTIVES
 from paceline.learner.replay import replay_traces
 from paceline.learner.scoring import score_batch
+from paceline.learner.served_rounds import collate_rounds
 from paceline.learner.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.objective import WITH_REFERENCE, Objective, Weighting
@@ -135,24 +135,6 @@ def test_a_step_that_is_not_finite_is_counted_and_never_applied(make_traces, mak
     assert all(tensor.isfinite().all() for tensor in trainer.draft.state_dict().values())
 
 
-def test_every_pass_takes_each_fresh_trace_once_and_fills_up_from_the_window(make_traces, make_draft):
-    trainer = DraftTrainer(make_draft(1), TrainingPlan(passes=3, batch_traces=4))
-    fresh, window = make_traces(range(7)), make_traces(range(100, 110))
-    batches = [[trace.trace_id for trace in batch] for batch in trainer._batches(fresh, window)]
-    assert [len(batch) for batch in batches] == [4, 4, 4, 3] * 3
-    names = Counter(name for batch in batches for name in batch)
-    assert {name: count for name, count in names.items() if name in {t.trace_id for t in fresh}} == {
-        t.trace_id: 3 for t in fresh
-    }
-    assert sum(count for name, count in names.items() if name in {t.trace_id for t in window}) == 2 * 12
-    assert all(len(set(batch)) == len(batch) for batch in batches)
-
-
-def test_without_a_window_a_batch_is_all_fresh(make_traces, make_draft):
-    trainer = DraftTrainer(make_draft(1), TrainingPlan(passes=1, batch_traces=4))
-    assert [len(batch) for batch in trainer._batches(make_traces(range(7)), [])] == [4, 3]
-
-
 def test_a_cold_draft_trains_on_survival_and_a_warm_one_on_every_position(make_traces, make_draft):
     traces = make_traces(range(3))
     cold = DraftTrainer(make_draft(1), TrainingPlan(cold_below=1.01)).fit(traces, [])
@@ -230,10 +212,19 @@ def test_labels_outside_the_draft_vocabulary_are_counted_and_a_batch_of_nothing_
         {"weighting": "even"},
         {"kl_weight": -0.1},
         {"kl_weight": math.nan},
+        {"off_path_weight": -1.0},
+        {"recency_half_life_traces": math.inf},
+        {"replay_errors": -0.5},
+        {"kl_decay_steps": -1},
+        {"teacher_temperature": 0.0},
+        {"teacher_temperature": math.nan},
+        {"ema_decay": 1.0},
+        {"ema_decay": -0.1},
     ],
 )
 def test_a_plan_that_cannot_be_followed_is_refused(bad):
-    with pytest.raises(ConfigError, match=next(iter(bad))):
+    ((name, value),) = bad.items()
+    with pytest.raises(ConfigError, match=f"(?s)(?=.*got.*{value}.*expected).*{name}"):
         TrainingPlan(**bad)
 
 
@@ -254,8 +245,9 @@ def sampled_traces(make_traces, **changes):
 
 def loss_of(draft, traces, objective: Objective, reference, steps: int = 3) -> float:
     served = objective is not Objective.FORWARD_KL_ACCEPTED
-    batch = collate(traces, CPU, soft=True, as_served=served, verdicts=True)
-    return score_batch(draft, batch, steps, Weighting.GEOMETRIC, objective, reference=reference).loss.item()
+    batch, rounds = collate(traces, CPU, soft=True, as_served=served, verdicts=True), collate_rounds(traces, CPU, steps)
+    kwargs = {"reference": reference, "rounds": rounds}
+    return score_batch(draft, batch, steps, Weighting.GEOMETRIC, objective, **kwargs).loss.item()
 
 
 @pytest.mark.parametrize("weighting", [None, *Weighting])
@@ -336,6 +328,18 @@ def test_what_an_objective_lacks_is_asked_for(make_traces, make_draft):
     for objective in WITH_REFERENCE - {Objective.REINFORCE}:
         with pytest.raises(ConfigError, match=f"{objective}: got no reference"):
             score_batch(draft, batch, 3, Weighting.GEOMETRIC, objective)
+
+
+def test_an_anchor_halves_every_so_many_applied_steps(make_traces, make_draft):
+    traces, seen = sampled_traces(make_traces), []
+    plan = TrainingPlan(passes=1, batch_traces=6, kl_weight=0.8, kl_decay_steps=2)
+    trainer = DraftTrainer(make_draft(1), plan)
+    for _ in range(5):
+        batch = collate(traces, CPU, soft=True)
+        weighting = Weighting.SURVIVAL if trainer._is_cold else Weighting.GEOMETRIC
+        losses = [score_batch(trainer.draft, batch, 3, weighting, "committed", kl_weight=w).loss.item() for w in (0, 1)]
+        seen.append((trainer.fit(traces, []).losses[0] - losses[0]) / (losses[1] - losses[0]))
+    assert seen == pytest.approx([0.8, 0.8 * 0.5**0.5, 0.4, 0.4 * 0.5**0.5, 0.2], rel=1e-3)
 
 
 @pytest.mark.parametrize("objective", sorted(WITH_REFERENCE))

@@ -65,6 +65,7 @@ BY_POSITION = {
     "tvd_plus_plus": lambda at: tvd_plus_plus_losses(*at.teacher),
     "lk_mix": lambda at: lk_mix_losses(*at.teacher, at.steps_N),
     "selective": lambda at: selective_losses(at.logits_NV, at.reference_NV, at.ids_NK, at.probs_NK),
+    "on_policy_mix": soft,
 }
 
 
@@ -76,7 +77,8 @@ def accepts_of(name: str, at: Positions) -> list[float]:
         pairs = [(p, q[n, i].item()) for p, i in zip(at.probs_NK[n].tolist(), at.ids_NK[n].tolist(), strict=True)]
         product, overlap = sum(p * x for p, x in pairs), sum(min(p, x) for p, x in pairs)
         named = {"committed": q[n, at.committed_N[n]].item(), "rejection": overlap}
-        named |= {"soft": product, "target_only": product, "forward_kl_accepted": product, "group_tree": product}
+        by_product = ("soft", "target_only", "forward_kl_accepted", "group_tree", "on_policy_mix")
+        named |= dict.fromkeys(by_product, product)
         out.append(named.get(name, overlap if trace[n] == 1 else product))
     return out
 

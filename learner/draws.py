@@ -1,0 +1,62 @@
+"""Which traces make up the batches of a fit: every fresh one once a pass, filled up with draws from the window."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ..buffer.trace import NO_DRAFT, DraftTrace
+from .plan import TrainingPlan
+
+
+def draw_batches(
+    fresh: Sequence[DraftTrace], window: Sequence[DraftTrace], plan: TrainingPlan, random: torch.Generator
+) -> Iterator[list[DraftTrace]]:
+    """Yield the batches of all passes; `window` is oldest first. Moves `random`, a generator on the CPU.
+
+    A batch holds no trace of the window twice; without a window it is all fresh.
+    """
+    replayed = round(plan.batch_traces * plan.replay_share) if window else 0
+    new = max(plan.batch_traces - replayed, 1)
+    weights_N = log_replay_weights(window, plan)
+    for _ in range(plan.passes):
+        order = torch.randperm(len(fresh), generator=random).tolist()
+        for begin in range(0, len(order), new):
+            drawn = _drawn(len(window), weights_N, replayed, random)
+            yield [fresh[i] for i in order[begin : begin + new]] + [window[i] for i in drawn]
+
+
+def log_replay_weights(window: Sequence[DraftTrace], plan: TrainingPlan) -> Tensor | None:
+    """Logarithm of how likely each trace of `window`, oldest first, is drawn, float64[N]; None: all alike.
+
+    The weight is 0.5^(age / half-life) * (1 + replay_errors * share of its drafts that were rejected), age being the
+    number of traces behind it.
+    """
+    if not plan.recency_half_life_traces and not plan.replay_errors:
+        return None
+    weights_N = torch.zeros(len(window), dtype=torch.float64)
+    if plan.recency_half_life_traces:
+        ages_N = torch.arange(len(window), dtype=torch.float64).flip(0)
+        weights_N -= math.log(2.0) * ages_N / plan.recency_half_life_traces
+    if plan.replay_errors:
+        shares_N = torch.tensor([rejected_share(trace) for trace in window], dtype=torch.float64)
+        weights_N += (plan.replay_errors * shares_N).log1p()
+    return weights_N
+
+
+def rejected_share(trace: DraftTrace) -> float:
+    """Share of the drafts a trace recorded that did not stand, whether judged or behind the first rejection."""
+    drafts = int((trace.rounds.drafted != NO_DRAFT).sum())
+    return 1.0 - int(trace.rounds.accepted.sum()) / drafts if drafts else 0.0
+
+
+def _drawn(traces: int, log_weights_N: Tensor | None, wanted: int, random: torch.Generator) -> list[int]:
+    """Indices of `wanted` of `traces`, or of all, each drawn by weight from those not drawn before."""
+    if log_weights_N is None:
+        alike: list[int] = torch.randperm(traces, generator=random)[:wanted].tolist()
+        return alike
+    # The largest of log weights with Gumbel noise are such a draw, and weights too small for a float keep their order.
+    noise_N = -torch.empty(traces, dtype=torch.float64).exponential_(generator=random).log()
+    drawn: list[int] = (log_weights_N + noise_N).topk(min(wanted, traces)).indices.tolist()
+    return drawn
