@@ -1,6 +1,7 @@
 """Puts the steps of each request together into windows and closes them as DraftTrace."""
 
 import logging
+from collections.abc import Iterable
 
 from ..buffer.errors import TraceInvalid
 from ..buffer.trace import DraftTrace
@@ -57,8 +58,12 @@ class WindowAssembler:
                 self._counts.opened()  # its very first step was lost: captured and dropped at once
             self._counts.drop(reason)
             self._broken[request_id] = None
-        while len(self._broken) > MAX_BROKEN:
-            del self._broken[next(iter(self._broken))]
+        self._forget_oldest()
+
+    def ignore(self, request_ids: Iterable[str]) -> None:
+        """Take no step of these requests: their beginning is not here, and somebody else has counted them."""
+        self._broken.update(dict.fromkeys(request_ids))
+        self._forget_oldest()
 
     def close_idle(self, now: float) -> list[DraftTrace]:
         """Close windows nobody added to for IDLE_CLOSE_S seconds."""
@@ -67,9 +72,20 @@ class WindowAssembler:
             self._close(window, "abandoned", now, closed)
         return closed
 
+    def close_all(self, now: float) -> list[DraftTrace]:
+        """Close every window: the engine is gone, and what was served until then is whole."""
+        closed: list[DraftTrace] = []
+        for window in list(self._open.values()):
+            self._close(window, "abandoned", now, closed)
+        return closed
+
     def drop_all(self, reason: DropReason) -> None:
         """Drop every open window."""
         self.lose(set(self._open), reason)
+
+    def _forget_oldest(self) -> None:
+        while len(self._broken) > MAX_BROKEN:
+            del self._broken[next(iter(self._broken))]
 
     def _take(self, step: Step, now: float, closed: list[DraftTrace]) -> None:
         match step:

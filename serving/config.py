@@ -57,3 +57,8 @@ def from_env(env: Mapping[str, str] = os.environ) -> ServingConfig:
         context_tokens=read_int(env, "PACELINE_CONTEXT_TOKENS", 512, minimum=1),
         backlog_bytes=read_int(env, "PACELINE_BACKLOG_BYTES", 256 << 20, minimum=1),
     )
+
+
+def courier_env(settings: ServingConfig, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment of a courier process: this process's own, and the name that was found for the replica."""
+    return {**env, "PACELINE_REPLICA": settings.replica}

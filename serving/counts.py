@@ -2,8 +2,10 @@
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class DropReason(StrEnum):
@@ -15,6 +17,7 @@ class DropReason(StrEnum):
     INVALID = "invalid"  # the window broke an alignment rule
     BACKLOG_FULL = "backlog_full"  # Redis was away for longer than the backlog lasts
     CAPTURE_OFF = "capture_off"  # the breaker opened while the window was open
+    COURIER_DIED = "courier_died"  # it was in the hands of a courier process that ended
 
 
 class SkipReason(StrEnum):
@@ -27,7 +30,7 @@ class SkipReason(StrEnum):
 
 @dataclass(slots=True)
 class CaptureCounts:
-    """Counters of one replica; the courier thread writes, any thread may read a snapshot."""
+    """Counters of one process; any thread may write, and read a snapshot."""
 
     captured: int = 0
     delivered: int = 0
@@ -57,6 +60,19 @@ class CaptureCounts:
         with self._lock:
             self.delivered += traces
             self.payload_bytes += payload_bytes
+
+    def resume(self, before: Mapping[str, Any]) -> None:
+        """Go on where another courier's `reading` ended; what it had neither delivered nor dropped died with it."""
+        with self._lock:
+            self.captured += before.get("captured", 0)
+            self.delivered += before.get("delivered", 0)
+            self.rounds += before.get("rounds", 0)
+            self.payload_bytes += before.get("payload_bytes", 0)
+            dropped = before.get("dropped", {})
+            self.dropped.update({DropReason(reason): n for reason, n in dropped.items()})
+            in_hand = before.get("captured", 0) - before.get("delivered", 0) - sum(dropped.values())
+            if in_hand:
+                self.dropped[DropReason.COURIER_DIED] += in_hand
 
     def reading(self) -> dict[str, object]:
         """A consistent snapshot as JSON values."""

@@ -1,10 +1,11 @@
-"""The courier thread: takes steps from the tap, assembles traces, delivers them, and says how it goes."""
+"""The courier: takes forwards from the scheduler, assembles traces, delivers them, and says how it goes."""
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from ..buffer.base import TraceBuffer, VersionBoard
 from ..buffer.errors import BufferUnavailable, PacelineError
@@ -13,11 +14,10 @@ from .assembler import WindowAssembler
 from .breaker import Breaker
 from .counts import CaptureCounts, DropReason
 from .steps import Step
-from .tap import Forward, Tap
 
 log = logging.getLogger(__name__)
 
-#: The longest a step waits in the tap, and the shortest time between two tries to reach a lost Redis.
+#: The longest a forward waits to be taken, and the shortest time between two tries to reach a lost Redis.
 POLL_S = 0.1
 RETRY_S = 1.0
 #: Readings go out this often and are forgotten after BEAT_TTL_S, so that a dead replica disappears from the board.
@@ -27,8 +27,35 @@ BEAT_TTL_S = 10.0
 APPEND_TRACES = 16
 
 
+class Forward(Protocol):
+    """One captured forward of the engine."""
+
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """The captured requests of its batch."""
+        ...
+
+    def steps(self) -> list[Step]:
+        """Cut it into one step per request."""
+        ...
+
+
+class Source(Protocol):
+    """Where forwards come from; Inlet is the one that ships."""
+
+    status: dict[str, Any]  # what the scheduler process says of itself
+
+    def take(self, wait_s: float) -> tuple[Sequence[Forward], set[str]]:
+        """Forwards, oldest first, and the requests of which a step is missing behind them; waits up to `wait_s`."""
+        ...
+
+    def acknowledge(self, counts: dict[str, Any]) -> None:
+        """Say how far things have come. Never blocks."""
+        ...
+
+
 class Courier:
-    """Owns the assembler and the way to the buffer. `run` is the body of its thread; nothing else blocks.
+    """Owns the assembler and the way to the buffer. `run` is the body of its process.
 
     While the buffer is unavailable, traces wait in a backlog of at most `backlog_bytes` (estimated by their arrays);
     beyond that the oldest are dropped and counted. Delivery resumes by itself.
@@ -36,7 +63,7 @@ class Courier:
 
     def __init__(
         self,
-        tap: Tap,
+        source: Source,
         assembler: WindowAssembler,
         counts: CaptureCounts,
         breaker: Breaker,
@@ -44,45 +71,41 @@ class Courier:
         board: VersionBoard,
         member: str,
         backlog_bytes: int,
-        extra_reading: Callable[[], Mapping[str, object]] = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._tap, self._assembler, self._counts, self._breaker = tap, assembler, counts, breaker
+        self._source, self._assembler, self._counts, self._breaker = source, assembler, counts, breaker
         self._buffer, self._board, self._member = buffer, board, member
         self._backlog: deque[DraftTrace] = deque()
         self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
-        self._extra_reading, self._clock = extra_reading, clock
+        self._clock = clock
         self._retry_at = 0.0
         self._beat_at = 0.0
         self._buffer_error = ""
-        self._stop = threading.Event()
 
-    def start(self) -> threading.Thread:
-        """Run in a daemon thread and return it."""
-        thread = threading.Thread(target=self.run, name="paceline-courier", daemon=True)
-        thread.start()
-        return thread
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Work until `is_over`, then close every window and deliver what the buffer takes in one last turn.
 
-    def stop(self) -> None:
-        """Ask `run` to take one last turn and return; windows still open stay undelivered."""
-        self._stop.set()
-
-    def run(self) -> None:
-        """Work until `stop`; a fault opens the breaker and never leaves the thread."""
+        A fault opens the breaker and never ends the courier.
+        """
+        pause = threading.Event()  # never set
         is_last = False
         while not is_last:
-            is_last = self._stop.is_set()
+            is_last = is_over()
             try:
                 self.turn(0.0 if is_last else POLL_S)
+                if is_last:
+                    self._finish()
             except Exception as fault:  # the courier outlives any fault; serving goes on without capture
                 log.exception("paceline: courier fault")
                 self._breaker.open(f"courier: {type(fault).__name__}: {fault}")
-                self._stop.wait(RETRY_S)
+                pause.wait(RETRY_S)
 
     def turn(self, wait_s: float) -> None:
-        """One turn: take steps (waiting up to `wait_s`), assemble, deliver what the buffer takes, beat when due."""
-        forwards, lost = self._tap.take(wait_s)
+        """One turn: take forwards (waiting up to `wait_s`), assemble, deliver what the buffer takes, beat when due."""
+        forwards, lost = self._source.take(wait_s)
         now = self._clock()
+        if reason := self._source.status.get("capture_reason"):
+            self._breaker.open(str(reason))
         if self._breaker.is_open:
             self._assembler.drop_all(DropReason.CAPTURE_OFF)
         else:
@@ -93,21 +116,28 @@ class Courier:
         self._queue(self._assembler.close_idle(now))
         if now >= self._retry_at:
             self._deliver(now)
+        self._source.acknowledge(self._counts.reading())
         if now >= self._beat_at and now >= self._retry_at:
             self._beat(now)
 
     def reading(self) -> dict[str, object]:
-        """What this replica says about its capture, as JSON values."""
+        """What this replica says about itself, as JSON values."""
         return {
+            **self._counts.reading(),
+            **self._source.status,
             "at": self._clock(),
             "capture": "off" if self._breaker.is_open else "on",
             "capture_reason": self._breaker.reason,
             "open": len(self._assembler),
             "queued": len(self._backlog),
             "buffer_error": self._buffer_error,
-            **self._counts.reading(),
-            **self._extra_reading(),
         }
+
+    def _finish(self) -> None:
+        now = self._clock()
+        self._queue(self._assembler.close_all(now))
+        self._deliver(now)
+        self._beat(now)
 
     def _cut(self, forward: Forward) -> list[Step]:
         try:

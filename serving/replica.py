@@ -1,34 +1,31 @@
-"""Wires one replica: tap, assembler, courier, capture, swap and swapper of one SGLang scheduler process."""
+"""Wires one replica: capture, courier process, swap and swapper of one SGLang scheduler process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for
-from ..buffer.redis_stream import RedisTraceBuffer
-from .assembler import WindowAssembler
 from .breaker import Breaker
 from .config import ServingConfig
 from .counts import CaptureCounts
-from .courier import Courier
+from .courier_process import CourierProcess
 from .sglang_capture import CaptureSettings, SglangCapture
 from .sglang_swap import SglangSwap
 from .swapper import Swapper
-from .tap import Tap
-from .window import trace_maker
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """The parts the plugin hooks into SGLang, and the threads behind them."""
+    """The parts the plugin hooks into SGLang, and what runs beside them."""
 
     capture: SglangCapture
     swap: SglangSwap
-    courier: Courier
+    courier: CourierProcess
     swapper: Swapper
 
     def start(self) -> None:
-        """Start the courier's and the swapper's threads; neither needs Redis to be reachable."""
+        """Start the courier's process and the swapper's thread; neither needs Redis to be reachable."""
         self.courier.start()
         self.swapper.start()
 
@@ -36,35 +33,27 @@ class Replica:
 def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
     """Build the replica of one scheduler process. Connects to nothing."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin does nothing without it
-    client = client_for(settings.redis_url)
-    board = RedisVersionBoard(client, settings.buffer)
+    board = RedisVersionBoard(client_for(settings.redis_url), settings.buffer)
     swap = SglangSwap(settings.draft_version)
-    swapper = Swapper(board, swap, settings.replica)
-    tap, counts = Tap(settings.tap_bytes), CaptureCounts()
-    maker = trace_maker(settings.replica, settings.target, settings.target_version)
-    assembler = WindowAssembler(maker, counts, settings.window_tokens, settings.context_tokens)
-    courier = Courier(
-        tap,
-        assembler,
-        counts,
-        breaker,
-        RedisTraceBuffer(client, settings.buffer),
-        board,
-        f"replica:{settings.replica}",
-        settings.backlog_bytes,
-        _swap_reading(swapper, swap),
-    )
-    capture = SglangCapture(_capture_settings(settings), tap, counts, breaker, lambda: swap.draft_version)
+    swapper, counts = Swapper(board, swap, settings.replica), CaptureCounts()
+    courier = CourierProcess(settings, _status(breaker, counts, swapper, swap))
+    chosen = CaptureSettings(settings.top_k, settings.capture_features, settings.sample_rate)
+    capture = SglangCapture(chosen, courier.link, counts, breaker, lambda: swap.draft_version)
     return Replica(capture, swap, courier, swapper)
 
 
-def _swap_reading(swapper: Swapper, swap: SglangSwap) -> Callable[[], Mapping[str, object]]:
-    return lambda: {**swapper.reading(), "swap": "off" if swap.fault else "on", "swap_reason": swap.fault}
+def _status(
+    breaker: Breaker, counts: CaptureCounts, swapper: Swapper, swap: SglangSwap
+) -> Callable[[], dict[str, Any]]:
+    """The scheduler process's share of the replica's reading; the courier has the rest."""
 
+    def status() -> dict[str, Any]:
+        return {
+            **swapper.reading(),
+            "skipped": counts.reading()["skipped"],
+            "capture_reason": breaker.reason,
+            "swap": "off" if swap.fault else "on",
+            "swap_reason": swap.fault,
+        }
 
-def _capture_settings(settings: ServingConfig) -> CaptureSettings:
-    return CaptureSettings(
-        top_k=settings.top_k,
-        features=settings.capture_features,
-        sample_rate=settings.sample_rate,
-    )
+    return status

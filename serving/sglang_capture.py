@@ -2,24 +2,25 @@
 
 Hook bodies run in the scheduler thread. They build a few fresh tensors and attach them to
 ``logits_output.auxiliary_device_output``; SGLang copies them to the host on its copy stream and calls ``consume``
-once the tokens are committed. There the forward is offered to the tap; the courier cuts it into steps. Nothing waits.
+once the tokens are committed. There they are sent to the courier process. Nothing waits.
 """
 
 import functools
+import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
-from ..buffer.trace import Sampling, VerdictRule
+from ..buffer.trace import FeatureDtype, Sampling, VerdictRule
 from .breaker import Breaker
 from .counts import CaptureCounts, SkipReason
-from .lane import Chosen, CommittedForward, DeviceStep, HostStep, cut_prefill, cut_verify, teacher
-from .steps import Commit, RequestFacts, Step
-from .tap import Tap
+from .lane import Chosen, DeviceStep, HostStep
+from .letters import FEATURES, LOGITS, READ_IDS, TEACHER_IDS, TEACHER_LOGPROBS, VERDICTS, PrefillHead, VerifyHead
+from .link import CourierLink
+from .steps import Commit, RequestFacts
 
 #: Request ids SGLang's own probes begin with.
 HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
@@ -42,15 +43,14 @@ class SglangCapture:
     def __init__(
         self,
         settings: CaptureSettings,
-        tap: Tap,
+        link: CourierLink,
         counts: CaptureCounts,
         breaker: Breaker,
         draft_version: Callable[[], int],
     ) -> None:
-        self._settings, self._tap, self._counts = settings, tap, counts
+        self._settings, self._link, self._counts = settings, link, counts
         self._draft_version = draft_version
         self._prefill: DeviceStep | None = None
-        self._cut_verify = partial(cut_verify, top_k=settings.top_k)
         self._consume = breaker.guard(self._offer)
         self.after_verify = breaker.guard(self._after_verify)
         self.before_draft_prefill = breaker.guard(self._before_draft_prefill)
@@ -69,15 +69,19 @@ class SglangCapture:
         rows = _row_index(chosen, len(batch.reqs), accept_lens.device)
         drafted = _rows(verify_input.draft_token.view(-1, width), rows)
         ints = [drafted, _rows(batch.seq_lens, rows).view(-1, 1), _rows(accept_lens, rows).view(-1, 1)]
-        tensors = {"ints": torch.cat([part.to(torch.int32) for part in ints], dim=1)}
+        tensors = {VERDICTS: torch.cat([part.to(torch.int32) for part in ints], dim=1)}
         tensors |= self._teacher(
             logits_output.next_token_logits.view(-1, width, logits_output.next_token_logits.shape[-1]), rows
         )
         if self._settings.features and logits_output.hidden_states is not None:
             # Accepted nodes only; -1 pads to the tree's depth and is cut on the host, where the length is known.
             nodes = _rows(accept_index, rows).clamp(min=0).reshape(-1).long()
-            tensors["features"] = logits_output.hidden_states.index_select(0, nodes)
-        _attach(logits_output, DeviceStep(chosen, tensors, self._cut_verify, self._consume))
+            tensors[FEATURES] = logits_output.hidden_states.index_select(0, nodes)
+
+        def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
+            return VerifyHead(chosen.request_ids, chosen.draft_version, commits, dtype)
+
+        _attach(logits_output, DeviceStep(chosen, tensors, head, self._consume))
 
     def _teacher(self, logits: torch.Tensor, rows: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """Top-K log-probabilities of every verified node, [requests, width, K], after penalties, bias and grammar.
@@ -87,8 +91,11 @@ class SglangCapture:
         if not self._settings.top_k:
             return {}
         if logits.device.type == "cpu":
-            return {"logits": logits.clone() if rows is None else logits.index_select(0, rows)}
-        return teacher(_rows(logits, rows), self._settings.top_k)
+            return {LOGITS: logits.clone() if rows is None else logits.index_select(0, rows)}
+        logits = _rows(logits, rows)
+        values, ids = torch.topk(logits, self._settings.top_k, dim=-1)
+        logprobs = values - torch.logsumexp(logits, dim=-1, keepdim=True)
+        return {TEACHER_IDS: ids.to(torch.int32), TEACHER_LOGPROBS: logprobs.to(torch.float16)}
 
     def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
@@ -96,16 +103,20 @@ class SglangCapture:
         chosen = self._choose(batch, count_skips=True)
         if chosen is None:
             return
-        tensors = {"ids": batch.input_ids.to(torch.int32, copy=True)}
+        tensors = {READ_IDS: batch.input_ids.to(torch.int32, copy=True)}
         if self._settings.features and hidden is not None:
-            tensors["features"] = hidden.clone()
-        extents = list(zip(batch.prefix_lens, batch.extend_lens, strict=True))
-        facts = [self._facts(batch.reqs[row]) for row in chosen.rows]
+            tensors[FEATURES] = hidden.clone()
+        ends = list(itertools.accumulate(batch.extend_lens))
+        spans = tuple(
+            (int(batch.prefix_lens[row]), int(ends[row] - batch.extend_lens[row]), int(ends[row]))
+            for row in chosen.rows
+        )
+        facts = tuple(self._facts(batch.reqs[row]) for row in chosen.rows)
 
-        def cut(step: HostStep, commits: list[Commit]) -> list[Step]:
-            return cut_prefill(step, commits, extents, facts)
+        def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
+            return PrefillHead(chosen.request_ids, chosen.draft_version, commits, facts, spans, dtype)
 
-        self._prefill = DeviceStep(chosen, tensors, cut, self._consume)
+        self._prefill = DeviceStep(chosen, tensors, head, self._consume)
 
     def _after_prefill(self, result: Any, *_: Any, **__: Any) -> None:
         """AFTER _forward_prefill_batch: SGLang clears the lane before the draft's prefill, so attach only now."""
@@ -151,13 +162,13 @@ class SglangCapture:
         return RequestFacts(tenant, sampling, VerdictRule.GREEDY if greedy else sampled_rule())
 
     def _offer(self, step: HostStep, batch: Any, commits: Sequence[Any]) -> None:
-        """Scheduler thread, after commit and before streaming: enqueue and return."""
+        """Scheduler thread, after commit and before streaming: send and return."""
         reqs = [batch.reqs[row] for row in step.chosen.rows]
         if tuple(req.rid for req in reqs) != step.chosen.request_ids:
-            self._tap.lose(step.chosen.request_ids)
+            self._link.lose(step.chosen.request_ids)
             return
-        seen = [_commit(req, commits[row]) for row, req in zip(step.chosen.rows, reqs, strict=True)]
-        self._tap.offer(CommittedForward(step, seen))
+        seen = tuple(_commit(req, commits[row]) for row, req in zip(step.chosen.rows, reqs, strict=True))
+        self._link.offer(*step.letter(seen))
 
 
 @functools.cache

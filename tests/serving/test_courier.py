@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.memory import MemoryTraceBuffer
@@ -14,7 +13,6 @@ from paceline.serving.breaker import Breaker
 from paceline.serving.counts import CaptureCounts, DropReason
 from paceline.serving.courier import RETRY_S, Courier
 from paceline.serving.steps import Commit, PrefillStep, RequestFacts, VerifyStep
-from paceline.serving.tap import Tap
 from paceline.serving.window import trace_maker
 
 FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
@@ -23,6 +21,17 @@ FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
 def prefill(name):
     rows = np.zeros((3, 4), np.float32)
     return PrefillStep(name, 0, FACTS, 0, np.arange(3, dtype=np.int32), rows, FeatureDtype.FLOAT32, Commit(0, (7,), ""))
+
+
+ENDS = Commit(1, (8, 5), "length")
+
+
+def verify(name, commit=ENDS):
+    drafted, ids = np.asarray([8, 9], np.int32), np.zeros((3, 1), np.int32)
+    rows = np.zeros((2, 4), np.float32)
+    return VerifyStep(
+        name, 0, 3, 7, drafted, 1, ids, np.zeros((3, 1), np.float16), rows, FeatureDtype.FLOAT32, commit
+    )  # fmt: skip
 
 
 class FlakyBuffer(MemoryTraceBuffer):
@@ -42,7 +51,6 @@ class Forward:
 
     made: list
     fault: Exception | None = None
-    size_bytes = 10
 
     @property
     def request_ids(self):
@@ -54,15 +62,38 @@ class Forward:
         return self.made
 
 
+class Line:
+    """The line from the scheduler as a list; a forward that finds it full is lost, as in link.py."""
+
+    def __init__(self, max_forwards):
+        self.forwards, self.lost, self.max_forwards = [], set(), max_forwards
+        self.status, self.counts = {}, None
+
+    def offer(self, forward):
+        has_room = len(self.forwards) < self.max_forwards
+        if has_room:
+            self.forwards.append(forward)
+        else:
+            self.lost.update(forward.request_ids)
+        return has_room
+
+    def take(self, wait_s):
+        taken, self.forwards, lost, self.lost = self.forwards, [], self.lost, set()
+        return taken, lost
+
+    def acknowledge(self, counts):
+        self.counts = counts
+
+
 class Rig:
-    def __init__(self, tap_forwards=100, backlog_bytes=1 << 20):
+    def __init__(self, line_forwards=100, backlog_bytes=1 << 20):
         self.now = 1000.0
         self.buffer = FlakyBuffer(BufferConfig(), clock=lambda: self.now)
         self.board = MemoryVersionBoard(clock=lambda: self.now)
-        self.tap, self.counts, self.breaker = Tap(10 * tap_forwards), CaptureCounts(), Breaker()
+        self.line, self.counts, self.breaker = Line(line_forwards), CaptureCounts(), Breaker()
         made = WindowAssembler(trace_maker("rep", "t", "0"), self.counts, 100, 10)
         self.courier = Courier(
-            self.tap,
+            self.line,
             made,
             self.counts,
             self.breaker,
@@ -74,24 +105,8 @@ class Rig:
         )
 
     def serve(self, name):
-        """One request of one round, both steps offered to the tap."""
-        rows = np.zeros((3, 4), np.float32)
-        first = prefill(name)
-        drafted, ids = np.asarray([8, 9], np.int32), np.zeros((3, 1), np.int32)
-        verify = VerifyStep(
-            name,
-            0,
-            3,
-            7,
-            drafted,
-            1,
-            ids,
-            np.zeros((3, 1), np.float16),
-            rows[:2],
-            FeatureDtype.FLOAT32,
-            Commit(1, (8, 5), "length"),
-        )
-        return [self.tap.offer(Forward([first])), self.tap.offer(Forward([verify]))]
+        """One request of one round, both steps offered to the line."""
+        return [self.line.offer(Forward([prefill(name)])), self.line.offer(Forward([verify(name)]))]
 
     def turn(self, seconds=0.0):
         self.now += seconds
@@ -147,8 +162,8 @@ def test_a_full_backlog_drops_the_oldest_and_counts_them():
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["r2", "r3", "r4"]
 
 
-def test_a_full_tap_drops_whole_requests_and_never_a_part_of_one():
-    rig = Rig(tap_forwards=3)
+def test_a_full_line_drops_whole_requests_and_never_a_part_of_one():
+    rig = Rig(line_forwards=3)
     assert rig.serve("a") == [True, True]
     assert rig.serve("b") == [True, False]
     rig.turn()
@@ -162,7 +177,7 @@ def test_a_full_tap_drops_whole_requests_and_never_a_part_of_one():
 
 def test_an_open_breaker_drops_what_is_open_and_counts_it():
     rig = Rig()
-    rig.tap.offer(Forward([prefill("a")]))
+    rig.line.offer(Forward([prefill("a")]))
     rig.turn()
     rig.breaker.open("three faults")
     rig.turn()
@@ -172,13 +187,51 @@ def test_an_open_breaker_drops_what_is_open_and_counts_it():
 
 def test_a_forward_that_cannot_be_cut_costs_its_own_requests_and_nothing_else():
     rig = Rig()
-    rig.tap.offer(Forward([prefill("a")]))
-    rig.tap.offer(Forward([prefill("a"), prefill("b")], RuntimeError("a lane of another shape")))
+    rig.line.offer(Forward([prefill("a")]))
+    rig.line.offer(Forward([prefill("a"), prefill("b")], RuntimeError("a lane of another shape")))
     rig.serve("c")
     rig.turn()
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["c"]
     assert rig.balance() == (3, 1, {DropReason.INVALID: 2}, 0)
     assert (rig.breaker.faults, rig.breaker.is_open) == (1, False)
+
+
+def test_what_the_scheduler_says_of_itself_is_part_of_the_reading_and_opens_the_breaker():
+    rig = Rig()
+    rig.line.status = {"draft_version": 3, "skipped": {"opted_out": 2}, "capture_reason": ""}
+    rig.serve("a")
+    rig.turn()
+    told = rig.board.heartbeats()["replica:rep"]
+    assert (told["draft_version"], told["skipped"], told["capture"]) == (3, {"opted_out": 2}, "on")
+    assert rig.line.counts["delivered"] == 1
+    rig.line.status["capture_reason"] = "hook targets: got none"
+    rig.turn(1.1)
+    told = rig.board.heartbeats()["replica:rep"]
+    assert (told["capture"], told["capture_reason"]) == ("off", "hook targets: got none")
+
+
+def test_the_last_turn_closes_and_delivers_what_is_open():
+    rig = Rig()
+    rig.line.offer(Forward([prefill("a"), prefill("without-a-round")]))
+    rig.serve("b")
+    rig.line.offer(Forward([verify("a", Commit(1, (8, 5), ""))]))
+    rig.courier.run(lambda: True)
+    assert sorted((e.trace.request_id, e.trace.finish) for e in rig.buffer.claim("c", 9)) == [
+        ("a", "abandoned"),
+        ("b", "length"),
+    ]
+    assert rig.balance() == (3, 2, {DropReason.NO_ROUNDS: 1}, 0)
+
+
+def test_another_courier_goes_on_with_the_counts_and_ignores_what_it_has_not_seen_begin():
+    rig = Rig()
+    rig.counts.resume({"captured": 9, "delivered": 4, "dropped": {"gap": 2}, "rounds": 70, "payload_bytes": 5})
+    rig.courier._assembler.ignore(("cut-off",))
+    rig.line.offer(Forward([verify("cut-off", Commit(1, (8, 5), "length"))]))
+    rig.serve("whole")
+    rig.turn()
+    assert rig.balance() == (10, 5, {DropReason.GAP: 2, DropReason.COURIER_DIED: 3}, 0)
+    assert len(rig.courier._assembler) == 0
 
 
 def test_the_board_hears_the_replica_every_second():
@@ -193,14 +246,14 @@ def test_the_board_hears_the_replica_every_second():
     assert rig.board.heartbeats()["replica:rep"]["captured"] == 2
 
 
-@pytest.mark.parametrize("fault", [ValueError("odd step")])
-def test_a_fault_in_the_courier_opens_the_breaker_and_leaves_the_thread_alive(fault):
-    rig = Rig()
+def test_a_fault_in_the_courier_opens_the_breaker_and_does_not_end_it():
+    rig, turns = Rig(), []
 
-    def broken(_wait_s):
-        rig.courier.stop()
-        raise fault
+    def broken(wait_s):
+        turns.append(wait_s)
+        raise ValueError("odd step")
 
     rig.courier.turn = broken
-    rig.courier.run()
-    assert rig.breaker.reason == "courier: ValueError: odd step"
+    ends = iter([False, True])
+    rig.courier.run(lambda: next(ends))
+    assert (len(turns), rig.breaker.reason) == (2, "courier: ValueError: odd step")

@@ -1,0 +1,120 @@
+"""The courier as a process: its body, and the watch over it that runs in the scheduler process.
+
+    python -m paceline.serving.courier_process ENDPOINT
+
+takes its settings from the environment and ends, with one last turn, when the process that started it is gone.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..buffer.redis_board import RedisVersionBoard
+from ..buffer.redis_client import client_for
+from ..buffer.redis_stream import RedisTraceBuffer
+from . import config
+from .assembler import WindowAssembler
+from .breaker import Breaker
+from .counts import CaptureCounts
+from .courier import Courier
+from .inlet import Inlet
+from .letters import Resume
+from .link import CourierLink
+from .window import trace_maker
+
+log = logging.getLogger(__name__)
+
+#: How often the scheduler process looks after its courier and tells it its share of the reading.
+WATCH_S = 0.5
+
+
+class CourierProcess:
+    """Starts the courier, starts another one when it died, and tells it how the scheduler process fares."""
+
+    def __init__(self, settings: config.ServingConfig, status: Callable[[], Mapping[str, Any]]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="paceline-")  # for its owner alone
+        self._endpoint = f"ipc://{self._folder.name}/courier"
+        self.link = CourierLink(self._endpoint, settings.tap_bytes)
+        self._settings, self._status = settings, status
+        self._process: subprocess.Popen[bytes] | None = None
+        self._restarts = 0
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Start the courier and the thread that watches it; needs no Redis."""
+        self._spawn()
+        threading.Thread(target=self._watch, name="paceline-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the courier; what it holds is not delivered."""
+        self._stop.set()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self.link.close()
+        self._folder.cleanup()
+
+    def look(self) -> None:
+        """Replace a courier that died, and send the status; what a turn of the watch does."""
+        if self._process is not None and self._process.poll() is not None:
+            log.error("paceline: the courier ended with %s; starting another", self._process.returncode)
+            self._restarts += 1
+            self.link.resume()
+            self._spawn()
+        self.link.tell({**self._status(), "courier_restarts": self._restarts})
+
+    def _watch(self) -> None:
+        while not self._stop.wait(WATCH_S):
+            try:
+                self.look()
+            except Exception:  # the watch outlives any fault; serving goes on without capture
+                log.exception("paceline: watch over the courier")
+
+    def _spawn(self) -> None:
+        command = [sys.executable, "-m", "paceline.serving.courier_process", self._endpoint]
+        env = config.courier_env(self._settings)
+        self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
+
+
+def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callable[[], bool]) -> None:
+    """Carry letters until `is_orphan`; blocks. A fault costs traces, each counted."""
+    assert settings.redis_url is not None  # noqa: S101 - the plugin starts no courier without it
+    counts, breaker, client = CaptureCounts(), Breaker(), client_for(settings.redis_url)
+    maker = trace_maker(settings.replica, settings.target, settings.target_version)
+    assembler = WindowAssembler(maker, counts, settings.window_tokens, settings.context_tokens)
+
+    def resume(where: Resume) -> None:
+        counts.resume(where.counts)
+        assembler.ignore(where.cut_off)
+
+    inlet = Inlet(endpoint, settings.top_k, resume)
+    courier = Courier(
+        inlet,
+        assembler,
+        counts,
+        breaker,
+        RedisTraceBuffer(client, settings.buffer),
+        RedisVersionBoard(client, settings.buffer),
+        f"replica:{settings.replica}",
+        settings.backlog_bytes,
+    )
+    try:
+        courier.run(is_orphan)
+    finally:
+        inlet.close()
+
+
+def _main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server; the courier ends when the server has
+    parent = os.getppid()
+    run_courier(config.from_env(), sys.argv[1], lambda: os.getppid() != parent)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,64 @@
+"""The courier's end of the line from the scheduler process."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from .cut import Forward
+from .letters import Letter, Receipt, Resume, decode_letter, encode_receipt
+
+
+class Inlet:
+    """Reads letters at `endpoint`, where one scheduler process sends. For one thread."""
+
+    def __init__(self, endpoint: str, top_k: int, on_resume: Callable[[Resume], None]) -> None:
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)  # the sender counts bytes, what waits here included
+        self._socket.bind(endpoint)
+        self._top_k, self._on_resume = top_k, on_resume
+        self._received_bytes = 0
+        self._pause = threading.Event()  # never set
+        self.status: dict[str, Any] = {}  # what the scheduler process said last
+
+    def take(self, wait_s: float, max_letters: int = 256) -> tuple[list[Forward], set[str]]:
+        """Wait `wait_s`; return the forwards that are there then, oldest first, and the requests lost among them.
+
+        Add the forwards before dropping the lost requests: their earlier steps are among them.
+        """
+        # Not until the first letter comes: many small turns cost more than few large ones.
+        self._pause.wait(wait_s)
+        forwards: list[Forward] = []
+        lost: set[str] = set()
+        for _ in range(max_letters):
+            try:
+                frames = self._socket.recv_multipart(flags=zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            self._received_bytes += sum(map(len, frames))
+            self._read(*decode_letter(frames), forwards, lost)
+        return forwards, lost
+
+    def acknowledge(self, counts: dict[str, Any]) -> None:
+        """Say what was read so far, and the courier's counts: where another one would go on. Never blocks."""
+        receipt = Receipt(os.getpid(), self._received_bytes, counts)
+        try:
+            self._socket.send(encode_receipt(receipt), flags=zmq.NOBLOCK)
+        except zmq.Again:
+            return  # nobody listens yet: the next receipt says the same and more
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close()
+
+    def _read(self, letter: Letter, arrays: dict[str, Any], forwards: list[Forward], lost: set[str]) -> None:
+        if letter.resume is not None:
+            self._on_resume(letter.resume)
+        if letter.status is not None:
+            self.status = letter.status
+        lost.update(letter.lost)
+        if letter.head is not None:
+            forwards.append(Forward(letter.head, arrays, self._top_k))

@@ -1,0 +1,102 @@
+"""The scheduler's end of the line to the courier process: bounded, and it never blocks.
+
+A process of its own, because a thread beside SGLang's scheduler would take the GIL from it at every turn. ZeroMQ
+(SGLang's own choice between its processes) carries the letters on its I/O thread.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import zmq
+
+from .letters import Arrays, Letter, PrefillHead, Receipt, Resume, VerifyHead, decode_receipt, encode_letter
+
+log = logging.getLogger(__name__)
+
+
+class CourierLink:
+    """Sends letters to whoever listens at `endpoint`, now or later; holds at most `max_bytes` unread ones.
+
+    A forward that finds the line full is lost; its request ids go with the next letter, so that the courier can drop
+    their windows instead of gluing together what does not belong together. Any thread may call.
+    """
+
+    def __init__(self, endpoint: str, max_bytes: int) -> None:
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # bounded by bytes instead, below
+        self._socket.connect(endpoint)
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._sent_bytes = 0  # to the courier that listens now
+        self._receipt: Receipt | None = None
+        self._lost: set[str] = set()
+        self._running: set[str] = set()  # captured requests that have not ended
+
+    def offer(self, head: VerifyHead | PrefillHead, arrays: Arrays) -> bool:
+        """Send one forward; False, and its requests marked as lost, when the line is full. Never blocks."""
+        with self._lock:
+            for request_id, commit in zip(head.request_ids, head.commits, strict=True):
+                (self._running.discard if commit.finish else self._running.add)(request_id)
+            frames = encode_letter(Letter(head, lost=tuple(self._lost)), arrays)
+            size_bytes = sum(len(frame) for frame in frames)
+            if not self._has_room(size_bytes) or not self._send(frames, size_bytes):
+                self._lost.update(head.request_ids)
+                return False
+            self._lost.clear()
+            return True
+
+    def lose(self, request_ids: Iterable[str]) -> None:
+        """Mark requests of which a step is missing."""
+        with self._lock:
+            self._lost.update(request_ids)
+
+    def tell(self, status: dict[str, Any]) -> None:
+        """Send the scheduler's share of the replica's reading, whether the line is full or not. Never blocks."""
+        with self._lock:
+            self._read_receipts()
+            frames = encode_letter(Letter(lost=tuple(self._lost), status=status), {})
+            if self._send(frames, len(frames[0])):
+                self._lost.clear()
+
+    def resume(self) -> None:
+        """Tell the next courier where the one that died stood; call once after each death, before it is replaced."""
+        with self._lock:
+            self._read_receipts()
+            counts = self._receipt.counts if self._receipt else {}
+            frames = encode_letter(Letter(resume=Resume(counts, tuple(self._running))), {})
+            self._send(frames, 0)
+            self._sent_bytes, self._receipt = 0, None
+
+    def close(self) -> None:
+        """Drop what was not read yet."""
+        with self._lock:
+            self._socket.close()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        if self._unread_bytes() + size_bytes > self._max_bytes:
+            self._read_receipts()
+        return self._unread_bytes() + size_bytes <= self._max_bytes
+
+    def _unread_bytes(self) -> int:
+        return self._sent_bytes - (self._receipt.received_bytes if self._receipt else 0)
+
+    def _send(self, frames: list[bytes | memoryview], size_bytes: int) -> bool:
+        try:
+            self._socket.send_multipart(frames, flags=zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self._sent_bytes += size_bytes
+        return True
+
+    def _read_receipts(self) -> None:
+        while True:
+            try:
+                self._receipt = decode_receipt(self._socket.recv(flags=zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            except msgspec.DecodeError as fault:
+                log.warning("paceline: a receipt of the courier is unreadable: %s", fault)
