@@ -32,7 +32,7 @@ SOURCES := __init__.py cli.py buffer policies serving learner dashboards demo
 LINK := $(VENV)/house
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check bench bench-learning
+.PHONY: help setup demo test lint check bench bench-calibration bench-learning
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -40,6 +40,7 @@ help:
 	@echo "make lint     ruff"
 	@echo "make check    ruff and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
+	@echo "make bench-calibration  predicted against served accept length, version by version"
 	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
 	@echo "make setup    the environment in $(VENV); the others call it"
 
@@ -81,7 +82,10 @@ check: lint
 	  --cache-dir paceline/.mypy_cache $(addprefix paceline/,$(SOURCES))
 
 bench: $(READY)
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(PY) "$$script" $(ARGS); done
+	@set -e; for name in capture swap; do echo "== benchmarks/$$name.py"; $(PY) "benchmarks/$$name.py" $(ARGS); done
+
+bench-calibration: $(READY)
+	@$(PY) benchmarks/calibration.py $(ARGS)
 
 bench-learning: $(READY)
 	@$(PY) benchmarks/learning/bench.py $(ARGS)

@@ -1,15 +1,21 @@
-"""Replays recorded traces as a stream, learns from them under one objective after another, and writes the table.
+"""Replays recorded traces as a stream, learns from them under one objective after another, and writes the tables.
 
-    python benchmarks/learning/bench.py            # everything, under an hour on two cores
-    python benchmarks/learning/bench.py --quick    # two seeds and few requests, under five minutes
+    python benchmarks/learning/bench.py            # every stage, under an hour on two cores
+    python benchmarks/learning/bench.py --quick    # the main rows on short streams, under five minutes
+    python benchmarks/learning/bench.py --list     # the stages, and about how long each takes
+
+A long bench can be taken in parts, the later ones at the learning rates that the first one found:
+
+    bench.py --stage main --stage labels --out first
+    bench.py --stage off-path --rates first/results.json --out second
+    bench.py --merge first/results.json second/results.json --out both
 
 Writes results.md, results.json and PNGs to --out. What is missing is made first and kept in --data-dir: the target, the
 warm head and the traces of the settings, about ten minutes in all. Once that is there the time runs, and runs that have
-not begun when it is over are given up; the table says how many seeds each row has.
+not begun when it is over are given up; the tables say how many seeds each row has.
 """
 
 import argparse
-import json
 import multiprocessing
 import sys
 import time
@@ -25,16 +31,18 @@ from paceline.demo.progress import progress_bar
 from paceline.demo.report import machine
 from rich.console import Console
 
+from learning.container import read_traces
+from learning.cost import seconds
 from learning.lab import Lab, open_lab
 from learning.plots import plot_all
+from learning.programme import FULL, QUICK, Job, Programme
 from learning.record import ensure_recorded, settings
-from learning.rows import FULL, QUICK, Job, Programme
+from learning.results import Part, Results, TunedRate, fingerprint, merged, read_results, write_results
 from learning.runs import Run, run_job, use_one_thread
-from learning.stream import Sizes, needed_per_domain
-from learning.tables import figures, groups, markdown, overall
+from learning.setting import Setting
+from learning.tables import figures, groups, markdown, overall, wire_markdown
 from learning.warm import ensure_warm_head
-
-Rates = dict[tuple[str, str, str], float]
+from learning.wire import WEIGHED, WireSize, wire_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +53,9 @@ class Workers:
     lab: Lab
     ends_s: float
 
-    def run(self, jobs: Iterable[Job], sizes: Sizes, title: str, console: Console) -> list[Run]:
+    def run(self, jobs: Iterable[Job], title: str, console: Console) -> list[Run]:
         """Run jobs in their order, several at a time; those not begun when the time is over are given up."""
-        futures: list[Future[Run]] = [self.pool.submit(run_job, self.lab, job, sizes) for job in jobs]
+        futures: list[Future[Run]] = [self.pool.submit(run_job, self.lab, job) for job in jobs]
         left_s = max(self.ends_s - time.monotonic(), 0.0)
         with progress_bar(title, console) as report:
             try:
@@ -65,39 +73,84 @@ class Workers:
 
 
 def main() -> None:
-    """Make what is missing, run, write."""
+    """List, merge, or run; and write."""
     options, console = parse(), Console()
-    began_s, programme = time.monotonic(), chosen(options)
+    programme = chosen(options)
+    if options.list:
+        print_stages(programme, options.jobs, console)
+    elif options.merge:
+        write(options.out, merged([read_results(path) for path in options.merge]), console)
+    else:
+        write(options.out, run(options, programme, console), console)
+
+
+def run(options: argparse.Namespace, programme: Programme, console: Console) -> Results:
+    """Make what is missing, tune, and run every stage."""
+    began_s, known = time.monotonic(), read_results(options.rates) if options.rates else None
     lab = prepare(options.data_dir, programme, console)
+    recorded, wire = weighed(lab, programme.settings)
     prepared_s = time.monotonic() - began_s
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.jobs, context, use_one_thread) as pool:
+    rates = dict(known.tuned) if known else {}
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), use_one_thread) as pool:
         workers = Workers(pool, lab, began_s + prepared_s + 60.0 * programme.minutes)
-        rates = tuned(workers.run(programme.tuning_jobs(), programme.tuning_sizes, "tuning", console))
-        runs = workers.run(programme.jobs(rates), programme.sizes, "runs", console)
-    seconds = {"preparing": round(prepared_s), "whole": round(time.monotonic() - began_s)}
-    write(options, lab, programme, runs, seconds, console)
+        rates |= tuned(workers.run(programme.tuning_jobs(rates), "tuning", console))
+        runs = workers.run(programme.jobs(rates), "runs", console)
+    command = f'make bench-learning ARGS="{" ".join(sys.argv[1:])}"'
+    names, whole_s = tuple(stage.name for stage in programme.stages), time.monotonic() - began_s
+    return Results(
+        lab.target.key,
+        lab.domains,
+        recorded,
+        parts=(Part(command, machine(), names, round(prepared_s, 1), round(whole_s, 1)),),
+        rates=tuple(TunedRate(*key, rate) for key, rate in rates.items()),
+        runs=tuple(runs),
+        wire=tuple(wire),
+        plans={job.row.name: asdict(job.row.plan(1, 0)) for job in programme.jobs(rates)},
+    )
 
 
 def chosen(options: argparse.Namespace) -> Programme:
     """The programme that the command line asks for."""
     programme = QUICK if options.quick else FULL
-    minutes, wanted = options.minutes or programme.minutes, options.settings or programme.settings
-    return replace(programme, minutes=minutes, settings=wanted)
+    if options.stage:
+        programme = programme.of(options.stage)
+    if options.settings:
+        programme = programme.at(options.settings)
+    return replace(programme, minutes=options.minutes or programme.minutes)
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two seeds, few requests, five rows, greedy only")
+    parser.add_argument("--quick", action="store_true", help="two seeds, short streams, six rows, greedy only")
+    parser.add_argument("--stage", action="append", metavar="NAME", help="this stage alone; may be given again")
+    parser.add_argument("--list", action="store_true", help="print the stages and what they cost, and run nothing")
+    parser.add_argument("--rates", type=Path, metavar="FILE", help="results.json whose learning rates are taken over")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="results.json files to write as one")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each (2)")
-    parser.add_argument("--minutes", type=float, help="begin no run behind this (quick 4, else 45)")
     parser.add_argument(
-        "--settings", type=settings, help="by comma, as t0-k3,t0.7-k10; default t0-k5, else t0.7-k5 too"
+        "--minutes", type=float, help=f"begin no run behind this (quick {QUICK.minutes:g}, else {FULL.minutes:g})"
     )
+    parser.add_argument("--settings", type=settings, help="by comma, as t0-k3,t0.7-k10; default: the stages' own")
     return parser.parse_args()
+
+
+def print_stages(programme: Programme, jobs: int, console: Console) -> None:
+    """Every stage with the runs it adds to those before it, and an estimate of its minutes."""
+    rates = {(job.row.tuned_as, job.setting.temperature, job.start): 1e-3 for job in programme.tuning_jobs({})}
+    seen: set[object] = set()
+    lines = [("tuning", list(programme.tuning_jobs({})), "learning rates; none of them with --rates")]
+    for stage in programme.stages:
+        own = [job for job in programme.of([stage.name]).jobs(rates) if job.key not in seen]
+        seen.update(job.key for job in own)
+        lines.append((stage.name, own, stage.question))
+    for name, added, question in lines:
+        minutes = seconds(added) / jobs / 60.0
+        console.print(f"{name:13}{len(added):4} runs {minutes:5.1f} min  {question}", highlight=False, soft_wrap=True)
+    total = sum(seconds(added) for _, added, _ in lines)
+    console.print(f"about {total / jobs / 60.0:.0f} minutes with --jobs {jobs}; ends after {programme.minutes:g}")
 
 
 def prepare(data_dir: Path, programme: Programme, console: Console) -> Lab:
@@ -106,57 +159,60 @@ def prepare(data_dir: Path, programme: Programme, console: Console) -> Lab:
         lab = open_lab(data_dir, report)
     with progress_bar("training the warm head (once)", console) as report:
         ensure_warm_head(lab, report)
-    for seed in range(max(seeds for _, seeds in programme.stages)):
+    for seed in range(max(stage.seeds for stage in programme.stages)):
         lab.random_head(seed)
-    needed = needed_per_domain(len(lab.domains), programme.sizes, programme.tuning_sizes)
+    # What FULL needs, whatever is run: streams drawn from another number of traces would be other streams.
     for setting in programme.settings:
-        ensure_recorded(lab, setting, needed, console)
+        ensure_recorded(lab, setting, FULL.per_domain(len(lab.domains)), console)
     return lab
 
 
-def tuned(runs: Sequence[Run]) -> Rates:
-    """For every objective, setting and start the rate with which most was accepted over the tuning stream."""
-    best: dict[tuple[str, str, str], Run] = {}
+def weighed(lab: Lab, settings: Iterable[Setting]) -> tuple[dict[str, str], list[WireSize]]:
+    """Fingerprint of every setting's traces, and what they weigh on the wire."""
+    fingerprints, sizes = dict[str, str](), list[WireSize]()
+    for setting in settings:
+        traces = read_traces(lab.trace_file(setting))
+        fingerprints[setting.name] = fingerprint(traces)
+        sizes += wire_sizes(setting.name, traces[:WEIGHED])
+    return fingerprints, sizes
+
+
+def tuned(runs: Sequence[Run]) -> dict[tuple[str, float, str], float]:
+    """For everything tuned, by temperature and start, the rate with which most was accepted over the tuning stream."""
+    best: dict[tuple[str, float, str], Run] = {}
     for run in runs:
-        key = (run.job.row.objective, run.job.setting.name, run.job.start)
+        key = (run.job.row.tuned_as, run.job.setting.temperature, run.job.start)
         if key not in best or overall(run) > overall(best[key]):
             best[key] = run
     return {key: run.job.rate for key, run in best.items() if run.job.rate is not None}
 
 
-def write(
-    options: argparse.Namespace,
-    lab: Lab,
-    programme: Programme,
-    runs: Sequence[Run],
-    seconds: dict[str, int],
-    console: Console,
-) -> None:
-    """Markdown, JSON and pictures into --out."""
-    options.out.mkdir(parents=True, exist_ok=True)
-    command = f'make bench-learning ARGS="{" ".join(sys.argv[1:])}"'
-    head = f"`{command}`\n\nmachine: {machine()}\n\n{caption(lab, programme, seconds)}\n\n"
-    (options.out / "results.md").write_text(head + markdown(runs), encoding="utf-8")
-    told = {
-        "command": command, "machine": machine(), "seconds": seconds, "domains": lab.domains, "target": lab.target.key,
-        "rows": [figures(group, row) for group in groups(runs) for row in group.rows()],
-        "runs": [asdict(run) for run in runs],
-    }  # fmt: skip
-    (options.out / "results.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    pictures = plot_all(runs, options.out)
+def write(out: Path, results: Results, console: Console) -> None:
+    """Markdown, JSON and pictures into `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    parts = [f"{caption(results)}\n", markdown(results.runs)]
+    if results.wire:
+        parts += ["### What a trace weighs\n", wire_markdown(results.wire, results.runs)]
+    (out / "results.md").write_text("\n".join(parts), encoding="utf-8")
+    rows = [figures(group, row) for group in groups(results.runs) for row in group.rows()]
+    write_results(out / "results.json", results, rows)
+    pictures = plot_all(results.runs, out)
     if not pictures:
         console.print("no plots: matplotlib is not installed")
-    console.print(f"written: {options.out / 'results.md'}, results.json, {len(pictures)} plots", highlight=False)
+    console.print(f"written: {out / 'results.md'}, results.json, {len(pictures)} plots", highlight=False)
 
 
-def caption(lab: Lab, programme: Programme, seconds: dict[str, int]) -> str:
-    """What the figures mean."""
-    sizes, usual = programme.sizes, ", ".join(lab.domains[:-1])
+def caption(results: Results) -> str:
+    """Where the figures are from and what they mean."""
+    parts = "".join(
+        f"- `{part.command}`: {part.whole_s:.0f} s, of which preparing {part.preparing_s:.0f} s; {dict(part.machine)}\n"
+        for part in results.parts
+    )
     return (
-        "Accepted drafts per round, bonus token left out; mean over seeds ± half the 95 % t-interval; bold: the "
-        f"interval of the gain, paired by seed, excludes zero. {sizes.before_shift} requests of {usual}, then "
-        f"{sizes.after_shift} of {lab.shifted}, {sizes.cadence} requests per chunk, every chunk measured before it is "
-        f"trained on, the first one included. {seconds['whole']} s, of which preparing {seconds['preparing']} s."
+        f"{parts}\nAccepted drafts per round, bonus token left out; mean over seeds ± half the 95 % t-interval; bold: "
+        "the interval of the gain, paired by seed, excludes zero. Requests of "
+        f"{', '.join(results.domains[:-1])}, then of {results.domains[-1]}; every chunk is measured before it is "
+        "trained on, the first one included."
     )
 
 

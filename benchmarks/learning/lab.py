@@ -9,25 +9,10 @@ from paceline.demo.progress import Report, quiet
 from paceline.demo.target import TargetModel, ensure_random_draft, ensure_target
 from paceline.demo.training import TrainPlan
 
+from learning.setting import Setting
+
 #: The last one found is the domain that traffic shifts to.
 DOMAINS = (*CERTAIN_DOMAINS, "html", "c")
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """How traces are served."""
-
-    temperature: float
-    steps: int  # draft length
-
-    @property
-    def name(self) -> str:
-        """As in file names and tables."""
-        return f"t{self.temperature:g}-k{self.steps}"
-
-
-#: What record.py writes unless told otherwise.
-SETTINGS = tuple(Setting(temperature, steps) for temperature in (0.0, 0.7) for steps in (3, 5, 10))
 
 
 @dataclass(frozen=True, slots=True)

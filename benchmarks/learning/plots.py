@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from learning.rows import MAIN
 from learning.runs import Point, Run
 from learning.tables import Group, groups
 
@@ -17,10 +16,10 @@ AXES: dict[str, Callable[[Point], float]] = {
 
 
 def plot_all(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """One picture per setting and start, the rows of MAIN in it; [] without matplotlib."""
+    """One picture per stage, setting and start; [] without matplotlib."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
-    return [_plot(group, folder / f"{group.setting}-{group.start}.png") for group in groups(runs)]
+    return [_plot(group, folder / f"{group.name}.png") for group in groups(runs)]
 
 
 def _plot(group: Group, path: Path) -> Path:
@@ -31,14 +30,13 @@ def _plot(group: Group, path: Path) -> Path:
 
     figure, panels = plt.subplots(1, len(AXES), figsize=(16, 5), sharey=True)
     for panel, (label, at) in zip(panels, AXES.items(), strict=True):
-        for row in MAIN:
-            if runs := list(group.of(row.name).values()):
-                panel.plot(*_curve(runs, at), marker=".", label=row.name)
+        for row in group.rows():
+            panel.plot(*_curve(list(group.of(row).values()), at), marker=".", label=row)
         panel.set_xlabel(label)
     panels[0].axvline(group.runs[0].shift_at, color="grey", linestyle=":")
     panels[0].set_ylabel("accepted drafts per round")
     panels[0].legend(fontsize="small")
-    figure.suptitle(f"{group.setting}, {group.start} head, mean over seeds")
+    figure.suptitle(f"{group.stage.name}: {group.setting.name}, {group.start} head, mean over seeds")
     figure.savefig(path, dpi=110, bbox_inches="tight")
     plt.close(figure)
     return path

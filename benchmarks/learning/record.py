@@ -33,7 +33,8 @@ from paceline.demo.traffic import Served, send
 from rich.console import Console
 
 from learning.container import read_card, write_traces
-from learning.lab import SETTINGS, Lab, Setting, open_lab
+from learning.lab import Lab, open_lab
+from learning.setting import SETTINGS, Setting
 from learning.warm import ensure_warm_head
 
 CONCURRENCY = 8

@@ -1,149 +1,129 @@
-"""What is compared: objectives at equal traces and equal passes, the product as a system, and ablations.
+"""What is compared: a row is the product's TrainingPlan with some fields changed.
 
-A row is an objective with a schedule. AURORA is both the reference of every gain and the system of the field: its
-released loss, one pass, a buffer that is consumed once. AdaSPEC and GTO compare with the draft a run starts from;
-REINFORCE with the head that proposed while the traces were recorded.
+AURORA is both the reference of the main gains and the system of the field: its released loss, one pass, a buffer that
+is consumed once. Two rows take objective and system apart, each at equal traces and equal passes with its counterpart:
+DEFAULT_ONCE is paceline's objective under Aurora's schedule, AURORA_AS_PRODUCT is Aurora's loss under paceline's.
+AdaSPEC and GTO compare with the draft a run starts from; REINFORCE with the head that proposed in the recording.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
 
 from paceline.learner.plan import TrainingPlan
 from paceline.policies.objective import Objective, Weighting
 
-from learning.lab import Setting
-from learning.stream import Sizes
-
-STARTS = ("cold", "warm")
 #: Traces kept for replay, as learner.config has it.
 WINDOW_TRACES = 200
 #: All teacher entries that record.py keeps: what others train on was published with whole logits.
 TOP_K = 64
 
+#: Where the schedule of a system is: which traces a step sees, how often, and which weights are served. Once over.
+ONCE: Mapping[str, Any] = {
+    "passes": 1,
+    "replay_share": 0.0,
+    "recency_half_life_traces": 0.0,
+    "replay_errors": 0.0,
+    "ema_decay": 0.0,
+}
+#: Nothing beside an objective, whatever the product's defaults are; drafts of a round count 0.8^i.
+PLAIN: Mapping[str, Any] = {
+    **ONCE,
+    "weighting": Weighting.GEOMETRIC,
+    "kl_weight": 0.0,
+    "kl_decay_steps": 0,
+    "off_path_weight": 0.0,
+    "teacher_temperature": 1.0,
+}
+
+
+class Rate(StrEnum):
+    """Where a row's learning rate is from."""
+
+    OBJECTIVE = "objective"  # tuned for its objective, PLAIN
+    ROW = "row"  # tuned for the row itself
+    PLAN = "plan"  # the two of its plan, for cold and for warm drafts
+    NONE = "none"  # the initial draft, never trained
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An objective and how it is scheduled; without `plan` the rate is tuned, one pass, nothing is replayed."""
+    """One line of a table: what it changes of TrainingPlan(), and what lies outside a plan."""
 
     name: str
-    objective: str
-    weighting: str | None = Weighting.GEOMETRIC
-    passes: int = 1  # 0: the initial draft, never trained
-    replay_share: float = 0.0
-    cadence: int = 0  # 0: that of the sizes
-    top_k: int = TOP_K
-    kl_weight: float = 0.0
-    is_product: bool = False  # TrainingPlan() as it stands, learning rates included
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    rate: Rate = Rate.OBJECTIVE
+    cadence: int = 0  # requests of a chunk; 0: that of the stage
+    top_k: int = TOP_K  # teacher entries a capture would have kept
 
-    def plan(self, steps: int, seed: int, rate: float | None) -> TrainingPlan:
-        """The trainer's plan; a tuned `rate` holds for cold and warm drafts alike."""
-        if self.is_product:
-            return TrainingPlan(steps=steps, seed=seed)
-        plan = TrainingPlan(
-            steps=steps,
-            seed=seed,
-            passes=max(self.passes, 1),
-            replay_share=self.replay_share,
-            objective=self.objective,
-            weighting=self.weighting,
-            kl_weight=self.kl_weight,
-        )
+    def plan(self, steps: int, seed: int, rate: float | None = None) -> TrainingPlan:
+        """The trainer's plan; a tuned `rate` holds for cold and warm drafts alike. ConfigError for a wrong number."""
+        plan = replace(TrainingPlan(), **{**self.changes, "steps": steps, "seed": seed})
         return plan if rate is None else replace(plan, cold_learning_rate=rate, warm_learning_rate=rate)
 
+    def but(self, name: str, **changes: object) -> "Row":
+        """The same row under another name with more fields of its plan changed."""
+        return replace(self, name=name, changes={**self.changes, **changes})
+
     @property
-    def is_tuned(self) -> bool:
-        """Whether the run takes the tuned rate of its objective."""
-        return self.passes > 0 and not self.is_product
+    def objective(self) -> str:
+        """Name of the objective, also of a row that never trains."""
+        return str(self.changes.get("objective", TrainingPlan().objective))
+
+    @property
+    def tuned_as(self) -> str:
+        """Under which name its rate is tuned; empty when it is not."""
+        return {Rate.OBJECTIVE: self.objective, Rate.ROW: self.name}.get(self.rate, "")
 
 
-AURORA = Row("Aurora: forward_kl_accepted, consume-once", Objective.FORWARD_KL_ACCEPTED)
-PRODUCT = Row(
-    "paceline: the product's default", TrainingPlan().objective, passes=TrainingPlan().passes, is_product=True
-)
-UNTRAINED = Row("no training", Objective.COMMITTED, passes=0)
-COMMITTED = Row("committed", Objective.COMMITTED)
-SCHEDULED = replace(COMMITTED, name="committed, survival while cold", weighting=None)
-SOFT = Row("soft", Objective.SOFT)
-MATCHED = Row("matched", Objective.MATCHED)
-MAIN = (AURORA, PRODUCT, UNTRAINED, COMMITTED, SCHEDULED, SOFT, MATCHED)
+def plain(name: str, objective: str, **changes: object) -> Row:
+    """An objective at equal traces and equal passes with every other such row."""
+    return Row(name, {**PLAIN, "objective": objective, **changes})
+
+
+def _as_product() -> Row:
+    default = TrainingPlan()
+    name = f"Aurora's loss, {default.passes} passes, {default.replay_share:g} of a batch replayed"
+    return replace(AURORA.but(name, **{key: getattr(default, key) for key in ONCE}), rate=Rate.ROW)
+
+
+AURORA = plain("Aurora: forward_kl_accepted, consume-once", Objective.FORWARD_KL_ACCEPTED)
+AURORA_AS_PRODUCT = _as_product()
+PRODUCT = Row("paceline: the product's default", rate=Rate.PLAN)
+DEFAULT_ONCE = Row("default objective, 1 pass, consume-once", ONCE)
+UNTRAINED = Row("no training", rate=Rate.NONE)
+COMMITTED = plain("committed", Objective.COMMITTED)
+SOFT = plain("soft", Objective.SOFT)
+MATCHED = plain("matched", Objective.MATCHED)
 OTHERS = tuple(
-    Row(str(objective), objective)
+    plain(str(objective), objective)
     for objective in Objective
-    if objective not in {row.objective for row in MAIN} | {Objective.TARGET_ONLY, Objective.REJECTION}
-)
-#: Passes and replay apart, cadence, weighting, teacher entries: each beside COMMITTED or SOFT, at their tuned rate.
-ABLATIONS = (
-    replace(COMMITTED, name="committed, survival", weighting=Weighting.SURVIVAL),
-    replace(COMMITTED, name="committed, 4 passes", passes=4),
-    replace(COMMITTED, name="committed, 1 pass, half replayed", replay_share=0.5),
-    replace(COMMITTED, name="committed, 4 passes, half replayed", passes=4, replay_share=0.5),
-    replace(COMMITTED, name="committed, cadence 20", cadence=20),
-    replace(COMMITTED, name="committed, cadence 100", cadence=100),
-    replace(COMMITTED, name="committed, KL 0.1", kl_weight=0.1),
-    *(replace(SOFT, name=f"soft, top-{top_k}", top_k=top_k) for top_k in (0, 1, 4, 8, 16)),
+    if objective not in {AURORA.objective, COMMITTED.objective, SOFT.objective, MATCHED.objective}
+    and objective not in {Objective.TARGET_ONLY, Objective.REJECTION}  # MATCHED is the one that fits the traces
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One run: a row from one start on one seed's stream."""
-
-    row: Row
-    setting: Setting
-    start: str
-    seed: int
-    rate: float | None = None
-    tuning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Programme:
-    """What a bench runs; later stages are given up first when the time is over."""
-
-    settings: tuple[Setting, ...]
-    sizes: Sizes
-    tuning_sizes: Sizes
-    rates: Mapping[str, tuple[float, ...]]  # start -> grid
-    stages: tuple[tuple[tuple[Row, ...], int], ...]  # rows and their seeds
-    minutes: float  # for the runs, preparing apart
-
-    def tuning_jobs(self) -> Iterator[Job]:
-        """Every tuned objective of every setting and start, at every rate of the grid, in the order of the stages."""
-        for row in {row.objective: row for rows, _ in self.stages for row in rows if row.is_tuned}.values():
-            basic = Row(str(row.objective), row.objective)
-            for setting in self.settings:
-                for start in STARTS:
-                    for rate in self.rates[start]:
-                        yield Job(basic, setting, start, 0, rate, tuning=True)
-
-    def jobs(self, rates: Mapping[tuple[str, str, str], float]) -> Iterator[Job]:
-        """All runs, stage by stage and seed by seed, so that what is given up is the last seeds of the last stage.
-
-        A tuned row whose rate was not found, the time for tuning being over, is left out.
-        """
-        for rows, seeds in self.stages:
-            for seed in range(seeds):
-                for setting in self.settings:
-                    for start in STARTS:
-                        for row in rows:
-                            rate = rates.get((row.objective, setting.name, start))
-                            if rate is not None or not row.is_tuned:
-                                yield Job(row, setting, start, seed, rate if row.is_tuned else None)
-
-
-QUICK = Programme(
-    settings=(Setting(0.0, 5),),
-    sizes=Sizes(60, 40, 20),
-    tuning_sizes=Sizes(30, 10, 10),
-    rates={"cold": (3e-3, 8e-3), "warm": (3e-4, 1e-3)},
-    stages=(((AURORA, PRODUCT, UNTRAINED, COMMITTED, SOFT), 2),),
-    minutes=4.0,
+OFF_PATH = (COMMITTED, *(COMMITTED.but(f"committed, off-path {w:g}", off_path_weight=w) for w in (0.25, 1.0)))
+REPLAYED = COMMITTED.but("committed, half of a batch replayed", replay_share=0.5)
+REPLAY = (
+    REPLAYED,
+    COMMITTED,
+    *(REPLAYED.but(f"replayed, half-life {n} traces", recency_half_life_traces=float(n)) for n in (50, 200)),
+    *(REPLAYED.but(f"replayed, errors {share:g}", replay_errors=share) for share in (1.0, 4.0)),
 )
-FULL = Programme(
-    settings=(Setting(0.0, 5), Setting(0.7, 5)),
-    sizes=Sizes(200, 120, 40),
-    tuning_sizes=Sizes(80, 40, 40),
-    rates={"cold": (1e-3, 3e-3, 8e-3), "warm": (3e-4, 1e-3, 3e-3)},
-    stages=((MAIN, 5), (OTHERS, 3), (ABLATIONS, 3)),
-    minutes=45.0,
+WEIGHTINGS = (
+    COMMITTED,
+    COMMITTED.but("committed, survival", weighting=Weighting.SURVIVAL),
+    *(COMMITTED.but(f"committed, survival below {at:g}", weighting=None, cold_below=at) for at in (0.3, 0.5, 0.7)),
 )
+TOP_KS = (SOFT, *(replace(SOFT, name=f"soft, top-{k}", top_k=k) for k in (16, 4, 1, 0)), COMMITTED)
+ANCHORS = (
+    COMMITTED,
+    COMMITTED.but("committed, KL 0.1", kl_weight=0.1),
+    COMMITTED.but("committed, KL 0.1 decaying over 20 steps", kl_weight=0.1, kl_decay_steps=20),
+)
+TEACHERS = (SOFT, *(SOFT.but(f"soft, teacher at {t:g}", teacher_temperature=t) for t in (0.7, 0.5)))
+PASSES = (COMMITTED, *(COMMITTED.but(f"committed, {n} passes", passes=n) for n in (2, 4, 8)))
+CADENCES = (COMMITTED, *(replace(COMMITTED, name=f"committed, cadence {n}", cadence=n) for n in (20, 100, 200)))
+AVERAGES = (PRODUCT, *(PRODUCT.but(f"product, average {decay:g} served", ema_decay=decay) for decay in (0.9, 0.98)))
+WARM_RATES = (PRODUCT, *(PRODUCT.but(f"product, warm rate {r:g}", warm_learning_rate=r) for r in (3e-4, 3e-3)))

@@ -22,8 +22,9 @@ from paceline.policies.objective import Objective
 
 from learning.container import read_card, read_traces
 from learning.lab import Lab
-from learning.rows import WINDOW_TRACES, Job
-from learning.stream import Sizes, domain_of, make_stream, with_top_k
+from learning.programme import Job
+from learning.rows import WINDOW_TRACES, Rate
+from learning.stream import domain_of, make_stream, with_top_k
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +65,18 @@ def use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def run_job(lab: Lab, job: Job, sizes: Sizes) -> Run:
+def run_job(lab: Lab, job: Job) -> Run:
     """Serve and learn one stream; tens of seconds. Traces are kept in memory from the first job of a setting on."""
-    stream = make_stream(_traces(lab.trace_file(job.setting)), lab.shifted, sizes, job.seed, tuning=job.tuning)
-    draft, cost = _initial(lab, job), _Cost()
-    plan = job.row.plan(job.setting.steps, job.seed, job.rate)
-    trainer = DraftTrainer(draft, plan, _proposer(lab, job) if job.row.objective == Objective.REINFORCE else None)
+    stream = make_stream(_traces(lab.trace_file(job.setting)), lab.shifted, job.sizes, job.seed, tuning=job.tuning)
+    cost, plan = _Cost(), job.row.plan(job.setting.steps, job.seed, job.rate)
+    proposer = _proposer(lab, job) if job.row.objective == Objective.REINFORCE else None
+    trainer = DraftTrainer(_initial(lab, job), plan, proposer)
     window: deque[DraftTrace] = deque(maxlen=WINDOW_TRACES)
     seen = 0
-    for chunk in stream.chunks(job.row.cadence or sizes.cadence):
+    for chunk in stream.chunks(job.row.cadence or job.sizes.cadence):
         seen += len(chunk)
-        cost.points.append(Point(seen, tallies(draft, chunk, job.setting.steps), cost.steps, cost.seconds))
-        if job.row.passes:
+        cost.points.append(Point(seen, tallies(trainer.served, chunk, job.setting.steps), cost.steps, cost.seconds))
+        if job.row.rate is not Rate.NONE:
             fresh = [with_top_k(trace, job.row.top_k) for trace in chunk]
             told = trainer.fit(fresh, list(window) if plan.replay_share else [])
             cost.steps, cost.seconds = cost.steps + told.steps, cost.seconds + told.seconds

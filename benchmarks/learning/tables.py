@@ -1,4 +1,4 @@
-"""Runs as figures by row, and as Markdown."""
+"""Runs as figures by row, and as Markdown: one table per stage, setting and start."""
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,22 +7,43 @@ from dataclasses import dataclass
 from paceline.policies.acceptance import Tally
 
 from learning.figures import Mean, gains, recovered, requests_to_reach
-from learning.rows import AURORA, MAIN, STARTS
+from learning.programme import STAGES, STARTS, Stage
+from learning.rows import COMMITTED, SOFT, TOP_KS, Rate
 from learning.runs import Point, Run
+from learning.setting import Setting
+from learning.wire import WireSize
 
 COLUMNS = (
-    "row", "learning rate", "seeds", "before the shift", "over Aurora", "behind the shift", "over Aurora",
-    "requests to 90 % of in-domain", "requests to Aurora's last level", "steps", "s/step",
+    "row", "learning rate", "seeds", "before the shift", "gain", "behind the shift", "gain",
+    "requests to 90 % of in-domain", "requests to the first row's last level", "steps", "s/step",
 )  # fmt: skip
+WIRE_COLUMNS = (
+    "setting", "teacher entries", "bytes per committed token", "without features", "soft, before the shift", "behind",
+    "committed, before the shift", "behind",
+)  # fmt: skip
+#: Stages whose gains are also told by domain.
+BY_DOMAIN = ("main", "quick")
+_TOP_K_STAGE = next(stage for stage in STAGES if stage.rows == TOP_KS)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All runs of one setting and one start."""
+    """All runs of one stage at one setting from one start; gains are over the stage's first row."""
 
-    setting: str
+    stage: Stage
+    setting: Setting
     start: str
     runs: Sequence[Run]
+
+    @property
+    def name(self) -> str:
+        """As in file names."""
+        return f"{self.stage.name}-{self.setting.name}-{self.start}"
+
+    @property
+    def reference(self) -> str:
+        """Name of the row the others are compared with."""
+        return self.stage.rows[0].name
 
     def of(self, row: str) -> dict[int, Run]:
         """The row's runs by seed, in the order of seeds."""
@@ -30,18 +51,20 @@ class Group:
         return dict(sorted(found.items()))
 
     def rows(self) -> list[str]:
-        """Names of the rows, the most accepted before the shift first."""
-        names = dict.fromkeys(run.job.row.name for run in self.runs)
-        return sorted(names, key=lambda name: -statistics.fmean(map(before, self.of(name).values())))
+        """Names of the rows that were run, in the order of the stage."""
+        return [row.name for row in self.stage.rows if self.of(row.name)]
 
 
-def groups(runs: Sequence[Run]) -> Iterator[Group]:
-    """By setting and start, in the order they came."""
-    for setting in dict.fromkeys(run.job.setting.name for run in runs):
-        for start in STARTS:
-            found = [run for run in runs if (run.job.setting.name, run.job.start) == (setting, start)]
-            if found:
-                yield Group(setting, start, found)
+def groups(runs: Sequence[Run], stages: Iterable[Stage] = STAGES) -> Iterator[Group]:
+    """Every stage wherever its first row and another one were run, whichever stage they were run for."""
+    for stage in stages:
+        names = {row.name for row in stage.rows}
+        own = [run for run in runs if run.job.row.name in names and run.job.sizes == stage.sizes]
+        settings = dict.fromkeys(run.job.setting for run in own)
+        for setting, start in ((setting, start) for setting in settings for start in STARTS):
+            group = Group(stage, setting, start, [r for r in own if (r.job.setting, r.job.start) == (setting, start)])
+            if len(group.rows()) > 1 and group.reference in group.rows():
+                yield group
 
 
 def before(run: Run, domain: str | None = None) -> float:
@@ -65,45 +88,76 @@ def last_level(run: Run) -> float:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """A table for every setting and start, each followed by the gains by domain."""
+    """All tables, those of BY_DOMAIN each followed by the gains by domain."""
     parts = []
     for group in groups(runs):
-        parts += [
-            f"### {group.setting}, {group.start} head\n",
-            _table(COLUMNS, (_cells(group, row) for row in group.rows())),
-        ]
-        parts += ["Gain over Aurora by domain, percent:\n", _domains(group)]
+        parts += [_heading(group), _table(COLUMNS, (_cells(group, row) for row in group.rows()))]
+        if group.stage.name in BY_DOMAIN:
+            parts += ["Gain by domain:\n", _domains(group)]
     return "\n".join(parts)
+
+
+def wire_markdown(sizes: Sequence[WireSize], runs: Sequence[Run]) -> str:
+    """What a trace weighs by what is captured, beside what the warm head learns from that much of it.
+
+    Committed labels read no teacher, and for greedy traffic soft labels are the committed tokens, whatever was
+    captured: those figures are repeated down the column.
+    """
+    return _table(WIRE_COLUMNS, (_wire_cells(size, runs) for size in sizes))
 
 
 def figures(group: Group, row: str) -> dict[str, object]:
     """A row's figures as plain values, for JSON."""
     runs = group.of(row)
     return {
-        "setting": group.setting, "start": group.start, "row": row, "seeds": sorted(runs),
+        "stage": group.stage.name, "setting": group.setting.name, "start": group.start, "row": row,
+        "over": group.reference, "seeds": sorted(runs),
         "before": [before(run) for run in runs.values()], "behind": [behind(run) for run in runs.values()],
         "gain_before_percent": _gain(group, row, before).text(1),
         "gain_behind_percent": _gain(group, row, behind).text(1),
     }  # fmt: skip
 
 
+def _heading(group: Group) -> str:
+    sizes = group.stage.sizes
+    return (
+        f"### {group.stage.name}: {group.stage.question}\n\n"
+        f"{group.setting.name}, {group.start} head; {sizes.before_shift} requests, then {sizes.after_shift} of the "
+        f"shifted domain, {sizes.cadence} per chunk; gains over: {group.reference}\n"
+    )
+
+
 def _cells(group: Group, row: str) -> list[str]:
     runs = list(group.of(row).values())
     job, steps = runs[0].job, statistics.fmean(run.steps for run in runs)
-    rate = "product's" if job.row.is_product else f"{job.rate:g}" if job.rate else "none"
+    rate = f"{job.rate:g}" if job.rate else {Rate.NONE: "none"}.get(job.row.rate, "its plan's")
     pace = f"{sum(run.seconds for run in runs) / sum(run.steps for run in runs):.3f}" if steps else "none"
     return [
         row, rate, str(len(runs)),
         Mean.of(list(map(before, runs))).text(), _percent(_gain(group, row, before)),
         Mean.of(list(map(behind, runs))).text(), _percent(_gain(group, row, behind)),
         _requests([recovered(_ends(run), _values(run), run.shift_at) for run in runs]),
-        _requests(_to_auroras_level(group, row)), f"{steps:.0f}", pace,
+        _requests(_to_reference_level(group, row)), f"{steps:.0f}", pace,
     ]  # fmt: skip
 
 
+def _wire_cells(size: WireSize, runs: Sequence[Run]) -> list[str]:
+    stage, setting = _TOP_K_STAGE, Setting.named(size.setting)
+    own = [
+        run for run in runs
+        if (run.job.setting, run.job.start, run.job.sizes) == (setting, "warm", stage.sizes)
+        and run.job.seed < stage.seeds
+    ]  # fmt: skip
+    soft = next((row for row in TOP_KS if row.objective == SOFT.objective and row.top_k == size.top_k), SOFT)
+    rows = (soft if setting.temperature else COMMITTED, COMMITTED)
+    learnt = [Group(stage, setting, "warm", own).of(row.name).values() for row in rows]
+    accepted = [Mean.of(list(map(figure, of_row))).text() for of_row in learnt for figure in (before, behind)]
+    return [size.setting, str(size.top_k), f"{size.with_features:.0f}", f"{size.without_features:.0f}", *accepted]
+
+
 def _gain(group: Group, row: str, figure: Callable[[Run], float]) -> Mean:
-    """Relative gain over Aurora, in percent, paired by seed."""
-    own, others = group.of(row), group.of(AURORA.name)
+    """Relative gain over the reference, in percent, paired by seed."""
+    own, others = group.of(row), group.of(group.reference)
     seeds = sorted(own.keys() & others.keys())
     gain = gains([figure(own[seed]) for seed in seeds], [figure(others[seed]) for seed in seeds])
     return Mean(100.0 * gain.value, 100.0 * gain.half_width, gain.seeds)
@@ -113,8 +167,8 @@ def _percent(gain: Mean) -> str:
     return f"**{gain.text(0)} %**" if gain.excludes_zero else f"{gain.text(0)} %"
 
 
-def _to_auroras_level(group: Group, row: str) -> list[float | None]:
-    own, others = group.of(row), group.of(AURORA.name)
+def _to_reference_level(group: Group, row: str) -> list[float | None]:
+    own, others = group.of(row), group.of(group.reference)
     found = []
     for seed in sorted(own.keys() & others.keys()):
         points = [point for point in own[seed].points if point.end > own[seed].shift_at]
@@ -130,7 +184,7 @@ def _requests(found: Sequence[float | None]) -> str:
 
 def _domains(group: Group) -> str:
     domains = sorted({domain for run in group.runs for point in run.points for domain in point.tallies})
-    names = [row.name for row in MAIN if row is not AURORA and group.of(row.name)]
+    names = [name for name in group.rows() if name != group.reference]
     lines = [[name, *(_percent(_gain(group, name, _in(domain))) for domain in domains)] for name in names]
     return _table(("row", *domains), lines)
 

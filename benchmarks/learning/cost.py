@@ -1,0 +1,48 @@
+"""About how long runs take, before they are run: to cut a programme to its time and to tell what a part of it costs."""
+
+from collections.abc import Iterable, Iterator
+
+from paceline.policies.objective import Objective
+
+from learning.programme import Job
+from learning.rows import Rate
+from learning.stream import Sizes
+
+#: One optimiser step of the demo's head per draft unrolled, one thread, both cores at work.
+STEP_S_PER_DRAFT = 0.04
+#: Against that, where drafted chains are scored beside the committed text.
+CHAINS_FACTOR = 1.6
+#: Reading off what a draft would have had accepted on one request.
+MEASURED_REQUEST_S = 0.02
+#: Loading the draft and making a trainer.
+BEGIN_S = 0.3
+
+
+def optimiser_steps(job: Job) -> int:
+    """Steps of the whole run, none of them skipped."""
+    if job.row.rate is Rate.NONE:
+        return 0
+    plan, steps = job.row.plan(job.setting.steps, job.seed), 0
+    for number, requests in enumerate(_chunks(job.sizes, job.row.cadence)):
+        replayed = round(plan.batch_traces * plan.replay_share) if number else 0
+        steps += plan.passes * -(-requests // max(plan.batch_traces - replayed, 1))
+    return steps
+
+
+def seconds(jobs: Iterable[Job]) -> float:
+    """Of one process that runs all of them, training and measuring."""
+    return sum(_seconds(job) for job in jobs)
+
+
+def _seconds(job: Job) -> float:
+    requests, plan = job.sizes.before_shift + job.sizes.after_shift, job.row.plan(job.setting.steps, job.seed)
+    has_chains = plan.off_path_weight > 0.0 or plan.objective == Objective.ON_POLICY_MIX
+    step_s = STEP_S_PER_DRAFT * plan.steps * (CHAINS_FACTOR if has_chains else 1.0)
+    return BEGIN_S + step_s * optimiser_steps(job) + MEASURED_REQUEST_S * requests
+
+
+def _chunks(sizes: Sizes, cadence: int) -> Iterator[int]:
+    """Requests of every chunk, as stream.Stream.chunks cuts them."""
+    for side in (sizes.before_shift, sizes.after_shift):
+        whole, rest = divmod(side, cadence or sizes.cadence)
+        yield from [cadence or sizes.cadence] * whole + [rest] * bool(rest)

@@ -1,0 +1,198 @@
+"""What a bench runs, in which order, and about how long it takes: stages by priority, each a table of its own."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from learning.rows import (
+    ANCHORS,
+    AURORA,
+    AURORA_AS_PRODUCT,
+    AVERAGES,
+    CADENCES,
+    COMMITTED,
+    DEFAULT_ONCE,
+    MATCHED,
+    OFF_PATH,
+    OTHERS,
+    PASSES,
+    PRODUCT,
+    REPLAY,
+    SOFT,
+    TEACHERS,
+    TOP_KS,
+    UNTRAINED,
+    WARM_RATES,
+    WEIGHTINGS,
+    Rate,
+    Row,
+    plain,
+)
+from learning.setting import Setting
+from learning.stream import Sizes, needed_per_domain
+
+STARTS = ("cold", "warm")
+#: What was tuned, temperature, start -> learning rate.
+Rates = Mapping[tuple[str, float, str], float]
+
+#: Draft length at which rates are tuned, whatever length they are used at.
+TUNED_STEPS = 5
+TUNING_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run: a row from one start on one seed's stream."""
+
+    row: Row
+    setting: Setting
+    start: str
+    seed: int
+    sizes: Sizes
+    rate: float | None = None
+    tuning: bool = False
+
+    @property
+    def key(self) -> tuple[str, Setting, str, int, Sizes]:
+        """What no two runs of a table share; a row that two stages name is run once."""
+        return self.row.name, self.setting, self.start, self.seed, self.sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Rows that answer one question; the first is what the others are compared with."""
+
+    name: str
+    question: str
+    rows: tuple[Row, ...]
+    seeds: int
+    settings: tuple[Setting, ...]
+    starts: tuple[str, ...]
+    sizes: Sizes
+
+    def jobs(self) -> Iterator[Job]:
+        """Seed by seed, without rates: what is given up is the last seeds."""
+        for seed in range(self.seeds):
+            for setting in self.settings:
+                for start in self.starts:
+                    yield from (Job(row, setting, start, seed, self.sizes) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Programme:
+    """What a bench runs; later stages are given up first when the time is over."""
+
+    stages: tuple[Stage, ...]
+    tuning_sizes: Sizes
+    grid: Mapping[str, tuple[float, ...]]  # start -> learning rates
+    minutes: float  # for the runs, preparing apart
+
+    def of(self, names: Sequence[str]) -> "Programme":
+        """These stages alone, in the order of the programme. SystemExit for a name that is none of them."""
+        unknown = sorted(set(names) - {stage.name for stage in self.stages})
+        if unknown:
+            raise SystemExit(f"--stage: got {unknown}, expected some of {[stage.name for stage in self.stages]}")
+        return replace(self, stages=tuple(stage for stage in self.stages if stage.name in names))
+
+    def at(self, settings: tuple[Setting, ...]) -> "Programme":
+        """All stages at other settings than their own."""
+        return replace(self, stages=tuple(replace(stage, settings=settings) for stage in self.stages))
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Every setting that traces are needed of, those of the tuning included."""
+        own = [setting for stage in self.stages for setting in stage.settings]
+        tuned = [job.setting for job in self.tuning_jobs({})]
+        return tuple(dict.fromkeys([*own, *tuned]))
+
+    def per_domain(self, domains: int) -> int:
+        """Requests of every domain that its longest streams need."""
+        return max(needed_per_domain(domains, stage.sizes, self.tuning_sizes) for stage in self.stages)
+
+    def tuning_jobs(self, known: Rates) -> Iterator[Job]:
+        """Whatever a row of the stages is tuned as and is not `known`, at every rate of the grid, stage by stage."""
+        wanted = {
+            (job.row.tuned_as, job.setting.temperature, job.start): job for job in self._jobs() if job.row.tuned_as
+        }
+        for key, job in wanted.items():
+            row = job.row if job.row.rate is Rate.ROW else plain(job.row.objective, job.row.objective)
+            setting = Setting(job.setting.temperature, TUNED_STEPS)
+            for rate in self.grid[job.start] if key not in known else ():
+                yield Job(row, setting, job.start, TUNING_SEED, self.tuning_sizes, rate, tuning=True)
+
+    def jobs(self, rates: Rates) -> Iterator[Job]:
+        """All runs, stage by stage, each once. A tuned row whose rate was not found in time is left out."""
+        for job in self._jobs():
+            rate = rates.get((job.row.tuned_as, job.setting.temperature, job.start))
+            if rate is not None or not job.row.tuned_as:
+                yield replace(job, rate=rate)
+
+    def _jobs(self) -> Iterator[Job]:
+        seen = set()
+        for job in (job for stage in self.stages for job in stage.jobs()):
+            if job.key not in seen:
+                seen.add(job.key)
+                yield job
+
+
+_GREEDY, _SAMPLED = Setting(0.0, 5), Setting(0.7, 5)
+_LENGTHS = (Setting(0.0, 3), _GREEDY, Setting(0.0, 10), _SAMPLED)
+_USUAL = Sizes(before_shift=80, after_shift=60, cadence=20)
+#: A chunk of 200 must fit before the shift.
+_LONG = Sizes(before_shift=200, after_shift=60, cadence=40)
+_SHORT = Sizes(before_shift=40, after_shift=40, cadence=20)
+_MAIN = (AURORA, PRODUCT, DEFAULT_ONCE, AURORA_AS_PRODUCT, UNTRAINED)
+_SYSTEM_QUESTION = "objectives under the product's schedule"
+_AT_EQUAL_SYSTEM = (AURORA_AS_PRODUCT, PRODUCT)
+
+
+def _ablation(
+    name: str,
+    question: str,
+    rows: tuple[Row, ...],
+    settings: Iterable[Setting] = (_GREEDY,),
+    starts: tuple[str, ...] = ("warm",),
+    sizes: Sizes = _USUAL,
+) -> Stage:
+    return Stage(name, question, rows, 3, tuple(settings), starts, sizes)
+
+
+QUICK = Programme(
+    stages=(
+        Stage("quick", "the main rows on short streams", (*_MAIN, COMMITTED), 2, (_GREEDY,), STARTS, _SHORT),
+        Stage("quick-system", _SYSTEM_QUESTION, _AT_EQUAL_SYSTEM, 2, (_GREEDY,), STARTS, _SHORT),
+    ),
+    tuning_sizes=Sizes(30, 10, 10),
+    grid={"cold": (3e-3, 8e-3), "warm": (3e-4, 1e-3)},
+    minutes=4.0,
+)
+FULL = Programme(
+    stages=(
+        Stage("main", "paceline against Aurora", _MAIN, 5, (_GREEDY, _SAMPLED), STARTS, _USUAL),
+        Stage("system", _SYSTEM_QUESTION, _AT_EQUAL_SYSTEM, 5, (_GREEDY, _SAMPLED), STARTS, _USUAL),
+        Stage(
+            "labels",
+            "objectives under Aurora's schedule; greedy labels are the committed tokens",
+            (AURORA, COMMITTED, SOFT, MATCHED),
+            5,
+            (_SAMPLED,),
+            STARTS,
+            _USUAL,
+        ),
+        _ablation("off-path", "rows behind the rejection", OFF_PATH, _LENGTHS),
+        _ablation("replay", "a replay window, and which of its traces", REPLAY),
+        _ablation("weighting", "how much a later draft of a round counts", WEIGHTINGS, starts=STARTS),
+        _ablation("top-k", "teacher entries; greedy runs read none", TOP_KS, (_SAMPLED,)),
+        _ablation("kl", "an anchor to the teacher, constant and decaying", ANCHORS, (_SAMPLED,)),
+        _ablation("teacher", "a teacher sharper than it was served", TEACHERS, (_SAMPLED,)),
+        _ablation("passes", "passes over a chunk that is consumed once", PASSES, starts=("cold",)),
+        _ablation("cadence", "requests between two rounds", CADENCES, starts=("cold",), sizes=_LONG),
+        _ablation("average", "serving an average of the weights", AVERAGES),
+        _ablation("warm-rate", "the product's learning rate for warm drafts", WARM_RATES),
+        _ablation("objectives", "what others train on", (AURORA, *OTHERS), (_SAMPLED,)),
+    ),
+    tuning_sizes=Sizes(40, 20, 20),
+    grid={"cold": (1e-3, 3e-3, 8e-3), "warm": (3e-4, 1e-3, 3e-3)},
+    minutes=52.0,
+)
+#: By name, for tables of runs from anywhere.
+STAGES = (*FULL.stages, *QUICK.stages)
