@@ -1,0 +1,217 @@
+"""Does a version serve worse than the live one? A sequential test of served rounds that may be looked at any time.
+
+Two tests run side by side and share the error that `confidence` leaves:
+
+- *harm*, fast (canary_harm.py): on how requests begin, also those that still run. It only ever says ROLL_BACK.
+- *gain*, slow: an interval for the difference in pooled accept length that holds at all looks together.
+
+Requests, not rounds, are the unit of chance in both: rounds of one request resemble each other. Both assume that the
+arms draw from the same traffic: replicas behind one router do; two time windows of one replica do only while the
+traffic stands still, so alternate several short windows there.
+
+Looked for on PyPI before writing this: confseq 0.0.11 needs Boost and a C++ compiler to install; savvi 0.3.1 tests
+multinomials and regressions and brings cvxpy; ville 0.1.0, a first release, compares single values assigned with a
+known chance. None knows ratios of clustered rounds or a test on ranks, and the formulas needed are short.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .acceptance import Tally
+from .canary_harm import HarmTest
+
+
+class Arm(StrEnum):
+    """Which version drafted a round."""
+
+    CANARY = "canary"
+    LIVE = "live"
+
+
+class CanaryDecision(StrEnum):
+    """What to do with the canary."""
+
+    PROMOTE = "promote"
+    ROLL_BACK = "roll_back"
+    WAIT = "wait"
+
+
+class Basis(StrEnum):
+    """What a verdict rests on."""
+
+    NOTHING_YET = "nothing_yet"
+    HARM = "harm"
+    INTERVAL = "interval"
+    LIMIT = "limit"  # undecided when the canary's requests were used up
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryVerdict:
+    """What was decided, and the figures it was decided on."""
+
+    decision: CanaryDecision
+    basis: Basis
+    reason: str  # one sentence with figures, for people
+    gain: float  # accept length of the canary minus that of the live version
+    interval: tuple[float, float]  # of the gain, valid at every look; (-inf, inf) with too few requests
+    canary: Tally
+    live: Tally
+    canary_requests: int  # with at least one round
+    live_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryRules:
+    """The numbers of the test. ValueError when one is out of its range."""
+
+    confidence: float = 0.95  # 1 - confidence bounds the chance of any verdict on evidence between equal drafts
+    min_effect: float = 0.1  # gain in accept length at which the interval is tightest
+    non_inferiority: float = 0.1  # loss in accept length that is put up with when the canary ends undecided
+    min_requests: int = 30  # of each arm, before the interval speaks
+    max_requests: int = 2000  # of the canary; there the test ends
+    harm_share: float = 0.4  # part of 1 - confidence that the harm test may spend
+    early_rounds: tuple[int, ...] = (4, 8, 16, 24)  # of a request: where the harm test looks at it
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.confidence < 1.0 and 0.0 < self.harm_share < 1.0):
+            raise ValueError(
+                f"confidence, harm_share: got {self.confidence}, {self.harm_share}, expected within (0, 1)"
+            )
+        if not (self.min_effect > 0.0 and self.non_inferiority >= 0.0):
+            raise ValueError(
+                f"min_effect, non_inferiority: got {self.min_effect}, {self.non_inferiority}, expected > 0 and >= 0"
+            )
+        if not 2 <= self.min_requests <= self.max_requests:
+            raise ValueError(
+                f"min_requests, max_requests: got {self.min_requests}, {self.max_requests}, expected 2 <= min <= max"
+            )
+        if not self.early_rounds or min(self.early_rounds) < 1:
+            raise ValueError(f"early_rounds: got {self.early_rounds}, expected numbers of rounds, at least one")
+
+
+class _ArmSums:
+    """Running sums over the requests of one arm; a request's tally may still grow."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[str, Tally] = {}
+        self.total = Tally()
+        self.squares = (0, 0, 0)  # sums over requests of accepted^2, accepted * rounds, rounds^2
+
+    def add(self, request_id: str, served: Tally) -> Tally:
+        """The request's tally with `served` in it."""
+        before = self.tallies.get(request_id, Tally())
+        after = before + served
+        if after.rounds:
+            self.tallies[request_id] = after
+        self.total += served
+        grown = zip(self.squares, _squares(after), _squares(before), strict=True)
+        self.squares = tuple(total + new - old for total, new, old in grown)  # type: ignore[assignment] # three in, three out
+        return after
+
+    def variance(self) -> float:
+        """Of the pooled accepted per round, requests as units: sum (a - ratio * r)^2 / (n - 1) / n / mean(r)^2."""
+        n, rounds = len(self.tallies), self.total.rounds
+        ratio = self.total.accepted / rounds
+        aa, ar, rr = self.squares
+        spread = max(aa - 2 * ratio * ar + ratio * ratio * rr, 0.0)
+        return spread * n / (n - 1) / rounds**2
+
+
+class CanaryTest:
+    """Collects rounds of both arms and says what they show. Deterministic: the same calls give the same verdicts.
+
+    Feed the live arm first with what it served shortly before: the harm test compares ranks, and a canary that is
+    dead is out sooner among two hundred live requests than among ten.
+    """
+
+    def __init__(self, rules: CanaryRules) -> None:
+        self._rules = rules
+        self._arms = {Arm.CANARY: _ArmSums(), Arm.LIVE: _ArmSums()}
+        self._harm = [HarmTest(rounds) for rounds in sorted(set(rules.early_rounds))]
+
+    def observe(self, arm: Arm, request_id: str, served: Tally, *, ended: bool) -> None:
+        """Add rounds of one request, in the order served; `ended` when none will follow.
+
+        Only rounds drafted by the arm's own version: a request that lived through the swap is split by its caller
+        or left out. Tallies may hold one round or many, cut alike in both arms.
+        """
+        sums = self._arms[arm]
+        before = sums.tallies.get(request_id, Tally())
+        now = sums.add(request_id, served)
+        if not now.rounds:
+            return
+        for test in self._harm:
+            # A request that ends early is looked at with what it has; the same rule holds for both arms.
+            was_due, is_due = before.rounds >= test.rounds, now.rounds >= test.rounds or ended
+            if is_due and not was_due:
+                add = test.add_canary if arm is Arm.CANARY else test.add_live
+                add(request_id, now.accepted / now.rounds)
+
+    def verdict(self) -> CanaryVerdict:
+        """What the rounds so far show. Changes nothing; may be asked after every round."""
+        canary, live = self._arms[Arm.CANARY], self._arms[Arm.LIVE]
+        gain = canary.total.accept_length - live.total.accept_length
+        interval = self._interval(gain)
+        decision, basis, why = self._decide(gain, interval)
+        figures = (
+            f"accept length {canary.total.accept_length:.3f} on {len(canary.tallies)} requests "
+            f"({canary.total.rounds} rounds) against {live.total.accept_length:.3f} live on {len(live.tallies)} "
+            f"({live.total.rounds} rounds)"
+        )
+        counts = len(canary.tallies), len(live.tallies)
+        return CanaryVerdict(decision, basis, f"{figures}: {why}", gain, interval, canary.total, live.total, *counts)
+
+    def _interval(self, gain: float) -> tuple[float, float]:
+        arms = self._arms.values()
+        if any(len(arm.tallies) < self._rules.min_requests for arm in arms):
+            return -math.inf, math.inf
+        error = (1.0 - self._rules.confidence) * (1.0 - self._rules.harm_share)
+        half = anytime_half_width(sum(arm.variance() for arm in arms), error, self._rules.min_effect)
+        return gain - half, gain + half
+
+    def _decide(self, gain: float, interval: tuple[float, float]) -> tuple[CanaryDecision, Basis, str]:
+        rules, (low, high), harmed = self._rules, interval, self._harmed()
+        if harmed:
+            return CanaryDecision.ROLL_BACK, Basis.HARM, harmed
+        spread = f"gain {gain:+.3f}, {rules.confidence:.0%} interval at every look {low:+.3f} to {high:+.3f}"
+        if low > 0.0:
+            return CanaryDecision.PROMOTE, Basis.INTERVAL, f"{spread} lies above zero"
+        if high < 0.0:
+            return CanaryDecision.ROLL_BACK, Basis.INTERVAL, f"{spread} lies below zero"
+        if len(self._arms[Arm.CANARY].tallies) < rules.max_requests:
+            return CanaryDecision.WAIT, Basis.NOTHING_YET, f"{spread} says neither"
+        is_kept, margin = low > -rules.non_inferiority, f"a loss of {rules.non_inferiority:g}"
+        decision, verb = (
+            (CanaryDecision.PROMOTE, "excludes") if is_kept else (CanaryDecision.ROLL_BACK, "leaves room for")
+        )
+        return decision, Basis.LIMIT, f"undecided after {rules.max_requests} requests, {spread} {verb} {margin}"
+
+    def _harmed(self) -> str:
+        # Every begin length is a test of its own, so each may spend its part of the error alone.
+        error = (1.0 - self._rules.confidence) * self._rules.harm_share / len(self._harm)
+        for test in self._harm:
+            if test.highest_log_capital >= -math.log(error):
+                odds = math.exp(min(test.highest_log_capital, 100.0))
+                return f"the first {test.rounds} rounds of its requests accept far less, odds {odds:.3g} to 1"
+        return ""
+
+
+def anytime_half_width(variance: float, error: float, effect: float) -> float:
+    """Half width of an interval around an estimate with `variance` that holds at all times with 1 - error.
+
+        sqrt(V (1 + V / t^2) (log(1 + t^2 / V) + 2 log(1 / error)))        t = effect
+
+    The normal-mixture bound in information time 1 / V: Robbins 1970; for A/B tests the mSPRT of Johari, Pekelis,
+    Walsh 2015 and, with estimated variances, the asymptotic confidence sequences of Waudby-Smith, Arbour, Sinha,
+    Kennedy, Ramdas 2021. Narrowest, relative to an interval for one look, about where it reaches `effect`, and wide
+    while there are few requests, which is where its asymptotics would be least trustworthy. 0 without variance.
+    """
+    if variance <= 0.0:
+        return 0.0
+    share = variance / effect**2
+    return math.sqrt(variance * (1.0 + share) * (math.log1p(1.0 / share) + 2.0 * math.log(1.0 / error)))
+
+
+def _squares(tally: Tally) -> tuple[int, int, int]:
+    return tally.accepted**2, tally.accepted * tally.rounds, tally.rounds**2

@@ -1,0 +1,163 @@
+"""What must not go on unseen: alarms with a name, the figures behind it, and what to do about it.
+
+Every check is a pure function of one set of readings; the caller keeps them, and acts.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .acceptance import Tally
+
+_NOT_READ = Tally()
+
+
+class AlarmName(StrEnum):
+    """What is wrong."""
+
+    SILENT_DEATH = "silent_death"  # nothing is accepted any more where drafts were accepted before
+    DEGENERATE_DRAFT = "degenerate_draft"  # one token proposed over and over, whatever the text
+    SLOWER_THAN_PLAIN = "slower_than_plain"  # speculation serves fewer tokens per second than none
+    SWAP_WITHOUT_EFFECT = "swap_without_effect"  # the server holds other weights than were published
+    CALIBRATION_GAP = "calibration_gap"  # served and replayed lengths of the same rounds differ
+    HOOK_SILENT = "hook_silent"  # the engine verifies rounds and none is captured
+
+
+class Action(StrEnum):
+    """What to do about an alarm."""
+
+    ROLL_BACK = "roll_back"
+    SPECULATION_OFF = "speculation_off"
+    PAUSE_LEARNING = "pause_learning"
+    TELL = "tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """One thing that is wrong."""
+
+    name: AlarmName
+    reading: str  # one sentence with figures, for people
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What is known of one replica and its live version, over one watch. Defaults say that a thing was not read."""
+
+    can_roll_back: bool = False  # is there a version to return to
+    served: Tally = _NOT_READ  # by the live version, over this watch
+    served_before: Tally = _NOT_READ  # the level it is held against: earlier watches, or the version before
+    proposed_drafts: int = 0
+    most_proposed: int = 0  # of these, those that propose the commonest draft token
+    committed_tokens: int = 0
+    most_committed: int = 0  # of these, those that are that same token
+    served_compared: Tally = _NOT_READ  # rounds that were replayed, as served
+    replayed: Tally = _NOT_READ  # the same rounds, replayed with the weights that served them
+    engine_rounds: int = 0  # verified by the engine in requests that are to be captured
+    captured_rounds: int = 0
+    published_sha256: str = ""  # of the live version's weights, as the board says
+    loaded_sha256: str = ""  # of the weights in the server
+    tokens_per_s: float = 0.0  # with speculation, at some load
+    plain_tokens_per_s: float = 0.0  # without, at the same load
+    goodput_steps: int = 0  # decode steps behind the slower known of the two
+
+
+@dataclass(frozen=True, slots=True)
+class GuardLimits:
+    """Where a reading becomes an alarm."""
+
+    min_rounds: int = 200  # before anything is said about lengths or tokens
+    floor_accept_length: float = 1.05  # under it a draft is dead
+    alive_accept_length: float = 1.2  # over it the level before was not dead
+    degenerate_share: float = 0.9  # of the drafts, one token
+    calibration_gap: float = 0.02  # in accept length; replay is exact, so only lost rounds and cut ends excuse one
+    plain_margin: float = 0.02  # share by which speculation must be slower
+    min_steps: int = 200
+
+
+Check = Callable[[Readings, GuardLimits], Alarm | None]
+
+
+def alarms(readings: Readings, limits: GuardLimits | None = None) -> tuple[Alarm, ...]:
+    """What is wrong, the gravest first; empty when nothing is. What was not read raises no alarm."""
+    found = [check(readings, limits or GuardLimits()) for check in CHECKS]
+    return tuple(alarm for alarm in found if alarm is not None)
+
+
+def silent_death(readings: Readings, limits: GuardLimits) -> Alarm | None:
+    """Accept length at the floor over enough rounds, and above it before."""
+    now, before = readings.served, readings.served_before
+    is_read = min(now.rounds, before.rounds) >= limits.min_rounds
+    was_alive = before.accept_length >= limits.alive_accept_length
+    if not (is_read and was_alive and now.accept_length < limits.floor_accept_length):
+        return None
+    figures = f"accept length {now.accept_length:.3f} over {now.rounds} rounds, {before.accept_length:.3f} before"
+    return Alarm(AlarmName.SILENT_DEATH, figures, _out(readings))
+
+
+def degenerate_draft(readings: Readings, limits: GuardLimits) -> Alarm | None:
+    """Nearly all drafts are one token that the text does not repeat as much."""
+    if min(readings.proposed_drafts, readings.committed_tokens) < limits.min_rounds:
+        return None
+    drafted = readings.most_proposed / readings.proposed_drafts
+    committed = readings.most_committed / readings.committed_tokens
+    if drafted < limits.degenerate_share or committed >= limits.degenerate_share / 2:
+        return None
+    figures = f"{drafted:.0%} of {readings.proposed_drafts} drafts are one token, {committed:.0%} of the text is"
+    return Alarm(AlarmName.DEGENERATE_DRAFT, figures, _out(readings))
+
+
+def slower_than_plain(readings: Readings, limits: GuardLimits) -> Alarm | None:
+    """Goodput below plain decoding at the same load."""
+    is_read = readings.goodput_steps >= limits.min_steps and readings.plain_tokens_per_s > 0.0
+    if not is_read or readings.tokens_per_s >= readings.plain_tokens_per_s * (1.0 - limits.plain_margin):
+        return None
+    figures = (
+        f"{readings.tokens_per_s:.1f} tokens/s with speculation, {readings.plain_tokens_per_s:.1f} without, "
+        f"{readings.goodput_steps} steps"
+    )
+    return Alarm(AlarmName.SLOWER_THAN_PLAIN, figures, Action.SPECULATION_OFF)
+
+
+def swap_without_effect(readings: Readings, limits: GuardLimits) -> Alarm | None:
+    """The server holds other weights than the live version's: what it serves would be learnt from as that version's."""
+    del limits
+    published, loaded = readings.published_sha256, readings.loaded_sha256
+    if not (published and loaded) or published == loaded:
+        return None
+    figures = f"weights in the server are {loaded[:12]}, published were {published[:12]}"
+    return Alarm(AlarmName.SWAP_WITHOUT_EFFECT, figures, Action.PAUSE_LEARNING)
+
+
+def calibration_gap(readings: Readings, limits: GuardLimits) -> Alarm | None:
+    """Served and replayed lengths of the same rounds apart: the gate would judge by figures that are not served."""
+    ours, theirs = readings.served_compared, readings.replayed
+    gap = ours.accept_length - theirs.accept_length
+    if min(ours.rounds, theirs.rounds) < limits.min_rounds or abs(gap) <= limits.calibration_gap:
+        return None
+    figures = f"served {ours.accept_length:.3f}, replayed {theirs.accept_length:.3f} over {ours.rounds} rounds"
+    return Alarm(AlarmName.CALIBRATION_GAP, figures, Action.PAUSE_LEARNING)
+
+
+def hook_silent(readings: Readings, limits: GuardLimits) -> Alarm | None:
+    """Rounds were verified in requests to be captured, and none arrived."""
+    if readings.engine_rounds < limits.min_rounds or readings.captured_rounds:
+        return None
+    return Alarm(AlarmName.HOOK_SILENT, f"{readings.engine_rounds} rounds verified, none captured", Action.TELL)
+
+
+#: Gravest first.
+CHECKS: tuple[Check, ...] = (
+    silent_death,
+    degenerate_draft,
+    slower_than_plain,
+    swap_without_effect,
+    calibration_gap,
+    hook_silent,
+)
+
+
+def _out(readings: Readings) -> Action:
+    """A draft that is no good leaves: for the one before it, or for none."""
+    return Action.ROLL_BACK if readings.can_roll_back else Action.SPECULATION_OFF

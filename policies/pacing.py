@@ -1,0 +1,153 @@
+"""How many drafts to take per verify round, by batch size: the contract, and what every policy counts.
+
+A decode step of a batch with k draft steps costs some milliseconds and commits, per request, the accepted drafts and
+one token of the target's own. Goodput is committed tokens per millisecond. k = 0 is plain decoding.
+
+On tensor-parallel ranks a policy runs once per rank and must choose alike: hand all ranks the same costs (measured
+by one and broadcast, or from a table) and generators of the same seed. Nothing else enters a choice.
+
+Policies: FixedSteps here, GoodputPacing (the default) and SmartSpecPacing in pacing_goodput.py, EmaPacing in
+pacing_ema.py, ThresholdPacing in pacing_threshold.py, BanditPacing in pacing_bandit.py.
+"""
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import mul
+from statistics import median
+from typing import Protocol
+
+#: Batch sizes at which a new bucket begins: costs are alike within one.
+BATCH_BUCKETS = (1, 2, 3, 5, 9, 17, 33, 65)
+
+
+class Pacing(Protocol):
+    """Chooses draft steps. Deterministic: the same calls give the same choices."""
+
+    def steps(self, batch_size: int) -> int:
+        """Draft steps for the next decode step of `batch_size` requests; 0 is plain decoding."""
+        ...
+
+    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float) -> None:
+        """A decode step ran with `steps`: accepted drafts of each request, and how long it took."""
+        ...
+
+
+class FixedSteps:
+    """The same number of steps, whatever happens."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def steps(self, batch_size: int) -> int:
+        """What was set."""
+        del batch_size
+        return self._steps
+
+    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float) -> None:
+        """Learns nothing."""
+
+
+def bucket_of(batch_size: int, buckets: Sequence[int] = BATCH_BUCKETS) -> int:
+    """The beginning of the bucket `batch_size` falls into; `buckets` ascending. The first one for what lies before."""
+    return buckets[max(bisect_right(buckets, batch_size) - 1, 0)]
+
+
+class PositionAcceptance:
+    """Chance that draft j stands given that those before it stood, from discounted counts per position.
+
+    Beta posterior means. Until a position weighs `prior_rounds` tries, the missing ones are thought to go as at the
+    position before it: what is not drafted for a while is thought as good as the last position that is. Every round
+    served weighs all earlier ones with `discount`. The first position keeps its mean and that weight at least, so
+    that a draft that was switched off is remembered, and soon overruled when it is tried again.
+    """
+
+    def __init__(
+        self, max_steps: int, *, discount: float = 0.995, prior: float = 0.5, prior_rounds: float = 4.0
+    ) -> None:
+        self._discount, self._prior, self._prior_rounds = discount, prior, prior_rounds
+        self._means = [prior] * max_steps
+        self._weights = [0.0] * max_steps
+
+    def observe(self, steps: int, accepted: Sequence[int]) -> None:
+        """Rounds of `steps` drafts, `accepted` of which stood; with 0 steps, only weights fall."""
+        fade = self._discount ** len(accepted)
+        tried = len(accepted)
+        for j, (mean, weight) in enumerate(zip(self._means, self._weights, strict=True)):
+            kept = weight * fade if j else min(weight, max(weight * fade, self._prior_rounds))
+            if j < steps and tried:
+                stood = sum(a > j for a in accepted)
+                self._means[j] = (mean * kept + stood) / (kept + tried)
+                kept, tried = kept + tried, stood
+            self._weights[j] = kept
+
+    def forget(self) -> None:
+        """Another draft serves: nothing is known of it."""
+        self._weights = [0.0] * len(self._weights)
+
+    def chances(self, optimism: float = 0.0) -> list[float]:
+        """Per position the mean or, with optimism, the upper end of Wilson's interval of so many standard deviations.
+
+        Wilson's, since it stays above zero for a draft that was never accepted: a few tries do not condemn it.
+        """
+        found, base = [], self._prior
+        for mean, weight in zip(self._means, self._weights, strict=True):
+            missing = max(self._prior_rounds - weight, 0.0)
+            base = (mean * weight + base * missing) / (weight + missing)
+            found.append(wilson_upper(base, weight + missing, optimism))
+        return found
+
+    def lengths(self, optimism: float = 0.0) -> list[float]:
+        """Expected committed tokens per round with 0, 1, .. max_steps drafts: 1 + sum_j prod_{i <= j} chance_i."""
+        return list(accumulate(accumulate(self.chances(optimism), mul), initial=1.0))
+
+
+def wilson_upper(share: float, count: float, deviations: float) -> float:
+    """Upper end of Wilson's score interval for a share seen over `count` tries; the share itself at 0 deviations."""
+    z2 = deviations**2 / count
+    return (share + z2 / 2 + math.sqrt(z2 * share * (1.0 - share) + z2**2 / 4)) / (1.0 + z2)
+
+
+class StepCosts:
+    """What a decode step costs by batch bucket and steps: the median of the last measurements, robust to a hiccup."""
+
+    def __init__(self, max_steps: int, *, window: int = 33) -> None:
+        self._max_steps, self._window = max_steps, window
+        self._seen: dict[tuple[int, int], deque[float]] = {}
+        self._medians: dict[int, dict[int, float]] = {}  # bucket -> steps -> milliseconds, fewest steps first
+
+    def observe(self, bucket: int, steps: int, cost_ms: float) -> None:
+        """One decode step; a clock that stood still counts as a nanosecond, since costs divide."""
+        seen = self._seen.setdefault((bucket, steps), deque(maxlen=self._window))
+        seen.append(max(cost_ms, 1e-6))
+        medians = self._medians.get(bucket, {}) | {steps: median(seen)}
+        self._medians[bucket] = dict(sorted(medians.items()))
+
+    def measured(self, bucket: int) -> Mapping[int, float]:
+        """Steps -> milliseconds, of what was measured in this bucket, fewest steps first."""
+        return self._medians.get(bucket, {})
+
+    def predicted(self, bucket: int) -> list[float]:
+        """Milliseconds for 0, 1, .. max_steps; empty before anything was measured in this bucket.
+
+        Straight lines between measured steps; beyond them, the line of the nearest two goes on, never downwards. A
+        single measurement stands for all, which is optimistic about more steps: they get tried, and then are known.
+        """
+        known = self.measured(bucket)
+        return [interpolated(known, k) for k in range(self._max_steps + 1)] if known else []
+
+
+def interpolated(known: Mapping[int, float], k: int) -> float:
+    """Value at `k` of the straight lines through `known` (not empty, ascending keys), as StepCosts.predicted says."""
+    keys = list(known)
+    if len(keys) == 1:
+        return known[keys[0]]
+    i = min(max(bisect_right(keys, k), 1), len(keys) - 1)
+    left, right = keys[i - 1], keys[i]
+    slope = (known[right] - known[left]) / (right - left)
+    if not left <= k <= right:
+        slope = max(slope, 0.0)
+    nearest = left if k <= left or k < right else right
+    return known[nearest] + slope * (k - nearest)

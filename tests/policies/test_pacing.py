@@ -1,0 +1,175 @@
+"""What every pacing policy counts: acceptance by position, costs by bucket; and the simple policies."""
+
+import math
+
+import numpy as np
+import pytest
+from paceline.policies.pacing import FixedSteps, PositionAcceptance, StepCosts, bucket_of, interpolated, wilson_upper
+from paceline.policies.pacing_bandit import BanditPacing
+from paceline.policies.pacing_threshold import ThresholdPacing, stop_length
+
+
+def rounds_of(rng: np.random.Generator, chances: list[float], steps: int, count: int) -> list[int]:
+    """Accepted drafts when draft j stands with chances[j]."""
+    found = []
+    for _ in range(count):
+        stood = 0
+        while stood < steps and rng.random() < chances[stood]:
+            stood += 1
+        found.append(stood)
+    return found
+
+
+def test_buckets_begin_where_they_say() -> None:
+    assert [bucket_of(b) for b in (1, 2, 3, 4, 5, 8, 9, 64, 65, 999)] == [1, 2, 3, 3, 5, 5, 9, 33, 65, 65]
+    assert bucket_of(1, [4, 8]) == 4
+
+
+def test_without_forgetting_chances_are_plain_ratios_with_the_prior_of_the_position_before() -> None:
+    counted = PositionAcceptance(4, discount=1.0, prior=0.5, prior_rounds=4.0)
+    rounds = rounds_of(np.random.default_rng(0), [0.8, 0.5, 0.3], 3, 200)
+    for begin in range(0, 200, 8):
+        counted.observe(3, rounds[begin : begin + 8])
+    expected = [sum(a > j for a in rounds) / sum(a >= j for a in rounds) for j in range(3)]
+    assert counted.chances() == pytest.approx([*expected, expected[2]])
+    assert counted.lengths() == pytest.approx([1.0, *(1.0 + np.cumsum(np.cumprod([*expected, expected[2]])))])
+
+
+def test_a_position_tried_less_than_the_prior_is_filled_up_with_the_one_before() -> None:
+    counted = PositionAcceptance(3, discount=1.0, prior=0.5, prior_rounds=4.0)
+    counted.observe(2, [1])
+    first = (1.0 + 3 * 0.5) / 4
+    second = (0.0 + 3 * first) / 4
+    assert counted.chances() == pytest.approx([first, second, second])
+
+
+def test_optimism_takes_the_share_that_lies_so_many_deviations_above_what_was_seen() -> None:
+    counted = PositionAcceptance(1, discount=1.0)
+    counted.observe(1, [1, 1, 1, 0, 0, 1, 0, 1])
+    upper = counted.chances(2.0)[0]
+    # Wilson's interval by its definition: seen lies `deviations` standard errors of `upper` below `upper`.
+    assert (upper - 5 / 8) / math.sqrt(upper * (1 - upper) / 8) == pytest.approx(2.0)
+    assert wilson_upper(0.0, 4.0, 2.0) == pytest.approx(0.5)
+    assert wilson_upper(0.3, 9.0, 0.0) == 0.3
+
+
+def test_old_rounds_fade_and_the_first_position_is_remembered_while_drafts_are_off() -> None:
+    counted = PositionAcceptance(2, discount=0.9)
+    for _ in range(60):
+        counted.observe(2, [2])
+    for _ in range(30):
+        counted.observe(2, [0])
+    old, new = sum(0.9**i for i in range(30, 90)), sum(0.9**i for i in range(30))
+    assert counted.chances()[0] == pytest.approx(old / (old + new), rel=1e-3)
+    kept = counted.chances()[0]
+    for _ in range(500):
+        counted.observe(0, [0])
+    assert counted.chances() == pytest.approx([kept, kept])
+    counted.observe(1, [1, 1, 1, 1])
+    weight = 4.0
+    assert counted.chances()[0] == pytest.approx((kept * weight + 4.0) / (weight + 4.0))
+
+
+def test_of_another_draft_nothing_is_known() -> None:
+    counted = PositionAcceptance(2, discount=1.0)
+    counted.observe(2, [0] * 1000)
+    counted.forget()
+    assert counted.chances() == [0.5, 0.5]
+    counted.observe(2, [2, 2, 0, 2])
+    assert counted.chances() == pytest.approx([0.75, (3 + 0.75) / 4])
+
+
+def test_costs_are_medians_of_the_last_measurements_per_bucket() -> None:
+    costs = StepCosts(3, window=3)
+    for cost_ms in (50.0, 1.0, 2.0, 90.0):
+        costs.observe(1, 2, cost_ms)
+    costs.observe(1, 0, 1.0)
+    costs.observe(5, 2, 7.0)
+    assert dict(costs.measured(1)) == {0: 1.0, 2: 2.0}
+    assert list(costs.measured(1)) == [0, 2]
+    assert costs.predicted(1) == [1.0, 1.5, 2.0, 2.5]
+    assert costs.predicted(5) == [7.0] * 4
+    assert costs.predicted(9) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "k", "expected"),
+    [
+        ({0: 1.0, 2: 3.0, 6: 5.0}, 1, 2.0),
+        ({0: 1.0, 2: 3.0, 6: 5.0}, 2, 3.0),
+        ({0: 1.0, 2: 3.0, 6: 5.0}, 4, 4.0),
+        ({0: 1.0, 2: 3.0, 6: 5.0}, 6, 5.0),
+        ({0: 1.0, 2: 3.0, 6: 5.0}, 8, 6.0),
+        ({0: 5.0, 2: 3.0}, 1, 4.0),
+        ({0: 5.0, 2: 3.0}, 4, 3.0),
+        ({2: 3.0, 4: 5.0}, 0, 1.0),
+    ],
+)
+def test_unmeasured_costs_lie_on_straight_lines_that_never_fall_beyond_what_was_measured(
+    known: dict[int, float], k: int, expected: float
+) -> None:
+    assert interpolated(known, k) == pytest.approx(expected)
+
+
+def test_fixed_steps_are_fixed() -> None:
+    policy = FixedSteps(4)
+    policy.observe(1, 4, [0], 1.0)
+    assert (policy.steps(1), policy.steps(64)) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("chances", "threshold", "length"),
+    [
+        ([0.9, 0.9, 0.9, 0.9], 0.3, 3),
+        ([0.9] * 4, 0.05, 0),
+        ([0.9] * 4, 1.0, 4),
+        ([0.5, 1.0, 1.0], 0.5, 3),
+        ([], 0.5, 0),
+    ],
+)
+def test_drafting_stops_where_a_rejection_becomes_likelier_than_the_threshold(
+    chances: list[float], threshold: float, length: int
+) -> None:
+    assert stop_length(chances, threshold) == length
+
+
+def test_the_threshold_policy_stops_at_the_measured_chances_or_at_those_handed_in() -> None:
+    policy, counted = ThresholdPacing(6, threshold=0.6), PositionAcceptance(6)
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        accepted = rounds_of(rng, [0.8] * 6, 6, 4)
+        policy.observe(4, 6, accepted, 1.0)
+        counted.observe(6, accepted)
+        assert policy.steps(4) == max(stop_length(counted.chances(), 0.6), 1)
+    assert policy.steps(4) in (3, 4, 5)  # 0.8^4 = 0.41
+    policy.expect([0.95] * 6)
+    assert policy.steps(4) == 6
+    policy.observe(4, 6, [6], 1.0)
+    policy.expect([0.1] * 6)
+    assert policy.steps(4) == 1
+
+
+def test_the_bandit_tries_every_length_of_its_bucket_then_takes_the_best_median() -> None:
+    policy = BanditPacing(np.random.default_rng(0), {1: (2, 4, 6), 8: (1,)}, epsilon=0.0, window=5)
+    goodput = {2: [3.0, 3.0, 3.0], 4: [1.0, 9.0, 4.0], 6: [2.0, 2.0, 50.0]}
+    tried = []
+    for turn in range(3):
+        for k in (2, 4, 6):
+            tried.append(policy.steps(4)) if turn == 0 else None
+            policy.observe(4, k, [1, 1], 4.0 / goodput[k][turn])
+    assert tried == [2, 4, 6]
+    assert policy.steps(4) == 4
+    assert policy.steps(9) == 1
+    policy.observe(4, 3, [1], 1e-9)  # not offered here: nothing to learn
+    assert policy.steps(4) == 4
+
+
+def test_the_bandit_explores_as_often_as_epsilon_says_and_alike_for_one_seed() -> None:
+    draws = []
+    for _ in range(2):
+        policy = BanditPacing(np.random.default_rng(7), {1: (2, 4)}, epsilon=0.2)
+        policy.observe(1, 2, [2], 1.0)
+        policy.observe(1, 4, [0], 1.0)
+        draws.append([policy.steps(1) for _ in range(2000)])
+    assert draws[0] == draws[1]
+    assert draws[0].count(4) / 2000 == pytest.approx(0.1, abs=0.03)

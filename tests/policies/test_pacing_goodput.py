@@ -1,0 +1,129 @@
+"""Goodput pacing finds the best length, spends little on finding it, and lets drafts be where they do not pay."""
+
+import numpy as np
+import pytest
+from paceline.policies.pacing import Pacing
+from paceline.policies.pacing_goodput import GoodputPacing, SmartSpecPacing
+
+MAX_STEPS = 6
+
+
+def cost_ms(batch: int, k: int, verify_ms: float = 0.2) -> float:
+    return 8.0 + 0.8 * k + verify_ms * batch * (k + 1)
+
+
+def expected_goodput(chances: list[float], batch: int, verify_ms: float) -> list[float]:
+    """Committed tokens per millisecond with 0, 1, .. drafts, by summing over every way a round can end."""
+    found = []
+    for k in range(MAX_STEPS + 1):
+        ends = [(j + 1) * np.prod(chances[:j]) * (1.0 - chances[j]) for j in range(k)]
+        found.append(batch * (sum(ends) + (k + 1) * np.prod(chances[:k])) / cost_ms(batch, k, verify_ms))
+    return [float(g) for g in found]
+
+
+def serve(
+    policy: Pacing, chances: list[float], batch: int, count: int, rng: np.random.Generator, verify_ms: float = 0.2
+) -> list[int]:
+    """Lengths chosen over `count` decode steps; costs have 5 % noise."""
+    chosen = []
+    for _ in range(count):
+        k = policy.steps(batch)
+        stands = rng.random((batch, k)) < np.array(chances[:k])
+        accepted = np.cumprod(stands, axis=1).sum(axis=1).tolist() if k else [0] * batch
+        policy.observe(batch, k, accepted, cost_ms(batch, k, verify_ms) * float(np.exp(rng.normal(0.0, 0.05))))
+        chosen.append(k)
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("chances", "batch", "verify_ms"),
+    [
+        ([0.8, 0.8, 0.8, 0.8, 0.8, 0.8], 1, 0.2),
+        ([0.7, 0.5, 0.3, 0.2, 0.1, 0.1], 4, 0.2),
+        ([0.5, 0.8, 0.8, 0.3, 0.3, 0.3], 2, 0.1),
+        ([0.3, 0.2, 0.2, 0.2, 0.2, 0.2], 8, 1.5),
+        ([0.02, 0.02, 0.02, 0.02, 0.02, 0.02], 1, 0.2),
+    ],
+)
+def test_most_of_the_time_goes_to_a_length_nearly_as_good_as_the_best(
+    chances: list[float], batch: int, verify_ms: float
+) -> None:
+    goodput = expected_goodput(chances, batch, verify_ms)
+    chosen = serve(GoodputPacing(MAX_STEPS), chances, batch, 1500, np.random.default_rng(0), verify_ms)
+    tokens = sum(goodput[k] * cost_ms(batch, k, verify_ms) for k in chosen)
+    achieved = tokens / sum(cost_ms(batch, k, verify_ms) for k in chosen)
+    assert achieved >= 0.97 * max(goodput)
+
+
+def test_a_dead_draft_is_switched_off_and_costs_its_share_of_trials_at_most() -> None:
+    policy = GoodputPacing(MAX_STEPS, explore_share=0.03, free_trials=4)
+    chosen = serve(policy, [0.0] * MAX_STEPS, 4, 2000, np.random.default_rng(1))
+    plain, spent = cost_ms(4, 0), sum(cost_ms(4, k) for k in chosen)
+    assert chosen[-300:].count(0) >= 285
+    trials = [cost_ms(4, k) for k in chosen if k]
+    # Noise may let a length look best for a few steps before acceptance is known.
+    assert sum(trials) <= 0.03 * spent + 8 * cost_ms(4, MAX_STEPS)
+    assert plain * len(chosen) / spent >= 0.96
+
+
+def test_plain_decoding_is_measured_first_in_every_bucket() -> None:
+    policy = GoodputPacing(MAX_STEPS)
+    serve(policy, [0.9] * MAX_STEPS, 1, 200, np.random.default_rng(2))
+    assert policy.steps(1) > 0
+    assert policy.steps(16) == 0
+
+
+def test_it_follows_a_draft_that_gets_better_and_one_that_gets_worse() -> None:
+    policy, rng = GoodputPacing(MAX_STEPS), np.random.default_rng(3)
+    serve(policy, [0.02] * MAX_STEPS, 2, 400, rng)
+    policy.draft_changed()
+    better = serve(policy, [0.85] * MAX_STEPS, 2, 300, rng)
+    assert np.mean(better[-200:]) >= 3
+    worse = serve(policy, [0.05] * MAX_STEPS, 2, 600, rng)
+    assert np.mean(worse[-100:]) <= 0.5
+
+
+def test_a_draft_that_was_off_is_tried_again_without_being_told() -> None:
+    policy, rng = GoodputPacing(MAX_STEPS), np.random.default_rng(6)
+    serve(policy, [0.02] * MAX_STEPS, 2, 500, rng)
+    assert np.mean(serve(policy, [0.85] * MAX_STEPS, 2, 1500, rng)[-300:]) >= 3
+
+
+def test_a_machine_that_becomes_slower_at_drafting_is_noticed() -> None:
+    policy, rng = GoodputPacing(MAX_STEPS), np.random.default_rng(4)
+    assert np.mean(serve(policy, [0.7] * MAX_STEPS, 4, 600, rng, verify_ms=0.1)[-200:]) >= 2
+    assert np.mean(serve(policy, [0.7] * MAX_STEPS, 4, 1500, rng, verify_ms=9.0)[-200:]) <= 0.5
+
+
+def test_the_same_calls_give_the_same_choices_and_asking_changes_nothing() -> None:
+    runs = []
+    for asked in (1, 3):
+        policy, rng, chosen = GoodputPacing(MAX_STEPS), np.random.default_rng(5), []
+        for _ in range(200):
+            k = [policy.steps(2) for _ in range(asked)].pop()
+            policy.observe(2, k, rng.integers(0, k + 1, 2).tolist(), cost_ms(2, k))
+            chosen.append(k)
+        runs.append(chosen)
+    assert runs[0] == runs[1]
+
+
+def profile(verify_ms: float = 0.2) -> dict[tuple[int, int], float]:
+    return {(b, k): cost_ms(b, k, verify_ms) for b in (1, 4, 8) for k in range(MAX_STEPS + 1)}
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("batch", [1, 4, 8])
+def test_smartspec_takes_the_best_length_for_one_rate_and_linear_costs(chance: float, batch: int) -> None:
+    policy = SmartSpecPacing(MAX_STEPS, profile(1.0), acceptance=chance)
+    goodput = expected_goodput([chance] * MAX_STEPS, batch, 1.0)
+    assert goodput[policy.steps(batch)] == pytest.approx(max(goodput))
+
+
+def test_smartspec_averages_over_the_drafts_that_were_reached() -> None:
+    policy = SmartSpecPacing(MAX_STEPS, profile(), acceptance=0.7, decay=0.9)
+    policy.observe(2, 4, [4, 1], 1.0)
+    first = 0.7 * 0.9**4 + 1.0 * (1 - 0.9**4)
+    rate = first * 0.9**2 + 0.5 * (1 - 0.9**2)
+    assert policy._acceptance == pytest.approx(rate)
+    policy.observe(2, 0, [0, 0], 1.0)
+    assert policy._acceptance == pytest.approx(rate)
