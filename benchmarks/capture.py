@@ -1,9 +1,10 @@
 """Tokens per second with capture on against capture off, in paired alternating runs.
 
 Three SGLang servers with the same flags and the same draft: one with the plugin at work and two without it, so that
-what two equal servers differ by is measured beside it. While one is measured the others are stopped with SIGSTOP,
-because an idle SGLang scheduler spins. The draft is random, so nearly every token costs a verify round: the worst case
-for capture. Answers are not streamed: the client shares the server's cores. Prints the ratios per concurrency.
+what two equal servers differ by is measured beside it; capture is compared with the mean of the two. On the server
+that captures, requests that opt out are measured as well. While one server is measured the others are stopped with
+SIGSTOP, because an idle SGLang scheduler spins. The draft is random, so nearly every token costs a verify round: the
+worst case for capture. Answers are not streamed: the client shares the server's cores. Prints ratios per concurrency.
 
     python benchmarks/capture.py [--rounds 30] [--data-dir .paceline]
 """
@@ -17,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 
 import psutil  # type: ignore[import-untyped]
 from measure.answers import answer_all, asks
@@ -34,7 +36,8 @@ from rich.console import Console
 MAX_TOKENS = 96
 #: Concurrency -> requests of one run. Short runs, many rounds: a shared machine drifts within seconds.
 REQUESTS = {1: 1, 8: 8}
-ON, OFF, OFF_AGAIN = "capture on", "capture off", "capture off, another server"
+ON, OFF, OFF_AGAIN = "capture on", "capture off", "another server, capture off"
+OPTED_OUT = "opted out on the same server"
 SEED = 0
 
 
@@ -105,19 +108,25 @@ def measure(console: Console, servers: Mapping[str, Server], prompts: Sequence[P
     console.print(f"machine: {machine()}; {rounds} rounds, seed {SEED}, {MAX_TOKENS} tokens per request")
     for concurrency, requests in REQUESTS.items():
         ways = {name: partial(rate, each, prompts[:requests], concurrency) for name, each in servers.items()}
+        ways[OPTED_OUT] = partial(ways[ON], capture=False)
         for warm_up in ways.values():
             warm_up()
         rates = in_rounds(ways, rounds, SEED)
-        for name in (ON, OFF_AGAIN):
-            told = ratio(rates[name], rates[OFF]).text()
-            console.print(f"concurrency {concurrency}: {name} / {OFF}, tokens per second: {told}", highlight=False)
+        off = [geometric_mean(pair) for pair in zip(rates[OFF], rates[OFF_AGAIN], strict=True)]
+        compared = {
+            f"{ON} / {OFF}": ratio(rates[ON], off),
+            f"{ON} / {OPTED_OUT}": ratio(rates[ON], rates[OPTED_OUT]),
+            f"{OFF} / {OFF_AGAIN}": ratio(rates[OFF], rates[OFF_AGAIN]),
+        }
+        for name, told in compared.items():
+            print(f"concurrency {concurrency}, tokens per second, {name}: {told.text()}", flush=True)
 
 
-def rate(server: Server, prompts: Sequence[Prompt], concurrency: int) -> float:
+def rate(server: Server, prompts: Sequence[Prompt], concurrency: int, *, capture: bool = True) -> float:
     """Tokens per second of one run, the other servers stopped; exits when a request fails."""
     signal_all(server, signal.SIGCONT)
     try:
-        asked = asks(prompts, "capture", MAX_TOKENS)
+        asked = asks(prompts, "capture", MAX_TOKENS, capture=capture)
         return answer_all(f"http://127.0.0.1:{server.port}", asked, concurrency).tokens_per_second
     finally:
         signal_all(server, signal.SIGSTOP)
