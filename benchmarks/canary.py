@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from learning.container import read_card, read_traces
+from learning.recorded import add_trace_options, trace_file
 from paceline.demo.report import machine
 from paceline.policies.acceptance import Tally
 from paceline.policies.canary import Arm, Basis, CanaryDecision, CanaryRules, CanaryTest, CanaryVerdict
@@ -63,7 +64,7 @@ def main() -> None:
     """Simulate and print."""
     options = parse()
     began_s = time.monotonic()
-    requests, source = load(options.traces)
+    requests, source = load(trace_file(options))
     rows = (line(question, options) for question in questions(requests, options.canaries))
     text = "\n".join([*header(requests, source, options), *rows, ""])
     print(text)
@@ -75,17 +76,13 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="where recorded traces are looked for")
-    parser.add_argument("--traces", type=Path, help="a file of benchmarks/learning/record.py; default: any of data-dir")
+    add_trace_options(parser)
     parser.add_argument("--canaries", type=int, default=100, help="between equal drafts; a quarter for the other rows")
     parser.add_argument("--concurrency", type=int, default=8, help="requests each arm serves at a time")
     parser.add_argument("--window", type=int, default=4, help="rounds of a request reported together")
     parser.add_argument("--history", type=int, default=200, help="live requests known before the canary begins")
     parser.add_argument("--max-requests", type=int, default=2000)
-    parser.add_argument("--out", type=Path, help="a Markdown file")
-    options = parser.parse_args()
-    options.traces = options.traces or next(iter(sorted(options.data_dir.glob("learning/*/t0-k5.traces"))), None)
-    return options
+    return parser.parse_args()
 
 
 def load(path: Path | None) -> tuple[list[Rounds], str]:

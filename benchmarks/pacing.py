@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from learning.container import read_card, read_traces
+from learning.recorded import add_trace_options, trace_file
 from paceline.buffer.trace import DraftTrace
 from paceline.demo.report import machine
 from paceline.policies.pacing import FixedSteps, Pacing
@@ -72,7 +73,7 @@ def main() -> None:
     """Simulate and print."""
     options = parse()
     costs = load_costs(options.costs)
-    texts, source = load_texts(options.traces, costs.max_steps)
+    texts, source = load_texts(trace_file(options), costs.max_steps)
     head = (
         f"{source}; {len(texts)} texts, order {options.order}; costs: {costs.name}, noise {options.noise:.0%}; "
         f"{options.seeds} seeds; simulated on {machine()}"
@@ -91,16 +92,12 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="where recorded traces are looked for")
-    parser.add_argument("--traces", type=Path, help="a file of benchmarks/learning/record.py; default: any of data-dir")
+    add_trace_options(parser)
     parser.add_argument("--costs", type=Path, help="a table of step costs; default: an example")
     parser.add_argument("--order", choices=("mixed", "shift"), default="shift", help="shift: one domain after another")
     parser.add_argument("--noise", type=float, default=0.05, help="of step costs, as a share")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="a Markdown file")
-    options = parser.parse_args()
-    options.traces = options.traces or next(iter(sorted(options.data_dir.glob("learning/*/t0-k5.traces"))), None)
-    return options
+    return parser.parse_args()
 
 
 def load_costs(path: Path | None) -> Costs:

@@ -61,18 +61,21 @@ class CaptureCounts:
             self.delivered += traces
             self.payload_bytes += payload_bytes
 
-    def resume(self, before: Mapping[str, Any]) -> None:
-        """Go on where another courier's `reading` ended; what it had neither delivered nor dropped died with it."""
+    def resume(self, before: Mapping[str, Any], begun_since: int) -> None:
+        """Go on where another courier's `reading` ended; what it had neither delivered nor dropped died with it.
+
+        So did `begun_since` requests behind that reading. What it delivered behind it is counted as lost too.
+        """
         with self._lock:
-            self.captured += before.get("captured", 0)
+            self.captured += before.get("captured", 0) + begun_since
             self.delivered += before.get("delivered", 0)
             self.rounds += before.get("rounds", 0)
             self.payload_bytes += before.get("payload_bytes", 0)
             dropped = before.get("dropped", {})
             self.dropped.update({DropReason(reason): n for reason, n in dropped.items()})
             in_hand = before.get("captured", 0) - before.get("delivered", 0) - sum(dropped.values())
-            if in_hand:
-                self.dropped[DropReason.COURIER_DIED] += in_hand
+            if in_hand + begun_since:
+                self.dropped[DropReason.COURIER_DIED] += in_hand + begun_since
 
     def reading(self) -> dict[str, object]:
         """A consistent snapshot as JSON values."""

@@ -1,8 +1,8 @@
 """The courier as a process: its body, and the watch over it that runs in the scheduler process.
 
-    python -m paceline.serving.courier_process ENDPOINT
+    python -m paceline.serving.courier_process ENDPOINT PARENT_PID
 
-takes its settings from the environment and ends, with one last turn, when the process that started it is gone.
+takes its settings from the environment and ends, with one last turn, when its parent is gone.
 """
 
 import logging
@@ -77,7 +77,7 @@ class CourierProcess:
                 log.exception("paceline: watch over the courier")
 
     def _spawn(self) -> None:
-        command = [sys.executable, "-m", "paceline.serving.courier_process", self._endpoint]
+        command = [sys.executable, "-m", "paceline.serving.courier_process", self._endpoint, str(os.getpid())]
         env = config.courier_env(self._settings)
         self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
 
@@ -90,7 +90,7 @@ def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callab
     assembler = WindowAssembler(maker, counts, settings.window_tokens, settings.context_tokens)
 
     def resume(where: Resume) -> None:
-        counts.resume(where.counts)
+        counts.resume(where.counts, where.begun_since)
         assembler.ignore(where.cut_off)
 
     inlet = Inlet(endpoint, settings.top_k, resume)
@@ -112,8 +112,8 @@ def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callab
 
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server; the courier ends when the server has
-    parent = os.getppid()
-    run_courier(config.from_env(), sys.argv[1], lambda: os.getppid() != parent)
+    endpoint, parent = sys.argv[1], int(sys.argv[2])  # told, for it may be gone before this line is reached
+    run_courier(config.from_env(), endpoint, lambda: os.getppid() != parent)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The courier's end of the line from the scheduler process."""
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +43,7 @@ class Inlet:
 
     def acknowledge(self, counts: dict[str, Any]) -> None:
         """Say what was read so far, and the courier's counts: where another one would go on. Never blocks."""
-        receipt = Receipt(os.getpid(), self._received_bytes, counts)
+        receipt = Receipt(self._received_bytes, counts)
         try:
             self._socket.send(encode_receipt(receipt), flags=zmq.NOBLOCK)
         except zmq.Again:

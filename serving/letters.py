@@ -47,10 +47,11 @@ class PrefillHead(msgspec.Struct, frozen=True, tag="prefill"):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Where the courier before this one stood when it died."""
+    """Where the courier before this one stood when it died; the first letter to another one."""
 
-    counts: dict[str, Any]
-    cut_off: tuple[str, ...]  # running requests, of which it held the beginning
+    counts: dict[str, Any]  # of its last receipt
+    cut_off: tuple[str, ...]  # running requests: their beginning is gone
+    begun_since: int  # requests that began behind that receipt, so that its counts miss them
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -64,9 +65,8 @@ class Letter(msgspec.Struct, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """The courier's answer: what it has read since it began, and its counts."""
+    """The courier's answer: what it has read since it began, and its counts of just that."""
 
-    pid: int
     received_bytes: int
     counts: dict[str, Any]
 

@@ -6,6 +6,7 @@ A process of its own, because a thread beside SGLang's scheduler would take the 
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,9 @@ from .letters import Arrays, Letter, PrefillHead, Receipt, Resume, VerifyHead, d
 
 log = logging.getLogger(__name__)
 
+#: Running requests remembered. A request aborted while it waits never says that it ended; this bounds those.
+MAX_RUNNING = 4096
+
 
 class CourierLink:
     """Sends letters to whoever listens at `endpoint`, now or later; holds at most `max_bytes` unread ones.
@@ -25,22 +29,19 @@ class CourierLink:
     """
 
     def __init__(self, endpoint: str, max_bytes: int) -> None:
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # bounded by bytes instead, below
-        self._socket.connect(endpoint)
-        self._max_bytes = max_bytes
+        self._endpoint, self._max_bytes = endpoint, max_bytes
+        self._socket = _connected(endpoint)
         self._lock = threading.Lock()
         self._sent_bytes = 0  # to the courier that listens now
         self._receipt: Receipt | None = None
         self._lost: set[str] = set()
-        self._running: set[str] = set()  # captured requests that have not ended
+        self._running: dict[str, None] = {}  # captured requests that have not ended, oldest first
+        self._begun: deque[int] = deque()  # bytes sent when a request began, of those that no receipt covers
 
     def offer(self, head: VerifyHead | PrefillHead, arrays: Arrays) -> bool:
         """Send one forward; False, and its requests marked as lost, when the line is full. Never blocks."""
         with self._lock:
-            for request_id, commit in zip(head.request_ids, head.commits, strict=True):
-                (self._running.discard if commit.finish else self._running.add)(request_id)
+            self._follow(head)
             frames = encode_letter(Letter(head, lost=tuple(self._lost)), arrays)
             size_bytes = sum(len(frame) for frame in frames)
             if not self._has_room(size_bytes) or not self._send(frames, size_bytes):
@@ -67,14 +68,28 @@ class CourierLink:
         with self._lock:
             self._read_receipts()
             counts = self._receipt.counts if self._receipt else {}
-            frames = encode_letter(Letter(resume=Resume(counts, tuple(self._running))), {})
-            self._send(frames, 0)
+            frames = encode_letter(Letter(resume=Resume(counts, tuple(self._running), len(self._begun))), {})
+            # A new line: letters that wait on the old one begin in the middle of what was lost.
+            self._socket.close()
+            self._socket = _connected(self._endpoint)
             self._sent_bytes, self._receipt = 0, None
+            self._begun.clear()
+            self._send(frames, len(frames[0]))
 
     def close(self) -> None:
         """Drop what was not read yet."""
         with self._lock:
             self._socket.close()
+
+    def _follow(self, head: VerifyHead | PrefillHead) -> None:
+        for request_id, commit in zip(head.request_ids, head.commits, strict=True):
+            if isinstance(head, PrefillHead) and request_id not in self._running:
+                self._begun.append(self._sent_bytes)
+            self._running[request_id] = None
+            if commit.finish:
+                del self._running[request_id]
+        while len(self._running) > MAX_RUNNING:
+            del self._running[next(iter(self._running))]
 
     def _has_room(self, size_bytes: int) -> bool:
         if self._unread_bytes() + size_bytes > self._max_bytes:
@@ -100,3 +115,14 @@ class CourierLink:
                 return
             except msgspec.DecodeError as fault:
                 log.warning("paceline: a receipt of the courier is unreadable: %s", fault)
+                continue
+            while self._begun and self._begun[0] < self._receipt.received_bytes:
+                self._begun.popleft()
+
+
+def _connected(endpoint: str) -> "zmq.Socket[bytes]":
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, 0)  # the link bounds it by bytes instead
+    socket.connect(endpoint)
+    return socket

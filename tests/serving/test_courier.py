@@ -225,12 +225,12 @@ def test_the_last_turn_closes_and_delivers_what_is_open():
 
 def test_another_courier_goes_on_with_the_counts_and_ignores_what_it_has_not_seen_begin():
     rig = Rig()
-    rig.counts.resume({"captured": 9, "delivered": 4, "dropped": {"gap": 2}, "rounds": 70, "payload_bytes": 5})
+    rig.counts.resume({"captured": 9, "delivered": 4, "dropped": {"gap": 2}, "rounds": 70, "payload_bytes": 5}, 2)
     rig.courier._assembler.ignore(("cut-off",))
     rig.line.offer(Forward([verify("cut-off", Commit(1, (8, 5), "length"))]))
     rig.serve("whole")
     rig.turn()
-    assert rig.balance() == (10, 5, {DropReason.GAP: 2, DropReason.COURIER_DIED: 3}, 0)
+    assert rig.balance() == (12, 5, {DropReason.GAP: 2, DropReason.COURIER_DIED: 5}, 0)
     assert len(rig.courier._assembler) == 0
 
 

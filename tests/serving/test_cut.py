@@ -37,10 +37,10 @@ def test_a_letter_arrives_as_it_was_sent():
     }
     head = PrefillHead(("a",), 2, (Commit(-1, (), "abort"),), (FACTS,), ((5, 0, 3),), FeatureDtype.BFLOAT16)
     letter, got = sent(
-        Letter(head, lost=("x",), status={"swaps": [{"at": 1.5}]}, resume=Resume({"a": 1}, ("y",))), arrays
+        Letter(head, lost=("x",), status={"swaps": [{"at": 1.5}]}, resume=Resume({"a": 1}, ("y",), 2)), arrays
     )
     assert (letter.head, letter.lost, letter.status, letter.resume) == (
-        head, ("x",), {"swaps": [{"at": 1.5}]}, Resume({"a": 1}, ("y",)),
+        head, ("x",), {"swaps": [{"at": 1.5}]}, Resume({"a": 1}, ("y",), 2),
     )  # fmt: skip
     for name, array in arrays.items():
         assert got[name].dtype == array.dtype
