@@ -31,6 +31,9 @@ def place(entry_id: str) -> tuple[int, int]:
 #: reader must not come back for ever; five tries outlast an accident that has nothing to do with it.
 MAX_DELIVERIES = 5
 
+#: The longest that one call waits for an event; a follower calls again.
+MAX_WAIT_S = 1.0
+
 #: The reason such a dead letter bears.
 WORN = f"handed out {MAX_DELIVERIES} times and never acked"
 
@@ -124,8 +127,11 @@ class VersionBoard(Protocol):
         """Fold all events."""
         ...
 
-    def events(self, after_id: str = "") -> list[BoardEvent]:
-        """Events behind `after_id`, oldest first; all with an empty id."""
+    def events(self, after_id: str = "", wait_s: float = 0.0) -> list[BoardEvent]:
+        """Events behind `after_id`, oldest first; all with an empty id.
+
+        When there are none, blocks up to `wait_s`, at most MAX_WAIT_S, until there is one.
+        """
         ...
 
     def beat(self, member: str, reading: Mapping[str, object], ttl_s: float) -> None:

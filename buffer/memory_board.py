@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from threading import RLock
+from threading import Condition, RLock
 
 import msgspec
 
+from .base import MAX_WAIT_S
 from .board_rules import Decision, moving, registering, rolling_back
 from .codec import decode_event, encode_event
 from .lease import Lease, renewed
@@ -22,6 +23,7 @@ class MemoryVersionBoard:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lock = RLock()
+        self._written = Condition(self._lock)
         self._events: list[BoardEvent] = []
         self._reserved = 0
         self._beats: dict[str, tuple[float, bytes]] = {}  # member -> (lives until, reading)
@@ -51,9 +53,11 @@ class MemoryVersionBoard:
         """See VersionBoard."""
         return fold(self.events())
 
-    def events(self, after_id: str = "") -> list[BoardEvent]:
+    def events(self, after_id: str = "", wait_s: float = 0.0) -> list[BoardEvent]:
         """See VersionBoard."""
         with self._lock:
+            if wait_s > 0:
+                self._written.wait_for(lambda: len(self._events) > _ordinal(after_id), min(wait_s, MAX_WAIT_S))
             return self._events[_ordinal(after_id) :]
 
     def _write(self, decide: Decision) -> list[BoardEvent]:
@@ -63,6 +67,7 @@ class MemoryVersionBoard:
             stored = [self._stored(event, now, place) for place, event in enumerate(new, len(self._events) + 1)]
             fold([*self._events, *stored])  # raises when they do not follow
             self._events += stored
+            self._written.notify_all()
             return stored
 
     def _stored(self, event: BoardEvent, now: float, ordinal: int) -> BoardEvent:

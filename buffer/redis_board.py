@@ -1,5 +1,6 @@
 """RedisVersionBoard: version events, heartbeats and leases in Redis. Single steps happen in board.lua."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,6 +12,7 @@ import redis
 from redis.exceptions import RedisError
 from redis.lock import Lock
 
+from .base import MAX_WAIT_S
 from .board_rules import Decision, moving, registering, rolling_back
 from .codec import decode_event, encode_event
 from .config import BufferConfig
@@ -63,10 +65,13 @@ class RedisVersionBoard:
         """See VersionBoard."""
         return fold(self.events())
 
-    def events(self, after_id: str = "") -> list[BoardEvent]:
+    def events(self, after_id: str = "", wait_s: float = 0.0) -> list[BoardEvent]:
         """See VersionBoard."""
+        name = EVENTS.name(self._speculator)
         with redis_door(self._client):
-            rows: Any = self._client.xrange(EVENTS.name(self._speculator), min=f"({after_id}" if after_id else "-")
+            if wait_s > 0:  # its reply has another shape in every protocol: it only says when to look
+                self._client.xread({name: after_id or "0-0"}, count=1, block=math.ceil(min(wait_s, MAX_WAIT_S) * 1000))
+            rows: Any = self._client.xrange(name, min=f"({after_id}" if after_id else "-")
         return [decode_event(fields[b"event"], event_id.decode()) for event_id, fields in rows]
 
     def _write(self, decide: Decision) -> list[BoardEvent]:

@@ -65,7 +65,9 @@ class VerifyRounds:
     drafted: Int32s  # [R, S] proposed chain, rejected drafts included; NO_DRAFT behind a shorter chain
     accepted: Int32s  # [R] drafts the server accepted, before any cut by the end of the request
     teacher_ids: Int32s  # [R, S + 1, K] best first; K is 0 when logits were not captured
-    teacher_logprobs: Float16s  # [R, S + 1, K] natural logarithm, over the full vocabulary
+    #: [R, S + 1, K] natural logarithm, over the full vocabulary; 0 where a greedy request brought its best token alone,
+    #: which has all of the mass that verified it.
+    teacher_logprobs: Float16s
 
     def __post_init__(self) -> None:
         axes = (self.starts.ndim, self.drafted.ndim, self.accepted.ndim, self.teacher_ids.ndim)

@@ -213,11 +213,14 @@ def _attend(query_BHQC: Tensor, chains: DraftChains) -> Tensor:
 
 
 def _rows(x_BNH: Tensor, index_BP: Tensor) -> Tensor:
-    return x_BNH.gather(1, index_BP[..., None].expand(-1, -1, x_BNH.shape[-1]))
+    # Whole rows at once: a gather over an index expanded to every channel walks them one number at a time.
+    first_B1 = torch.arange(len(x_BNH), device=x_BNH.device)[:, None] * x_BNH.shape[1]
+    return x_BNH.flatten(0, 1).index_select(0, (first_B1 + index_BP).flatten()).view(*index_BP.shape, x_BNH.shape[2])
 
 
 def _head_rows(x_BHNC: Tensor, index_BP: Tensor) -> Tensor:
-    return x_BHNC.gather(2, index_BP[:, None, :, None].expand(-1, x_BHNC.shape[1], -1, x_BHNC.shape[3]))
+    rows_BPX = _rows(x_BHNC.transpose(1, 2).flatten(2), index_BP)
+    return rows_BPX.view(*index_BP.shape, x_BHNC.shape[1], x_BHNC.shape[3]).transpose(1, 2)
 
 
 def _check_vocabulary(config: Eagle3Config, embedding: Tensor, ids_V: Tensor, *, identity: bool) -> None:

@@ -25,7 +25,7 @@ class TrainingPlan:
     kl_weight: float = 0.0  # of KL(teacher || draft), beside the objective
     grad_clip: float = 1.0
     seed: int = 0
-    bfloat16: bool = False  # run the forward pass under bfloat16 autocast
+    bfloat16: bool | None = None  # forward pass under bfloat16 autocast; None: where the device has instructions for it
     off_path_weight: float = 0.0  # of nodes behind a first rejection, against those of the committed text; 0: left out
     recency_half_life_traces: float = 0.0  # replayed traces that much older are drawn half as often; 0: all alike
     replay_errors: float = 0.0  # a trace whose drafts were all rejected is replayed 1 + this times as often

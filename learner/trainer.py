@@ -65,6 +65,7 @@ class DraftTrainer:
         """
         self.draft, self.plan = draft, plan
         self._objective = Objective(plan.objective)
+        self._low_precision = has_bfloat16(draft.device) if plan.bfloat16 is None else plan.bfloat16
         self._follows_draft = reference is None and self._objective is Objective.REINFORCE
         compared = draft if reference is None else reference
         self._reference = frozen(compared) if self._objective in WITH_REFERENCE else None
@@ -187,7 +188,7 @@ class DraftTrainer:
 
     def _step(self, traces: Sequence[DraftTrace], counts: _Counts) -> None:
         batch, rounds, plan = self._collated(traces), self._rounds(traces), self.plan
-        with torch.autocast(self.draft.device.type, torch.bfloat16, enabled=plan.bfloat16):
+        with torch.autocast(self.draft.device.type, torch.bfloat16, enabled=self._low_precision):
             scores = score_batch(
                 self.draft,
                 batch,
@@ -236,6 +237,13 @@ class DraftTrainer:
         self._optimiser.step()
         if self._average is not None:
             follow(self._average, self.draft, self.plan.ema_decay)
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies in bfloat16 by instructions of its own; elsewhere it would only be slower."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001 - no public name
 
 
 def _usable(traces: Sequence[DraftTrace]) -> list[DraftTrace]:

@@ -18,7 +18,7 @@ from .steps import Step
 log = logging.getLogger(__name__)
 
 #: The longest a forward waits to be taken, and the shortest time between two tries to reach a lost Redis.
-POLL_S = 0.1
+POLL_S = 0.25
 RETRY_S = 1.0
 #: Readings go out this often and are forgotten after BEAT_TTL_S, so that a dead replica disappears from the board.
 BEAT_S = 1.0

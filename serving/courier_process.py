@@ -23,24 +23,32 @@ from .assembler import WindowAssembler
 from .breaker import Breaker
 from .counts import CaptureCounts
 from .courier import Courier
+from .cut import TeacherWidth
 from .inlet import Inlet
 from .letters import Resume
 from .link import CourierLink
+from .outbox import Outbox
 from .window import trace_maker
 
 log = logging.getLogger(__name__)
 
 #: How often the scheduler process looks after its courier and tells it its share of the reading.
-WATCH_S = 0.5
+WATCH_S = 1.0
 
 
 class CourierProcess:
     """Starts the courier, starts another one when it died, and tells it how the scheduler process fares."""
 
-    def __init__(self, settings: config.ServingConfig, status: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        settings: config.ServingConfig,
+        breaker: Breaker,
+        status: Callable[[], Mapping[str, Any]],
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-")  # for its owner alone
         self._endpoint = f"ipc://{self._folder.name}/courier"
         self.link = CourierLink(self._endpoint, settings.tap_bytes)
+        self.outbox = Outbox(self.link, breaker)
         self._settings, self._status = settings, status
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = 0
@@ -61,12 +69,13 @@ class CourierProcess:
         self._folder.cleanup()
 
     def look(self) -> None:
-        """Replace a courier that died, and send the status; what a turn of the watch does."""
+        """Replace a courier that died, send what waits, and the status; what a turn of the watch does."""
         if self._process is not None and self._process.poll() is not None:
             log.error("paceline: the courier ended with %s; starting another", self._process.returncode)
             self._restarts += 1
             self.link.resume()
             self._spawn()
+        self.outbox.flush()
         self.link.tell({**self._status(), "courier_restarts": self._restarts})
 
     def _watch(self) -> None:
@@ -93,7 +102,7 @@ def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callab
         counts.resume(where.counts, where.begun_since)
         assembler.ignore(where.cut_off)
 
-    inlet = Inlet(endpoint, settings.top_k, resume)
+    inlet = Inlet(endpoint, TeacherWidth(settings.top_k, settings.greedy_top_k), resume)
     courier = Courier(
         inlet,
         assembler,

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ..buffer.trace import Float16s, Int32s
 from .letters import (
+    BEST_IDS,
     FEATURES,
     LOGITS,
     READ_IDS,
@@ -14,47 +15,62 @@ from .letters import (
     TEACHER_LOGPROBS,
     VERDICTS,
     Arrays,
+    Posting,
     PrefillHead,
     VerifyHead,
+    arrays_of,
 )
 from .steps import NO_FEATURES, PrefillStep, Step, VerifyStep
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherWidth:
+    """Teacher entries per verified node, by how the request is served."""
+
+    sampled: int
+    greedy: int
+
+    def of(self, is_greedy: bool) -> int:
+        """Entries of one request's nodes."""
+        return self.greedy if is_greedy else self.sampled
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
     """One captured forward as it arrived."""
 
-    head: VerifyHead | PrefillHead
-    arrays: Arrays
-    top_k: int
+    posting: Posting
+    teacher: TeacherWidth
 
     @property
     def request_ids(self) -> tuple[str, ...]:
         """The captured requests of its batch."""
-        return self.head.request_ids
+        return self.posting.head.request_ids
 
     def steps(self) -> list[Step]:
         """One step per request, in the order of `request_ids`; any exception when the arrays do not fit the head."""
-        if isinstance(self.head, VerifyHead):
-            return cut_verify(self.head, self.arrays, self.top_k)
-        return cut_prefill(self.head, self.arrays)
+        head, arrays = self.posting.head, arrays_of(self.posting)
+        if isinstance(head, VerifyHead):
+            return cut_verify(head, arrays, self.teacher)
+        return cut_prefill(head, arrays)
 
 
-def cut_verify(head: VerifyHead, arrays: Arrays, top_k: int) -> list[Step]:
-    """Cut a verify round. Where the engine has no device whole logits come instead of a teacher, found here."""
+def cut_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> list[Step]:
+    """Cut a verify round. ValueError when there are not as many feature rows as tokens were committed."""
     verdicts = arrays[VERDICTS]
-    width, count = verdicts.shape[1] - 2, len(head.request_ids)
-    ids, logprobs = _teacher(arrays, count, width, top_k)
+    width = verdicts.shape[1] - 2
+    ends = np.cumsum(verdicts[:, -1]).tolist()
     features = arrays.get(FEATURES, NO_FEATURES)
-    depth = len(features) // count if len(features) else 0
+    if len(features) not in {0, ends[-1]}:
+        raise ValueError(f"features of a verify round: got {len(features)} rows, expected {ends[-1]}")
+    teachers = _teachers(head, arrays, teacher, width)
     steps: list[Step] = []
-    for i, (row, commit) in enumerate(zip(verdicts.tolist(), head.commits, strict=True)):
-        accepted = row[width + 1] - 1  # SGLang counts the bonus token
-        kept = features[i * depth : i * depth + min(accepted + 1, depth)]
+    for i, (row, commit, end) in enumerate(zip(verdicts.tolist(), head.commits, ends, strict=True)):
         steps.append(
             VerifyStep(
-                head.request_ids[i], head.draft_version, row[width], row[0],
-                verdicts[i, 1:width], accepted, ids[i], logprobs[i], kept, head.feature_dtype, commit,
+                head.request_ids[i], head.draft_version, row[width], row[0], verdicts[i, 1:width].astype(np.int32),
+                row[-1] - 1,  # SGLang counts the bonus token
+                *teachers[i], features[end - row[-1] : end], head.feature_dtype, commit,
             )
         )  # fmt: skip
     return steps
@@ -86,9 +102,25 @@ def top_logprobs(logits: npt.NDArray[np.float32], top_k: int) -> tuple[Int32s, F
     return ids_RK.astype(np.int32).reshape(shape), logprobs_RK.astype(np.float16).reshape(shape)
 
 
-def _teacher(arrays: Arrays, count: int, width: int, top_k: int) -> tuple[Int32s, Float16s]:
-    if LOGITS in arrays:
-        return top_logprobs(arrays[LOGITS], top_k)
-    if TEACHER_IDS in arrays:
-        return arrays[TEACHER_IDS], arrays[TEACHER_LOGPROBS]
-    return np.zeros((count, width, 0), np.int32), np.zeros((count, width, 0), np.float16)
+def _teachers(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth, width: int) -> list[tuple[Int32s, Float16s]]:
+    """Per request; where the engine has no device, whole logits come and the teacher is found here."""
+    if BEST_IDS in arrays:
+        ids_RNK = arrays[BEST_IDS][..., None].astype(np.int32)
+        logprobs_RNK = np.zeros(ids_RNK.shape, np.float16)
+    elif LOGITS in arrays:
+        ids_RNK, logprobs_RNK = top_logprobs(arrays[LOGITS], max(teacher.sampled, teacher.greedy))
+    elif TEACHER_IDS in arrays:
+        ids_RNK, logprobs_RNK = arrays[TEACHER_IDS], arrays[TEACHER_LOGPROBS]
+    else:
+        ids_RNK = np.zeros((len(head.request_ids), width, 0), np.int32)
+        logprobs_RNK = np.zeros(ids_RNK.shape, np.float16)
+    return [
+        _narrowed(ids_NK, logprobs_NK, teacher.of(is_greedy), is_greedy)
+        for ids_NK, logprobs_NK, is_greedy in zip(ids_RNK, logprobs_RNK, head.is_greedy, strict=True)
+    ]
+
+
+def _narrowed(ids_NK: Int32s, logprobs_NK: Float16s, top_k: int, is_greedy: bool) -> tuple[Int32s, Float16s]:
+    if is_greedy and top_k == 1:  # what verified it: all of the mass on the best token
+        logprobs_NK = np.zeros_like(logprobs_NK)
+    return ids_NK[:, :top_k], logprobs_NK[:, :top_k]

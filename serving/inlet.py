@@ -6,19 +6,19 @@ from typing import Any
 
 import zmq
 
-from .cut import Forward
+from .cut import Forward, TeacherWidth
 from .letters import Letter, Receipt, Resume, decode_letter, encode_receipt
 
 
 class Inlet:
     """Reads letters at `endpoint`, where one scheduler process sends. For one thread."""
 
-    def __init__(self, endpoint: str, top_k: int, on_resume: Callable[[Resume], None]) -> None:
+    def __init__(self, endpoint: str, teacher: TeacherWidth, on_resume: Callable[[Resume], None]) -> None:
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)  # the sender counts bytes, what waits here included
         self._socket.bind(endpoint)
-        self._top_k, self._on_resume = top_k, on_resume
+        self._teacher, self._on_resume = teacher, on_resume
         self._received_bytes = 0
         self._pause = threading.Event()  # never set
         self.status: dict[str, Any] = {}  # what the scheduler process said last
@@ -34,11 +34,11 @@ class Inlet:
         lost: set[str] = set()
         for _ in range(max_letters):
             try:
-                frames = self._socket.recv_multipart(flags=zmq.NOBLOCK)
+                frame = self._socket.recv(flags=zmq.NOBLOCK)
             except zmq.Again:
                 break
-            self._received_bytes += sum(map(len, frames))
-            self._read(*decode_letter(frames), forwards, lost)
+            self._received_bytes += len(frame)
+            self._read(decode_letter(frame), forwards, lost)
         return forwards, lost
 
     def acknowledge(self, counts: dict[str, Any]) -> None:
@@ -53,11 +53,10 @@ class Inlet:
         """Stop listening."""
         self._socket.close()
 
-    def _read(self, letter: Letter, arrays: dict[str, Any], forwards: list[Forward], lost: set[str]) -> None:
+    def _read(self, letter: Letter, forwards: list[Forward], lost: set[str]) -> None:
         if letter.resume is not None:
             self._on_resume(letter.resume)
         if letter.status is not None:
             self.status = letter.status
         lost.update(letter.lost)
-        if letter.head is not None:
-            forwards.append(Forward(letter.head, arrays, self._top_k))
+        forwards += [Forward(posting, self._teacher) for posting in letter.postings]

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..buffer.trace import FeatureDtype
-from .letters import FEATURES, Arrays, PrefillHead, VerifyHead
+from .letters import FEATURES, VERDICTS, Posting, PrefillHead, VerifyHead, post
 from .steps import Commit
 
 _FEATURE_DTYPES = {
@@ -15,6 +17,10 @@ _FEATURE_DTYPES = {
     torch.float16: FeatureDtype.FLOAT16,
     torch.bfloat16: FeatureDtype.BFLOAT16,
 }
+
+#: Beside the FEATURES of every verified node: [requests, depth], those of root and accepted drafts, then -1. Without it
+#: FEATURES of a verify round are `depth` rows per request, the committed ones first.
+NODES = "nodes"
 
 #: What became visible, and the dtype of the features -> the head of the letter.
 MakeHead = Callable[[tuple[Commit, ...], FeatureDtype], VerifyHead | PrefillHead]
@@ -26,6 +32,7 @@ class Chosen:
 
     rows: tuple[int, ...]
     request_ids: tuple[str, ...]
+    is_greedy: tuple[bool, ...]
     draft_version: int
 
 
@@ -54,15 +61,21 @@ class HostStep:
     on_consume: Callable[["HostStep", Any, Sequence[Any]], None]
 
     def consume(self, batch: Any, commits: Sequence[Any]) -> None:
-        """Called by SGLang in the scheduler thread; only sends."""
+        """Called by SGLang in the scheduler thread."""
         self.on_consume(self, batch, commits)
 
-    def letter(self, commits: tuple[Commit, ...]) -> tuple[VerifyHead | PrefillHead, Arrays]:
-        """What the courier needs; the arrays are views of the tensors, bfloat16 as its bits."""
+    def posting(self, commits: tuple[Commit, ...]) -> Posting:
+        """What the courier needs; bfloat16 as its bits, feature rows of what was committed alone."""
         features = self.tensors.get(FEATURES)
         dtype = FeatureDtype.FLOAT32 if features is None else _FEATURE_DTYPES[features.dtype]
-        arrays = {
+        arrays: dict[str, npt.NDArray[Any]] = {
             name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
             for name, tensor in self.tensors.items()
         }
-        return self.make_head(commits, dtype), arrays
+        nodes = arrays.pop(NODES, None)
+        if nodes is not None:
+            arrays[FEATURES] = arrays[FEATURES][nodes[nodes >= 0]]
+        elif FEATURES in arrays and VERDICTS in arrays:
+            depth = len(arrays[FEATURES]) // len(arrays[VERDICTS])
+            arrays[FEATURES] = arrays[FEATURES][(np.arange(depth) < arrays[VERDICTS][:, -1:]).reshape(-1)]
+        return post(self.make_head(commits, dtype), arrays)

@@ -1,11 +1,11 @@
-"""What the scheduler process tells the courier process: one letter per captured forward, and now and then its state.
+"""What the scheduler process tells the courier process: captured forwards, several to a letter, and its own state.
 
-A letter is a list of byte frames: its head as MessagePack, then the arrays it names, as they lie in memory. Both ends
-are of one release and one machine, so there is no schema number; nothing is executed to read it.
+A letter is one MessagePack frame, its arrays in it as they lie in memory. Both ends are of one release and one machine,
+so there is no schema number; nothing is executed to read it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,13 +16,14 @@ from ..buffer.trace import FeatureDtype
 from .steps import Commit, RequestFacts
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-#: int32, [requests, width + 2]: root and drafts, position of the root, accepted drafts plus the bonus token.
+#: int64, [requests, width + 2]: root and drafts, position of the root, accepted drafts plus the bonus token.
 VERDICTS = "verdicts"
-#: int32 [requests, width, K] and float16 of that shape; LOGITS [requests, width, V] in place of both.
-TEACHER_IDS, TEACHER_LOGPROBS, LOGITS = "teacher_ids", "teacher_logprobs", "logits"
+#: int32 [requests, width, K] and float16 of that shape; LOGITS [requests, width, V] in place of both; BEST_IDS int64
+#: [requests, width], the target's best token, where no request needs more.
+TEACHER_IDS, TEACHER_LOGPROBS, LOGITS, BEST_IDS = "teacher_ids", "teacher_logprobs", "logits", "best_ids"
 #: int32, [tokens of the whole prefill batch].
 READ_IDS = "read_ids"
-#: [rows, D]: of a prefill one per token read; of a verify round `depth` per request, the accepted ones first.
+#: [rows, D]: of a prefill one per token read; of a verify round those of root and accepted drafts, request by request.
 FEATURES = "features"
 
 
@@ -32,6 +33,7 @@ class VerifyHead(msgspec.Struct, frozen=True, tag="verify"):
     request_ids: tuple[str, ...]
     draft_version: int
     commits: tuple[Commit, ...]
+    is_greedy: tuple[bool, ...]
     feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
 
 
@@ -54,11 +56,17 @@ class Resume(msgspec.Struct, frozen=True):
     begun_since: int  # requests that began behind that receipt, so that its counts miss them
 
 
+class Posting(msgspec.Struct, frozen=True):
+    """One captured forward."""
+
+    head: VerifyHead | PrefillHead
+    arrays: tuple[tuple[str, str, tuple[int, ...], memoryview], ...] = ()  # name, dtype, shape, bytes
+
+
 class Letter(msgspec.Struct, frozen=True):
     """`lost` requests miss a step from here on; `status` is the scheduler's own share of the replica's reading."""
 
-    head: VerifyHead | PrefillHead | None = None
-    arrays: tuple[tuple[str, str, tuple[int, ...]], ...] = ()  # name, dtype, shape
+    postings: tuple[Posting, ...] = ()
     lost: tuple[str, ...] = ()
     status: dict[str, Any] | None = None
     resume: Resume | None = None
@@ -75,26 +83,34 @@ _LETTERS = msgspec.msgpack.Decoder(Letter)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode_letter(letter: Letter, arrays: Arrays) -> list[bytes | memoryview]:
-    """Frames of `letter`, which need not name its arrays yet; the arrays are not copied."""
-    blocks = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    named = tuple((name, block.dtype.str, block.shape) for name, block in blocks.items())
-    head = _encoder.encode(msgspec.structs.replace(letter, arrays=named))
-    return [head, *(block.reshape(-1).view(np.uint8).data for block in blocks.values())]
+def post(head: VerifyHead | PrefillHead, arrays: Arrays) -> Posting:
+    """A forward as a letter holds it; arrays are not copied where they are contiguous."""
+    blocks = ((name, np.ascontiguousarray(array)) for name, array in arrays.items())
+    return Posting(
+        head,
+        tuple((name, block.dtype.str, block.shape, block.reshape(-1).view(np.uint8).data) for name, block in blocks),
+    )
 
 
-def decode_letter(frames: Sequence[bytes]) -> tuple[Letter, dict[str, npt.NDArray[Any]]]:
-    """Head and arrays; the arrays are read-only views of the frames. ValueError when they do not fit the head."""
-    letter = _LETTERS.decode(frames[0])
-    if len(frames) != len(letter.arrays) + 1:
-        raise ValueError(f"letter: got {len(frames) - 1} arrays, expected {len(letter.arrays)}")
+def arrays_of(posting: Posting) -> dict[str, npt.NDArray[Any]]:
+    """Its arrays, read-only views of the letter's frame; ValueError when one does not fit its shape."""
     arrays = {}
-    for (name, dtype, shape), frame in zip(letter.arrays, frames[1:], strict=True):
+    for name, dtype, shape, block in posting.arrays:
         wanted_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-        if len(frame) != wanted_bytes:
-            raise ValueError(f"letter: array {name} got {len(frame)} bytes, expected {wanted_bytes}")
-        arrays[name] = np.frombuffer(frame, dtype).reshape(shape)
-    return letter, arrays
+        if len(block) != wanted_bytes:
+            raise ValueError(f"letter: array {name} got {len(block)} bytes, expected {wanted_bytes}")
+        arrays[name] = np.frombuffer(block, dtype).reshape(shape)
+    return arrays
+
+
+def encode_letter(letter: Letter) -> bytes:
+    """As one frame."""
+    return _encoder.encode(letter)
+
+
+def decode_letter(frame: bytes) -> Letter:
+    """From one frame, of which it holds views; msgspec.DecodeError for anything else."""
+    return _LETTERS.decode(frame)
 
 
 def encode_receipt(receipt: Receipt) -> bytes:

@@ -7,13 +7,13 @@ A process of its own, because a thread beside SGLang's scheduler would take the 
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 import zmq
 
-from .letters import Arrays, Letter, PrefillHead, Receipt, Resume, VerifyHead, decode_receipt, encode_letter
+from .letters import Letter, Posting, PrefillHead, Receipt, Resume, VerifyHead, decode_receipt, encode_letter
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ MAX_RUNNING = 4096
 class CourierLink:
     """Sends letters to whoever listens at `endpoint`, now or later; holds at most `max_bytes` unread ones.
 
-    A forward that finds the line full is lost; its request ids go with the next letter, so that the courier can drop
+    Forwards that find the line full are lost; their request ids go with the next letter, so that the courier can drop
     their windows instead of gluing together what does not belong together. Any thread may call.
     """
 
@@ -38,14 +38,15 @@ class CourierLink:
         self._running: dict[str, None] = {}  # captured requests that have not ended, oldest first
         self._begun: deque[int] = deque()  # bytes sent when a request began, of those that no receipt covers
 
-    def offer(self, head: VerifyHead | PrefillHead, arrays: Arrays) -> bool:
-        """Send one forward; False, and its requests marked as lost, when the line is full. Never blocks."""
+    def offer(self, postings: Sequence[Posting]) -> bool:
+        """Send forwards, oldest first; never blocks. A full line: False, and their requests marked as lost."""
         with self._lock:
-            self._follow(head)
-            frames = encode_letter(Letter(head, lost=tuple(self._lost)), arrays)
-            size_bytes = sum(len(frame) for frame in frames)
-            if not self._has_room(size_bytes) or not self._send(frames, size_bytes):
-                self._lost.update(head.request_ids)
+            for posting in postings:
+                self._follow(posting.head)
+            frame = encode_letter(Letter(tuple(postings), tuple(self._lost)))
+            if not self._has_room(len(frame)) or not self._send(frame):
+                for posting in postings:
+                    self._lost.update(posting.head.request_ids)
                 return False
             self._lost.clear()
             return True
@@ -59,8 +60,7 @@ class CourierLink:
         """Send the scheduler's share of the replica's reading, whether the line is full or not. Never blocks."""
         with self._lock:
             self._read_receipts()
-            frames = encode_letter(Letter(lost=tuple(self._lost), status=status), {})
-            if self._send(frames, len(frames[0])):
+            if self._send(encode_letter(Letter(lost=tuple(self._lost), status=status))):
                 self._lost.clear()
 
     def resume(self) -> None:
@@ -68,13 +68,13 @@ class CourierLink:
         with self._lock:
             self._read_receipts()
             counts = self._receipt.counts if self._receipt else {}
-            frames = encode_letter(Letter(resume=Resume(counts, tuple(self._running), len(self._begun))), {})
+            frame = encode_letter(Letter(resume=Resume(counts, tuple(self._running), len(self._begun))))
             # A new line: letters that wait on the old one begin in the middle of what was lost.
             self._socket.close()
             self._socket = _connected(self._endpoint)
             self._sent_bytes, self._receipt = 0, None
             self._begun.clear()
-            self._send(frames, len(frames[0]))
+            self._send(frame)
 
     def close(self) -> None:
         """Drop what was not read yet."""
@@ -99,12 +99,12 @@ class CourierLink:
     def _unread_bytes(self) -> int:
         return self._sent_bytes - (self._receipt.received_bytes if self._receipt else 0)
 
-    def _send(self, frames: list[bytes | memoryview], size_bytes: int) -> bool:
+    def _send(self, frame: bytes) -> bool:
         try:
-            self._socket.send_multipart(frames, flags=zmq.NOBLOCK)
+            self._socket.send(frame, flags=zmq.NOBLOCK)
         except zmq.Again:
             return False
-        self._sent_bytes += size_bytes
+        self._sent_bytes += len(frame)
         return True
 
     def _read_receipts(self) -> None:

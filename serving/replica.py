@@ -10,6 +10,7 @@ from .breaker import Breaker
 from .config import ServingConfig
 from .counts import CaptureCounts
 from .courier_process import CourierProcess
+from .cut import TeacherWidth
 from .sglang_capture import CaptureSettings, SglangCapture
 from .sglang_swap import SglangSwap
 from .swapper import Swapper
@@ -36,9 +37,10 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
     board = RedisVersionBoard(client_for(settings.redis_url), settings.buffer)
     swap = SglangSwap(settings.draft_version)
     swapper, counts = Swapper(board, swap, settings.replica), CaptureCounts()
-    courier = CourierProcess(settings, _status(breaker, counts, swapper, swap))
-    chosen = CaptureSettings(settings.top_k, settings.capture_features, settings.sample_rate)
-    capture = SglangCapture(chosen, courier.link, counts, breaker, lambda: swap.draft_version)
+    courier = CourierProcess(settings, breaker, _status(breaker, counts, swapper, swap))
+    teacher = TeacherWidth(settings.top_k, settings.greedy_top_k)
+    chosen = CaptureSettings(teacher, settings.capture_features, settings.sample_rate)
+    capture = SglangCapture(chosen, courier.outbox, counts, breaker, lambda: swap.draft_version)
     return Replica(capture, swap, courier, swapper)
 
 

@@ -2,10 +2,9 @@
 
 Hook bodies run in the scheduler thread. They build a few fresh tensors and attach them to
 ``logits_output.auxiliary_device_output``; SGLang copies them to the host on its copy stream and calls ``consume``
-once the tokens are committed. There they are sent to the courier process. Nothing waits.
+once the tokens are committed. From there they go to the courier process. Nothing waits.
 """
 
-import functools
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
@@ -14,25 +13,35 @@ from typing import Any
 
 import torch
 
-from ..buffer.trace import FeatureDtype, Sampling, VerdictRule
+from ..buffer.trace import FeatureDtype
 from .breaker import Breaker
 from .counts import CaptureCounts, SkipReason
-from .lane import Chosen, DeviceStep, HostStep
-from .letters import FEATURES, LOGITS, READ_IDS, TEACHER_IDS, TEACHER_LOGPROBS, VERDICTS, PrefillHead, VerifyHead
-from .link import CourierLink
-from .steps import Commit, RequestFacts
+from .cut import TeacherWidth
+from .lane import NODES, Chosen, DeviceStep, HostStep
+from .letters import (
+    BEST_IDS,
+    FEATURES,
+    LOGITS,
+    READ_IDS,
+    TEACHER_IDS,
+    TEACHER_LOGPROBS,
+    VERDICTS,
+    PrefillHead,
+    VerifyHead,
+)
+from .outbox import Outbox
+from .sglang_requests import OPT_OUT_KEY, commit_of, facts_of, is_greedy
+from .steps import Commit
 
 #: Request ids SGLang's own probes begin with.
 HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
-#: Keys a client may set in ``sampling_params.custom_params``.
-OPT_OUT_KEY, TENANT_KEY = "paceline_opt_out", "paceline_tenant"
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
     """What is captured of whom."""
 
-    top_k: int
+    teacher: TeacherWidth
     features: bool
     sample_rate: float
 
@@ -43,12 +52,12 @@ class SglangCapture:
     def __init__(
         self,
         settings: CaptureSettings,
-        link: CourierLink,
+        outbox: Outbox,
         counts: CaptureCounts,
         breaker: Breaker,
         draft_version: Callable[[], int],
     ) -> None:
-        self._settings, self._link, self._counts = settings, link, counts
+        self._settings, self._outbox, self._counts = settings, outbox, counts
         self._draft_version = draft_version
         self._prefill: DeviceStep | None = None
         self._consume = breaker.guard(self._offer)
@@ -69,31 +78,33 @@ class SglangCapture:
         rows = _row_index(chosen, len(batch.reqs), accept_lens.device)
         drafted = _rows(verify_input.draft_token.view(-1, width), rows)
         ints = [drafted, _rows(batch.seq_lens, rows).view(-1, 1), _rows(accept_lens, rows).view(-1, 1)]
-        tensors = {VERDICTS: torch.cat([part.to(torch.int32) for part in ints], dim=1)}
-        tensors |= self._teacher(
-            logits_output.next_token_logits.view(-1, width, logits_output.next_token_logits.shape[-1]), rows
-        )
+        tensors = {VERDICTS: torch.cat(ints, dim=1)}
+        logits = logits_output.next_token_logits
+        tensors |= self._teacher(logits.view(-1, width, logits.shape[-1]), rows, chosen)
         if self._settings.features and logits_output.hidden_states is not None:
-            # Accepted nodes only; -1 pads to the tree's depth and is cut on the host, where the length is known.
-            nodes = _rows(accept_index, rows).clamp(min=0).reshape(-1).long()
-            tensors[FEATURES] = logits_output.hidden_states.index_select(0, nodes)
+            tensors |= _committed_rows(logits_output.hidden_states, _rows(accept_index, rows))
 
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
-            return VerifyHead(chosen.request_ids, chosen.draft_version, commits, dtype)
+            return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype)
 
         _attach(logits_output, DeviceStep(chosen, tensors, head, self._consume))
 
-    def _teacher(self, logits: torch.Tensor, rows: torch.Tensor | None) -> dict[str, torch.Tensor]:
-        """Top-K log-probabilities of every verified node, [requests, width, K], after penalties, bias and grammar.
+    def _teacher(self, logits: torch.Tensor, rows: torch.Tensor | None, chosen: Chosen) -> dict[str, torch.Tensor]:
+        """Teacher of every verified node, after penalties, bias and grammar: what letters.py says, none for width 0.
 
-        Without a device they would be found on the scheduler's own core: then the logits are kept for the courier.
+        Without a device top-K would be found on the scheduler's own core: then the logits are kept for the courier.
         """
-        if not self._settings.top_k:
+        widths = self._settings.teacher
+        best_only = widths.greedy <= 1 and (widths.sampled == 0 or all(chosen.is_greedy))
+        width = max(map(widths.of, chosen.is_greedy))
+        if width == 0:
             return {}
+        if best_only:
+            return {BEST_IDS: _rows(logits, rows).max(dim=-1).indices}
         if logits.device.type == "cpu":
             return {LOGITS: logits.clone() if rows is None else logits.index_select(0, rows)}
         logits = _rows(logits, rows)
-        values, ids = torch.topk(logits, self._settings.top_k, dim=-1)
+        values, ids = torch.topk(logits, width, dim=-1)
         logprobs = values - torch.logsumexp(logits, dim=-1, keepdim=True)
         return {TEACHER_IDS: ids.to(torch.int32), TEACHER_LOGPROBS: logprobs.to(torch.float16)}
 
@@ -111,7 +122,7 @@ class SglangCapture:
             (int(batch.prefix_lens[row]), int(ends[row] - batch.extend_lens[row]), int(ends[row]))
             for row in chosen.rows
         )
-        facts = tuple(self._facts(batch.reqs[row]) for row in chosen.rows)
+        facts = tuple(facts_of(batch.reqs[row]) for row in chosen.rows)
 
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
             return PrefillHead(chosen.request_ids, chosen.draft_version, commits, facts, spans, dtype)
@@ -136,7 +147,9 @@ class SglangCapture:
                 self._counts.skip(reason)
         if not rows:
             return None
-        return Chosen(tuple(rows), tuple(batch.reqs[row].rid for row in rows), self._draft_version())
+        reqs = [batch.reqs[row] for row in rows]
+        greedy = tuple(is_greedy(req.sampling_params) for req in reqs)
+        return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, self._draft_version())
 
     def _skip_reason(self, req: Any) -> SkipReason | None:
         if req.rid.startswith(HEALTH_CHECK_PREFIX):
@@ -147,50 +160,14 @@ class SglangCapture:
             return SkipReason.SAMPLED_OUT
         return None
 
-    def _facts(self, req: Any) -> RequestFacts:
-        params = req.sampling_params
-        greedy = params.top_k == 1  # SGLang writes temperature 0 as top_k 1 at temperature 1
-        edited = bool(
-            params.frequency_penalty
-            or params.presence_penalty
-            or params.repetition_penalty != 1.0
-            or params.logit_bias
-            or req.grammar is not None
-        )
-        sampling = Sampling(0.0 if greedy else params.temperature, params.top_k, params.top_p, edited)
-        tenant = str((params.custom_params or {}).get(TENANT_KEY, ""))
-        return RequestFacts(tenant, sampling, VerdictRule.GREEDY if greedy else sampled_rule())
-
     def _offer(self, step: HostStep, batch: Any, commits: Sequence[Any]) -> None:
-        """Scheduler thread, after commit and before streaming: send and return."""
+        """Scheduler thread, after commit and before streaming: put aside, and now and then send what lies there."""
         reqs = [batch.reqs[row] for row in step.chosen.rows]
         if tuple(req.rid for req in reqs) != step.chosen.request_ids:
-            self._link.lose(step.chosen.request_ids)
+            self._outbox.link.lose(step.chosen.request_ids)
             return
-        seen = tuple(_commit(req, commits[row]) for row, req in zip(step.chosen.rows, reqs, strict=True))
-        self._link.offer(*step.letter(seen))
-
-
-@functools.cache
-def sampled_rule() -> VerdictRule:
-    """The rule by which this SGLang verifies a request at a temperature above 0; inside its scheduler process only.
-
-    Some hosts commit the argmax whatever the temperature: SGLang's own predicate knows, plugins included.
-    """
-    from sglang.srt.runtime_context import get_spec
-    from sglang.srt.speculative import eagle_utils
-
-    # What SGLang resolved, which is not always what its arguments say: on ROCm it turns rejection sampling on.
-    is_rejection = bool(get_spec().speculative_use_rejection_sampling)
-    if eagle_utils._verify_uses_greedy(  # noqa: SLF001 - the very answer that eagle_sample acts on
-        is_all_greedy=False,
-        is_cpu=eagle_utils._is_cpu,  # noqa: SLF001 - same
-        is_hip=eagle_utils._is_hip,  # noqa: SLF001 - same
-        is_xpu=eagle_utils._is_xpu,  # noqa: SLF001 - same
-        use_rejection_sampling=is_rejection,
-    ):
-        return VerdictRule.GREEDY
-    return VerdictRule.REJECTION if is_rejection else VerdictRule.TARGET_ONLY
+        seen = tuple(commit_of(req, commits[row]) for row, req in zip(step.chosen.rows, reqs, strict=True))
+        self._outbox.add(step, seen)
 
 
 def _attach(logits_output: Any, step: DeviceStep) -> None:
@@ -199,11 +176,13 @@ def _attach(logits_output: Any, step: DeviceStep) -> None:
     logits_output.auxiliary_device_output = append_auxiliary_output(logits_output.auxiliary_device_output, step)
 
 
-def _commit(req: Any, commit: Any) -> Commit:
-    finish = req.finished_reason.to_json()["type"] if req.finished() else ""
-    if commit is None:
-        return Commit(-1, (), finish)
-    return Commit(commit.output_index, tuple(commit.token_ids), finish)
+def _committed_rows(features: torch.Tensor, accept_index: torch.Tensor) -> dict[str, torch.Tensor]:
+    if features.device.type == "cpu":
+        # Picked out later, many rounds at once, and not by what the scheduler waits for. SGLang makes both anew in
+        # every forward on a CPU, where there are no graphs.
+        return {FEATURES: features, NODES: accept_index}
+    # The rows behind the accepted ones go along: their number is known to the device alone.
+    return {FEATURES: features.index_select(0, accept_index.clamp(min=0).reshape(-1).long())}
 
 
 def _row_index(chosen: Chosen, batch_size: int, device: torch.device) -> torch.Tensor | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlparse
 
-from ..buffer.base import VersionBoard
+from ..buffer.base import MAX_WAIT_S, VersionBoard
 from ..buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
 from ..buffer.version import BoardEvent, BoardState, fold
 from .commands import SwapOutcome
@@ -16,7 +16,8 @@ from .staging import WEIGHTS_FILE
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.5
+#: Between two tries to reach a lost Redis.
+RETRY_S = 0.5
 #: Swaps a replica reports in its heartbeat; the board's events hold the whole history.
 REPORTED_SWAPS = 64
 
@@ -32,10 +33,11 @@ class DraftSwitch(Protocol):
 
 
 class Swapper:
-    """Polls the board in a thread of its own and swaps when the live version differs from what drafts here.
+    """Follows the board in a thread of its own and swaps when the live version differs from what drafts here.
 
     A refusal rolls the version back on the board with the reason, unless it is live no more; a time-out is tried
-    again at the next poll. Only new events are read, so that a long history costs nothing.
+    again at the next look. Only new events are read, so that a long history costs nothing, and Redis is asked to
+    answer when there is one: a thread that wakes often takes the GIL from the scheduler.
     """
 
     def __init__(self, board: VersionBoard, switch: DraftSwitch, replica: str) -> None:
@@ -59,17 +61,18 @@ class Swapper:
 
     def run(self) -> None:
         """Follow the board until `stop`."""
-        while not self._stop.wait(POLL_S):
+        while not self._stop.is_set():
             try:
-                self.turn()
+                self.turn(MAX_WAIT_S)
             except BufferUnavailable:
-                continue  # the courier reports it; serving goes on with the draft it has
+                self._stop.wait(RETRY_S)  # the courier reports it; serving goes on with the draft it has
             except Exception as fault:  # noqa: BLE001 - the swapper must outlive any fault; serving goes on as it is
                 self._say(f"swapper: {type(fault).__name__}: {fault}")
+                self._stop.wait(RETRY_S)
 
-    def turn(self) -> None:
-        """One look at the board, and at most one swap."""
-        state = self._look()
+    def turn(self, wait_s: float = 0.0) -> None:
+        """One look at the board, waiting up to `wait_s` for news, and at most one swap."""
+        state = self._look(wait_s)
         if state.live is None or state.live == self._switch.draft_version:
             return
         row = state.rows[state.live]
@@ -94,8 +97,8 @@ class Swapper:
         ]
         return {"draft_version": self._switch.draft_version, "swaps": swaps, "swaps_refused": len(self._refused)}
 
-    def _look(self) -> BoardState:
-        new = self._board.events(self._events[-1].event_id if self._events else "")
+    def _look(self, wait_s: float = 0.0) -> BoardState:
+        new = self._board.events(self._events[-1].event_id if self._events else "", wait_s)
         if new:
             try:
                 self._state = fold([*self._events, *new])
@@ -116,7 +119,7 @@ class Swapper:
             self._say(f"somebody else moved version {number} first: {conflict}")
 
     def _say(self, word: str) -> None:
-        if word != self._last_fault:  # most faults are met again at every poll
+        if word != self._last_fault:  # most faults are met again at every look
             log.warning("paceline: %s", word)
         self._last_fault = word
 

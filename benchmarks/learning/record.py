@@ -109,7 +109,7 @@ def served_traces(lab: Lab, setting: Setting, head: Path, asked: Sequence[Prompt
     """
     with tempfile.TemporaryDirectory() as scratch:
         place = Place(Path(scratch), free_port(), free_port())
-        env = shared_env(place, lab.target) | {"PACELINE_TOP_K": str(TOP_K)}
+        env = shared_env(place, lab.target) | {"PACELINE_TOP_K": str(TOP_K), "PACELINE_GREEDY_TOP_K": str(TOP_K)}
         flags = [*server_flags(lab.target.folder, head), *chain_flags(setting.steps)]
         server = sglang_service(flags, place.server_port, log=place.folder / "sglang.log", env=env)
         with redis_service(place.folder / "redis", place.redis_port), server:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from paceline.demo.prompts import Prompt
 from paceline.policies.acceptance import Tally
-from paceline.serving.sglang_capture import OPT_OUT_KEY
+from paceline.serving.sglang_requests import OPT_OUT_KEY
 
 from .rig import under_new_ids, wait_until
 

@@ -169,6 +169,17 @@ def test_events_can_be_followed_from_any_id(board):
     assert len({event.event_id for event in events}) == 4
 
 
+def test_a_follower_is_woken_by_the_event_it_waits_for_and_returns_without_one(board):
+    board_with_live(board, 0)
+    last_id = board.events()[-1].event_id
+    assert board.events(last_id, wait_s=0.01) == []
+    assert len(board.events("", wait_s=1.0)) == 2  # what is there already is not waited for
+    with ThreadPoolExecutor(1) as pool:
+        seen = pool.submit(board.events, last_id, 1.0)
+        added = board.register(version(1), "learner", "trained")
+        assert seen.result() == [added]
+
+
 def test_of_many_writers_that_move_the_same_version_one_succeeds(backend):
     boards = [backend.open() for _ in range(6)]
     board_with_live(boards[0], 0, 1)

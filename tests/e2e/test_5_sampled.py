@@ -19,6 +19,7 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import VerdictRule
 from paceline.demo.corpus import load_corpus
 from paceline.demo.services import free_port, redis_service, sglang_service
+from paceline.serving.config import ServingConfig
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -189,6 +190,24 @@ def test_traces_name_the_rule_each_request_was_judged_by(served):
     assert said == {("free", TEMPERATURE, 0, 1.0), ("cut", TEMPERATURE, TOP_K, TOP_P), ("greedy", 0.0, 0, 1.0)}
     for rid, trace in traces.items():
         assert trace.tokens[trace.context_len :].tolist() == answers[rid]
+
+
+def test_sampled_requests_bring_the_targets_top_k_at_every_node_and_greedy_ones_its_best(served, target):
+    _, _, traces = served
+    seen = Counter()
+    for rid, trace in sorted(traces.items())[::20]:
+        width = 1 if trace.verdict_rule is VerdictRule.GREEDY else ServingConfig(None, BufferConfig()).top_k
+        rounds = trace.rounds
+        for r, start in enumerate(rounds.starts.tolist()):
+            path = [*trace.tokens[: start + 1].tolist(), *rounds.drafted[r].tolist()]
+            with torch.no_grad():
+                wanted = target.model(torch.tensor([path])).logits[0, start:].log_softmax(-1).topk(width)
+            got = torch.from_numpy(rounds.teacher_logprobs[r]).float()
+            assert got.shape == wanted.values.shape, rid
+            assert (got - wanted.values * (width > 1)).abs().max() < 2e-2  # float16 on the wire; greedy ones bring 0
+            seen[width] += int((torch.from_numpy(rounds.teacher_ids[r]) == wanted.indices).sum())
+            seen[-width] += wanted.indices.numel()
+    assert all(seen[width] > 0.99 * seen[-width] > 0 for width in (1, 8))  # equals may come in any order
 
 
 def test_some_drafts_are_refused_and_under_rejection_some_of_a_random_draft_s_stand(served):

@@ -332,7 +332,7 @@ def test_what_an_objective_lacks_is_asked_for(make_traces, make_draft):
 
 def test_an_anchor_halves_every_so_many_applied_steps(make_traces, make_draft):
     traces, seen = sampled_traces(make_traces), []
-    plan = TrainingPlan(passes=1, batch_traces=6, kl_weight=0.8, kl_decay_steps=2)
+    plan = TrainingPlan(passes=1, batch_traces=6, kl_weight=0.8, kl_decay_steps=2, bfloat16=False)
     trainer = DraftTrainer(make_draft(1), plan)
     for _ in range(5):
         batch = collate(traces, CPU, soft=True)

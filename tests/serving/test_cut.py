@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
-from paceline.serving.cut import Forward, cut_prefill, cut_verify, top_logprobs
+from paceline.serving.cut import Forward, TeacherWidth, cut_prefill, cut_verify, top_logprobs
+from paceline.serving.lane import NODES, Chosen, HostStep
 from paceline.serving.letters import (
+    BEST_IDS,
     FEATURES,
     LOGITS,
     READ_IDS,
@@ -12,22 +15,28 @@ from paceline.serving.letters import (
     TEACHER_LOGPROBS,
     VERDICTS,
     Letter,
+    Posting,
     PrefillHead,
     Resume,
     VerifyHead,
+    arrays_of,
     decode_letter,
     encode_letter,
+    post,
 )
 from paceline.serving.steps import Commit, RequestFacts
 
 FACTS = RequestFacts("acme", Sampling(0.7, 40, 0.9, True), VerdictRule.TARGET_ONLY)
-VERIFY = VerifyHead(("a", "b"), 4, (Commit(1, (8, 5), ""), Commit(3, (6,), "length")), FeatureDtype.BFLOAT16)
+VERIFY = VerifyHead(
+    ("a", "b"), 4, (Commit(1, (8, 5), ""), Commit(3, (6,), "length")), (False, True), FeatureDtype.BFLOAT16
+)
+WIDTH = TeacherWidth(sampled=2, greedy=1)
 # root, two drafts, position of the root, accepted drafts plus the bonus token
 VERDICT_ROWS = np.asarray([[7, 8, 9, 20, 2], [3, 4, 5, 30, 1]], np.int32)
 
 
-def sent(letter, arrays=None):
-    return decode_letter([bytes(frame) for frame in encode_letter(letter, arrays or {})])
+def sent(letter):
+    return decode_letter(encode_letter(letter))
 
 
 def test_a_letter_arrives_as_it_was_sent():
@@ -36,45 +45,98 @@ def test_a_letter_arrives_as_it_was_sent():
         LOGITS: np.zeros((0, 3, 5), np.float32),
     }
     head = PrefillHead(("a",), 2, (Commit(-1, (), "abort"),), (FACTS,), ((5, 0, 3),), FeatureDtype.BFLOAT16)
-    letter, got = sent(
-        Letter(head, lost=("x",), status={"swaps": [{"at": 1.5}]}, resume=Resume({"a": 1}, ("y",), 2)), arrays
-    )
-    assert (letter.head, letter.lost, letter.status, letter.resume) == (
-        head, ("x",), {"swaps": [{"at": 1.5}]}, Resume({"a": 1}, ("y",), 2),
+    resume = Resume({"a": 1}, ("y",), 2)
+    letter = sent(Letter((post(head, arrays), post(VERIFY, {})), ("x",), {"swaps": [{"at": 1.5}]}, resume))
+    got = arrays_of(letter.postings[0])
+    assert ([posting.head for posting in letter.postings], letter.lost, letter.status, letter.resume) == (
+        [head, VERIFY], ("x",), {"swaps": [{"at": 1.5}]}, resume,
     )  # fmt: skip
     for name, array in arrays.items():
         assert got[name].dtype == array.dtype
         np.testing.assert_array_equal(got[name], array)
 
 
-@pytest.mark.parametrize("spoil", [lambda f: f[:1], lambda f: [f[0], f[1][:-1]], lambda f: [*f, b""]])
-def test_frames_that_do_not_fit_their_head_are_an_error(spoil):
-    frames = [bytes(frame) for frame in encode_letter(Letter(), {VERDICTS: VERDICT_ROWS})]
-    with pytest.raises(ValueError, match="letter"):
-        decode_letter(spoil(frames))
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (("verdicts", "<i4", (2, 5), memoryview(b"1234")), "array verdicts got 4 bytes, expected 40"),
+        (("verdicts", "<i4", (1,), memoryview(b"12345")), "array verdicts got 5 bytes, expected 4"),
+    ],
+)
+def test_arrays_that_do_not_fit_their_shape_are_an_error(block, said):
+    with pytest.raises(ValueError, match=said):
+        arrays_of(sent(Letter((Posting(VERIFY, (block,)),))).postings[0])
+
+
+FEATURE_ROWS = np.arange(3 * 2, dtype=np.uint16).reshape(3, 2)  # two of the first request, one of the second
 
 
 def test_a_verify_round_is_cut_into_each_requests_rows():
-    features = np.arange(2 * 3 * 2, dtype=np.uint16).reshape(6, 2)  # depth 3 per request
-    ids, logprobs = np.arange(12, dtype=np.int32).reshape(2, 3, 2), np.zeros((2, 3, 2), np.float16)
-    arrays = {VERDICTS: VERDICT_ROWS, FEATURES: features, TEACHER_IDS: ids, TEACHER_LOGPROBS: logprobs}
-    letter, got = sent(Letter(VERIFY), arrays)
-    first, second = Forward(letter.head, got, top_k=2).steps()
+    ids = np.arange(12, dtype=np.int32).reshape(2, 3, 2)
+    arrays = {
+        VERDICTS: VERDICT_ROWS,
+        FEATURES: FEATURE_ROWS,
+        TEACHER_IDS: ids,
+        TEACHER_LOGPROBS: np.full((2, 3, 2), -1.5, np.float16),
+    }
+    first, second = Forward(sent(Letter((post(VERIFY, arrays),))).postings[0], WIDTH).steps()
     assert (first.request_id, first.root, first.root_token, first.drafted.tolist(), first.accepted) == (
         "a", 20, 7, [8, 9], 1,
     )  # fmt: skip
     assert (second.request_id, second.root, second.root_token, second.drafted.tolist(), second.accepted) == (
         "b", 30, 3, [4, 5], 0,
     )  # fmt: skip
-    assert first.features.tolist() == features[0:2].tolist()
-    assert second.features.tolist() == features[3:4].tolist()
-    assert (first.teacher_ids.tolist(), second.teacher_ids.tolist()) == (ids[0].tolist(), ids[1].tolist())
-    assert (first.commit, second.commit, second.feature_dtype) == (*VERIFY.commits, FeatureDtype.BFLOAT16)
+    assert first.features.tolist() == FEATURE_ROWS[:2].tolist()
+    assert second.features.tolist() == FEATURE_ROWS[2:].tolist()
+    assert (first.teacher_ids.tolist(), first.teacher_logprobs.tolist()) == (ids[0].tolist(), [[-1.5, -1.5]] * 3)
+    assert second.teacher_ids.tolist() == ids[1, :, :1].tolist()
+    assert second.teacher_logprobs.tolist() == [[0.0]] * 3  # greedy: all of the mass on the best token
+    assert (first.commit, second.commit, first.feature_dtype) == (*VERIFY.commits, FeatureDtype.BFLOAT16)
+
+
+def test_best_tokens_alone_are_a_teacher_of_greedy_requests_only():
+    best = np.asarray([[8, 5, 2], [6, 1, 1]], np.int32)
+    first, second = cut_verify(VERIFY, {VERDICTS: VERDICT_ROWS, BEST_IDS: best}, TeacherWidth(sampled=0, greedy=1))
+    assert (first.teacher_ids.shape, first.teacher_logprobs.shape) == ((3, 0), (3, 0))
+    assert (second.teacher_ids.tolist(), second.teacher_logprobs.tolist()) == ([[6], [1], [1]], [[0.0]] * 3)
+
+
+def test_whole_logits_are_judged_here_as_wide_as_the_request_asks():
+    logits = np.random.default_rng(1).normal(0, 3, (2, 3, 9)).astype(np.float32)
+    first, second = cut_verify(VERIFY, {VERDICTS: VERDICT_ROWS, LOGITS: logits}, TeacherWidth(sampled=1, greedy=3))
+    assert first.teacher_ids[:, 0].tolist() == logits[0].argmax(-1).tolist()
+    assert second.teacher_ids.tolist() == np.argsort(-logits[1], axis=-1)[:, :3].tolist()
+    assert (first.teacher_logprobs < 0).all()
+
+
+def test_feature_rows_that_do_not_fit_the_verdicts_are_an_error():
+    arrays = {VERDICTS: VERDICT_ROWS, FEATURES: np.zeros((4, 2), np.float32)}
+    with pytest.raises(ValueError, match="got 4 rows, expected 3"):
+        cut_verify(VERIFY, arrays, WIDTH)
 
 
 def test_without_a_teacher_and_features_a_round_has_empty_ones():
-    first, _ = cut_verify(VERIFY, {VERDICTS: VERDICT_ROWS}, 8)
+    first, _ = cut_verify(VERIFY, {VERDICTS: VERDICT_ROWS}, WIDTH)
     assert (first.teacher_ids.shape, first.teacher_logprobs.shape, first.features.shape) == ((3, 0), (3, 0), (0, 0))
+
+
+def test_rows_behind_the_accepted_ones_stay_where_they_are():
+    depth = 3
+    rows = torch.arange(3 * depth * 2.0).view(-1, 2).to(torch.bfloat16)
+    verdicts = torch.cat([torch.zeros(3, 4), torch.tensor([[2], [0], [1]])], dim=1).long()
+    nodes = torch.tensor([[4, 5, -1], [-1, -1, -1], [8, -1, -1]])
+    chosen = Chosen((0, 1, 2), ("a", "b", "c"), (True,) * 3, 0)
+    ways = {"a device's": ({FEATURES: rows}, [0, 1, 6]), "a host's": ({FEATURES: rows, NODES: nodes}, [4, 5, 8])}
+    for way, (tensors, kept) in ways.items():
+        step = HostStep(chosen, {VERDICTS: verdicts, **tensors}, head_of(chosen), lambda *_: None)
+        posting = step.posting(())
+        assert posting.head.feature_dtype is FeatureDtype.BFLOAT16
+        assert arrays_of(posting)[FEATURES].tolist() == rows[kept].view(torch.uint16).tolist(), way
+        assert NODES not in arrays_of(posting)
+
+
+def head_of(chosen):
+    return lambda commits, dtype: VerifyHead(chosen.request_ids, 0, commits, chosen.is_greedy, dtype)
 
 
 def test_a_prefill_is_cut_at_its_spans():

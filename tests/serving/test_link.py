@@ -11,17 +11,19 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import Sampling, VerdictRule
 from paceline.serving import config
+from paceline.serving.breaker import Breaker
 from paceline.serving.courier_process import CourierProcess
+from paceline.serving.cut import TeacherWidth
 from paceline.serving.inlet import Inlet
 from paceline.serving.letters import (
+    BEST_IDS,
     FEATURES,
     READ_IDS,
-    TEACHER_IDS,
-    TEACHER_LOGPROBS,
     VERDICTS,
     PrefillHead,
     Resume,
     VerifyHead,
+    post,
 )
 from paceline.serving.link import MAX_RUNNING, CourierLink
 from paceline.serving.steps import Commit, RequestFacts
@@ -31,17 +33,16 @@ FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
 
 def prefill(name):
     arrays = {READ_IDS: np.arange(3, dtype=np.int32), FEATURES: np.zeros((3, 4), np.float32)}
-    return PrefillHead((name,), 0, (Commit(0, (7,), ""),), (FACTS,), ((0, 0, 3),)), arrays
+    return post(PrefillHead((name,), 0, (Commit(0, (7,), ""),), (FACTS,), ((0, 0, 3),)), arrays)
 
 
 def verify(name, finish="length"):
     arrays = {
         VERDICTS: np.asarray([[7, 8, 9, 3, 2]], np.int32),
-        FEATURES: np.zeros((3, 4), np.float32),
-        TEACHER_IDS: np.zeros((1, 3, 1), np.int32),
-        TEACHER_LOGPROBS: np.zeros((1, 3, 1), np.float16),
+        FEATURES: np.zeros((2, 4), np.float32),
+        BEST_IDS: np.zeros((1, 3), np.int32),
     }
-    return VerifyHead((name,), 0, (Commit(1, (8, 5), finish),)), arrays
+    return post(VerifyHead((name,), 0, (Commit(1, (8, 5), finish),), (True,)), arrays)
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def endpoint(tmp_path):
 def line(endpoint):
     """Both ends in one process."""
     resumed = []
-    link, inlet = CourierLink(endpoint, 4000), Inlet(endpoint, 1, resumed.append)
+    link, inlet = CourierLink(endpoint, 4000), Inlet(endpoint, TeacherWidth(1, 1), resumed.append)
     yield link, inlet, resumed
     link.close()
     inlet.close()
@@ -73,22 +74,22 @@ def taken(inlet, count):
 def test_forwards_arrive_in_order_with_the_status(line):
     link, inlet, _ = line
     for name in "abc":
-        assert link.offer(*prefill(name))
+        assert link.offer([prefill(name)])
     link.tell({"draft_version": 5})
-    assert link.offer(*prefill("d"))
+    assert link.offer([prefill("d")])
     assert taken(inlet, 4) == (["a", "b", "c", "d"], set())
     assert inlet.status == {"draft_version": 5}
 
 
 def test_a_full_line_loses_whole_forwards_says_whose_and_recovers_when_it_was_read(line):
     link, inlet, _ = line
-    fates = [link.offer(*prefill(f"r{i}")) for i in range(60)]
+    fates = [link.offer([prefill(f"r{i}")]) for i in range(60)]
     fits = fates.index(False)
     assert 5 < fits < 60
     assert not any(fates[fits:])
     assert taken(inlet, fits) == ([f"r{i}" for i in range(fits)], set())
     inlet.acknowledge({})
-    tries = next(n for n in range(100_000) if link.offer(*prefill(f"late-{n}")))  # the receipt takes its time
+    tries = next(n for n in range(100_000) if link.offer([prefill(f"late-{n}")]))  # the receipt takes its time
     refused = {f"r{i}" for i in range(fits, 60)} | {f"late-{n}" for n in range(tries)}
     assert taken(inlet, 1) == ([f"late-{tries}"], refused)
 
@@ -96,15 +97,14 @@ def test_a_full_line_loses_whole_forwards_says_whose_and_recovers_when_it_was_re
 def test_what_was_marked_as_lost_goes_with_the_next_letter(line):
     link, inlet, _ = line
     link.lose(["gone"])
-    link.offer(*prefill("a"))
-    link.offer(*prefill("b"))
+    link.offer([prefill("a")])
+    link.offer([prefill("b")])
     assert taken(inlet, 2) == (["a", "b"], {"gone"})
 
 
 def test_the_next_courier_hears_where_the_last_one_stood(line):
     link, inlet, resumed = line
-    for head, arrays in (prefill("running"), prefill("ended"), verify("ended")):
-        link.offer(head, arrays)
+    assert link.offer([prefill("running"), prefill("ended"), verify("ended")])
     assert taken(inlet, 3)[1] == set()
     inlet.acknowledge({"captured": 2})
     for _ in range(2000):
@@ -112,10 +112,10 @@ def test_the_next_courier_hears_where_the_last_one_stood(line):
         if link._receipt is not None:
             break
         inlet.take(0.005)
-    link.offer(*prefill("unseen"))  # behind the receipt, and ended before the death: only the link knows of it
-    link.offer(*verify("unseen"))
+    link.offer([prefill("unseen")])  # behind the receipt, and ended before the death: only the link knows of it
+    link.offer([verify("unseen")])
     link.resume()
-    link.offer(*prefill("next"))
+    link.offer([prefill("next")])
     names = []
     while "next" not in names:  # what waited on the old line may have come through or not
         names += taken(inlet, 1)[0]
@@ -125,14 +125,14 @@ def test_the_next_courier_hears_where_the_last_one_stood(line):
 def test_requests_that_never_say_that_they_ended_are_forgotten_at_last(line):
     link, _, _ = line
     for number in range(MAX_RUNNING + 3):
-        link._follow(prefill(f"r{number}")[0])
+        link._follow(prefill(f"r{number}").head)
     assert len(link._running) == MAX_RUNNING
     assert "r2" not in link._running
     assert f"r{MAX_RUNNING + 2}" in link._running
 
 
 def settings_for(redis_url):
-    return config.ServingConfig(redis_url, BufferConfig(), replica="rep", top_k=1)
+    return config.ServingConfig(redis_url, BufferConfig(), replica="rep")
 
 
 def until(is_so, what):
@@ -147,8 +147,7 @@ def until(is_so, what):
 @pytest.fixture
 def courier(redis_url, redis_client, monkeypatch):
     monkeypatch.setenv("PACELINE_REDIS_URL", redis_url)
-    monkeypatch.setenv("PACELINE_TOP_K", "1")
-    process = CourierProcess(settings_for(redis_url), lambda: {"draft_version": 7})
+    process = CourierProcess(settings_for(redis_url), Breaker(), lambda: {"draft_version": 7})
     process._spawn()  # without the watch: the test looks after it itself
     yield process
     process.stop()
@@ -162,8 +161,8 @@ def test_a_courier_killed_at_work_is_replaced_and_every_trace_is_accounted_for(c
         return board.heartbeats().get("replica:rep", {})
 
     for name in ("a", "b"):
-        courier.link.offer(*prefill(name))
-    courier.link.offer(*verify("a"))
+        courier.link.offer([prefill(name)])
+    courier.link.offer([verify("a")])
     until(lambda: reading().get("delivered") == 1, "the first trace")
     assert (reading()["captured"], reading()["draft_version"]) == (2, 7)
     dead = courier._process.pid
@@ -171,9 +170,9 @@ def test_a_courier_killed_at_work_is_replaced_and_every_trace_is_accounted_for(c
     courier._process.wait()
     courier.look()
     assert courier._process.pid != dead
-    courier.link.offer(*verify("b"))  # its beginning died with the courier
-    courier.link.offer(*prefill("c"))
-    courier.link.offer(*verify("c"))
+    courier.link.offer([verify("b")])  # its beginning died with the courier
+    courier.link.offer([prefill("c")])
+    courier.link.offer([verify("c")])
     until(lambda: reading().get("delivered") == 2, "the trace behind the death")
     told = reading()
     assert (told["captured"], told["dropped"], told["open"], told["courier_restarts"]) == (3, {"courier_died": 1}, 0, 1)

@@ -15,10 +15,12 @@ def test_the_environment_fills_the_fields():
         "PACELINE_REDIS_URL": "redis://h:1/0",
         "PACELINE_REPLICA": "a",
         "PACELINE_TOP_K": "4",
+        "PACELINE_GREEDY_TOP_K": "3",
         "PACELINE_FEATURES": "0",
     }
     made = from_env(env | {"PACELINE_SAMPLE_RATE": "0.25", "PACELINE_SPECULATOR": "s"})
-    assert (made.redis_url, made.replica, made.top_k, made.capture_features) == ("redis://h:1/0", "a", 4, False)
+    assert (made.redis_url, made.replica, made.capture_features) == ("redis://h:1/0", "a", False)
+    assert (made.top_k, made.greedy_top_k) == (4, 3)
     assert (made.sample_rate, made.buffer.speculator) == (0.25, "s")
 
 
@@ -26,6 +28,7 @@ def test_the_environment_fills_the_fields():
     ("key", "value", "expected"),
     [
         ("PACELINE_TOP_K", "many", "PACELINE_TOP_K: got 'many', expected an integer"),
+        ("PACELINE_GREEDY_TOP_K", "-1", "PACELINE_GREEDY_TOP_K: got -1, expected at least 0"),
         ("PACELINE_TOP_K", "-1", "PACELINE_TOP_K: got -1, expected at least 0"),
         ("PACELINE_SAMPLE_RATE", "1.5", "PACELINE_SAMPLE_RATE: got 1.5, expected 0.0..1.0"),
         ("PACELINE_CONTEXT_TOKENS", "4096", r"expected < PACELINE_WINDOW_TOKENS \(2048\)"),

@@ -123,7 +123,7 @@ def test_a_refused_promotion_is_staged_once_and_a_new_one_again(clocked_board):
 def test_only_new_events_are_read(board):
     read = []
     real = board.events
-    board.events = lambda after_id="": read.append(after_id) or real(after_id)
+    board.events = lambda after_id="", wait_s=0.0: read.append(after_id) or real(after_id, wait_s)
     swapper = Swapper(board, Switch(), "rep")
     for _ in range(3):
         swapper.turn()
@@ -143,7 +143,7 @@ def test_a_board_that_begins_anew_is_followed(board):
     fresh.move(0, VersionState.LIVE, "l", "start")
     events = fresh.events()
     swapper._board = fresh
-    fresh.events = lambda after_id="": events
+    fresh.events = lambda *_: events
     swapper.turn()
     assert (switch.draft_version, switch.asked[-1]) == (0, (0, "/w/0/model.safetensors", "new0"))
 

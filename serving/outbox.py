@@ -1,0 +1,54 @@
+"""Captured forwards on their way out of the scheduler thread: put aside one by one, sent many at once.
+
+Code that runs once between two forwards finds the processor's caches cold and takes several times as long as the same
+code in a row. So the scheduler thread only appends, and every so often makes the letter for all that lies here.
+"""
+
+import threading
+from collections import deque
+
+from .breaker import Breaker
+from .lane import HostStep
+from .letters import Posting
+from .link import CourierLink
+from .steps import Commit
+
+#: Forwards, and bytes of their tensors, that go at once; sooner when a request ends or the watch comes by.
+MAX_FORWARDS, MAX_BYTES = 16, 16 << 20
+
+
+class Outbox:
+    """Holds forwards for `link`. `add` is for the scheduler thread; `flush` for any, and it raises nothing."""
+
+    def __init__(self, link: CourierLink, breaker: Breaker) -> None:
+        self.link = link
+        self._breaker = breaker
+        self._waiting: deque[tuple[HostStep, tuple[Commit, ...]]] = deque()
+        self._waiting_bytes = 0
+        self._flushing = threading.Lock()
+        self.flush = breaker.guard(self._flush)
+
+    def add(self, step: HostStep, commits: tuple[Commit, ...]) -> None:
+        """Put one forward aside, whose tensors must not change any more; then send all when it is time."""
+        self._waiting.append((step, commits))
+        self._waiting_bytes += sum(tensor.nbytes for tensor in step.tensors.values())
+        is_full = len(self._waiting) >= MAX_FORWARDS or self._waiting_bytes >= MAX_BYTES
+        if is_full or any(commit.finish for commit in commits):
+            self.flush()
+
+    def _flush(self) -> None:
+        with self._flushing:  # forwards leave in their order, whoever sends them
+            self._waiting_bytes = 0
+            postings = []
+            while self._waiting:
+                postings += self._posting(*self._waiting.popleft())
+            if postings:
+                self.link.offer(postings)
+
+    def _posting(self, step: HostStep, commits: tuple[Commit, ...]) -> list[Posting]:
+        try:
+            return [step.posting(commits)]
+        except Exception as fault:  # noqa: BLE001 - it costs the traces of its requests, and not one token
+            self._breaker.note("outbox", fault)
+            self.link.lose(step.chosen.request_ids)
+            return []
