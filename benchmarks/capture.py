@@ -1,12 +1,13 @@
 """Tokens per second with capture on against capture off, in paired alternating runs.
 
-Three SGLang servers with the same flags and the same draft: one with the plugin at work and two without it, so that
-what two equal servers differ by is measured beside it; capture is compared with the mean of the two. On the server
-that captures, requests that opt out are measured as well. While one server is measured the others are stopped with
-SIGSTOP, because an idle SGLang scheduler spins. The draft is random, so nearly every token costs a verify round: the
-worst case for capture. Answers are not streamed: the client shares the server's cores. Prints ratios per concurrency.
+Two SGLang servers with the same flags and the same draft, one with the plugin at work and one without it, are measured
+in turns. On the server that captures, requests that opt out are measured as well. Two equal servers differ by a few per
+cent, each in its own way as long as it lives: so the pair is started anew several times, and the intervals are over
+starts. While one server is measured the other is stopped with SIGSTOP, because an idle SGLang scheduler spins. The
+draft is random, so nearly every token costs a verify round: the worst case for capture. Answers are not streamed: the
+client shares the server's cores. Prints ratios per concurrency.
 
-    python benchmarks/capture.py [--rounds 30] [--data-dir .paceline]
+    python benchmarks/capture.py [--starts 4] [--rounds 8] [--data-dir .paceline]
 """
 
 import argparse
@@ -36,8 +37,7 @@ from rich.console import Console
 MAX_TOKENS = 96
 #: Concurrency -> requests of one run. Short runs, many rounds: a shared machine drifts within seconds.
 REQUESTS = {1: 1, 8: 8}
-ON, OFF, OFF_AGAIN = "capture on", "capture off", "another server, capture off"
-OPTED_OUT = "opted out on the same server"
+ON, OFF, OPTED_OUT = "capture on", "capture off", "opted out on the same server"
 SEED = 0
 
 
@@ -56,23 +56,36 @@ def main() -> None:
     with progress_bar("training the target (once)", console) as report:
         target = ensure_target(options.data_dir, TrainPlan(), report=report)
     draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
-    with tempfile.TemporaryDirectory() as folder:
+    prompts = held_out_prompts(target, max(REQUESTS.values()), SEED)
+    with progress_bar("measuring", console) as report:
+        found = []
+        for start in range(options.starts):
+            report(start / options.starts, f"{start} starts of {options.starts}")
+            with pair(target, draft) as servers:
+                found.append(measure(servers, prompts, options.rounds, SEED + start))
+    console.print(f"machine: {machine()}; {options.starts} starts of {options.rounds} rounds, seed {SEED}")
+    for concurrency in REQUESTS:
+        tell(concurrency, [rates[concurrency] for rates in found])
+
+
+@contextmanager
+def pair(target: TargetModel, draft: Path) -> Iterator[Mapping[str, Server]]:
+    """The two servers and a Redis, both servers stopped."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         place = Place(Path(folder), free_port(), free_port())
-        with redis_service(place.folder / "redis", place.redis_port):
-            servers = {
-                name: server(place, target, draft, free_port(), capture=name == ON) for name in (ON, OFF, OFF_AGAIN)
-            }
-            with ExitStack() as running:
-                for each in servers.values():
-                    running.enter_context(each.service)
-                    running.enter_context(stopped(each))
-                measure(console, servers, held_out_prompts(target, max(REQUESTS.values()), SEED), options.rounds)
+        running.enter_context(redis_service(place.folder / "redis", place.redis_port))
+        servers = {name: server(place, target, draft, free_port(), capture=name == ON) for name in (ON, OFF)}
+        for each in servers.values():
+            running.enter_context(each.service)
+            running.enter_context(stopped(each))
+        yield servers
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--starts", type=int, default=4, help="of the pair of servers")
+    parser.add_argument("--rounds", type=int, default=8, help="per start")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
     return parser.parse_args()
 
@@ -103,23 +116,25 @@ def signal_all(server: Server, sign: signal.Signals) -> None:
         os.kill(process.pid, sign)
 
 
-def measure(console: Console, servers: Mapping[str, Server], prompts: Sequence[Prompt], rounds: int) -> None:
-    """Alternate the servers and print the paired ratios."""
-    console.print(f"machine: {machine()}; {rounds} rounds, seed {SEED}, {MAX_TOKENS} tokens per request")
+def measure(
+    servers: Mapping[str, Server], prompts: Sequence[Prompt], rounds: int, seed: int
+) -> dict[int, dict[str, float]]:
+    """By concurrency and way, the geometric mean of the rates of alternating runs."""
+    found = {}
     for concurrency, requests in REQUESTS.items():
         ways = {name: partial(rate, each, prompts[:requests], concurrency) for name, each in servers.items()}
         ways[OPTED_OUT] = partial(ways[ON], capture=False)
         for warm_up in ways.values():
             warm_up()
-        rates = in_rounds(ways, rounds, SEED)
-        off = [geometric_mean(pair) for pair in zip(rates[OFF], rates[OFF_AGAIN], strict=True)]
-        compared = {
-            f"{ON} / {OFF}": ratio(rates[ON], off),
-            f"{ON} / {OPTED_OUT}": ratio(rates[ON], rates[OPTED_OUT]),
-            f"{OFF} / {OFF_AGAIN}": ratio(rates[OFF], rates[OFF_AGAIN]),
-        }
-        for name, told in compared.items():
-            print(f"concurrency {concurrency}, tokens per second, {name}: {told.text()}", flush=True)
+        found[concurrency] = {name: geometric_mean(rates) for name, rates in in_rounds(ways, rounds, seed).items()}
+    return found
+
+
+def tell(concurrency: int, starts: Sequence[Mapping[str, float]]) -> None:
+    """Print how capture compares at one concurrency."""
+    for other in (OFF, OPTED_OUT):
+        told = ratio([rates[ON] for rates in starts], [rates[other] for rates in starts])
+        print(f"concurrency {concurrency}, tokens per second, {ON} / {other}: {told.text()}", flush=True)
 
 
 def rate(server: Server, prompts: Sequence[Prompt], concurrency: int, *, capture: bool = True) -> float:

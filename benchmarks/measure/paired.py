@@ -31,20 +31,17 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One way's figure over another's, round by round."""
+    """One way's figure over another's, pair by pair."""
 
     spread: Spread
     mean: float  # geometric
-    interval: tuple[float, float]  # of that mean, two-sided, 95 %; infinitely wide for one round
-    rounds: int
+    interval: tuple[float, float]  # of that mean, two-sided, 95 %; infinitely wide for one pair
+    pairs: int
 
     def text(self) -> str:
-        """As `0.985 (95 % interval 0.979 .. 0.991), median 0.987 [0.900 .. 1.020] over 30 rounds`."""
+        """As `0.985 (95 % interval 0.979 .. 0.991), median 0.987 [0.900 .. 1.020] of 30`."""
         low, high = self.interval
-        return (
-            f"{self.mean:.3f} (95 % interval {low:.3f} .. {high:.3f}), median {self.spread.text(3)} "
-            f"over {self.rounds} rounds"
-        )
+        return f"{self.mean:.3f} (95 % interval {low:.3f} .. {high:.3f}), median {self.spread.text(3)} of {self.pairs}"
 
 
 def in_rounds(ways: Mapping[str, Callable[[], float]], rounds: int, seed: int) -> dict[str, list[float]]:
@@ -57,7 +54,7 @@ def in_rounds(ways: Mapping[str, Callable[[], float]], rounds: int, seed: int) -
 
 
 def ratio(first: Sequence[float], second: Sequence[float]) -> Ratio:
-    """Of figures of the same rounds, all above zero: first over second."""
+    """Of figures measured in pairs, all above zero: first over second."""
     ratios = [a / b for a, b in zip(first, second, strict=True)]
     logs = [math.log(each) for each in ratios]
     centre, half = statistics.fmean(logs), math.inf
