@@ -1,6 +1,7 @@
 """The command line: the one place, with demo/, where the rooms are wired together."""
 
 import getpass
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -10,8 +11,13 @@ from .buffer.errors import PacelineError
 
 if TYPE_CHECKING:
     from .buffer.base import VersionBoard
+    from .buffer.redis_operator import OperatorDesk
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+token = typer.Typer(
+    no_args_is_help=True, help="The operator's token, asked for by promote and rollback once it is set."
+)
+app.add_typer(token, name="token")
 
 RedisUrl = Annotated[str, typer.Option("--redis-url", envvar="PACELINE_REDIS_URL", help="Where the buffer lives.")]
 Speculator = Annotated[str, typer.Option(envvar="PACELINE_SPECULATOR", help="Which stream and board.")]
@@ -62,7 +68,7 @@ def promote(
     from .buffer.version import VersionState
 
     with _errors():
-        _board(redis_url, speculator).move(number, VersionState.LIVE, _operator(), why)
+        _admitted(redis_url, speculator, f"promote {number}").move(number, VersionState.LIVE, _operator(), why)
         typer.echo(f"version {number} is live on the board")
 
 
@@ -72,8 +78,40 @@ def rollback(
 ) -> None:
     """Roll the live version back to the one before it."""
     with _errors():
-        state = _board(redis_url, speculator).roll_back(_operator(), why)
+        state = _admitted(redis_url, speculator, "rollback").roll_back(_operator(), why)
         typer.echo(f"version {state.live} is live on the board again")
+
+
+@token.command("set")
+def token_set(why: Why = "set by hand", redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "default") -> None:
+    """Set the token that operators show in PACELINE_OPERATOR_TOKEN; only a salted hash of it is kept.
+
+    The new token is the first line of stdin, or what PACELINE_OPERATOR_TOKEN holds when stdin is empty. To change a
+    token that is set, PACELINE_OPERATOR_TOKEN must hold it.
+    """
+    from .buffer.config import operator_token
+
+    with _errors():
+        _desk(redis_url, speculator).set_token(_new_token(), operator_token(), _operator(), why)
+        typer.echo(f"{speculator}: promote, rollback and token set ask for PACELINE_OPERATOR_TOKEN from now on")
+
+
+@app.command()
+def audit(
+    newest: Annotated[int, typer.Option(min=1, help="Entries to show.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    redis_url: RedisUrl = LOCAL_REDIS,
+    speculator: Speculator = "default",
+) -> None:
+    """Show who changed what on the board, when and why, and which operators were refused; newest last."""
+    import json
+
+    from .buffer.audit import audit_fields, audit_line, audit_trail
+
+    with _errors():
+        events, others = _board(redis_url, speculator).events(), _desk(redis_url, speculator).history()
+        for entry in audit_trail(events, others)[-newest:]:
+            typer.echo(json.dumps(audit_fields(entry)) if as_json else audit_line(entry))
 
 
 @app.command()
@@ -117,6 +155,31 @@ def _board(redis_url: str, speculator: str) -> "VersionBoard":
     from .buffer.redis_client import connect
 
     return RedisVersionBoard(connect(redis_url), BufferConfig(speculator=speculator))
+
+
+def _desk(redis_url: str, speculator: str) -> "OperatorDesk":
+    from .buffer.config import BufferConfig
+    from .buffer.redis_client import connect
+    from .buffer.redis_operator import OperatorDesk
+
+    return OperatorDesk(connect(redis_url), BufferConfig(speculator=speculator))
+
+
+def _admitted(redis_url: str, speculator: str, act: str) -> "VersionBoard":
+    """The board, for an operator who showed the token or needs none."""
+    from .buffer.config import operator_token
+
+    _desk(redis_url, speculator).admit(operator_token(), _operator(), act)
+    return _board(redis_url, speculator)
+
+
+def _new_token() -> str:
+    """Read from where neither a process list nor a shell's history shows it."""
+    from .buffer.config import operator_token
+
+    if sys.stdin.isatty():
+        return str(typer.prompt("new operator token", hide_input=True, confirmation_prompt=True)).strip()
+    return sys.stdin.readline().strip() or operator_token() or ""
 
 
 def _operator() -> str:

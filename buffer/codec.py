@@ -10,7 +10,7 @@ Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -29,13 +29,16 @@ SCHEMA = 1
 MAX_TRACE_BYTES = 512 * 1024**2
 
 _SCHEMA_BYTES = 2
+_MAX_AXES = 8  # no field has more than 3
+_MAX_REASON_CHARS = 400  # an error may quote what it met, and a stranger chose how long that is
 _LEVEL = 1  # features are noise to a compressor: higher levels cost the courier time and gain about nothing
 _DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "float16", "float32", "uint16")}
 
 
 class _Array(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     dtype: str
-    shape: tuple[int, ...]
+    # Bounded before it is read: a list of ints takes sixteen times the memory of its bytes on the wire.
+    shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=_MAX_AXES)]
     data: bytes
 
 
@@ -86,7 +89,7 @@ def decode_trace(raw: bytes) -> DraftTrace:
     """Return the trace that `raw` carries, its arrays read-only.
 
     Raises DecodeError, with `raw` and the cause, when the schema number, the frame, the fields, a dtype, a size
-    or an alignment rule is not as written.
+    or an alignment rule is not as written. Takes at most six times MAX_TRACE_BYTES of memory, whatever `raw` holds.
     """
     schema = int.from_bytes(raw[:_SCHEMA_BYTES], "big") if len(raw) > _SCHEMA_BYTES else None
     if schema != SCHEMA:
@@ -94,7 +97,7 @@ def decode_trace(raw: bytes) -> DraftTrace:
     try:
         return _unpack(msgspec.msgpack.decode(_decompress(raw[_SCHEMA_BYTES:]), type=_Trace))
     except (zstandard.ZstdError, msgspec.MsgspecError, TraceInvalid, ValueError) as error:
-        raise DecodeError(f"trace: {error}", raw) from error
+        raise DecodeError(f"trace: {error}"[:_MAX_REASON_CHARS], raw) from error
 
 
 def decode_entries(rows: Iterable[tuple[str, bytes]]) -> Iterator[TraceEntry]:
@@ -124,8 +127,8 @@ def decode_event(raw: bytes, event_id: str = "") -> BoardEvent:
     """Return the event that `raw` carries, under the id the board gave it. DecodeError, with `raw`, as for traces."""
     try:
         letter = msgspec.json.decode(raw, type=_Event)
-    except msgspec.MsgspecError as error:
-        raise DecodeError(f"board event {event_id}: {error}", raw) from error
+    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+        raise DecodeError(f"board event {event_id}: {error}"[:_MAX_REASON_CHARS], raw) from error
     if letter.schema != SCHEMA:
         raise DecodeError(f"board event {event_id}: got schema {letter.schema}, expected {SCHEMA}", raw)
     return replace(letter.event, event_id=event_id)

@@ -54,3 +54,13 @@ class BufferConfig:
             max_age_s=read_float(environ, ENV_KEYS["max_age_s"], default.max_age_s, minimum=0.001),
             claim_idle_ms=read_int(environ, ENV_KEYS["claim_idle_ms"], default.claim_idle_ms, minimum=0),
         )
+
+
+def redis_ca(environ: Mapping[str, str] = os.environ) -> str | None:
+    """PACELINE_REDIS_CA: the file of the CA that signed Redis' certificate; None leaves it to the system's trust."""
+    return environ.get("PACELINE_REDIS_CA") or None
+
+
+def operator_token(environ: Mapping[str, str] = os.environ) -> str | None:
+    """PACELINE_OPERATOR_TOKEN without blanks around it; None when there is none. A secret."""
+    return environ.get("PACELINE_OPERATOR_TOKEN", "").strip() or None

@@ -6,6 +6,7 @@
     ├── DecodeError         bytes from the wire are not a letter this build can read; carries the raw bytes
     ├── BufferUnavailable   Redis cannot be reached or refuses to work
     ├── BoardConflict       a version event does not fit the board's state
+    ├── OperatorRefused     an act of an operator came without the operator's token
     ├── LeaseLost           what only one may do was stopped, since somebody else may be doing it
     ├── WeightsRefused      a weights file must not enter the server
     └── CaptureUnavailable  SGLang does not offer what capture or swap needs
@@ -48,6 +49,10 @@ class BufferUnavailable(PacelineError):
 
 class BoardConflict(PacelineError):
     """A version event that does not fit the board's state; the message quotes got and expected."""
+
+
+class OperatorRefused(PacelineError):
+    """An act of an operator came without the operator's token; the message says what to do next and shows no token."""
 
 
 class LeaseLost(PacelineError):

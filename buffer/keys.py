@@ -106,7 +106,40 @@ LEASE = RedisKey(
     lifetime="ttl_s from the last renewal; gone behind the body of the lease",
 )
 
-ALL_KEYS = (TRACES, COUNTS, LEDGER, TRACE_IDS, DEAD_LETTERS, EVENTS, NEXT_NUMBER, HEARTBEAT, MEMBERS, LEASE)
+OPERATOR_TOKEN = RedisKey(
+    suffix="operator_token",
+    type="stream",
+    holds="fields seal, by, why: a salted hash of the token that operators must show; the newest entry counts",
+    writer="operators (paceline token set)",
+    reader="operators' commands",
+    lifetime="for ever; deleting it lets everybody act as an operator again",
+)
+REFUSED_OPERATORS = RedisKey(
+    suffix="refused_operators",
+    type="stream",
+    holds="fields by, act, why: who asked for what without the operator's token",
+    writer="operators' commands",
+    reader="paceline audit",
+    lifetime="the newest REFUSALS_KEPT",
+)
+
+ALL_KEYS = (
+    TRACES,
+    COUNTS,
+    LEDGER,
+    TRACE_IDS,
+    DEAD_LETTERS,
+    EVENTS,
+    NEXT_NUMBER,
+    HEARTBEAT,
+    MEMBERS,
+    LEASE,
+    OPERATOR_TOKEN,
+    REFUSED_OPERATORS,
+)
 
 #: Dead letters kept, here and in memory; raw traces are large, and a handful shows what is wrong.
 DEAD_LETTERS_KEPT = 100
+
+#: Refused acts of operators kept: whoever knocks again and again must not fill Redis.
+REFUSALS_KEPT = 1000

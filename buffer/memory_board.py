@@ -64,8 +64,8 @@ class MemoryVersionBoard:
         with self._lock:
             now = self._clock()
             new = decide(fold(self._events), now)
+            fold([*self._events, *new])  # raises when they do not follow
             stored = [self._stored(event, now, place) for place, event in enumerate(new, len(self._events) + 1)]
-            fold([*self._events, *stored])  # raises when they do not follow
             self._events += stored
             self._written.notify_all()
             return stored

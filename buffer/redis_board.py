@@ -16,7 +16,7 @@ from .base import MAX_WAIT_S
 from .board_rules import Decision, moving, registering, rolling_back
 from .codec import decode_event, encode_event
 from .config import BufferConfig
-from .errors import BoardConflict
+from .errors import BoardConflict, DecodeError
 from .keys import EVENTS, HEARTBEAT, LEASE, MEMBERS, NEXT_NUMBER
 from .lease import Lease, renewed
 from .redis_client import load_script, redis_door, refuse_text_client
@@ -32,7 +32,7 @@ class RedisVersionBoard:
 
     Every write folds the events, decides, and appends only if nobody appended meanwhile; else it decides again. So of
     two writers who move the same version one gets BoardConflict. `clock` (unix seconds) dates the events. Every
-    method may raise BufferUnavailable, and DecodeError when an event was written by a later schema.
+    method may raise BufferUnavailable, and DecodeError when an event or a heartbeat is not one this build can read.
     """
 
     def __init__(self, client: redis.Redis, config: BufferConfig, clock: Callable[[], float] = time.time) -> None:
@@ -72,7 +72,7 @@ class RedisVersionBoard:
             if wait_s > 0:  # its reply has another shape in every protocol: it only says when to look
                 self._client.xread({name: after_id or "0-0"}, count=1, block=math.ceil(min(wait_s, MAX_WAIT_S) * 1000))
             rows: Any = self._client.xrange(name, min=f"({after_id}" if after_id else "-")
-        return [decode_event(fields[b"event"], event_id.decode()) for event_id, fields in rows]
+        return [decode_event(fields.get(b"event", b""), event_id.decode()) for event_id, fields in rows]
 
     def _write(self, decide: Decision) -> list[BoardEvent]:
         for _ in range(_MAX_RACES):
@@ -105,7 +105,7 @@ class RedisVersionBoard:
             keys = [HEARTBEAT.name(self._speculator, member) for member in members]
             readings: Any = self._client.mget(keys) if keys else []
         beating = zip(members, readings, strict=True)
-        return {member: msgspec.json.decode(raw) for member, raw in beating if raw is not None}
+        return {member: _reading(member, raw) for member, raw in beating if raw is not None}
 
     @contextmanager
     def lease(self, name: str, ttl_s: float) -> Iterator[Lease]:
@@ -129,6 +129,13 @@ class RedisVersionBoard:
     def _owns(self, lock: Lock) -> bool:
         with redis_door(self._client):
             return bool(lock.owned())
+
+
+def _reading(member: str, raw: bytes) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(raw, type=dict[str, object])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise DecodeError(f"heartbeat of {member}: {error}", raw) from error
 
 
 def _quietly(act: Callable[[], object]) -> None:

@@ -1,20 +1,27 @@
 """The door to Redis: how a client is made, and how its exceptions become BufferUnavailable.
 
+TLS is never half: with rediss:// the server's certificate and name are verified, by nothing else than the system's
+trust and PACELINE_REDIS_CA, and no option of a URL can change that. User and password stand in no setting that a
+repr, a log or an error would show.
+
 The two clocks of a failure are here as well: a dead Redis is noticed within TIMEOUT_S, and nothing is retried behind
 the caller's back, because a repeated append would store its traces twice.
 """
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
+from redis.credentials import UsernamePasswordCredentialProvider
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 
+from .config import redis_ca
 from .errors import BufferUnavailable, ConfigError
 
 #: Longest wait for one connection and for one reply to arrive. Redis answers within milliseconds; two seconds also
@@ -26,6 +33,15 @@ _NEXT: tuple[tuple[tuple[type[RedisError], ...], str], ...] = (
     ((AuthenticationError, NoPermissionError), "check user and password in PACELINE_REDIS_URL and the user's ACL"),
     ((BusyLoadingError,), "Redis is reading its data from disk; try again in a moment"),
     ((redis.ConnectionError, redis.TimeoutError), "start Redis or correct PACELINE_REDIS_URL"),
+)
+
+#: What a failed handshake points to; redis-py names the cause in the text alone.
+_NEXT_BY_TLS = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "name the CA's file in PACELINE_REDIS_CA, and the host in PACELINE_REDIS_URL as the certificate does",
+    ),
+    ("[SSL", "give PACELINE_REDIS_URL the TLS port of Redis"),
 )
 
 #: What an error reply means when its class does not say it.
@@ -42,10 +58,11 @@ _NEXT_BY_TEXT = (
 def client_for(url: str) -> redis.Redis:
     """Return a client for `url` (redis://, rediss:// or unix://); nothing is connected yet.
 
-    Raises ConfigError, without the password, when `url` is malformed.
+    Raises ConfigError, without the password, when `url` is malformed or tls_settings refuses it.
     """
+    tls = tls_settings(url)
     try:
-        return redis.Redis.from_url(
+        client = redis.Redis.from_url(
             url,
             # Replies are read as RESP2 shapes, bytes everywhere; redis-py and the server would else negotiate both.
             protocol=2,
@@ -53,12 +70,38 @@ def client_for(url: str) -> redis.Redis:
             socket_timeout=TIMEOUT_S,
             socket_connect_timeout=TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),
+            **tls,
         )
     except ValueError as error:
         # `from None`: the cause would print the url with its password.
+        raise _malformed(url, error) from None
+    _hide_credentials(client)
+    return client
+
+
+def tls_settings(url: str) -> dict[str, Any]:
+    """TLS of `url` as keyword arguments of redis-py's SSLConnection, for Celery's `broker_use_ssl` too; {} without TLS.
+
+    Celery must be given them: for a bare rediss:// it verifies nothing. Reads PACELINE_REDIS_CA, whose certificates
+    are trusted beside the system's. Raises ConfigError when that file holds none, when it is set and `url` is
+    redis://, and for options in `url` that begin with ``ssl_``.
+    """
+    try:
+        scheme, query = urlsplit(url).scheme, urlsplit(url).query
+    except ValueError as error:
+        raise _malformed(url, error) from None
+    if any(name.startswith("ssl_") for name in parse_qs(query, keep_blank_values=True)):
         raise ConfigError(
-            f"PACELINE_REDIS_URL: got {masked(url)}, expected redis://host:port/db ({type(error).__name__})"
-        ) from None
+            "PACELINE_REDIS_URL: got an ssl_ option, expected none: certificates are always verified; "
+            "remove it, and name your CA in PACELINE_REDIS_CA"
+        )
+    ca_file = redis_ca()
+    if ca_file and scheme == "redis":
+        raise ConfigError("PACELINE_REDIS_URL: got redis:// beside PACELINE_REDIS_CA, expected rediss:// for TLS")
+    if scheme != "rediss":
+        return {}
+    verified = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
+    return {**verified, "ssl_ca_certs": _with_certificates(ca_file)} if ca_file else verified
 
 
 def connect(url: str) -> redis.Redis:
@@ -98,21 +141,59 @@ def address(client: redis.Redis) -> str:
     settings = client.get_connection_kwargs()
     if "path" in settings:
         return f"unix://{settings['path']}"
-    return f"redis://{settings.get('host')}:{settings.get('port')}/{settings.get('db', 0)}"
+    scheme = "rediss" if "ssl_cert_reqs" in settings else "redis"
+    return f"{scheme}://{settings.get('host')}:{settings.get('port')}/{settings.get('db', 0)}"
 
 
 def masked(url: str) -> str:
-    """`url` with its password, and whatever follows a question mark, replaced by ``***``."""
+    """`url` with its password, and whatever follows a question mark, replaced by ``***``.
+
+    Of a url that cannot be told apart for certain nothing but the scheme is left: an unquoted ``/`` in a password
+    would else move its rest to the host.
+    """
+    scheme, separator, _ = url.partition("://")
+    hidden = f"{scheme}://***" if separator and scheme.isalpha() else "a malformed url"
     try:
         parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises when it is no number, as behind a lone password
     except ValueError:
-        return "a malformed url"
+        return hidden
+    if not separator or "@" in parts.path + parts.query + parts.fragment:
+        return hidden
     user, at, host = parts.netloc.rpartition("@")
-    name = user.partition(":")[0]
-    return f"{parts.scheme}://{name + ':***@' if at else ''}{host}{parts.path}{'?***' if parts.query else ''}"
+    name, colon, _ = user.partition(":")
+    shown = f"{name}:***@" if colon else "***@" * bool(at)
+    return f"{scheme}://{shown}{host}{parts.path}{'?***' if parts.query else ''}"
+
+
+def _malformed(url: str, error: ValueError) -> ConfigError:
+    return ConfigError(
+        f"PACELINE_REDIS_URL: got {masked(url)}, expected redis://host:port/db ({type(error).__name__}); "
+        "write / ? # @ and : of a password as %2F %3F %23 %40 and %3A"
+    )
+
+
+def _hide_credentials(client: redis.Redis) -> None:
+    """Move user and password where neither a repr of the client nor a look at its settings shows them."""
+    settings = client.get_connection_kwargs()
+    user, password = settings.pop("username", None), settings.pop("password", None)
+    if user or password:
+        settings["credential_provider"] = UsernamePasswordCredentialProvider(user, password)
+
+
+def _with_certificates(ca_file: str) -> str:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=ca_file)
+    except OSError as error:  # ssl.SSLError is one of them
+        raise ConfigError(f"PACELINE_REDIS_CA: got {ca_file} ({error}), expected a file of PEM certificates") from None
+    return ca_file
 
 
 def _next_step(error: RedisError) -> str:
+    if isinstance(error, redis.ConnectionError):
+        for mark, step in _NEXT_BY_TLS:
+            if mark in str(error):
+                return step
     for kinds, step in _NEXT:
         if isinstance(error, kinds):
             return step

@@ -80,10 +80,16 @@ class VerifyRounds:
         _expect_dtype("rounds", np.int32, self.starts, self.drafted, self.accepted, self.teacher_ids)
         _expect_dtype("rounds.teacher_logprobs", np.float16, self.teacher_logprobs)
         proposed = (self.drafted != NO_DRAFT).sum(axis=1)
-        if np.any((self.drafted[:, :-1] == NO_DRAFT) & (self.drafted[:, 1:] != NO_DRAFT)):
-            raise TraceInvalid(f"rounds.drafted: got {self.drafted.tolist()}, expected {NO_DRAFT} only behind a chain")
-        if r and (np.any(self.accepted < 0) or np.any(self.accepted > proposed)):
-            raise TraceInvalid(f"rounds.accepted: got {self.accepted.tolist()}, expected 0..{proposed.tolist()}")
+        # Positions and counts only: token ids are user content, arrays may be huge, and messages end up in logs.
+        holes = np.any((self.drafted[:, :-1] == NO_DRAFT) & (self.drafted[:, 1:] != NO_DRAFT), axis=1)
+        if np.any(holes):
+            raise TraceInvalid(
+                f"rounds.drafted: got a hole in round {_first(holes)}, expected {NO_DRAFT} only at its end"
+            )
+        wrong = (self.accepted < 0) | (self.accepted > proposed)
+        if np.any(wrong):
+            at = _first(wrong)
+            raise TraceInvalid(f"rounds.accepted[{at}]: got {self.accepted[at]}, expected 0..{proposed[at]}")
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -156,8 +162,9 @@ def _check_rounds(trace: DraftTrace) -> None:
         )
     follows = starts[:-1] + trace.rounds.accepted[:-1] + 1
     if not np.array_equal(starts[1:], follows):
+        at = _first(starts[1:] != follows)
         raise TraceInvalid(
-            f"rounds.starts: got {starts[1:].tolist()}, expected {follows.tolist()} (start + accepted + 1)"
+            f"rounds.starts[{at + 1}]: got {starts[at + 1]}, expected {follows[at]} (start + accepted + 1)"
         )
     if 0 < len(trace.features) < starts[-1]:
         raise TraceInvalid(
@@ -167,8 +174,12 @@ def _check_rounds(trace: DraftTrace) -> None:
         stood = tokens[start + 1 : start + 1 + visible]
         if not np.array_equal(stood, drafted[:visible]):
             # Positions only: token ids are user content, and messages end up in logs.
-            wrong = int(np.flatnonzero(stood != drafted[:visible])[0])
+            wrong = _first(stood != drafted[:visible])
             raise TraceInvalid(f"round at {start}: got another token than accepted draft {wrong}, expected it")
+
+
+def _first(mask: npt.NDArray[np.bool_]) -> int:
+    return int(np.argmax(mask))
 
 
 def _expect(what: str, got: object, expected: object) -> None:

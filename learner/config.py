@@ -1,7 +1,9 @@
 """Settings of one learner process; the only file of the room that reads the environment."""
 
+import hashlib
 import os
 import re
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,20 @@ from ..buffer.errors import ConfigError
 
 #: Names that become folders, queues and registered models: no separators, no spaces.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def name_on(host: str) -> str:
+    """The name of a learner on `host`: the same at every start, so that it takes up what it left pending.
+
+    At most 64 letters, digits, '.', '_' and '-'. A host name that would have to be changed or cut is told apart by a
+    digest of the whole. Two learners on one host share it and must be named by PACELINE_LEARNER.
+    """
+    name = f"learner-{host}"
+    if _NAME.fullmatch(name):
+        return name
+    digest = hashlib.sha256(host.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return f"{re.sub('[^A-Za-z0-9._-]', '-', name)[:55]}-{digest}"
+
 
 #: Names in policies.objective.Objective, which needs torch to be read.
 OBJECTIVES = (
@@ -48,7 +64,7 @@ class LearnerConfig:
     target_version: str = "0"  # traces judged by other weights are refused
     data_dir: Path = Path(".paceline")  # versions, checkpoints, unsent registrations
     mlflow_uri: str = ""  # empty: sqlite in data_dir
-    name: str = "learner-0"  # consumer in the group, member on the board
+    name: str = field(default_factory=lambda: name_on(socket.gethostname()))  # consumer and member; one per process
     min_new_traces: int = 40  # fewer pending traces leave a round idle, unless they fill half of the buffer
     max_claim: int = 400  # traces one round takes at most
     window_traces: int = 200  # learned traces kept for replay

@@ -1,6 +1,5 @@
 """Folders that are either complete or invisible: written under a hidden name, forced to disk, renamed once."""
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -71,12 +70,6 @@ def sweep(parent: Path) -> list[Path]:
         else:
             path.unlink()
     return left
-
-
-def sha256_of(path: Path) -> str:
-    """Lower-case hex digest of a file's bytes. OSError when it cannot be read."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _force(path: Path) -> None:

@@ -11,13 +11,16 @@ _AT_LEAST_ZERO = ("kl_weight", "off_path_weight", "recency_half_life_traces", "r
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """How one round trains. ConfigError when a number is out of its range."""
+    """How one round trains. ConfigError when a number is out of its range.
+
+    The defaults are what `benchmarks/learning` found; docs/learning.md has the tables.
+    """
 
     steps: int = 3  # draft length unrolled
     passes: int = 4  # over the fresh traces of a round
     batch_traces: int = 4
-    cold_learning_rate: float = 3e-3
-    warm_learning_rate: float = 1e-3
+    cold_learning_rate: float = 5e-3
+    warm_learning_rate: float = 5e-4
     cold_below: float = 0.5  # first-position acceptance under which a draft is cold
     replay_share: float = 0.5  # of every batch, drawn from the window
     objective: str = Objective.COMMITTED

@@ -13,8 +13,9 @@ from pathlib import Path
 from ..buffer.base import VersionBoard
 from ..buffer.errors import BoardConflict, ConfigError
 from ..buffer.version import BoardState, DraftVersion, VersionState
-from .disk import folder_of, remove_folder, sha256_of, write_folder
-from .weights import CONFIG_FILE, WEIGHTS_FILE
+from ..buffer.weights import WEIGHTS_FILE, sha256_of
+from .disk import folder_of, remove_folder, write_folder
+from .weights import CONFIG_FILE
 
 _log = logging.getLogger(__name__)
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from ..buffer.version import DraftVersion
-from .disk import folder_of, sha256_of
+from ..buffer.weights import WEIGHTS_FILE, sha256_of
+from .disk import folder_of
 from .eagle3 import Eagle3Draft
-from .weights import WEIGHTS_FILE, load_draft
+from .weights import load_draft
 
 _log = logging.getLogger(__name__)
 

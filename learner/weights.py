@@ -15,11 +15,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..buffer.errors import ConfigError
-from .disk import sha256_of
+from ..buffer.weights import WEIGHTS_FILE, sha256_of
 from .eagle3 import Eagle3Draft
 from .eagle3_config import Eagle3Config
 
-WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
 
 _EMBEDDING = "model.embed_tokens.weight"

@@ -20,6 +20,7 @@ class Inlet:
         self._socket.bind(endpoint)
         self._teacher, self._on_resume = teacher, on_resume
         self._received_bytes = 0
+        self._told: Receipt | None = None  # last
         self._pause = threading.Event()  # never set
         self.status: dict[str, Any] = {}  # what the scheduler process said last
 
@@ -44,10 +45,13 @@ class Inlet:
     def acknowledge(self, counts: dict[str, Any]) -> None:
         """Say what was read so far, and the courier's counts: where another one would go on. Never blocks."""
         receipt = Receipt(self._received_bytes, counts)
+        if receipt == self._told:
+            return
         try:
             self._socket.send(encode_receipt(receipt), flags=zmq.NOBLOCK)
         except zmq.Again:
             return  # nobody listens yet: the next receipt says the same and more
+        self._told = receipt
 
     def close(self) -> None:
         """Stop listening."""

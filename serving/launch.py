@@ -9,8 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Final
@@ -20,6 +19,7 @@ from .cpu_host.accelerator import is_accelerator_present
 from .cpu_host.config import SWITCH, is_switched_on
 from .cpu_host.defaults import default_flags, server_env
 from .cpu_host.flags import names_given, value_of
+from .signals import borrowed_signals
 
 #: SGLang versions whose CPU path and hook targets are proven.
 PROVEN_VERSIONS: Final = ("0.5.21",)
@@ -76,7 +76,7 @@ def run_server(plan: LaunchPlan) -> int:
     process is the one end that the server survives. Raises OSError when the interpreter cannot be started.
     """
     relay = _SignalRelay()
-    with _borrowed_signals(relay):
+    with borrowed_signals(_ENDING, relay):
         server = subprocess.Popen(plan.argv, env=dict(plan.env), start_new_session=True)
         relay.aim_at(server.pid)
         # Not reaped yet: while the dead leader keeps its id, the group's number cannot belong to anybody else.
@@ -107,17 +107,6 @@ class _SignalRelay:
             os.kill(self._group, signal.SIGTERM)
         else:
             os.killpg(self._group, signal.SIGKILL)
-
-
-@contextmanager
-def _borrowed_signals(handler: _SignalRelay) -> Iterator[None]:
-    numbers = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, old in previous.items():
-            signal.signal(number, old)
 
 
 def _wants_cpu_host(args: Sequence[str], env: Mapping[str, str]) -> bool:

@@ -34,6 +34,7 @@ class CourierLink:
         self._lock = threading.Lock()
         self._sent_bytes = 0  # to the courier that listens now
         self._receipt: Receipt | None = None
+        self._told: dict[str, Any] | None = None  # status that this courier knows
         self._lost: set[str] = set()
         self._running: dict[str, None] = {}  # captured requests that have not ended, oldest first
         self._begun: deque[int] = deque()  # bytes sent when a request began, of those that no receipt covers
@@ -57,11 +58,17 @@ class CourierLink:
             self._lost.update(request_ids)
 
     def tell(self, status: dict[str, Any]) -> None:
-        """Send the scheduler's share of the replica's reading, whether the line is full or not. Never blocks."""
+        """Send the scheduler's share of the replica's reading when it is news, whether the line is full or not.
+
+        Never blocks.
+        """
         with self._lock:
             self._read_receipts()
+            if status == self._told and not self._lost:
+                return
             if self._send(encode_letter(Letter(lost=tuple(self._lost), status=status))):
                 self._lost.clear()
+                self._told = status
 
     def resume(self) -> None:
         """Tell the next courier where the one that died stood; call once after each death, before it is replaced."""
@@ -72,7 +79,7 @@ class CourierLink:
             # A new line: letters that wait on the old one begin in the middle of what was lost.
             self._socket.close()
             self._socket = _connected(self._endpoint)
-            self._sent_bytes, self._receipt = 0, None
+            self._sent_bytes, self._receipt, self._told = 0, None, None
             self._begun.clear()
             self._send(frame)
 

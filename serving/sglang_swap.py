@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from ..buffer.errors import WeightsRefused
+from ..buffer.weights import WEIGHTS_FILE
 from .commands import Act, Readiness, SwapCommand, SwapOutcome
-from .staging import WEIGHTS_FILE, DraftLayout, StagedDraft, read_layout, stage
+from .staging import DraftLayout, StagedDraft, read_layout, stage
 
 log = logging.getLogger(__name__)
 

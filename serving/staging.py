@@ -5,7 +5,7 @@ import json
 import struct
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..buffer.errors import WeightsRefused
+from ..buffer.weights import WEIGHTS_FILE, sha256_of
 
 #: EAGLE-3 shares this parameter with the target: loading it would overwrite the target.
 SHARED_WITH_TARGET = "embed_tokens"
@@ -21,7 +22,6 @@ VOCABULARY_MAP = "d2t"
 #: Written by trainers, skipped by SGLang's loader.
 UNUSED = frozenset({"t2d"})
 FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
-WEIGHTS_FILE = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class DraftLayout:
 
     shapes: Mapping[str, tuple[int, ...]]  # by parameter name, vocabulary map and shared parameters left out
     vocabulary_map: torch.Tensor | None
+    shared: Mapping[str, str] = field(default_factory=dict)  # parameter of the target in the file -> its fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,41 +43,39 @@ class StagedDraft:
 
 
 def read_layout(folder: Path) -> DraftLayout:
-    """Layout of the draft in `folder` from its safetensors headers; OSError when there is none to read."""
+    """Layout of the draft in `folder` from its file's header; a parameter shared with the target is read and digested.
+
+    Blocks on the disk. OSError when there is no draft to read.
+    """
+    if not (folder / WEIGHTS_FILE).is_file():
+        raise FileNotFoundError(f"no safetensors draft in {folder}: expected {WEIGHTS_FILE}")
     shapes: dict[str, tuple[int, ...]] = {}
-    vocabulary_map = None
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, "pt") as weights:
-            for name in weights.keys():  # noqa: SIM118 - safe_open is no mapping
-                if name == VOCABULARY_MAP:
-                    vocabulary_map = weights.get_tensor(name)
-                elif name not in UNUSED and SHARED_WITH_TARGET not in name:
-                    shapes[name] = tuple(weights.get_slice(name).get_shape())
-    if not shapes:
-        raise FileNotFoundError(f"no safetensors draft in {folder}")
-    return DraftLayout(shapes, vocabulary_map)
-
-
-def sha256_of(file: Path) -> str:
-    """Digest of a whole file, lower-case hex."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    shared: dict[str, str] = {}
+    with safe_open(folder / WEIGHTS_FILE, "pt") as weights:
+        names = set(weights.keys())
+        for name in sorted(names - UNUSED - {VOCABULARY_MAP}):
+            if SHARED_WITH_TARGET in name:
+                shared[name] = _fingerprint(weights.get_tensor(name))
+            else:
+                shapes[name] = tuple(weights.get_slice(name).get_shape())
+        vocabulary_map = weights.get_tensor(VOCABULARY_MAP) if VOCABULARY_MAP in names else None
+    return DraftLayout(shapes, vocabulary_map, shared)
 
 
 def stage(file: Path, sha256: str, layout: DraftLayout, device: torch.device, dtype: torch.dtype) -> StagedDraft:
     """Check `file` and load it to `device` in `dtype`. Blocks on the disk; touches no live tensor.
 
-    Raises WeightsRefused for an absent, tampered, truncated or non-safetensors file, an unknown or missing name, a
-    parameter shared with the target, another vocabulary map, a wrong shape or dtype, and values that are not finite.
-    `sha256` is empty for the file the server was started with: a parameter shared with the target is passed over.
+    Raises WeightsRefused for an absent, tampered, truncated or non-safetensors file, an unknown or missing name,
+    another vocabulary map, a wrong shape or dtype, and values that are not finite. A parameter shared with the target
+    is never loaded: it is passed over when it is bit by bit the one in the file the server was started with, so that
+    this file can come back, and any other is refused. An empty `sha256` is not compared.
     """
     began = time.perf_counter()
     try:
         _check_digest(file, sha256)
         with safe_open(file, "pt") as weights:
             names = set(weights.keys())
-            if sha256:
-                _check_shared(names)
+            _check_shared(weights, names, layout)
             _check_names(names, layout)
             _check_vocabulary_map(weights, names, layout)
             tensors = [(n, _load(weights, n, layout.shapes[n], device, dtype)) for n in sorted(layout.shapes)]
@@ -86,15 +85,25 @@ def stage(file: Path, sha256: str, layout: DraftLayout, device: torch.device, dt
 
 
 def _check_digest(file: Path, sha256: str) -> None:
-    got = sha256_of(file)
-    if sha256 and got != sha256:
+    if sha256 and (got := sha256_of(file)) != sha256:
         raise WeightsRefused(f"{file.name}: got sha256 {got[:12]}…, expected {sha256[:12]}… (the file was changed)")
 
 
-def _check_shared(names: set[str]) -> None:
-    shared = sorted(name for name in names if SHARED_WITH_TARGET in name)
-    if shared:
-        raise WeightsRefused(f"{shared[0]}: belongs to the target and must not be shipped with a draft")
+def _check_shared(weights: Any, names: set[str], layout: DraftLayout) -> None:
+    for name in sorted(name for name in names if SHARED_WITH_TARGET in name):
+        expected = layout.shared.get(name, "none, as in the file the server was started with")
+        got = _fingerprint(weights.get_tensor(name))
+        if got != expected:
+            raise WeightsRefused(
+                f"{name}: belongs to the target and must not be shipped with a draft; got {got}, expected {expected}; "
+                "write the file again without it: the server shares the target's own"
+            )
+
+
+def _fingerprint(tensor: torch.Tensor) -> str:
+    """Dtype, shape and a digest of the bytes: equal for tensors that are equal bit by bit, and for no others."""
+    digest = hashlib.sha256(tensor.contiguous().flatten().view(torch.uint8).numpy().data).hexdigest()
+    return f"{tensor.dtype} {tuple(tensor.shape)} sha256 {digest}"
 
 
 def _check_names(names: set[str], layout: DraftLayout) -> None:

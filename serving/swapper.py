@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlparse
 
 from ..buffer.base import MAX_WAIT_S, VersionBoard
 from ..buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
 from ..buffer.version import BoardEvent, BoardState, fold
+from ..buffer.weights import weights_file
 from .commands import SwapOutcome
-from .staging import WEIGHTS_FILE
 
 log = logging.getLogger(__name__)
 
@@ -122,11 +121,3 @@ class Swapper:
         if word != self._last_fault:  # most faults are met again at every look
             log.warning("paceline: %s", word)
         self._last_fault = word
-
-
-def weights_file(weights_uri: str) -> Path:
-    """File that a version's `weights_uri` (file:// of its folder) names; WeightsRefused for any other scheme."""
-    parts = urlparse(weights_uri)
-    if parts.scheme != "file":
-        raise WeightsRefused(f"weights_uri: got {weights_uri!r}, expected a file:// URI")
-    return Path(unquote(parts.path)) / WEIGHTS_FILE

@@ -154,6 +154,33 @@ def test_both_sides_name_the_same_letters() -> None:
         assert len({side[name] for side in sides}) == 1
 
 
+def test_a_learner_that_is_made_again_keeps_its_name() -> None:
+    # A container's host name, the default, changes whenever it is made again.
+    assert SERVICES["learner"]["environment"]["PACELINE_LEARNER"] == "${LEARNER:-learner-0}"
+    assert "PACELINE_LEARNER" not in SERVICES["beat"]["environment"]
+
+
+def test_the_database_is_asked_where_it_answers_only_once_it_is_made() -> None:
+    # The server that initialises a fresh volume listens on its socket alone.
+    assert "--host=127.0.0.1" in SERVICES["postgres"]["healthcheck"]["test"]
+
+
+def test_services_that_hold_work_are_given_time_to_end() -> None:
+    assert [name for name, service in SERVICES.items() if "stop_grace_period" in service] == ["sglang", "learner"]
+
+
+def test_the_build_of_the_serving_image_fails_when_the_plugin_would_not_capture() -> None:
+    last = text("serving/Dockerfile").split("\nWORKDIR /\n")[1]
+    code = re.search(r'^RUN python3 -c "(.*)"', last, re.MULTILINE)
+    assert code
+    done = subprocess.run(
+        [sys.executable, "-c", code[1]], capture_output=True, text=True, check=False, cwd=HOUSE / "tests"
+    )
+    sglang = re.search(r"^SGLANG := sglang==(\S+)$", text("Makefile"), re.MULTILINE)
+    assert sglang
+    assert done.stdout == f"SGLang {sglang[1]}\n", done.stderr
+
+
 def test_volumes_and_configs_are_declared() -> None:
     mounted = {str(volume).split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
     assert {name for name in mounted if re.fullmatch(r"\w+", name)} == set(COMPOSE["volumes"])

@@ -9,7 +9,7 @@ from learning.rows import Rate
 from learning.stream import Sizes
 
 #: One optimiser step of the demo's head per draft unrolled, one thread, both cores at work.
-STEP_S_PER_DRAFT = 0.04
+STEP_S_PER_DRAFT = 0.025
 #: Against that, where drafted chains are scored beside the committed text.
 CHAINS_FACTOR = 1.6
 #: Reading off what a draft would have had accepted on one request.

@@ -7,7 +7,9 @@ from learning.rows import (
     ANCHORS,
     AURORA,
     AURORA_AS_PRODUCT,
+    AURORA_RATES,
     AVERAGES,
+    BATCHES,
     CADENCES,
     COMMITTED,
     DEFAULT_ONCE,
@@ -17,6 +19,7 @@ from learning.rows import (
     PASSES,
     PRODUCT,
     REPLAY,
+    SHARPENED,
     SOFT,
     TEACHERS,
     TOP_KS,
@@ -136,11 +139,9 @@ class Programme:
 
 _GREEDY, _SAMPLED = Setting(0.0, 5), Setting(0.7, 5)
 _LENGTHS = (Setting(0.0, 3), _GREEDY, Setting(0.0, 10), _SAMPLED)
-_USUAL = Sizes(before_shift=80, after_shift=60, cadence=20)
-#: A chunk of 200 must fit before the shift.
-_LONG = Sizes(before_shift=200, after_shift=60, cadence=40)
-_SHORT = Sizes(before_shift=40, after_shift=40, cadence=20)
-_MAIN = (AURORA, PRODUCT, DEFAULT_ONCE, AURORA_AS_PRODUCT, UNTRAINED)
+_USUAL = Sizes(before_shift=180, after_shift=60, cadence=20)
+_SHORT = Sizes(before_shift=60, after_shift=40, cadence=20)
+_MAIN = (AURORA, PRODUCT, DEFAULT_ONCE, UNTRAINED)
 _SYSTEM_QUESTION = "objectives under the product's schedule"
 _AT_EQUAL_SYSTEM = (AURORA_AS_PRODUCT, PRODUCT)
 
@@ -168,30 +169,26 @@ QUICK = Programme(
 FULL = Programme(
     stages=(
         Stage("main", "paceline against Aurora", _MAIN, 5, (_GREEDY, _SAMPLED), STARTS, _USUAL),
-        Stage("system", _SYSTEM_QUESTION, _AT_EQUAL_SYSTEM, 5, (_GREEDY, _SAMPLED), STARTS, _USUAL),
-        Stage(
-            "labels",
-            "objectives under Aurora's schedule; greedy labels are the committed tokens",
-            (AURORA, COMMITTED, SOFT, MATCHED),
-            5,
-            (_SAMPLED,),
-            STARTS,
-            _USUAL,
-        ),
+        Stage("system", _SYSTEM_QUESTION, _AT_EQUAL_SYSTEM, 3, (_GREEDY,), STARTS, _USUAL),
+        Stage("aurora-rates", "Aurora's loss at other rates", AURORA_RATES, 5, (_GREEDY, _SAMPLED), STARTS, _USUAL),
         _ablation("off-path", "rows behind the rejection", OFF_PATH, _LENGTHS),
-        _ablation("replay", "a replay window, and which of its traces", REPLAY),
         _ablation("weighting", "how much a later draft of a round counts", WEIGHTINGS, starts=STARTS),
+        _ablation("batch", "traces of one optimiser step", BATCHES, starts=STARTS),
+        _ablation("labels", "objectives; at temperature 0.7", (AURORA, COMMITTED, SOFT, MATCHED), (_SAMPLED,), STARTS),
+        _ablation("sharpened", "hard labels and soft ones on greedy text", SHARPENED),
         _ablation("top-k", "teacher entries; greedy runs read none", TOP_KS, (_SAMPLED,)),
-        _ablation("kl", "an anchor to the teacher, constant and decaying", ANCHORS, (_SAMPLED,)),
-        _ablation("teacher", "a teacher sharper than it was served", TEACHERS, (_SAMPLED,)),
-        _ablation("passes", "passes over a chunk that is consumed once", PASSES, starts=("cold",)),
-        _ablation("cadence", "requests between two rounds", CADENCES, starts=("cold",), sizes=_LONG),
-        _ablation("average", "serving an average of the weights", AVERAGES),
-        _ablation("warm-rate", "the product's learning rate for warm drafts", WARM_RATES),
-        _ablation("objectives", "what others train on", (AURORA, *OTHERS), (_SAMPLED,)),
+        _ablation("passes", "passes over a chunk that is consumed once", PASSES, starts=STARTS),
+        _ablation("replay", "a replay window, and which of its traces", REPLAY),
+        _ablation("cadence", "requests between two rounds", CADENCES, starts=("cold",)),
+        _ablation("warm-rate", "the product's learning rate for warm drafts", WARM_RATES, sizes=_SHORT),
+        _ablation("average", "serving an average of the weights", AVERAGES, sizes=_SHORT),
+        _ablation("kl", "an anchor to the teacher, constant and decaying", ANCHORS, (_SAMPLED,), sizes=_SHORT),
+        _ablation("teacher", "a teacher sharper than it was served", TEACHERS, (_SAMPLED,), sizes=_SHORT),
+        _ablation("objectives", "what others train on", (AURORA, COMMITTED, *OTHERS), sizes=_SHORT),
+        _ablation("objectives-sampled", "at temperature 0.7", (AURORA, SOFT, *OTHERS), (_SAMPLED,), sizes=_SHORT),
     ),
-    tuning_sizes=Sizes(40, 20, 20),
-    grid={"cold": (1e-3, 3e-3, 8e-3), "warm": (3e-4, 1e-3, 3e-3)},
+    tuning_sizes=Sizes(60, 20, 20),
+    grid={"cold": (3e-3, 8e-3), "warm": (3e-4, 1e-3, 3e-3)},
     minutes=52.0,
 )
 #: By name, for tables of runs from anywhere.

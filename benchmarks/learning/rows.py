@@ -89,6 +89,14 @@ def _as_product() -> Row:
 
 
 AURORA = plain("Aurora: forward_kl_accepted, consume-once", Objective.FORWARD_KL_ACCEPTED)
+#: Tuning streams are short: what Aurora's loss would have had on the streams themselves at other rates.
+AURORA_RATES = (
+    AURORA,
+    *(
+        replace(AURORA.but(f"Aurora at {r:g}", cold_learning_rate=r, warm_learning_rate=r), rate=Rate.PLAN)
+        for r in (3e-4, 1e-3, 3e-3, 8e-3)
+    ),
+)
 AURORA_AS_PRODUCT = _as_product()
 PRODUCT = Row("paceline: the product's default", rate=Rate.PLAN)
 DEFAULT_ONCE = Row("default objective, 1 pass, consume-once", ONCE)
@@ -103,18 +111,24 @@ OTHERS = tuple(
     and objective not in {Objective.TARGET_ONLY, Objective.REJECTION}  # MATCHED is the one that fits the traces
 )
 
-OFF_PATH = (COMMITTED, *(COMMITTED.but(f"committed, off-path {w:g}", off_path_weight=w) for w in (0.25, 1.0)))
+OFF_PATH = (COMMITTED, COMMITTED.but("committed, off-path 1", off_path_weight=1.0))
+BATCHES = (COMMITTED, *(COMMITTED.but(f"committed, batches of {n}", batch_traces=n) for n in (1, 2, 4, 8)))
+SHARPENED = (
+    COMMITTED,
+    AURORA,
+    *(AURORA.but(f"soft labels of the committed text, teacher at {t:g}", teacher_temperature=t) for t in (0.5, 0.25)),
+)
 REPLAYED = COMMITTED.but("committed, half of a batch replayed", replay_share=0.5)
 REPLAY = (
     REPLAYED,
     COMMITTED,
-    *(REPLAYED.but(f"replayed, half-life {n} traces", recency_half_life_traces=float(n)) for n in (50, 200)),
-    *(REPLAYED.but(f"replayed, errors {share:g}", replay_errors=share) for share in (1.0, 4.0)),
+    REPLAYED.but("replayed, half-life 50 traces", recency_half_life_traces=50.0),
+    REPLAYED.but("replayed, errors 4", replay_errors=4.0),
 )
 WEIGHTINGS = (
     COMMITTED,
     COMMITTED.but("committed, survival", weighting=Weighting.SURVIVAL),
-    *(COMMITTED.but(f"committed, survival below {at:g}", weighting=None, cold_below=at) for at in (0.3, 0.5, 0.7)),
+    *(COMMITTED.but(f"committed, survival below {at:g}", weighting=None, cold_below=at) for at in (0.3, 0.5)),
 )
 TOP_KS = (SOFT, *(replace(SOFT, name=f"soft, top-{k}", top_k=k) for k in (16, 4, 1, 0)), COMMITTED)
 ANCHORS = (
@@ -123,7 +137,7 @@ ANCHORS = (
     COMMITTED.but("committed, KL 0.1 decaying over 20 steps", kl_weight=0.1, kl_decay_steps=20),
 )
 TEACHERS = (SOFT, *(SOFT.but(f"soft, teacher at {t:g}", teacher_temperature=t) for t in (0.7, 0.5)))
-PASSES = (COMMITTED, *(COMMITTED.but(f"committed, {n} passes", passes=n) for n in (2, 4, 8)))
-CADENCES = (COMMITTED, *(replace(COMMITTED, name=f"committed, cadence {n}", cadence=n) for n in (20, 100, 200)))
+PASSES = (COMMITTED, *(COMMITTED.but(f"committed, {n} passes", passes=n) for n in (2, 4)))
+CADENCES = (COMMITTED, *(replace(COMMITTED, name=f"committed, cadence {n}", cadence=n) for n in (60, 180)))
 AVERAGES = (PRODUCT, *(PRODUCT.but(f"product, average {decay:g} served", ema_decay=decay) for decay in (0.9, 0.98)))
 WARM_RATES = (PRODUCT, *(PRODUCT.but(f"product, warm rate {r:g}", warm_learning_rate=r) for r in (3e-4, 3e-3)))

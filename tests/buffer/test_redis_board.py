@@ -72,6 +72,22 @@ def test_an_event_of_a_later_schema_is_refused_with_its_bytes(redis_client, boar
     assert caught.value.raw == raw
 
 
+@pytest.mark.parametrize("fields", [{"other": "x"}, {"event": b"\xff"}, {"event": "[]"}])
+def test_what_a_stranger_wrote_among_the_events_is_a_decode_error(redis_client, board, fields):
+    redis_client.xadd(EVENTS.name("default"), fields)
+    with pytest.raises(DecodeError, match="board event"):
+        board.read()
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff", b"[1]", b'"text"', b'{"a":"\xff"}'])
+def test_what_a_stranger_wrote_as_a_heartbeat_is_a_decode_error(redis_client, board, raw):
+    board.beat("replica", {"draft": 1}, 60.0)
+    redis_client.set(HEARTBEAT.name("default", "replica"), raw)
+    with pytest.raises(DecodeError, match="heartbeat of replica") as caught:
+        board.heartbeats()
+    assert caught.value.raw == raw
+
+
 def test_a_lease_is_renewed_while_its_body_runs(redis_client, board):
     key = LEASE.name("default", "round")
     with board.lease("round", 0.3) as is_held:

@@ -6,9 +6,10 @@ import pytest
 import redis
 from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.errors import BufferUnavailable, ConfigError
+from paceline.buffer.errors import BufferUnavailable, ConfigError, OperatorRefused
 from paceline.buffer.keys import ALL_KEYS, COUNTS, DEAD_LETTERS, TRACES
 from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_operator import OperatorDesk
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.version import DraftVersion
 
@@ -179,6 +180,10 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
     buffer.ack([entry.entry_id for entry in buffer.claim("a", 9)], "trained")
     board.register(version(board.next_number()), "test", "first")
     board.beat("m", {}, 60.0)
+    desk = OperatorDesk(redis_client, CONFIG)
+    desk.set_token("a token of some length", None, "operator:ann", "why")
+    with pytest.raises(OperatorRefused):
+        desk.admit(None, "operator:eve", "rollback")
     with board.lease("l", 60.0):
         found = {name.decode(): redis_client.type(name).decode() for name in redis_client.scan_iter()}
     member = {"heartbeat:": "m", "lease:": "l"}

@@ -1,11 +1,13 @@
 """Settings: every key is read, every mistake names its key and its value."""
 
+import hashlib
+import socket
 from pathlib import Path
 
 import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
-from paceline.learner.config import LearnerConfig, from_env
+from paceline.learner.config import LearnerConfig, from_env, name_on
 
 NEEDED = {"PACELINE_TARGET": "llama", "PACELINE_TARGET_PATH": "/m/llama", "PACELINE_DRAFT": "/m/draft"}
 
@@ -68,6 +70,33 @@ def test_every_setting_comes_from_its_key() -> None:
         longest_round_s=70.5,
         kept_versions=3,
     )
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("gpu-3", "learner-gpu-3"),
+        ("GPU_3.example.org", "learner-GPU_3.example.org"),
+        ("h" * 56, "learner-" + "h" * 56),
+        ("h" * 57, "learner-" + "h" * 47 + "-" + hashlib.sha256(b"h" * 57).hexdigest()[:8]),
+        ("a b/c", "learner-a-b-c-" + hashlib.sha256(b"a b/c").hexdigest()[:8]),
+        ("größe", "learner-gr--e-" + hashlib.sha256("größe".encode()).hexdigest()[:8]),
+        ("", "learner-"),
+    ],
+)
+def test_a_learner_is_named_after_its_host(
+    host: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    first, restarted = from_env(NEEDED), from_env(NEEDED)
+    assert (first.name, restarted.name) == (name, name)
+    assert len(name) <= 64
+    assert LearnerConfig("t", tmp_path, tmp_path, name="mine").name == "mine"
+
+
+def test_hosts_that_differ_in_what_a_name_cannot_hold_have_learners_of_different_names() -> None:
+    hosts = ["a b", "a/b", "p" * 60 + "-1", "p" * 60 + "-2", "p" * 57, "p" * 58]
+    assert len({name_on(host) for host in hosts}) == len(hosts)
 
 
 def test_places_on_disk_and_in_celery_carry_the_speculator() -> None:

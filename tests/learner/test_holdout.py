@@ -9,8 +9,8 @@ import pytest
 import torch
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import DraftVersion
+from paceline.buffer.weights import sha256_of
 from paceline.learner import holdout
-from paceline.learner.disk import sha256_of
 from paceline.learner.holdout import Holdout
 from paceline.learner.shelf import DraftShelf
 from paceline.learner.weights import load_draft, load_target_embedding, random_draft

@@ -209,7 +209,7 @@ def test_only_one_learner_of_a_speculator_works_at_a_time(house: House) -> None:
     assert is_held
     assert (report.kind, report.why) == (RoundKind.IDLE, "another learner of default is at work")
     assert house.buffer.counts().pending == BATCH
-    assert house.board.heartbeats()["learner:learner-0"]["kind"] == "idle"
+    assert house.board.heartbeats()[f"learner:{house.config.name}"]["kind"] == "idle"
 
 
 def test_a_refused_candidate_is_shown_and_the_trainer_goes_on_from_it(
@@ -583,7 +583,7 @@ def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(h
     traces = house.send()
     report = learner.learn_once()
     learner.learn_once()
-    beat = house.board.heartbeats()["learner:learner-0"]
+    beat = house.board.heartbeats()[f"learner:{house.config.name}"]
     kept, rounds = len(held_out(traces)), sum(len(trace.rounds) for trace in traces)
     assert (beat["kind"], beat["learned"], beat["held_out"], beat["pending"]) == ("idle", BATCH - kept, kept, 0)
     assert (beat["identity_equal"], beat["identity_compared"], beat["calibration_gap"]) == (rounds, rounds, 0.0)

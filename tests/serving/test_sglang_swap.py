@@ -98,6 +98,20 @@ def test_the_weights_before_are_kept_and_need_no_disk(swap, folder):
     assert sorted(swap._kept) == [0, 2]
 
 
+def test_a_first_draft_that_ships_the_embedding_comes_back_from_disk_once_it_is_kept_no_more(swap, folder):
+    first = {"fc.weight": torch.zeros(2, 3), "embed_tokens.weight": torch.arange(6.0).reshape(3, 2)}
+    save_file(first, folder / "0" / "model.safetensors")
+    swap._layout = read_layout(folder / "0")
+    with Scheduler(swap):
+        for number in (1, 2):
+            swap.swap(number, *file_of(folder, number))
+        assert sorted(swap._kept) == [1, 2]
+        assert swap.swap(0, *file_of(folder, 0)).number == 0
+    loaded = swap._runner.weight_updater.loaded[-1]
+    assert [*loaded] == ["fc.weight"]
+    assert torch.equal(loaded["fc.weight"], torch.zeros(2, 3))
+
+
 def test_a_refused_file_changes_nothing_and_leaves_nothing_behind(swap, folder):
     file, _ = file_of(folder, 1)
     with Scheduler(swap) as scheduler:

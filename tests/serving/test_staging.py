@@ -72,7 +72,7 @@ CHANGES = {
     "a missing name": (lambda t: t.pop("norm.weight"), r"expected also \['norm.weight'\]"),
     "the target's embedding": (
         lambda t: t.update({"model.embed_tokens.weight": torch.ones(2)}),
-        "belongs to the target",
+        r"belongs to the target .*; got torch.float32 \(2,\) sha256 .*, expected none, .*; write the file again",
     ),
     "another vocabulary map": (lambda t: t.update({"d2t": torch.arange(6) + 1}), "d2t: differs"),
 }
@@ -88,9 +88,62 @@ def test_a_file_with_this_change_is_refused(tmp_path, served, change):
         stage(file, sha256_of(file), served, CPU, torch.float16)
 
 
-def test_the_servers_own_file_may_hold_the_embedding_and_it_is_passed_over(tmp_path, served):
-    staged = stage(offer(tmp_path, weights() | {"embed_tokens.weight": torch.ones(2)}), "", served, CPU, torch.float32)
+EMBEDDING = torch.arange(24, dtype=torch.float32).reshape(8, 3).to(torch.bfloat16)
+
+
+@pytest.fixture
+def served_with_embedding(tmp_path):
+    """Layout of a server that was started with a file that holds the target's embedding too."""
+    save_file(weights() | {"embed_tokens.weight": EMBEDDING}, tmp_path / "model.safetensors")
+    return read_layout(tmp_path)
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["from the board", "at the start"])
+def test_the_file_the_server_was_started_with_comes_back_and_its_embedding_is_passed_over(
+    tmp_path, served_with_embedding, checked
+):
+    file = tmp_path / "model.safetensors"
+    staged = stage(file, sha256_of(file) if checked else "", served_with_embedding, CPU, torch.float32)
     assert [name for name, _ in staged.tensors] == ["fc.weight", "norm.weight"]
+    assert all(torch.equal(tensor, weights()[name]) for name, tensor in staged.tensors)
+
+
+def test_an_embedding_is_not_missed_in_a_later_file(tmp_path, served_with_embedding):
+    file = offer(tmp_path, weights())
+    staged = stage(file, sha256_of(file), served_with_embedding, CPU, torch.float32)
+    assert [name for name, _ in staged.tensors] == ["fc.weight", "norm.weight"]
+
+
+def next_value(embedding):
+    bits = embedding.clone().view(torch.int16)
+    bits[7, 2] ^= 1
+    return bits.view(torch.bfloat16)
+
+
+OTHER_EMBEDDINGS = {
+    "one bit": next_value,
+    "negative zero": lambda e: torch.where(e == 0, -0.0, e).to(torch.bfloat16),  # equal as numbers, not as bits
+    "another dtype": lambda e: e.to(torch.float32),
+    "the same bytes in another shape": lambda e: e.reshape(3, 8),
+}
+
+
+@pytest.mark.parametrize("change", OTHER_EMBEDDINGS)
+def test_an_embedding_that_is_not_bit_by_bit_the_servers_is_refused(tmp_path, served_with_embedding, change):
+    other = OTHER_EMBEDDINGS[change](EMBEDDING).contiguous()
+    file = offer(tmp_path, weights() | {"embed_tokens.weight": other})
+    with pytest.raises(WeightsRefused) as refused:
+        stage(file, sha256_of(file), served_with_embedding, CPU, torch.float32)
+    assert "embed_tokens.weight: belongs to the target" in str(refused.value)
+    digests = [hashlib.sha256(t.view(torch.uint8).numpy()).hexdigest() for t in (other, EMBEDDING)]
+    assert f"got {other.dtype} {tuple(other.shape)} sha256 {digests[0]}" in str(refused.value)
+    assert f"expected torch.bfloat16 (8, 3) sha256 {digests[1]}" in str(refused.value)
+
+
+def test_an_embedding_under_another_name_is_refused(tmp_path, served_with_embedding):
+    file = offer(tmp_path, weights() | {"model.embed_tokens.weight": EMBEDDING})
+    with pytest.raises(WeightsRefused, match=r"model\.embed_tokens\.weight: belongs to the target .* expected none"):
+        stage(file, sha256_of(file), served_with_embedding, CPU, torch.float32)
 
 
 def test_a_file_changed_behind_its_publication_is_refused(tmp_path, served):

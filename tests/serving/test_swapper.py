@@ -5,7 +5,7 @@ from paceline.buffer.errors import WeightsRefused
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.serving.commands import SwapOutcome
-from paceline.serving.swapper import Swapper, weights_file
+from paceline.serving.swapper import Swapper
 
 
 class Switch:
@@ -158,9 +158,3 @@ def test_a_time_out_is_tried_again_and_condemns_nothing(board):
     switch.fault = None
     swapper.turn()
     assert switch.draft_version == 2
-
-
-def test_only_file_uris_name_weights():
-    assert str(weights_file("file:///a/v%20b")) == "/a/v b/model.safetensors"
-    with pytest.raises(WeightsRefused, match="expected a file:// URI"):
-        weights_file("s3://bucket/v1")

@@ -1,0 +1,88 @@
+"""OperatorDesk: who may act as an operator on a speculator's board, and who was turned away."""
+
+from typing import Any
+
+import redis
+
+from .audit import AuditEntry, entry_time, printable
+from .config import BufferConfig
+from .errors import OperatorRefused
+from .keys import OPERATOR_TOKEN, REFUSALS_KEPT, REFUSED_OPERATORS
+from .operator_token import opens, sealed
+from .redis_client import redis_door, refuse_text_client
+
+
+class OperatorDesk:
+    """Asks operators for their token, once one was set; keeps only its seal. Members of the board are never asked.
+
+    The desk keeps honest programs from acting by mistake and people without the token from acting through them. It
+    is no wall around Redis: whoever may write there can write to the board without coming by. Every method may raise
+    BufferUnavailable.
+    """
+
+    def __init__(self, client: redis.Redis, config: BufferConfig) -> None:
+        refuse_text_client(client)
+        self._client = client
+        self._speculator = config.speculator
+        self._seals = OPERATOR_TOKEN.name(config.speculator)
+        self._refusals = REFUSED_OPERATORS.name(config.speculator)
+
+    def admit(self, token: str | None, by: str, act: str) -> None:
+        """Return when no token was set or `token` is the one that was; else note the refusal and raise OperatorRefused.
+
+        `act` names what `by` wants to do, for the message and the audit trail.
+        """
+        with redis_door(self._client):
+            seals: Any = self._client.xrevrange(self._seals, count=1)
+        self._judge(seals, token, by, act)
+
+    def set_token(self, new: str, token: str | None, by: str, why: str) -> None:
+        """Make `new` the operator's token; `token` must be the one before, if there is one.
+
+        Raises ConfigError when `new` is too short and OperatorRefused as admit does; nothing is changed then. Of two
+        who set a first token at the same moment one is asked for the other's.
+        """
+        seal = sealed(new)
+
+        def write(pipe: Any) -> None:
+            self._judge(pipe.xrevrange(self._seals, count=1), token, by, "token set")
+            pipe.multi()
+            pipe.xadd(self._seals, {"seal": seal, "by": by, "why": why})
+
+        with redis_door(self._client):
+            self._client.transaction(write, self._seals)
+
+    def history(self) -> list[AuditEntry]:
+        """Every change of the token, and the newest REFUSALS_KEPT refused acts; oldest first in each."""
+        with redis_door(self._client):
+            changes: Any = self._client.xrange(self._seals)
+            refusals: Any = self._client.xrange(self._refusals)
+        return [
+            *(_entry(row, "operator token set", refused=False) for row in changes),
+            *(_entry(row, f"refused: {_text(row[1], b'act')}", refused=True) for row in refusals),
+        ]
+
+    def _judge(self, seals: Any, token: str | None, by: str, act: str) -> None:
+        if not seals:
+            return
+        fields = seals[0][1]
+        if token and opens(token, _text(fields, b"seal")):
+            return
+        got, setter = "another token" if token else "no token", printable(_text(fields, b"by"))
+        with redis_door(self._client):
+            refusal: Any = {"by": by, "act": act, "why": f"got {got}"}
+            self._client.xadd(self._refusals, refusal, maxlen=REFUSALS_KEPT, approximate=False)
+        raise OperatorRefused(
+            f"{act}: got {got}, expected the operator token that {setter} set for {self._speculator}; "
+            f"put it into PACELINE_OPERATOR_TOKEN. If it is lost, delete the key {self._seals} in Redis and set another"
+        )
+
+
+def _entry(row: tuple[bytes, dict[bytes, bytes]], what: str, *, refused: bool) -> AuditEntry:
+    entry_id = row[0].decode()
+    by, why = _text(row[1], b"by"), _text(row[1], b"why")
+    return AuditEntry(entry_id, entry_time(entry_id), by, what, why, refused=refused)
+
+
+def _text(fields: dict[bytes, bytes], name: bytes) -> str:
+    return fields.get(name, b"").decode("utf-8", "replace")

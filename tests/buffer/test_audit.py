@@ -1,0 +1,52 @@
+"""The audit trail: every change in the order the board took it in, readable whatever was written into it."""
+
+import json
+
+from paceline.buffer.audit import AuditEntry, audit_fields, audit_line, audit_trail
+from paceline.buffer.version import BoardEvent, VersionState
+
+CANDIDATE = BoardEvent(3, VersionState.CANDIDATE, "learner", "trained", 1_700_000_000.0, event_id="1700000000000-0")
+LIVE = BoardEvent(3, VersionState.LIVE, "operator:ann", "by hand", 1_600_000_000.0, event_id="1700000000999-0")
+REFUSAL = AuditEntry("1700000000500-7", 1_700_000_000.5, "operator:eve", "refused: rollback", "got no token", True)
+
+
+def test_entries_stand_in_the_boards_order_whatever_their_writers_clocks_said():
+    trail = audit_trail([CANDIDATE, LIVE], [REFUSAL])
+    assert [(entry.by, entry.what, entry.why, entry.refused) for entry in trail] == [
+        ("learner", "version 3 candidate", "trained", False),
+        ("operator:eve", "refused: rollback", "got no token", True),
+        ("operator:ann", "version 3 live", "by hand", False),
+    ]
+
+
+def test_ids_are_compared_as_numbers():
+    late = AuditEntry("1700000000500-10", 0.0, "b", "", "")
+    assert audit_trail([], [late, REFUSAL]) == [REFUSAL, late]
+
+
+def test_a_line_says_when_who_what_and_why():
+    expected = "2023-11-14 22:13:20Z  operator:eve          refused: rollback         got no token"
+    assert audit_line(REFUSAL) == expected
+
+
+def test_a_reason_cannot_write_lines_of_its_own_or_steer_the_terminal():
+    forged = AuditEntry("1-0", 0.0, "x\x1b[2J", "y", "why\n2023-11-14 22:13:20Z  operator:ann\r\x9b31m")
+    line = audit_line(forged)
+    assert line.isprintable()
+    assert json.loads(json.dumps(audit_fields(forged)))["why"] == forged.why
+
+
+def test_a_time_that_no_calendar_has_is_shown_as_it_is():
+    assert audit_line(AuditEntry("1-0", 1e300, "x", "y", "z")).startswith("1e+300 s")
+    assert audit_line(AuditEntry("1-0", -1e13, "x", "y", "z")).startswith("-1e+13 s")
+
+
+def test_fields_are_plain_values():
+    assert audit_fields(REFUSAL) == {
+        "at": 1_700_000_000.5,
+        "when": "2023-11-14 22:13:20Z",
+        "by": "operator:eve",
+        "what": "refused: rollback",
+        "why": "got no token",
+        "refused": True,
+    }

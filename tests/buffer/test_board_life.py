@@ -1,0 +1,168 @@
+"""The two boards live the same random life: they answer alike, and neither ever holds what cannot be."""
+
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from paceline.buffer.base import VersionBoard
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import BoardConflict
+from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.version import MOVES, BoardEvent, BoardState, DraftVersion, VersionState
+
+NUMBERS = st.integers(0, 3)
+STATES = st.sampled_from(VersionState)
+MEMBERS = st.sampled_from(["learner", "replica:a", "operator:ann"])
+TEXTS = st.text(max_size=5)
+LIVE = VersionState.LIVE
+
+
+def outcome(act):
+    """What came back, without the id the board gave it, or the refusal."""
+    try:
+        answer = act()
+    except BoardConflict as conflict:
+        return str(conflict)
+    if isinstance(answer, BoardEvent):
+        return bare(answer)
+    return facts(answer) if isinstance(answer, BoardState) else answer
+
+
+def bare(event: BoardEvent) -> tuple:
+    return (event.number, event.state, event.by, event.why, event.at, event.version)
+
+
+def facts(state: BoardState) -> tuple:
+    return (dict(state.rows), state.live, state.previous)
+
+
+def history_of(events: list[BoardEvent]) -> dict[int, list[VersionState]]:
+    """The states each version went through, the slow way: a version that goes live retires the one that was."""
+    lives: dict[int, list[VersionState]] = {}
+    for event in events:
+        if event.state is LIVE:
+            for past in lives.values():
+                if past[-1] is LIVE:
+                    past.append(VersionState.RETIRED)
+        lives.setdefault(event.number, []).append(event.state)
+    return lives
+
+
+class TwoBoards(RuleBasedStateMachine):
+    """Every command goes to memory and to Redis, there through one of two writers."""
+
+    def __init__(self, client) -> None:
+        super().__init__()
+        client.flushall()
+        self.now = 1_700_000_000.0
+        self.memory = MemoryVersionBoard(lambda: self.now)
+        self.writers = [RedisVersionBoard(client, BufferConfig(), lambda: self.now) for _ in range(2)]
+        self.held: dict[str, list[ExitStack]] = {}
+        self.seen = 0
+        self.last_ids = ("", "")
+
+    def both(self, writer: int, act) -> object:
+        boards: list[VersionBoard] = [self.memory, self.writers[writer]]
+        in_memory, in_redis = [outcome(lambda board=board: act(board)) for board in boards]
+        assert in_memory == in_redis
+        return in_memory
+
+    @rule(writer=st.integers(0, 1))
+    def reserve(self, writer: int) -> None:
+        self.both(writer, lambda board: board.next_number())
+
+    @rule(writer=st.integers(0, 1), number=NUMBERS, by=MEMBERS, why=TEXTS, score=st.floats(width=32))
+    def register(self, writer: int, number: int, by: str, why: str, score: float) -> None:
+        parent = number - 1 if number else None
+        made = DraftVersion(
+            number, parent, "t", "1", "eagle3", "file:///d", "ab", "greedy", ("1-1", "2-2"), {"length": score}
+        )
+        self.both(writer, lambda board: board.register(made, by, why))
+
+    @rule(writer=st.integers(0, 1), number=NUMBERS, state=STATES, by=MEMBERS, why=TEXTS)
+    def move(self, writer: int, number: int, state: VersionState, by: str, why: str) -> None:
+        self.both(writer, lambda board: board.move(number, state, by, why))
+
+    @rule(writer=st.integers(0, 1), number=NUMBERS)
+    def go_live(self, writer: int, number: int) -> None:
+        """As `move` draws too seldom: registered if need be, then live."""
+        self.register(writer, number, "learner", "trained", 1.0)
+        self.move(writer, number, LIVE, "learner", "won")
+
+    @rule(writer=st.integers(0, 1), number=st.none() | NUMBERS, by=MEMBERS, why=TEXTS)
+    def roll_back(self, writer: int, number: int | None, by: str, why: str) -> None:
+        before = self.memory.read()
+        after = self.both(writer, lambda board: board.roll_back(by, why, number))
+        if isinstance(after, tuple):
+            assert after[1] == before.previous
+            assert after[0][before.live].state is VersionState.ROLLED_BACK
+
+    @rule(writer=st.integers(0, 1), member=MEMBERS, reading=st.dictionaries(TEXTS, st.integers() | TEXTS, max_size=2))
+    def beat(self, writer: int, member: str, reading: dict) -> None:
+        small = {key: value % 2**53 if isinstance(value, int) else value for key, value in reading.items()}
+        self.both(writer, lambda board: board.beat(member, small, 3600.0))
+        self.both(writer, lambda board: dict(board.heartbeats()))
+
+    @rule(writer=st.integers(0, 1), name=st.sampled_from("ab"))
+    def take_lease(self, writer: int, name: str) -> None:
+        stacks = [ExitStack(), ExitStack()]
+        boards = (self.memory, self.writers[writer])
+        leases = [stack.enter_context(board.lease(name, 3600.0)) for stack, board in zip(stacks, boards, strict=True)]
+        assert [bool(lease) for lease in leases] == [name not in self.held] * 2
+        assert [lease.is_held() for lease in leases] == [name not in self.held] * 2
+        if name in self.held:
+            for stack in stacks:
+                stack.close()
+        else:
+            self.held[name] = stacks
+
+    @rule(name=st.sampled_from("ab"))
+    def free_lease(self, name: str) -> None:
+        for stack in self.held.pop(name, []):
+            stack.close()
+
+    @rule(seconds=st.floats(-10.0, 10.0))
+    def let_time_pass(self, seconds: float) -> None:
+        """Backwards too: clocks are set."""
+        self.now += seconds
+
+    @invariant()
+    def the_boards_hold_the_same(self) -> None:
+        boards = (self.memory, *self.writers)
+        assert len({str([*map(bare, board.events())]) for board in boards}) == 1
+        assert facts(self.memory.read()) == facts(self.writers[0].read()) == facts(self.writers[1].read())
+
+    @invariant()
+    def nobody_who_follows_misses_an_event_or_sees_one_twice(self) -> None:
+        total = len(self.memory.events())
+        pages = [board.events(last) for board, last in zip((self.memory, self.writers[0]), self.last_ids, strict=True)]
+        assert [len(page) for page in pages] == [total - self.seen] * 2
+        if pages[0]:
+            self.seen, self.last_ids = total, (pages[0][-1].event_id, pages[1][-1].event_id)
+
+    @invariant()
+    def nothing_impossible_stands_on_the_board(self) -> None:
+        state, lives = self.writers[0].read(), history_of(self.writers[0].events())
+        assert {number: row.state for number, row in state.rows.items()} == {n: past[-1] for n, past in lives.items()}
+        for past in lives.values():
+            steps = zip([None, *past], past, strict=False)
+            assert all(after in MOVES[before] for before, after in steps)
+        live = [number for number, row in state.rows.items() if row.state is LIVE]
+        assert live == ([] if state.live is None else [state.live])
+        if state.previous is not None:
+            assert state.rows[state.previous].state is VersionState.RETIRED
+            assert state.previous != state.live
+        assert all(row.version.number == number for number, row in state.rows.items())
+
+    def teardown(self) -> None:
+        for name in list(self.held):
+            self.free_lease(name)
+
+
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
+def test_the_two_boards_live_the_same_random_life_and_hold_nothing_impossible(redis_client):
+    relaxed = settings(max_examples=50, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(lambda: TwoBoards(redis_client), settings=relaxed)

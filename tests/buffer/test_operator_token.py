@@ -1,0 +1,55 @@
+"""The seal of an operator's token opens for that token alone and shows nothing of it."""
+
+import hashlib
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from paceline.buffer.errors import ConfigError
+from paceline.buffer.operator_token import MIN_TOKEN_CHARS, opens, sealed
+
+TOKEN = "correct horse battery"
+SEAL = sealed(TOKEN)
+
+
+def test_a_seal_is_scrypt_of_the_token_and_its_salt():
+    kind, salt, digest = SEAL.split("$")
+    expected = hashlib.scrypt(TOKEN.encode(), salt=bytes.fromhex(salt), n=32768, r=8, p=1, maxmem=1 << 26)
+    assert (kind, digest) == ("scrypt1", expected.hex())
+    assert len(bytes.fromhex(salt)) == 16
+
+
+def test_a_token_is_sealed_under_another_salt_each_time():
+    other = sealed(TOKEN)
+    assert other.split("$")[1] != SEAL.split("$")[1]
+    assert other.split("$")[2] != SEAL.split("$")[2]
+    assert opens(TOKEN, other)
+
+
+@pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN + " ", TOKEN.upper(), SEAL, "\udcff" * 16])
+def test_no_other_token_opens_a_seal(token):
+    assert not opens(token, SEAL)
+
+
+def test_a_token_of_any_bytes_opens_its_seal():
+    for token in ("\udcff" * 16, "пароль-оператора-1"):
+        assert opens(token, sealed(token))
+
+
+def test_a_short_token_is_refused_without_being_shown():
+    with pytest.raises(
+        ConfigError, match=f"got 15 characters, expected at least {MIN_TOKEN_CHARS}; make one"
+    ) as caught:
+        sealed("hunter2-hunter2")
+    assert "hunter2" not in str(caught.value)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.one_of(st.text(), st.text(alphabet="scrypt1$0f"), st.text(alphabet="$").map(lambda end: SEAL[:-1] + end)))
+@example(SEAL.replace("scrypt1", "scrypt2"))
+@example("scrypt1$$")
+@example("scrypt1$00$")
+@example(SEAL + "00")
+@example(SEAL + "é")
+def test_a_seal_that_is_not_as_written_opens_for_nobody(seal):
+    assert not opens(TOKEN, seal)

@@ -1,0 +1,317 @@
+"""A Redis behind TLS that admits one ACL user: the road is verified, and the password is shown nowhere.
+
+The bundled Redis has no TLS of its own, so a relay ends it in front, as stunnel does in production.
+"""
+
+import logging
+import os
+import select
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+import redis
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import BufferUnavailable, ConfigError
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_client import client_for, connect, masked, tls_settings
+from paceline.buffer.redis_operator import OperatorDesk
+from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.version import DraftVersion, VersionState
+
+CONFIG = BufferConfig()
+PASSWORD = "s3cret/päss@w?rd#1:x"
+#: What docs/threats.md tells to give one speculator's user.
+RULES = ("on", f">{PASSWORD}", "~paceline:{default}:*", "+@all", "-@admin", "-@dangerous")
+
+
+class TlsRelay:
+    """Ends TLS on a free port of localhost and hands the bytes on to a plain port; one thread per connection."""
+
+    def __init__(self, certificate: Path, key: Path, plain_port: int) -> None:
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._context.load_cert_chain(certificate, key)
+        self._plain_port = plain_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # shut down by stop
+            while True:
+                raw, _ = self._listener.accept()
+                self._threads.append(threading.Thread(target=self._carry, args=(raw,)))
+                self._threads[-1].start()
+
+    def _carry(self, raw: socket.socket) -> None:
+        plain_address = ("127.0.0.1", self._plain_port)
+        # A client that distrusts the certificate hangs up in the middle of the handshake.
+        with (
+            raw,
+            suppress(OSError),
+            socket.create_connection(plain_address) as plain,
+            self._context.wrap_socket(raw, server_side=True) as tls,
+        ):
+            self._open |= {tls, plain}
+            while True:
+                readable, _, _ = select.select([tls, plain], [], [])
+                source, sink = (tls, plain) if tls in readable else (plain, tls)
+                if not (data := source.recv(65536)):
+                    return
+                sink.sendall(data)
+                while tls.pending():
+                    plain.sendall(tls.recv(65536))
+
+    def stop(self) -> None:
+        for opened in (self._listener, *self._open):
+            with suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+        self._listener.close()
+
+
+def certificate_for(folder: Path, names: str) -> tuple[Path, Path]:
+    """A certificate that signed itself, and its key; it is its own CA."""
+    openssl = shutil.which("openssl")
+    if not openssl:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no openssl on PATH to make a certificate with")
+    certificate, key = folder / f"{quote(names, '')}.pem", folder / f"{quote(names, '')}.key"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    files = ["-keyout", key, "-out", certificate]
+    subject = ["-subj", "/CN=paceline test", "-addext", f"subjectAltName={names}"]
+    command = [openssl, "req", "-x509", "-nodes", "-days", "1", *curve, *files, *subject]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
+
+
+@dataclass(frozen=True)
+class SecureRedis:
+    """A Redis that asks for user and password, behind TLS for `localhost`."""
+
+    url: str
+    plain_url: str  # the same Redis without TLS in front
+    ca: Path
+    other_ca: Path  # signed something else
+
+    def at(self, host: str, user: str = "") -> str:
+        parts = urlsplit(self.url)
+        return f"rediss://{user or parts.netloc.rpartition('@')[0]}@{host}:{parts.port}/0"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path, Path], Path]:
+    folder = tmp_path_factory.mktemp("certificates")
+    return certificate_for(folder, "DNS:localhost"), certificate_for(folder, "DNS:elsewhere")[0]
+
+
+@pytest.fixture
+def secure_redis(own_redis, certificates, monkeypatch) -> Iterator[SecureRedis]:
+    with redis.Redis.from_url(own_redis.url) as admin:
+        admin.execute_command("ACL", "SETUSER", "courier", *RULES)
+        admin.execute_command("ACL", "SETUSER", "default", "off")
+    (certificate, key), other = certificates
+    plain = urlsplit(own_redis.url)
+    relay = TlsRelay(certificate, key, plain.port)
+    user = f"courier:{quote(PASSWORD, '')}"
+    monkeypatch.setenv("PACELINE_REDIS_CA", str(certificate))
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    url = f"rediss://{user}@localhost:{relay.port}/0"
+    yield SecureRedis(url, f"redis://{user}@127.0.0.1:{plain.port}/0", certificate, other)
+    relay.stop()
+
+
+def version(number: int) -> DraftVersion:
+    return DraftVersion(number, None, "target", "1", "eagle3", "file:///draft", "ab", "greedy", ("", ""))
+
+
+def assert_hidden(text: str) -> None:
+    for form in (PASSWORD, quote(PASSWORD, ""), "s3cret", "w?rd"):
+        assert form not in text
+
+
+def test_everything_works_behind_tls_for_a_user_who_may_touch_one_speculator(secure_redis, make_trace):
+    with connect(secure_redis.url) as client:
+        buffer, board = RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
+        buffer.append([make_trace(0), make_trace(1)])
+        claimed = buffer.claim("a", 2)
+        assert [entry.trace.trace_id for entry in claimed] == ["trace-0", "trace-1"]
+        assert buffer.ack([claimed[0].entry_id], "trained") == 1
+        assert [entry.trace.trace_id for entry in buffer.replay(9, acked_only=True)] == ["trace-0"]
+        assert (buffer.counts().delivered, buffer.dead_letters(9)) == (2, [])
+        board.register(version(board.next_number()), "learner", "trained")
+        board.move(0, VersionState.LIVE, "learner", "won")
+        board.beat("replica", {"draft": 0}, 60.0)
+        assert (board.read().live, dict(board.heartbeats())) == (0, {"replica": {"draft": 0}})
+        assert board.events(board.read().last_event_id, wait_s=0.01) == []
+        with board.lease("round", 60.0) as lease:
+            assert lease.is_held()
+        desk = OperatorDesk(client, CONFIG)
+        desk.set_token("a token of some length", None, "operator:ann", "why")
+        assert len(desk.history()) == 1
+
+
+def test_that_user_may_touch_no_other_speculator_and_no_setting_of_redis(secure_redis):
+    with connect(secure_redis.url) as client:
+        with pytest.raises(BufferUnavailable, match="check user and password in PACELINE_REDIS_URL and the user's ACL"):
+            RedisVersionBoard(client, BufferConfig(speculator="other")).read()
+        for command in (["CONFIG", "GET", "*"], ["FLUSHALL"], ["KEYS", "*"], ["ACL", "LIST"], ["SHUTDOWN"]):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*command)
+
+
+def test_the_systems_trust_is_the_default(secure_redis, monkeypatch):
+    monkeypatch.delenv("PACELINE_REDIS_CA")
+    with pytest.raises(BufferUnavailable, match="name the CA's file in PACELINE_REDIS_CA"):
+        connect(secure_redis.url)
+    monkeypatch.setenv("SSL_CERT_FILE", str(secure_redis.ca))  # where OpenSSL looks for the system's
+    connect(secure_redis.url).close()
+
+
+def test_a_certificate_of_another_ca_is_refused(secure_redis, monkeypatch):
+    monkeypatch.setenv("PACELINE_REDIS_CA", str(secure_redis.other_ca))
+    with pytest.raises(BufferUnavailable, match=r"CERTIFICATE_VERIFY_FAILED.*PACELINE_REDIS_CA") as caught:
+        connect(secure_redis.url)
+    assert f"Redis at rediss://localhost:{urlsplit(secure_redis.url).port}/0: " in str(caught.value)
+
+
+def test_a_certificate_for_another_name_is_refused(secure_redis):
+    with pytest.raises(BufferUnavailable, match="the host in PACELINE_REDIS_URL as the certificate does"):
+        connect(secure_redis.at("127.0.0.1"))
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["ssl_cert_reqs=none", "ssl_check_hostname=False", "ssl_ca_certs=/x", "ssl_exclude_verify_flags=", "ssl_x"],
+)
+def test_no_option_of_a_url_turns_verification_off(secure_redis, option):
+    for make in (client_for, connect, tls_settings):
+        with pytest.raises(ConfigError, match="got an ssl_ option, expected none: certificates are always verified"):
+            make(f"{secure_redis.url}?db=0&{option}")
+
+
+def test_a_port_without_tls_is_named_as_such(secure_redis):
+    with pytest.raises(BufferUnavailable, match="start Redis or correct PACELINE_REDIS_URL"):
+        connect(secure_redis.plain_url.replace("redis://", "rediss://", 1))
+
+
+def test_a_ca_beside_an_address_without_tls_is_a_mistake(secure_redis, monkeypatch):
+    with pytest.raises(ConfigError, match="got redis:// beside PACELINE_REDIS_CA, expected rediss:// for TLS"):
+        connect(secure_redis.plain_url)
+    monkeypatch.delenv("PACELINE_REDIS_CA")
+    connect(secure_redis.plain_url).close()
+
+
+@pytest.mark.parametrize("content", [None, "", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n"])
+def test_a_ca_file_that_holds_no_certificate_is_a_config_error(tmp_path, monkeypatch, content):
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("PACELINE_REDIS_CA", str(file))
+    with pytest.raises(ConfigError, match=r"PACELINE_REDIS_CA: got .*ca.pem .*, expected a file of PEM"):
+        client_for("rediss://:s3cret@localhost/0")
+
+
+def test_celery_reaches_the_same_redis_with_the_same_settings_and_refuses_the_same(secure_redis, monkeypatch):
+    from kombu import Connection
+
+    # The user may touch no queue: a broker that got in is told so; one that distrusts the server does not get in.
+    with Connection(secure_redis.url, ssl=tls_settings(secure_redis.url)) as broker:
+        client = broker.channel().client
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client.get("anything")
+    monkeypatch.setenv("PACELINE_REDIS_CA", str(secure_redis.other_ca))
+    with (
+        Connection(secure_redis.url, ssl=tls_settings(secure_redis.url)) as broker,
+        pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        broker.channel()
+
+
+def test_the_command_line_reaches_it_too(secure_redis):
+    from paceline.cli import app
+    from typer.testing import CliRunner
+
+    env = {"PACELINE_REDIS_URL": secure_redis.url, "PACELINE_OPERATOR_TOKEN": "a token of some length"}
+    with connect(secure_redis.url) as client:
+        RedisVersionBoard(client, CONFIG).register(version(0), "learner", "trained")
+    commands = (["token", "set"], ["promote", "0"], ["versions"], ["audit"])
+    done = [CliRunner().invoke(app, command, env=env) for command in commands]
+    assert [result.exit_code for result in done] == [0, 0, 0, 0]
+    assert "version 0 live" in done[-1].output
+    assert_hidden("".join(result.output for result in done))
+
+
+@pytest.mark.parametrize("fault", ["password", "user", "certificate", "gone", "url", "permission"])
+def test_the_password_stands_in_no_error_no_log_and_no_repr(secure_redis, own_redis, monkeypatch, caplog, fault):
+    caplog.set_level(logging.DEBUG)
+    url = secure_redis.url
+    if fault == "password":
+        url = url.replace("s3cret", "wrongs3cret")
+    if fault == "user":
+        url = url.replace("courier", "nobody")
+    if fault == "url":
+        url = f"rediss://courier:{PASSWORD}@localhost:{urlsplit(url).port}/0"
+    if fault == "certificate":
+        monkeypatch.setenv("PACELINE_REDIS_CA", str(secure_redis.other_ca))
+    if fault == "gone":
+        own_redis.stop()
+    with pytest.raises((BufferUnavailable, ConfigError)) as caught:
+        RedisVersionBoard(connect(url), BufferConfig(speculator="other")).read()
+    shown = "".join(traceback.format_exception(caught.value)) + str(caught.value) + repr(caught.value)
+    assert_hidden(shown + caplog.text)
+
+
+def test_a_client_shows_neither_user_nor_password(secure_redis):
+    with connect(secure_redis.url) as client:
+        pool = client.connection_pool
+        connection = pool.get_connection()
+        shown = [client, pool, connection, client.get_connection_kwargs(), pool.connection_kwargs]
+        pool.release(connection)
+        for thing in shown:
+            assert_hidden(repr(thing) + str(thing))
+            assert "courier" not in repr(thing)
+
+
+def test_configurations_do_not_show_the_password():
+    from paceline.learner.config import from_env as learner_from_env
+    from paceline.serving.config import from_env as serving_from_env
+
+    given = {"PACELINE_TARGET": "t", "PACELINE_TARGET_PATH": "/t", "PACELINE_DRAFT": "/d"}
+    given["PACELINE_REDIS_URL"] = f"rediss://:{quote(PASSWORD, '')}@host/0"
+    for config in (serving_from_env(given), learner_from_env(given)):
+        assert config.redis_url == given["PACELINE_REDIS_URL"]
+        assert_hidden(repr(config) + str(config))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://:{PASSWORD}@host:6379/0",
+        f"redis://me:{PASSWORD}@host:6379/0",
+        "redis://:s3cret",
+        "redis://me:s3cret/x@host",
+        "redis://me:s3cret?x@host",
+        "redis://me:s3cret#x@host",
+        "redis://s3cret@host",
+        "redis://host/0?password=s3cret",
+        "redis://host/0?password=s3@s3cret",
+        ":s3cret@host",
+        "s3cret",
+        "//:s3cret@host",
+    ],
+)
+def test_no_way_to_write_a_url_makes_its_masked_form_show_the_password(url):
+    assert_hidden(masked(url))

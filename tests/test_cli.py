@@ -1,0 +1,136 @@
+"""The operator's commands against a real Redis: what they change, what they ask for, and what they leave on record."""
+
+import json
+
+import pytest
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.cli import app
+from typer.testing import CliRunner, Result
+
+TOKEN, OTHER = "the operator's own token", "another operator's token"
+
+
+@pytest.fixture
+def paceline(redis_url, redis_client, monkeypatch):
+    """Run `paceline <words>`; `token` is what the environment holds, `typed` what stands on stdin."""
+    monkeypatch.delenv("PACELINE_OPERATOR_TOKEN", raising=False)
+
+    def run(*words: str, token: str = "", typed: str = "") -> Result:
+        env = {"PACELINE_REDIS_URL": redis_url, "PACELINE_SPECULATOR": "default", "PACELINE_OPERATOR_TOKEN": token}
+        return CliRunner().invoke(app, words, input=typed, env=env)
+
+    return run
+
+
+@pytest.fixture
+def board(redis_client) -> RedisVersionBoard:
+    """Version 0 retired, 1 live, 2 a candidate."""
+    board = RedisVersionBoard(redis_client, BufferConfig())
+    for number in range(3):
+        made = DraftVersion(number, None, "target", "1", "eagle3", "file:///draft", "ab", "greedy", ("", ""))
+        board.register(made, "learner", "trained")
+        if number < 2:
+            board.move(number, VersionState.LIVE, "learner", "won the gate")
+    return board
+
+
+def test_without_a_token_on_the_board_nothing_is_asked_for(paceline, board):
+    assert paceline("promote", "2", "--why", "by hand").output == "version 2 is live on the board\n"
+    assert paceline("rollback").output == "version 1 is live on the board again\n"
+    assert board.read().live == 1
+    assert [(event.number, event.why) for event in board.events()[-3:]] == [
+        (2, "by hand"),
+        (2, "rolled back by hand"),
+        (1, "rolled back by hand"),
+    ]
+
+
+@pytest.mark.parametrize("words", [("promote", "2"), ("rollback",), ("token", "set")])
+@pytest.mark.parametrize(("token", "got"), [("", "got no token"), (OTHER, "got another token")])
+def test_once_a_token_is_set_every_command_that_changes_something_asks_for_it(paceline, board, words, token, got):
+    assert paceline("token", "set", typed=TOKEN).exit_code == 0
+    before = board.events()
+    refused = paceline(*words, token=token, typed=OTHER)
+    assert (refused.exit_code, board.events()) == (1, before)
+    assert f"{got}, expected the operator token" in refused.stderr
+    assert "put it into PACELINE_OPERATOR_TOKEN" in refused.stderr
+    assert paceline(*words, token=TOKEN, typed=OTHER).exit_code == 0
+
+
+def test_reading_and_members_need_no_token(paceline, board):
+    paceline("token", "set", typed=TOKEN)
+    assert paceline("versions").exit_code == 0
+    assert paceline("audit").exit_code == 0
+    board.move(2, VersionState.LIVE, "learner", "won the gate")
+    assert board.roll_back("replica:a", "served worse").live == 1
+
+
+@pytest.mark.parametrize(("typed", "token"), [(f"{TOKEN}\n", ""), (f"  {TOKEN}\r\nmore\n", OTHER), ("", TOKEN)])
+def test_a_new_token_is_the_first_line_of_stdin_or_what_the_environment_holds(paceline, board, typed, token):
+    assert "promote, rollback and token set ask for" in paceline("token", "set", typed=typed, token=token).output
+    assert paceline("rollback", token=TOKEN).exit_code == 0
+
+
+def test_no_token_and_a_short_one_are_refused_and_nothing_is_set(paceline, board):
+    for typed, length in (("", 0), ("hunter2\n", 7)):
+        refused = paceline("token", "set", typed=typed)
+        assert refused.exit_code == 1
+        assert f"got {length} characters, expected at least 16; make one with `openssl rand -hex 32`" in refused.stderr
+        assert "hunter2" not in refused.output
+    assert paceline("rollback").exit_code == 0
+
+
+def test_a_token_can_be_given_in_no_argument(paceline, board):
+    for words in (("promote", "2", "--token", TOKEN), ("token", "set", TOKEN), ("rollback", "--operator-token", TOKEN)):
+        assert paceline(*words).exit_code == 2
+    assert paceline("rollback").exit_code == 0
+
+
+def test_no_command_shows_a_token_or_the_password_of_redis(paceline, board, redis_client, redis_url):
+    paceline("token", "set", typed=TOKEN)
+    secret = redis_url.replace("://", "://:s3cret@")
+    shown = [
+        paceline(*words, token=OTHER).output
+        for words in (("rollback",), ("audit",), ("audit", "--json"), ("promote", "--help"), ("token", "set", "--help"))
+    ]
+    shown.append(paceline("versions", "--redis-url", secret).output)
+    shown.append(paceline("versions", "--redis-url", secret.replace("/0", ":x/0")).output)
+    for text in shown:
+        assert TOKEN not in text
+        assert OTHER not in text
+        assert "s3cret" not in text
+
+
+def test_the_audit_shows_who_changed_what_when_and_why_newest_last(paceline, board):
+    paceline("token", "set", "--why", "hardening", typed=TOKEN)
+    paceline("promote", "2", "--why", "mine is better", token=OTHER)
+    paceline("promote", "2", "--why", "looks good", token=TOKEN)
+    told = [json.loads(line) for line in paceline("audit", "--json").output.splitlines()]
+    assert [entry["what"] for entry in told] == [
+        "version 0 candidate",
+        "version 0 live",
+        "version 1 candidate",
+        "version 1 live",
+        "version 2 candidate",
+        "operator token set",
+        "refused: promote 2",
+        "version 2 live",
+    ]
+    assert [(entry["why"], entry["refused"]) for entry in told[-3:]] == [
+        ("hardening", False),
+        ("got another token", True),
+        ("looks good", False),
+    ]
+    assert {entry["by"] for entry in told[:5]} == {"learner"}
+    assert len({entry["by"] for entry in told[5:]}) == 1
+    assert told[-1]["by"].startswith("operator:")
+    assert sorted(told[-1]) == ["at", "by", "refused", "what", "when", "why"]
+    lines = paceline("audit", "--newest", "2").output.splitlines()
+    assert [line.partition("Z  ")[0] + "Z" for line in lines] == [entry["when"] for entry in told[-2:]]
+    assert lines[-1].endswith("looks good")
+
+
+def test_the_audit_of_an_empty_board_is_empty(paceline):
+    assert paceline("audit").output == ""
