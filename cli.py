@@ -21,6 +21,9 @@ app.add_typer(token, name="token")
 
 RedisUrl = Annotated[str, typer.Option("--redis-url", envvar="PACELINE_REDIS_URL", help="Where the buffer lives.")]
 Speculator = Annotated[str, typer.Option(envvar="PACELINE_SPECULATOR", help="Which stream and board.")]
+Unchecked = Annotated[
+    bool, typer.Option("--unchecked", help="Do not read its weights: their disk is not mounted here.")
+]
 Why = Annotated[str, typer.Option(help="Reason, written to the board.")]
 
 LOCAL_REDIS = "redis://127.0.0.1:6379/0"
@@ -62,13 +65,21 @@ def versions(redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "defaul
 
 @app.command()
 def promote(
-    number: int, why: Why = "promoted by hand", redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "default"
+    number: int,
+    why: Why = "promoted by hand",
+    unchecked: Unchecked = False,
+    redis_url: RedisUrl = LOCAL_REDIS,
+    speculator: Speculator = "default",
 ) -> None:
-    """Make version NUMBER live; servers swap it in between two iterations."""
+    """Make version NUMBER live once its weights are what was published; servers swap it in between two iterations."""
     from .buffer.version import VersionState
+    from .buffer.weights import check_weights
 
     with _errors():
-        _admitted(redis_url, speculator, f"promote {number}").move(number, VersionState.LIVE, _operator(), why)
+        board = _admitted(redis_url, speculator, f"promote {number}")
+        if not unchecked:
+            check_weights(board.read(), number)
+        board.move(number, VersionState.LIVE, _operator(), why)
         typer.echo(f"version {number} is live on the board")
 
 

@@ -6,6 +6,7 @@ import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.weights import WEIGHTS_FILE, sha256_of
 from paceline.cli import app
 from typer.testing import CliRunner, Result
 
@@ -25,11 +26,20 @@ def paceline(redis_url, redis_client, monkeypatch):
 
 
 @pytest.fixture
-def board(redis_client) -> RedisVersionBoard:
+def weights(tmp_path):
+    """The file that every version of `board` names."""
+    file = tmp_path / WEIGHTS_FILE
+    file.write_bytes(b"weights")
+    return file
+
+
+@pytest.fixture
+def board(redis_client, weights) -> RedisVersionBoard:
     """Version 0 retired, 1 live, 2 a candidate."""
     board = RedisVersionBoard(redis_client, BufferConfig())
+    uri, sha256 = weights.parent.as_uri(), sha256_of(weights)
     for number in range(3):
-        made = DraftVersion(number, None, "target", "1", "eagle3", "file:///draft", "ab", "greedy", ("", ""))
+        made = DraftVersion(number, None, "target", "1", "eagle3", uri, sha256, "greedy", ("", ""))
         board.register(made, "learner", "trained")
         if number < 2:
             board.move(number, VersionState.LIVE, "learner", "won the gate")
@@ -45,6 +55,16 @@ def test_without_a_token_on_the_board_nothing_is_asked_for(paceline, board):
         (2, "rolled back by hand"),
         (1, "rolled back by hand"),
     ]
+
+
+def test_only_weights_that_are_what_was_published_go_live_unless_they_lie_elsewhere(paceline, board, weights):
+    weights.write_bytes(b"others")
+    refused = paceline("promote", "2")
+    assert (refused.exit_code, board.read().live) == (1, 1)
+    assert f"of {weights}, expected" in refused.stderr
+    weights.unlink()
+    assert "pass --unchecked" in paceline("promote", "2").stderr.replace("\n", " ")
+    assert paceline("promote", "2", "--unchecked").output == "version 2 is live on the board\n"
 
 
 @pytest.mark.parametrize("words", [("promote", "2"), ("rollback",), ("token", "set")])
