@@ -2,10 +2,11 @@
 
 Two SGLang servers with the same flags and the same draft, one with the plugin at work and one without it, are measured
 in turns. On the server that captures, requests that opt out are measured as well. Two equal servers differ by a few per
-cent, each in its own way as long as it lives: so the pair is started anew several times, and the intervals are over
-starts. While one server is measured the other is stopped with SIGSTOP, because an idle SGLang scheduler spins. The
-draft is random, so nearly every token costs a verify round: the worst case for capture. Answers are not streamed: the
-client shares the server's cores. Prints ratios per concurrency.
+cent, each in its own way as long as it lives, and the one started later tends to be the faster: so the pair is started
+anew several times, either one first in turns, and the intervals are over starts. While one server is measured the other
+is stopped with SIGSTOP, because an idle SGLang scheduler spins. The draft is random, so nearly every token costs a
+verify round: the worst case for capture. Answers are not streamed: the client shares the server's cores. Prints ratios
+per concurrency.
 
     python benchmarks/capture.py [--starts 4] [--rounds 8] [--data-dir .paceline]
 """
@@ -14,6 +15,7 @@ import argparse
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ MAX_TOKENS = 96
 REQUESTS = {1: 1, 8: 8}
 ON, OFF, OPTED_OUT = "capture on", "capture off", "opted out on the same server"
 SEED = 0
+#: Behind a SIGCONT, for whatever fell due while a server was stopped.
+SETTLE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,8 @@ def main() -> None:
         found = []
         for start in range(options.starts):
             report(start / options.starts, f"{start} starts of {options.starts}")
-            with pair(target, draft) as servers:
+            first = (ON, OFF)[start % 2]
+            with pair(target, draft, first) as servers:
                 found.append(measure(servers, prompts, options.rounds, SEED + start))
     console.print(f"machine: {machine()}; {options.starts} starts of {options.rounds} rounds, seed {SEED}")
     for concurrency in REQUESTS:
@@ -69,15 +74,15 @@ def main() -> None:
 
 
 @contextmanager
-def pair(target: TargetModel, draft: Path) -> Iterator[Mapping[str, Server]]:
-    """The two servers and a Redis, both servers stopped."""
+def pair(target: TargetModel, draft: Path, first: str) -> Iterator[Mapping[str, Server]]:
+    """The two servers and a Redis, `first` started first and both stopped."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         place = Place(Path(folder), free_port(), free_port())
         running.enter_context(redis_service(place.folder / "redis", place.redis_port))
         servers = {name: server(place, target, draft, free_port(), capture=name == ON) for name in (ON, OFF)}
-        for each in servers.values():
-            running.enter_context(each.service)
-            running.enter_context(stopped(each))
+        for name in sorted(servers, key=lambda name: name != first):
+            running.enter_context(servers[name].service)
+            running.enter_context(stopped(servers[name]))
         yield servers
 
 
@@ -140,6 +145,7 @@ def tell(concurrency: int, starts: Sequence[Mapping[str, float]]) -> None:
 def rate(server: Server, prompts: Sequence[Prompt], concurrency: int, *, capture: bool = True) -> float:
     """Tokens per second of one run, the other servers stopped; exits when a request fails."""
     signal_all(server, signal.SIGCONT)
+    time.sleep(SETTLE_S)
     try:
         asked = asks(prompts, "capture", MAX_TOKENS, capture=capture)
         return answer_all(f"http://127.0.0.1:{server.port}", asked, concurrency).tokens_per_second

@@ -9,14 +9,15 @@ from typing import Any
 from celery import Celery
 from celery.utils.nodenames import default_nodename, host_format
 
-from ..buffer.redis_client import connect
+from ..buffer.redis_client import connect, tls_settings
 from .config import LearnerConfig, from_env
 from .tasks import LEARN_ROUND, add_learn_round
 
 
 def make_app(config: LearnerConfig) -> Celery:
     """The Celery app of one speculator: its queue, its one task and its beat. Connects to nothing."""
-    app = Celery("paceline", broker=config.redis_url, set_as_current=False)
+    tls = tls_settings(config.redis_url)  # left to itself, kombu verifies no certificate
+    app = Celery("paceline", broker=config.redis_url, broker_use_ssl=tls or None, set_as_current=False)
     app.conf.update(
         # JSON only: a broker that somebody else can write to must not run code here.
         task_serializer="json",
