@@ -74,7 +74,7 @@ class LearnerConfig:
     holdout_window: int = 48  # most recent held-out requests a verdict rests on
     gate_confidence: float = 0.95
     draft_steps: int | None = None  # None: the widest chain the claimed traces drafted
-    objective: str = "committed"
+    objective: str = "soft"
     seed: int = 0
     device: str = "auto"  # as torch names it; auto: cuda where there is one
     round_interval_s: float = 30.0

@@ -23,7 +23,7 @@ class TrainingPlan:
     warm_learning_rate: float = 5e-4
     cold_below: float = 0.5  # first-position acceptance under which a draft is cold
     replay_share: float = 0.5  # of every batch, drawn from the window
-    objective: str = Objective.COMMITTED
+    objective: str = Objective.SOFT  # as served: greedy ones one token
     weighting: str | None = None  # None: survival while the draft is cold, 0.8^i from there on
     kl_weight: float = 0.0  # of KL(teacher || draft), beside the objective
     grad_clip: float = 1.0

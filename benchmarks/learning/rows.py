@@ -112,7 +112,7 @@ OTHERS = tuple(
 )
 
 OFF_PATH = (COMMITTED, COMMITTED.but("committed, off-path 1", off_path_weight=1.0))
-BATCHES = (COMMITTED, *(COMMITTED.but(f"committed, batches of {n}", batch_traces=n) for n in (1, 2, 4, 8)))
+BATCHES = (COMMITTED, *(COMMITTED.but(f"committed, batches of {n}", batch_traces=n) for n in (1, 2, 8)))
 SHARPENED = (
     COMMITTED,
     AURORA,

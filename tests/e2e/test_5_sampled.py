@@ -199,13 +199,14 @@ def test_sampled_requests_bring_the_targets_top_k_at_every_node_and_greedy_ones_
         width = 1 if trace.verdict_rule is VerdictRule.GREEDY else ServingConfig(None, BufferConfig()).top_k
         rounds = trace.rounds
         for r, start in enumerate(rounds.starts.tolist()):
-            path = [*trace.tokens[: start + 1].tolist(), *rounds.drafted[r].tolist()]
+            before = [*target.prompt[: trace.offset], *trace.tokens[: start + 1].tolist()]  # the prefix was cached
             with torch.no_grad():
-                wanted = target.model(torch.tensor([path])).logits[0, start:].log_softmax(-1).topk(width)
-            got = torch.from_numpy(rounds.teacher_logprobs[r]).float()
+                logits = target.model(torch.tensor([[*before, *rounds.drafted[r].tolist()]])).logits[0]
+            wanted = logits[len(before) - 1 :].log_softmax(-1).topk(width)
+            got = torch.tensor(rounds.teacher_logprobs[r]).float()
             assert got.shape == wanted.values.shape, rid
             assert (got - wanted.values * (width > 1)).abs().max() < 2e-2  # float16 on the wire; greedy ones bring 0
-            seen[width] += int((torch.from_numpy(rounds.teacher_ids[r]) == wanted.indices).sum())
+            seen[width] += int((torch.tensor(rounds.teacher_ids[r]) == wanted.indices).sum())
             seen[-width] += wanted.indices.numel()
     assert all(seen[width] > 0.99 * seen[-width] > 0 for width in (1, 8))  # equals may come in any order
 

@@ -118,7 +118,7 @@ def test_every_version_is_a_run_and_a_model_version_that_says_where_it_comes_fro
     }
     run = client.get_run(found.run_id)
     assert (run.info.status, run.info.run_name, run.info.start_time) == ("FINISHED", "v1", 1_700_000_000_000)
-    assert {key: run.data.params[key] for key in ("passes", "objective")} == {"passes": "4", "objective": "committed"}
+    assert {key: run.data.params[key] for key in ("passes", "objective")} == {"passes": "4", "objective": "soft"}
     losses = [(point.step, point.value) for point in client.get_metric_history(found.run_id, "loss")]
     assert losses == [(40, 3.0), (41, 2.0), (42, 1.0)]
     lengths = [run.data.metrics[key] for key in ("holdout_accept_length", "live_holdout_accept_length", "gain_low")]
