@@ -19,7 +19,7 @@ class ServingConfig:
     target: str = "target"  # must equal the learner's
     target_version: str = "0"
     draft_version: int = 0  # board number of the weights the server starts with
-    top_k: int = 8  # teacher entries per verified node of a sampled request; 0 captures tokens and verdicts alone
+    top_k: int = 4  # teacher entries per verified node of a sampled request; 0 captures tokens and verdicts alone
     greedy_top_k: int = 1  # of a greedy request: its verdicts compare with the best token, and so do its labels
     capture_features: bool = True
     sample_rate: float = 1.0  # share of requests captured, by hash of the request id
@@ -50,7 +50,7 @@ def from_env(env: Mapping[str, str] = os.environ) -> ServingConfig:
         target=env.get("PACELINE_TARGET", "target"),
         target_version=env.get("PACELINE_TARGET_VERSION", "0"),
         draft_version=read_int(env, "PACELINE_DRAFT_VERSION", 0, minimum=-1),
-        top_k=read_int(env, "PACELINE_TOP_K", 8, minimum=0),
+        top_k=read_int(env, "PACELINE_TOP_K", 4, minimum=0),
         greedy_top_k=read_int(env, "PACELINE_GREEDY_TOP_K", 1, minimum=0),
         capture_features=bool(read_int(env, "PACELINE_FEATURES", 1, minimum=0)),
         sample_rate=read_float(env, "PACELINE_SAMPLE_RATE", 1.0, minimum=0.0),

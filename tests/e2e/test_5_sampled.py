@@ -208,7 +208,7 @@ def test_sampled_requests_bring_the_targets_top_k_at_every_node_and_greedy_ones_
             assert (got - wanted.values * (width > 1)).abs().max() < 2e-2  # float16 on the wire; greedy ones bring 0
             seen[width] += int((torch.tensor(rounds.teacher_ids[r]) == wanted.indices).sum())
             seen[-width] += wanted.indices.numel()
-    assert all(seen[width] > 0.99 * seen[-width] > 0 for width in (1, 8))  # equals may come in any order
+    assert all(seen[width] > 0.99 * seen[-width] > 0 for width in (1, 4))  # equals may come in any order
 
 
 def test_some_drafts_are_refused_and_under_rejection_some_of_a_random_draft_s_stand(served):

@@ -41,4 +41,4 @@ def test_a_bad_value_is_named(key, value, expected):
 
 def test_the_password_is_not_in_the_repr():
     assert "secret" not in repr(from_env({"PACELINE_REDIS_URL": "redis://:secret@h:1/0"}))
-    assert ServingConfig(None, from_env({}).buffer).top_k == 8
+    assert ServingConfig(None, from_env({}).buffer).top_k == 4
