@@ -126,4 +126,4 @@ def test_the_command_line_lists_promotes_and_rolls_back(rig, learned):
 def test_promoting_a_number_nobody_knows_is_an_error(rig, learned):
     failed = cli(rig, "promote", "999")
     assert failed.returncode == 1
-    assert "version 999 is unknown" in failed.stderr
+    assert "version 999: got a number that is not on the board, expected one of [0, " in failed.stderr
