@@ -139,8 +139,8 @@ def test_a_cold_draft_trains_on_survival_and_a_warm_one_on_every_position(make_t
     traces = make_traces(range(3))
     cold = DraftTrainer(make_draft(1), TrainingPlan(cold_below=1.01)).fit(traces, [])
     warm = DraftTrainer(make_draft(1), TrainingPlan(cold_below=0.0)).fit(traces, [])
-    assert (cold.weighting, cold.learning_rate) == ("survival", 3e-3)
-    assert (warm.weighting, warm.learning_rate) == ("geometric", 1e-3)
+    assert (cold.weighting, cold.learning_rate) == ("survival", 5e-3)
+    assert (warm.weighting, warm.learning_rate) == ("geometric", 5e-4)
     assert cold.first_position_accept == warm.first_position_accept
 
 
@@ -169,7 +169,7 @@ def test_the_learning_rate_warms_up_over_ten_applied_steps(make_traces, make_dra
     for trace in make_traces(range(12)):
         trainer.fit([trace], [])
         rates.append(trainer._optimiser.param_groups[0]["lr"])
-    assert rates == pytest.approx([3e-3 * min(1.0, n / 10) for n in range(1, 13)])
+    assert rates == pytest.approx([5e-3 * min(1.0, n / 10) for n in range(1, 13)])
 
 
 def test_a_long_gradient_is_clipped_before_it_is_applied(make_traces, make_draft):
@@ -332,7 +332,15 @@ def test_what_an_objective_lacks_is_asked_for(make_traces, make_draft):
 
 def test_an_anchor_halves_every_so_many_applied_steps(make_traces, make_draft):
     traces, seen = sampled_traces(make_traces), []
-    plan = TrainingPlan(passes=1, batch_traces=6, kl_weight=0.8, kl_decay_steps=2, bfloat16=False)
+    plan = TrainingPlan(
+        passes=1,
+        batch_traces=6,
+        kl_weight=0.8,
+        kl_decay_steps=2,
+        objective="committed",
+        cold_learning_rate=3e-3,
+        bfloat16=False,
+    )
     trainer = DraftTrainer(make_draft(1), plan)
     for _ in range(5):
         batch = collate(traces, CPU, soft=True)
