@@ -15,7 +15,7 @@ from .report import Run, served_by_version
 from .services import Service
 from .traffic import Served, send
 from .view import LiveView
-from .watch import Watch
+from .watch import Watch, drained
 
 _REFRESH_S = 0.5
 #: Traffic waits while this many traces wait for the learner, about three rounds. On a quiet machine it never does; on a
@@ -71,10 +71,10 @@ def settle(
 
     Raises PacelineError when a service has ended.
     """
-    began, deadline_s, watch = time.time(), time.monotonic() + limit_s, running.watch
+    deadline_s, watch = time.monotonic() + limit_s, running.watch
     running.ensure()
-    # Readings are published now and then: only one made since the last answer knows of its traces.
-    while not watch.is_drained(after=began) or watch.is_learning(min_new_traces):
+    is_drained = drained(watch.replica)
+    while not is_drained() or watch.is_learning(min_new_traces):
         if time.monotonic() >= deadline_s:
             return
         pause(_REFRESH_S)

@@ -1,7 +1,7 @@
 """Reads the board, the buffer and the heartbeats while the demo runs, and turns them into what is shown."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..buffer.base import TraceBuffer, VersionBoard
@@ -69,13 +69,6 @@ class Watch:
             return []
         return [Swap(s["number"], s["commit_ms"], s["running"], s["at"]) for s in told]
 
-    def is_drained(self, after: float = 0.0) -> bool:
-        """Whether the server has said, later than `after` (unix seconds), that every captured trace has left it."""
-        replica = self.replica()
-        at = replica.get("at")
-        is_recent = isinstance(at, int | float) and at > after
-        return is_recent and not as_int(replica, "open") and not as_int(replica, "queued")
-
     def is_learning(self, min_new_traces: int) -> bool:
         """Whether a round runs, or enough traces wait for one to start."""
         return self.learner().get("kind") == "learning" or self._buffer.counts().pending >= min_new_traces
@@ -95,6 +88,25 @@ class Watch:
             swaps=len(swaps),
             stall_ms=swaps[-1].stall_ms(results) if swaps else None,
         )
+
+
+def drained(reading: Callable[[], Mapping[str, object]], clock: Callable[[], float] = time.time) -> Callable[[], bool]:
+    """Whether a replica has delivered all it served before this call: a question to be asked again and again.
+
+    The first reading made behind the call may come of a turn that looked for steps before it; the next one cannot.
+    """
+    asked, behind = clock(), 0.0
+
+    def is_drained() -> bool:
+        nonlocal behind
+        now = reading()
+        at = now.get("at")
+        if not isinstance(at, int | float) or at <= asked:
+            return False
+        behind = behind or at
+        return at > behind and not as_int(now, "open") and not as_int(now, "queued")
+
+    return is_drained
 
 
 def curves(results: Sequence[Served]) -> dict[str, list[float]]:

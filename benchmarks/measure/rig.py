@@ -17,7 +17,7 @@ from paceline.demo.corpus import CERTAIN_DOMAINS, load_corpus
 from paceline.demo.prompts import Prompt, domain_prompts
 from paceline.demo.run import LEARNER, REPLICA, SPECULATOR, Place
 from paceline.demo.target import TargetModel, load_tokenizer
-from paceline.demo.watch import Watch
+from paceline.demo.watch import Watch, drained
 from paceline.serving.staging import WEIGHTS_FILE, sha256_of
 
 BY = "bench"
@@ -51,17 +51,12 @@ class Rig:
 
         Exits when traces were captured that were neither delivered nor counted as dropped.
         """
-        asked_at = time.time()
-        wait_until(lambda: self._is_read_after(asked_at + 0.2) and self.watch.is_drained(), "traces to be delivered")
+        wait_until(drained(self.watch.replica), "traces to be delivered")
         reading = self.watch.replica()
         captured, delivered = as_int(reading, "captured"), as_int(reading, "delivered")
         if captured != delivered + sum(as_counts(reading, "dropped").values()):
             raise SystemExit(f"traces are unaccounted for: {reading}")
         return reading
-
-    def _is_read_after(self, moment: float) -> bool:
-        at = self.watch.replica().get("at")
-        return isinstance(at, float) and at > moment
 
 
 def make_rig(place: Place, drafts: Sequence[Path]) -> Rig:

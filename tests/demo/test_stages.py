@@ -59,6 +59,7 @@ def test_settling_waits_for_a_fresh_reading_for_delivery_and_for_the_round(runni
     def says(member: str, **reading: object) -> Callable[[], None]:
         return lambda: board.beat(member, reading, 60.0)
 
+    later = time.time() + 60.0
     says("replica:r0", at=time.time() - 1.0, open=0, queued=0)()
     happened: list[str] = []
     settle(
@@ -66,10 +67,11 @@ def test_settling_waits_for_a_fresh_reading_for_delivery_and_for_the_round(runni
         ROUND,
         60.0,
         script(
-            says("replica:r0", at=time.time() + 60.0, open=1, queued=0),
-            says("replica:r0", at=time.time() + 60.0, open=0, queued=2),
+            says("replica:r0", at=later, open=0, queued=0),  # of a turn that may have begun before
+            says("replica:r0", at=later + 1.0, open=1, queued=0),
+            says("replica:r0", at=later + 2.0, open=0, queued=2),
             says("learner:l0", kind="learning"),
-            says("replica:r0", at=time.time() + 60.0, open=0, queued=0),
+            says("replica:r0", at=later + 3.0, open=0, queued=0),
             lambda: (says("learner:l0", kind="published")(), happened.append("all")),
         ),
     )

@@ -7,7 +7,7 @@ from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.demo.prompts import Prompt
 from paceline.demo.traffic import Arrival, Served
 from paceline.demo.view import TraceLine
-from paceline.demo.watch import CURVE_REQUESTS, Swap, Watch, curves
+from paceline.demo.watch import CURVE_REQUESTS, Swap, Watch, curves, drained
 from paceline.policies.acceptance import Tally
 
 
@@ -37,7 +37,7 @@ def reading(**changes: object) -> dict[str, object]:
 
 def test_silent_members_have_no_reading_and_nothing_is_drained(watch: Watch) -> None:
     assert (watch.replica(), watch.learner(), watch.swaps()) == ({}, {}, [])
-    assert not watch.is_drained()
+    assert not drained(watch.replica)()
     assert watch.traces().captured == 0
 
 
@@ -59,13 +59,25 @@ def test_books_that_do_not_balance_are_seen(captured: int, delivered: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_drained"), [({}, True), ({"open": 1}, False), ({"queued": 3}, False), ({"at": 50.0}, False)]
+    ("told", "is_drained"),
+    [
+        ([{"at": 74.0}, {"at": 75.0}], False),  # both of before the question
+        ([{"at": 75.5}, {"at": 75.5}], False),  # one reading, seen twice: its turn may have begun before the question
+        ([{"at": 75.5}, {"at": 76.5}], True),
+        ([{"at": 75.5, "open": 1}, {"at": 76.5}], True),
+        ([{"at": 75.5}, {"at": 76.5, "open": 1}], False),
+        ([{"at": 75.5}, {"at": 76.5, "queued": 3}], False),
+        ([{"at": 75.5}, {"at": 76.5, "open": 1}, {"at": 77.5}], True),
+    ],
 )
-def test_drained_means_nothing_open_and_nothing_queued_and_said_after_the_moment(
-    watch: Watch, board, changes: dict, is_drained: bool
+def test_drained_means_nothing_open_and_nothing_queued_in_a_turn_begun_behind_the_question(
+    watch: Watch, board, told: list[dict], is_drained: bool
 ) -> None:
-    board.beat("replica:r0", reading(**changes), 60.0)
-    assert watch.is_drained(after=75.0) is is_drained
+    ask = drained(watch.replica, lambda: 75.0)
+    for changes in told:
+        board.beat("replica:r0", reading(**changes), 60.0)
+        answer = ask()
+    assert answer is is_drained
 
 
 def test_a_learner_is_learning_while_it_says_so_and_when_enough_traces_wait(

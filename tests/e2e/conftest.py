@@ -21,6 +21,7 @@ from paceline.demo.corpus import load_corpus
 from paceline.demo.services import Service, free_port, redis_service, sglang_service
 from paceline.demo.target import ensure_random_draft, ensure_target
 from paceline.demo.training import TrainPlan
+from paceline.demo.watch import drained
 
 REPLICA = "e2e-0"
 TARGET = "e2e-target"
@@ -71,13 +72,7 @@ class Rig:
 
     def drained(self) -> dict[str, Any]:
         """The replica's reading once every trace of the requests answered so far has left the server."""
-        now = time.time()
-
-        def is_drained() -> bool:
-            reading = self.reading()
-            return reading.get("at", 0.0) > now + 0.2 and reading["open"] == reading["queued"] == 0
-
-        self.until(is_drained, "the server to deliver its traces")
+        self.until(drained(self.reading), "the server to deliver its traces")
         return self.reading()
 
     def reading(self) -> dict[str, Any]:
@@ -101,6 +96,8 @@ def flags(target: Path, draft: Path) -> list[str]:
         "--model-path", str(target), "--device", "cpu", "--log-level", "warning",
         "--max-total-tokens", str(KV_TOKENS), "--max-running-requests", "8", "--context-length", "1024",
         "--chunked-prefill-size", str(CHUNK_TOKENS), "--speculative-algorithm", "EAGLE3",
+        # Admits requests without keeping room for what they will generate, however far apart they arrive.
+        "--schedule-conservativeness", "0.1",
         "--speculative-draft-model-path", str(draft), "--speculative-num-steps", str(STEPS),
         "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(STEPS + 1),
     ]  # fmt: skip

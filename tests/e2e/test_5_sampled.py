@@ -19,6 +19,7 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import VerdictRule
 from paceline.demo.corpus import load_corpus
 from paceline.demo.services import free_port, redis_service, sglang_service
+from paceline.demo.watch import drained
 from paceline.serving.config import ServingConfig
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -130,13 +131,7 @@ def served(request, models, target, tmp_path_factory):
         board = RedisVersionBoard(client, config)
         until(lambda: board.heartbeats().get(f"replica:{rule}", {}).get("capture") == "on")
         answers = ask(port, target.prompt)
-        asked = time.time()
-
-        def is_drained():
-            reading = board.heartbeats()[f"replica:{rule}"]
-            return reading["at"] > asked + 0.2 and reading["open"] == reading["queued"] == 0
-
-        until(is_drained)
+        until(drained(lambda: board.heartbeats()[f"replica:{rule}"]))
         traces = {entry.trace.request_id: entry.trace for entry in RedisTraceBuffer(client, config).replay(10_000)}
     return VerdictRule(rule), answers, traces
 
