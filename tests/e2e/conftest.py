@@ -28,7 +28,7 @@ TARGET = "e2e-target"
 STEPS = 3
 CONFIG = BufferConfig(speculator="e2e")
 #: Small enough that eight long requests do not fit, so that SGLang must retract.
-KV_TOKENS = 1536
+KV_TOKENS = 2048
 #: Tests cut their prompts out of the first characters of held-out files.
 MIN_TEXT_CHARS = 3000
 #: Smaller than some prompts, so that they are prefilled in chunks.
