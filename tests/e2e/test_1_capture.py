@@ -86,7 +86,9 @@ def test_features_and_teacher_equal_transformers_also_behind_the_rejection(rig, 
         with torch.no_grad():
             out = target_model(torch.tensor([whole]), output_hidden_states=True)
         wanted = torch.cat([out.hidden_states[layer + 1] for layer in (0, 1, 2)], dim=-1)[0, trace.offset :]
-        assert len(trace.features) == len(trace.tokens) - 1
+        # The last token has no features yet, unless it is a draft that max_tokens let the round end on.
+        is_draft_last = int(trace.rounds.starts[-1] + trace.rounds.accepted[-1]) + 1 >= len(trace.tokens)
+        assert len(trace.features) == len(trace.tokens) - (not is_draft_last)
         assert np.abs(trace.features - wanted[: len(trace.features)].numpy()).max() < 2e-3
         if rid.startswith("fresh"):
             behind += assert_teacher_is_right(trace, target_model)
