@@ -87,10 +87,10 @@ def promote(
 def rollback(
     why: Why = "rolled back by hand", redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "default"
 ) -> None:
-    """Roll the live version back to the one before it."""
+    """Take the canary off; without one, roll the live version back to the one before it."""
     with _errors():
         state = _admitted(redis_url, speculator, "rollback").roll_back(_operator(), why)
-        typer.echo(f"version {state.live} is live on the board again")
+        typer.echo(f"version {state.live} is live on the board, and no version is canary")
 
 
 @token.command("set")

@@ -111,15 +111,18 @@ class VersionBoard(Protocol):
         """Append the candidate event of a new version. BoardConflict when the number stands already."""
         ...
 
-    def move(self, number: int, state: VersionState, by: str, why: str) -> BoardEvent:
-        """Append one change of state. BoardConflict, and no change, when the state does not allow it."""
+    def move(self, number: int, state: VersionState, by: str, why: str, replica: str = "") -> BoardEvent:
+        """Append one change of state; a canary is one on `replica` alone.
+
+        BoardConflict, and no change, when the state does not allow it or another version is canary.
+        """
         ...
 
     def roll_back(self, by: str, why: str, number: int | None = None) -> BoardState:
-        """Move live to rolled_back and the previous version to live in one step.
+        """Take the newest step back at once: the canary to rolled_back; without one, live too, and previous to live.
 
-        BoardConflict, and no change, when there is no previous version, or when `number` is given and is not the
-        live one: who refuses a version must not take another one down.
+        BoardConflict, and no change, when there is no canary and no previous version, or when `number` is given and
+        is neither live nor canary: who refuses a version must not take another one down.
         """
         ...
 

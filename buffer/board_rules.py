@@ -14,17 +14,20 @@ def registering(version: DraftVersion, by: str, why: str) -> Decision:
     return lambda _, at: [BoardEvent(version.number, VersionState.CANDIDATE, by, why, at, version)]
 
 
-def moving(number: int, state: VersionState, by: str, why: str) -> Decision:
+def moving(number: int, state: VersionState, by: str, why: str, replica: str = "") -> Decision:
     """Decide one change of state."""
-    return lambda _, at: [BoardEvent(number, state, by, why, at)]
+    return lambda _, at: [BoardEvent(number, state, by, why, at, replica=replica)]
 
 
 def rolling_back(by: str, why: str, number: int | None) -> Decision:
-    """Decide the two events that take the live version off and bring the previous one back."""
+    """Decide the events that take the canary off, or the live version off and the previous one back on."""
 
     def decide(state: BoardState, at: float) -> list[BoardEvent]:
+        if state.canary is not None and number in {None, state.canary}:
+            return [BoardEvent(state.canary, VersionState.ROLLED_BACK, by, why, at)]
         if number is not None and state.live != number:
-            raise BoardConflict(f"rollback of version {number}: got live {state.live}, expected {number}")
+            at_work = f"live {state.live} and canary {state.canary}"
+            raise BoardConflict(f"rollback of version {number}: got {at_work}, expected {number} to be one of them")
         if state.live is None or state.previous is None:
             raise BoardConflict(f"rollback: got live {state.live} and previous {state.previous}, expected both")
         return [

@@ -39,9 +39,9 @@ class MemoryVersionBoard:
         """See VersionBoard."""
         return self._write(registering(version, by, why))[0]
 
-    def move(self, number: int, state: VersionState, by: str, why: str) -> BoardEvent:
+    def move(self, number: int, state: VersionState, by: str, why: str, replica: str = "") -> BoardEvent:
         """See VersionBoard."""
-        return self._write(moving(number, state, by, why))[0]
+        return self._write(moving(number, state, by, why, replica))[0]
 
     def roll_back(self, by: str, why: str, number: int | None = None) -> BoardState:
         """See VersionBoard."""

@@ -1,6 +1,10 @@
 """DraftVersion: one set of draft weights, and the events that move it through its life.
 
-    candidate -> refused | live -> retired        rolled_back from live; retired -> live by a rollback
+    candidate -> refused | canary -> live -> retired
+
+A canary drafts on one replica alone; candidates may also go live at once. Canary and live may be rolled back, and a
+rollback of the live version brings the retired one before it back. At most one version is canary and one is live; a
+version that goes live ends the canary of another, for that one was compared with what is live no more.
 
 The state of a version is never stored: it is a fold of the board's events, oldest first.
 """
@@ -18,6 +22,7 @@ class VersionState(StrEnum):
 
     CANDIDATE = "candidate"
     REFUSED = "refused"
+    CANARY = "canary"
     LIVE = "live"
     RETIRED = "retired"
     ROLLED_BACK = "rolled_back"
@@ -27,7 +32,8 @@ class VersionState(StrEnum):
 MOVES: Mapping[VersionState | None, frozenset[VersionState]] = MappingProxyType(
     {
         None: frozenset({VersionState.CANDIDATE}),
-        VersionState.CANDIDATE: frozenset({VersionState.REFUSED, VersionState.LIVE}),
+        VersionState.CANDIDATE: frozenset({VersionState.REFUSED, VersionState.CANARY, VersionState.LIVE}),
+        VersionState.CANARY: frozenset({VersionState.LIVE, VersionState.ROLLED_BACK}),
         VersionState.REFUSED: frozenset({VersionState.LIVE}),
         VersionState.LIVE: frozenset({VersionState.RETIRED, VersionState.ROLLED_BACK}),
         VersionState.RETIRED: frozenset({VersionState.LIVE}),
@@ -67,6 +73,7 @@ class BoardEvent:
     at: float  # unix seconds
     version: DraftVersion | None = None
     event_id: str = ""
+    replica: str = ""  # where a canary drafts; empty in every other state
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +84,24 @@ class BoardRow:
     state: VersionState
     why: str
     changed_at: float  # unix seconds
+    replica: str = ""  # where a canary drafts
 
 
 @dataclass(frozen=True, slots=True)
 class BoardState:
-    """The fold: rows by number, which number is live, and which one a rollback would return to."""
+    """The fold: rows by number, which is live, which one a rollback would return to, and which is canary."""
 
     rows: Mapping[int, BoardRow]
     live: int | None
     previous: int | None
     last_event_id: str
+    canary: int | None = None
+
+    def drafts_on(self, replica: str) -> int | None:
+        """The version that `replica` is to draft with; None while none is live."""
+        if self.canary is not None and self.rows[self.canary].replica == replica:
+            return self.canary
+        return self.live
 
 
 def fold(events: Iterable[BoardEvent]) -> BoardState:
@@ -102,7 +117,7 @@ def fold(events: Iterable[BoardEvent]) -> BoardState:
         last = event.event_id or last
     live = next((n for n in reversed(served) if rows[n].state is VersionState.LIVE), None)
     retired = [n for n in served if n != live and rows[n].state is VersionState.RETIRED]
-    return BoardState(MappingProxyType(rows), live, retired[-1] if retired else None, last)
+    return BoardState(MappingProxyType(rows), live, retired[-1] if retired else None, last, _canary(rows))
 
 
 def _apply(rows: dict[int, BoardRow], served: list[int], event: BoardEvent) -> None:
@@ -118,13 +133,33 @@ def _apply(rows: dict[int, BoardRow], served: list[int], event: BoardEvent) -> N
     if event.state is VersionState.LIVE:
         _retire_live(rows, event)
         served[:] = [n for n in served if n != event.number] + [event.number]
-    if event.state is VersionState.ROLLED_BACK:
+    if event.state is VersionState.ROLLED_BACK and event.number in served:
         served.remove(event.number)
-    rows[event.number] = BoardRow(version, event.state, event.why, event.at)
+    _check_replica(rows, event)
+    rows[event.number] = BoardRow(version, event.state, event.why, event.at, event.replica)
 
 
 def _retire_live(rows: dict[int, BoardRow], event: BoardEvent) -> None:
+    ends = {
+        VersionState.LIVE: (VersionState.RETIRED, f"replaced by version {event.number}"),
+        VersionState.CANARY: (VersionState.ROLLED_BACK, f"version {event.number} went live meanwhile"),
+    }
     for number, row in rows.items():
-        if row.state is VersionState.LIVE:
-            why = f"replaced by version {event.number}"
-            rows[number] = replace(row, state=VersionState.RETIRED, why=why, changed_at=event.at)
+        if row.state in ends and number != event.number:
+            state, why = ends[row.state]
+            rows[number] = replace(row, state=state, why=why, changed_at=event.at, replica="")
+
+
+def _check_replica(rows: Mapping[int, BoardRow], event: BoardEvent) -> None:
+    is_canary, other = event.state is VersionState.CANARY, _canary(rows)
+    if is_canary and other is not None:
+        raise BoardConflict(f"version {event.number} as canary: got canary {other} at work, expected none")
+    if is_canary != bool(event.replica):
+        expected = "the one it drafts on" if is_canary else "none, for it drafts on all or on none"
+        raise BoardConflict(
+            f"version {event.number} as {event.state}: got replica {event.replica!r}, expected {expected}"
+        )
+
+
+def _canary(rows: Mapping[int, BoardRow]) -> int | None:
+    return next((number for number, row in rows.items() if row.state is VersionState.CANARY), None)

@@ -10,7 +10,12 @@ from rich.text import Text
 from ..buffer.version import HELD_OUT_SCORE, BoardState, VersionState
 from ..policies.acceptance import Tally
 
-_STYLES = {VersionState.LIVE: "bold green", VersionState.REFUSED: "dim", VersionState.ROLLED_BACK: "red"}
+_STYLES = {
+    VersionState.LIVE: "bold green",
+    VersionState.CANARY: "yellow",
+    VersionState.REFUSED: "dim",
+    VersionState.ROLLED_BACK: "red",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class LearnerConfig:
     round_interval_s: float = 30.0
     round_lease_s: float = 60.0  # a killed learner frees its speculator, and is called dead, after this
     longest_round_s: float = 3600.0  # a round is not started a second time before this
+    canary_limit_s: float = 1800.0  # an undecided canary ends after this; 0: none, versions go live at once
     kept_versions: int = 8  # newest versions whose weights stay on disk, beside the live and the previous one
 
     def __post_init__(self) -> None:
@@ -94,6 +95,7 @@ class LearnerConfig:
             self._check(name, 0 < getattr(self, name) < 1, "between 0 and 1")
         for name in ("round_interval_s", "round_lease_s", "longest_round_s"):
             self._check(name, getattr(self, name) > 0, "more than 0 seconds")
+        self._check("canary_limit_s", self.canary_limit_s >= 0, "0 seconds or more")
         self._check("objective", self.objective in OBJECTIVES, f"one of {OBJECTIVES}")
         self._check_pairs()
 
@@ -177,6 +179,7 @@ _KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "PACELINE_ROUND_INTERVAL_S": ("round_interval_s", float),
     "PACELINE_ROUND_LEASE_S": ("round_lease_s", float),
     "PACELINE_LONGEST_ROUND_S": ("longest_round_s", float),
+    "PACELINE_CANARY_LIMIT_S": ("canary_limit_s", float),
     "PACELINE_KEPT_VERSIONS": ("kept_versions", int),
 }
 

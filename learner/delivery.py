@@ -1,21 +1,19 @@
 """From trained weights to the board: judge on the holdout, publish what was judged, carry out the gate's word."""
 
-import logging
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from ..buffer.base import TraceEntry, VersionBoard, place
-from ..buffer.errors import BoardConflict
-from ..buffer.version import BoardState, DraftVersion, VersionState
+from ..buffer.version import BoardState, DraftVersion
 from ..policies.promotion import Promotion, Verdict, judge
+from .canary import let_on
+from .config import LearnerConfig
 from .publisher import Lineage, publish
 from .record import scores_of
 from .standing import LEARNER, Standing, refuse
 from .weights import save_draft
-
-_log = logging.getLogger(__name__)
 
 
 def judge_candidate(standing: Standing, state: BoardState) -> Promotion:
@@ -39,7 +37,7 @@ def judge_candidate(standing: Standing, state: BoardState) -> Promotion:
 def deliver(
     standing: Standing, board: VersionBoard, judged: BoardState, promotion: Promotion, learnt: Sequence[TraceEntry]
 ) -> DraftVersion | None:
-    """Publish the trainer's weights with the gate's figures, then make them live or refused; None while it waits.
+    """Publish the trainer's weights with the gate's figures, then let them on or refuse them; None while it waits.
 
     Compared with a version that is no longer live, a winner is refused: an operator's hand goes before the gate's.
     """
@@ -56,11 +54,13 @@ def deliver(
     )
     write = partial(save_draft, standing.trainer.draft)
     version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason)
-    _carry_out(board, version.number, judged, promotion)
+    _carry_out(config, board, version.number, judged, promotion)
     return version
 
 
-def _carry_out(board: VersionBoard, number: int, judged: BoardState, promotion: Promotion) -> None:
+def _carry_out(
+    config: LearnerConfig, board: VersionBoard, number: int, judged: BoardState, promotion: Promotion
+) -> None:
     if promotion.verdict is Verdict.REFUSE:
         refuse(board, number, promotion.reason)
         return
@@ -68,10 +68,7 @@ def _carry_out(board: VersionBoard, number: int, judged: BoardState, promotion: 
     if live != judged.live:
         refuse(board, number, f"live moved from {judged.live} to {live} while it was judged: {promotion.reason}")
         return
-    try:
-        board.move(number, VersionState.LIVE, LEARNER, promotion.reason)
-    except BoardConflict as conflict:
-        _log.warning("version %d was moved by somebody else: %s", number, conflict)
+    let_on(board, number, promotion.reason, with_canary=config.canary_limit_s > 0)
 
 
 def _window_ids(entries: Sequence[TraceEntry]) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from ..buffer.lease import Lease, renewed
 from ..buffer.version import BoardState, DraftVersion
 from ..policies.promotion import Promotion
 from . import checkpoint
+from .canary import end_overdue
 from .caution import Caution
 from .config import LearnerConfig
 from .delivery import deliver, judge_candidate
@@ -85,7 +86,10 @@ class Learner:
     def _round(self, standing: Standing, lease: Lease) -> RoundReport:
         started = time.perf_counter()
         state = self._board.read()
+        end_overdue(self._board, state, self._config.canary_limit_s, time.time())
         mlflow_answers = self._registry.follow(state)
+        if state.canary is not None:  # the next candidate is compared with whatever is live behind this one
+            return RoundReport(RoundKind.IDLE, f"version {state.canary} is canary; traces wait until it is decided")
         counts = self._buffer.counts()
         self._warn_of_trimmed(counts)
         if counts.pending < self._config.min_new_traces and not self._fills_half(counts):

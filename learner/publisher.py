@@ -92,10 +92,10 @@ def _folders(versions: Path) -> dict[int, Path]:
 def prune(versions: Path, state: BoardState, keep: int) -> list[int]:
     """Remove the weights of old versions; return their numbers. Their rows stay on the board.
 
-    Kept are the newest `keep` of the board's versions, the live and the previous one, and candidates. A pruned version
-    can still be named live, but servers refuse it. Folders that the board does not know are somebody else's.
+    Kept are the newest `keep` of the board's versions, live, previous and canary, and candidates. A pruned version can
+    still be named live, but servers refuse it. Folders that the board does not know are somebody else's.
     """
-    kept = {*sorted(state.rows)[-keep:], state.live, state.previous}
+    kept = {*sorted(state.rows)[-keep:], state.live, state.previous, state.canary}
     here, gone = _folders(versions), []
     for number in sorted(state.rows.keys() & here.keys() - kept):
         row = state.rows[number]

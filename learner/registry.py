@@ -30,7 +30,9 @@ CODE_TAG = "paceline.code_version"
 WEIGHTS_TAG = "paceline.weights"
 
 #: States of a version that drafts, or did.
-_WENT_LIVE = {VersionState.LIVE, VersionState.RETIRED, VersionState.ROLLED_BACK}
+_DRAFTED = {VersionState.CANARY, VersionState.LIVE, VersionState.RETIRED, VersionState.ROLLED_BACK}
+#: States of a version that may still go live by the loop's own doing.
+_CANDIDATES = {VersionState.CANDIDATE, VersionState.CANARY}
 
 #: MLflow refuses more metrics in one call.
 _BATCH_METRICS = 1_000
@@ -172,7 +174,7 @@ class Registry:
         self._set_aliases({alias: here[number].at for alias, number in _aliases(state).items() if number in here})
 
     def _describe(self, row: BoardRow, told: _Told) -> None:
-        if row.state in _WENT_LIVE and WEIGHTS_TAG not in told.tags:
+        if row.state in _DRAFTED and WEIGHTS_TAG not in told.tags:
             folder = folder_of(row.version)
             if folder.is_dir():
                 self._client.log_artifacts(told.run, str(folder), _DRAFT)
@@ -240,6 +242,6 @@ def _points(record: RunRecord) -> list[tuple[str, float, int]]:
 
 def _aliases(state: BoardState) -> dict[str, int]:
     """Alias -> version number, for those that stand; the newest candidate bears the alias."""
-    candidates = [number for number, row in state.rows.items() if row.state is VersionState.CANDIDATE]
+    candidates = [number for number, row in state.rows.items() if row.state in _CANDIDATES]
     numbers = {"live": state.live, "previous": state.previous, "candidate": max(candidates, default=None)}
     return {alias: number for alias, number in numbers.items() if number is not None}

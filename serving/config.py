@@ -26,6 +26,7 @@ class ServingConfig:
     tap_bytes: int = 256 << 20  # of forwards waiting for the courier before new ones are dropped
     window_tokens: int = 2048  # a longer request is cut into windows of this many tokens
     context_tokens: int = 512  # tokens of context a window behind a cut starts with
+    canary_requests: int = 400  # of a canary on this replica; there it is decided at the latest
     backlog_bytes: int = 256 << 20  # encoded traces kept while Redis is away
 
     def __post_init__(self) -> None:
@@ -57,6 +58,7 @@ def from_env(env: Mapping[str, str] = os.environ) -> ServingConfig:
         tap_bytes=read_int(env, "PACELINE_TAP_BYTES", 256 << 20, minimum=1),
         window_tokens=read_int(env, "PACELINE_WINDOW_TOKENS", 2048, minimum=16),
         context_tokens=read_int(env, "PACELINE_CONTEXT_TOKENS", 512, minimum=1),
+        canary_requests=read_int(env, "PACELINE_CANARY_REQUESTS", 400, minimum=30),
         backlog_bytes=read_int(env, "PACELINE_BACKLOG_BYTES", 256 << 20, minimum=1),
     )
 

@@ -14,11 +14,14 @@ from .assembler import WindowAssembler
 from .breaker import Breaker
 from .counts import CaptureCounts, DropReason
 from .steps import Step
+from .trial import DraftWatch
 
 log = logging.getLogger(__name__)
 
 #: The longest a forward waits to be taken, and the shortest time between two tries to reach a lost Redis.
 POLL_S = 0.25
+#: ... and while a canary drafts here, whose rounds are to be counted soon.
+TRIAL_POLL_S = 0.02
 RETRY_S = 1.0
 #: Readings go out this often and are forgotten after BEAT_TTL_S, so that a dead replica disappears from the board.
 BEAT_S = 1.0
@@ -71,12 +74,14 @@ class Courier:
         board: VersionBoard,
         member: str,
         backlog_bytes: int,
+        watch: DraftWatch,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._source, self._assembler, self._counts, self._breaker = source, assembler, counts, breaker
         self._buffer, self._board, self._member = buffer, board, member
         self._backlog: deque[DraftTrace] = deque()
         self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
+        self._watch = watch
         self._clock = clock
         self._retry_at = 0.0
         self._beat_at = 0.0
@@ -92,7 +97,7 @@ class Courier:
         while not is_last:
             is_last = is_over()
             try:
-                self.turn(0.0 if is_last else POLL_S)
+                self.turn(0.0 if is_last else self._poll_s)
                 if is_last:
                     self._finish()
             except Exception as fault:  # the courier outlives any fault; serving goes on without capture
@@ -111,10 +116,12 @@ class Courier:
         else:
             for forward in forwards:
                 for step in self._cut(forward):
+                    self._watch.add(step)
                     self._queue(self._assembler.add(step, now))
         self._assembler.lose(lost, DropReason.TAP_FULL)
         self._queue(self._assembler.close_idle(now))
         if now >= self._retry_at:
+            self._watch.turn(now)
             self._deliver(now)
         self._source.acknowledge(self._counts.reading())
         if now >= self._beat_at and now >= self._retry_at:
@@ -125,6 +132,7 @@ class Courier:
         return {
             **self._counts.reading(),
             **self._source.status,
+            **self._watch.reading(),
             "at": self._clock(),
             "capture": "off" if self._breaker.is_open else "on",
             "capture_reason": self._breaker.reason,
@@ -132,6 +140,10 @@ class Courier:
             "queued": len(self._backlog),
             "buffer_error": self._buffer_error,
         }
+
+    @property
+    def _poll_s(self) -> float:
+        return TRIAL_POLL_S if self._watch.is_on_trial or self._source.status.get("is_canary") else POLL_S
 
     def _finish(self) -> None:
         now = self._clock()

@@ -18,6 +18,8 @@ from typing import Any
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for
 from ..buffer.redis_stream import RedisTraceBuffer
+from ..policies.canary import CanaryRules
+from ..policies.guard import GuardLimits
 from . import config
 from .assembler import WindowAssembler
 from .breaker import Breaker
@@ -28,6 +30,7 @@ from .inlet import Inlet
 from .letters import Resume
 from .link import CourierLink
 from .outbox import Outbox
+from .trial import DraftWatch
 from .window import trace_maker
 
 log = logging.getLogger(__name__)
@@ -44,11 +47,12 @@ class CourierProcess:
         settings: config.ServingConfig,
         breaker: Breaker,
         status: Callable[[], Mapping[str, Any]],
+        is_canary: Callable[[], bool],
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-")  # for its owner alone
         self._endpoint = f"ipc://{self._folder.name}/courier"
         self.link = CourierLink(self._endpoint, settings.tap_bytes)
-        self.outbox = Outbox(self.link, breaker)
+        self.outbox = Outbox(self.link, breaker, is_canary)
         self._settings, self._status = settings, status
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = 0
@@ -76,6 +80,10 @@ class CourierProcess:
             self.link.resume()
             self._spawn()
         self.outbox.flush()
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the courier how this process fares when that is news; any thread may. It knows POLL_S seconds later."""
         self.link.tell({**self._status(), "courier_restarts": self._restarts})
 
     def _watch(self) -> None:
@@ -102,6 +110,7 @@ def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callab
         counts.resume(where.counts, where.begun_since)
         assembler.ignore(where.cut_off)
 
+    board = RedisVersionBoard(client, settings.buffer)
     inlet = Inlet(endpoint, TeacherWidth(settings.top_k, settings.greedy_top_k), resume)
     courier = Courier(
         inlet,
@@ -109,9 +118,10 @@ def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callab
         counts,
         breaker,
         RedisTraceBuffer(client, settings.buffer),
-        RedisVersionBoard(client, settings.buffer),
+        board,
         f"replica:{settings.replica}",
         settings.backlog_bytes,
+        DraftWatch(board, settings.replica, CanaryRules(max_requests=settings.canary_requests), GuardLimits()),
     )
     try:
         courier.run(is_orphan)

@@ -6,6 +6,7 @@ code in a row. So the scheduler thread only appends, and every so often makes th
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from .breaker import Breaker
 from .lane import HostStep
@@ -13,16 +14,17 @@ from .letters import Posting
 from .link import CourierLink
 from .steps import Commit
 
-#: Forwards, and bytes of their tensors, that go at once; sooner when a request ends or the watch comes by.
+#: Forwards, and bytes of their tensors, that go at once; sooner when a request ends, the watch comes by, or a canary
+#: drafts, whose rounds are to be counted soon.
 MAX_FORWARDS, MAX_BYTES = 16, 16 << 20
 
 
 class Outbox:
     """Holds forwards for `link`. `add` is for the scheduler thread; `flush` for any, and it raises nothing."""
 
-    def __init__(self, link: CourierLink, breaker: Breaker) -> None:
+    def __init__(self, link: CourierLink, breaker: Breaker, is_canary: Callable[[], bool]) -> None:
         self.link = link
-        self._breaker = breaker
+        self._breaker, self._is_canary = breaker, is_canary
         self._waiting: deque[tuple[HostStep, tuple[Commit, ...]]] = deque()
         self._waiting_bytes = 0
         self._flushing = threading.Lock()
@@ -33,7 +35,7 @@ class Outbox:
         self._waiting.append((step, commits))
         self._waiting_bytes += sum(tensor.nbytes for tensor in step.tensors.values())
         is_full = len(self._waiting) >= MAX_FORWARDS or self._waiting_bytes >= MAX_BYTES
-        if is_full or any(commit.finish for commit in commits):
+        if is_full or self._is_canary() or any(commit.finish for commit in commits):
             self.flush()
 
     def _flush(self) -> None:

@@ -1,5 +1,6 @@
 """Wires one replica: capture, courier process, swap and swapper of one SGLang scheduler process."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from ..buffer.redis_client import client_for
 from .breaker import Breaker
 from .config import ServingConfig
 from .counts import CaptureCounts
+from .courier import POLL_S
 from .courier_process import CourierProcess
 from .cut import TeacherWidth
 from .sglang_capture import CaptureSettings, SglangCapture
@@ -36,8 +38,16 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
     assert settings.redis_url is not None  # noqa: S101 - the plugin does nothing without it
     board = RedisVersionBoard(client_for(settings.redis_url), settings.buffer)
     swap = SglangSwap(settings.draft_version)
-    swapper, counts = Swapper(board, swap, settings.replica), CaptureCounts()
-    courier = CourierProcess(settings, breaker, _status(breaker, counts, swapper, swap))
+    counts, pause = CaptureCounts(), threading.Event()  # never set
+
+    def wake_courier() -> None:
+        courier.tell()
+        pause.wait(POLL_S)
+
+    swapper = Swapper(board, swap, settings.replica, wake_courier)
+    courier = CourierProcess(
+        settings, breaker, _status(breaker, counts, swapper, swap), is_canary=lambda: swapper.is_canary
+    )
     teacher = TeacherWidth(settings.top_k, settings.greedy_top_k)
     chosen = CaptureSettings(teacher, settings.capture_features, settings.sample_rate)
     capture = SglangCapture(chosen, courier.outbox, counts, breaker, lambda: swap.draft_version)
@@ -52,6 +62,7 @@ def _status(
     def status() -> dict[str, Any]:
         return {
             **swapper.reading(),
+            "is_canary": swapper.is_canary,
             "skipped": counts.reading()["skipped"],
             "capture_reason": breaker.reason,
             "swap": "off" if swap.fault else "on",

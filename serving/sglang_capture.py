@@ -60,6 +60,7 @@ class SglangCapture:
         self._settings, self._outbox, self._counts = settings, outbox, counts
         self._draft_version = draft_version
         self._prefill: DeviceStep | None = None
+        self._chosen: tuple[tuple[str, ...], Chosen | None] = ((), None)  # of the last batch, by its request ids
         self._consume = breaker.guard(self._offer)
         self.after_verify = breaker.guard(self._after_verify)
         self.before_draft_prefill = breaker.guard(self._before_draft_prefill)
@@ -70,7 +71,7 @@ class SglangCapture:
 
         Only what a chain draft produces is understood: node j of a request is its draft j, node 0 the root.
         """
-        chosen = self._choose(batch)
+        chosen = self._choose_again(batch)
         if chosen is None:
             return
         _, accept_lens, accept_index = result
@@ -100,7 +101,7 @@ class SglangCapture:
         if width == 0:
             return {}
         if best_only:
-            return {BEST_IDS: _rows(logits, rows).max(dim=-1).indices}
+            return {BEST_IDS: _best(_rows(logits, rows))}
         if logits.device.type == "cpu":
             return {LOGITS: logits.clone() if rows is None else logits.index_select(0, rows)}
         logits = _rows(logits, rows)
@@ -111,6 +112,7 @@ class SglangCapture:
     def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
         self._prefill = None
+        self._chosen = ((), None)  # a new request may bear the id of one that has ended
         chosen = self._choose(batch, count_skips=True)
         if chosen is None:
             return
@@ -134,6 +136,14 @@ class SglangCapture:
         step, self._prefill = self._prefill, None
         if step is not None and result is not None and result.logits_output is not None:
             _attach(result.logits_output, step)
+
+    def _choose_again(self, batch: Any) -> Chosen | None:
+        """As `_choose`, from memory while the batch is the one of the last round and the draft is."""
+        request_ids = tuple([req.rid for req in batch.reqs or ()])  # a list: a generator takes twice the time
+        known_ids, known = self._chosen
+        if request_ids != known_ids or known is None or known.draft_version != self._draft_version():
+            self._chosen = request_ids, self._choose(batch)
+        return self._chosen[1]
 
     def _choose(self, batch: Any, *, count_skips: bool = False) -> Chosen | None:
         if batch.forward_mode.is_idle() or not batch.reqs:
@@ -183,6 +193,14 @@ def _committed_rows(features: torch.Tensor, accept_index: torch.Tensor) -> dict[
         return {FEATURES: features, NODES: accept_index}
     # The rows behind the accepted ones go along: their number is known to the device alone.
     return {FEATURES: features.index_select(0, accept_index.clamp(min=0).reshape(-1).long())}
+
+
+def _best(logits: torch.Tensor) -> torch.Tensor:
+    """int64 index of the highest logit, the first of equal ones."""
+    if logits.device.type == "cpu" and logits.dtype == torch.float32:
+        # NumPy has vector instructions for it and PyTorch has none: 6 against 43 microseconds for 48 rows of 2048.
+        return torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.max(dim=-1).indices
 
 
 def _row_index(chosen: Chosen, batch_size: int, device: torch.device) -> torch.Tensor | None:

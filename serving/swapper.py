@@ -1,9 +1,9 @@
-"""Follows the board: what is live there becomes what drafts here."""
+"""Follows the board: what is live there, or canary on this replica, becomes what drafts here."""
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -32,19 +32,24 @@ class DraftSwitch(Protocol):
 
 
 class Swapper:
-    """Follows the board in a thread of its own and swaps when the live version differs from what drafts here.
+    """Follows the board in a thread of its own and swaps when the version for this replica is not what drafts here.
 
-    A refusal rolls the version back on the board with the reason, unless it is live no more; a time-out is tried
+    A refusal rolls the version back on the board with the reason, unless somebody moved it; a time-out is tried
     again at the next look. Only new events are read, so that a long history costs nothing, and Redis is asked to
-    answer when there is one: a thread that wakes often takes the GIL from the scheduler.
+    answer when there is one: a thread that wakes often takes the GIL from the scheduler. `before_canary` is called
+    before a canary is swapped in and may block: whoever counts its rounds must be awake by then.
     """
 
-    def __init__(self, board: VersionBoard, switch: DraftSwitch, replica: str) -> None:
+    def __init__(
+        self, board: VersionBoard, switch: DraftSwitch, replica: str, before_canary: Callable[[], object]
+    ) -> None:
         self._board, self._switch, self._replica = board, switch, replica
+        self._before_canary = before_canary
+        self.is_canary = False  # whether a canary drafts here, or is about to
         self._events: list[BoardEvent] = []
         self._state = fold([])
         self._swaps: deque[SwapOutcome] = deque(maxlen=REPORTED_SWAPS)
-        self._refused: dict[tuple[int, float], str] = {}  # (number, when it went live) -> why
+        self._refused: dict[tuple[int, float], str] = {}  # (number, when it was let on) -> why
         self._last_fault = ""
         self._stop = threading.Event()
 
@@ -72,13 +77,17 @@ class Swapper:
     def turn(self, wait_s: float = 0.0) -> None:
         """One look at the board, waiting up to `wait_s` for news, and at most one swap."""
         state = self._look(wait_s)
-        if state.live is None or state.live == self._switch.draft_version:
+        wanted = state.drafts_on(self._replica)
+        self.is_canary = wanted is not None and wanted == state.canary
+        if wanted is None or wanted == self._switch.draft_version:
             return
-        row = state.rows[state.live]
-        version, promotion = row.version, (state.live, row.changed_at)
+        row = state.rows[wanted]
+        version, promotion = row.version, (wanted, row.changed_at)
         if promotion in self._refused:  # promoted again, it is staged again: its file may have been mended
             self._roll_back(version.number, self._refused[promotion])
             return
+        if self.is_canary:
+            self._before_canary()
         try:
             self._swaps.append(self._switch.swap(version.number, weights_file(version.weights_uri), version.sha256))
         except WeightsRefused as refusal:
@@ -109,7 +118,7 @@ class Swapper:
         return self._state
 
     def _roll_back(self, number: int, why: str) -> None:
-        if self._state.previous is None:
+        if number == self._state.live and self._state.previous is None:
             self._say(f"version {number} stays refused, and the board has no version before it: {why}")
             return
         try:

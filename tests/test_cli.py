@@ -48,7 +48,7 @@ def board(redis_client, weights) -> RedisVersionBoard:
 
 def test_without_a_token_on_the_board_nothing_is_asked_for(paceline, board):
     assert paceline("promote", "2", "--why", "by hand").output == "version 2 is live on the board\n"
-    assert paceline("rollback").output == "version 1 is live on the board again\n"
+    assert paceline("rollback").output == "version 1 is live on the board, and no version is canary\n"
     assert board.read().live == 1
     assert [(event.number, event.why) for event in board.events()[-3:]] == [
         (2, "by hand"),

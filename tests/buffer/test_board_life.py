@@ -17,7 +17,7 @@ NUMBERS = st.integers(0, 3)
 STATES = st.sampled_from(VersionState)
 MEMBERS = st.sampled_from(["learner", "replica:a", "operator:ann"])
 TEXTS = st.text(max_size=5)
-LIVE = VersionState.LIVE
+CANARY, LIVE = VersionState.CANARY, VersionState.LIVE
 
 
 def outcome(act):
@@ -32,21 +32,23 @@ def outcome(act):
 
 
 def bare(event: BoardEvent) -> tuple:
-    return (event.number, event.state, event.by, event.why, event.at, event.version)
+    return (event.number, event.state, event.by, event.why, event.at, event.version, event.replica)
 
 
 def facts(state: BoardState) -> tuple:
-    return (dict(state.rows), state.live, state.previous)
+    return (dict(state.rows), state.live, state.previous, state.canary)
 
 
 def history_of(events: list[BoardEvent]) -> dict[int, list[VersionState]]:
-    """The states each version went through, the slow way: a version that goes live retires the one that was."""
+    """The states each version went through, the slow way: one that goes live ends what was live, and the canary."""
     lives: dict[int, list[VersionState]] = {}
     for event in events:
         if event.state is LIVE:
-            for past in lives.values():
+            for number, past in lives.items():
                 if past[-1] is LIVE:
                     past.append(VersionState.RETIRED)
+                elif past[-1] is CANARY and number != event.number:
+                    past.append(VersionState.ROLLED_BACK)
         lives.setdefault(event.number, []).append(event.state)
     return lives
 
@@ -82,9 +84,14 @@ class TwoBoards(RuleBasedStateMachine):
         )
         self.both(writer, lambda board: board.register(made, by, why))
 
-    @rule(writer=st.integers(0, 1), number=NUMBERS, state=STATES, by=MEMBERS, why=TEXTS)
-    def move(self, writer: int, number: int, state: VersionState, by: str, why: str) -> None:
-        self.both(writer, lambda board: board.move(number, state, by, why))
+    @rule(writer=st.integers(0, 1), number=NUMBERS, state=STATES, by=MEMBERS, why=TEXTS, replica=TEXTS)
+    def move(self, writer: int, number: int, state: VersionState, by: str, why: str, replica: str = "") -> None:
+        self.both(writer, lambda board: board.move(number, state, by, why, replica))
+
+    @rule(writer=st.integers(0, 1), number=NUMBERS)
+    def become_canary(self, writer: int, number: int) -> None:
+        self.register(writer, number, "learner", "trained", 1.0)
+        self.move(writer, number, CANARY, "learner", "won", "a")
 
     @rule(writer=st.integers(0, 1), number=NUMBERS)
     def go_live(self, writer: int, number: int) -> None:
@@ -97,8 +104,10 @@ class TwoBoards(RuleBasedStateMachine):
         before = self.memory.read()
         after = self.both(writer, lambda board: board.roll_back(by, why, number))
         if isinstance(after, tuple):
-            assert after[1] == before.previous
-            assert after[0][before.live].state is VersionState.ROLLED_BACK
+            was_canary = before.canary is not None and number in {None, before.canary}
+            gone = before.canary if was_canary else before.live
+            assert after[0][gone].state is VersionState.ROLLED_BACK
+            assert after[1] == (before.live if was_canary else before.previous)
 
     @rule(writer=st.integers(0, 1), member=MEMBERS, reading=st.dictionaries(TEXTS, st.integers() | TEXTS, max_size=2))
     def beat(self, writer: int, member: str, reading: dict) -> None:
@@ -152,6 +161,9 @@ class TwoBoards(RuleBasedStateMachine):
             assert all(after in MOVES[before] for before, after in steps)
         live = [number for number, row in state.rows.items() if row.state is LIVE]
         assert live == ([] if state.live is None else [state.live])
+        canaries = [number for number, row in state.rows.items() if row.state is CANARY]
+        assert canaries == ([] if state.canary is None else [state.canary])
+        assert all(bool(row.replica) == (row.state is CANARY) for row in state.rows.values())
         if state.previous is not None:
             assert state.rows[state.previous].state is VersionState.RETIRED
             assert state.previous != state.live

@@ -7,20 +7,25 @@ import pytest
 from paceline.buffer.errors import BoardConflict
 from paceline.buffer.version import MOVES, BoardEvent, DraftVersion, VersionState, fold
 
-CANDIDATE, REFUSED, LIVE = VersionState.CANDIDATE, VersionState.REFUSED, VersionState.LIVE
+CANDIDATE, REFUSED, CANARY = VersionState.CANDIDATE, VersionState.REFUSED, VersionState.CANARY
+LIVE = VersionState.LIVE
 RETIRED, ROLLED_BACK = VersionState.RETIRED, VersionState.ROLLED_BACK
 
 #: The shortest life of version 1 that ends in each state, beside a live version 0.
 LIVES = {
     CANDIDATE: [CANDIDATE],
     REFUSED: [CANDIDATE, REFUSED],
+    CANARY: [CANDIDATE, CANARY],
     LIVE: [CANDIDATE, LIVE],
     RETIRED: [CANDIDATE, LIVE, RETIRED],
     ROLLED_BACK: [CANDIDATE, LIVE, ROLLED_BACK],
 }
 LEGAL = {
     (CANDIDATE, REFUSED),
+    (CANDIDATE, CANARY),
     (CANDIDATE, LIVE),
+    (CANARY, LIVE),
+    (CANARY, ROLLED_BACK),
     (REFUSED, LIVE),
     (LIVE, RETIRED),
     (LIVE, ROLLED_BACK),
@@ -31,9 +36,8 @@ LEGAL = {
 
 def event(number: int, state: VersionState, at: float = 0.0) -> BoardEvent:
     version = DraftVersion(number, None, "target", "1", "eagle3", "file:///x", "ab", "greedy", ("", ""))
-    return BoardEvent(
-        number, state, "test", f"{number} {state}", at, version if state is CANDIDATE else None, f"{at:.0f}-0"
-    )
+    described, replica = version if state is CANDIDATE else None, "a" if state is CANARY else ""
+    return BoardEvent(number, state, "test", f"{number} {state}", at, described, f"{at:.0f}-0", replica)
 
 
 def life(number: int, *states: VersionState) -> list[BoardEvent]:
@@ -97,6 +101,34 @@ def test_a_refused_candidate_leaves_live_and_previous_alone():
 def test_a_version_made_live_again_is_not_its_own_previous():
     events = [*life(0, CANDIDATE, LIVE), *life(1, CANDIDATE, LIVE), event(0, LIVE)]
     assert (fold(events).live, fold(events).previous) == (0, 1)
+
+
+def test_a_canary_drafts_on_its_replica_alone_until_it_is_decided():
+    events = [*life(0, CANDIDATE, LIVE), *life(1, CANDIDATE, CANARY)]
+    state = fold(events)
+    assert (state.live, state.previous, state.canary, state.rows[1].replica) == (0, None, 1, "a")
+    assert (state.drafts_on("a"), state.drafts_on("b")) == (1, 0)
+    won = fold([*events, event(1, LIVE)])
+    assert (won.live, won.previous, won.canary, won.drafts_on("b"), won.rows[1].replica) == (1, 0, None, 1, "")
+    lost = fold([*events, event(1, ROLLED_BACK)])
+    assert (lost.live, lost.previous, lost.canary, lost.drafts_on("a")) == (0, None, None, 0)
+
+
+def test_a_second_canary_one_of_no_replica_and_a_replica_for_anything_else_are_refused():
+    events = [*life(0, CANDIDATE, LIVE), *life(1, CANDIDATE, CANARY), *life(2, CANDIDATE)]
+    with pytest.raises(BoardConflict, match="version 2 as canary: got canary 1 at work, expected none"):
+        fold([*events, event(2, CANARY)])
+    with pytest.raises(BoardConflict, match="version 2 as canary: got replica '', expected the one it drafts on"):
+        fold([*life(2, CANDIDATE), BoardEvent(2, CANARY, "test", "why", 0.0)])
+    with pytest.raises(BoardConflict, match="version 2 as live: got replica 'a', expected none"):
+        fold([*life(2, CANDIDATE), BoardEvent(2, LIVE, "test", "why", 0.0, replica="a")])
+
+
+def test_a_version_that_goes_live_ends_the_canary_of_another():
+    state = fold([*life(0, CANDIDATE, LIVE), *life(1, CANDIDATE, CANARY), *life(2, CANDIDATE), event(2, LIVE, 7.0)])
+    row = state.rows[1]
+    assert (state.live, state.previous, state.canary) == (2, 0, None)
+    assert (row.state, row.why, row.changed_at) == (ROLLED_BACK, "version 2 went live meanwhile", 7.0)
 
 
 def test_the_state_cannot_be_changed_from_outside():

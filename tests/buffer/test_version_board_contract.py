@@ -117,7 +117,7 @@ def test_register_appends_the_candidate_with_everything_that_is_known_of_it(back
 def test_a_number_cannot_be_registered_twice(board):
     board.register(version(0), "learner", "trained")
     with pytest.raises(
-        BoardConflict, match=r"version 0 is candidate: got candidate, expected one of \['live', 'refused'\]"
+        BoardConflict, match=r"version 0 is candidate: got candidate, expected one of \['canary', 'live', 'refused'\]"
     ):
         board.register(version(0), "learner", "again")
     assert len(board.events()) == 1
@@ -130,6 +130,31 @@ def test_an_illegal_move_changes_nothing(board):
     with pytest.raises(BoardConflict, match="version 7 is unknown: got live"):
         board.move(7, LIVE, "operator:me", "why")
     assert states(board) == {0: "candidate"}
+
+
+def test_a_rollback_takes_the_canary_off_first_and_the_live_version_when_there_is_none(board):
+    board_with_live(board, 0, 1)
+    board.register(version(2), "learner", "trained")
+    event = board.move(2, VersionState.CANARY, "learner", "won the gate", "replica-a")
+    assert (event.replica, board.read().drafts_on("replica-a"), board.read().drafts_on("replica-b")) == (
+        "replica-a",
+        2,
+        1,
+    )
+    with pytest.raises(BoardConflict, match="rollback of version 0: got live 1 and canary 2, expected 0 to be one"):
+        board.roll_back("replica:replica-a", "worse", 0)
+    state = board.roll_back("operator:me", "worse")
+    assert (state.live, state.canary, states(board)) == (1, None, {0: "retired", 1: "live", 2: "rolled_back"})
+    assert board.roll_back("operator:me", "worse").live == 0
+
+
+def test_a_replica_may_take_its_canary_or_the_live_version_down_by_number(board):
+    board_with_live(board, 0, 1)
+    board.register(version(2), "learner", "trained")
+    board.move(2, VersionState.CANARY, "learner", "won the gate", "a")
+    assert board.roll_back("replica:b", "refused", 1).live == 0
+    # 0 went live behind the canary's back, so the canary is out as well.
+    assert states(board) == {0: "live", 1: "rolled_back", 2: "rolled_back"}
 
 
 def test_a_new_live_version_retires_the_one_before(board):

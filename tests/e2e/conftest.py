@@ -18,12 +18,12 @@ from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.demo.corpus import load_corpus
-from paceline.demo.services import Service, free_port, redis_service, sglang_service
+from paceline.demo.services import Service, free_port, learner_service, redis_service, sglang_service
 from paceline.demo.target import ensure_random_draft, ensure_target
 from paceline.demo.training import TrainPlan
 from paceline.demo.watch import drained
 
-REPLICA = "e2e-0"
+REPLICA, SECOND = "e2e-0", "e2e-1"
 TARGET = "e2e-target"
 STEPS = 3
 CONFIG = BufferConfig(speculator="e2e")
@@ -33,6 +33,10 @@ KV_TOKENS = 2048
 MIN_TEXT_CHARS = 3000
 #: Smaller than some prompts, so that they are prefilled in chunks.
 CHUNK_TOKENS = 64
+#: New traces of one learning round, requests of one wave, and waves served at most until something was learnt.
+ROUND = 24
+WAVES = 8
+MEMBER = "learner:e2e-learner"
 
 
 @dataclass
@@ -139,3 +143,67 @@ def rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
         made.until(lambda: made.reading().get("capture") == "on", "the replica's first heartbeat")
         yield made
         client.close()
+
+
+@pytest.fixture(scope="module")
+def second_server(rig: Rig) -> Iterator[int]:
+    """Port of a second replica, SECOND, of the same speculator."""
+    port = free_port()
+    env = {**server_env(rig.redis_url), "PACELINE_REPLICA": SECOND}
+    with sglang_service(flags(rig.target, rig.draft), port, log=rig.folder / "second.log", env=env):
+        yield port
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What came of serving with a learner at work."""
+
+    folder: Path  # the learner's
+    replies: list[dict[str, Any]]  # while it learnt, oldest first
+    after: list[dict[str, Any]]  # with a learnt version live
+    said: dict[str, Any]  # the learner's last reading
+
+
+def learner_env(rig: Rig, folder: Path) -> dict[str, str]:
+    """Settings of the learner beside the shared server."""
+    return {
+        "PACELINE_REDIS_URL": rig.redis_url,
+        "PACELINE_SPECULATOR": "e2e",
+        "PACELINE_TARGET": "e2e-target",
+        "PACELINE_TARGET_PATH": str(rig.target),
+        "PACELINE_DRAFT": str(rig.draft),
+        "PACELINE_DATA_DIR": str(folder),
+        "PACELINE_MLFLOW_URI": f"sqlite:///{folder / 'mlflow.db'}",
+        "PACELINE_LEARNER": "e2e-learner",
+        "PACELINE_MIN_NEW_TRACES": str(ROUND),
+        "PACELINE_HOLDOUT_SHARE": "0.25",
+        "PACELINE_ROUND_INTERVAL_S": "1.0",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@pytest.fixture(scope="session")
+def learned(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Learned:
+    """Serve waves of requests with a learner at work until a version of its own is live."""
+    folder = tmp_path_factory.mktemp("learner")
+    started_with = rig.board.read().live
+    jobs = [{"text": rig.texts[i % 30][150 * (i // 30) :][:160], "max_tokens": 64} for i in range(WAVES * ROUND)]
+    replies: list[dict[str, Any]] = []
+    with learner_service(log=folder / "learner.log", env=learner_env(rig, folder)):
+        for wave in range(WAVES):
+            batch = jobs[wave * ROUND : (wave + 1) * ROUND]
+            replies += rig.generate_all([{**job, "rid": f"loop-{wave}-{i}"} for i, job in enumerate(batch)])
+            if wave >= 2 and rig.board.read().live not in {None, started_with}:
+                break
+        rig.until(lambda: rig.board.read().live not in {None, started_with}, "a learnt version to go live", 240.0)
+        live = rig.board.read().live
+        rig.until(lambda: rig.reading()["draft_version"] >= live, "the swap")
+        jobs = [{"rid": f"after-{i}", "text": rig.texts[i][:160], "max_tokens": 64} for i in range(ROUND)]
+        after = rig.generate_all(jobs)
+        rig.until(lambda: not is_learning(rig), "the round's end", 240.0)
+        said = dict(rig.board.heartbeats()[MEMBER])  # it expires soon after the learner has ended
+    return Learned(folder, replies, after, said)
+
+
+def is_learning(rig: Rig) -> bool:
+    return bool(rig.board.heartbeats()[MEMBER]["kind"] == "learning")

@@ -277,6 +277,27 @@ def test_an_operator_who_moves_live_while_a_candidate_is_judged_has_the_last_wor
     assert state.rows[2].why == "live moved from 1 to 0 while it was judged: told to promote"
 
 
+def test_with_two_replicas_a_winner_is_canary_first_and_traces_wait_until_it_is_decided(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for replica in ("a", "b"):
+        house.board.beat(f"replica:{replica}", {"capture": "on", "swap": "on"}, 1e9)
+    monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
+    learner = house.learner(canary_limit_s=1e12)  # the board's clock and the learner's are years apart here
+    house.send()
+    learner.learn_once()
+    state = house.board.read()
+    assert (state.live, state.canary, state.rows[1].replica) == (0, 1, "b")
+    house.send()
+    report = learner.learn_once()
+    assert (report.kind, report.why) == (
+        RoundKind.IDLE,
+        "version 1 is canary; traces wait until it is decided",
+    )
+    house.board.move(1, VersionState.LIVE, "replica:b", "better")
+    assert learner.learn_once().kind is RoundKind.LEARNED
+
+
 def test_the_gate_compares_with_the_version_an_operator_made_live(house: House) -> None:
     learner, traces = house.learner(passes=6), []
     for _ in range(2):

@@ -8,11 +8,14 @@ from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.memory import MemoryTraceBuffer
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
+from paceline.policies.canary import CanaryRules
+from paceline.policies.guard import GuardLimits
 from paceline.serving.assembler import WindowAssembler
 from paceline.serving.breaker import Breaker
 from paceline.serving.counts import CaptureCounts, DropReason
 from paceline.serving.courier import RETRY_S, Courier
 from paceline.serving.steps import Commit, PrefillStep, RequestFacts, VerifyStep
+from paceline.serving.trial import DraftWatch
 from paceline.serving.window import trace_maker
 
 FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
@@ -101,6 +104,7 @@ class Rig:
             self.board,
             "replica:rep",
             backlog_bytes,
+            DraftWatch(self.board, "rep", CanaryRules(), GuardLimits()),
             clock=lambda: self.now,
         )
 

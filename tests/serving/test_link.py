@@ -147,7 +147,7 @@ def until(is_so, what):
 @pytest.fixture
 def courier(redis_url, redis_client, monkeypatch):
     monkeypatch.setenv("PACELINE_REDIS_URL", redis_url)
-    process = CourierProcess(settings_for(redis_url), Breaker(), lambda: {"draft_version": 7})
+    process = CourierProcess(settings_for(redis_url), Breaker(), lambda: {"draft_version": 7}, lambda: False)
     process._spawn()  # without the watch: the test looks after it itself
     yield process
     process.stop()

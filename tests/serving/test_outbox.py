@@ -29,7 +29,7 @@ class Line:
 
 @pytest.fixture
 def box():
-    return Outbox(Line(), Breaker())
+    return Outbox(Line(), Breaker(), lambda: False)
 
 
 def step(name, tokens=3, make_head=None):
@@ -78,3 +78,13 @@ def test_a_forward_that_cannot_be_sent_costs_its_own_requests_alone(box):
     box.add(step("bad", make_head=broken), GOES_ON)
     box.add(step("b"), ENDS)
     assert (box.link.letters, box.link.lost) == ([["a", "b"]], ["bad"])
+
+
+def test_while_a_canary_drafts_every_forward_goes_at_once():
+    is_canary = [True]
+    box = Outbox(Line(), Breaker(), lambda: is_canary[0])
+    for name in "ab":
+        box.add(step(name), GOES_ON)
+    is_canary[0] = False
+    box.add(step("c"), GOES_ON)
+    assert box.link.letters == [["a"], ["b"]]

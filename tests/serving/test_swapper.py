@@ -50,7 +50,7 @@ def clocked_board():
 
 def test_a_new_live_version_is_swapped_in_once(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep")
+    swapper = Swapper(board, switch, "rep", lambda: None)
     swapper.turn()
     assert switch.asked == []
     board.move(1, VersionState.LIVE, "l", "better")
@@ -64,7 +64,7 @@ def test_a_new_live_version_is_swapped_in_once(board):
 
 def test_a_roll_back_swaps_the_previous_version_in(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep")
+    swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
     board.roll_back("operator:me", "worse")
@@ -74,7 +74,7 @@ def test_a_roll_back_swaps_the_previous_version_in(board):
 
 def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stays(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep")
+    swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     switch.fault = WeightsRefused("norm.weight: holds values that are not finite")
     swapper.turn()
@@ -90,9 +90,9 @@ def test_two_replicas_that_refuse_one_version_take_only_that_one_down(board):
         board.move(number, VersionState.LIVE, "l", "better")
     first, second = Switch(), Switch()
     first.fault = second.fault = WeightsRefused("bad")
-    late = Swapper(board, second, "late")
+    late = Swapper(board, second, "late", lambda: None)
     late._look()  # sees version 2 live, like the other one
-    Swapper(board, first, "rep").turn()
+    Swapper(board, first, "rep", lambda: None).turn()
     assert board.read().live == 1
     late._roll_back(2, "bad")
     state = board.read()
@@ -102,7 +102,7 @@ def test_two_replicas_that_refuse_one_version_take_only_that_one_down(board):
 def test_a_refused_promotion_is_staged_once_and_a_new_one_again(clocked_board):
     board, now = clocked_board
     switch = Switch()
-    swapper = Swapper(board, switch, "rep")
+    swapper = Swapper(board, switch, "rep", lambda: None)
     switch.fault = WeightsRefused("bad")
     board.move(0, VersionState.LIVE, "l", "nothing before it to roll back to")
     for _ in range(3):
@@ -124,7 +124,7 @@ def test_only_new_events_are_read(board):
     read = []
     real = board.events
     board.events = lambda after_id="", wait_s=0.0: read.append(after_id) or real(after_id, wait_s)
-    swapper = Swapper(board, Switch(), "rep")
+    swapper = Swapper(board, Switch(), "rep", lambda: None)
     for _ in range(3):
         swapper.turn()
     assert read == ["", *[real()[-1].event_id] * 2]
@@ -132,7 +132,7 @@ def test_only_new_events_are_read(board):
 
 def test_a_board_that_begins_anew_is_followed(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep")
+    swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
     fresh = MemoryVersionBoard(clock=lambda: 200.0)
@@ -150,7 +150,7 @@ def test_a_board_that_begins_anew_is_followed(board):
 
 def test_a_time_out_is_tried_again_and_condemns_nothing(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep")
+    swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(2, VersionState.LIVE, "l", "better")
     switch.fault = TimeoutError("no iteration")
     swapper.turn()
@@ -158,3 +158,27 @@ def test_a_time_out_is_tried_again_and_condemns_nothing(board):
     switch.fault = None
     swapper.turn()
     assert switch.draft_version == 2
+
+
+def test_a_canary_is_swapped_in_on_its_replica_alone_once_its_rounds_are_counted(board):
+    here, there, woken = Switch(), Switch(), []
+    on_it = Swapper(board, here, "rep", lambda: woken.append(here.draft_version))
+    beside = Swapper(board, there, "other", lambda: woken.append("other"))
+    board.move(1, VersionState.CANARY, "l", "better", "rep")
+    on_it.turn()
+    beside.turn()
+    assert (here.draft_version, there.draft_version, woken) == (1, 0, [0])
+    assert (on_it.is_canary, beside.is_canary) == (True, False)
+    board.roll_back("replica:rep", "worse", 1)
+    on_it.turn()
+    beside.turn()
+    assert (here.draft_version, on_it.is_canary, there.asked) == (0, False, [])
+
+
+def test_a_canary_that_is_refused_is_rolled_back_though_nothing_was_live_before_the_live_one(board):
+    switch = Switch()
+    switch.fault = WeightsRefused("bad")
+    board.move(1, VersionState.CANARY, "l", "better", "rep")
+    Swapper(board, switch, "rep", lambda: None).turn()
+    state = board.read()
+    assert (state.live, state.canary, state.rows[1].state) == (0, None, VersionState.ROLLED_BACK)

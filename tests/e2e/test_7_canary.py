@@ -1,0 +1,126 @@
+"""Two real servers behind one board: a canary drafts on one of them, and a bad one never reaches the other."""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from paceline.buffer.version import VersionState
+from paceline.buffer.weights import WEIGHTS_FILE, sha256_of, weights_file
+from safetensors.torch import load_file, save_file
+
+pytestmark = pytest.mark.e2e
+
+FIRST, SECOND = "e2e-0", "e2e-1"
+MAX_ROUNDS = 200
+CONCURRENCY = 4  # requests at a time on each replica
+
+
+@pytest.fixture(scope="module")
+def ports(rig, learned, second_server):
+    """Both replicas' ports; the second follows the board to the live version by itself."""
+    live = rig.board.read().live
+    rig.until(lambda: drafts(rig, SECOND) == live, "the second replica to take the live version over")
+    return rig.port, second_server
+
+
+def drafts(rig, replica):
+    return rig.board.heartbeats().get(f"replica:{replica}", {}).get("draft_version")
+
+
+@contextmanager
+def traffic(rig, ports):
+    """The same kind of requests at both replicas until the body ends; yields how they finished."""
+    over, numbers, reasons = threading.Event(), itertools.count(), []
+
+    def ask(port):
+        while not over.is_set():
+            number = next(numbers)
+            text = rig.texts[number % 40][(number // 40 % 10) * 200 :][:160]
+            params = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": 48}
+            body = {"rid": f"canary-{traffic.calls}-{number}", "text": text, "sampling_params": params}
+            answer = httpx.post(f"http://127.0.0.1:{port}/generate", json=body, timeout=300.0, trust_env=False)
+            reasons.append(answer.json()["meta_info"]["finish_reason"]["type"])
+
+    traffic.calls += 1
+    with ThreadPoolExecutor(2 * CONCURRENCY) as pool:
+        asking = [pool.submit(ask, port) for port in ports for _ in range(CONCURRENCY)]
+        try:
+            yield reasons
+        finally:
+            over.set()
+            for job in asking:
+                job.result()
+
+
+traffic.calls = 0
+
+
+def publish(rig, like, folder: Path, change):
+    """A candidate whose weights are those of version `like`, changed."""
+    tensors = load_file(weights_file(rig.board.read().rows[like].version.weights_uri))
+    folder.mkdir()
+    save_file({name: change(name, tensor).contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS_FILE)
+    number = rig.board.next_number()
+    version = rig.board.read().rows[like].version
+    made = replace(version, number=number, weights_uri=folder.as_uri(), sha256=sha256_of(folder / WEIGHTS_FILE))
+    rig.board.register(made, "test", "made for a canary")
+    return number
+
+
+def rounds_of(rig, number):
+    """Replica -> verify rounds drafted by the version."""
+    rounds = {}
+    for entry in rig.buffer.replay(100_000):
+        if entry.trace.draft_version == number:
+            rounds[entry.trace.replica] = rounds.get(entry.trace.replica, 0) + len(entry.trace.rounds)
+    return rounds
+
+
+def random_head(name, tensor):
+    if not tensor.is_floating_point():
+        return tensor  # the vocabulary map
+    return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1)).to(tensor.dtype) * 0.02
+
+
+def flipped_sign(name, tensor):
+    return -tensor if name == "lm_head.weight" else tensor
+
+
+@pytest.mark.parametrize(("change", "replica"), [(random_head, FIRST), (flipped_sign, SECOND)])
+def test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second_replica(
+    rig, ports, tmp_path, change, replica
+):
+    live = rig.board.read().live
+    number = publish(rig, live, tmp_path / "bad", change)
+    with traffic(rig, ports) as reasons:
+        rig.until(lambda: len(reasons) >= 64, "requests of the live version to hold it against")
+        rig.board.move(number, VersionState.CANARY, "test", "let it on", replica)
+        rig.until(lambda: rig.board.read().canary is None, "the canary's verdict")
+        rig.until(lambda: drafts(rig, replica) == live, "the roll back")
+    row = rig.board.read().rows[number]
+    assert (row.state, rig.board.read().live) == (VersionState.ROLLED_BACK, live)
+    assert "accept far less" in row.why
+    rig.drained()
+    rounds = rounds_of(rig, number)
+    assert set(rounds) == {replica}
+    assert rounds[replica] <= MAX_ROUNDS
+    assert set(reasons) == {"length"}
+
+
+def test_a_draft_that_nobody_would_accept_is_taken_off_even_when_it_went_live_at_once(rig, ports):
+    live = rig.board.read().live
+    with traffic(rig, ports) as reasons:
+        rig.until(lambda: len(reasons) >= 48, "a watch of the live version on both replicas")
+        rig.board.move(0, VersionState.LIVE, "test", "the random draft of the beginning")
+        rig.until(lambda: rig.board.read().live == live, "the alarm")
+        rig.until(lambda: {drafts(rig, FIRST), drafts(rig, SECOND)} == {live}, "the roll back")
+    row = rig.board.read().rows[0]
+    assert row.state is VersionState.ROLLED_BACK
+    assert row.why.startswith("silent_death: accept length 1.0")
+    assert set(reasons) == {"length"}

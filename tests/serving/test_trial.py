@@ -1,0 +1,199 @@
+"""A canary is decided by its rounds against the other replicas', and a live draft that dies in silence is taken off."""
+
+import numpy as np
+import pytest
+from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.trace import FeatureDtype
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.policies.canary import CanaryRules
+from paceline.policies.guard import AlarmName, GuardLimits
+from paceline.serving.steps import NO_FEATURES, Commit, VerifyStep
+from paceline.serving.trial import READ_S, DraftWatch
+
+RULES = CanaryRules(max_requests=60)
+DEAD, GOOD = 0, 2
+
+
+def step(request_id, version, accepted, finish=""):
+    drafted, ids = np.zeros(3, np.int32), np.zeros((4, 0), np.int32)
+    commit = Commit(1, (5,) * (accepted + 1), finish)
+    return VerifyStep(
+        request_id, version, 3, 7, drafted, accepted, ids, ids.astype(np.float16), NO_FEATURES, FeatureDtype.FLOAT32,
+        commit,
+    )  # fmt: skip
+
+
+class House:
+    """A board with version 0 live and 1 as canary on `rep`, which `other` is held against."""
+
+    def __init__(self, limits=None):
+        self.now = 1000.0
+        self.board = MemoryVersionBoard(lambda: self.now)
+        for number in range(2):
+            version = DraftVersion(number, None, "t", "0", "eagle3", f"file:///{number}", "ab", "o", ("", ""))
+            self.board.register(version, "l", "new")
+        self.board.move(0, VersionState.LIVE, "l", "start")
+        self.limits = limits or GuardLimits()
+        self.watch, self.other = self.new("rep"), self.new("other")
+
+    def new(self, replica):
+        return DraftWatch(self.board, replica, RULES, self.limits)
+
+    def let_on(self):
+        self.board.move(1, VersionState.CANARY, "l", "won the gate", "rep")
+
+    def turn(self):
+        self.now += READ_S
+        self.board.beat("replica:other", self.other.reading(), 60.0)
+        self.watch.turn(self.now)
+
+    @property
+    def state(self):
+        return self.board.read()
+
+
+@pytest.fixture
+def house():
+    return House()
+
+
+def serve(watch, name, version, lengths):
+    for number, accepted in enumerate(lengths):
+        watch.add(step(name, version, accepted, "length" if number == len(lengths) - 1 else ""))
+
+
+def lengths_of(rng, mean):
+    return rng.binomial(3, mean / 3, 24).tolist()
+
+
+def rounds_until_decided(house, mean, most):
+    """Rounds of the canary, eight requests at a time, until it is one no more."""
+    rng, rounds = np.random.default_rng(0), 0
+    for number in range(60):
+        serve(house.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    house.let_on()
+    while house.state.canary is not None:
+        for slot in range(8):
+            house.watch.add(step(f"c{rounds // 192}-{slot}", 1, int(rng.binomial(3, mean / 3)), ""))
+            rounds += 1
+        house.turn()
+        assert rounds < most, f"undecided after {most} rounds"
+    return rounds
+
+
+def test_a_dead_canary_is_out_within_two_hundred_rounds_and_says_why(house):
+    assert rounds_until_decided(house, 0.0, 200) <= 72
+    row = house.state.rows[1]
+    assert (house.state.live, row.state) == (0, VersionState.ROLLED_BACK)
+    assert "rounds of its requests accept far less" in row.why
+    assert house.board.events()[-1].by == "replica:rep"
+    assert not house.watch.is_on_trial
+
+
+def test_a_better_canary_goes_live(house):
+    rng = np.random.default_rng(1)
+    house.let_on()
+    for number in range(60):
+        serve(house.other, f"live-{number}", 0, lengths_of(rng, 1.0))
+        serve(house.watch, f"canary-{number}", 1, lengths_of(rng, 2.0))
+        house.turn()
+    assert (house.state.live, house.state.canary) == (1, None)
+    assert "lies above zero" in house.state.rows[1].why
+
+
+def test_without_rounds_of_the_live_version_nothing_is_decided(house):
+    house.let_on()
+    for number in range(20):
+        serve(house.watch, f"canary-{number}", 1, [DEAD] * 8)
+        house.turn()
+    assert house.state.canary == 1
+    assert house.watch.is_on_trial
+
+
+def test_rounds_of_another_version_than_the_live_one_are_not_the_live_arm(house):
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        serve(house.other, f"old-{number}", 7, lengths_of(rng, 1.5))
+    house.let_on()
+    for number in range(20):
+        serve(house.watch, f"canary-{number}", 1, [DEAD] * 8)
+        house.turn()
+    assert house.state.canary == 1
+
+
+def test_a_version_that_is_no_canary_here_is_not_on_trial(house):
+    house.board.move(1, VersionState.CANARY, "l", "won the gate", "elsewhere")
+    serve(house.watch, "a", 1, [DEAD] * 8)
+    house.turn()
+    assert not house.watch.is_on_trial
+
+
+def test_an_operator_decides_before_the_trial_does(house):
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        serve(house.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    house.let_on()
+    serve(house.watch, "first", 1, [DEAD])
+    house.turn()
+    assert house.watch.is_on_trial
+    house.board.move(1, VersionState.LIVE, "operator:me", "I know better")
+    for number in range(20):
+        serve(house.watch, f"canary-{number}", 1, [DEAD] * 8)
+    house.turn()
+    assert (house.watch.is_on_trial, house.state.live) == (False, 1)
+
+
+def test_while_the_board_is_away_rounds_are_counted_and_decided_later(house, monkeypatch):
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        serve(house.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    house.let_on()
+
+    def away():
+        raise BufferUnavailable("Redis at nowhere: gone")
+
+    with monkeypatch.context() as gone:
+        gone.setattr(house.board, "read", away)
+        for number in range(20):
+            serve(house.watch, f"canary-{number}", 1, [DEAD] * 8)
+            house.watch.turn(house.now)
+    house.turn()
+    assert house.state.rows[1].state is VersionState.ROLLED_BACK
+
+
+def test_a_live_draft_that_dies_is_rolled_back_once():
+    house = House(GuardLimits(min_rounds=50))
+    house.board.move(1, VersionState.LIVE, "l", "better")
+    serve(house.watch, "good", 1, [GOOD] * 50)
+    house.turn()
+    serve(house.watch, "dead", 1, [DEAD] * 49)
+    house.turn()
+    assert house.state.live == 1
+    serve(house.watch, "last", 1, [DEAD])
+    house.turn()
+    assert (house.state.live, house.state.rows[1].state) == (0, VersionState.ROLLED_BACK)
+    (alarm,) = house.watch.reading()["alarms"]
+    assert (alarm["name"], alarm["version"]) == (AlarmName.SILENT_DEATH, 1)
+    assert alarm["reading"] == "accept length 1.000 over 50 rounds, 3.000 before"
+    # The version before it is no better on this traffic: that is the traffic, and nothing more is taken off.
+    house.board.move(1, VersionState.LIVE, "operator:me", "try again")
+    serve(house.watch, "still", 1, [DEAD] * 50)
+    house.turn()
+    assert house.state.live == 1
+
+
+def test_a_draft_that_was_never_good_raises_no_alarm():
+    house = House(GuardLimits(min_rounds=50))
+    for number in range(4):
+        serve(house.watch, f"cold-{number}", 0, [DEAD] * 50)
+        house.turn()
+    assert house.watch.reading()["alarms"] == []
+    assert house.state.live == 0
+
+
+def test_requests_that_run_when_the_version_changes_count_from_there_on(house):
+    house.watch.add(step("long", 0, GOOD))
+    house.watch.add(step("long", 1, DEAD))
+    house.watch.add(step("long", 1, DEAD, "length"))
+    assert house.watch.reading()["stretches"] == {"version": 1, "ended": [["long", [], 0, 2]]}
