@@ -32,6 +32,7 @@ class TrainingPlan:
     off_path_weight: float = 0.0  # of nodes behind a first rejection, against those of the committed text; 0: left out
     recency_half_life_traces: float = 0.0  # replayed traces that much older are drawn half as often; 0: all alike
     replay_errors: float = 0.0  # a trace whose drafts were all rejected is replayed 1 + this times as often
+    tenant_balance: float = 4.0  # a rarer tenant's traces are replayed up to so many times as often; 1: by their number
     kl_decay_steps: int = 0  # applied steps after which kl_weight has halved; 0: it stays
     teacher_temperature: float = 1.0  # below 1 sharpens soft labels, on top of the request's own sampling
     ema_decay: float = 0.0  # of the moving average of the weights, by applied step; 0: none is kept
@@ -50,6 +51,7 @@ class TrainingPlan:
             )
         for name in _AT_LEAST_ZERO:
             self._check(name, 0.0 <= getattr(self, name) < math.inf, "a number of at least 0")
+        self._check("tenant_balance", 1.0 <= self.tenant_balance < math.inf, "a number of at least 1")
         self._check("teacher_temperature", 0.0 < self.teacher_temperature < math.inf, "a number above 0")
         self._check("ema_decay", 0.0 <= self.ema_decay < 1.0, "at least 0 and below 1")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
 
@@ -34,8 +35,9 @@ class Stretch:
         yield Tally(self.accepted - told.accepted, self.rounds - told.rounds)
 
     def reading(self) -> list[object]:
-        """As JSON values; `read_stretch` is the way back."""
-        return [self.request_id, self.marks, self.accepted, self.rounds]
+        """As JSON values; `read_stretch` is the way back. A client chose the id, so it goes as a digest."""
+        name = blake2b(self.request_id.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+        return [name, self.marks, self.accepted, self.rounds]
 
 
 def read_stretch(value: Any, looks: Sequence[int]) -> Stretch | None:

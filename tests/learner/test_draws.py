@@ -108,3 +108,15 @@ def test_a_window_so_old_that_its_weights_vanish_is_still_drawn_newest_first(mak
         [make_trace(99)], window, passes=20, batch_traces=4, replay_share=0.75, recency_half_life_traces=1e-3
     )
     assert all(batch[1:] == ["trace-49", "trace-48", "trace-47"] for batch in found)
+
+
+def test_a_rare_tenant_is_replayed_more_often_up_to_the_balance(make_trace):
+    window = [make_trace(seed, tenant="flood") for seed in range(12)] + [make_trace(99, tenant="rare")]
+    balanced = log_replay_weights(window, TrainingPlan(tenant_balance=4.0))
+    assert balanced is not None
+    assert balanced.exp().tolist() == pytest.approx([1.0] * 12 + [4.0])
+    within = log_replay_weights(window, TrainingPlan(tenant_balance=20.0))
+    assert within is not None
+    assert within.exp().tolist() == pytest.approx([1.0] * 12 + [12.0])  # both tenants alike: no more is needed
+    assert log_replay_weights(window, TrainingPlan(tenant_balance=1.0)) is None
+    assert log_replay_weights(window[:12], TrainingPlan()) is None  # one tenant: nothing to balance

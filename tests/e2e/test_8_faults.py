@@ -1,0 +1,99 @@
+"""What breaks beside the real server costs no token, and every trace is delivered or counted with its reason."""
+
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from paceline.buffer.redis_client import connect
+
+pytestmark = pytest.mark.e2e
+
+CROWD, REPLICA = 16, "e2e-0"
+
+
+@pytest.fixture(scope="module")
+def plain(rig):
+    """What the server answers when nothing is broken, by place."""
+    return [reply["output_ids"] for reply in rig.generate_all(crowd(rig, "calm"))]
+
+
+def crowd(rig, name):
+    return [{"rid": f"{name}-{i}", "text": rig.texts[i][100:260], "max_tokens": 40} for i in range(CROWD)]
+
+
+def answers(rig, name):
+    return [reply["output_ids"] for reply in rig.generate_all(crowd(rig, name))]
+
+
+def is_well(rig):
+    reading = rig.reading()
+    return reading.get("capture") == "on" and reading.get("buffer_error") == ""
+
+
+def assert_balanced(rig):
+    reading = rig.drained()
+    assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
+    return reading
+
+
+@contextmanager
+def hanging(pid):
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_redis_that_hangs_costs_nothing(rig, plain):
+    before = assert_balanced(rig)
+    with hanging(rig.redis.pid):
+        during = answers(rig, "hanging")
+    assert during == plain
+    rig.until(lambda: is_well(rig), "the replica to find Redis again")
+    after = assert_balanced(rig)
+    assert after["dropped"] == before["dropped"]
+    assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "hanging"))
+
+
+def test_a_redis_without_memory_costs_nothing_once_it_has_some_again(rig, plain):
+    before = assert_balanced(rig)
+    with connect(rig.redis_url) as client:
+        client.config_set("maxmemory", 1)
+        try:
+            during = answers(rig, "full")
+        finally:
+            client.config_set("maxmemory", "2gb")
+    assert during == plain
+    rig.until(lambda: is_well(rig), "the replica to find room in Redis again")
+    after = assert_balanced(rig)
+    assert after["dropped"] == before["dropped"]
+    assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "full"))
+
+
+def courier_pid(replica):
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words, env = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+        except OSError:  # it has ended, or is not ours
+            continue
+        if b"paceline.serving.courier_process" in words and f"PACELINE_REPLICA={replica}\0".encode() in env:
+            return int(folder.name)
+    raise AssertionError(f"no courier of {replica}")
+
+
+def test_a_courier_killed_under_load_is_replaced_and_what_it_held_is_counted(rig, plain):
+    before = assert_balanced(rig)
+    os.kill(courier_pid(REPLICA), signal.SIGKILL)
+    during = answers(rig, "orphaned")
+    assert during == plain
+    rig.until(lambda: rig.reading().get("courier_restarts", 0) > before["courier_restarts"], "another courier")
+    after = assert_balanced(rig)
+    lost = sum(after["dropped"].values()) - sum(before["dropped"].values())
+    kept = sum(len(rig.traces_of(job["rid"])) for job in crowd(rig, "orphaned"))
+    assert after["captured"] == before["captured"] + kept + lost
+    assert answers(rig, "after") == plain
+    assert_balanced(rig)
+    assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "after"))
