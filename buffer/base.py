@@ -111,18 +111,22 @@ class VersionBoard(Protocol):
         """Append the candidate event of a new version. BoardConflict when the number stands already."""
         ...
 
-    def move(self, number: int, state: VersionState, by: str, why: str, replica: str = "") -> BoardEvent:
+    def move(
+        self, number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
+    ) -> BoardEvent:
         """Append one change of state; a canary is one on `replica` alone.
 
-        BoardConflict, and no change, when the state does not allow it or another version is canary.
+        BoardConflict, and no change, when the state does not allow it, is another than `was`, or another version is
+        canary.
         """
         ...
 
-    def roll_back(self, by: str, why: str, number: int | None = None) -> BoardState:
+    def roll_back(self, by: str, why: str, number: int | None = None, was: VersionState | None = None) -> BoardState:
         """Take the newest step back at once: the canary to rolled_back; without one, live too, and previous to live.
 
         BoardConflict, and no change, when there is no canary and no previous version, or when `number` is given and
-        is neither live nor canary: who refuses a version must not take another one down.
+        is neither live nor canary, or not in the state `was`: who refuses a version must not take another one down.
+        A version brought back to live ends the canary of another, as every version that goes live does.
         """
         ...
 

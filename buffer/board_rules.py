@@ -14,15 +14,23 @@ def registering(version: DraftVersion, by: str, why: str) -> Decision:
     return lambda _, at: [BoardEvent(version.number, VersionState.CANDIDATE, by, why, at, version)]
 
 
-def moving(number: int, state: VersionState, by: str, why: str, replica: str = "") -> Decision:
+def moving(
+    number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
+) -> Decision:
     """Decide one change of state."""
-    return lambda _, at: [BoardEvent(number, state, by, why, at, replica=replica)]
+
+    def decide(board: BoardState, at: float) -> list[BoardEvent]:
+        _expect(board, number, was)
+        return [BoardEvent(number, state, by, why, at, replica=replica)]
+
+    return decide
 
 
-def rolling_back(by: str, why: str, number: int | None) -> Decision:
+def rolling_back(by: str, why: str, number: int | None, was: VersionState | None = None) -> Decision:
     """Decide the events that take the canary off, or the live version off and the previous one back on."""
 
     def decide(state: BoardState, at: float) -> list[BoardEvent]:
+        _expect(state, number, was)
         if state.canary is not None and number in {None, state.canary}:
             return [BoardEvent(state.canary, VersionState.ROLLED_BACK, by, why, at)]
         if number is not None and state.live != number:
@@ -36,3 +44,9 @@ def rolling_back(by: str, why: str, number: int | None) -> Decision:
         ]
 
     return decide
+
+
+def _expect(state: BoardState, number: int | None, was: VersionState | None) -> None:
+    row = state.rows.get(number) if number is not None else None
+    if was is not None and (row is None or row.state is not was):
+        raise BoardConflict(f"version {number}: got {row.state if row else 'unknown'}, expected {was}")

@@ -39,14 +39,16 @@ class MemoryVersionBoard:
         """See VersionBoard."""
         return self._write(registering(version, by, why))[0]
 
-    def move(self, number: int, state: VersionState, by: str, why: str, replica: str = "") -> BoardEvent:
+    def move(
+        self, number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
+    ) -> BoardEvent:
         """See VersionBoard."""
-        return self._write(moving(number, state, by, why, replica))[0]
+        return self._write(moving(number, state, by, why, replica, was))[0]
 
-    def roll_back(self, by: str, why: str, number: int | None = None) -> BoardState:
+    def roll_back(self, by: str, why: str, number: int | None = None, was: VersionState | None = None) -> BoardState:
         """See VersionBoard."""
         with self._lock:
-            self._write(rolling_back(by, why, number))
+            self._write(rolling_back(by, why, number, was))
             return self.read()
 
     def read(self) -> BoardState:

@@ -3,7 +3,7 @@
 MLflow is a window for people, never a step of delivery: a version is published without it. What it has not been
 told lies in an outbox on disk and is told at a later round. Telling is idempotent: a version is known by its number
 and its digest together, since numbers begin anew on a board that lost its data. Weights are kept there for versions
-that went live; the others are figures only.
+that drafted somewhere; the others are figures only.
 """
 
 import json
@@ -26,7 +26,7 @@ VERSION_TAG = "paceline.version"
 STATE_TAG = "paceline.state"
 SHA256_TAG = "paceline.sha256"
 CODE_TAG = "paceline.code_version"
-#: Of a version that went live: "logged", or "gone" when its folder was removed before MLflow could be told.
+#: Of a version that drafted: "logged", or "gone" when its folder was removed before MLflow could be told.
 WEIGHTS_TAG = "paceline.weights"
 
 #: States of a version that drafts, or did.

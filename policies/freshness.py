@@ -77,7 +77,9 @@ def tenant_weights(tenants: Sequence[str], mass: Float64s, balance: float) -> Fl
     Inverse frequency, bounded: no factor is more than `balance`, so a tenant of one trace is not heard as loudly as
     one of a thousand. Traces without a tenant ("") are one tenant.
     """
-    names, place = np.unique(np.array(tenants, dtype=np.str_), return_inverse=True)
-    totals = np.bincount(place, weights=mass, minlength=len(names))
+    # By number: an array of names gives every one the room of the longest, and clients choose them.
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(tenants))}
+    place = np.array([numbers[name] for name in tenants], np.int64)
+    totals = np.bincount(place, weights=mass, minlength=len(numbers))
     factors: Float64s = np.minimum(totals.max(initial=0.0) / np.maximum(totals, np.finfo(np.float64).tiny), balance)
     return factors[place]

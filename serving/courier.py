@@ -13,8 +13,8 @@ from ..buffer.trace import DraftTrace
 from .assembler import WindowAssembler
 from .breaker import Breaker
 from .counts import CaptureCounts, DropReason
+from .draft_watch import DraftWatch
 from .steps import Step
-from .trial import DraftWatch
 
 log = logging.getLogger(__name__)
 

@@ -26,11 +26,11 @@ from .breaker import Breaker
 from .counts import CaptureCounts
 from .courier import Courier
 from .cut import TeacherWidth
+from .draft_watch import DraftWatch
 from .inlet import Inlet
 from .letters import Resume
 from .link import CourierLink
 from .outbox import Outbox
-from .trial import DraftWatch
 from .window import trace_maker
 
 log = logging.getLogger(__name__)

@@ -8,6 +8,8 @@ from .steps import Commit, RequestFacts
 
 #: Keys a client may set in ``sampling_params.custom_params``.
 OPT_OUT_KEY, TENANT_KEY = "paceline_opt_out", "paceline_tenant"
+#: A client chooses the name, and it goes with every trace.
+MAX_TENANT_CHARS = 128
 
 
 def facts_of(req: Any) -> RequestFacts:
@@ -22,7 +24,7 @@ def facts_of(req: Any) -> RequestFacts:
         or req.grammar is not None
     )
     sampling = Sampling(0.0 if greedy else params.temperature, params.top_k, params.top_p, edited)
-    tenant = str((params.custom_params or {}).get(TENANT_KEY, ""))
+    tenant = str((params.custom_params or {}).get(TENANT_KEY, ""))[:MAX_TENANT_CHARS]
     return RequestFacts(tenant, sampling, VerdictRule.GREEDY if greedy else sampled_rule())
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from ..policies.acceptance import Tally
 
+#: No request has more rounds or accepted drafts; a number beyond is nobody's count.
+MAX_COUNT = 2**31
+
 
 @dataclass(slots=True)
 class Stretch:
@@ -43,7 +46,7 @@ class Stretch:
 def read_stretch(value: Any, looks: Sequence[int]) -> Stretch | None:
     """A stretch from another replica's reading; None when it is not one: what stands there is somebody else's."""
     match value:
-        case [str(name), [*told], int(accepted), int(rounds)] if rounds > 0:
+        case [str(name), [*told], int(accepted), int(rounds)] if 0 < rounds <= MAX_COUNT >= accepted:
             marks = [mark for mark in told if isinstance(mark, int)]
             rises, reached = [0, *marks, accepted], sum(look <= rounds for look in looks)
             if len(told) == len(marks) == reached and all(a <= b for a, b in pairwise(rises)):

@@ -157,6 +157,18 @@ def test_a_replica_may_take_its_canary_or_the_live_version_down_by_number(board)
     assert states(board) == {0: "live", 1: "rolled_back", 2: "rolled_back"}
 
 
+def test_who_expects_another_state_changes_nothing(board):
+    board_with_live(board, 0, 1)
+    with pytest.raises(BoardConflict, match="version 1: got live, expected canary"):
+        board.move(1, RETIRED, "replica:a", "why", was=VersionState.CANARY)
+    with pytest.raises(BoardConflict, match="version 1: got live, expected canary"):
+        board.roll_back("replica:a", "why", 1, VersionState.CANARY)
+    with pytest.raises(BoardConflict, match="version 9: got unknown, expected live"):
+        board.roll_back("replica:a", "why", 9, LIVE)
+    assert states(board) == {0: "retired", 1: "live"}
+    assert board.roll_back("replica:a", "why", 1, LIVE).live == 0
+
+
 def test_a_new_live_version_retires_the_one_before(board):
     board_with_live(board, 0, 1)
     state = board.read()

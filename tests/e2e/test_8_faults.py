@@ -73,20 +73,21 @@ def test_a_redis_without_memory_costs_nothing_once_it_has_some_again(rig, plain)
     assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "full"))
 
 
-def courier_pid(replica):
+def courier_pid(rig):
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words, env = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
         except OSError:  # it has ended, or is not ours
             continue
-        if b"paceline.serving.courier_process" in words and f"PACELINE_REPLICA={replica}\0".encode() in env:
+        wanted = {f"PACELINE_REPLICA={REPLICA}", f"PACELINE_REDIS_URL={rig.redis_url}"}
+        if b"paceline.serving.courier_process" in words and wanted <= set(env.decode(errors="replace").split("\0")):
             return int(folder.name)
-    raise AssertionError(f"no courier of {replica}")
+    raise AssertionError(f"no courier of {REPLICA}")
 
 
 def test_a_courier_killed_under_load_is_replaced_and_what_it_held_is_counted(rig, plain):
     before = assert_balanced(rig)
-    os.kill(courier_pid(REPLICA), signal.SIGKILL)
+    os.kill(courier_pid(rig), signal.SIGKILL)
     during = answers(rig, "orphaned")
     assert during == plain
     rig.until(lambda: rig.reading().get("courier_restarts", 0) > before["courier_restarts"], "another courier")

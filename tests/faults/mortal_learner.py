@@ -15,6 +15,7 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.learner import checkpoint, delivery, disk, loop
 from paceline.learner.assemble import open_learner
 from paceline.learner.config import from_env
+from paceline.learner.trainer import DraftTrainer
 
 MAX_ROUNDS = 6
 
@@ -45,15 +46,26 @@ def half_written(save: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
+def half_saved(save: Callable[..., Any]) -> Callable[..., None]:
+    """Die when the first file of what is saved is forced to disk."""
+
+    def run(*arguments: Any, **named: Any) -> None:
+        disk._force = die
+        save(*arguments, **named)
+
+    return run
+
+
 #: Name -> module or class, attribute, and what takes its place.
 POINTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
-    "before_training": (loop, "judge_candidate", lambda _: die),
+    "before_training": (DraftTrainer, "fit", lambda _: die),
+    "before_the_gate": (loop, "judge_candidate", lambda _: die),
     "half_way_through_publishing": (delivery, "save_draft", half_written),
     "between_folder_and_board": (RedisVersionBoard, "register", lambda _: die),
     "between_candidate_and_verdict": (delivery, "_carry_out", lambda _: die),
     "behind_the_verdict": (delivery, "_carry_out", behind),
     "before_the_checkpoint": (checkpoint, "save", lambda _: die),
-    "half_way_through_the_checkpoint": (disk, "_force", lambda _: die),
+    "half_way_through_the_checkpoint": (checkpoint, "save", half_saved),
     "between_checkpoint_and_ack": (checkpoint, "save", behind),
 }
 

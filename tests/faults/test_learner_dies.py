@@ -20,6 +20,7 @@ SCRIPT = Path(__file__).with_name("mortal_learner.py")
 TRACES, SHARE, LEASE_S = 24, 0.25, 0.5
 POINTS = (
     "before_training",
+    "before_the_gate",
     "half_way_through_publishing",
     "between_folder_and_board",
     "between_candidate_and_verdict",

@@ -5,7 +5,8 @@ from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner.canary import end_overdue, let_on
 
-ABLE = {"capture": "on", "swap": "on"}
+SERVED = {"version": 0, "ended": [["ab", [], 3, 3]]}
+ABLE = {"capture": "on", "swap": "on", "stretches": SERVED}
 
 
 @pytest.fixture
@@ -29,8 +30,10 @@ def beat(board, **readings):
     [
         ({}, True),
         ({"a": ABLE}, True),
-        ({"a": ABLE, "b": {"capture": "off", "swap": "on"}}, True),
-        ({"a": ABLE, "b": {"capture": "on", "swap": "off"}}, True),
+        ({"a": ABLE, "b": {**ABLE, "capture": "off"}}, True),
+        ({"a": ABLE, "b": {**ABLE, "swap": "off"}}, True),
+        ({"a": ABLE, "b": {**ABLE, "stretches": {"version": 0, "ended": []}}}, True),  # a standby
+        ({"a": ABLE, "b": {**ABLE, "stretches": {**SERVED, "version": 7}}}, True),
         ({"a": ABLE, "b": ABLE}, False),
     ],
 )

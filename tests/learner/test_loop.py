@@ -281,7 +281,8 @@ def test_with_two_replicas_a_winner_is_canary_first_and_traces_wait_until_it_is_
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for replica in ("a", "b"):
-        house.board.beat(f"replica:{replica}", {"capture": "on", "swap": "on"}, 1e9)
+        served = {"version": 0, "ended": [["ab", [], 3, 3]]}
+        house.board.beat(f"replica:{replica}", {"capture": "on", "swap": "on", "stretches": served}, 1e9)
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
     learner = house.learner(canary_limit_s=1e12)  # the board's clock and the learner's are years apart here
     house.send()

@@ -82,3 +82,8 @@ def test_nothing_to_train_on_is_no_error(make_trace) -> None:
 def test_rules_out_of_range_are_a_mistake(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="got"):
         FreshnessRules(**wrong)
+
+
+def test_a_long_name_costs_the_others_no_room():
+    tenants = ["x" * 1_000_000] + [f"tenant-{i}" for i in range(3000)]  # side by side in one array: 12 GB
+    assert tenant_weights(tenants, np.ones(3001), balance=4.0).tolist() == [1.0] * 3001

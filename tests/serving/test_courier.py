@@ -14,8 +14,8 @@ from paceline.serving.assembler import WindowAssembler
 from paceline.serving.breaker import Breaker
 from paceline.serving.counts import CaptureCounts, DropReason
 from paceline.serving.courier import RETRY_S, Courier
+from paceline.serving.draft_watch import DraftWatch
 from paceline.serving.steps import Commit, PrefillStep, RequestFacts, VerifyStep
-from paceline.serving.trial import DraftWatch
 from paceline.serving.window import trace_maker
 
 FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)

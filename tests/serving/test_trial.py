@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.errors import BufferUnavailable, DecodeError
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import FeatureDtype
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import AlarmName, GuardLimits
+from paceline.serving.draft_watch import DraftWatch
 from paceline.serving.steps import NO_FEATURES, Commit, VerifyStep
-from paceline.serving.trial import READ_S, DraftWatch
+from paceline.serving.trial import READ_S
 
 RULES = CanaryRules(max_requests=60)
 DEAD, GOOD = 0, 2
@@ -144,7 +145,8 @@ def test_an_operator_decides_before_the_trial_does(house):
     assert (house.watch.is_on_trial, house.state.live) == (False, 1)
 
 
-def test_while_the_board_is_away_rounds_are_counted_and_decided_later(house, monkeypatch):
+@pytest.mark.parametrize("call", ["read", "heartbeats"])
+def test_while_the_board_is_away_rounds_are_counted_and_decided_later(house, monkeypatch, call):
     rng = np.random.default_rng(0)
     for number in range(60):
         serve(house.other, f"live-{number}", 0, lengths_of(rng, 1.5))
@@ -154,7 +156,7 @@ def test_while_the_board_is_away_rounds_are_counted_and_decided_later(house, mon
         raise BufferUnavailable("Redis at nowhere: gone")
 
     with monkeypatch.context() as gone:
-        gone.setattr(house.board, "read", away)
+        gone.setattr(house.board, call, away)
         for number in range(20):
             serve(house.watch, f"canary-{number}", 1, [DEAD] * 8)
             house.watch.turn(house.now)
@@ -162,39 +164,98 @@ def test_while_the_board_is_away_rounds_are_counted_and_decided_later(house, mon
     assert house.state.rows[1].state is VersionState.ROLLED_BACK
 
 
+def serve_watch(house, name, version, accepted):
+    """Fifty rounds of five requests."""
+    for number in range(5):
+        serve(house.watch, f"{name}-{number}", version, [accepted] * 10)
+
+
 def test_a_live_draft_that_dies_is_rolled_back_once():
     house = House(GuardLimits(min_rounds=50))
     house.board.move(1, VersionState.LIVE, "l", "better")
-    serve(house.watch, "good", 1, [GOOD] * 50)
+    serve_watch(house, "good", 1, GOOD)
     house.turn()
-    serve(house.watch, "dead", 1, [DEAD] * 49)
+    for number in range(5):
+        serve(house.watch, f"dead-{number}", 1, [DEAD] * (9 if number else 10))
     house.turn()
-    assert house.state.live == 1
-    serve(house.watch, "last", 1, [DEAD])
+    assert house.state.live == 1  # 46 rounds
+    serve(house.watch, "last", 1, [DEAD] * 4)
     house.turn()
     assert (house.state.live, house.state.rows[1].state) == (0, VersionState.ROLLED_BACK)
     (alarm,) = house.watch.reading()["alarms"]
     assert (alarm["name"], alarm["version"]) == (AlarmName.SILENT_DEATH, 1)
     assert alarm["reading"] == "accept length 1.000 over 50 rounds, 3.000 before"
-    # The version before it is no better on this traffic: that is the traffic, and nothing more is taken off.
-    house.board.move(1, VersionState.LIVE, "operator:me", "try again")
-    serve(house.watch, "still", 1, [DEAD] * 50)
+
+
+def test_a_version_that_was_returned_to_stays_for_then_it_is_the_traffic():
+    house = House(GuardLimits(min_rounds=50))
+    for number in (1, 2):
+        version = DraftVersion(number, None, "t", "0", "eagle3", "file:///x", "ab", "o", ("", ""))
+        if number == 2:
+            house.board.register(version, "l", "new")
+        house.board.move(number, VersionState.LIVE, "l", "better")
+    house.now += 5.0
+    house.board.roll_back("replica:other", "silent_death: it saw the shift first")
+    serve_watch(house, "good", 1, GOOD)
+    house.turn()
+    serve_watch(house, "dead", 1, DEAD)
     house.turn()
     assert house.state.live == 1
+    assert [alarm["version"] for alarm in house.watch.reading()["alarms"]] == [1]
+
+
+def test_one_request_alone_raises_no_alarm():
+    house = House(GuardLimits(min_rounds=50))
+    house.board.move(1, VersionState.LIVE, "l", "better")
+    serve_watch(house, "good", 1, GOOD)
+    house.turn()
+    serve(house.watch, "stubborn", 1, [DEAD] * 500)
+    house.turn()
+    assert (house.state.live, house.watch.reading()["alarms"]) == (1, [])
+
+
+def test_a_dead_canary_is_out_by_requests_that_ran_when_it_came(house):
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        serve(house.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    for slot in range(8):
+        house.watch.add(step(f"long-{slot}", 0, GOOD))
+    house.let_on()
+    for round_ in range(13):
+        assert house.state.canary == 1, round_
+        for slot in range(8):
+            house.watch.add(step(f"long-{slot}", 1, DEAD))
+        house.turn()
+    row = house.state.rows[1]
+    assert (row.state, row.why[:42]) == (VersionState.ROLLED_BACK, "silent_death: accept length 1.000 over 104")
+
+
+def test_an_unreadable_board_leaves_the_counting_and_everything_else_alone(house, monkeypatch, caplog):
+    def unreadable():
+        raise DecodeError("board event 1-1: nonsense", b"x")
+
+    monkeypatch.setattr(house.board, "read", unreadable)
+    for name in "abc":
+        serve(house.watch, name, 1, [DEAD] * 8)
+        house.watch.turn(house.now)
+    assert len(house.watch.reading()["stretches"]["ended"]) == 3
+    assert caplog.text.count("is not watched: board event 1-1: nonsense") == 1
 
 
 def test_a_draft_that_was_never_good_raises_no_alarm():
     house = House(GuardLimits(min_rounds=50))
     for number in range(4):
-        serve(house.watch, f"cold-{number}", 0, [DEAD] * 50)
+        serve_watch(house, f"cold-{number}", 0, DEAD)
         house.turn()
     assert house.watch.reading()["alarms"] == []
     assert house.state.live == 0
 
 
-def test_requests_that_run_when_the_version_changes_count_from_there_on(house):
+def test_requests_that_run_when_the_version_changes_are_left_out(house):
     house.watch.add(step("long", 0, GOOD))
     house.watch.add(step("long", 1, DEAD))
+    house.watch.add(step("new", 1, GOOD))
     house.watch.add(step("long", 1, DEAD, "length"))
+    house.watch.add(step("new", 1, DEAD, "length"))
     stretches = house.watch.reading()["stretches"]
-    assert (stretches["version"], [ended[1:] for ended in stretches["ended"]]) == (1, [[[], 0, 2]])
+    assert (stretches["version"], [ended[1:] for ended in stretches["ended"]]) == (1, [[[], GOOD, 2]])
