@@ -157,10 +157,10 @@ class DraftWatch:
     def _may_go(self, state: BoardState) -> bool:
         if self._version == state.canary:
             return True
-        if self._version != state.live or state.previous is None:
+        if state.live is None or self._version != state.live or state.previous is None:
             return False
         # A roll back dates both of its events alike.
-        returned_at = state.rows[self._version].changed_at
+        returned_at = state.rows[state.live].changed_at
         gone = (row for row in state.rows.values() if row.state is VersionState.ROLLED_BACK)
         return all(row.changed_at != returned_at for row in gone)
 

@@ -95,6 +95,6 @@ def test_a_courier_killed_under_load_is_replaced_and_what_it_held_is_counted(rig
     lost = sum(after["dropped"].values()) - sum(before["dropped"].values())
     kept = sum(len(rig.traces_of(job["rid"])) for job in crowd(rig, "orphaned"))
     assert after["captured"] == before["captured"] + kept + lost
-    assert answers(rig, "after") == plain
+    assert answers(rig, "healed") == plain
     assert_balanced(rig)
-    assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "after"))
+    assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "healed"))
