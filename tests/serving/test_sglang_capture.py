@@ -1,0 +1,57 @@
+"""Who is captured of a batch, from memory while nothing has changed, and the teacher's best token."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from paceline.serving.breaker import Breaker
+from paceline.serving.counts import CaptureCounts
+from paceline.serving.cut import TeacherWidth
+from paceline.serving.sglang_capture import CaptureSettings, SglangCapture, _best
+from paceline.serving.sglang_requests import OPT_OUT_KEY
+
+
+class Draft:
+    version = 3
+
+
+@pytest.fixture
+def capture():
+    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0)
+    return SglangCapture(settings, None, CaptureCounts(), Breaker(), lambda: Draft.version)
+
+
+def batch(**opted_out):
+    """Requests by id, and whether each opted out."""
+    reqs = [
+        SimpleNamespace(rid=rid, sampling_params=SimpleNamespace(top_k=1, custom_params={OPT_OUT_KEY: is_out}))
+        for rid, is_out in opted_out.items()
+    ]
+    return SimpleNamespace(reqs=reqs, forward_mode=SimpleNamespace(is_idle=lambda: False))
+
+
+def test_an_unchanged_batch_is_chosen_from_memory_and_a_changed_one_anew(capture, monkeypatch):
+    first = capture._choose_again(batch(a=False, b=True))
+    assert (first.rows, first.request_ids, first.draft_version) == ((0,), ("a",), 3)
+    assert capture._choose_again(batch(a=False, b=True)) is first
+    assert capture._choose_again(batch(b=True, a=False)).rows == (1,)
+    monkeypatch.setattr(Draft, "version", 4)
+    assert capture._choose_again(batch(b=True, a=False)).draft_version == 4
+    assert capture._choose_again(batch()) is None
+
+
+def test_a_new_request_under_an_old_id_is_asked_again(capture):
+    assert capture._choose_again(batch(a=False)).rows == (0,)
+    capture._before_draft_prefill(None, batch(a=True), None)  # its prefill: the one of that id before it has ended
+    assert capture._choose_again(batch(a=True)) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_best_token_has_the_highest_logit(dtype):
+    logits = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(0)).to(dtype)
+    logits[0, 0, 7] = logits[0, 0, 30] = 9.0
+    found = _best(logits)
+    assert (found.dtype, found.shape) == (torch.int64, (2, 3))
+    assert int(found[0, 0]) in ({7} if dtype is torch.float32 else {7, 30})
+    for row, best in zip(logits.reshape(-1, 40).tolist(), found.reshape(-1).tolist(), strict=True):
+        assert row[best] == max(row)
