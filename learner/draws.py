@@ -35,13 +35,13 @@ def log_replay_weights(window: Sequence[DraftTrace], plan: TrainingPlan) -> Tens
     The weight is 0.5^(age / half-life) * (1 + replay_errors * share of its drafts that were rejected) * its tenant's
     factor (policies/freshness.py: a flood must not drown the rest), age being the number of traces behind it.
     """
-    tenants = [trace.tenant for trace in window]
-    is_balanced = plan.tenant_balance > 1.0 and len(set(tenants)) > 1
+    is_balanced = plan.tenant_balance > 1.0 and len({trace.tenant for trace in window}) > 1
     if not plan.recency_half_life_traces and not plan.replay_errors and not is_balanced:
         return None
     weights_N = torch.zeros(len(window), dtype=torch.float64)
     if is_balanced:
-        weights_N += torch.from_numpy(tenant_weights(tenants, np.ones(len(tenants)), plan.tenant_balance)).log()
+        tenants, even = [trace.tenant for trace in window], np.ones(len(window))
+        weights_N += torch.from_numpy(tenant_weights(tenants, even, plan.tenant_balance)).log()
     if plan.recency_half_life_traces:
         ages_N = torch.arange(len(window), dtype=torch.float64).flip(0)
         weights_N -= math.log(2.0) * ages_N / plan.recency_half_life_traces

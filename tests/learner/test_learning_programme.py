@@ -160,7 +160,9 @@ def test_settings_by_name():
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.name)
 @pytest.mark.parametrize("sizes", [(80, 60, 20), (33, 10, 8)])
 def test_the_steps_of_a_run_are_counted_as_the_trainer_draws_them(row, sizes):
-    sizes, plan = stream.Sizes(*sizes), replace(row.plan(5, 0), recency_half_life_traces=0.0, replay_errors=0.0)
+    # Numbers stand for traces: nothing may be drawn by what a trace holds.
+    even = {"recency_half_life_traces": 0.0, "replay_errors": 0.0, "tenant_balance": 1.0}
+    sizes, plan = stream.Sizes(*sizes), replace(row.plan(5, 0), **even)
     counted, window = 0, []
     for chunk in stream.Stream(tuple(range(sum((sizes.before_shift, sizes.after_shift)))), sizes.before_shift).chunks(
         row.cadence or sizes.cadence
