@@ -196,9 +196,9 @@ def _committed_rows(features: torch.Tensor, accept_index: torch.Tensor) -> dict[
 
 
 def _best(logits: torch.Tensor) -> torch.Tensor:
-    """int64 index of the highest logit, the first of equal ones."""
+    """int64 index of the highest logit; of equal ones any."""
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
-        # NumPy has vector instructions for it and PyTorch has none: 6 against 43 microseconds for 48 rows of 2048.
+        # NumPy has vector instructions for it and PyTorch's CPU kernel has none: several times as fast.
         return torch.from_numpy(logits.numpy().argmax(-1))
     return logits.max(dim=-1).indices
 
