@@ -64,6 +64,17 @@ def versions(redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "defaul
 
 
 @app.command()
+def alarms(redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "default") -> None:
+    """List what replicas and learners say is wrong: what stands, and what was raised lately."""
+    from rich.console import Console
+
+    from .dashboards.readings import alarm_lines, alarms_table
+
+    with _errors():
+        Console().print(alarms_table(alarm_lines(_board(redis_url, speculator).heartbeats())))
+
+
+@app.command()
 def promote(
     number: int,
     why: Why = "promoted by hand",

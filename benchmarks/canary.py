@@ -193,7 +193,7 @@ def simulate(question: Question, options: argparse.Namespace, rng: np.random.Gen
     for number in range(options.history):
         rounds = question.requests[int(rng.integers(len(question.requests)))]
         for served_now, ended in parts(rounds, options.window):
-            test.observe(Arm.LIVE, f"before-{number}", served_now, ended=ended)
+            test.observe(Arm.LIVE, f"before-{number}", served_now, ended=ended, is_history=True)
     reported = sorted(
         [w for arm in Arm for w in windows(question, arm, options, rng)], key=lambda w: (w.tick, w.request_id)
     )

@@ -4,46 +4,32 @@ A table of step costs stands for the machine; what would be accepted is read off
 weights at hand, replayed from every position and so exact for greedy traffic whatever length a policy chooses; else
 from the served rounds alone, where drafts that stood keep standing behind a shorter choice.
 
-    python benchmarks/pacing.py [--traces FILE] [--costs costs.json] [--order mixed|shift] [--out pacing.md]
+    python benchmarks/pacing.py [--traces FILE] [--head FOLDER] [--costs FILE] [--order mixed|shift] [--out pacing.md]
 
-The costs file: {"name": "what was measured", "cost_ms": {"1": [plain, 1 step, 2 steps, ...], "4": [...], "8": [...]}}
+The costs file is what pacing_costs.py writes; without one a made-up example stands in.
 """
 
 import argparse
-import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from learning.container import read_card, read_traces
 from learning.recorded import add_trace_options, trace_file
+from measure.step_costs import Costs, load_costs
 from paceline.buffer.trace import DraftTrace
 from paceline.demo.report import machine
 from paceline.policies.pacing import FixedSteps, Pacing
 from paceline.policies.pacing_bandit import BANDIT_ARMS, BanditPacing
 from paceline.policies.pacing_ema import SGLANG_SLOTS, EmaPacing
-from paceline.policies.pacing_goodput import GoodputPacing, SmartSpecPacing
+from paceline.policies.pacing_goodput import GoodputPacing
+from paceline.policies.pacing_smartspec import SmartSpecPacing
 from paceline.policies.pacing_threshold import ThresholdPacing
 
 MADE_UP_TEXTS, MADE_UP_TOKENS = 300, 64
-EXAMPLE_NAME = "EXAMPLE, made up and measured nowhere"
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What a decode step costs: milliseconds by batch size, then by steps from 0 on."""
-
-    name: str
-    cost_ms: Mapping[int, Sequence[float]]
-
-    @property
-    def max_steps(self) -> int:
-        """Longest draft that every batch size has a cost for."""
-        return min(map(len, self.cost_ms.values())) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +59,7 @@ def main() -> None:
     """Simulate and print."""
     options = parse()
     costs = load_costs(options.costs)
-    texts, source = load_texts(trace_file(options), costs.max_steps)
+    texts, source = load_texts(trace_file(options), options.head, costs.max_steps)
     head = (
         f"{source}; {len(texts)} texts, order {options.order}; costs: {costs.name}, noise {options.noise:.0%}; "
         f"{options.seeds} seeds; simulated on {machine()}"
@@ -93,6 +79,7 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_trace_options(parser)
+    parser.add_argument("--head", type=Path, help="another draft than the one that served, to be replayed instead")
     parser.add_argument("--costs", type=Path, help="a table of step costs; default: an example")
     parser.add_argument("--order", choices=("mixed", "shift"), default="shift", help="shift: one domain after another")
     parser.add_argument("--noise", type=float, default=0.05, help="of step costs, as a share")
@@ -100,27 +87,15 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load_costs(path: Path | None) -> Costs:
-    """The table in `path`, or the example."""
-    if path is None:
-        return Costs(EXAMPLE_NAME, {batch: [example_ms(batch, k) for k in range(9)] for batch in (1, 4, 8)})
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return Costs(found["name"], {int(batch): costs for batch, costs in found["cost_ms"].items()})
-
-
-def example_ms(batch: int, steps: int) -> float:
-    """A machine on which drafts pay at batch 1 and hardly at batch 8."""
-    return 8.0 + (1.0 if steps else 0.0) + 0.6 * steps + 0.15 * batch * (steps + 1)
-
-
-def load_texts(path: Path | None, max_steps: int) -> tuple[list[Text], str]:
+def load_texts(path: Path | None, other_head: Path | None, max_steps: int) -> tuple[list[Text], str]:
     """Runs of every text, and where they come from."""
     if path is None:
         return list(made_up(np.random.default_rng(0), max_steps)), "made up: no recorded traces found"
     card, traces = read_card(path), [trace for trace in read_traces(path) if len(trace.rounds)]
-    head, target = Path(card["head"]), path.parents[2] / "targets" / card["target"]
+    head, target = other_head or Path(card["head"]), path.parents[2] / "targets" / card["target"]
     if head.exists() and target.exists():
-        return replayed(traces, head, target, max_steps), f"recorded {card['setting']}, replayed from every position"
+        source = f"recorded {card['setting']}, {head.name} replayed from every position"
+        return replayed(traces, head, target, max_steps), source
     return [Text(domain(trace), recorded_runs(trace)) for trace in traces], f"recorded {card['setting']}, served rounds"
 
 
@@ -174,6 +149,10 @@ def table(batch: int, texts: Sequence[Text], costs: Costs, options: argparse.Nam
             f"| {batch} | {name} | {goodput:.1f} | {np.mean(ratios):.3f} ({min(ratios):.3f}) | {plain:.3f} "
             f"| {steps:.1f} | {cost_us:.0f} |"
         )
+    if batch in costs.no_speculation_ms:
+        alone = 1e3 * batch / costs.no_speculation_ms[batch]
+        of = {"best": alone / max(best.values()), "plain": alone / best[0]}
+        yield f"| {batch} | a server without speculation | {alone:.1f} | {of['best']:.3f} | {of['plain']:.3f} | | |"
 
 
 def make_policy(name: str, costs: Costs, seed: int) -> Pacing:
@@ -182,7 +161,7 @@ def make_policy(name: str, costs: Costs, seed: int) -> Pacing:
     if name.startswith("fixed"):
         return FixedSteps(int(name.split()[1]))
     if name == "paceline":
-        return GoodputPacing(most)
+        return GoodputPacing(range(most + 1))
     if name == "SGLang's EMA":
         fitting = {b: tuple(k for k in slot.candidates if k <= most) for b, slot in SGLANG_SLOTS.items()}
         return EmaPacing(3, {b: replace(slot, candidates=fitting[b]) for b, slot in SGLANG_SLOTS.items()})

@@ -20,7 +20,7 @@ import zstandard
 from .base import TraceEntry
 from .errors import BoardConflict, DecodeError, TraceInvalid
 from .trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
-from .version import BoardEvent
+from .version import NOT_OURS, BoardEvent
 
 #: Number of the schema this build writes, and the only one it reads.
 SCHEMA = 1
@@ -128,9 +128,10 @@ def decode_event(raw: bytes, event_id: str = "") -> BoardEvent:
     try:
         letter = msgspec.json.decode(raw, type=_Event)
     except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
-        raise DecodeError(f"board event {event_id}: {error}"[:_MAX_REASON_CHARS], raw) from error
+        raise DecodeError(f"board event {event_id}: {error}"[:_MAX_REASON_CHARS] + f"; {NOT_OURS}", raw) from error
     if letter.schema != SCHEMA:
-        raise DecodeError(f"board event {event_id}: got schema {letter.schema}, expected {SCHEMA}", raw)
+        met = f"got schema {letter.schema}, expected {SCHEMA}; run the same paceline on both ends"
+        raise DecodeError(f"board event {event_id}: {met}", raw)
     return replace(letter.event, event_id=event_id)
 
 

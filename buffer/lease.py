@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from .errors import LeaseLost
+
 #: Renewals per time to live: two may be lost before the claim ends.
 _RENEWALS = 3
 
@@ -46,3 +48,12 @@ def renewed(renew: Callable[[], object], ttl_s: float) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+def require(lease: Lease, why: str) -> None:
+    """LeaseLost unless the lease of a round is held still; `why` says what was not done."""
+    if not lease.is_held():
+        raise LeaseLost(
+            f"lease of the round: got lost, expected held ({why} from here on); was this process suspended, or Redis "
+            "away, for longer than PACELINE_ROUND_LEASE_S?"
+        )

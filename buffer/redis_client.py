@@ -28,6 +28,10 @@ from .errors import BufferUnavailable, ConfigError
 #: cover a slow network, and a courier or learner that waits longer is better off counting the failure.
 TIMEOUT_S = 2.0
 
+#: Options behind the ``?`` of a URL, by scheme. Where a host stands there is nothing left for them to say, they would
+#: loosen what this module promises, and Celery, which is given the same URL, takes none.
+_OPTIONS = {"unix": frozenset({"db", "username", "password"})}
+
 #: What the message of an exception points to; the first class that fits.
 _NEXT: tuple[tuple[tuple[type[RedisError], ...], str], ...] = (
     ((AuthenticationError, NoPermissionError), "check user and password in PACELINE_REDIS_URL and the user's ACL"),
@@ -84,17 +88,13 @@ def tls_settings(url: str) -> dict[str, Any]:
 
     Celery must be given them: for a bare rediss:// it verifies nothing. Reads PACELINE_REDIS_CA, whose certificates
     are trusted beside the system's. Raises ConfigError when that file holds none, when it is set and `url` is
-    redis://, and for options in `url` that begin with ``ssl_``.
+    redis://, and for options in `url`: none but those of unix:// are taken.
     """
     try:
-        scheme, query = urlsplit(url).scheme, urlsplit(url).query
+        scheme = urlsplit(url).scheme
+        _refuse_options(url)
     except ValueError as error:
         raise _malformed(url, error) from None
-    if any(name.startswith("ssl_") for name in parse_qs(query, keep_blank_values=True)):
-        raise ConfigError(
-            "PACELINE_REDIS_URL: got an ssl_ option, expected none: certificates are always verified; "
-            "remove it, and name your CA in PACELINE_REDIS_CA"
-        )
     ca_file = redis_ca()
     if ca_file and scheme == "redis":
         raise ConfigError("PACELINE_REDIS_URL: got redis:// beside PACELINE_REDIS_CA, expected rediss:// for TLS")
@@ -171,6 +171,25 @@ def _malformed(url: str, error: ValueError) -> ConfigError:
         f"PACELINE_REDIS_URL: got {masked(url)}, expected redis://host:port/db ({type(error).__name__}); "
         "write / ? # @ and : of a password as %2F %3F %23 %40 and %3A"
     )
+
+
+def _refuse_options(url: str) -> None:
+    parts = urlsplit(url)
+    parts.port  # noqa: B018 - raises when it is no number, as behind a lone password
+    if "@" in parts.query + parts.fragment:
+        raise ValueError  # what looks like an option may be the rest of a password
+    names = set(parse_qs(parts.query, keep_blank_values=True))
+    if any(name.startswith("ssl_") for name in names):
+        raise ConfigError(
+            "PACELINE_REDIS_URL: got an ssl_ option, expected none: certificates are always verified; "
+            "remove it, and name your CA in PACELINE_REDIS_CA"
+        )
+    known = _OPTIONS.get(parts.scheme, frozenset())
+    if names - known:
+        raise ConfigError(
+            f"PACELINE_REDIS_URL: got option {', '.join(map(repr, sorted(names - known)))} behind the '?', "
+            f"expected {', '.join(sorted(known)) or 'none'}; write redis://user:password@host:port/db and nothing more"
+        )
 
 
 def _hide_credentials(client: redis.Redis) -> None:

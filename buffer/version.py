@@ -42,6 +42,9 @@ MOVES: Mapping[VersionState | None, frozenset[VersionState]] = MappingProxyType(
 )
 
 
+#: What the reader of an event that no writer of the board leaves is pointed to.
+NOT_OURS = "paceline writes no such event: if a stranger did, take it off with XDEL"
+
 #: Among DraftVersion.scores: what a round of held-out traffic yields with this draft, 1 + accepted drafts.
 HELD_OUT_SCORE = "holdout_accept_length"
 
@@ -97,6 +100,15 @@ class BoardState:
     last_event_id: str
     canary: int | None = None
 
+    @property
+    def is_returned_to(self) -> bool:
+        """Whether the live version is so by a roll back, both of whose events bear one date and one reason."""
+        if self.live is None:
+            return False
+        live = self.rows[self.live]
+        gone = (row for row in self.rows.values() if row.state is VersionState.ROLLED_BACK)
+        return any((row.changed_at, row.why) == (live.changed_at, live.why) for row in gone)
+
     def drafts_on(self, replica: str) -> int | None:
         """The version that `replica` is to draft with; None while none is live."""
         if self.canary is not None and self.rows[self.canary].replica == replica:
@@ -105,61 +117,85 @@ class BoardState:
 
 
 def fold(events: Iterable[BoardEvent]) -> BoardState:
-    """Replay `events`, oldest first. A new live version retires the one before it.
+    """Replay `events`, oldest first. A new live version retires the one before it. Takes as long as they are many.
 
     Raises BoardConflict when an event does not follow from the state before it.
     """
-    rows: dict[int, BoardRow] = {}
-    served: list[int] = []  # numbers that went live, oldest first, rolled back ones removed
-    last = ""
+    board = _Board()
     for event in events:
-        _apply(rows, served, event)
-        last = event.event_id or last
-    live = next((n for n in reversed(served) if rows[n].state is VersionState.LIVE), None)
-    retired = [n for n in served if n != live and rows[n].state is VersionState.RETIRED]
-    return BoardState(MappingProxyType(rows), live, retired[-1] if retired else None, last, _canary(rows))
+        try:
+            board.apply(event)
+        except BoardConflict as conflict:
+            if not event.event_id:
+                raise
+            raise BoardConflict(f"board event {event.event_id}: {conflict}; {NOT_OURS}") from conflict
+    return board.state()
 
 
-def _apply(rows: dict[int, BoardRow], served: list[int], event: BoardEvent) -> None:
-    row = rows.get(event.number)
+@dataclass(slots=True)
+class _Board:
+    """A fold on its way. Whoever is at work is kept beside the rows: servers fold years of versions at every swap."""
+
+    rows: dict[int, BoardRow] = field(default_factory=dict)
+    served: dict[int, None] = field(default_factory=dict)  # went live, oldest first, rolled back ones removed
+    live: int | None = None
+    canary: int | None = None
+    last_event_id: str = ""
+
+    def apply(self, event: BoardEvent) -> None:
+        row = self.rows.get(event.number)
+        _check_move(event, row)
+        version = row.version if row else event.version
+        assert version is not None  # noqa: S101 - ruled out above
+        if event.state is VersionState.LIVE:
+            self._go_live(event)
+        _check_replica(event, self.canary)
+        self._leave(event)
+        if event.state is VersionState.CANARY:
+            self.canary = event.number
+        self.rows[event.number] = BoardRow(version, event.state, event.why, event.at, event.replica)
+        self.last_event_id = event.event_id or self.last_event_id
+
+    def state(self) -> BoardState:
+        retired = (n for n in reversed(self.served) if self.rows[n].state is VersionState.RETIRED)
+        return BoardState(MappingProxyType(self.rows), self.live, next(retired, None), self.last_event_id, self.canary)
+
+    def _go_live(self, event: BoardEvent) -> None:
+        number, why = event.number, f"replaced by version {event.number}"
+        self._end(self.live, VersionState.RETIRED, why, event)
+        if self.canary != number:
+            self._end(self.canary, VersionState.ROLLED_BACK, f"version {number} went live meanwhile", event)
+        self.served.pop(number, None)
+        self.served[number] = None
+        self.live, self.canary = number, None
+
+    def _end(self, number: int | None, state: VersionState, why: str, event: BoardEvent) -> None:
+        if number is not None:
+            self.rows[number] = replace(self.rows[number], state=state, why=why, changed_at=event.at, replica="")
+
+    def _leave(self, event: BoardEvent) -> None:
+        if event.state is VersionState.ROLLED_BACK:
+            self.served.pop(event.number, None)
+        if event.state in {VersionState.RETIRED, VersionState.ROLLED_BACK}:
+            self.live = None if self.live == event.number else self.live
+            self.canary = None if self.canary == event.number else self.canary
+
+
+def _check_move(event: BoardEvent, row: BoardRow | None) -> None:
     allowed = MOVES[row.state if row else None]
     if event.state not in allowed or (row is None and event.version is None):
         state = row.state if row else "unknown"
         raise BoardConflict(
             f"version {event.number} is {state}: got {event.state}, expected one of {[*map(str, sorted(allowed))]}"
         )
-    version = row.version if row else event.version
-    assert version is not None  # noqa: S101 - ruled out above
-    if event.state is VersionState.LIVE:
-        _retire_live(rows, event)
-        served[:] = [n for n in served if n != event.number] + [event.number]
-    if event.state is VersionState.ROLLED_BACK and event.number in served:
-        served.remove(event.number)
-    _check_replica(rows, event)
-    rows[event.number] = BoardRow(version, event.state, event.why, event.at, event.replica)
 
 
-def _retire_live(rows: dict[int, BoardRow], event: BoardEvent) -> None:
-    ends = {
-        VersionState.LIVE: (VersionState.RETIRED, f"replaced by version {event.number}"),
-        VersionState.CANARY: (VersionState.ROLLED_BACK, f"version {event.number} went live meanwhile"),
-    }
-    for number, row in rows.items():
-        if row.state in ends and number != event.number:
-            state, why = ends[row.state]
-            rows[number] = replace(row, state=state, why=why, changed_at=event.at, replica="")
-
-
-def _check_replica(rows: Mapping[int, BoardRow], event: BoardEvent) -> None:
-    is_canary, other = event.state is VersionState.CANARY, _canary(rows)
-    if is_canary and other is not None:
-        raise BoardConflict(f"version {event.number} as canary: got canary {other} at work, expected none")
+def _check_replica(event: BoardEvent, canary: int | None) -> None:
+    is_canary = event.state is VersionState.CANARY
+    if is_canary and canary is not None:
+        raise BoardConflict(f"version {event.number} as canary: got canary {canary} at work, expected none")
     if is_canary != bool(event.replica):
         expected = "the one it drafts on" if is_canary else "none, for it drafts on all or on none"
         raise BoardConflict(
             f"version {event.number} as {event.state}: got replica {event.replica!r}, expected {expected}"
         )
-
-
-def _canary(rows: Mapping[int, BoardRow]) -> int | None:
-    return next((number for number, row in rows.items() if row.state is VersionState.CANARY), None)

@@ -40,7 +40,7 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "held-out": lambda line: _length(line.holdout_accept_length),
     "served": lambda line: _length(line.served_accept_length),
     "rounds": lambda line: str(line.rounds),
-    "changed": lambda line: datetime.fromtimestamp(line.changed_at, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+    "changed": lambda line: _moment(line.changed_at),
     "reason": lambda line: line.reason,
 }
 _LEFT = frozenset(("state", "changed", "reason"))
@@ -81,6 +81,53 @@ def versions_table(lines: Sequence[VersionLine], columns: Sequence[str] = BOARD_
     return table
 
 
+@dataclass(frozen=True, slots=True)
+class AlarmLine:
+    """One alarm as a member told it last."""
+
+    member: str
+    name: str
+    reading: str  # one sentence with figures
+    action: str  # what was done about it, or is asked for
+    version: int | None = None  # that drafted; None where it is no matter of a version
+    at: float | None = None  # unix seconds; None: it stands
+
+
+def alarm_lines(heartbeats: Mapping[str, Mapping[str, object]]) -> list[AlarmLine]:
+    """What stands and what was raised lately, by member; what cannot be read as an alarm is passed over."""
+    lines = []
+    for member, reading in sorted(heartbeats.items()):
+        told = [reading.get("standing_alarms"), reading.get("alarms")]
+        for alarm in (alarm for some in told if isinstance(some, list) for alarm in some):
+            match alarm:
+                case {"name": str(name), "reading": str(figures), "action": str(action), **more}:
+                    version, at = more.get("version"), more.get("at")
+                    lines.append(
+                        AlarmLine(
+                            member,
+                            name,
+                            figures,
+                            action,
+                            version if isinstance(version, int) else None,
+                            at if isinstance(at, float) else None,
+                        )
+                    )
+    return lines
+
+
+def alarms_table(lines: Sequence[AlarmLine]) -> Table:
+    """One row per alarm, those that stand in red; no cell is read as markup."""
+    table = Table(title="alarms", title_justify="left", expand=False)
+    for heading in ("member", "alarm", "version", "since", "action", "reading"):
+        table.add_column(heading, overflow="fold")
+    for line in lines:
+        version = "" if line.version is None else str(line.version)
+        since = "stands" if line.at is None else _moment(line.at)
+        cells = (line.member, line.name, version, since, line.action, line.reading)
+        table.add_row(*map(Text, cells), style="red" if line.at is None else None)
+    return table
+
+
 def as_int(reading: Mapping[str, object], key: str) -> int:
     """Integer reading at `key`; 0 when the member has not said it yet."""
     value = reading.get(key, 0)
@@ -91,6 +138,10 @@ def as_counts(reading: Mapping[str, object], key: str) -> dict[str, int]:
     """Name -> count reading at `key`; empty when the member has not said it yet."""
     value = reading.get(key)
     return {str(name): int(n) for name, n in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _moment(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _length(value: float | None) -> str:

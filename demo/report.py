@@ -137,7 +137,8 @@ def _findings(run: Run) -> list[tuple[str, str]]:
     return [
         ("accept length", path),
         ("traces", f"{traces.captured} captured, {traces.delivered} delivered, {dropped} dropped: {whole}"),
-        ("", f"{traces.learned} learned, {traces.held_out} held out, {traces.pending} pending, {set_aside} set aside"),
+        ("", f"{traces.learned} learned, {traces.held_out} held out, {traces.rested} rested"),
+        ("", f"{traces.pending} pending, {set_aside} set aside"),
         ("replay", f"{equal} of {compared} rounds as served"),
         ("lossless", f"{run.lossless.identical} of {run.lossless.checked} requests identical to plain decoding"),
         ("swaps", f"{run.swaps} in flight, {aborted} requests aborted, {retracted} retracted"),
@@ -179,6 +180,7 @@ def _traces(line: TraceLine) -> dict[str, object]:
         "dropped": dict(line.dropped),
         "learned": line.learned,
         "held_out": line.held_out,
+        "rested": line.rested,
         "pending": line.pending,
     }
 

@@ -31,13 +31,14 @@ class TraceLine:
     dropped: Mapping[str, int] = field(default_factory=dict)  # by the server: reason -> traces
     learned: int = 0
     held_out: int = 0
+    rested: int = 0
     pending: int = 0
     set_aside: Mapping[str, int] = field(default_factory=dict)  # delivered, and neither of these: reason -> traces
 
     @property
     def is_accounted(self) -> bool:
-        """Whether captured == delivered + dropped, and delivered == learned + held out + pending + set aside."""
-        arrived = self.learned + self.held_out + self.pending + sum(self.set_aside.values())
+        """Whether captured == delivered + dropped, and delivered == all that follows it here, added up."""
+        arrived = self.learned + self.held_out + self.rested + self.pending + sum(self.set_aside.values())
         return self.delivered == arrived and self.captured == self.delivered + sum(self.dropped.values())
 
 
@@ -140,7 +141,7 @@ def _flows(state: ViewState) -> Text:
 def _traces(line: TraceLine) -> str:
     return (
         f"captured {line.captured}, delivered {line.delivered}, dropped {_by_reason(line.dropped)}, "
-        f"learned {line.learned}, held out {line.held_out}, pending {line.pending}"
+        f"learned {line.learned}, held out {line.held_out}, rested {line.rested}, pending {line.pending}"
     ) + (f", set aside {_by_reason(line.set_aside)}" if any(line.set_aside.values()) else "")
 
 

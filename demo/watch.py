@@ -47,13 +47,15 @@ class Watch:
     def traces(self) -> TraceLine:
         """Where the traces are; the replica's part is up to a second old."""
         replica, counts = self.replica(), self._buffer.counts()
-        other = {outcome: count for outcome, count in counts.acked.items() if outcome not in ("learned", "held_out")}
+        kept = ("learned", "held_out", "rested")
+        other = {outcome: count for outcome, count in counts.acked.items() if outcome not in kept}
         return TraceLine(
             captured=as_int(replica, "captured"),
             delivered=as_int(replica, "delivered"),
             dropped=as_counts(replica, "dropped"),
             learned=counts.acked.get("learned", 0),
             held_out=counts.acked.get("held_out", 0),
+            rested=counts.acked.get("rested", 0),
             pending=counts.pending,
             set_aside={**other, "trimmed": counts.trimmed, "dead_lettered": counts.dead_lettered},
         )

@@ -3,10 +3,13 @@
 `celery -A paceline.learner.app worker` and `run_worker` start the same worker; both read the environment once.
 """
 
+import time
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
 from celery import Celery
+from celery.schedules import schedule
 from celery.utils.nodenames import default_nodename, host_format
 
 from ..buffer.redis_client import connect, tls_settings
@@ -74,7 +77,19 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
 def _every_round(config: LearnerConfig) -> dict[str, Any]:
     # A round that nobody started within its interval expires, so that a slow round leaves no pile behind it.
     options = {"queue": config.queue, "expires": config.round_interval_s}
-    return {"task": LEARN_ROUND, "schedule": config.round_interval_s, "options": options}
+    every = schedule(timedelta(seconds=config.round_interval_s), nowfun=_steady_now)
+    return {"task": LEARN_ROUND, "schedule": every, "options": options}
+
+
+_BEGAN, _BEGAN_S = datetime.now(UTC), time.monotonic()
+
+
+def _steady_now() -> datetime:
+    """The time as no clock-setting moves it: a beat that asked the wall clock would rest for as long as that went back.
+
+    Of interest are its differences alone.
+    """
+    return _BEGAN + timedelta(seconds=time.monotonic() - _BEGAN_S)
 
 
 @cache

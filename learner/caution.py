@@ -16,6 +16,11 @@ class Caution:
         self._taken: frozenset[str] = frozenset()
         self.max_claim = most
 
+    @property
+    def has_suspects(self) -> bool:
+        """Whether a round failed and what it claimed is neither learnt nor gone yet."""
+        return bool(self._suspects)
+
     def take(self, entry_ids: Iterable[str]) -> None:
         """Note what a round claimed; suspects are claimed before all others, so that without them they are gone."""
         self._taken = frozenset(entry_ids)

@@ -7,10 +7,10 @@ checkpoint and ack reads them at its start and acks, so that no trace is learnt 
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from .disk import sweep, write_folder
+from .disk import sweep, write_folder, write_text
 
 TRAINER_FILE = "trainer.pt"
 _NOTES_FILE = "notes.json"
@@ -21,6 +21,7 @@ class Notes:
     """The learner's own memory; all that is not in the buffer, on the board or in the trainer."""
 
     round: int = 0  # rounds that trained
+    rests: int = 0  # ... and that did not, though traces had come
     draft_steps: int = 0  # of the trainer's plan; 0: nothing trained yet
     optimiser_steps: int = 0
     parent: int | None = None  # version the trainer's weights were published as last, or started from
@@ -28,6 +29,8 @@ class Notes:
     compared: int = 0  # ... of rounds compared
     excess: int = 0  # ... drafts that stood in replay beyond those that stood when served
     settled: Mapping[str, list[str]] = field(default_factory=dict)  # outcome -> entry ids of the last round
+    set_aside: list[str] = field(default_factory=list)  # entry ids of misreplayed traces, the newest ones
+    watch: Mapping[str, object] = field(default_factory=dict)  # state of policies.drift.LearnWatch
 
 
 def save(folder: Path, notes: Notes, save_trainer: Callable[[Path], object]) -> None:
@@ -38,9 +41,29 @@ def save(folder: Path, notes: Notes, save_trainer: Callable[[Path], object]) -> 
         (new / _NOTES_FILE).write_text(json.dumps(asdict(notes)), encoding="utf-8")
 
     older = _rounds(folder)
-    write_folder(folder / f"round-{notes.round:08d}", write)
+    write_folder(_folder(folder, notes.round), write)
     for path in older:
         shutil.rmtree(path)
+
+
+def save_notes(folder: Path, notes: Notes) -> None:
+    """Replace the notes of the checkpoint of `notes.round` in one step; its trainer stays. For rounds without training.
+
+    FileNotFoundError when that is not the newest: somebody else has learnt meanwhile, and their trainer is not ours.
+    """
+    own = _folder(folder, notes.round)
+    if _rounds(folder)[-1:] != [own]:
+        raise FileNotFoundError(f"{own}: got {_rounds(folder)[-1:]} as the newest checkpoint, expected this one")
+    write_text(own / _NOTES_FILE, json.dumps(asdict(notes)))
+
+
+def is_newest(folder: Path, notes: Notes) -> bool:
+    """Whether nothing was saved behind `notes`: then who holds them in memory may go on from there."""
+    found = _rounds(folder)
+    if not found:
+        return False
+    saved = _read(found[-1])
+    return (saved.round, saved.rests) == (notes.round, notes.rests)
 
 
 def load(folder: Path) -> tuple[Notes, Path] | None:
@@ -52,8 +75,17 @@ def load(folder: Path) -> tuple[Notes, Path] | None:
     found = _rounds(folder)
     if not found:
         return None
-    notes = Notes(**json.loads((found[-1] / _NOTES_FILE).read_text(encoding="utf-8")))
-    return notes, found[-1] / TRAINER_FILE
+    return _read(found[-1]), found[-1] / TRAINER_FILE
+
+
+def _folder(folder: Path, number: int) -> Path:
+    return folder / f"round-{number:08d}"
+
+
+def _read(found: Path) -> Notes:
+    # The folder's name has the last word on the number: under a wrong one every later round would fail to save.
+    notes = Notes(**json.loads((found / _NOTES_FILE).read_text(encoding="utf-8")))
+    return replace(notes, round=int(found.name.removeprefix("round-")))
 
 
 def _rounds(folder: Path) -> list[Path]:

@@ -12,6 +12,8 @@ from typing import Any
 from ..buffer.config import BufferConfig
 from ..buffer.environment import read_float, read_int
 from ..buffer.errors import ConfigError
+from ..policies.drift import LearnMode, LearnRules
+from ..policies.freshness import known_targets
 
 #: Names that become folders, queues and registered models: no separators, no spaces.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -65,6 +67,12 @@ class LearnerConfig:
     data_dir: Path = Path(".paceline")  # versions, checkpoints, unsent registrations
     mlflow_uri: str = ""  # empty: sqlite in data_dir
     name: str = field(default_factory=lambda: name_on(socket.gethostname()))  # consumer and member; one per process
+    learn: str = LearnMode.DRIFT  # when a round trains; one that does not keeps its traces for replay
+    rest_after_rounds: int = 6  # in a row without a better draft
+    cool_down_s: float = 60.0  # the shortest rest
+    trace_ttl_s: float = 0.0  # since a trace was born; 0: as long as the buffer keeps it
+    target_max_age: int = 0  # target versions behind the newest that are still trained on, each counting half
+    target_versions: tuple[str, ...] = ()  # the target's history, oldest first; empty: whole numbers count down
     min_new_traces: int = 40  # fewer pending traces leave a round idle, unless they fill half of the buffer
     max_claim: int = 400  # traces one round takes at most
     window_traces: int = 200  # learned traces kept for replay
@@ -90,12 +98,16 @@ class LearnerConfig:
             self._check(name, bool(getattr(self, name)), "a name")
         for name in ("min_new_traces", "max_claim", "window_traces", "passes", "holdout_window", "kept_versions"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
+        self._check("rest_after_rounds", self.rest_after_rounds >= 1, "at least 1")
         self._check("draft_steps", self.draft_steps is None or self.draft_steps >= 1, "at least 1")
         for name in ("holdout_share", "gate_confidence"):
             self._check(name, 0 < getattr(self, name) < 1, "between 0 and 1")
         for name in ("round_interval_s", "round_lease_s", "longest_round_s"):
             self._check(name, getattr(self, name) > 0, "more than 0 seconds")
-        self._check("canary_limit_s", self.canary_limit_s >= 0, "0 seconds or more")
+        for name in ("canary_limit_s", "cool_down_s", "trace_ttl_s"):
+            self._check(name, getattr(self, name) >= 0, "0 seconds or more")
+        self._check("learn", self.learn in set(LearnMode), f"one of {[str(mode) for mode in LearnMode]}")
+        self._check("target_max_age", self.target_max_age >= 0, "0 versions or more")
         self._check("objective", self.objective in OBJECTIVES, f"one of {OBJECTIVES}")
         self._check_pairs()
 
@@ -103,6 +115,12 @@ class LearnerConfig:
         claim = f"at least min_new_traces ({self.min_new_traces})"
         self._check("max_claim", self.max_claim >= self.min_new_traces, claim)
         holdout = f"2 to holdout_window ({self.holdout_window})"
+        try:
+            known_targets(self.target_version, self.target_versions, self.target_max_age)
+        except ValueError as error:
+            raise ConfigError(
+                f"PACELINE_TARGET_VERSIONS (PACELINE_TARGET_MAX_AGE {self.target_max_age}): {error}"
+            ) from None
         self._check("min_holdout_requests", 2 <= self.min_holdout_requests <= self.holdout_window, holdout)
 
     def _check(self, name: str, is_right: bool, expected: str) -> None:
@@ -114,6 +132,16 @@ class LearnerConfig:
     def speculator(self) -> str:
         """The draft this process learns: one stream, one board, one queue."""
         return self.buffer.speculator
+
+    @property
+    def learn_rules(self) -> LearnRules:
+        """When this learner trains and when it rests."""
+        return LearnRules(LearnMode(self.learn), self.rest_after_rounds, self.cool_down_s)
+
+    @property
+    def trained_target_versions(self) -> tuple[str, ...]:
+        """Target versions whose traces are trained on, oldest first."""
+        return known_targets(self.target_version, self.target_versions, self.target_max_age)
 
     @property
     def tracking_uri(self) -> str:
@@ -152,6 +180,10 @@ def _read(given: Mapping[str, str], key: str, kind: Callable[[str], Any]) -> Any
     return read_float(given, key, 0.0) if kind is float else kind(given[key])
 
 
+def _read_names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 _REQUIRED = ("PACELINE_TARGET", "PACELINE_TARGET_PATH", "PACELINE_DRAFT")
 
 #: Variable -> field and how its text is read.
@@ -164,6 +196,12 @@ _KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "PACELINE_DATA_DIR": ("data_dir", Path),
     "PACELINE_MLFLOW_URI": ("mlflow_uri", str),
     "PACELINE_LEARNER": ("name", str),
+    "PACELINE_TARGET_VERSIONS": ("target_versions", _read_names),
+    "PACELINE_TARGET_MAX_AGE": ("target_max_age", int),
+    "PACELINE_TRACE_TTL_S": ("trace_ttl_s", float),
+    "PACELINE_LEARN": ("learn", str),
+    "PACELINE_REST_AFTER_ROUNDS": ("rest_after_rounds", int),
+    "PACELINE_COOL_DOWN_S": ("cool_down_s", float),
     "PACELINE_MIN_NEW_TRACES": ("min_new_traces", int),
     "PACELINE_MAX_CLAIM": ("max_claim", int),
     "PACELINE_WINDOW_TRACES": ("window_traces", int),

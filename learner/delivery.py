@@ -1,12 +1,15 @@
 """From trained weights to the board: judge on the holdout, publish what was judged, carry out the gate's word."""
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from ..buffer.base import TraceEntry, VersionBoard, place
-from ..buffer.version import BoardState, DraftVersion
+from ..buffer.errors import BoardConflict, WeightsRefused
+from ..buffer.version import BoardState, DraftVersion, VersionState
+from ..buffer.weights import check_weights
 from ..policies.promotion import Promotion, Verdict, judge
 from .canary import let_on
 from .config import LearnerConfig
@@ -14,6 +17,8 @@ from .publisher import Lineage, publish
 from .record import scores_of
 from .standing import LEARNER, Standing, refuse
 from .weights import save_draft
+
+_log = logging.getLogger(__name__)
 
 
 def judge_candidate(standing: Standing, state: BoardState) -> Promotion:
@@ -42,6 +47,7 @@ def deliver(
     Compared with a version that is no longer live, a winner is refused: an operator's hand goes before the gate's.
     """
     if promotion.verdict is Verdict.WAIT:
+        _refuse_changed_live(standing, board, judged)
         return None
     config = standing.config
     lineage = Lineage(
@@ -56,6 +62,25 @@ def deliver(
     version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason)
     _carry_out(config, board, version.number, judged, promotion)
     return version
+
+
+def _refuse_changed_live(standing: Standing, board: VersionBoard, judged: BoardState) -> None:
+    """Roll the live version back when its file holds other bytes than were published, or its URI names no file.
+
+    The gate could compare with nothing, and the next server to start would refuse it. One that cannot be read stays:
+    its disk may come back.
+    """
+    if judged.live is None or standing.shelf.draft(judged.rows[judged.live].version) is not None:
+        return
+    try:
+        check_weights(judged, judged.live)
+    except WeightsRefused as refusal:
+        if isinstance(refusal.__cause__, OSError):
+            return
+        try:
+            board.roll_back(LEARNER, str(refusal), judged.live, VersionState.LIVE)
+        except BoardConflict as conflict:
+            _log.warning("version %d stays live: %s", judged.live, conflict)
 
 
 def _carry_out(

@@ -1,7 +1,7 @@
 """The held-out requests: the most recent ones, never trained on, on which candidate and live draft are compared."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..buffer.trace import DraftTrace
 from ..policies.acceptance import Tally, replayed_tally
@@ -32,6 +32,14 @@ class Holdout:
         self._requests.move_to_end(trace.request_id)
         if len(self._requests) > self._max_requests:
             self._requests.popitem(last=False)
+
+    def retain(self, is_kept: Callable[[DraftTrace], bool]) -> None:
+        """Forget the traces that are not to be kept, and requests left without one."""
+        left = {
+            request: {trace_id: trace for trace_id, trace in traces.items() if is_kept(trace)}
+            for request, traces in self._requests.items()
+        }
+        self._requests = OrderedDict((request, traces) for request, traces in left.items() if traces)
 
     def score(self, draft: Eagle3Draft, steps: int) -> list[Tally]:
         """Replay `draft` with `steps` drafts a round: one tally per request, oldest request first."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..buffer.trace import NO_DRAFT, DraftTrace, Int32s
+from ..buffer.trace import DraftTrace, Int32s
 from ..buffer.version import BoardState
-from ..policies.acceptance import identity
+from ..policies.acceptance import identity, proposed_drafts
 from .eagle3 import Eagle3Draft
 from .replay import replay_traces
 from .shelf import DraftShelf
@@ -25,9 +25,15 @@ class Calibration:
     equal: int = 0
     compared: int = 0
     excess: int = 0  # drafts that stood in replay beyond those that stood when served, over the compared rounds
+    accepted: int = 0  # drafts that stood when served, over the compared rounds
 
     def __add__(self, other: "Calibration") -> "Calibration":
-        return Calibration(self.equal + other.equal, self.compared + other.compared, self.excess + other.excess)
+        return Calibration(
+            self.equal + other.equal,
+            self.compared + other.compared,
+            self.excess + other.excess,
+            self.accepted + other.accepted,
+        )
 
     @property
     def gap(self) -> float:
@@ -59,5 +65,7 @@ def _calibration(trace: DraftTrace, runs: Int32s) -> Calibration:
     if not compared:
         return Calibration()
     replayed = runs[trace.rounds.starts]
-    stood = np.minimum(replayed, (trace.rounds.drafted != NO_DRAFT).sum(axis=1))
-    return Calibration(equal, compared, int((stood - trace.visible_accepted())[replayed >= 0].sum()))
+    proposed, served = proposed_drafts(trace), trace.visible_accepted()
+    told = (replayed >= 0) & (proposed > 0)
+    excess = int((np.minimum(replayed, proposed) - served)[told].sum())
+    return Calibration(equal, compared, excess, int(served[told].sum()))

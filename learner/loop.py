@@ -1,4 +1,4 @@
-"""One round of learning, from claim to ack.
+"""One round of learning, from claim to ack; or one of rest, which looks at the traces, keeps them and trains nothing.
 
 The order is the guarantee. Publish, then checkpoint, then ack: a learner killed before the checkpoint learns the
 same traces again from the same weights; killed behind it, its successor finds their outcomes in the checkpoint and
@@ -8,24 +8,26 @@ the way publishes nothing and keeps nothing: somebody else may be at work.
 
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
-from ..buffer.base import BufferCounts, TraceBuffer, VersionBoard
-from ..buffer.errors import BufferUnavailable, LeaseLost
-from ..buffer.lease import Lease, renewed
+from ..buffer.base import TraceBuffer, VersionBoard
+from ..buffer.lease import Lease, require
+from ..buffer.trace import DraftTrace
 from ..buffer.version import BoardState, DraftVersion
+from ..policies.drift import LearnChoice, LearnDecision
+from ..policies.guard import Alarm
 from ..policies.promotion import Promotion
 from . import checkpoint
-from .canary import end_overdue
+from .alarms import gap_alarm, paused_by, rest_for
+from .backlog import Backlog
+from .canary import CanaryLimit
 from .caution import Caution
 from .config import LearnerConfig
 from .delivery import deliver, judge_candidate
-from .identity import Calibration, compare_with_served
-from .intake import Outcome, Sorted
+from .identity import Calibration
+from .intake import KEPT, REFUSED, Outcome, Sorted, at_rest, counts_of, misreplayed
 from .publisher import prune
+from .pulse import Pulse
 from .record import record_of
 from .registry import Registry
 from .report import RoundKind, RoundReport
@@ -33,11 +35,6 @@ from .standing import Standing, open_standing
 from .trainer import FitReport
 
 _log = logging.getLogger(__name__)
-
-#: Rounds a heartbeat outlives its round by, so that one slow round does not look like a death.
-_BEATS_MISSED = 4
-
-_REFUSALS = (Outcome.OTHER_TARGET_VERSION, Outcome.DUPLICATE, Outcome.NO_FEATURES, Outcome.INCOMPATIBLE)
 
 
 class Learner:
@@ -49,9 +46,10 @@ class Learner:
         self._board = board
         self._registry = registry
         self._standing: Standing | None = None
-        self._reading: dict[str, object] = {}
+        self._pulse = Pulse(config, board)
         self._caution = Caution(config.max_claim)
-        self._trimmed: int | None = None
+        self._canary_limit = CanaryLimit(config.canary_limit_s)
+        self._backlog = Backlog(config)
 
     def learn_once(self) -> RoundReport:
         """Do one round, or return an idle report when too few traces wait or another learner is at work.
@@ -65,10 +63,10 @@ class Learner:
                 # What this learner remembers grows old while another one learns.
                 self._standing = None
                 report = RoundReport(RoundKind.IDLE, f"another learner of {self._config.speculator} is at work")
-                self._beat(report.reading(), self._between_rounds_s)
+                self._pulse.beat(report.reading())
                 return report
             try:
-                standing, self._standing = self._standing or self._open(), None
+                standing, self._standing = self._stand(), None
                 report = self._round(standing, lease)
             except BaseException:  # an interrupt too: what was claimed must be offered again
                 self._caution.fail()
@@ -77,55 +75,64 @@ class Learner:
             # Kept only when the round ended well: half a round in memory must not be trained on.
             self._standing = standing
             self._caution.succeed()
-        self._beat(report.reading() | self._totals(standing), self._between_rounds_s)
+        self._pulse.beat(report.reading() | self._totals(standing))
         return report
+
+    def _stand(self) -> Standing:
+        """What this learner remembers; opened anew when it remembers nothing, or the board another life.
+
+        Or when another learner has saved a round meanwhile: what this one remembers has grown old.
+        """
+        kept = self._standing
+        if kept is None or not kept.is_of(self._board.read()):
+            return self._open()
+        return kept if checkpoint.is_newest(self._config.checkpoints_dir, kept.notes) else self._open()
 
     def _open(self) -> Standing:
         return open_standing(self._config, self._buffer, self._board)
 
     def _round(self, standing: Standing, lease: Lease) -> RoundReport:
         started = time.perf_counter()
+        standing.forget_expired(time.time())
         state = self._board.read()
-        end_overdue(self._board, state, self._config.canary_limit_s, time.time())
+        self._canary_limit.end_overdue(self._board, state)
         mlflow_answers = self._registry.follow(state)
         if state.canary is not None:  # the next candidate is compared with whatever is live behind this one
             return RoundReport(RoundKind.IDLE, f"version {state.canary} is canary; traces wait until it is decided")
-        counts = self._buffer.counts()
-        self._warn_of_trimmed(counts)
-        if counts.pending < self._config.min_new_traces and not self._fills_half(counts):
-            why = f"{counts.pending} traces wait, {self._config.min_new_traces} make a round"
-            return RoundReport(RoundKind.IDLE, why)
+        if paused := paused_by(self._board.heartbeats()):  # what it serves may bear the wrong version's number
+            return RoundReport(RoundKind.IDLE, f"paused by {paused}; traces wait")
+        why_too_few = self._backlog.why_too_few(self._buffer.counts())
+        if why_too_few:
+            return RoundReport(RoundKind.IDLE, why_too_few)
+        claimed = self._claim(standing)
+        if not any(claimed[outcome] for outcome in KEPT):
+            return RoundReport(RoundKind.IDLE, "nothing claimed could be learnt from", counts_of(claimed))
+        with self._pulse.at_work("comparing"):
+            calibration = standing.compare(claimed, state)
+        alarm = gap_alarm(calibration)
+        if alarm is not None:
+            return self._set_aside(standing, claimed, calibration, alarm, lease)
+        standing.hold_out(claimed)
+        decision = standing.decide(claimed, time.time())
+        if decision.choice is LearnChoice.REST:
+            claimed = at_rest(claimed)
+            with self._pulse.at_work("resting"):
+                report = self._rest(standing, claimed, calibration, decision, lease)
+        else:
+            with self._pulse.at_work("learning"):
+                report = self._learn(standing, state, claimed, calibration, decision, lease)
+        self._ack(claimed, KEPT)
+        if report.version is not None:
+            self._tidy(mlflow_answers)
+        return replace(report, decision=decision, seconds=time.perf_counter() - started)
+
+    def _claim(self, standing: Standing) -> Sorted:
+        """Take traces and give each its outcome; what is refused is acked here."""
         entries = self._buffer.claim(self._config.name, self._caution.max_claim)
         self._caution.take(entry.entry_id for entry in entries)
         claimed = standing.sort(entries)
-        self._ack(claimed, _REFUSALS)
-        if not claimed[Outcome.LEARNED] and not claimed[Outcome.HELD_OUT]:
-            return RoundReport(RoundKind.IDLE, "nothing claimed could be learnt from", _counts(claimed))
-        ttl_s = self._config.round_lease_s
-        self._beat({"kind": "learning"}, ttl_s)
-        with renewed(partial(self._beat_again, dict(self._reading), ttl_s), ttl_s):
-            report = self._learn(standing, state, claimed, lease)
-        self._ack(claimed, (Outcome.LEARNED, Outcome.HELD_OUT))
-        if report.version is not None:
-            self._tidy(mlflow_answers)
-        return replace(report, seconds=time.perf_counter() - started)
-
-    def _warn_of_trimmed(self, counts: BufferCounts) -> None:
-        lost = counts.trimmed - (counts.trimmed if self._trimmed is None else self._trimmed)
-        self._trimmed = counts.trimmed
-        if lost > 0:
-            _log.warning(
-                "%d traces left the buffer unlearnt since the last round; raise PACELINE_BUFFER_MAX_BYTES (%d) "
-                "or lower PACELINE_MIN_NEW_TRACES (%d)",
-                lost,
-                self._config.buffer.max_bytes,
-                self._config.min_new_traces,
-            )
-
-    def _fills_half(self, counts: BufferCounts) -> bool:
-        """Whether what waits fills half of the buffer, by the mean size of its entries: more might never fit."""
-        waiting_bytes = counts.bytes * counts.pending / counts.entries if counts.entries else 0.0
-        return waiting_bytes >= self._config.buffer.max_bytes / 2
+        self._ack(claimed, REFUSED)
+        return claimed
 
     def _tidy(self, mlflow_answers: bool) -> None:
         """Tell MLflow about the version of this round, then make room; its weights must be there to be told."""
@@ -136,56 +143,87 @@ class Learner:
         if gone:
             _log.info("weights of versions %s were removed from %s", gone, self._config.versions_dir)
 
-    def _learn(self, standing: Standing, state: BoardState, claimed: Sorted, lease: Lease) -> RoundReport:
+    def _set_aside(
+        self, standing: Standing, claimed: Sorted, calibration: Calibration, alarm: Alarm, lease: Lease
+    ) -> RoundReport:
+        """Keep nothing of traces that replay otherwise than they were served, and remember which they were."""
+        _log.error("alarm %s: %s", alarm.name, alarm.reading)
+        claimed, decision = misreplayed(claimed), rest_for(alarm)
+        require(lease, "nothing was saved")
+        standing.note_set_aside(claimed, calibration)
+        checkpoint.save_notes(self._config.checkpoints_dir, standing.notes)
+        self._ack(claimed, (Outcome.MISREPLAYED,))
+        why = decision.reason
+        return RoundReport(
+            RoundKind.RESTED, why, counts_of(claimed), None, None, None, calibration, 0.0, decision, alarm
+        )
+
+    def _rest(
+        self, standing: Standing, claimed: Sorted, calibration: Calibration, decision: LearnDecision, lease: Lease
+    ) -> RoundReport:
+        """As `_learn`, without training: the traces go where learning will find them."""
+        rested, held_out = claimed[Outcome.RESTED], claimed[Outcome.HELD_OUT]
+        standing.window.extend(rested)
+        require(lease, "nothing was saved")
+        standing.note_rest(claimed, calibration)
+        checkpoint.save_notes(self._config.checkpoints_dir, standing.notes)
+        _log.info(
+            "rest %d: %d rested, %d held out; %s", standing.notes.rests, len(rested), len(held_out), decision.reason
+        )
+        return RoundReport(RoundKind.RESTED, decision.reason, counts_of(claimed), calibration=calibration)
+
+    def _learn(
+        self,
+        standing: Standing,
+        state: BoardState,
+        claimed: Sorted,
+        calibration: Calibration,
+        decision: LearnDecision,
+        lease: Lease,
+    ) -> RoundReport:
         """Everything between claim and ack; its effects are durable when it returns."""
         learnt, held_out = claimed[Outcome.LEARNED], claimed[Outcome.HELD_OUT]
         standing.draft_as_served([*learnt, *held_out])
-        calibration = compare_with_served((entry.trace for entry in [*learnt, *held_out]), state, standing.shelf)
-        for entry in held_out:
-            standing.holdout.add(entry.trace)
         fit = promotion = version = None
         if learnt:
-            replayed = [entry.trace for entry in standing.window]
-            fit = standing.trainer.fit([entry.trace for entry in learnt], replayed)
+            fit = standing.trainer.fit([entry.trace for entry in learnt], self._replayed(standing))
             promotion = judge_candidate(standing, state)
-            _require(lease, "nothing was published")
+            standing.note_gain(fit, promotion, time.time())
+            require(lease, "nothing was published")
             version = deliver(standing, self._board, state, promotion, learnt)
             standing.window.extend(learnt)
             if version is not None:
-                self._hand_in(standing, version, fit, promotion)
-        _require(lease, "nothing was saved")
-        self._save(standing, claimed, fit, version, calibration)
+                self._hand_in(standing, version, fit, promotion, decision)
+        require(lease, "nothing was saved")
+        standing.note_round(claimed, calibration, fit, version)
+        checkpoint.save(self._config.checkpoints_dir, standing.notes, standing.trainer.save)
         number = version.number if version else None
         why = promotion.reason if promotion else "only held-out traces came"
-        _log.info("round %d: %d learnt, %d held out; %s", standing.notes.round, len(learnt), len(held_out), why)
-        return RoundReport(RoundKind.LEARNED, why, _counts(claimed), fit, promotion, number, calibration)
+        done = standing.notes.round, len(learnt), len(held_out), why, decision.reason
+        _log.info("round %d: %d learnt, %d held out; %s (%s)", *done)
+        return RoundReport(RoundKind.LEARNED, why, counts_of(claimed), fit, promotion, number, calibration)
 
-    def _hand_in(self, standing: Standing, version: DraftVersion, fit: FitReport, promotion: Promotion) -> None:
-        plan, first_step = standing.trainer.plan, standing.notes.optimiser_steps
-        record = record_of(version, plan, fit, promotion, born_at=time.time(), first_step=first_step)
-        self._registry.hand_in(record)
+    def _replayed(self, standing: Standing) -> list[DraftTrace]:
+        """The window; nothing behind a round that failed.
 
-    def _save(
-        self,
-        standing: Standing,
-        claimed: Sorted,
-        fit: FitReport | None,
-        version: DraftVersion | None,
-        calibration: Calibration,
+        Rested traces were never trained on, so the one that fails every round may lie there. Without the window those
+        claimed prove their innocence, and the next whole round costs one more failure, not them.
+        """
+        return [] if self._caution.has_suspects else [entry.trace for entry in standing.window]
+
+    def _hand_in(
+        self, standing: Standing, version: DraftVersion, fit: FitReport, promotion: Promotion, decision: LearnDecision
     ) -> None:
-        notes = standing.notes
-        settled = (Outcome.LEARNED, Outcome.HELD_OUT)
-        standing.notes = replace(
-            notes,
-            round=notes.round + 1,
-            optimiser_steps=notes.optimiser_steps + (fit.steps if fit else 0),
-            parent=version.number if version else notes.parent,
-            equal=notes.equal + calibration.equal,
-            compared=notes.compared + calibration.compared,
-            excess=notes.excess + calibration.excess,
-            settled={outcome.value: [entry.entry_id for entry in claimed[outcome]] for outcome in settled},
+        record = record_of(
+            version,
+            standing.trainer.plan,
+            fit,
+            promotion,
+            born_at=time.time(),
+            first_step=standing.notes.optimiser_steps,
+            learn_reason=decision.reason,
         )
-        checkpoint.save(self._config.checkpoints_dir, standing.notes, standing.trainer.save)
+        self._registry.hand_in(record)
 
     def _ack(self, claimed: Sorted, outcomes: tuple[Outcome, ...]) -> None:
         for outcome in outcomes:
@@ -199,35 +237,10 @@ class Learner:
             **{outcome.value: counts.acked.get(outcome, 0) for outcome in Outcome},
             "pending": counts.pending,
             "rounds": notes.round,
+            "rests": notes.rests,
             "optimiser_steps": notes.optimiser_steps,
             "identity_equal": total.equal,
             "identity_compared": total.compared,
             "calibration_gap": total.gap,
             "at": time.time(),
         }
-
-    @property
-    def _between_rounds_s(self) -> float:
-        return self._config.round_interval_s * _BEATS_MISSED
-
-    def _beat_again(self, reading: Mapping[str, object], ttl_s: float) -> None:
-        # Redis away for a moment: the round itself notices when it needs it.
-        with suppress(BufferUnavailable):
-            self._board.beat(f"learner:{self._config.name}", reading, ttl_s)
-
-    def _beat(self, figures: Mapping[str, object], ttl_s: float) -> None:
-        """Publish `figures` over the last known ones, so that an idle round does not hide the one before it."""
-        self._reading |= figures
-        self._board.beat(f"learner:{self._config.name}", self._reading, ttl_s)
-
-
-def _require(lease: Lease, why: str) -> None:
-    if not lease.is_held():
-        raise LeaseLost(
-            f"lease of the round: got lost, expected held ({why} from here on); was this process suspended, or Redis "
-            "away, for longer than PACELINE_ROUND_LEASE_S?"
-        )
-
-
-def _counts(claimed: Sorted) -> dict[str, int]:
-    return {outcome.value: len(entries) for outcome, entries in claimed.items() if entries}

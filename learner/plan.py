@@ -21,7 +21,7 @@ class TrainingPlan:
     batch_traces: int = 4
     cold_learning_rate: float = 5e-3
     warm_learning_rate: float = 5e-4
-    cold_below: float = 0.5  # first-position acceptance under which a draft is cold
+    cold_below: float = 0.5  # share of what could stand at the first position under which a draft is cold
     replay_share: float = 0.5  # of every batch, drawn from the window
     objective: str = Objective.SOFT  # as served: greedy ones one token
     weighting: str | None = None  # None: survival while the draft is cold, 0.8^i from there on

@@ -111,13 +111,18 @@ def publish_initial(
     """Put the draft the server was started with on an empty board as version 0 and make it live.
 
     Its files are copied byte by byte, so that its digest is the one the server holds. Finishes what a process
-    that died in between began. None, and no change, when the board holds a version that went further.
+    that died in between began; versions that wait or were refused are no hindrance, for a board that lost its data
+    while one was being published begins with that one. None, and no change, when a version drafts or version 0 went
+    further.
     """
     state = board.read()
-    if state.rows and (set(state.rows) != {INITIAL} or state.rows[INITIAL].state is not VersionState.CANDIDATE):
+    initial = state.rows.get(INITIAL)
+    if state.live is not None or state.canary is not None:
+        return None
+    if initial is not None and initial.state is not VersionState.CANDIDATE:
         return None
     why = f"the draft the server was started with ({draft})"
-    if not state.rows:
+    if initial is None:
         folder = version_folder(versions, INITIAL)
         _copy_once(draft, folder)
         # Reserved only so that nobody is ever given 0 again; a number burnt by a crash here is never missed.

@@ -32,17 +32,20 @@ def record_of(
     *,
     born_at: float,
     first_step: int,
+    learn_reason: str = "",
 ) -> RunRecord:
     """Lineage as tags, the plan as parameters, losses by optimiser step, the gate's figures at the last step.
 
-    `first_step` counts the optimiser steps the learner took before this round; `born_at` is unix seconds.
+    `first_step` counts the optimiser steps the learner took before this round; `born_at` is unix seconds;
+    `learn_reason` is why the round trained at all.
     """
+    learn = {"paceline.learn.reason": learn_reason} if learn_reason else {}
     gate = {"paceline.gate.verdict": promotion.verdict.value, "paceline.gate.reason": promotion.reason}
     return RunRecord(
         number=published.number,
         born_at=born_at,
         params={key: str(value) for key, value in asdict(plan).items()},
-        tags={**version_tags(published), **gate, CODE_TAG: code_version()},
+        tags={**version_tags(published), **gate, **learn, CODE_TAG: code_version()},
         metrics=_metrics(published.scores, fit),
         curves={"loss": list(fit.losses)},
         first_step=first_step,

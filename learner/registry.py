@@ -18,7 +18,7 @@ from typing import Any
 from ..buffer.version import BoardRow, BoardState, DraftVersion, VersionState
 from .code_version import code_version
 from .config import quiet_mlflow
-from .disk import folder_of, write_text
+from .disk import files_of, write_text
 
 _log = logging.getLogger(__name__)
 
@@ -175,13 +175,12 @@ class Registry:
 
     def _describe(self, row: BoardRow, told: _Told) -> None:
         if row.state in _DRAFTED and WEIGHTS_TAG not in told.tags:
-            folder = folder_of(row.version)
-            if folder.is_dir():
-                self._client.log_artifacts(told.run, str(folder), _DRAFT)
-            else:
-                _log.warning("MLflow gets no weights of version %d: %s is gone", row.version.number, folder)
-            found = "logged" if folder.is_dir() else "gone"
-            self._client.set_model_version_tag(self._model, told.at, WEIGHTS_TAG, found)
+            files = files_of(row.version)
+            for file in files:
+                self._client.log_artifact(told.run, str(file), _DRAFT)
+            if not files:
+                _log.warning("MLflow gets no weights of version %d: they are gone", row.version.number)
+            self._client.set_model_version_tag(self._model, told.at, WEIGHTS_TAG, "logged" if files else "gone")
         if told.tags.get(STATE_TAG) != row.state.value:
             self._client.set_model_version_tag(self._model, told.at, STATE_TAG, row.state.value)
 

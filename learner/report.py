@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ..policies.drift import LearnDecision
+from ..policies.guard import Alarm
 from ..policies.promotion import Promotion
 from .identity import Calibration
 from .trainer import FitReport
@@ -14,6 +16,7 @@ class RoundKind(StrEnum):
 
     IDLE = "idle"  # nothing to train on, or somebody else holds the speculator
     LEARNED = "learned"  # the trainer took steps and its checkpoint is on disk
+    RESTED = "rested"  # traces were looked at and kept for replay; nothing was trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,15 @@ class RoundReport:
     version: int | None = None  # published in this round, promoted or refused
     calibration: Calibration = field(default_factory=Calibration)  # over the traces of this round
     seconds: float = 0.0
+    decision: LearnDecision | None = None  # to learn or to rest; None where there was nothing to decide on
+    alarm: Alarm | None = None  # raised by the traces of this round
 
     def reading(self) -> dict[str, object]:
         """The report as JSON values for a heartbeat; figures this round did not make are left out."""
         found: dict[str, object] = {"kind": self.kind.value, "why": self.why}
+        if self.decision is not None:
+            found |= {"learn": self.decision.choice.value, "learn_reason": self.decision.reason}
+            found["standing_alarms"] = [self.alarm.told()] if self.alarm else []
         if self.fit is not None and self.fit.losses:
             found |= {"loss_first": self.fit.losses[0], "loss_last": self.fit.losses[-1], "round_s": self.seconds}
             found |= {"first_position_accept": self.fit.first_position_accept, "skipped_steps": self.fit.skipped_steps}

@@ -2,12 +2,14 @@
 
 import logging
 from collections import OrderedDict
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..buffer.version import DraftVersion
-from ..buffer.weights import WEIGHTS_FILE, sha256_of
+from ..buffer.errors import ConfigError, WeightsRefused
+from ..buffer.version import BoardState, DraftVersion
+from ..buffer.weights import WEIGHTS_FILE, check_weights, sha256_of
 from .disk import folder_of
 from .eagle3 import Eagle3Draft
 from .weights import load_draft
@@ -26,7 +28,7 @@ class DraftShelf:
         self._drafts: OrderedDict[str, Eagle3Draft] = OrderedDict()
 
     def draft(self, version: DraftVersion) -> Eagle3Draft | None:
-        """The version's draft for replay; None, with a warning, when its weights are gone or are not its own."""
+        """The version's draft for replay; None, with a warning, when its weights are gone, not its own, or no draft."""
         if version.sha256 not in self._drafts:
             loaded = self._load(version)
             if loaded is None:
@@ -39,6 +41,9 @@ class DraftShelf:
 
     def _load(self, version: DraftVersion) -> Eagle3Draft | None:
         folder = folder_of(version)
+        if folder is None:
+            _log.warning("weights of version %d: got %s, expected a file:// URI", version.number, version.weights_uri)
+            return None
         try:
             digest = sha256_of(folder / WEIGHTS_FILE)
         except OSError as error:
@@ -47,4 +52,21 @@ class DraftShelf:
         if digest != version.sha256:
             _log.warning("%s: got weights %s, expected %s as on the board", folder, digest[:12], version.sha256[:12])
             return None
-        return load_draft(folder, self._embedding).to(self._device)
+        try:
+            return load_draft(folder, self._embedding).to(self._device)
+        except ConfigError as error:  # somebody put a draft of another target, or none, on the board
+            _log.warning("version %d is no draft of this target: %s", version.number, error)
+            return None
+
+
+def first_draft(state: BoardState, initial: Path, embedding: Tensor) -> Eagle3Draft:
+    """What training starts from without a checkpoint: the live version, or the draft in `initial` when it is refused.
+
+    Blocks on the disk. ConfigError when there is no draft in `initial` either.
+    """
+    if state.live is not None:
+        try:
+            return load_draft(check_weights(state, state.live).parent, embedding)
+        except (ConfigError, WeightsRefused) as refusal:
+            _log.warning("training starts from %s: %s", initial, refusal)
+    return load_draft(initial, embedding)

@@ -6,26 +6,32 @@ the board. So any fault in a round is answered by throwing the standing away and
 
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
-from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
+from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard, place
 from ..buffer.errors import BoardConflict
-from ..buffer.version import BoardState, VersionState
+from ..buffer.trace import DraftTrace
+from ..buffer.version import BoardState, DraftVersion, VersionState
+from ..policies.acceptance import served_by_request
+from ..policies.drift import LearnDecision, LearnWatch
+from ..policies.freshness import is_expired
+from ..policies.promotion import Promotion, Verdict
 from . import checkpoint
 from .checkpoint import Notes
 from .config import LearnerConfig
-from .disk import folder_of, sweep
+from .disk import sweep
 from .holdout import Holdout
-from .intake import Intake, Outcome, Sorted, sort_entries
+from .identity import Calibration, compare_with_served
+from .intake import KEPT, Intake, Outcome, Sorted, sort_entries
 from .publisher import Lineage, publish_initial
-from .shelf import DraftShelf
-from .trainer import DraftTrainer, TrainingPlan
-from .weights import load_draft, load_target_embedding
+from .shelf import DraftShelf, first_draft
+from .trainer import DraftTrainer, FitReport, TrainingPlan
+from .weights import load_target_embedding
 
 _log = logging.getLogger(__name__)
 
@@ -43,18 +49,101 @@ class Standing:
     config: LearnerConfig
     trainer: DraftTrainer
     notes: Notes
-    window: deque[TraceEntry]  # learned traces, oldest first
+    window: deque[TraceEntry]  # learned and rested traces, oldest first
     holdout: Holdout
     shelf: DraftShelf
+    watch: LearnWatch
+
+    def is_of(self, state: BoardState) -> bool:
+        """Whether the board still knows the version these weights go on from; one that lost its data does not."""
+        return bool(state.rows) and self.notes.parent in {None, *state.rows}
 
     def sort(self, entries: Sequence[TraceEntry]) -> Sorted:
         """Give each entry its outcome, against the traces this standing holds."""
         seen = {entry.trace.trace_id for entry in self.window} | self.holdout.trace_ids
         config, sizes = self.config, self.trainer.draft.config
         intake = Intake(
-            config.target, config.target_version, config.holdout_share, sizes.feature_width, sizes.vocab_size
+            config.target,
+            config.trained_target_versions,
+            config.holdout_share,
+            sizes.feature_width,
+            sizes.vocab_size,
+            config.trace_ttl_s,
+            time.time(),
         )
         return sort_entries(entries, intake, seen)
+
+    def forget_expired(self, now_s: float) -> None:
+        """Let go of what is past its time to live; it was counted when it was acked."""
+        ttl_s = self.config.trace_ttl_s
+        if not ttl_s:
+            return
+
+        def is_kept(trace: DraftTrace) -> bool:
+            return not is_expired(trace.born_at, now_s, ttl_s)
+
+        self.window = deque((entry for entry in self.window if is_kept(entry.trace)), self.window.maxlen)
+        self.holdout.retain(is_kept)
+
+    def decide(self, claimed: Sorted, now_s: float) -> LearnDecision:
+        """Show the watch what of `claimed` is kept, oldest first, and ask it whether to learn."""
+        self.watch.observe(served_by_request(self._measures(claimed)))
+        return self.watch.decide(now_s)
+
+    def compare(self, claimed: Sorted, state: BoardState) -> Calibration:
+        """Replay what of `claimed` is kept against what was served."""
+        return compare_with_served(self._measures(claimed), state, self.shelf)
+
+    def hold_out(self, claimed: Sorted) -> None:
+        """Give the held-out traces of `claimed` to the gate."""
+        for entry in claimed[Outcome.HELD_OUT]:
+            self.holdout.add(entry.trace)
+
+    def note_gain(self, fit: FitReport, promotion: Promotion, now_s: float) -> None:
+        """Tell the watch what a round that trained has brought."""
+        is_better = None if promotion.verdict is Verdict.WAIT else promotion.verdict is Verdict.PROMOTE
+        self.watch.learnt(now_s, is_better=is_better, is_warm=not fit.is_cold)
+
+    def note_round(
+        self, claimed: Sorted, calibration: Calibration, fit: FitReport | None, version: DraftVersion | None
+    ) -> None:
+        """Bring the notes to the end of a round that trained; `version` is what it published."""
+        self._note(claimed, calibration)
+        self.notes = replace(
+            self.notes,
+            round=self.notes.round + 1,
+            optimiser_steps=self.notes.optimiser_steps + (fit.steps if fit else 0),
+            parent=version.number if version else self.notes.parent,
+        )
+
+    def note_rest(self, claimed: Sorted, calibration: Calibration) -> None:
+        """Bring the notes to the end of a round that rested."""
+        self._note(claimed, calibration)
+        self.notes = replace(self.notes, rests=self.notes.rests + 1)
+
+    def note_set_aside(self, claimed: Sorted, calibration: Calibration) -> None:
+        """Bring the notes behind a claim of which nothing was kept; a restart must not read it back."""
+        self._note(claimed, calibration)
+        ids = [*self.notes.set_aside, *(entry.entry_id for entry in claimed[Outcome.MISREPLAYED])]
+        self.notes = replace(self.notes, rests=self.notes.rests + 1, set_aside=ids[-_reach(self.config) :])
+
+    def _note(self, claimed: Sorted, calibration: Calibration) -> None:
+        notes = self.notes
+        self.notes = replace(
+            notes,
+            equal=notes.equal + calibration.equal,
+            compared=notes.compared + calibration.compared,
+            excess=notes.excess + calibration.excess,
+            settled={outcome.value: [entry.entry_id for entry in claimed[outcome]] for outcome in KEPT},
+            watch=self.watch.state(),
+        )
+
+    def _measures(self, claimed: Sorted) -> list[DraftTrace]:
+        """Traces of `claimed` that the newest target has judged, oldest first; older ones are no measure of a draft."""
+        kept = sorted(
+            (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda entry: place(entry.entry_id)
+        )
+        return [entry.trace for entry in kept if entry.trace.target_version == self.config.target_version]
 
     def draft_as_served(self, entries: Sequence[TraceEntry]) -> None:
         """Unroll as many steps as the widest drafted chain of `entries`, unless the settings fix the number.
@@ -64,7 +153,9 @@ class Standing:
         widths = [entry.trace.rounds.drafted.shape[1] for entry in entries if len(entry.trace.rounds)]
         steps = self.config.draft_steps or max(widths, default=0)
         if steps and steps != self.trainer.plan.steps:
-            self.trainer = DraftTrainer(self.trainer.draft, replace(self.trainer.plan, steps=steps))
+            plan = replace(self.trainer.plan, steps=steps)
+            versions = self.config.trained_target_versions
+            self.trainer = DraftTrainer(self.trainer.draft, plan, target_versions=versions)
             self.notes = replace(self.notes, draft_steps=steps)
 
 
@@ -80,9 +171,9 @@ def open_standing(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoar
     embedding, device = load_target_embedding(config.target_path), _device(config.device)
     state = board.read()
     saved = checkpoint.load(config.checkpoints_dir)
-    notes = saved[0] if saved else Notes(parent=state.live)
-    draft = load_draft(_first_weights(config, state), embedding).to(device)
-    trainer = DraftTrainer(draft, _plan(config, notes))
+    notes = _on_board(saved[0], state) if saved else Notes(parent=state.live)
+    draft = first_draft(state, config.initial_draft, embedding).to(device)
+    trainer = DraftTrainer(draft, _plan(config, notes), target_versions=config.trained_target_versions)
     if saved:
         trainer.load(saved[1])
     else:
@@ -93,17 +184,24 @@ def open_standing(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoar
     for outcome, entry_ids in notes.settled.items():
         buffer.ack(entry_ids, outcome)
     window: deque[TraceEntry] = deque(maxlen=config.window_traces)
-    holdout, shelf = Holdout(config.holdout_window), DraftShelf(embedding, device)
-    standing = Standing(config, trainer, notes, window, holdout, shelf)
+    holdout, shelf, watch = (
+        Holdout(config.holdout_window),
+        DraftShelf(embedding, device),
+        LearnWatch(config.learn_rules),
+    )
+    watch.restore(notes.watch)
+    standing = Standing(config, trainer, notes, window, holdout, shelf, watch)
     _read_back(standing, buffer)
     return standing
 
 
-def _first_weights(config: LearnerConfig, state: BoardState) -> Path:
-    """Where training starts without a checkpoint: the live version, or the initial draft when that cannot be had."""
-    live = state.rows[state.live].version if state.live is not None else None
-    folder = folder_of(live) if live is not None else config.initial_draft
-    return folder if folder.is_dir() else config.initial_draft
+def _on_board(notes: Notes, state: BoardState) -> Notes:
+    """The notes with a parent that the board knows: one that lost its data begins anew, and so does the lineage."""
+    if notes.parent in {None, *state.rows}:
+        return notes
+    lost = f"version {notes.parent}, which the checkpoint goes on from, is not on the board"
+    _log.warning("%s: it lost its data and begins anew; the next version's parent is %s", lost, state.live)
+    return replace(notes, parent=state.live)
 
 
 def _plan(config: LearnerConfig, notes: Notes) -> TrainingPlan:
@@ -134,10 +232,14 @@ def refuse(board: VersionBoard, number: int, why: str) -> None:
 
 
 def _read_back(standing: Standing, buffer: TraceBuffer) -> None:
-    config = standing.config
-    # Twice what is kept: requests may have several windows, and the stream also holds refused traces.
-    reach = 2 * (config.window_traces + math.ceil(config.holdout_window / config.holdout_share))
-    found = standing.sort(list(buffer.replay(reach, acked_only=True)))
+    set_aside = set(standing.notes.set_aside)
+    stored = buffer.replay(_reach(standing.config), acked_only=True)
+    found = standing.sort([entry for entry in stored if entry.entry_id not in set_aside])
     standing.window.extend(found[Outcome.LEARNED])
     for entry in found[Outcome.HELD_OUT]:
         standing.holdout.add(entry.trace)
+
+
+def _reach(config: LearnerConfig) -> int:
+    """Stored traces read back: twice what is kept, since requests may have several windows and some were refused."""
+    return 2 * (config.window_traces + math.ceil(config.holdout_window / config.holdout_share))

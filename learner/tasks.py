@@ -23,6 +23,7 @@ def add_learn_round(app: Celery, config: LearnerConfig) -> Task:
 
     @app.task(  # type: ignore[untyped-decorator]
         name=LEARN_ROUND,
+        shared=False,  # else every later app of the process gets this one too, with settings that are not its own
         bind=False,
         autoretry_for=(BufferUnavailable,),
         retry_backoff=True,

@@ -18,6 +18,7 @@ from ..policies.objective import WITH_REFERENCE, WITHOUT_TEACHER, Objective, Wei
 from .batch import Batch, collate, verdict_rows
 from .draws import draw_batches
 from .eagle3 import Eagle3Draft
+from .first_position import first_position
 from .frozen import follow, frozen
 from .plan import TrainingPlan
 from .scoring import score_batch
@@ -28,7 +29,6 @@ __all__ = ["DraftTrainer", "FitReport", "TrainingPlan"]
 WARM_UP_STEPS = 10
 #: A warm draft is treated as cold again only below this share of `cold_below`, so that noise does not toggle it.
 COLD_AGAIN = 0.8
-_MEASURED_TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,10 @@ class FitReport:
     steps: int  # optimiser steps applied
     skipped_steps: int  # not applied, since loss or gradient was not finite
     seconds: float
-    first_position_accept: float  # on the fresh traces before training on them; NaN when none could be drafted from
+    first_position_accept: float  # on the fresh traces before training; NaN when none could be drafted from
+    first_position_attainable: float  # see first_position.py
     mean_acceptance: tuple[float, ...]  # mean A by draft step over the last batch; empty without a step
+    is_cold: bool  # whether the draft was trained as a cold one
     weighting: str
     learning_rate: float  # behind the warm-up
     unspeakable_labels: int  # labels outside the draft vocabulary, masked out
@@ -58,12 +60,20 @@ class _Counts:
 class DraftTrainer:
     """Trains one draft in place, round after round. Not for use from two threads."""
 
-    def __init__(self, draft: Eagle3Draft, plan: TrainingPlan, reference: Eagle3Draft | None = None) -> None:
+    def __init__(
+        self,
+        draft: Eagle3Draft,
+        plan: TrainingPlan,
+        reference: Eagle3Draft | None = None,
+        target_versions: Sequence[str] = (),
+    ) -> None:
         """`reference`, a draft of the same target, is what the objectives WITH_REFERENCE compare with: for AdaSPEC one
         distilled with forward KL, for GTO the one it starts from, for REINFORCE the one that proposed. A frozen copy
         is kept. Left out, it is `draft` as it is now; under REINFORCE as it is at the start of each fit.
+        `target_versions`, oldest first, are those that traces may be of: see draws.py. Left out, all count alike.
         """
         self.draft, self.plan = draft, plan
+        self._target_versions = tuple(target_versions)
         self._objective = Objective(plan.objective)
         self._low_precision = has_bfloat16(draft.device) if plan.bfloat16 is None else plan.bfloat16
         self._follows_draft = reference is None and self._objective is Objective.REINFORCE
@@ -85,20 +95,22 @@ class DraftTrainer:
         """
         started = time.perf_counter()
         usable, replayable = _usable(fresh), _usable(window)
-        first_accept = self._first_position_accept(usable)
-        self._choose_regime(first_accept)
+        first = first_position(self.draft, usable)
+        self._choose_regime(first.share)
         if self._follows_draft:
             self._reference = frozen(self.draft)
         counts = _Counts([])
-        for traces in draw_batches(usable, replayable, self.plan, self._random):
+        for traces in draw_batches(usable, replayable, self.plan, self._random, self._target_versions):
             self._step(traces, counts)
         return FitReport(
             losses=tuple(counts.losses),
             steps=len(counts.losses),
             skipped_steps=counts.skipped_steps,
             seconds=time.perf_counter() - started,
-            first_position_accept=first_accept,
+            first_position_accept=first.accept,
+            first_position_attainable=first.attainable,
             mean_acceptance=counts.acceptance,
+            is_cold=self._is_cold,
             weighting=self._weighting,
             learning_rate=self._learning_rate,
             unspeakable_labels=counts.unspeakable_labels,
@@ -167,24 +179,12 @@ class DraftTrainer:
         halvings = self._applied_steps / self.plan.kl_decay_steps if self.plan.kl_decay_steps else 0.0
         return self.plan.kl_weight * math.pow(0.5, halvings)
 
-    def _choose_regime(self, first_accept: float) -> None:
-        """Cold until first-position acceptance reaches `cold_below`; NaN leaves the regime as it is."""
-        if first_accept >= self.plan.cold_below:
+    def _choose_regime(self, share: float) -> None:
+        """Cold until FirstPosition.share reaches `cold_below`; NaN leaves the regime as it is."""
+        if share >= self.plan.cold_below:
             self._is_cold = False
-        elif first_accept < COLD_AGAIN * self.plan.cold_below:
+        elif share < COLD_AGAIN * self.plan.cold_below:
             self._is_cold = True
-
-    @torch.no_grad()
-    def _first_position_accept(self, traces: Sequence[DraftTrace]) -> float:
-        hits, rounds = 0, 0
-        for begin in range(0, len(traces), _MEASURED_TOGETHER):
-            batch = collate(traces[begin : begin + _MEASURED_TOGETHER], self.draft.device)
-            hidden_BQH = self.draft.advance(self.draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ))
-            committed_BQ = batch.tokens_BT.gather(1, batch.rows_BQ + 2)
-            best_N = self.draft.best_tokens(hidden_BQH[batch.row_mask_BQ])
-            hits += int((best_N == committed_BQ[batch.row_mask_BQ]).sum())
-            rounds += len(best_N)
-        return hits / rounds if rounds else math.nan
 
     def _step(self, traces: Sequence[DraftTrace], counts: _Counts) -> None:
         batch, rounds, plan = self._collated(traces), self._rounds(traces), self.plan

@@ -7,6 +7,7 @@ Why runs suffice: under `greedy` and `target_only` the server accepts a draft ex
 it commits, so what any drafter would have had accepted can be read off the committed tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,8 +46,22 @@ def walk(runs: Int32s, first_root: int, last_root: int) -> tuple[Int32s, Int32s]
 
 
 def served_tally(trace: DraftTrace) -> Tally:
-    """What the server accepted in this window, drafts behind the end of the request included."""
-    return Tally(int(trace.rounds.accepted.sum()), len(trace.rounds))
+    """What the server accepted in this window, over rounds that drafted; drafts behind the end are included."""
+    return Tally(int(trace.rounds.accepted.sum()), int((proposed_drafts(trace) > 0).sum()))
+
+
+def served_by_request(traces: Sequence[DraftTrace]) -> list[Tally]:
+    """What was accepted of each request, in the order their first traces come."""
+    tallies: dict[str, Tally] = {}
+    for trace in traces:
+        tallies[trace.request_id] = tallies.get(trace.request_id, Tally()) + served_tally(trace)
+    return list(tallies.values())
+
+
+def proposed_drafts(trace: DraftTrace) -> Int32s:
+    """Drafts of every round, int32[R]; 0 in a round of plain decoding."""
+    proposed: Int32s = (trace.rounds.drafted != NO_DRAFT).sum(axis=1, dtype=np.int32)
+    return proposed
 
 
 def replayed_tally(trace: DraftTrace, runs: Int32s) -> Tally:
@@ -67,12 +82,12 @@ def identity(trace: DraftTrace, runs: Int32s) -> tuple[int, int]:
 
     `runs` must come from the weights that served the trace, replayed with at least as many steps as the
     server drafted. Nothing is compared unless the trace is `replay_exact`, nor under `rejection`, where drafts
-    are sampled and equality with the committed token decides nothing.
+    are sampled and equality with the committed token decides nothing; rounds without drafts show nothing either.
     """
     if not trace.replay_exact or trace.verdict_rule is VerdictRule.REJECTION:
         return 0, 0
     replayed = runs[trace.rounds.starts]
-    proposed = (trace.rounds.drafted != NO_DRAFT).sum(axis=1)
+    proposed = proposed_drafts(trace)
     equal = np.minimum(replayed, proposed) == trace.visible_accepted()
-    compared = replayed >= 0
+    compared = (replayed >= 0) & (proposed > 0)
     return int((equal & compared).sum()), int(compared.sum())

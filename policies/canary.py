@@ -121,22 +121,25 @@ class _ArmSums:
 class CanaryTest:
     """Collects rounds of both arms and says what they show. Deterministic: the same calls give the same verdicts.
 
-    Feed the live arm first with what it served shortly before: the harm test compares ranks, and a canary that is
-    dead is out sooner among two hundred live requests than among ten.
+    Feed it first with what the live version served shortly before, as history: the harm test compares ranks, and a
+    canary that is dead is out sooner among two hundred live requests than among ten. The interval leaves history out,
+    for the traffic may have changed since, and then the better arm would be the one that saw the easier part.
     """
 
     def __init__(self, rules: CanaryRules) -> None:
         self._rules = rules
         self._arms = {Arm.CANARY: _ArmSums(), Arm.LIVE: _ArmSums()}
+        self._history = _ArmSums()  # of the live version, before the canary came
         self._harm = [HarmTest(rounds) for rounds in sorted(set(rules.early_rounds))]
 
-    def observe(self, arm: Arm, request_id: str, served: Tally, *, ended: bool) -> None:
+    def observe(self, arm: Arm, request_id: str, served: Tally, *, ended: bool, is_history: bool = False) -> None:
         """Add rounds of one request, in the order served; `ended` when none will follow.
 
-        Only rounds drafted by the arm's own version: a request that lived through the swap is split by its caller
-        or left out. Tallies may hold one round or many, cut alike in both arms.
+        `is_history` marks requests of the live version that ended before the canary came. Only rounds drafted by the
+        arm's own version: a request that lived through the swap is split by its caller or left out. Tallies may hold
+        one round or many, cut alike in both arms.
         """
-        sums = self._arms[arm]
+        sums = self._history if is_history else self._arms[arm]
         before = sums.tallies.get(request_id, Tally())
         now = sums.add(request_id, served)
         if not now.rounds:

@@ -1,29 +1,29 @@
-"""When to learn: when the live draft has kept losing ground, or when enough traffic has come that it has not seen.
+"""When to learn: while it pays, and again when the live draft has lost ground or meets traffic it does badly on.
 
-Learning costs what serving could use, so the default rests while the draft keeps its level on known traffic.
+Learning costs what serving could use, so the default rests once several rounds in a row made no better draft. It
+begins to rest by one measure (the gate's) and ends the rest by others (what is served), so no figure on an edge can
+switch it on and off.
 """
 
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from river.drift import ADWIN
-
 from .acceptance import Tally
-
-_ADWIN: Any = ADWIN  # river's classes are not typed
 
 
 class LearnMode(StrEnum):
-    """What decides: nothing ever (a baseline without updates), a timer, or the traffic."""
+    """What decides: the traffic, nothing (every round trains), or nothing (none does: a baseline without updates)."""
 
-    NEVER = "never"
-    ALWAYS = "always"
     DRIFT = "drift"
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 class LearnChoice(StrEnum):
-    """What the learner should do now."""
+    """What the learner should do with the traces at hand."""
 
     LEARN = "learn"
     REST = "rest"
@@ -39,142 +39,135 @@ class LearnDecision:
 
 @dataclass(frozen=True, slots=True)
 class LearnRules:
-    """The numbers of the decision. ValueError when one is out of its range.
-
-    Two levels each, one to begin and one to stop, so that a figure on the edge does not switch learning on and off.
-    """
+    """The numbers of the decision. ValueError when one is out of its range."""
 
     mode: LearnMode = LearnMode.DRIFT
-    cool_down_s: float = 60.0  # least time between the ends of one round and the beginning of the next, in any mode
-    period_s: float = 600.0  # between rounds under `always`
-    fall_share: float = 0.10  # loss of accepted drafts per round that begins learning
-    recovered_share: float = 0.05  # loss at which learning stops again
+    flat_rounds: int = 6  # rounds in a row without a better draft that begin a rest
+    cool_down_s: float = 60.0  # a rest lasts at least so long
+    fall_share: float = 0.10  # loss of accepted drafts per round that ends a rest
     sustained_requests: int = 20  # requests since the fall before it counts
-    give_up_rounds: int = 8  # rounds learnt from one fall, then the level there is the new normal
-    fresh_begin: float = 0.5  # share of the traces at hand not learnt from that begins learning
-    fresh_stop: float = 0.1  # share at which it stops
-    min_fresh: int = 40  # fresh traces that make a share worth looking at
+    low_share: float = 0.10  # of the requests before the rest: the share that is called low, by the worst of them
+    unexplored_share: float = 0.30  # of the latest requests being that low ends a rest
+    latest_requests: int = 40  # how many the latest are; a rest needs as many to be held against
     delta: float = 0.002  # ADWIN's confidence: a smaller one cuts later and less often by mistake
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.recovered_share <= self.fall_share < 1.0:
-            raise ValueError(
-                f"recovered_share, fall_share: got {self.recovered_share}, {self.fall_share}, "
-                "expected 0 <= recovered_share <= fall_share < 1"
-            )
-        if not 0.0 <= self.fresh_stop <= self.fresh_begin:
-            raise ValueError(
-                f"fresh_stop, fresh_begin: got {self.fresh_stop}, {self.fresh_begin}, expected 0 <= stop <= begin"
-            )
-        if min(self.cool_down_s, self.period_s) < 0.0 or min(self.sustained_requests, self.give_up_rounds) < 1:
-            raise ValueError(f"rules: got {self}, expected times of at least 0 and counts of at least 1")
+        if min(self.flat_rounds, self.sustained_requests, self.latest_requests) < 1 or self.cool_down_s < 0.0:
+            raise ValueError(f"rules: got {self}, expected counts of at least 1 and a cool-down of at least 0 s")
+        if not 0.0 < self.low_share < self.unexplored_share < 1.0 or not 0.0 < self.fall_share < 1.0:
+            raise ValueError(f"rules: got {self}, expected 0 < low_share < unexplored_share < 1 and 0 < fall_share < 1")
 
 
-class LevelWatch:
-    """Has the accepted length per request fallen, and has it come back?
+#: Requests before a rest that its traffic is held against.
+USUAL_REQUESTS = 200
+#: Requests of a rest that are remembered; a change is found in far fewer.
+REMEMBERED_REQUESTS = 1000
 
-    Changes are found by ADWIN (Bifet, Gavalda 2007; river's), which needs no scale and no reference set: it cuts its
-    window where the newer part has another mean. Behind a cut the level is measured anew, and held against the
-    highest level before any cut since the last one taken for normal, so that many small falls add up to one.
-    """
 
-    def __init__(self, rules: LearnRules) -> None:
-        self._rules = rules
-        self._detector = _ADWIN(delta=rules.delta, clock=1)
-        self.has_fallen = False
-        self.before: float | None = None  # accepted per round to be held against; None: no cut since all was normal
-        self._since_n = 0
-        self._since_sum = 0.0
-
-    def observe(self, served: Tally) -> None:
-        """One request, in the order served; without rounds it says nothing."""
-        if not served.rounds:
-            return
-        value = served.accepted / served.rounds
-        self._since_n, self._since_sum = self._since_n + 1, self._since_sum + value
-        old = self._cut(value)
-        if old is not None:
-            self.before = max(old, self.before or 0.0)
-            self._since_n, self._since_sum = 0, 0.0
-        elif self.before is not None and self._since_n >= self._rules.sustained_requests:
-            self._compare(self.before)
-
-    @property
-    def level(self) -> float:
-        """Accepted per round and request since the last cut, or since the level was taken for normal; 0 without one."""
-        return self._since_sum / self._since_n if self._since_n else 0.0
-
-    def accept_level(self) -> None:
-        """Take the level as it is for the normal one."""
-        self.has_fallen, self.before = False, None
-
-    def _cut(self, value: float) -> float | None:
-        """Feed ADWIN; the mean of what it cut off, None without a cut."""
-        detector = self._detector
-        width, total = detector.width, detector.total
-        detector.update(value)
-        cut_n = width + 1 - detector.width
-        return (total + value - detector.total) / cut_n if detector.drift_detected and cut_n else None
-
-    def _compare(self, before: float) -> None:
-        # Two edges: a level between them leaves things as they are.
-        if self.level < before * (1.0 - self._rules.fall_share):
-            self.has_fallen = True
-        elif self.level >= before * (1.0 - self._rules.recovered_share):
-            self.accept_level()
+@dataclass(slots=True)
+class _Rest:
+    began_at_s: float
+    usual: tuple[float, ...]  # accepted per round of requests before it, oldest first
 
 
 class LearnWatch:
-    """Decides whether to learn. Deterministic; times are passed in and must not run backwards."""
+    """Decides whether to learn; begins as a learner that never rested. Deterministic; times are unix seconds."""
 
     def __init__(self, rules: LearnRules) -> None:
         self._rules = rules
-        self._watch = LevelWatch(rules)
-        self._learnt_at_s: float | None = None
-        self._rounds_in_fall = 0
-        self._is_fresh = False
+        self._flat_rounds = 0
+        self._rest: _Rest | None = None
+        # Accepted per round by request, since the rest began; while learning, since the last better draft.
+        self._latest: deque[float] = deque(maxlen=REMEMBERED_REQUESTS)
 
-    def observe(self, served: Tally) -> None:
-        """What the live draft had accepted on one request, in the order served."""
-        self._watch.observe(served)
+    def observe(self, served: Iterable[Tally]) -> None:
+        """What was accepted of each request, in the order served; one without rounds says nothing."""
+        self._latest.extend(tally.accepted / tally.rounds for tally in served if tally.rounds)
 
-    def learnt(self, now_s: float) -> None:
-        """A round has ended at `now_s`; the cool-down begins."""
-        self._learnt_at_s = now_s
-        self._rounds_in_fall = self._rounds_in_fall + 1 if self._watch.has_fallen else 0
-        if self._rounds_in_fall >= self._rules.give_up_rounds:
-            self._watch.accept_level()
-            self._rounds_in_fall = 0
-
-    def decide(self, now_s: float, fresh: int, known: int) -> LearnDecision:
-        """Learn now? `fresh` traces at hand are not learnt from, `known` ones are. Moves the hysteresis of freshness.
-
-        Under `never` always rests; otherwise rests through the cool-down, and without a fresh trace or a fall.
-        """
-        rules = self._rules
-        if rules.mode is LearnMode.NEVER:
+    def decide(self, now_s: float) -> LearnDecision:
+        """Learn from the traces at hand? Ends a rest when it says so."""
+        if self._rules.mode is LearnMode.NEVER:
             return LearnDecision(LearnChoice.REST, "learning is set to never")
-        passed_s = float("inf") if self._learnt_at_s is None else now_s - self._learnt_at_s
-        if passed_s < rules.cool_down_s:
-            return LearnDecision(
-                LearnChoice.REST, f"{passed_s:.0f} s since the last round, {rules.cool_down_s:g} s asked"
-            )
-        if rules.mode is LearnMode.ALWAYS:
-            choice = LearnChoice.LEARN if passed_s >= rules.period_s else LearnChoice.REST
-            return LearnDecision(
-                choice, f"{passed_s:.0f} s since the last round, one is due every {rules.period_s:g} s"
-            )
-        return self._by_traffic(fresh, known)
+        if self._rules.mode is LearnMode.ALWAYS:
+            return LearnDecision(LearnChoice.LEARN, "learning is set to always")
+        if self._rest is None:
+            flat, most = self._flat_rounds, self._rules.flat_rounds
+            return LearnDecision(LearnChoice.LEARN, f"{flat} rounds in a row made no better draft, {most} begin a rest")
+        decision = self._judge(self._rest, now_s)
+        if decision.choice is LearnChoice.LEARN:
+            self._rest, self._flat_rounds = None, 0
+            self._latest.clear()
+        return decision
 
-    def _by_traffic(self, fresh: int, known: int) -> LearnDecision:
-        rules, watch, share = self._rules, self._watch, fresh / max(fresh + known, 1)
-        self._is_fresh = fresh >= rules.min_fresh and share >= (
-            rules.fresh_stop if self._is_fresh else rules.fresh_begin
+    def learnt(self, now_s: float, *, is_better: bool | None, is_warm: bool) -> None:
+        """Note the end of a round that trained; under `drift` a rest may begin here.
+
+        `is_better`: whether the gate let the candidate pass; None while it waits, which says nothing. A draft that is
+        not warm goes on learning whatever the gate says: its first gains are too small to be seen.
+        """
+        if is_better:
+            self._latest.clear()  # an older draft served them
+        if is_better or not is_warm:
+            self._flat_rounds = 0
+        elif is_better is not None:
+            self._flat_rounds += 1
+        rules = self._rules
+        is_done = self._flat_rounds >= rules.flat_rounds and len(self._latest) >= rules.latest_requests
+        if rules.mode is LearnMode.DRIFT and is_done:
+            self._rest = _Rest(now_s, tuple(self._latest)[-USUAL_REQUESTS:])
+            self._latest.clear()
+
+    def _judge(self, rest: _Rest, now_s: float) -> LearnDecision:
+        rules = self._rules
+        rest.began_at_s = min(rest.began_at_s, now_s)  # a clock set back must not make the rest longer than it is
+        rested_s = now_s - rest.began_at_s
+        if rested_s < rules.cool_down_s:
+            return LearnDecision(
+                LearnChoice.REST, f"at rest for {rested_s:.0f} s, {rules.cool_down_s:g} s is the least"
+            )
+        usual, level = sum(rest.usual) / len(rest.usual), _level_behind_a_cut(rest.usual, self._latest, rules)
+        if level is not None and level < usual * (1.0 - rules.fall_share):
+            return LearnDecision(LearnChoice.LEARN, f"accepted per round fell from {usual:.3f} to {level:.3f}")
+        latest = tuple(self._latest)[-rules.latest_requests :]
+        low = sum(value < _low(rest.usual, rules.low_share) for value in latest)
+        figures = f"{low} of the latest {len(latest)} requests are as low as one in {1.0 / rules.low_share:.0f} was"
+        if len(latest) >= rules.latest_requests and low >= rules.unexplored_share * len(latest):
+            return LearnDecision(LearnChoice.LEARN, f"unexplored traffic: {figures}")
+        return LearnDecision(
+            LearnChoice.REST, f"{rules.flat_rounds} rounds made no better draft than {usual:.3f} per round; {figures}"
         )
-        if watch.has_fallen:
-            reason = f"accepted per round fell from {watch.before or 0.0:.3f} to {watch.level:.3f}"
-            return LearnDecision(LearnChoice.LEARN, f"{reason}, {self._rounds_in_fall} rounds learnt since")
-        figures = f"{fresh} of {fresh + known} traces ({share:.0%}) are not learnt from"
-        if self._is_fresh:
-            return LearnDecision(LearnChoice.LEARN, figures)
-        return LearnDecision(LearnChoice.REST, f"{figures}, the level holds at {watch.level:.3f} accepted per round")
+
+    def state(self) -> dict[str, object]:
+        """What continuing needs, as JSON values; a restored watch decides as this one would."""
+        rest = None if self._rest is None else {"began_at_s": self._rest.began_at_s, "usual": list(self._rest.usual)}
+        return {"flat_rounds": self._flat_rounds, "latest": list(self._latest), "rest": rest}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`; an empty one is that of a watch that has seen nothing."""
+        rest = state.get("rest")
+        self._flat_rounds = int(state.get("flat_rounds", 0))
+        self._latest = deque(state.get("latest", ()), maxlen=REMEMBERED_REQUESTS)
+        self._rest = _Rest(rest["began_at_s"], tuple(rest["usual"])) if rest else None
+
+
+def _low(usual: Sequence[float], share: float) -> float:
+    """The value that at most `share` of `usual` lie below."""
+    return sorted(usual)[int(share * len(usual))]
+
+
+def _level_behind_a_cut(usual: Sequence[float], latest: Iterable[float], rules: LearnRules) -> float | None:
+    """Mean of what ADWIN kept when it cut its window among `latest`; None without a cut or while too few came since.
+
+    ADWIN (Bifet, Gavalda 2007; river's) needs no scale: it cuts where the newer part of its window has another mean.
+    """
+    # Its import takes over a second: only a learner at rest pays for it.
+    from river.drift import ADWIN  # noqa: PLC0415
+
+    made: Any = ADWIN  # river's classes are not typed
+    detector, has_cut = made(delta=rules.delta, clock=1), False
+    for value in usual:
+        detector.update(value)
+    for value in latest:
+        detector.update(value)
+        has_cut = has_cut or detector.drift_detected
+    return float(detector.estimation) if has_cut and detector.width >= rules.sustained_requests else None

@@ -5,12 +5,9 @@ rest; user content is kept no longer than it was allowed to be.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from ..buffer.trace import DraftTrace
 
 Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
@@ -19,47 +16,28 @@ Int64s = npt.NDArray[np.int64]
 UNKNOWN = -1
 
 
-@dataclass(frozen=True, slots=True)
-class FreshnessRules:
-    """The numbers. ValueError when one is out of its range."""
+def is_expired(born_at_s: float, now_s: float, ttl_s: float) -> bool:
+    """Whether a trace born at `born_at_s` has outlived `ttl_s` at `now_s`, all but the last unix seconds; 0: never.
 
-    max_age: int = 0  # target versions behind the newest that may still be trained on; 0: the newest alone
-    half_life: float = 1.0  # target versions after which a trace counts half
-    balance: float = 4.0  # at most so many times does one trace count what another does for its tenant's sake; 1: off
-    ttl_s: float = float("inf")  # seconds after birth
-
-    def __post_init__(self) -> None:
-        if self.max_age < 0 or self.half_life <= 0.0 or self.balance < 1.0 or not self.ttl_s > 0.0:
-            raise ValueError(f"rules: got {self}, expected max_age >= 0, half_life > 0, balance >= 1, ttl_s > 0")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Freshness:
-    """How much each trace counts, and why some do not; every trace that weighs 0 is in exactly one count."""
-
-    weights: Float64s  # [N] mean 1 over the traces that count; 0: must not be trained on
-    expired: int  # past their time to live
-    unknown_target: int  # judged by target weights that nobody named
-    old_target: int  # judged by target weights too old
-
-
-def weigh(traces: Sequence[DraftTrace], targets: Sequence[str], now_s: float, rules: FreshnessRules) -> Freshness:
-    """Weights of `traces` at `now_s` (unix seconds). `targets` are the target versions in use, oldest first.
-
-    A trace counts 0.5 ** (age / half_life) times its tenant's weight; tenants are balanced among the traces that
-    count at all, after their age was taken into account.
+    The two clocks are the server's and the learner's: what they are apart is added to every life.
     """
-    ages = target_ages([trace.target_version for trace in traces], targets)
-    born_s = np.array([trace.born_at for trace in traces], np.float64)
-    is_expired = now_s - born_s > rules.ttl_s
-    is_unknown = ~is_expired & (ages == UNKNOWN)
-    is_old = ~is_expired & (ages > rules.max_age)
-    kept = np.flatnonzero(~(is_expired | is_unknown | is_old))
-    weights = np.zeros(len(traces))
-    aged: Float64s = np.power(0.5, ages[kept] / rules.half_life)
-    found = aged * tenant_weights([traces[i].tenant for i in kept.tolist()], aged, rules.balance)
-    weights[kept] = found / found.mean() if len(kept) else found
-    return Freshness(weights, int(is_expired.sum()), int(is_unknown.sum()), int(is_old.sum()))
+    return ttl_s > 0.0 and now_s - born_at_s > ttl_s
+
+
+def known_targets(current: str, named: Sequence[str], max_age: int) -> tuple[str, ...]:
+    """The target versions that may be trained on, oldest first: `current`, and those at most `max_age` behind it.
+
+    `named` is the target's history, oldest first and ending with `current`. Without one, versions that are whole
+    numbers count down by one, as the steps of an RL run do. ValueError when the history ends otherwise, or when
+    older versions are asked for and nothing says which they are.
+    """
+    if named and named[-1] != current:
+        raise ValueError(f"got {','.join(named)}, expected a list that ends with the target's version {current!r}")
+    if named or not max_age:
+        return tuple(named[-(max_age + 1) :]) or (current,)
+    if not (current.isascii() and current.isdecimal()) or str(int(current)) != current:
+        raise ValueError(f"got no list of versions, expected one, since version {current!r} is no whole number")
+    return tuple(str(number) for number in range(max(int(current) - max_age, 0), int(current) + 1))
 
 
 def target_ages(versions: Sequence[str], targets: Sequence[str]) -> Int64s:
@@ -69,6 +47,15 @@ def target_ages(versions: Sequence[str], targets: Sequence[str]) -> Int64s:
     """
     place = {version: len(targets) - 1 - i for i, version in enumerate(targets)}
     return np.array([place.get(version, UNKNOWN) for version in versions], np.int64)
+
+
+def age_weights(versions: Sequence[str], targets: Sequence[str]) -> Float64s:
+    """How much a trace of each target version counts, float64[N]: half of the next younger one, the newest 1.
+
+    One that is not among `targets` counts 0.
+    """
+    ages = target_ages(versions, targets)
+    return np.where(ages == UNKNOWN, 0.0, np.power(0.5, np.maximum(ages, 0)))
 
 
 def tenant_weights(tenants: Sequence[str], mass: Float64s, balance: float) -> Float64s:

@@ -40,6 +40,10 @@ class Alarm:
     reading: str  # one sentence with figures, for people
     action: Action
 
+    def told(self) -> dict[str, str]:
+        """As JSON values, for a heartbeat."""
+        return {"name": self.name.value, "reading": self.reading, "action": self.action.value}
+
 
 @dataclass(frozen=True, slots=True)
 class Readings:

@@ -3,11 +3,12 @@
 A decode step of a batch with k draft steps costs some milliseconds and commits, per request, the accepted drafts and
 one token of the target's own. Goodput is committed tokens per millisecond. k = 0 is plain decoding.
 
-On tensor-parallel ranks a policy runs once per rank and must choose alike: hand all ranks the same costs (measured
-by one and broadcast, or from a table) and generators of the same seed. Nothing else enters a choice.
+On tensor-parallel ranks a policy runs once per rank and must choose alike: hand all ranks the same costs (from a
+table, see pacing_costs.py) and generators of the same seed. Nothing else enters a choice.
 
-Policies: FixedSteps here, GoodputPacing (the default) and SmartSpecPacing in pacing_goodput.py, EmaPacing in
-pacing_ema.py, ThresholdPacing in pacing_threshold.py, BanditPacing in pacing_bandit.py.
+Policies: FixedSteps and SweepPacing here, GoodputPacing (the default) in pacing_goodput.py, SmartSpecPacing in
+pacing_smartspec.py, EmaPacing in pacing_ema.py, ThresholdPacing in pacing_threshold.py, BanditPacing in
+pacing_bandit.py.
 """
 
 import math
@@ -30,8 +31,12 @@ class Pacing(Protocol):
         """Draft steps for the next decode step of `batch_size` requests; 0 is plain decoding."""
         ...
 
-    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float) -> None:
-        """A decode step ran with `steps`: accepted drafts of each request, and how long it took."""
+    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
+        """A decode step ran with `steps`: accepted drafts of each request, and how long it took if that is known."""
+        ...
+
+    def draft_changed(self) -> None:
+        """Another draft serves from here on."""
         ...
 
 
@@ -46,8 +51,31 @@ class FixedSteps:
         del batch_size
         return self._steps
 
-    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float) -> None:
+    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
         """Learns nothing."""
+
+    def draft_changed(self) -> None:
+        """Goes on as before."""
+
+
+class SweepPacing:
+    """Every length in turn, `run` decode steps each, whatever comes of it: for measuring what lengths cost."""
+
+    def __init__(self, lengths: Sequence[int], run: int = 8) -> None:
+        self._lengths, self._run, self._observed = tuple(lengths), run, 0
+
+    def steps(self, batch_size: int) -> int:
+        """The length whose turn it is."""
+        del batch_size
+        return self._lengths[self._observed // self._run % len(self._lengths)]
+
+    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
+        """Counts the step."""
+        del batch_size, steps, accepted, cost_ms
+        self._observed += 1
+
+    def draft_changed(self) -> None:
+        """Goes on as before."""
 
 
 def bucket_of(batch_size: int, buckets: Sequence[int] = BATCH_BUCKETS) -> int:
@@ -111,10 +139,14 @@ def wilson_upper(share: float, count: float, deviations: float) -> float:
 
 
 class StepCosts:
-    """What a decode step costs by batch bucket and steps: the median of the last measurements, robust to a hiccup."""
+    """What a decode step costs by batch bucket and steps: the median of the last measurements, robust to a hiccup.
 
-    def __init__(self, max_steps: int, *, window: int = 33) -> None:
-        self._max_steps, self._window = max_steps, window
+    A table, where there is one, says what was not measured here, scaled to what was: another machine of its kind may
+    be slower as a whole.
+    """
+
+    def __init__(self, lengths: Sequence[int], table: "CostTable | None" = None, *, window: int = 33) -> None:
+        self._lengths, self._table, self._window = tuple(lengths), table, window
         self._seen: dict[tuple[int, int], deque[float]] = {}
         self._medians: dict[int, dict[int, float]] = {}  # bucket -> steps -> milliseconds, fewest steps first
 
@@ -129,14 +161,40 @@ class StepCosts:
         """Steps -> milliseconds, of what was measured in this bucket, fewest steps first."""
         return self._medians.get(bucket, {})
 
-    def predicted(self, bucket: int) -> list[float]:
-        """Milliseconds for 0, 1, .. max_steps; empty before anything was measured in this bucket.
+    def medians(self) -> dict[int, Mapping[int, float]]:
+        """`measured` of every bucket; may be asked from another thread than the one that measures."""
+        return dict(sorted(self._medians.copy().items()))
+
+    def predicted(self, bucket: int) -> Mapping[int, float]:
+        """Steps -> milliseconds for every length; empty before anything is known about this bucket.
 
         Straight lines between measured steps; beyond them, the line of the nearest two goes on, never downwards. A
         single measurement stands for all, which is optimistic about more steps: they get tried, and then are known.
+        With a table, its costs times what the nearest measured length costs over its own entry.
         """
         known = self.measured(bucket)
-        return [interpolated(known, k) for k in range(self._max_steps + 1)] if known else []
+        if self._table is None:
+            return {k: interpolated(known, k) for k in self._lengths} if known else {}
+        ratios = {k: cost_ms / self._table.cost_ms(bucket, k) for k, cost_ms in known.items()} or {0: 1.0}
+        return {k: self._table.cost_ms(bucket, k) * ratios[nearest(ratios, k)] for k in self._lengths}
+
+
+class CostTable:
+    """What decode steps cost on one machine: straight lines between what was measured, in batch size and in steps."""
+
+    def __init__(self, cost_ms: Mapping[int, Mapping[int, float]]) -> None:
+        """`cost_ms` is batch size -> steps -> milliseconds; at least one of each, every cost above zero."""
+        self._rows = {batch: dict(sorted(row.items())) for batch, row in sorted(cost_ms.items())}
+
+    def cost_ms(self, batch_size: int, steps: int) -> float:
+        """Milliseconds of one decode step; beyond the table the line of the nearest two goes on, never downwards."""
+        by_batch = {batch: interpolated(row, steps) for batch, row in self._rows.items()}
+        return max(interpolated(by_batch, batch_size), 1e-6)
+
+
+def nearest(known: Mapping[int, float], k: int) -> int:
+    """The key next to `k`; of two alike the first."""
+    return min(known, key=lambda key: abs(key - k))
 
 
 def interpolated(known: Mapping[int, float], k: int) -> float:
@@ -149,5 +207,5 @@ def interpolated(known: Mapping[int, float], k: int) -> float:
     slope = (known[right] - known[left]) / (right - left)
     if not left <= k <= right:
         slope = max(slope, 0.0)
-    nearest = left if k <= left or k < right else right
-    return known[nearest] + slope * (k - nearest)
+    anchor = left if k < right else right
+    return known[anchor] + slope * (k - anchor)

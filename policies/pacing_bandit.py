@@ -39,8 +39,11 @@ class BanditPacing:
         scores = {k: float(np.median(rewards)) if rewards else float("inf") for k, rewards in offered.items()}
         return max(scores, key=scores.__getitem__)
 
-    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float) -> None:
-        """One reward for the length that ran, if the bucket offers it."""
+    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
+        """One reward for the length that ran, if the bucket offers it and the cost is known."""
         rewards = self._rewards[bucket_of(batch_size, self._buckets)].get(steps)
-        if rewards is not None and cost_ms > 0.0:
+        if rewards is not None and cost_ms is not None and cost_ms > 0.0:
             rewards.append((sum(accepted) + len(accepted)) / cost_ms)
+
+    def draft_changed(self) -> None:
+        """Goes on as before."""

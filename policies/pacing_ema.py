@@ -44,11 +44,14 @@ class EmaPacing:
         """The current candidate of the slot."""
         return self._slot(batch_size).current
 
-    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float) -> None:
+    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
         """Moves the average; the choice only every `update_interval` batches. The cost is not looked at."""
         del steps, cost_ms
         if accepted:
             self._slot(batch_size).update(sum(accepted) / len(accepted))
+
+    def draft_changed(self) -> None:
+        """Goes on as before."""
 
     def _slot(self, batch_size: int) -> "_SlotState":
         return self._slots[bucket_of(batch_size, list(self._slots))]

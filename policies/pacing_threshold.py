@@ -42,8 +42,12 @@ class ThresholdPacing:
         del batch_size
         return max(stop_length(self._confidences or self._acceptance.chances(), self._threshold), 1)
 
-    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float) -> None:
+    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
         """Counts by position. The cost is not looked at."""
         del batch_size, cost_ms
         self._confidences = ()
         self._acceptance.observe(steps, accepted)
+
+    def draft_changed(self) -> None:
+        """Nothing is known of another draft."""
+        self._acceptance.forget()

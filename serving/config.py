@@ -3,10 +3,22 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from ..buffer.config import BufferConfig
 from ..buffer.environment import read_float, read_int
 from ..buffer.errors import ConfigError
+
+
+class PacingName(StrEnum):
+    """Who chooses the number of draft steps on a server started with --speculative-adaptive."""
+
+    OFF = "off"  # SGLang's own rule
+    GOODPUT = "goodput"
+    THRESHOLD = "threshold"
+    BANDIT = "bandit"
+    FIXED = "fixed"  # --speculative-num-steps, always
+    SWEEP = "sweep"  # every length in turn, to measure what they cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +39,11 @@ class ServingConfig:
     window_tokens: int = 2048  # a longer request is cut into windows of this many tokens
     context_tokens: int = 512  # tokens of context a window behind a cut starts with
     canary_requests: int = 400  # of a canary on this replica; there it is decided at the latest
+    canary_window_s: float = 0.0  # windows in which a canary here takes turns with the live version; 0: none
+    roll_out_s: float = 5.0  # between two replicas that take a new live version over; 0: all at once
     backlog_bytes: int = 256 << 20  # encoded traces kept while Redis is away
+    pacing: PacingName = PacingName.GOODPUT  # without --speculative-adaptive nothing is paced
+    pacing_costs: str = ""  # file of step costs; needed where several ranks must choose alike
 
     def __post_init__(self) -> None:
         if self.context_tokens >= self.window_tokens:
@@ -59,8 +75,22 @@ def from_env(env: Mapping[str, str] = os.environ) -> ServingConfig:
         window_tokens=read_int(env, "PACELINE_WINDOW_TOKENS", 2048, minimum=16),
         context_tokens=read_int(env, "PACELINE_CONTEXT_TOKENS", 512, minimum=1),
         canary_requests=read_int(env, "PACELINE_CANARY_REQUESTS", 400, minimum=30),
+        canary_window_s=read_float(env, "PACELINE_CANARY_WINDOW_S", 0.0, minimum=0.0),
+        roll_out_s=read_float(env, "PACELINE_ROLL_OUT_S", 5.0, minimum=0.0),
         backlog_bytes=read_int(env, "PACELINE_BACKLOG_BYTES", 256 << 20, minimum=1),
+        pacing=_read_pacing(env),
+        pacing_costs=env.get("PACELINE_PACING_COSTS", ""),
     )
+
+
+def _read_pacing(env: Mapping[str, str]) -> PacingName:
+    got = env.get("PACELINE_PACING") or PacingName.GOODPUT
+    try:
+        return PacingName(got)
+    except ValueError:
+        raise ConfigError(
+            f"PACELINE_PACING: got {got!r}, expected one of {[str(name) for name in PacingName]}"
+        ) from None
 
 
 def courier_env(settings: ServingConfig, env: Mapping[str, str] = os.environ) -> dict[str, str]:

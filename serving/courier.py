@@ -14,6 +14,7 @@ from .assembler import WindowAssembler
 from .breaker import Breaker
 from .counts import CaptureCounts, DropReason
 from .draft_watch import DraftWatch
+from .engine_watch import EngineWatch
 from .steps import Step
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class Courier:
         self._buffer, self._board, self._member = buffer, board, member
         self._backlog: deque[DraftTrace] = deque()
         self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
-        self._watch = watch
+        self._watch, self._engine_watch = watch, EngineWatch()
         self._clock = clock
         self._retry_at = 0.0
         self._beat_at = 0.0
@@ -119,6 +120,7 @@ class Courier:
                     self._watch.add(step)
                     self._queue(self._assembler.add(step, now))
         self._assembler.lose(lost, DropReason.TAP_FULL)
+        self._engine_watch.turn(self._source.status)
         self._queue(self._assembler.close_idle(now))
         if now >= self._retry_at:
             self._watch.turn(now)
@@ -133,6 +135,7 @@ class Courier:
             **self._counts.reading(),
             **self._source.status,
             **self._watch.reading(),
+            **self._engine_watch.reading(),
             "at": self._clock(),
             "capture": "off" if self._breaker.is_open else "on",
             "capture_reason": self._breaker.reason,

@@ -56,7 +56,7 @@ class CourierProcess:
         self._settings, self._status = settings, status
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = 0
-        self._stop = threading.Event()
+        self._stop, self._telling = threading.Event(), threading.Lock()
 
     def start(self) -> None:
         """Start the courier and the thread that watches it; needs no Redis."""
@@ -84,7 +84,8 @@ class CourierProcess:
 
     def tell(self) -> None:
         """Tell the courier how this process fares when that is news; any thread may. It knows POLL_S seconds later."""
-        self.link.tell({**self._status(), "courier_restarts": self._restarts})
+        with self._telling:  # a later look at the scheduler must not be told before an earlier one
+            self.link.tell({**self._status(), "courier_restarts": self._restarts})
 
     def _watch(self) -> None:
         while not self._stop.wait(WATCH_S):
@@ -96,7 +97,9 @@ class CourierProcess:
     def _spawn(self) -> None:
         command = [sys.executable, "-m", "paceline.serving.courier_process", self._endpoint, str(os.getpid())]
         env = config.courier_env(self._settings)
-        self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
+        # A process group of its own: whoever kills the server's, as `paceline serve` does once its leader has ended,
+        # would kill the courier over what it still has to deliver. It ends by itself when its parent is gone.
+        self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, process_group=0)
 
 
 def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callable[[], bool]) -> None:
@@ -110,7 +113,8 @@ def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callab
         counts.resume(where.counts, where.begun_since)
         assembler.ignore(where.cut_off)
 
-    board = RedisVersionBoard(client, settings.buffer)
+    board, rules = RedisVersionBoard(client, settings.buffer), CanaryRules(max_requests=settings.canary_requests)
+    watch = DraftWatch(board, settings.replica, rules, GuardLimits(), alternates=settings.canary_window_s > 0.0)
     inlet = Inlet(endpoint, TeacherWidth(settings.top_k, settings.greedy_top_k), resume)
     courier = Courier(
         inlet,
@@ -121,7 +125,7 @@ def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callab
         board,
         f"replica:{settings.replica}",
         settings.backlog_bytes,
-        DraftWatch(board, settings.replica, CanaryRules(max_requests=settings.canary_requests), GuardLimits()),
+        watch,
     )
     try:
         courier.run(is_orphan)

@@ -5,7 +5,7 @@ says on the board what they show.
 """
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,8 @@ REPORTED_STRETCHES = 64
 #: Running requests counted. One that is aborted while it waits never says that it ended; this bounds those.
 MAX_RUNNING = 4096
 REPORTED_ALARMS = 8
+#: Versions that take turns, and a few before them.
+MAX_LEVELS = 4
 #: Requests an alarm needs, so that nobody's single request raises it.
 MIN_REQUESTS = 4
 #: Rounds after which a canary may be called dead, those of requests that ran when it came included.
@@ -38,20 +40,28 @@ class DraftWatch:
     A canary that drafts here is promoted or rolled back on the board. A version that dies in silence is rolled back:
     a canary against the live arm, a live version against its own watch before, unless it was itself returned to by a
     roll back, for then it is the traffic. While Redis is away nothing is decided, and counting goes on.
+    On a replica that alternates, a canary's trial goes on through the windows of the live version and counts them too.
     """
 
-    def __init__(self, board: VersionBoard, replica: str, rules: CanaryRules, limits: GuardLimits) -> None:
+    def __init__(
+        self, board: VersionBoard, replica: str, rules: CanaryRules, limits: GuardLimits, *, alternates: bool = False
+    ) -> None:
+        self._alternates = alternates
         self._board, self._replica, self._rules, self._limits = board, replica, rules, limits
         self._looks = sorted(set(rules.early_rounds))
         self._version: int | None = None
         self._running: dict[str, Stretch] = {}
-        self._before_it: frozenset[str] = frozenset()  # requests that ran when the version came
+        self._before_it: dict[str, None] = {}  # running requests that have lived through a change of version
         self._ended: deque[Stretch] = deque(maxlen=REPORTED_STRETCHES)
+        self._earlier: list[Stretch] = []  # of the version before, where it may be the live arm
         self._trial: CanaryTrial | None = None
         self._is_asked = True  # whether the board was asked about this version
         self._accepted = self._rounds = 0  # of this watch
         self._before = Tally()  # the watch before
+        self._levels: dict[int, Tally] = {}  # the same by version, where versions take turns
         self._requests: set[str] = set()  # of this watch
+        self._drafts: Counter[int] = Counter()  # tokens proposed in this watch
+        self._committed: Counter[int] = Counter()  # tokens of the text in this watch
         self._alarms: deque[dict[str, Any]] = deque(maxlen=REPORTED_ALARMS)
         self._fault = ""
 
@@ -66,7 +76,7 @@ class DraftWatch:
             return
         if step.draft_version != self._version:
             self._change(step.draft_version)
-        if step.commit.tokens:
+        if step.commit.tokens and len(step.drafted):  # a round of plain decoding says nothing of the draft
             self._count(step)
         if step.commit.finish:
             self._end(step.request_id)
@@ -94,13 +104,27 @@ class DraftWatch:
         return {"stretches": {"version": self._version, "ended": ended}, "alarms": list(self._alarms)}
 
     def _change(self, version: int) -> None:
-        self._version, self._is_asked, self._trial = version, False, None
-        self._before_it = frozenset(self._running)
+        self._keep_level(version)
+        self._version, self._is_asked = version, False
+        if self._alternates:
+            self._earlier = [*self._ended]
+        else:
+            self._trial = None
+        # One that was left out before stays so: what it serves now is no beginning either.
+        self._before_it |= dict.fromkeys(self._running)
+        while len(self._before_it) > MAX_RUNNING:
+            del self._before_it[next(iter(self._before_it))]
         self._running.clear()
         self._ended.clear()
+        self._new_watch()
+
+    def _keep_level(self, version: int) -> None:
+        """Note what was served last, and find what the version that comes now is held against."""
         if self._rounds >= self._limits.min_rounds:
             self._before = self._served
-        self._new_watch()
+        if self._alternates and self._version is not None:  # each version against its own turns
+            self._levels = dict([*self._levels.items(), (self._version, self._before)][-MAX_LEVELS:])
+            self._before = self._levels.get(version, Tally())
 
     @property
     def _served(self) -> Tally:
@@ -109,10 +133,14 @@ class DraftWatch:
     def _new_watch(self) -> None:
         self._accepted = self._rounds = 0
         self._requests.clear()
+        self._drafts.clear()
+        self._committed.clear()
 
     def _count(self, step: VerifyStep) -> None:
         self._accepted += step.accepted
         self._rounds += 1
+        self._drafts.update(step.drafted.tolist())
+        self._committed.update(step.commit.tokens)
         if len(self._requests) < MIN_REQUESTS:
             self._requests.add(step.request_id)
         if step.request_id in self._before_it:
@@ -124,29 +152,32 @@ class DraftWatch:
                 del self._running[next(iter(self._running))]
         stretch.add(step.accepted)
         if self._trial is not None:
-            self._trial.count(step.request_id, step.accepted, ended=bool(step.commit.finish))
+            self._trial.count(step.draft_version, step.request_id, step.accepted, ended=bool(step.commit.finish))
 
     def _end(self, request_id: str) -> None:
+        self._before_it.pop(request_id, None)
         stretch = self._running.pop(request_id, None)
         if stretch is not None:
             self._ended.append(stretch)
 
     def _ask(self) -> None:
         state = self._board.read()
-        if self._version is not None and self._version == state.canary == state.drafts_on(self._replica):
+        is_canary = self._version == state.canary == state.drafts_on(self._replica)
+        if self._version is not None and is_canary and self._trial is None:
             trial = CanaryTrial(self._board, self._replica, self._version, self._rules, self._looks)
+            trial.take_live(self._earlier, is_history=True)
             trial.take_up([*self._ended, *self._running.values()], self._running)
             self._trial = trial
         self._is_asked = True
 
     def _guard(self, now: float) -> None:
         limits, before = self._limits, self._before
-        if self._trial is not None:
+        if self._trial is not None and self._trial.number == self._version:
             limits = replace(limits, min_rounds=min(limits.min_rounds, CANARY_MIN_ROUNDS))
             before = self._trial.live if self._trial.live.rounds >= limits.min_rounds else before
         if self._rounds < limits.min_rounds or len(self._requests) < MIN_REQUESTS:
             return
-        readings = Readings(served=self._served, served_before=before)
+        readings = self._readings(before)
         if alarms(readings, limits):
             state = self._board.read()
             for alarm in alarms(replace(readings, can_roll_back=self._may_go(state)), limits):
@@ -154,22 +185,29 @@ class DraftWatch:
         self._before = self._served
         self._new_watch()
 
+    def _readings(self, before: Tally) -> Readings:
+        token, most = max(self._drafts.items(), key=lambda found: found[1], default=(0, 0))
+        return Readings(
+            served=self._served,
+            served_before=before,
+            proposed_drafts=self._drafts.total(),
+            most_proposed=most,
+            committed_tokens=self._committed.total(),
+            most_committed=self._committed[token],
+        )
+
     def _may_go(self, state: BoardState) -> bool:
         if self._version == state.canary:
             return True
-        if state.live is None or self._version != state.live or state.previous is None:
-            return False
-        # A roll back dates both of its events alike.
-        returned_at = state.rows[state.live].changed_at
-        gone = (row for row in state.rows.values() if row.state is VersionState.ROLLED_BACK)
-        return all(row.changed_at != returned_at for row in gone)
+        is_live = state.live is not None and self._version == state.live
+        return is_live and state.previous is not None and not state.is_returned_to
 
     def _act(self, alarm: Alarm, state: BoardState, now: float) -> None:
         log.error("paceline: alarm %s on version %s: %s", alarm.name, self._version, alarm.reading)
         if alarm.action is Action.ROLL_BACK and self._version is not None:
             was = VersionState.CANARY if self._version == state.canary else VersionState.LIVE
             self._roll_back(f"{alarm.name}: {alarm.reading}", was)
-        self._alarms.append({"name": alarm.name, "reading": alarm.reading, "version": self._version, "at": now})
+        self._alarms.append({**alarm.told(), "version": self._version, "at": now})
 
     def _roll_back(self, why: str, was: VersionState) -> None:
         try:

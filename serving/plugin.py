@@ -48,8 +48,10 @@ def _start(scheduler: Any, settings: config.ServingConfig) -> None:
 def _install(scheduler: Any, settings: config.ServingConfig, breaker: Breaker) -> None:
     from .replica import build_replica
     from .sglang_hooks import (
+        ADAPTIVE_CONTROLLER,
         DRAFT_PREFILL,
         EAGLE_SAMPLE,
+        FORWARD,
         FORWARD_PREFILL,
         INIT_DISPATCHER,
         PULL_REQUESTS,
@@ -64,6 +66,11 @@ def _install(scheduler: Any, settings: config.ServingConfig, breaker: Breaker) -
         PULL_REQUESTS: ("after", replica.swap.after_pull),
         INIT_DISPATCHER: ("after", replica.swap.after_init_dispatcher),
     }
+    if settings.pacing is not config.PacingName.OFF:
+        hooks |= {
+            ADAPTIVE_CONTROLLER: ("before", replica.pacing.before_controller),
+            FORWARD: ("before", replica.pacing.before_forward),
+        }
     if _is_entry_rank():  # one rank captures and talks to Redis; every rank takes part in a swap
         replica.start()
         hooks |= {

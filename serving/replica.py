@@ -1,19 +1,22 @@
-"""Wires one replica: capture, courier process, swap and swapper of one SGLang scheduler process."""
+"""Wires one replica: capture, courier process, swap, swapper and pacing of one SGLang scheduler process."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for
 from .breaker import Breaker
+from .canary_windows import CanaryWindows
 from .config import ServingConfig
 from .counts import CaptureCounts
 from .courier import POLL_S
 from .courier_process import CourierProcess
 from .cut import TeacherWidth
+from .engine_rounds import EngineRounds
+from .roll_out import RollOut
 from .sglang_capture import CaptureSettings, SglangCapture
+from .sglang_pacing import SglangPacing
 from .sglang_swap import SglangSwap
 from .swapper import Swapper
 
@@ -24,8 +27,10 @@ class Replica:
 
     capture: SglangCapture
     swap: SglangSwap
+    pacing: SglangPacing
     courier: CourierProcess
     swapper: Swapper
+    rounds: EngineRounds
 
     def start(self) -> None:
         """Start the courier's process and the swapper's thread; neither needs Redis to be reachable."""
@@ -37,36 +42,40 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
     """Build the replica of one scheduler process. Connects to nothing."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin does nothing without it
     board = RedisVersionBoard(client_for(settings.redis_url), settings.buffer)
-    swap = SglangSwap(settings.draft_version)
+    pacing = SglangPacing(settings.pacing, settings.pacing_costs)
+    swap = SglangSwap(settings.draft_version, pacing.draft_changed)
     counts, pause = CaptureCounts(), threading.Event()  # never set
 
     def wake_courier() -> None:
         courier.tell()
         pause.wait(POLL_S)
 
-    swapper = Swapper(board, swap, settings.replica, wake_courier)
+    roll_out = RollOut(board, settings.replica, settings.roll_out_s)
+    swapper = Swapper(board, swap, settings.replica, wake_courier, CanaryWindows(settings.canary_window_s), roll_out)
     courier = CourierProcess(
-        settings, breaker, _status(breaker, counts, swapper, swap), is_canary=lambda: swapper.is_canary
+        settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary
     )
     teacher = TeacherWidth(settings.top_k, settings.greedy_top_k)
     chosen = CaptureSettings(teacher, settings.capture_features, settings.sample_rate)
     capture = SglangCapture(chosen, courier.outbox, counts, breaker, lambda: swap.draft_version)
-    return Replica(capture, swap, courier, swapper)
+    rounds = EngineRounds(capture.is_captured)
+    replica = Replica(capture, swap, pacing, courier, swapper, rounds)
+    return replica
 
 
-def _status(
-    breaker: Breaker, counts: CaptureCounts, swapper: Swapper, swap: SglangSwap
-) -> Callable[[], dict[str, Any]]:
+def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts: CaptureCounts) -> dict[str, Any]:
     """The scheduler process's share of the replica's reading; the courier has the rest."""
-
-    def status() -> dict[str, Any]:
-        return {
-            **swapper.reading(),
-            "is_canary": swapper.is_canary,
-            "skipped": counts.reading()["skipped"],
-            "capture_reason": breaker.reason,
-            "swap": "off" if swap.fault else "on",
-            "swap_reason": swap.fault,
-        }
-
-    return status
+    swap, swapper = replica.swap, replica.swapper
+    return {
+        **swapper.reading(),
+        "is_canary": swapper.is_canary,
+        "canary_window_s": settings.canary_window_s,
+        "skipped": counts.reading()["skipped"],
+        "capture_reason": breaker.reason,
+        "swap": "off" if swap.fault else "on",
+        "swap_reason": swap.fault,
+        **swap.effect.reading(),
+        "engine_rounds": replica.rounds.look(swap.running()),
+        "captured_rounds": replica.capture.rounds,
+        "pacing": replica.pacing.reading(),
+    }

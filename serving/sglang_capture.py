@@ -59,6 +59,7 @@ class SglangCapture:
     ) -> None:
         self._settings, self._outbox, self._counts = settings, outbox, counts
         self._draft_version = draft_version
+        self.rounds = 0  # verify rounds of captured requests that the hook has seen
         self._prefill: DeviceStep | None = None
         self._chosen: tuple[tuple[str, ...], Chosen | None] = ((), None)  # of the last batch, by its request ids
         self._consume = breaker.guard(self._offer)
@@ -74,6 +75,7 @@ class SglangCapture:
         chosen = self._choose_again(batch)
         if chosen is None:
             return
+        self.rounds += len(chosen.rows)
         _, accept_lens, accept_index = result
         width = verify_input.draft_token_num
         rows = _row_index(chosen, len(batch.reqs), accept_lens.device)
@@ -160,6 +162,10 @@ class SglangCapture:
         reqs = [batch.reqs[row] for row in rows]
         greedy = tuple(is_greedy(req.sampling_params) for req in reqs)
         return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, self._draft_version())
+
+    def is_captured(self, req: Any) -> bool:
+        """Whether a request of SGLang's is to be captured."""
+        return self._skip_reason(req) is None
 
     def _skip_reason(self, req: Any) -> SkipReason | None:
         if req.rid.startswith(HEALTH_CHECK_PREFIX):

@@ -18,7 +18,18 @@ DRAFT_PREFILL = "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker._draft_
 FORWARD_PREFILL = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2._forward_prefill_batch"
 PULL_REQUESTS = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver._pull_raw_reqs"
 INIT_DISPATCHER = "sglang.srt.managers.scheduler.Scheduler.init_request_dispatcher"
-TARGETS = (INIT_MODEL_WORKER, EAGLE_SAMPLE, DRAFT_PREFILL, FORWARD_PREFILL, PULL_REQUESTS, INIT_DISPATCHER)
+ADAPTIVE_CONTROLLER = "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController.__init__"
+FORWARD = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_generation"
+TARGETS = (
+    INIT_MODEL_WORKER,
+    EAGLE_SAMPLE,
+    DRAFT_PREFILL,
+    FORWARD_PREFILL,
+    PULL_REQUESTS,
+    INIT_DISPATCHER,
+    ADAPTIVE_CONTROLLER,
+    FORWARD,
+)
 
 
 def check_version() -> str:

@@ -11,17 +11,19 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..buffer.errors import WeightsRefused
-from ..buffer.weights import WEIGHTS_FILE
+from ..buffer.weights import WEIGHTS_FILE, sha256_of
 from .commands import Act, Readiness, SwapCommand, SwapOutcome
-from .staging import DraftLayout, StagedDraft, read_layout, stage
+from .staging import DraftLayout, StagedDraft, Staging, read_layout, stage
+from .swap_effect import Probe, SwapEffect, try_probe
 
 log = logging.getLogger(__name__)
 
@@ -35,35 +37,37 @@ NOT_YET_S = 0.05
 KEPT_DRAFTS = 2
 
 
-@dataclass(slots=True)
-class _Staging:
-    done: threading.Event = field(default_factory=threading.Event)
-    draft: StagedDraft | None = None
-    refusal: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class _Answer:
     attempt: int
     readiness: Readiness
     outcome: SwapOutcome | None = None
     refusal: str = ""
+    probe: Probe | None = None
 
 
 class SglangSwap:
     """Hook bodies on the scheduler's side and `swap` for the swapper thread. One instance per scheduler process."""
 
-    def __init__(self, draft_version: int) -> None:
+    def __init__(self, draft_version: int, draft_changed: Callable[[], object] = lambda: None) -> None:
+        """`draft_changed` is called in the scheduler thread behind every commit; it must not raise."""
         self.draft_version = draft_version  # of the weights that draft right now
+        self._draft_changed = draft_changed
         self.fault = "SGLang has not built its request dispatcher yet"
+        self.effect = SwapEffect()  # of this rank's swaps
         self._inbox: queue.SimpleQueue[SwapCommand] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._attempts = itertools.count(1)
-        self._stagings: dict[int, _Staging] = {}  # by attempt
+        self._stagings: dict[int, Staging] = {}  # by attempt
         self._kept: dict[int, StagedDraft] = {}  # by version number; the same on every rank
         self._scheduler: Any = None
         self._runner: Any = None
         self._layout: DraftLayout | None = None
+
+    def running(self) -> list[Any]:
+        """SGLang's running requests, as any thread may see them; empty before there is a scheduler."""
+        batch = self._scheduler.running_batch if self._scheduler is not None else None
+        return list(batch.reqs) if batch else []
 
     def after_pull(self, received: list[Any] | None, *_: Any, **__: Any) -> None:
         """AFTER SchedulerRequestReceiver._pull_raw_reqs: `received` is None on ranks that do not receive."""
@@ -91,28 +95,30 @@ class SglangSwap:
             raise TimeoutError(f"draft swaps are off: {self.fault}")
         attempt = next(self._attempts)
         try:
-            if number not in self._kept:
+            if not self._keeps(number, sha256):
                 self._prepare(SwapCommand(Act.PREPARE, attempt, number, str(file), sha256))
-            return self._commit_until_ready(SwapCommand(Act.COMMIT, attempt, number, str(file), sha256))
+            outcome, probe = self._commit_until_ready(SwapCommand(Act.COMMIT, attempt, number, str(file), sha256))
         except (WeightsRefused, TimeoutError):
             self._inbox.put(SwapCommand(Act.ABANDON, attempt, number, "", ""))  # other ranks may hold what they staged
             raise
+        self.effect.settle(sha256, probe)
+        return outcome
 
     def _prepare(self, command: SwapCommand) -> None:
-        staging = self._stagings[command.attempt] = _Staging()
+        staging = self._stagings[command.attempt] = Staging()
         self._inbox.put(command)
         if not staging.done.wait(PICKUP_S + STAGE_S):
             raise TimeoutError(f"version {command.number}: the weights were not staged in time")
         if staging.refusal:
             raise WeightsRefused(staging.refusal)
 
-    def _commit_until_ready(self, command: SwapCommand) -> SwapOutcome:
+    def _commit_until_ready(self, command: SwapCommand) -> tuple[SwapOutcome, Probe | None]:
         deadline, pause = time.monotonic() + STAGE_S, threading.Event()
         while time.monotonic() < deadline:
             self._inbox.put(command)
             answer = self._await(command)
             if answer.outcome is not None:
-                return answer.outcome
+                return answer.outcome, answer.probe
             if answer.readiness is Readiness.REFUSED:
                 raise WeightsRefused(answer.refusal or "another rank refused the weights; see its log")
             pause.wait(NOT_YET_S)
@@ -137,14 +143,16 @@ class SglangSwap:
         self._layout = read_layout(folder)
         # The weights the server starts with, so that a roll back to them needs no disk.
         device = torch.device(self._runner.device)
-        self._kept[self.draft_version] = stage(folder / WEIGHTS_FILE, "", self._layout, device, self._runner.dtype)
+        first = stage(folder / WEIGHTS_FILE, "", self._layout, device, self._runner.dtype)
+        first = self._kept[self.draft_version] = replace(first, sha256=sha256_of(folder / WEIGHTS_FILE))
+        self.effect.settle(first.sha256, try_probe(first.tensors, self._runner.model))
         scheduler._request_dispatcher += TypeBasedDispatcher([(SwapCommand, self._handle)])  # noqa: SLF001 - no public door
 
     def _handle(self, command: SwapCommand) -> None:
         """Scheduler thread, at the top of an iteration; returns None, so nothing goes back to the tokenizer."""
         match command.act:
             case Act.PREPARE:
-                staging = self._stagings.setdefault(command.attempt, _Staging())
+                staging = self._stagings.setdefault(command.attempt, Staging())
                 threading.Thread(
                     target=self._stage, args=(command, staging), name="paceline-stage", daemon=True
                 ).start()
@@ -153,7 +161,7 @@ class SglangSwap:
             case Act.ABANDON:
                 self._stagings.pop(command.attempt, None)
 
-    def _stage(self, command: SwapCommand, staging: _Staging) -> None:
+    def _stage(self, command: SwapCommand, staging: Staging) -> None:
         assert self._layout is not None  # noqa: S101 - bound before any command can arrive
         try:
             device = torch.device(self._runner.device)
@@ -176,16 +184,20 @@ class SglangSwap:
             self._copy(draft)
         except Exception as fault:  # a failed copy must not stop serving
             log.exception("paceline: swap to version %d failed", command.number)
+            self._put_back()
+            self._draft_changed()  # as on the ranks where it worked: what is chosen by it must stay alike
             return _Answer(command.attempt, Readiness.REFUSED, refusal=f"{type(fault).__name__}: {fault}")
         self.draft_version = command.number
         self._keep(command.number, draft)
-        running = len(self._scheduler.running_batch.reqs) if self._scheduler.running_batch else 0
+        self._draft_changed()
         commit_ms = 1e3 * (time.perf_counter() - began)
-        outcome = SwapOutcome(command.number, commit_ms, 1e3 * draft.seconds, running, time.time())
-        return _Answer(command.attempt, readiness, outcome)
+        outcome = SwapOutcome(command.number, commit_ms, 1e3 * draft.seconds, len(self.running()), time.time())
+        with self._forward_stream(draft):
+            probe = try_probe(draft.tensors, self._runner.model)
+        return _Answer(command.attempt, readiness, outcome, probe=probe)
 
     def _staged(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
-        if command.number in self._kept:
+        if self._keeps(command.number, command.sha256):
             return self._kept[command.number], Readiness.READY, ""
         staging = self._stagings.get(command.attempt)
         if staging is None or not staging.done.is_set():
@@ -208,6 +220,13 @@ class SglangSwap:
         if not is_loaded:
             raise WeightsRefused(f"SGLang refused the weights: {word}")
 
+    def _put_back(self) -> None:
+        """Copy the draft before again: one that failed half way would leave a mixture under the old number."""
+        try:
+            self._copy(self._kept[self.draft_version])
+        except Exception:  # serving goes on with whatever drafts; verification uses the target alone
+            log.exception("paceline: the weights of version %d could not be put back", self.draft_version)
+
     def _forward_stream(self, draft: StagedDraft) -> AbstractContextManager[Any]:
         """Behind the forward in flight and before the next one, on the stream that runs them."""
         if draft.ready is None:
@@ -216,6 +235,11 @@ class SglangSwap:
         stream.wait_event(draft.ready)
         context: AbstractContextManager[Any] = torch.cuda.stream(stream)
         return context
+
+    def _keeps(self, number: int, sha256: str) -> bool:
+        """A board that lost its data gives numbers anew: the same number is the same weights only by their digest."""
+        kept = self._kept.get(number)
+        return kept is not None and ("" in {kept.sha256, sha256} or kept.sha256 == sha256)
 
     def _keep(self, number: int, draft: StagedDraft) -> None:
         self._kept.pop(number, None)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import struct
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,16 @@ class StagedDraft:
     tensors: list[tuple[str, torch.Tensor]]
     ready: Any
     seconds: float
+    sha256: str = ""  # of the file; empty: unknown
+
+
+@dataclass(slots=True)
+class Staging:
+    """A staging under way: once `done`, either the draft or why there is none."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    draft: StagedDraft | None = None
+    refusal: str = ""
 
 
 def read_layout(folder: Path) -> DraftLayout:
@@ -81,7 +92,7 @@ def stage(file: Path, sha256: str, layout: DraftLayout, device: torch.device, dt
             tensors = [(n, _load(weights, n, layout.shapes[n], device, dtype)) for n in sorted(layout.shapes)]
     except (OSError, SafetensorError, struct.error, json.JSONDecodeError) as fault:
         raise WeightsRefused(f"{file.name}: not a readable safetensors file: {fault}") from fault
-    return StagedDraft(tensors, _record_event(device), time.perf_counter() - began)
+    return StagedDraft(tensors, _record_event(device), time.perf_counter() - began, sha256)
 
 
 def _check_digest(file: Path, sha256: str) -> None:

@@ -11,7 +11,9 @@ from ..buffer.base import MAX_WAIT_S, VersionBoard
 from ..buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
 from ..buffer.version import BoardEvent, BoardState, fold
 from ..buffer.weights import weights_file
+from .canary_windows import CanaryWindows
 from .commands import SwapOutcome
+from .roll_out import RollOut
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +39,24 @@ class Swapper:
     A refusal rolls the version back on the board with the reason, unless somebody moved it; a time-out is tried
     again at the next look. Only new events are read, so that a long history costs nothing, and Redis is asked to
     answer when there is one: a thread that wakes often takes the GIL from the scheduler. `before_canary` is called
-    before a canary is swapped in and may block: whoever counts its rounds must be awake by then.
+    before a canary is swapped in and may block: whoever counts its rounds must be awake by then. With `windows` a
+    canary on this replica takes turns with the live version. With `roll_out` a new live version waits for its turn.
     """
 
     def __init__(
-        self, board: VersionBoard, switch: DraftSwitch, replica: str, before_canary: Callable[[], object]
+        self,
+        board: VersionBoard,
+        switch: DraftSwitch,
+        replica: str,
+        before_canary: Callable[[], object],
+        windows: CanaryWindows | None = None,
+        roll_out: RollOut | None = None,
     ) -> None:
         self._board, self._switch, self._replica = board, switch, replica
-        self._before_canary = before_canary
+        self._before_canary, self._windows = before_canary, windows or CanaryWindows(0.0)
+        self._roll_out = roll_out or RollOut(board, replica, hold_s=0.0)
+        self._taken_over: int | None = None  # the live version that drafted here last; None: it has to catch up
+        self._is_anew = False  # the board began again: its numbers name other weights
         self.is_canary = False  # whether a canary drafts here, or is about to
         self._events: list[BoardEvent] = []
         self._state = fold([])
@@ -76,10 +88,10 @@ class Swapper:
 
     def turn(self, wait_s: float = 0.0) -> None:
         """One look at the board, waiting up to `wait_s` for news, and at most one swap."""
-        state = self._look(wait_s)
-        wanted = state.drafts_on(self._replica)
+        state = self._look(min(wait_s, self._windows.left_s()))
+        wanted = self._wanted(state)
         self.is_canary = wanted is not None and wanted == state.canary
-        if wanted is None or wanted == self._switch.draft_version:
+        if wanted is None or not self._is_due(wanted, state):
             return
         row = state.rows[wanted]
         version, promotion = row.version, (wanted, row.changed_at)
@@ -90,6 +102,7 @@ class Swapper:
             self._before_canary()
         try:
             self._swaps.append(self._switch.swap(version.number, weights_file(version.weights_uri), version.sha256))
+            self._is_anew = False
         except WeightsRefused as refusal:
             self._refused[promotion] = str(refusal)
             log.error("paceline: version %d refused: %s", version.number, refusal)  # noqa: TRY400 - it says it all
@@ -105,6 +118,21 @@ class Swapper:
         ]
         return {"draft_version": self._switch.draft_version, "swaps": swaps, "swaps_refused": len(self._refused)}
 
+    def _is_due(self, wanted: int, state: BoardState) -> bool:
+        """Whether `wanted` is to be swapped in now; notes which live version drafts here."""
+        if wanted == self._switch.draft_version and not self._is_anew:
+            self._taken_over = wanted if wanted == state.live else self._taken_over
+            return False
+        is_new = wanted == state.live and self._taken_over not in {None, wanted} and not self._is_anew
+        return not is_new or self._roll_out.is_due(state, self._switch.draft_version)
+
+    def _wanted(self, state: BoardState) -> int | None:
+        wanted = state.drafts_on(self._replica)
+        if wanted is None or wanted != state.canary:
+            self._windows.over()
+            return wanted
+        return wanted if self._windows.is_its_turn(wanted) else state.live
+
     def _look(self, wait_s: float = 0.0) -> BoardState:
         new = self._board.events(self._events[-1].event_id if self._events else "", wait_s)
         if new:
@@ -115,6 +143,7 @@ class Swapper:
                 # The board begins anew (Redis lost its data): what was known before says nothing about it.
                 self._events = self._board.events()
                 self._state = fold(self._events)
+                self._is_anew = True
         return self._state
 
     def _roll_back(self, number: int, why: str) -> None:

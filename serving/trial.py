@@ -20,9 +20,10 @@ class CanaryTrial:
     """The trial of version `number` on `replica`. Reads the board when it is made; any call may raise as boards do."""
 
     def __init__(self, board: VersionBoard, replica: str, number: int, rules: CanaryRules, looks: list[int]) -> None:
-        self._board, self._replica, self._number = board, replica, number
+        self._board, self._replica, self.number = board, replica, number
         self._test, self._looks = CanaryTest(rules), looks
         self._known: set[tuple[str, str]] = set()  # (replica, request) of the live stretches in the test
+        self._met: set[str] = set()  # replicas whose stretches were read before
         self._read_at = 0.0
         self.live = Tally()  # what the live arm holds
         self.is_over = False
@@ -33,9 +34,18 @@ class CanaryTrial:
         for stretch in stretches:
             self._observe(Arm.CANARY, stretch, ended=stretch.request_id not in running)
 
-    def count(self, request_id: str, accepted: int, *, ended: bool) -> None:
-        """One round of a request that began under the canary."""
-        self._test.observe(Arm.CANARY, request_id, Tally(accepted, 1), ended=ended)
+    def take_live(self, stretches: Iterable[Stretch], *, is_history: bool) -> None:
+        """Count requests that the live version has served and that have ended; `is_history`: before the canary came."""
+        for stretch in stretches:
+            self._observe(Arm.LIVE, stretch, ended=True, is_history=is_history)
+            self.live += Tally(stretch.accepted, stretch.rounds)
+
+    def count(self, version: int, request_id: str, accepted: int, *, ended: bool) -> None:
+        """One round of a request that began under `version`, the canary or the live one between its windows."""
+        arm, round_ = Arm.CANARY if version == self.number else Arm.LIVE, Tally(accepted, 1)
+        self._test.observe(arm, request_id, round_, ended=ended)
+        if arm is Arm.LIVE:
+            self.live += round_
 
     def turn(self, now: float) -> None:
         """Look at the others when it is time, and write the verdict on the board once there is one."""
@@ -46,7 +56,7 @@ class CanaryTrial:
             self._judge()
 
     def _read(self, state: BoardState) -> None:
-        self.is_over = state.canary != self._number  # an operator's hand goes before the trial's
+        self.is_over = state.canary != self.number  # an operator's hand goes before the trial's
         for member, reading in self._board.heartbeats().items():
             if member.startswith("replica:") and member != f"replica:{self._replica}":
                 self._take(member, reading.get("stretches"), state.live)
@@ -54,25 +64,27 @@ class CanaryTrial:
     def _take(self, member: str, told: object, live: int | None) -> None:
         if not isinstance(told, Mapping) or told.get("version") != live or not isinstance(told.get("ended"), list):
             return
+        # What a replica tells first had ended by then, on whatever traffic there was.
+        is_history = member not in self._met
+        self._met.add(member)
         for value in told["ended"]:
             stretch = read_stretch(value, self._looks)
             if stretch is not None and (member, stretch.request_id) not in self._known:
                 self._known.add((member, stretch.request_id))
-                self._observe(Arm.LIVE, stretch, ended=True)
-                self.live += Tally(stretch.accepted, stretch.rounds)
+                self.take_live([stretch], is_history=is_history)
 
-    def _observe(self, arm: Arm, stretch: Stretch, *, ended: bool) -> None:
-        pieces = list(stretch.pieces())
-        for piece in pieces[:-1]:
-            self._test.observe(arm, stretch.request_id, piece, ended=False)
-        self._test.observe(arm, stretch.request_id, pieces[-1], ended=ended)
+    def _observe(self, arm: Arm, stretch: Stretch, *, ended: bool, is_history: bool = False) -> None:
+        *pieces, last = stretch.pieces()
+        for piece in pieces:
+            self._test.observe(arm, stretch.request_id, piece, ended=False, is_history=is_history)
+        self._test.observe(arm, stretch.request_id, last, ended=ended, is_history=is_history)
 
     def _judge(self) -> None:
         verdict, by = self._test.verdict(), f"replica:{self._replica}"
         if verdict.decision is CanaryDecision.WAIT:
             return
         if verdict.decision is CanaryDecision.ROLL_BACK:
-            self._board.roll_back(by, verdict.reason, self._number, VersionState.CANARY)
+            self._board.roll_back(by, verdict.reason, self.number, VersionState.CANARY)
         else:
-            self._board.move(self._number, VersionState.LIVE, by, verdict.reason, was=VersionState.CANARY)
+            self._board.move(self.number, VersionState.LIVE, by, verdict.reason, was=VersionState.CANARY)
         self.is_over = True

@@ -341,6 +341,17 @@ def tiny_speculator(tmp_path: Path) -> Speculator:
 
 
 @pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A target trained for seconds, and a random draft of it; for every test that starts a real server."""
+    from paceline.demo.target import ensure_random_draft, ensure_target
+    from paceline.demo.training import TrainPlan
+
+    folder = tmp_path_factory.mktemp("models")
+    target = ensure_target(folder, TrainPlan(seconds=25.0)).folder
+    return target, ensure_random_draft(target, folder / "draft", seed=0)
+
+
+@pytest.fixture(scope="session")
 def cpu_kernels() -> Iterator[ModuleType]:
     """The CPU host's stand-in for sgl_kernel, under a name that nothing can mistake for the real package."""
     name = "_paceline_test_sgl_kernel"

@@ -42,6 +42,7 @@ THIRD_PARTIES = {
     "serving/*sglang*.py": "sglang torch",
     "serving/lane.py": "torch",
     "serving/staging.py": "torch",
+    "serving/swap_effect.py": "torch",
     "serving/cpu_host/*.py": "sglang torch sgl_kernel",
     "serving/cpu_host/stubs/*.py": "torchvision",
     "learner/*.py": "numpy torch transformers safetensors",

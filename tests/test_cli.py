@@ -79,8 +79,17 @@ def test_once_a_token_is_set_every_command_that_changes_something_asks_for_it(pa
     assert paceline(*words, token=TOKEN, typed=OTHER).exit_code == 0
 
 
+def test_alarms_of_members_are_listed(paceline, board):
+    alarm = {"name": "hook_silent", "reading": "200 rounds verified, none captured", "action": "tell"}
+    board.beat("replica:a", {"standing_alarms": [alarm]}, 60.0)
+    shown = paceline("alarms")
+    assert shown.exit_code == 0
+    assert "hook_silent" in shown.output
+
+
 def test_reading_and_members_need_no_token(paceline, board):
     paceline("token", "set", typed=TOKEN)
+    assert paceline("alarms").exit_code == 0
     assert paceline("versions").exit_code == 0
     assert paceline("audit").exit_code == 0
     board.move(2, VersionState.LIVE, "learner", "won the gate")

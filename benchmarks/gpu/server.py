@@ -1,6 +1,7 @@
 """The server under test: `paceline serve` on a GPU, or on the CPU host, and what it says about itself."""
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from .models import CONTEXT_TOKENS
 
 #: A first start on a GPU also compiles SGLang's own kernels.
 START_LIMIT_S = 480.0
+#: The scheduler tells the courier every second how it fares, and the courier the board.
+HEARTBEAT_S = 2.0
 #: What of SGLang's resolved settings is written to the report: they say whether overlap and graphs were really on.
 TOLD = (
     "device",
@@ -42,20 +45,24 @@ class Serving:
     attention_backend: str
     sampling_backend: str
     extra: tuple[str, ...] = ()  # SGLang's own flags, the last one wins
+    speculates: bool = True
 
     def flags(self, target: Path, draft: Path) -> list[str]:
         """SGLang's flags; on a GPU neither overlap scheduling nor CUDA graphs are turned off."""
+        drafting = {
+            "--speculative-algorithm": "EAGLE3",
+            "--speculative-draft-model-path": draft,
+            "--speculative-num-steps": DRAFT_STEPS,
+            "--speculative-eagle-topk": 1,
+            "--speculative-num-draft-tokens": DRAFT_STEPS + 1,
+        }
         flags = {
             "--model-path": target,
             "--device": self.device,
             "--dtype": self.dtype,
             "--context-length": CONTEXT_TOKENS,
             "--max-running-requests": self.max_running,
-            "--speculative-algorithm": "EAGLE3",
-            "--speculative-draft-model-path": draft,
-            "--speculative-num-steps": DRAFT_STEPS,
-            "--speculative-eagle-topk": 1,
-            "--speculative-num-draft-tokens": DRAFT_STEPS + 1,
+            **(drafting if self.speculates else {}),
             **(self._gpu_flags() if self.device == "cuda" else {"--max-total-tokens": 16384, "--log-level": "warning"}),
         }
         return [*(str(word) for flag in flags.items() for word in flag), *self.extra]
@@ -71,9 +78,15 @@ class Serving:
 
 
 def server_service(
-    serving: Serving, place: Place, target: TargetModel, draft: Path, log: Path, report: Report
+    serving: Serving,
+    place: Place,
+    target: TargetModel,
+    draft: Path,
+    log: Path,
+    report: Report,
+    env: Mapping[str, str] | None = None,
 ) -> Service:
-    """The server with the plugin at work; ready when it has generated a token."""
+    """The server with the plugin at work; ready when it has generated a token. `env` goes before the usual settings."""
     listen = ["--host", "127.0.0.1", "--port", str(place.server_port)]
     return Service(
         "SGLang server",
@@ -81,7 +94,7 @@ def server_service(
         log=log,
         is_ready=lambda _: is_healthy(place.server_port),
         start_limit_s=START_LIMIT_S,
-        env=shared_env(place, target),
+        env=shared_env(place, target) | dict(env or {}),
         report=report,
     )
 
@@ -96,7 +109,8 @@ def is_healthy(port: int) -> bool:
 
 def require_capture(rig: Rig) -> None:
     """Exit, with the server's own reason, unless capture and swaps are on."""
-    wait_until(lambda: rig.watch.replica().get("capture"), "the replica's first heartbeat")
+    ready_at = time.time() + HEARTBEAT_S  # heartbeats before it may tell of the time before the server was ready
+    wait_until(lambda: float(str(rig.watch.replica().get("at", 0.0))) > ready_at, "the replica's heartbeat")
     reading = rig.watch.replica()
     if reading["capture"] != "on" or reading["swap"] != "on":
         raise SystemExit(

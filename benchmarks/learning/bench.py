@@ -27,6 +27,7 @@ from pathlib import Path
 # Started as a script, Python looks for modules beside this file alone; `measure` and `learning` lie one folder up.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gpu.models import SIZES
 from paceline.demo.progress import progress_bar
 from paceline.demo.report import machine
 from rich.console import Console
@@ -87,7 +88,7 @@ def main() -> None:
 def run(options: argparse.Namespace, programme: Programme, console: Console) -> Results:
     """Make what is missing, tune, and run every stage."""
     began_s, known = time.monotonic(), read_results(options.rates) if options.rates else None
-    lab = prepare(options.data_dir, programme, console)
+    lab = prepare(options, programme, console)
     recorded, wire = weighed(lab, programme.settings)
     prepared_s = time.monotonic() - began_s
     rates = dict(known.tuned) if known else {}
@@ -128,6 +129,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rates", type=Path, metavar="FILE", help="results.json whose learning rates are taken over")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="results.json files to write as one")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
+    parser.add_argument("--size", choices=sorted(SIZES), default="tiny", help="of the target; all but tiny need a GPU")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="that serves and trains")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each (2)")
     parser.add_argument(
@@ -153,10 +156,10 @@ def print_stages(programme: Programme, jobs: int, console: Console) -> None:
     console.print(f"about {total / jobs / 60.0:.0f} minutes with --jobs {jobs}; ends after {programme.minutes:g}")
 
 
-def prepare(data_dir: Path, programme: Programme, console: Console) -> Lab:
+def prepare(options: argparse.Namespace, programme: Programme, console: Console) -> Lab:
     """Target, warm head, cold heads and traces; minutes the first time, seconds from then on."""
     with progress_bar("training the target (once)", console) as report:
-        lab = open_lab(data_dir, report)
+        lab = open_lab(options.data_dir, report, options.size, options.device)
     with progress_bar("training the warm head (once)", console) as report:
         ensure_warm_head(lab, report)
     for seed in range(max(stage.seeds for stage in programme.stages)):

@@ -1,8 +1,9 @@
-"""Where the bench works: the demo's target over every domain this machine has, its drafts and its trace files."""
+"""Where the bench works: a target over every text domain this machine has, its drafts and its trace files."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu.models import SIZES, train_plan
 from paceline.buffer.errors import ConfigError
 from paceline.demo.corpus import CERTAIN_DOMAINS, load_corpus
 from paceline.demo.progress import Report, quiet
@@ -13,6 +14,8 @@ from learning.setting import Setting
 
 #: The last one found is the domain that traffic shifts to.
 DOMAINS = (*CERTAIN_DOMAINS, "html", "c")
+#: Seconds that a target on a GPU is trained for; the demo's own has its own time.
+GPU_TRAIN_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,13 @@ class Lab:
     data_dir: Path
     target: TargetModel
     domains: tuple[str, ...]
+    size: str = "tiny"  # of gpu.models.SIZES
+    device: str = "cpu"  # that serves and trains, as torch names it
+
+    @property
+    def draft_layers(self) -> tuple[int, ...]:
+        """Target layers whose outputs its drafts read."""
+        return SIZES[self.size].draft_layers
 
     @property
     def shifted(self) -> str:
@@ -39,7 +49,7 @@ class Lab:
 
     def random_head(self, seed: int) -> Path:
         """An untrained draft, written when it is not there."""
-        return ensure_random_draft(self.target.folder, self.folder / f"random-{seed}", seed)
+        return ensure_random_draft(self.target.folder, self.folder / f"random-{seed}", seed, self.draft_layers)
 
     @property
     def warm_head(self) -> Path:
@@ -47,11 +57,14 @@ class Lab:
         return self.folder / f"warm-without-{self.shifted}"
 
 
-def open_lab(data_dir: Path, report: Report = quiet) -> Lab:
+def open_lab(data_dir: Path, report: Report = quiet, size: str = "tiny", device: str = "cpu") -> Lab:
     """Find the domains and train the target over them unless `data_dir` has it: minutes the first time."""
     domains = tuple(domain for domain in DOMAINS if _is_here(domain))
-    target = ensure_target(data_dir, TrainPlan(), domains, report)
-    return Lab(data_dir.absolute(), TargetModel(target.folder.absolute(), target.key, {}, target.steps), domains)
+    plan = TrainPlan() if size == "tiny" else train_plan(size, GPU_TRAIN_S)
+    architecture = SIZES[size].architecture
+    target = ensure_target(data_dir, plan, domains, report, architecture=architecture, device=device)
+    found = TargetModel(target.folder.absolute(), target.key, {}, target.steps)
+    return Lab(data_dir.absolute(), found, domains, size, device)
 
 
 def _is_here(domain: str) -> bool:

@@ -139,7 +139,8 @@ class Programme:
 
 _GREEDY, _SAMPLED = Setting(0.0, 5), Setting(0.7, 5)
 _LENGTHS = (Setting(0.0, 3), _GREEDY, Setting(0.0, 10), _SAMPLED)
-_USUAL = Sizes(before_shift=180, after_shift=60, cadence=20)
+_USUAL = Sizes(before_shift=150, after_shift=60, cadence=20)
+_MIDDLE = Sizes(before_shift=100, after_shift=40, cadence=20)
 _SHORT = Sizes(before_shift=60, after_shift=40, cadence=20)
 _MAIN = (AURORA, PRODUCT, DEFAULT_ONCE, UNTRAINED)
 _SYSTEM_QUESTION = "objectives under the product's schedule"
@@ -152,7 +153,7 @@ def _ablation(
     rows: tuple[Row, ...],
     settings: Iterable[Setting] = (_GREEDY,),
     starts: tuple[str, ...] = ("warm",),
-    sizes: Sizes = _USUAL,
+    sizes: Sizes = _MIDDLE,
 ) -> Stage:
     return Stage(name, question, rows, 3, tuple(settings), starts, sizes)
 
@@ -170,7 +171,7 @@ FULL = Programme(
     stages=(
         Stage("main", "paceline against Aurora", _MAIN, 5, (_GREEDY, _SAMPLED), STARTS, _USUAL),
         Stage("system", _SYSTEM_QUESTION, _AT_EQUAL_SYSTEM, 3, (_GREEDY,), STARTS, _USUAL),
-        _ablation("aurora-rates", "Aurora's loss at other rates", AURORA_RATES, starts=STARTS),
+        _ablation("aurora-rates", "Aurora's loss at other rates", AURORA_RATES, starts=STARTS, sizes=_USUAL),
         _ablation("off-path", "rows behind the rejection", OFF_PATH, _LENGTHS),
         _ablation("weighting", "how much a later draft of a round counts", WEIGHTINGS, starts=STARTS),
         _ablation("batch", "traces of one optimiser step", BATCHES, starts=STARTS),
@@ -189,7 +190,7 @@ FULL = Programme(
     ),
     tuning_sizes=Sizes(60, 20, 20),
     grid={"cold": (3e-3, 8e-3), "warm": (3e-4, 1e-3, 3e-3)},
-    minutes=52.0,
+    minutes=43.0,
 )
 #: By name, for tables of runs from anywhere.
 STAGES = (*FULL.stages, *QUICK.stages)

@@ -19,15 +19,16 @@ from pathlib import Path
 # Started as a script, Python looks for modules beside this file alone; `measure` and `learning` lie one folder up.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gpu.server import Serving, server_service
 from measure.rig import Rig, make_rig, wait_until
 from paceline.buffer.trace import DraftTrace
 from paceline.dashboards.readings import as_int
 from paceline.demo.corpus import load_corpus
-from paceline.demo.progress import Report, progress_bar
+from paceline.demo.progress import Report, progress_bar, quiet
 from paceline.demo.prompts import Prompt, domain_prompts
 from paceline.demo.report import machine
 from paceline.demo.run import Place, server_flags, shared_env
-from paceline.demo.services import free_port, redis_service, sglang_service
+from paceline.demo.services import Service, free_port, redis_service, sglang_service
 from paceline.demo.target import load_tokenizer
 from paceline.demo.traffic import Served, send
 from rich.console import Console
@@ -65,11 +66,10 @@ def parse() -> argparse.Namespace:
 
 def settings(text: str) -> tuple[Setting, ...]:
     """Settings by name, divided by commas."""
-    known = {setting.name: setting for setting in SETTINGS}
-    unknown = sorted(set(text.split(",")) - set(known))
-    if unknown:
-        raise argparse.ArgumentTypeError(f"got {unknown}, expected some of {list(known)}")
-    return tuple(known[name] for name in text.split(","))
+    try:
+        return tuple(Setting.named(name) for name in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected temperature and draft length, as t0.7-k5") from None
 
 
 def ensure_recorded(lab: Lab, setting: Setting, per_domain: int, console: Console) -> None:
@@ -109,9 +109,7 @@ def served_traces(lab: Lab, setting: Setting, head: Path, asked: Sequence[Prompt
     """
     with tempfile.TemporaryDirectory() as scratch:
         place = Place(Path(scratch), free_port(), free_port())
-        env = shared_env(place, lab.target) | {"PACELINE_TOP_K": str(TOP_K), "PACELINE_GREEDY_TOP_K": str(TOP_K)}
-        flags = [*server_flags(lab.target.folder, head), *chain_flags(setting.steps)]
-        server = sglang_service(flags, place.server_port, log=place.folder / "sglang.log", env=env)
+        server = service(lab, setting, head, place)
         with redis_service(place.folder / "redis", place.redis_port), server:
             rig = make_rig(place, [head])
             wait_until(lambda: rig.watch.replica().get("capture") == "on", "the replica to capture")
@@ -123,6 +121,17 @@ def served_traces(lab: Lab, setting: Setting, head: Path, asked: Sequence[Prompt
     if missing or captured != len(asked):
         raise SystemExit(f"got {captured} traces, {len(missing)} requests without one; expected one of each request")
     return [found[prompt.request_id] for prompt in asked]
+
+
+def service(lab: Lab, setting: Setting, head: Path, place: Place) -> Service:
+    """The server that is recorded: on the CPU host as the demo starts it, else as the checks on a GPU do."""
+    env, log = {"PACELINE_TOP_K": str(TOP_K), "PACELINE_GREEDY_TOP_K": str(TOP_K)}, place.folder / "sglang.log"
+    more = chain_flags(setting.steps)
+    if lab.device == "cpu":
+        flags = [*server_flags(lab.target.folder, head), *more]
+        return sglang_service(flags, place.server_port, log=log, env=shared_env(place, lab.target) | env)
+    serving = Serving("cuda", "bfloat16", CONCURRENCY, "triton", "pytorch", tuple(more))
+    return server_service(serving, place, lab.target, head, log, quiet, env)
 
 
 def serve(rig: Rig, setting: Setting, asked: Sequence[Prompt], report: Report) -> None:

@@ -101,9 +101,9 @@ def _traces(path: Path) -> tuple[DraftTrace, ...]:
 def _initial(lab: Lab, job: Job) -> Eagle3Draft:
     """Warm: the one head; cold: another random one for every seed, the same for every row."""
     folder = lab.warm_head if job.start == "warm" else lab.random_head(job.seed)
-    return load_draft(folder, load_target_embedding(lab.target.folder))
+    return load_draft(folder, load_target_embedding(lab.target.folder)).to(lab.device)
 
 
 def _proposer(lab: Lab, job: Job) -> Eagle3Draft:
     head = Path(read_card(lab.trace_file(job.setting))["head"])
-    return load_draft(head, load_target_embedding(lab.target.folder))
+    return load_draft(head, load_target_embedding(lab.target.folder)).to(lab.device)

@@ -13,7 +13,7 @@ import torch
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.demo.corpus import load_corpus
 from paceline.demo.progress import Report, quiet
-from paceline.demo.target import DRAFT_LAYERS, load_tokenizer
+from paceline.demo.target import load_tokenizer
 from paceline.learner.disk import write_folder
 from paceline.learner.trainer import DraftTrainer, TrainingPlan
 from paceline.learner.weights import load_draft, load_target_embedding, save_draft
@@ -33,12 +33,12 @@ _PER_FIT = 100
 def ensure_warm_head(lab: Lab, report: Report = quiet) -> Path:
     """The folder of the head; trained (about a minute) when it is not there, else left as it is."""
     if not lab.warm_head.exists():
-        draft = load_draft(lab.random_head(SEED), load_target_embedding(lab.target.folder))
+        draft = load_draft(lab.random_head(SEED), load_target_embedding(lab.target.folder)).to(lab.device)
         plan = TrainingPlan(steps=STEPS, passes=1, replay_share=0.0, objective=Objective.SOFT, seed=SEED)
         trainer, windows = DraftTrainer(draft, plan), _windows(lab)
-        model = AutoModelForCausalLM.from_pretrained(lab.target.folder, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_pretrained(lab.target.folder, dtype=torch.float32).to(lab.device).eval()
         for begin in range(0, len(windows), _PER_FIT):
-            told = trainer.fit(list(_traces(model, windows[begin : begin + _PER_FIT], begin)), [])
+            told = trainer.fit(list(_traces(lab, model, windows[begin : begin + _PER_FIT], begin)), [])
             done = min(begin + _PER_FIT, len(windows)) / len(windows)
             report(done, f"first-position acceptance {told.first_position_accept:.2f}")
         write_folder(lab.warm_head, lambda folder: save_draft(trainer.draft, folder))
@@ -62,12 +62,12 @@ def _windows(lab: Lab) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def _traces(model: PreTrainedModel, windows: Sequence[Sequence[int]], first: int) -> Iterator[DraftTrace]:
-    tokens_BT = torch.tensor(windows)
+def _traces(lab: Lab, model: PreTrainedModel, windows: Sequence[Sequence[int]], first: int) -> Iterator[DraftTrace]:
+    tokens_BT = torch.tensor(windows, device=lab.device)
     out = model(tokens_BT, output_hidden_states=True, use_cache=False)
-    features_BTD = torch.cat([out.hidden_states[layer + 1] for layer in DRAFT_LAYERS], -1).float().numpy()
-    best = torch.log_softmax(out.logits.float(), -1).topk(TEACHERS)
-    for row, tokens_T in enumerate(tokens_BT.numpy().astype(np.int32)):
+    features_BTD = torch.cat([out.hidden_states[layer + 1] for layer in lab.draft_layers], -1).float().cpu().numpy()
+    best = torch.log_softmax(out.logits.float(), -1).cpu().topk(TEACHERS)
+    for row, tokens_T in enumerate(tokens_BT.cpu().numpy().astype(np.int32)):
         ids_TK = best.indices[row].numpy().astype(np.int32)
         yield text_trace(f"text-{first + row}", tokens_T, features_BTD[row], ids_TK, best.values[row].numpy())
 

@@ -18,6 +18,7 @@ _FLAGS: Final[Mapping[str, str | None]] = {
     "--dtype": "float32",  # bfloat16 loses greedy identity with and without speculation
     "--disable-overlap-schedule": None,
     "--skip-server-warmup": None,
+    "--disable-cuda-graph": None,  # else --speculative-adaptive would capture one for every length, and fail
     "--sleep-on-idle": None,  # the idle loop would spin on a core that somebody else needs
     "--max-total-tokens": "16384",  # without it SGLang takes most of the host's memory for its KV pool
     "--max-running-requests": "8",

@@ -1,21 +1,7 @@
-"""A Redis behind TLS that admits one ACL user: the road is verified, and the password is shown nowhere.
-
-The bundled Redis has no TLS of its own, so a relay ends it in front, as stunnel does in production.
-"""
+"""A Redis behind TLS that admits one ACL user: the road is verified, and the password is shown nowhere."""
 
 import logging
-import os
-import select
-import shutil
-import socket
-import ssl
-import subprocess
-import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -30,107 +16,6 @@ from paceline.buffer.version import DraftVersion, VersionState
 
 CONFIG = BufferConfig()
 PASSWORD = "s3cret/päss@w?rd#1:x"
-#: What docs/threats.md tells to give one speculator's user.
-RULES = ("on", f">{PASSWORD}", "~paceline:{default}:*", "+@all", "-@admin", "-@dangerous")
-
-
-class TlsRelay:
-    """Ends TLS on a free port of localhost and hands the bytes on to a plain port; one thread per connection."""
-
-    def __init__(self, certificate: Path, key: Path, plain_port: int) -> None:
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._context.load_cert_chain(certificate, key)
-        self._plain_port = plain_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._open: set[socket.socket] = set()
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # shut down by stop
-            while True:
-                raw, _ = self._listener.accept()
-                self._threads.append(threading.Thread(target=self._carry, args=(raw,)))
-                self._threads[-1].start()
-
-    def _carry(self, raw: socket.socket) -> None:
-        plain_address = ("127.0.0.1", self._plain_port)
-        # A client that distrusts the certificate hangs up in the middle of the handshake.
-        with (
-            raw,
-            suppress(OSError),
-            socket.create_connection(plain_address) as plain,
-            self._context.wrap_socket(raw, server_side=True) as tls,
-        ):
-            self._open |= {tls, plain}
-            while True:
-                readable, _, _ = select.select([tls, plain], [], [])
-                source, sink = (tls, plain) if tls in readable else (plain, tls)
-                if not (data := source.recv(65536)):
-                    return
-                sink.sendall(data)
-                while tls.pending():
-                    plain.sendall(tls.recv(65536))
-
-    def stop(self) -> None:
-        for opened in (self._listener, *self._open):
-            with suppress(OSError):
-                opened.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(10)
-        self._listener.close()
-
-
-def certificate_for(folder: Path, names: str) -> tuple[Path, Path]:
-    """A certificate that signed itself, and its key; it is its own CA."""
-    openssl = shutil.which("openssl")
-    if not openssl:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no openssl on PATH to make a certificate with")
-    certificate, key = folder / f"{quote(names, '')}.pem", folder / f"{quote(names, '')}.key"
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-    files = ["-keyout", key, "-out", certificate]
-    subject = ["-subj", "/CN=paceline test", "-addext", f"subjectAltName={names}"]
-    command = [openssl, "req", "-x509", "-nodes", "-days", "1", *curve, *files, *subject]
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
-
-
-@dataclass(frozen=True)
-class SecureRedis:
-    """A Redis that asks for user and password, behind TLS for `localhost`."""
-
-    url: str
-    plain_url: str  # the same Redis without TLS in front
-    ca: Path
-    other_ca: Path  # signed something else
-
-    def at(self, host: str, user: str = "") -> str:
-        parts = urlsplit(self.url)
-        return f"rediss://{user or parts.netloc.rpartition('@')[0]}@{host}:{parts.port}/0"
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path, Path], Path]:
-    folder = tmp_path_factory.mktemp("certificates")
-    return certificate_for(folder, "DNS:localhost"), certificate_for(folder, "DNS:elsewhere")[0]
-
-
-@pytest.fixture
-def secure_redis(own_redis, certificates, monkeypatch) -> Iterator[SecureRedis]:
-    with redis.Redis.from_url(own_redis.url) as admin:
-        admin.execute_command("ACL", "SETUSER", "courier", *RULES)
-        admin.execute_command("ACL", "SETUSER", "default", "off")
-    (certificate, key), other = certificates
-    plain = urlsplit(own_redis.url)
-    relay = TlsRelay(certificate, key, plain.port)
-    user = f"courier:{quote(PASSWORD, '')}"
-    monkeypatch.setenv("PACELINE_REDIS_CA", str(certificate))
-    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    url = f"rediss://{user}@localhost:{relay.port}/0"
-    yield SecureRedis(url, f"redis://{user}@127.0.0.1:{plain.port}/0", certificate, other)
-    relay.stop()
 
 
 def version(number: int) -> DraftVersion:
@@ -202,6 +87,35 @@ def test_no_option_of_a_url_turns_verification_off(secure_redis, option):
             make(f"{secure_redis.url}?db=0&{option}")
 
 
+@pytest.mark.parametrize(
+    ("options", "got"),
+    [
+        ("timeout=3", "'timeout'"),
+        ("db=1", "'db'"),
+        ("socket_timeout=30&retry=5", "'retry', 'socket_timeout'"),
+        ("decode_responses=1", "'decode_responses'"),
+        ("flag", "'flag'"),
+    ],
+)
+def test_an_option_of_a_url_is_a_config_error_that_names_it(options, got):
+    for scheme in ("redis", "rediss"):
+        with pytest.raises(ConfigError, match=f"PACELINE_REDIS_URL: got option {got} .* expected none; write redis://"):
+            client_for(f"{scheme}://:s3cret@host:1/0?{options}")
+
+
+def test_a_socket_takes_its_database_as_an_option_and_nothing_else():
+    assert client_for("unix:///run/redis.sock?db=3").get_connection_kwargs()["db"] == 3
+    with pytest.raises(ConfigError, match=r"got option 'DB' .* expected db, password, username"):
+        client_for("unix:///run/redis.sock?DB=3")
+
+
+def test_what_may_be_the_rest_of_a_password_is_no_option_to_be_named():
+    for url in ("redis://me:12?s3cret@host:1/0", "redis://me:12?x#s3cret@host", "redis://:abc?s3cret"):
+        with pytest.raises(ConfigError, match=r"write / . # @ and : of a password as") as caught:
+            client_for(url)
+        assert_hidden(str(caught.value))
+
+
 def test_a_port_without_tls_is_named_as_such(secure_redis):
     with pytest.raises(BufferUnavailable, match="start Redis or correct PACELINE_REDIS_URL"):
         connect(secure_redis.plain_url.replace("redis://", "rediss://", 1))
@@ -222,6 +136,14 @@ def test_a_ca_file_that_holds_no_certificate_is_a_config_error(tmp_path, monkeyp
     monkeypatch.setenv("PACELINE_REDIS_CA", str(file))
     with pytest.raises(ConfigError, match=r"PACELINE_REDIS_CA: got .*ca.pem .*, expected a file of PEM"):
         client_for("rediss://:s3cret@localhost/0")
+
+
+def test_a_wrong_password_is_named_as_such(secure_redis):
+    wrong = secure_redis.url.replace("s3cret", "wrongs3cret")
+    with pytest.raises(BufferUnavailable, match="check user and password in PACELINE_REDIS_URL") as caught:
+        connect(wrong)
+    assert f"Redis at rediss://localhost:{urlsplit(wrong).port}/0: " in str(caught.value)
+    assert_hidden(str(caught.value))
 
 
 def test_celery_reaches_the_same_redis_with_the_same_settings_and_refuses_the_same(secure_redis, monkeypatch):

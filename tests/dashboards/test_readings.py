@@ -7,7 +7,10 @@ from paceline.buffer.version import BoardState, DraftVersion, VersionState
 from paceline.dashboards.readings import (
     BOARD_COLUMNS,
     RUN_COLUMNS,
+    AlarmLine,
     VersionLine,
+    alarm_lines,
+    alarms_table,
     as_counts,
     as_int,
     version_lines,
@@ -60,3 +63,24 @@ def test_a_reason_is_text_and_never_markup() -> None:
 def test_readings_that_were_not_made_are_zero_and_empty() -> None:
     assert (as_int({"a": 3}, "a"), as_int({}, "a"), as_int({"a": "3"}, "a")) == (3, 0, 0)
     assert (as_counts({"a": {"x": 1}}, "a"), as_counts({}, "a"), as_counts({"a": 1}, "a")) == ({"x": 1}, {}, {})
+
+
+def test_alarms_are_listed_by_member_what_stands_first_and_nonsense_is_passed_over():
+    raised = {"name": "silent_death", "reading": "accept length 1.0", "action": "roll_back", "version": 4, "at": 9.0}
+    stands = {"name": "hook_silent", "reading": "200 rounds verified", "action": "tell"}
+    told = {
+        "replica:b": {"alarms": [raised, {"name": 3}, "x"], "standing_alarms": [stands]},
+        "replica:a": {"alarms": "none", "standing_alarms": [{**stands, "version": "4", "at": "now"}]},
+        "learner:x": {},
+    }
+    lines = alarm_lines(told)
+    assert lines == [
+        AlarmLine("replica:a", "hook_silent", "200 rounds verified", "tell"),
+        AlarmLine("replica:b", "hook_silent", "200 rounds verified", "tell"),
+        AlarmLine("replica:b", "silent_death", "accept length 1.0", "roll_back", 4, 9.0),
+    ]
+    console = Console(file=io.StringIO(), width=160)
+    console.print(alarms_table(lines))
+    shown = console.file.getvalue()
+    assert shown.count("stands") == 2
+    assert "1970-01-01 00:00:09Z" in shown

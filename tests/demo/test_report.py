@@ -80,6 +80,7 @@ def test_the_json_has_every_field_of_the_promise() -> None:
         "dropped": {"tap_full": 3},
         "learned": 80,
         "held_out": 9,
+        "rested": 0,
         "pending": 8,
     }
     assert report["replay"] == {"rounds": 800, "equal": 799}

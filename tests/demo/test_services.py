@@ -5,14 +5,13 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from paceline.buffer.errors import PacelineError
 from paceline.buffer.redis_client import connect
 from paceline.demo.services import Service, free_port, redis_service
+from waiting import until
 
 STARTS_A_CHILD = """
 import signal, subprocess, sys
@@ -41,13 +40,6 @@ def is_alive(pid: int) -> bool:
     """Whether `pid` runs; a zombie that nobody reaps does not."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def until(is_so: Callable[[], object], limit_s: float = 10.0) -> None:
-    deadline_s, pause = time.monotonic() + limit_s, threading.Event()
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        pause.wait(0.02)
 
 
 def child_of(running: Service) -> int:
@@ -120,7 +112,7 @@ def test_a_second_ctrl_c_ends_the_patience_and_leaves_nothing(tmp_path: Path) ->
     leader, started = running.pid, child_of(running)
 
     def press_when_asked() -> None:
-        until(lambda: running.has_said("asked to end"))
+        until(lambda: running.has_said("asked to end"), "the child to be asked")
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     presser = threading.Thread(target=press_when_asked)
@@ -129,7 +121,7 @@ def test_a_second_ctrl_c_ends_the_patience_and_leaves_nothing(tmp_path: Path) ->
         running.stop()
     presser.join()
     assert not is_alive(leader)
-    until(lambda: not is_alive(started))
+    until(lambda: not is_alive(started), "the end of what it had started")
     assert not running.is_running()
 
 

@@ -18,7 +18,7 @@ STATE = ViewState(
         VersionLine(1, VersionState.REFUSED, "interval [-0.1, 0.2] holds zero", 1.1),
         VersionLine(2, VersionState.LIVE, "better by 0.4", 1.5, 1.4375, 800),
     ],
-    traces=TraceLine(100, 97, {"tap_full": 3, "opt_out": 0}, learned=80, held_out=9, pending=8),
+    traces=TraceLine(100, 97, {"tap_full": 3, "opt_out": 0}, learned=80, held_out=7, rested=2, pending=8),
     swaps=2,
     stall_ms=31.4,
 )
@@ -35,7 +35,7 @@ def test_the_view_shows_lengths_versions_traces_and_swaps() -> None:
     assert "prose   requests 30/40   live version 2   60 s, about 20 s left" in text
     assert [word for word in ("▁▅█", "2.00", "1.25", "refused", "live", "1.44", "800") if word not in text] == []
     assert "interval [-0.1, 0.2] holds zero" in text
-    assert "captured 100, delivered 97, dropped 3 (tap_full 3), learned 80, held out 9, pending 8" in text
+    assert "captured 100, delivered 97, dropped 3 (tap_full 3), learned 80, held out 7, rested 2, pending 8" in text
     assert "swaps: 2, longest wait for a token around the last one 31 ms" in text
 
 
@@ -48,7 +48,7 @@ def test_the_view_of_a_start_shows_no_numbers_it_does_not_have() -> None:
 def test_a_plain_line_says_the_same() -> None:
     assert plain_line(STATE) == (
         "[   60 s] prose: requests 30/40, accept length py 2.00, prose 1.25, live version 2, swaps 2, "
-        "captured 100, delivered 97, dropped 3 (tap_full 3), learned 80, held out 9, pending 8"
+        "captured 100, delivered 97, dropped 3 (tap_full 3), learned 80, held out 7, rested 2, pending 8"
     )
 
 

@@ -45,16 +45,20 @@ def test_every_trace_stands_in_one_column(watch: Watch, board, buffer, make_trac
     board.beat("replica:r0", reading(), 60.0)
     ids = buffer.append([make_trace(seed, trace_id=str(seed)) for seed in range(7)])
     buffer.claim("learner", 6)
-    for entry_id, outcome in zip(ids, ("learned", "learned", "held_out", "duplicate"), strict=False):
+    for entry_id, outcome in zip(ids, ("learned", "learned", "held_out", "duplicate", "rested"), strict=False):
         buffer.ack([entry_id], outcome)
     set_aside = {"duplicate": 1, "trimmed": 0, "dead_lettered": 0}
-    assert watch.traces() == TraceLine(9, 7, {"tap_full": 2}, learned=2, held_out=1, pending=3, set_aside=set_aside)
+    assert watch.traces() == TraceLine(
+        9, 7, {"tap_full": 2}, learned=2, held_out=1, rested=1, pending=2, set_aside=set_aside
+    )
     assert watch.traces().is_accounted
 
 
 @pytest.mark.parametrize(("captured", "delivered"), [(10, 7), (8, 7), (9, 6)])
 def test_books_that_do_not_balance_are_seen(captured: int, delivered: int) -> None:
-    line = TraceLine(captured, delivered, {"tap_full": 2}, learned=2, held_out=1, pending=3, set_aside={"duplicate": 1})
+    line = TraceLine(
+        captured, delivered, {"tap_full": 2}, learned=2, held_out=1, rested=1, pending=2, set_aside={"duplicate": 1}
+    )
     assert not line.is_accounted
 
 

@@ -1,10 +1,9 @@
 """The real SGLang server on the CPU host, with a private Redis: started once, shared by all end-to-end tests."""
 
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.demo.corpus import load_corpus
 from paceline.demo.services import Service, free_port, learner_service, redis_service, sglang_service
-from paceline.demo.target import ensure_random_draft, ensure_target
-from paceline.demo.training import TrainPlan
 from paceline.demo.watch import drained
+from waiting import until
 
 REPLICA, SECOND = "e2e-0", "e2e-1"
 TARGET = "e2e-target"
@@ -55,14 +53,6 @@ class Rig:
     steps: int = STEPS
     chunk_tokens: int = CHUNK_TOKENS
 
-    @staticmethod
-    def until(is_so: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
-        """Wait for a condition of another process; fail, saying what was waited for, after `limit_s`."""
-        deadline, pause = time.monotonic() + limit_s, threading.Event()
-        while not is_so():
-            assert time.monotonic() < deadline, f"waited {limit_s} s in vain: {what}"
-            pause.wait(0.05)
-
     def generate(self, rid: str, text: str, max_tokens: int = 32, **sampling: Any) -> dict[str, Any]:
         """One request, answered whole."""
         body = request_body(rid, text, max_tokens, **sampling)
@@ -76,7 +66,7 @@ class Rig:
 
     def drained(self) -> dict[str, Any]:
         """The replica's reading once every trace of the requests answered so far has left the server."""
-        self.until(drained(self.reading), "the server to deliver its traces")
+        until(drained(self.reading), "the server to deliver its traces")
         return self.reading()
 
     def reading(self) -> dict[str, Any]:
@@ -118,31 +108,49 @@ def server_env(redis_url: str) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A target trained for seconds, and a random draft of it."""
-    folder = tmp_path_factory.mktemp("models")
-    target = ensure_target(folder, TrainPlan(seconds=25.0)).folder
-    return target, ensure_random_draft(target, folder / "draft", seed=0)
-
-
-@pytest.fixture(scope="session")
-def rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """The running server."""
+@contextmanager
+def running(models: tuple[Path, Path], folder: Path, more: list[str], env: dict[str, str]) -> Iterator[Rig]:
+    """A server and a Redis of their own, with `more` flags and settings than the shared ones."""
     target, draft = models
-    folder = tmp_path_factory.mktemp("rig")
     redis_port, port = free_port(), free_port()
     url = f"redis://127.0.0.1:{redis_port}/0"
-    server = sglang_service(flags(target, draft), port, log=folder / "sglang.log", env=server_env(url))
+    settings = server_env(url) | env
+    server = sglang_service([*flags(target, draft), *more], port, log=folder / "sglang.log", env=settings)
     with redis_service(folder / "redis", redis_port) as redis, server:
         client = connect(url)
         made = Rig(
             folder, target, draft, redis, url, port, RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
         )
         made.texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > MIN_TEXT_CHARS]
-        made.until(lambda: made.reading().get("capture") == "on", "the replica's first heartbeat")
+        until(lambda: made.reading().get("capture") == "on", "the replica's first heartbeat")
         yield made
         client.close()
+
+
+@pytest.fixture(scope="session")
+def rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """The running server."""
+    with running(models, tmp_path_factory.mktemp("rig"), [], {}) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def paced_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A server that chooses its number of draft steps, 0 to 5, at every step."""
+    folder = tmp_path_factory.mktemp("paced")
+    lengths = folder / "lengths.json"
+    lengths.write_text(json.dumps({"1": {"candidate_steps": list(range(6))}}))
+    adaptive = ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths)]
+    # Room for all requests, so that none is retracted, and no cached prefix that other weights have drafted for.
+    with running(models, folder, [*adaptive, "--max-total-tokens", "16384", "--disable-radix-cache"], {}) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def rig_elsewhere(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A server with the same models and a board of its own, for traffic that the shared board should not see."""
+    with running(models, tmp_path_factory.mktemp("elsewhere"), [], {}) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -195,12 +203,12 @@ def learned(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Learned:
             replies += rig.generate_all([{**job, "rid": f"loop-{wave}-{i}"} for i, job in enumerate(batch)])
             if wave >= 2 and rig.board.read().live not in {None, started_with}:
                 break
-        rig.until(lambda: rig.board.read().live not in {None, started_with}, "a learnt version to go live", 240.0)
+        until(lambda: rig.board.read().live not in {None, started_with}, "a learnt version to go live", 240.0)
         live = rig.board.read().live
-        rig.until(lambda: rig.reading()["draft_version"] >= live, "the swap")
+        until(lambda: rig.reading()["draft_version"] >= live, "the swap")
         jobs = [{"rid": f"after-{i}", "text": rig.texts[i][:160], "max_tokens": 64} for i in range(ROUND)]
         after = rig.generate_all(jobs)
-        rig.until(lambda: not is_learning(rig), "the round's end", 240.0)
+        until(lambda: not is_learning(rig), "the round's end", 240.0)
         said = dict(rig.board.heartbeats()[MEMBER])  # it expires soon after the learner has ended
     return Learned(folder, replies, after, said)
 

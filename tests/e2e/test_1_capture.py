@@ -8,6 +8,7 @@ from paceline.learner.replay import replay_traces
 from paceline.learner.weights import load_draft, load_target_embedding
 from paceline.policies.acceptance import identity
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -130,7 +131,7 @@ def test_an_aborted_request_leaves_a_trace_of_what_was_seen_and_balanced_books(r
         chunks = (line for line in lines.iter_lines() if line.startswith("data: {"))
         for _ in range(5):
             next(chunks)
-    rig.until(lambda: rig.traces_of("aborted"), "the aborted request's trace")
+    until(lambda: rig.traces_of("aborted"), "the aborted request's trace")
     (trace,) = rig.traces_of("aborted")
     assert trace.finish == "abort"
     assert 1 < trace.committed_len < 400
@@ -165,7 +166,7 @@ def test_a_client_may_opt_out_and_name_its_tenant(rig):
     rig.drained()
     assert rig.traces_of("private") == []
     assert [trace.tenant for trace in rig.traces_of("named")] == ["acme"]
-    rig.until(lambda: "opted_out" in rig.reading()["skipped"], "the scheduler to say whom it skipped")
+    until(lambda: "opted_out" in rig.reading()["skipped"], "the scheduler to say whom it skipped")
     assert rig.reading()["skipped"]["opted_out"] == 1
 
 
@@ -192,7 +193,7 @@ def test_redis_may_go_and_come_back_while_requests_are_served(rig):
     finally:
         rig.redis.start()
     assert [reply["output_ids"] for reply in during] == [before["output_ids"]] * 4
-    rig.until(lambda: rig.reading().get("buffer_error") == "", "the replica to find Redis again")
+    until(lambda: rig.reading().get("buffer_error") == "", "the replica to find Redis again")
     reading = rig.drained()
     assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
     assert all(rig.traces_of(f"redis-gone-{i}") for i in range(4))  # the backlog outlived the gap

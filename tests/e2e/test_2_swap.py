@@ -9,6 +9,7 @@ import pytest
 import torch
 from paceline.buffer.version import DraftVersion, VersionState
 from safetensors.torch import load_file, save_file
+from waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -65,7 +66,7 @@ def test_a_swap_under_load_touches_no_request_and_every_trace_names_its_draft(ri
     moved.start()
     replies = rig.generate_all(jobs, concurrency=PROMPTS)
     moved.join()
-    rig.until(lambda: drafting(rig) == number, "the swap")
+    until(lambda: drafting(rig) == number, "the swap")
     assert [reply["output_ids"] for reply in replies] == plain * 4
     assert all(reply["meta_info"]["num_retractions"] == 0 for reply in replies)
     assert all(reply["meta_info"]["finish_reason"]["type"] == "length" for reply in replies)
@@ -81,7 +82,7 @@ def test_a_swap_under_load_touches_no_request_and_every_trace_names_its_draft(ri
 
 def test_a_roll_back_returns_to_the_draft_before(rig, initial):
     rig.board.roll_back("operator:test", "worse")
-    rig.until(lambda: drafting(rig) == initial, "the roll back")
+    until(lambda: drafting(rig) == initial, "the roll back")
     assert rig.board.read().live == initial
 
 
@@ -139,7 +140,7 @@ def test_bad_weights_are_refused_with_the_reason_on_the_board_and_the_server_goe
     change, damage, reason = BAD[name]
     number = publish(rig, name, change or (lambda _: None), damage or (lambda _: None))
     rig.board.move(number, VersionState.LIVE, "test", name)
-    rig.until(lambda: rig.board.read().rows[number].state is VersionState.ROLLED_BACK, "the refusal")
+    until(lambda: rig.board.read().rows[number].state is VersionState.ROLLED_BACK, "the refusal")
     row = rig.board.read().rows[number]
     assert reason in row.why
     assert rig.board.read().live == initial

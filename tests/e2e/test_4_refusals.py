@@ -11,6 +11,7 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.demo.services import free_port, sglang_service
+from waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -47,7 +48,7 @@ def test_a_server_that_cannot_be_captured_serves_and_says_why(rig, tmp_path):
     env = {"PACELINE_REDIS_URL": rig.redis_url, "PACELINE_SPECULATOR": "plain", "PACELINE_REPLICA": "plain-0"}
     with closing(connect(rig.redis_url)) as client, sglang_service(flags, port, log=tmp_path / "log", env=env):
         board = RedisVersionBoard(client, BufferConfig(speculator="plain"))
-        rig.until(lambda: "replica:plain-0" in board.heartbeats(), "the replica's heartbeat")
+        until(lambda: "replica:plain-0" in board.heartbeats(), "the replica's heartbeat")
         reading = board.heartbeats()["replica:plain-0"]
         body = {"text": "import", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
         reply = httpx.post(f"http://127.0.0.1:{port}/generate", json=body, timeout=60.0, trust_env=False).json()

@@ -3,8 +3,6 @@
 import json
 import math
 import random
-import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -23,6 +21,7 @@ from paceline.demo.watch import drained
 from paceline.serving.config import ServingConfig
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -93,13 +92,6 @@ def p_value(seen, expected):
     return chisquare([count for count, _ in cells], [mean for _, mean in cells]).pvalue
 
 
-def until(is_so, limit_s=60.0):
-    deadline, pause = time.monotonic() + limit_s, threading.Event()
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited {limit_s} s in vain"
-        pause.wait(0.05)
-
-
 def flags(models, rule):
     target, draft = models
     return [
@@ -129,9 +121,12 @@ def served(request, models, target, tmp_path_factory):
         closing(connect(url)) as client,
     ):
         board = RedisVersionBoard(client, config)
-        until(lambda: board.heartbeats().get(f"replica:{rule}", {}).get("capture") == "on")
+        until(
+            lambda: board.heartbeats().get(f"replica:{rule}", {}).get("capture") == "on",
+            "the replica's first heartbeat",
+        )
         answers = ask(port, target.prompt)
-        until(drained(lambda: board.heartbeats()[f"replica:{rule}"]))
+        until(drained(lambda: board.heartbeats()[f"replica:{rule}"]), "the server to deliver its traces")
         traces = {entry.trace.request_id: entry.trace for entry in RedisTraceBuffer(client, config).replay(10_000)}
     return VerdictRule(rule), answers, traces
 

@@ -18,7 +18,7 @@ REQUESTS, TOKENS = 24, 16
 KEYS = {
     "accept_length": {"first", "before_shift", "after_shift", "final"},
     "by_version": None,
-    "traces": {"captured", "delivered", "dropped", "learned", "held_out", "pending"},
+    "traces": {"captured", "delivered", "dropped", "learned", "held_out", "rested", "pending"},
     "replay": {"rounds", "equal"},
     "lossless": {"checked", "identical"},
     "swaps": {"count", "stall_ms", "aborted", "retracted"},
@@ -84,7 +84,7 @@ def test_every_trace_is_accounted_for(demo):
     traces = demo[2]["traces"]
     assert traces["captured"] >= REQUESTS
     assert traces["captured"] == traces["delivered"] + sum(traces["dropped"].values())
-    assert traces["delivered"] == traces["learned"] + traces["held_out"] + traces["pending"]
+    assert traces["delivered"] == traces["learned"] + traces["held_out"] + traces["rested"] + traces["pending"]
 
 
 def test_every_request_is_answered_as_plain_decoding_answers_it(demo):

@@ -1,6 +1,8 @@
 """Two real servers behind one board: a canary drafts on one of them, and a bad one never reaches the other."""
 
 import itertools
+import random
+import string
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,20 +15,26 @@ import torch
 from paceline.buffer.version import VersionState
 from paceline.buffer.weights import WEIGHTS_FILE, sha256_of, weights_file
 from paceline.demo.watch import drained
+from paceline.learner.replay import replay_traces
+from paceline.learner.trainer import DraftTrainer, TrainingPlan
+from paceline.learner.weights import load_draft, load_target_embedding, save_draft
+from paceline.policies.acceptance import Tally, replayed_tally
 from safetensors.torch import load_file, save_file
+from waiting import until
 
 pytestmark = pytest.mark.e2e
 
 FIRST, SECOND = "e2e-0", "e2e-1"
 MAX_ROUNDS = 200
 CONCURRENCY = 4  # requests at a time on each replica
+ELSEWHERE = 60  # requests of another domain
 
 
 @pytest.fixture(scope="module")
 def ports(rig, learned, second_server):
     """Both replicas' ports; the second follows the board to the live version by itself."""
     live = rig.board.read().live
-    rig.until(lambda: drafts(rig, SECOND) == live, "the second replica to take the live version over")
+    until(lambda: drafts(rig, SECOND) == live, "the second replica to take the live version over")
     return rig.port, second_server
 
 
@@ -62,11 +70,16 @@ def traffic(rig, ports):
 traffic.calls = 0
 
 
-def publish(rig, like, folder: Path, change):
-    """A candidate whose weights are those of version `like`, changed."""
+def changed(rig, like, folder: Path, change):
+    """Weights of version `like`, changed, in `folder`."""
     tensors = load_file(weights_file(rig.board.read().rows[like].version.weights_uri))
     folder.mkdir()
     save_file({name: change(name, tensor).contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS_FILE)
+    return folder
+
+
+def publish(rig, like, folder: Path):
+    """A candidate with the weights in `folder`, otherwise as version `like`."""
     number = rig.board.next_number()
     version = rig.board.read().rows[like].version
     made = replace(version, number=number, weights_uri=folder.as_uri(), sha256=sha256_of(folder / WEIGHTS_FILE))
@@ -93,22 +106,80 @@ def flipped_sign(name, tensor):
     return -tensor if name == "lm_head.weight" else tensor
 
 
-@pytest.mark.parametrize(("change", "replica"), [(random_head, FIRST), (flipped_sign, SECOND)])
-def test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second_replica(
-    rig, ports, tmp_path, change, replica
-):
+def numbers(draw):
+    return ", ".join(str(draw.randrange(10_000)) for _ in range(40))
+
+
+def capitals(draw):
+    return " ".join("".join(draw.choices(string.ascii_uppercase, k=draw.randrange(2, 8))) for _ in range(40))
+
+
+def bytes_in_rows(draw):
+    return ",\n    ".join(", ".join(f"0x{draw.randrange(256):02x}" for _ in range(8)) for _ in range(6))
+
+
+def learnt(rig, kind):
+    """A draft that learnt to continue texts of one kind, and the traces of the last of them."""
+    draw = random.Random(0)
+    jobs = [{"rid": f"{kind.__name__}-{i}", "text": kind(draw)[:160], "max_tokens": 64} for i in range(ELSEWHERE)]
+    rig.generate_all(jobs)
+    rig.drained()
+    traces = {entry.trace.request_id: entry.trace for entry in rig.buffer.replay(100_000)}
+    own = [traces[job["rid"]] for job in jobs]
+    trainer = DraftTrainer(load_draft(rig.draft, load_target_embedding(rig.target)), TrainingPlan(steps=rig.steps))
+    for begin in range(0, ELSEWHERE - 20, 20):
+        trainer.fit(own[begin : begin + 20], own[:begin])
+    return trainer.served, own[-20:]
+
+
+@pytest.fixture(scope="module")
+def elsewhere_draft(rig, learned, rig_elsewhere, tmp_path_factory):
+    """A draft that does well on another domain and badly on source code, which all other requests here continue.
+
+    What a target of half a minute's training makes of source code differs from target to target, so several domains
+    are tried: one of them is far from it.
+    """
+    code = [rig.traces_of(f"after-{i}")[0] for i in range(20)]
+    live = rig.board.read().rows[rig.board.read().live].version
+    served = load_draft(weights_file(live.weights_uri).parent, load_target_embedding(rig.target))
+    bound, seen = (accept_length(served, code, rig.steps) - 1.0) / 8, {}
+    for kind in (numbers, capitals, bytes_in_rows):
+        draft, own = learnt(rig_elsewhere, kind)
+        seen[kind.__name__] = here, there = [accept_length(draft, some, rig.steps) - 1.0 for some in (code, own)]
+        if here < bound and there > 1.0:
+            folder = tmp_path_factory.mktemp("elsewhere")
+            save_draft(draft, folder)
+            return folder
+    raise AssertionError(f"accepted on code and at home: got {seen}, expected one under {bound:.3f} and over 1.0")
+
+
+def accept_length(draft, traces, steps):
+    runs = replay_traces(draft, traces, steps)
+    return sum(map(replayed_tally, traces, runs), Tally()).accept_length
+
+
+@pytest.fixture(params=[random_head, flipped_sign, "elsewhere"], ids=["random", "flipped", "elsewhere"])
+def bad_draft(rig, learned, tmp_path, request):
+    """Weights that nobody should serve source code with."""
+    if request.param == "elsewhere":
+        return request.getfixturevalue("elsewhere_draft")
+    return changed(rig, rig.board.read().live, tmp_path / "bad", request.param)
+
+
+def test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second_replica(rig, ports, bad_draft):
     live = rig.board.read().live
-    number = publish(rig, live, tmp_path / "bad", change)
+    number = publish(rig, live, bad_draft)
+    replica = (FIRST, SECOND)[number % 2]
     with traffic(rig, ports) as reasons:
-        rig.until(lambda: len(reasons) >= 64, "requests of the live version to hold it against")
+        until(lambda: len(reasons) >= 64, "requests of the live version to hold it against")
         rig.board.move(number, VersionState.CANARY, "test", "let it on", replica)
-        rig.until(lambda: rig.board.read().canary is None, "the canary's verdict")
-        rig.until(lambda: drafts(rig, replica) == live, "the roll back")
+        until(lambda: rig.board.read().canary is None, "the canary's verdict")
+        until(lambda: drafts(rig, replica) == live, "the roll back")
     row = rig.board.read().rows[number]
     assert (row.state, rig.board.read().live) == (VersionState.ROLLED_BACK, live)
     assert row.why.startswith("silent_death") or "accept far less" in row.why
     for member in (FIRST, SECOND):
-        rig.until(drained(lambda member=member: rig.board.heartbeats()[f"replica:{member}"]), f"{member} to deliver")
+        until(drained(lambda member=member: rig.board.heartbeats()[f"replica:{member}"]), f"{member} to deliver")
     rounds = rounds_of(rig, number)
     assert set(rounds) == {replica}
     assert rounds[replica] <= MAX_ROUNDS
@@ -118,10 +189,10 @@ def test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second
 def test_a_draft_that_nobody_would_accept_is_taken_off_even_when_it_went_live_at_once(rig, ports):
     live = rig.board.read().live
     with traffic(rig, ports) as reasons:
-        rig.until(lambda: len(reasons) >= 48, "a watch of the live version on both replicas")
+        until(lambda: len(reasons) >= 48, "a watch of the live version on both replicas")
         rig.board.move(0, VersionState.LIVE, "test", "the random draft of the beginning")
-        rig.until(lambda: rig.board.read().live == live, "the alarm")
-        rig.until(lambda: {drafts(rig, FIRST), drafts(rig, SECOND)} == {live}, "the roll back")
+        until(lambda: rig.board.read().live == live, "the alarm")
+        until(lambda: {drafts(rig, FIRST), drafts(rig, SECOND)} == {live}, "the roll back")
     row = rig.board.read().rows[0]
     assert row.state is VersionState.ROLLED_BACK
     assert row.why.startswith("silent_death: accept length 1.0")

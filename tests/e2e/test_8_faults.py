@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from paceline.buffer.redis_client import connect
+from waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -54,7 +55,7 @@ def test_a_redis_that_hangs_costs_nothing(rig, plain):
     with hanging(rig.redis.pid):
         during = answers(rig, "hanging")
     assert during == plain
-    rig.until(lambda: is_well(rig), "the replica to find Redis again")
+    until(lambda: is_well(rig), "the replica to find Redis again")
     after = assert_balanced(rig)
     assert after["dropped"] == before["dropped"]
     assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "hanging"))
@@ -69,7 +70,7 @@ def test_a_redis_without_memory_costs_nothing_once_it_has_some_again(rig, plain)
         finally:
             client.config_set("maxmemory", "2gb")
     assert during == plain
-    rig.until(lambda: is_well(rig), "the replica to find room in Redis again")
+    until(lambda: is_well(rig), "the replica to find room in Redis again")
     after = assert_balanced(rig)
     assert after["dropped"] == before["dropped"]
     assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "full"))
@@ -101,7 +102,7 @@ def test_a_courier_killed_at_work_is_replaced_and_what_it_held_is_counted(rig, p
         os.kill(courier_pid(rig), signal.SIGKILL)
         *_, last = chunks
     assert json.loads(last)["text"] == calm["text"]
-    rig.until(lambda: rig.reading().get("courier_restarts", 0) > before["courier_restarts"], "another courier")
+    until(lambda: rig.reading().get("courier_restarts", 0) > before["courier_restarts"], "another courier")
     after = assert_balanced(rig)
     assert after["captured"] == before["captured"] + 1
     assert after["dropped"].get("courier_died", 0) == before["dropped"].get("courier_died", 0) + 1

@@ -3,7 +3,7 @@
 import pytest
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.learner.canary import end_overdue, let_on
+from paceline.learner.canary import CanaryLimit, let_on
 
 SERVED = {"version": 0, "ended": [["ab", [], 3, 3]]}
 ABLE = {"capture": "on", "swap": "on", "stretches": SERVED}
@@ -43,6 +43,20 @@ def test_a_version_goes_live_at_once_where_there_is_nothing_to_hold_it_against(b
     assert (board.read().live, board.read().canary) == (1, None)
 
 
+def test_a_replica_that_will_soon_serve_the_live_version_is_one_to_hold_a_canary_against(board):
+    beat(board, a=ABLE, b={**ABLE, "draft_version": 7, "stretches": {**SERVED, "version": 7}})
+    let_on(board, 1, "won", with_canary=True)
+    assert (board.read().canary, board.read().rows[1].replica) == (1, "a")
+
+
+@pytest.mark.parametrize("served", [SERVED, {"version": 0, "ended": []}])
+@pytest.mark.parametrize("others", [{}, {"b": {**ABLE, "capture": "off"}}])
+def test_a_replica_that_alternates_needs_no_other_one(board, others, served):
+    beat(board, a={**ABLE, "stretches": served, "canary_window_s": 20.0}, **others)
+    let_on(board, 1, "won", with_canary=True)
+    assert (board.read().canary, board.read().rows[1].replica) == (1, "a")
+
+
 def test_replicas_are_canaries_by_turns(board):
     beat(board, a=ABLE, b=ABLE)
     let_on(board, 1, "won the gate", with_canary=True)
@@ -60,16 +74,51 @@ def test_a_second_canary_waits_as_a_candidate(board):
     assert board.read().rows[2].state is VersionState.CANDIDATE
 
 
-def test_an_undecided_canary_ends_at_its_limit(board):
+class Watch:
+    """Seconds of a clock that nobody sets."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_an_undecided_canary_ends_at_its_limit_counted_from_when_it_was_seen(board):
+    watch = Watch()
+    limit = CanaryLimit(50.0, watch)
     beat(board, a=ABLE, b=ABLE)
-    end_overdue(board, board.read(), 50.0, 1e9)
+    limit.end_overdue(board, board.read())
     assert board.read().live == 0
+    watch.now_s = 1000.0
     let_on(board, 1, "won", with_canary=True)
-    end_overdue(board, board.read(), 50.0, 149.9)
+    limit.end_overdue(board, board.read())
+    watch.now_s = 1049.9
+    limit.end_overdue(board, board.read())
     assert board.read().canary == 1
     state = board.read()
-    end_overdue(board, state, 50.0, 150.0)
+    watch.now_s = 1050.0
+    limit.end_overdue(board, state)
     row = board.read().rows[1]
     assert (board.read().live, row.state, row.why) == (0, VersionState.ROLLED_BACK, "canary on b undecided after 50 s")
-    end_overdue(board, state, 50.0, 150.0)  # somebody else was quicker
+    limit.end_overdue(board, state)  # somebody else was quicker
     assert len(board.events()) == 6
+
+
+def test_the_next_canary_has_a_time_of_its_own(board):
+    watch = Watch()
+    limit = CanaryLimit(50.0, watch)
+    beat(board, a=ABLE, b=ABLE)
+    let_on(board, 1, "won", with_canary=True)
+    limit.end_overdue(board, board.read())
+    board.roll_back("replica:b", "worse", 1)
+    let_on(board, 2, "won", with_canary=True)
+    watch.now_s = 60.0
+    limit.end_overdue(board, board.read())
+    assert board.read().canary == 2
+
+
+def test_a_limit_of_nothing_ends_a_canary_at_once(board):
+    beat(board, a=ABLE, b=ABLE)
+    let_on(board, 1, "won", with_canary=True)
+    CanaryLimit(0.0).end_overdue(board, board.read())
+    assert board.read().canary is None

@@ -8,6 +8,7 @@ import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
 from paceline.learner.config import LearnerConfig, from_env, name_on
+from paceline.policies.drift import LearnMode, LearnRules
 
 NEEDED = {"PACELINE_TARGET": "llama", "PACELINE_TARGET_PATH": "/m/llama", "PACELINE_DRAFT": "/m/draft"}
 
@@ -26,6 +27,12 @@ def test_every_setting_comes_from_its_key() -> None:
         "PACELINE_DATA_DIR": "/d",
         "PACELINE_MLFLOW_URI": "http://mlflow:5000",
         "PACELINE_LEARNER": "gpu-3",
+        "PACELINE_TARGET_VERSIONS": "3, 5,7",
+        "PACELINE_TARGET_MAX_AGE": "1",
+        "PACELINE_TRACE_TTL_S": "900",
+        "PACELINE_LEARN": "always",
+        "PACELINE_REST_AFTER_ROUNDS": "9",
+        "PACELINE_COOL_DOWN_S": "5.5",
         "PACELINE_MIN_NEW_TRACES": "5",
         "PACELINE_MAX_CLAIM": "6",
         "PACELINE_WINDOW_TRACES": "7",
@@ -53,6 +60,12 @@ def test_every_setting_comes_from_its_key() -> None:
         data_dir=Path("/d"),
         mlflow_uri="http://mlflow:5000",
         name="gpu-3",
+        target_versions=("3", "5", "7"),
+        target_max_age=1,
+        trace_ttl_s=900.0,
+        learn="always",
+        rest_after_rounds=9,
+        cool_down_s=5.5,
         min_new_traces=5,
         max_claim=6,
         window_traces=7,
@@ -70,6 +83,20 @@ def test_every_setting_comes_from_its_key() -> None:
         longest_round_s=70.5,
         kept_versions=3,
     )
+
+
+def test_the_policies_are_given_what_was_set() -> None:
+    given = {"PACELINE_LEARN": "never", "PACELINE_REST_AFTER_ROUNDS": "4", "PACELINE_COOL_DOWN_S": "7"}
+    assert from_env(NEEDED | given).learn_rules == LearnRules(LearnMode.NEVER, flat_rounds=4, cool_down_s=7.0)
+    assert from_env(NEEDED).learn_rules == LearnRules(LearnMode.DRIFT)
+    aged = {"PACELINE_TARGET_VERSION": "41", "PACELINE_TARGET_MAX_AGE": "2"}
+    assert from_env(NEEDED | aged).trained_target_versions == ("39", "40", "41")
+    assert from_env(NEEDED).trained_target_versions == ("0",)
+
+
+def test_ages_of_versions_that_are_no_numbers_must_be_named() -> None:
+    with pytest.raises(ConfigError, match=r"AGE 1\): got no list of versions, expected one, since version 'june'"):
+        from_env(NEEDED | {"PACELINE_TARGET_VERSION": "june", "PACELINE_TARGET_MAX_AGE": "1"})
 
 
 @pytest.mark.parametrize(
@@ -119,6 +146,16 @@ def test_places_on_disk_and_in_celery_carry_the_speculator() -> None:
         ("PACELINE_HOLDOUT_SHARE", "1", "holdout_share (PACELINE_HOLDOUT_SHARE): got 1.0, expected between 0 and 1"),
         ("PACELINE_ROUND_LEASE_S", "-3", "(PACELINE_ROUND_LEASE_S): got -3.0, expected more than 0 seconds"),
         ("PACELINE_OBJECTIVE", "magic", "objective (PACELINE_OBJECTIVE): got 'magic', expected one of"),
+        (
+            "PACELINE_LEARN",
+            "often",
+            "(PACELINE_LEARN): got 'often', expected one of ['drift', 'always', 'never']",
+        ),
+        ("PACELINE_REST_AFTER_ROUNDS", "0", "(PACELINE_REST_AFTER_ROUNDS): got 0, expected at least 1"),
+        ("PACELINE_COOL_DOWN_S", "-1", "(PACELINE_COOL_DOWN_S): got -1.0, expected 0 seconds or more"),
+        ("PACELINE_TRACE_TTL_S", "-1", "(PACELINE_TRACE_TTL_S): got -1.0, expected 0 seconds or more"),
+        ("PACELINE_TARGET_MAX_AGE", "-1", "(PACELINE_TARGET_MAX_AGE): got -1, expected 0 versions or more"),
+        ("PACELINE_TARGET_VERSIONS", "1,2", "PACELINE_TARGET_VERSIONS (PACELINE_TARGET_MAX_AGE 0): got 1,2, expected"),
         ("PACELINE_LEARNER", "a/b", "name (PACELINE_LEARNER): got 'a/b'"),
         ("PACELINE_SPECULATOR", "../up", "speculator (PACELINE_SPECULATOR): got '../up'"),
         ("PACELINE_MAX_CLAIM", "39", "(PACELINE_MAX_CLAIM): got 39, expected at least min_new_traces (40)"),

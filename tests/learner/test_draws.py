@@ -120,3 +120,42 @@ def test_a_rare_tenant_is_replayed_more_often_up_to_the_balance(make_trace):
     assert within.exp().tolist() == pytest.approx([1.0] * 12 + [12.0])  # both tenants alike: no more is needed
     assert log_replay_weights(window, TrainingPlan(tenant_balance=1.0)) is None
     assert log_replay_weights(window[:12], TrainingPlan()) is None  # one tenant: nothing to balance
+
+
+TARGETS = ("a", "b", "c")
+
+
+def test_an_older_targets_trace_is_replayed_half_as_often_and_tenants_are_balanced_behind_that(make_trace):
+    of = [("c", "flood")] * 8 + [("b", "flood")] * 4 + [("c", "rare")] * 2 + [("a", "rare")] * 4
+    window = [make_trace(i, target_version=version, tenant=tenant) for i, (version, tenant) in enumerate(of)]
+    weights = {"a": 0.25, "b": 0.5, "c": 1.0}
+    mass = {name: sum(weights[version] for version, tenant in of if tenant == name) for name in ("flood", "rare")}
+    assert mass == {"flood": 10.0, "rare": 3.0}
+    expected = [weights[version] * {"flood": 1.0, "rare": 10 / 3}[tenant] for version, tenant in of]
+    found = log_replay_weights(window, TrainingPlan(tenant_balance=9.0), TARGETS)
+    assert found.exp().tolist() == pytest.approx(expected)
+    alone = log_replay_weights(window, TrainingPlan(tenant_balance=1.0), TARGETS)
+    assert alone.exp().tolist() == pytest.approx([weights[version] for version, _ in of])
+    assert log_replay_weights(window[:8], TrainingPlan(), TARGETS) is None  # one tenant, all of the newest target
+
+
+@pytest.mark.parametrize(("version", "weight"), [("a", 0.25), ("b", 0.5), ("c", 1.0)])
+def test_a_fresh_trace_of_an_older_target_is_in_half_as_many_passes(make_trace, version, weight):
+    plan, counts = TrainingPlan(passes=3), Counter[str]()
+    fresh = [make_trace(i, target_version=version) for i in range(400)]
+    made = list(draw_batches(fresh, [], plan, torch.Generator().manual_seed(0), TARGETS))
+    for batch in made:
+        counts.update(trace.trace_id for trace in batch)
+    often = [counts[trace.trace_id] for trace in fresh]
+    assert {count - 3 * weight for count in often} <= {-0.75, -0.5, 0.0, 0.25, 0.5}  # never off by a whole pass
+    assert sum(often) / 400 == pytest.approx(3 * weight, abs=4.5 * 0.5 / 400**0.5)
+    assert all(len({trace.trace_id for trace in batch}) == len(batch) <= 4 for batch in made)
+
+
+def test_targets_that_are_all_of_the_newest_version_change_no_draw(make_traces):
+    fresh, window, found = make_traces(range(7), target_version="c"), make_traces(range(9, 19), target_version="c"), {}
+    for targets in ((), TARGETS):
+        random = torch.Generator().manual_seed(0)
+        drawn = draw_batches(fresh, window, TrainingPlan(), random, targets)
+        found[targets] = [[trace.trace_id for trace in batch] for batch in drawn], random.get_state().tolist()
+    assert found[()] == found[TARGETS]

@@ -31,6 +31,16 @@ def test_the_request_heard_of_last_pushes_the_oldest_out(tiny_speculator: Any) -
     assert kept.trace_ids == {"trace-0", "later window", "trace-2"}
 
 
+def test_what_is_not_retained_is_forgotten_and_a_request_without_a_trace_with_it(tiny_speculator: Any) -> None:
+    first, second = tiny_speculator.serve(0, born_at=1.0), tiny_speculator.serve(1, born_at=1.0)
+    kept = Holdout(9)
+    for trace in (first, second, replace(second, trace_id="later window", born_at=2.0)):
+        kept.add(trace)
+    kept.retain(lambda trace: trace.born_at > 1.0)
+    assert len(kept) == 1
+    assert kept.trace_ids == {"later window"}
+
+
 def test_a_request_scores_the_sum_of_its_windows(tiny_speculator: Any) -> None:
     traces = [tiny_speculator.serve(0), tiny_speculator.serve(1), tiny_speculator.serve(2, request_id="request-0")]
     kept = Holdout(9)

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from paceline.buffer.base import TraceEntry
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, VerifyRounds
-from paceline.learner.intake import Intake, Outcome, is_held_out, sort_entries
+from paceline.learner.intake import KEPT, REFUSED, Intake, Outcome, at_rest, is_held_out, sort_entries
 
-INTAKE = Intake("target", "1", 0.1, feature_width=6, vocabulary=50)
+INTAKE = Intake("target", ("1",), 0.1, feature_width=6, vocabulary=50)
 
 #: Numbers i below 60 whose request-i is held out at a tenth.
 WRITTEN_DOWN = [34, 50, 52]
@@ -47,10 +47,13 @@ def test_every_entry_gets_one_outcome(make_trace: Callable[..., DraftTrace]) -> 
     found = sort_entries(entries, INTAKE, {"seen before"})
     assert {outcome: [entry.entry_id for entry in kept] for outcome, kept in found.items()} == {
         Outcome.LEARNED: ["1-0", "1-7"],
+        Outcome.RESTED: [],
         Outcome.HELD_OUT: ["1-1"],
+        Outcome.EXPIRED: [],
         Outcome.OTHER_TARGET_VERSION: ["1-3", "1-4"],
         Outcome.DUPLICATE: ["1-2", "1-6"],
         Outcome.NO_FEATURES: ["1-5"],
+        Outcome.MISREPLAYED: [],
         Outcome.INCOMPATIBLE: ["1-8"],
     }
 
@@ -86,3 +89,48 @@ def test_a_chain_shorter_than_the_widest_and_rounds_without_a_teacher_are_taken(
     shorter = other_rounds(make_trace(seed), "drafted", NO_DRAFT)
     for trace in (make_trace(seed, rounds=0), make_trace(seed, top_k=0), replace(make_trace(seed), rounds=shorter)):
         assert INTAKE.outcome(trace) in {Outcome.LEARNED, Outcome.HELD_OUT}
+
+
+def test_an_outcome_is_either_of_what_is_kept_or_of_what_is_refused() -> None:
+    assert sorted([*KEPT, *REFUSED]) == sorted(Outcome)
+    assert set(KEPT) == {"learned", "rested", "held_out"}
+
+
+def test_at_rest_only_what_would_be_learned_has_another_outcome(make_trace: Callable[..., DraftTrace]) -> None:
+    entries = [TraceEntry(f"1-{i}", make_trace(i)) for i in range(30, 40)]
+    entries.append(TraceEntry("2-0", make_trace(1, target="other")))
+    claimed = sort_entries(entries, INTAKE, ())
+    rested = at_rest(claimed)
+    expected = [f"1-{i}" for i in range(30, 40) if i != WRITTEN_DOWN[0]]
+    assert [entry.entry_id for entry in rested[Outcome.RESTED]] == expected
+    assert rested[Outcome.LEARNED] == []
+    for outcome in set(Outcome) - {Outcome.LEARNED, Outcome.RESTED}:
+        assert rested[outcome] == claimed[outcome]
+    assert sum(map(len, rested.values())) == len(entries)
+
+
+@pytest.mark.parametrize("seed", [WRITTEN_DOWN[0], WRITTEN_DOWN[0] + 1])
+def test_a_trace_past_its_time_to_live_is_expired_before_anything_else_is_asked(
+    make_trace: Callable[..., DraftTrace], seed: int
+) -> None:
+    trace = make_trace(seed, born_at=1000.0)
+    for now_s, is_expired in ((1060.0, False), (1060.1, True), (999.0, False)):
+        intake = replace(INTAKE, ttl_s=60.0, now_s=now_s)
+        assert (intake.outcome(trace) is Outcome.EXPIRED) is is_expired
+        assert (intake.outcome(replace(trace, target="other")) is Outcome.EXPIRED) is is_expired
+    assert replace(INTAKE, now_s=1e12).outcome(trace) is not Outcome.EXPIRED
+
+
+def test_older_targets_are_trained_on_as_far_as_they_are_known_and_never_judged_on(
+    make_trace: Callable[..., DraftTrace],
+) -> None:
+    intake = replace(INTAKE, target_versions=("3", "4"))
+    held, learnt = WRITTEN_DOWN[0], WRITTEN_DOWN[0] + 1
+    found = {
+        (seed, version): intake.outcome(make_trace(seed, target_version=version))
+        for seed in (held, learnt)
+        for version in ("2", "3", "4", "5")
+    }
+    other = Outcome.OTHER_TARGET_VERSION
+    assert [found[learnt, version] for version in "2345"] == [other, Outcome.LEARNED, Outcome.LEARNED, other]
+    assert [found[held, version] for version in "2345"] == [other, other, Outcome.HELD_OUT, other]

@@ -3,6 +3,7 @@
 import importlib
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -178,8 +179,9 @@ def test_a_trace_weighs_what_the_codec_writes_of_it(recorded):
 def test_weights_stand_beside_what_was_learnt_from_that_much():
     one, full, committed = rows.TOP_KS[3], rows.SOFT, rows.COMMITTED
     assert one.top_k == 1
-    made = [make_run(row, (n, n, 2 * n), setting=SAMPLED) for row, n in ((one, 20), (full, 30), (committed, 10))]
-    made += [make_run(committed, (40, 40, 40), setting=GREEDY), make_run(full, (90, 90, 90), seed=4, setting=SAMPLED)]
+    as_stage = partial(make_run, stage=STAGES["top-k"])
+    made = [as_stage(row, (n, n, 2 * n), setting=SAMPLED) for row, n in ((one, 20), (full, 30), (committed, 10))]
+    made += [as_stage(committed, (40, 40, 40), setting=GREEDY), as_stage(full, (90, 90, 90), seed=4, setting=SAMPLED)]
     sizes = [wire.WireSize("t0.7-k5", k, 3000.0 + k, 80.0 + k) for k in (1, 64)] + [
         wire.WireSize("t0-k5", 64, 1.0, 0.0)
     ]

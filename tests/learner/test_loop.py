@@ -1,9 +1,9 @@
 """A learner on a real buffer, board and trainer: what it acks, what it trains on, what survives its death."""
 
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -17,23 +17,16 @@ from paceline.buffer.memory import MemoryTraceBuffer
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
-from paceline.learner import delivery, loop
-from paceline.learner.config import LearnerConfig
+from paceline.learner import checkpoint, delivery, loop
 from paceline.learner.intake import is_held_out
-from paceline.learner.loop import Learner
-from paceline.learner.registry import Registry
 from paceline.learner.replay import replay_traces
 from paceline.learner.report import RoundKind
 from paceline.learner.trainer import DraftTrainer
-from paceline.learner.weights import load_draft, load_target_embedding
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Promotion, Verdict
 
 SHARE = 0.25
 BATCH = 24
-
-#: Nothing listens there, so every version of these tests waits in the outbox; test_registry.py has a real MLflow.
-NO_MLFLOW = "http://127.0.0.1:9"
 
 
 class DiedError(Exception):
@@ -42,86 +35,6 @@ class DiedError(Exception):
 
 def die(*_: object, **__: object) -> None:
     raise DiedError
-
-
-class Clock:
-    """Unix seconds that pass when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class House:
-    """Buffer, board and folders that outlive the learners working on them."""
-
-    def __init__(self, speculator: Any, folder: Path) -> None:
-        self.speculator = speculator
-        self.clock = Clock()
-        self.buffer = MemoryTraceBuffer(BufferConfig(), self.clock)
-        self.board = MemoryVersionBoard(self.clock)
-        self.outbox = folder / "outbox"
-        self.config = LearnerConfig(
-            target="target",
-            target_path=speculator.target,
-            initial_draft=speculator.draft,
-            target_version="1",
-            data_dir=folder / "data",
-            min_new_traces=8,
-            window_traces=30,
-            passes=2,
-            holdout_share=SHARE,
-            min_holdout_requests=3,
-            device="cpu",
-        )
-        self.fitted: list[list[str]] = []  # trace ids of every fit, fresh ones
-        self.replayed: list[list[str]] = []  # ... and of its window
-        self.sent = 0
-
-    def learner(self, **changes: object) -> Learner:
-        """A learner as a new process would have it."""
-        registry = Registry(NO_MLFLOW, "paceline-default", self.outbox, self.config.data_dir / "artifacts")
-        return Learner(replace(self.config, **changes), self.buffer, self.board, registry)
-
-    def send(self, count: int = BATCH, **changes: object) -> list[DraftTrace]:
-        """Serve and append `count` new traces."""
-        traces = [self.speculator.serve(i, **changes) for i in range(self.sent, self.sent + count)]
-        self.sent += count
-        self.buffer.append(traces)
-        return traces
-
-    def send_again(self, *traces: DraftTrace) -> None:
-        """As a server does whose earlier delivery has left the stream meanwhile."""
-        self.buffer._append_raw([encode_trace(trace) for trace in traces])
-
-    def let_claims_lapse(self) -> None:
-        self.clock.now += 1 + BufferConfig().claim_idle_ms / 1000
-
-    def let_leases_lapse(self) -> None:
-        self.clock.now += 1 + self.config.round_lease_s
-
-    def draft(self, number: int) -> Any:
-        """Weights of a published version, read as a server would."""
-        folder = self.config.versions_dir / f"v{number:06d}"
-        return load_draft(folder, load_target_embedding(self.speculator.target))
-
-
-@pytest.fixture
-def house(tiny_speculator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    made = House(tiny_speculator, tmp_path)
-    fit = DraftTrainer.fit
-
-    def recorded(self: DraftTrainer, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> Any:
-        made.fitted.append([trace.trace_id for trace in fresh])
-        made.replayed.append([trace.trace_id for trace in window])
-        return fit(self, fresh, window)
-
-    monkeypatch.setattr(DraftTrainer, "fit", recorded)
-    yield made
-    counts = made.buffer.counts()
-    assert counts.delivered == counts.pending + counts.dead_lettered + sum(counts.acked.values()) + counts.trimmed
 
 
 def held_out(traces: Sequence[DraftTrace]) -> list[DraftTrace]:
@@ -136,7 +49,7 @@ def deciding(verdict: Verdict) -> Callable[..., Promotion]:
     return lambda *_, **__: Promotion(verdict, f"told to {verdict}", 0.1, (0.0, 0.2), 2.1, 2.0, 9)
 
 
-def test_a_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house: House) -> None:
+def test_a_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house) -> None:
     traces = house.send()
     no_features = np.zeros((0, 48), np.float32)
     tokens = traces[0].tokens.copy()
@@ -160,7 +73,7 @@ def test_a_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house: 
     assert (house.buffer.counts().acked, house.buffer.counts().pending) == (expected, 0)
 
 
-def test_held_out_requests_are_never_trained_on(house: House) -> None:
+def test_held_out_requests_are_never_trained_on(house) -> None:
     learner, traces = house.learner(), []
     for _ in range(3):
         traces += house.send()
@@ -170,7 +83,7 @@ def test_held_out_requests_are_never_trained_on(house: House) -> None:
     assert [len(window) for window in house.replayed] == [0, len(house.fitted[0]), 30]
 
 
-def test_a_better_draft_goes_live_with_lengths_that_its_published_weights_have(house: House) -> None:
+def test_a_better_draft_goes_live_with_lengths_that_its_published_weights_have(house) -> None:
     learner, traces = house.learner(passes=6), []
     for _ in range(3):
         traces += house.send()
@@ -193,7 +106,7 @@ def test_a_better_draft_goes_live_with_lengths_that_its_published_weights_have(h
     assert scores["gain_low"] > 0
 
 
-def test_too_few_traces_leave_a_round_idle_and_claim_nothing(house: House) -> None:
+def test_too_few_traces_leave_a_round_idle_and_claim_nothing(house) -> None:
     house.send(7)
     report = house.learner().learn_once()
     assert (report.kind, report.why) == (RoundKind.IDLE, "7 traces wait, 8 make a round")
@@ -202,7 +115,7 @@ def test_too_few_traces_leave_a_round_idle_and_claim_nothing(house: House) -> No
     assert house.board.read().live == 0
 
 
-def test_only_one_learner_of_a_speculator_works_at_a_time(house: House) -> None:
+def test_only_one_learner_of_a_speculator_works_at_a_time(house) -> None:
     house.send()
     with house.board.lease("learner:default", 60.0) as is_held:
         report = house.learner().learn_once()
@@ -212,9 +125,32 @@ def test_only_one_learner_of_a_speculator_works_at_a_time(house: House) -> None:
     assert house.board.heartbeats()[f"learner:{house.config.name}"]["kind"] == "idle"
 
 
-def test_a_refused_candidate_is_shown_and_the_trainer_goes_on_from_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("mode", ["always", "never"])
+def test_learners_that_take_turns_go_on_from_each_others_rounds(house, mode: str) -> None:
+    pair = [house.learner(name=name, learn=mode) for name in ("a", "b")]
+    kinds = []
+    for number in range(6):
+        house.send()
+        kinds.append(pair[number % 2].learn_once().kind)
+    assert set(kinds) == {RoundKind.LEARNED if mode == "always" else RoundKind.RESTED}
+    notes, _ = checkpoint.load(house.config.checkpoints_dir)
+    assert (notes.round, notes.rests) == ((6, 0) if mode == "always" else (0, 6))
+    assert house.buffer.counts().pending == 0
+    assert house.learner(learn="always").learn_once().kind is RoundKind.IDLE  # a successor stands where they did
+
+
+def test_a_checkpoint_under_anothers_number_is_healed_and_notes_never_go_to_a_strangers(house) -> None:
+    house.send()
+    house.learner(learn="always").learn_once()
+    folder = house.config.checkpoints_dir
+    notes, _ = checkpoint.load(folder)
+    (folder / "round-00000001" / "notes.json").write_text(json.dumps(asdict(replace(notes, round=0))))
+    assert checkpoint.load(folder)[0].round == 1
+    with pytest.raises(FileNotFoundError, match="as the newest checkpoint, expected this one"):
+        checkpoint.save_notes(folder, replace(notes, round=0))
+
+
+def test_a_refused_candidate_is_shown_and_the_trainer_goes_on_from_it(house, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.REFUSE))
     learner = house.learner()
     for _ in range(2):
@@ -229,7 +165,7 @@ def test_a_refused_candidate_is_shown_and_the_trainer_goes_on_from_it(
     assert house.draft(1).fc.weight.tolist() != house.draft(2).fc.weight.tolist()
 
 
-def test_while_the_gate_waits_nothing_is_published(house: House) -> None:
+def test_while_the_gate_waits_nothing_is_published(house) -> None:
     house.send()
     report = house.learner(min_holdout_requests=40).learn_once()
     assert report.promotion is not None
@@ -238,7 +174,7 @@ def test_while_the_gate_waits_nothing_is_published(house: House) -> None:
     assert house.buffer.counts().pending == 0
 
 
-def test_without_a_live_version_the_gate_waits_for_an_operator(house: House) -> None:
+def test_without_a_live_version_the_gate_waits_for_an_operator(house) -> None:
     learner = house.learner()
     learner.learn_once()
     house.board.move(0, VersionState.ROLLED_BACK, "operator:ada", "off")
@@ -246,7 +182,7 @@ def test_without_a_live_version_the_gate_waits_for_an_operator(house: House) -> 
     assert learner.learn_once().why == "no version is live: promote one by hand and the gate compares with it"
 
 
-def test_a_live_version_whose_weights_are_gone_is_not_compared_with(house: House) -> None:
+def test_a_live_version_whose_weights_are_gone_is_not_compared_with(house) -> None:
     learner = house.learner()
     learner.learn_once()
     (house.config.versions_dir / "v000000" / "model.safetensors").write_bytes(b"other bytes")
@@ -257,7 +193,7 @@ def test_a_live_version_whose_weights_are_gone_is_not_compared_with(house: House
 
 
 def test_an_operator_who_moves_live_while_a_candidate_is_judged_has_the_last_word(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
     learner = house.learner()
@@ -278,7 +214,7 @@ def test_an_operator_who_moves_live_while_a_candidate_is_judged_has_the_last_wor
 
 
 def test_with_two_replicas_a_winner_is_canary_first_and_traces_wait_until_it_is_decided(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for replica in ("a", "b"):
         served = {"version": 0, "ended": [["ab", [], 3, 3]]}
@@ -299,7 +235,7 @@ def test_with_two_replicas_a_winner_is_canary_first_and_traces_wait_until_it_is_
     assert learner.learn_once().kind is RoundKind.LEARNED
 
 
-def test_the_gate_compares_with_the_version_an_operator_made_live(house: House) -> None:
+def test_the_gate_compares_with_the_version_an_operator_made_live(house) -> None:
     learner, traces = house.learner(passes=6), []
     for _ in range(2):
         traces += house.send()
@@ -313,9 +249,7 @@ def test_the_gate_compares_with_the_version_an_operator_made_live(house: House) 
     assert report.promotion.live_accept_length == expected
 
 
-def test_a_candidate_that_somebody_moved_first_is_left_where_it_is(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_candidate_that_somebody_moved_first_is_left_where_it_is(house, monkeypatch: pytest.MonkeyPatch) -> None:
     def conflict(*_: object) -> None:
         raise BoardConflict("taken")
 
@@ -328,13 +262,13 @@ def test_a_candidate_that_somebody_moved_first_is_left_where_it_is(
     assert house.buffer.counts().pending == 0
 
 
-def test_replay_of_the_serving_version_gives_the_served_lengths(house: House) -> None:
+def test_replay_of_the_serving_version_gives_the_served_lengths(house) -> None:
     rounds = sum(len(trace.rounds) for trace in house.send())
     calibration = house.learner().learn_once().calibration
     assert (calibration.equal, calibration.compared, calibration.gap) == (rounds, rounds, 0.0)
 
 
-def test_a_server_that_drafts_with_other_weights_shows_in_the_identity(house: House) -> None:
+def test_a_server_that_drafts_with_other_weights_shows_in_the_identity(house) -> None:
     learner = house.learner(passes=6)
     for _ in range(3):
         house.send()
@@ -348,13 +282,13 @@ def test_a_server_that_drafts_with_other_weights_shows_in_the_identity(house: Ho
     assert calibration.gap < -0.5
 
 
-def test_traces_that_cannot_be_replayed_exactly_are_not_compared(house: House) -> None:
+def test_traces_that_cannot_be_replayed_exactly_are_not_compared(house) -> None:
     house.send(12, replay_exact=False)
     house.send(12, draft_version=77)
     assert house.learner().learn_once().calibration.compared == 0
 
 
-def test_a_server_that_drafts_further_is_followed(house: House) -> None:
+def test_a_server_that_drafts_further_is_followed(house) -> None:
     learner = house.learner()
     house.send()
     learner.learn_once()
@@ -369,7 +303,7 @@ def test_a_server_that_drafts_further_is_followed(house: House) -> None:
 
 @pytest.mark.parametrize("died_at", ["learned", "held_out"])
 def test_killed_between_checkpoint_and_ack_nothing_is_learnt_or_counted_twice(
-    house: House, monkeypatch: pytest.MonkeyPatch, died_at: str
+    house, monkeypatch: pytest.MonkeyPatch, died_at: str
 ) -> None:
     traces = house.send()
     ack = house.buffer.ack
@@ -401,7 +335,7 @@ def test_killed_between_checkpoint_and_ack_nothing_is_learnt_or_counted_twice(
     ],
 )
 def test_killed_while_publishing_the_traces_come_again_and_no_half_version_is_seen(
-    house: House, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, shown: set[int]
+    house, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, shown: set[int]
 ) -> None:
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
     house.learner().learn_once()
@@ -428,7 +362,7 @@ def test_killed_while_publishing_the_traces_come_again_and_no_half_version_is_se
         assert state.rows[1].state is (VersionState.REFUSED if name == "move" else VersionState.RETIRED)
 
 
-def test_a_restarted_learner_stands_where_the_old_one_stood(house: House) -> None:
+def test_a_restarted_learner_stands_where_the_old_one_stood(house) -> None:
     learner, traces = house.learner(), []
     for _ in range(2):
         traces += house.send()
@@ -447,9 +381,7 @@ def test_a_restarted_learner_stands_where_the_old_one_stood(house: House) -> Non
     assert restarted.learn_once().outcomes["duplicate"] == 3
 
 
-def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(house, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = house.learner(min_new_traces=1)
     house.send()
     with monkeypatch.context() as patched:
@@ -465,7 +397,7 @@ def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(
 
 
 def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_learnt(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traces = house.send(40)
     learnable = [trace.trace_id for trace in traces if trace not in held_out(traces)]
@@ -489,14 +421,14 @@ def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_lear
     ]
 
 
-def lose_lease(house: House) -> None:
+def lose_lease(house) -> None:
     """As after a long suspension: somebody else took the name."""
     house.board._leases["learner:default"] = (house.clock.now + 60.0, object())
 
 
 @pytest.mark.parametrize(("place", "name", "shown"), [(loop, "judge_candidate", {0}), (delivery, "_carry_out", {0, 1})])
 def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
-    house: House, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, shown: set[int]
+    house, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, shown: set[int]
 ) -> None:
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.REFUSE))
     learner, step = house.learner(), getattr(place, name)
@@ -519,7 +451,7 @@ def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
 
 
 def test_the_beat_of_a_round_ends_soon_behind_a_killed_learner_and_is_renewed_while_it_runs(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats, beat, fit = [], house.board.beat, DraftTrainer.fit
 
@@ -537,11 +469,11 @@ def test_the_beat_of_a_round_ends_soon_behind_a_killed_learner_and_is_renewed_wh
     monkeypatch.setattr(DraftTrainer, "fit", long)
     house.send()
     house.learner(round_lease_s=0.3).learn_once()
-    assert set(beats[:-1]) == {("learning", 0.3)}
+    assert set(beats[:-1]) == {("comparing", 0.3), ("learning", 0.3)}
     assert beats[-1] == ("learned", 4 * house.config.round_interval_s)
 
 
-def test_few_large_traces_start_a_round_when_they_fill_half_of_the_buffer(house: House) -> None:
+def test_few_large_traces_start_a_round_when_they_fill_half_of_the_buffer(house) -> None:
     size = len(encode_trace(house.speculator.serve(0)))
     bounds = BufferConfig(max_bytes=20 * size)
     house.buffer = MemoryTraceBuffer(bounds, house.clock)
@@ -555,7 +487,7 @@ def test_few_large_traces_start_a_round_when_they_fill_half_of_the_buffer(house:
     assert learner.learn_once().why == "5 traces wait, 40 make a round"
 
 
-def test_traces_that_were_trimmed_unlearnt_are_warned_of_once(house: House, caplog: pytest.LogCaptureFixture) -> None:
+def test_traces_that_were_trimmed_unlearnt_are_warned_of_once(house, caplog: pytest.LogCaptureFixture) -> None:
     learner = house.learner(min_new_traces=400)
     house.send(5)
     house.clock.now += BufferConfig().max_age_s + 1
@@ -571,9 +503,7 @@ def test_traces_that_were_trimmed_unlearnt_are_warned_of_once(house: House, capl
     assert warned[0].startswith("3 traces left the buffer unlearnt since the last round; raise PACELINE_BUFFER_MAX_BYT")
 
 
-def test_weights_of_old_versions_leave_the_disk_and_their_rows_stay(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_of_old_versions_leave_the_disk_and_their_rows_stay(house, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = house.learner(kept_versions=2, passes=1)
     for verdict in (Verdict.PROMOTE, Verdict.PROMOTE, Verdict.REFUSE, Verdict.REFUSE, Verdict.REFUSE):
         monkeypatch.setattr(delivery, "judge", deciding(verdict))
@@ -585,7 +515,7 @@ def test_weights_of_old_versions_leave_the_disk_and_their_rows_stay(
     assert left == ["v000001", "v000002", "v000004", "v000005"]
 
 
-def test_a_learner_without_its_checkpoint_goes_on_from_the_live_version(house: House) -> None:
+def test_a_learner_without_its_checkpoint_goes_on_from_the_live_version(house) -> None:
     learner = house.learner(passes=6)
     for _ in range(2):
         house.send()
@@ -600,7 +530,7 @@ def test_a_learner_without_its_checkpoint_goes_on_from_the_live_version(house: H
     assert torch.equal(restarted._standing.trainer.draft.fc.weight, house.draft(live).fc.weight)
 
 
-def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(house: House) -> None:
+def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(house) -> None:
     learner = house.learner()
     traces = house.send()
     report = learner.learn_once()
@@ -614,7 +544,7 @@ def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(h
     assert (beat["rounds"], beat["optimiser_steps"]) == (1, report.fit.steps)
 
 
-def test_versions_wait_in_the_outbox_while_mlflow_is_away(house: House) -> None:
+def test_versions_wait_in_the_outbox_while_mlflow_is_away(house) -> None:
     learner = house.learner(min_holdout_requests=2)
     versions = []
     for _ in range(2):

@@ -109,7 +109,7 @@ def test_a_message_outlives_its_worker_and_is_never_a_pickle(config: LearnerConf
     assert (conf.accept_content, conf.task_serializer, conf.result_backend) == (["json"], "json", None)
     assert conf.broker_transport_options["visibility_timeout"] > config.round_lease_s
     entry = conf.beat_schedule["learn"]
-    assert (entry["task"], entry["schedule"]) == (LEARN_ROUND, 1.0)
+    assert (entry["task"], entry["schedule"].run_every.total_seconds()) == (LEARN_ROUND, 1.0)
     assert entry["options"] == {"queue": "paceline.learn.default", "expires": 1.0}
     assert app.tasks[LEARN_ROUND].autoretry_for == (BufferUnavailable,)
 

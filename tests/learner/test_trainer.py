@@ -10,6 +10,7 @@ from paceline.buffer.errors import ConfigError
 from paceline.buffer.trace import Sampling, VerdictRule
 from paceline.learner.batch import collate, verdict_rows
 from paceline.learner.config import OBJECTIVES
+from paceline.learner.first_position import FirstPosition
 from paceline.learner.replay import replay_traces
 from paceline.learner.scoring import score_batch
 from paceline.learner.served_rounds import collate_rounds
@@ -160,7 +161,17 @@ def test_first_position_acceptance_is_measured_before_training(make_traces, make
         for trace in traces
         for row in verdict_rows(trace)
     ]
-    assert DraftTrainer(draft, TrainingPlan(passes=1)).fit(traces, []).first_position_accept == np.mean(hits)
+    fit = DraftTrainer(draft, TrainingPlan(passes=1)).fit(traces, [])
+    assert (fit.first_position_accept, fit.first_position_attainable) == (pytest.approx(np.mean(hits)), 1.0)
+
+
+@pytest.mark.parametrize(("attainable", "learning_rate"), [(1.0, 5e-3), (0.5, 5e-4)])
+def test_uncertain_text_alone_does_not_make_a_draft_cold(
+    make_traces, make_draft, monkeypatch, attainable, learning_rate
+):
+    monkeypatch.setattr("paceline.learner.trainer.first_position", lambda *_: FirstPosition(0.35, attainable))
+    fit = DraftTrainer(make_draft(1), TrainingPlan(passes=1)).fit(make_traces(range(2)), [])
+    assert fit.learning_rate == learning_rate
 
 
 def test_the_learning_rate_warms_up_over_ten_applied_steps(make_traces, make_draft):

@@ -2,65 +2,73 @@
 
 import numpy as np
 import pytest
-from paceline.policies.freshness import UNKNOWN, Freshness, FreshnessRules, target_ages, tenant_weights, weigh
-
-NOW_S = 1_000.0
-
-
-def traces_of(make_trace, *rows: tuple[str, str, float]) -> list:
-    """Target version, tenant and age in seconds of every trace."""
-    return [
-        make_trace(i, rounds=1, target_version=version, tenant=tenant, born_at=NOW_S - age_s)
-        for i, (version, tenant, age_s) in enumerate(rows)
-    ]
-
-
-def slow_weights(rows: list[tuple[str, str, float]], targets: list[str], rules: FreshnessRules) -> list[float]:
-    """Trace by trace, from the definition."""
-    aged = []
-    for version, _, age_s in rows:
-        age = len(targets) - 1 - targets.index(version) if version in targets else None
-        counts = age is not None and age <= rules.max_age and age_s <= rules.ttl_s
-        aged.append(0.5 ** (age / rules.half_life) if counts else 0.0)
-    mass = {tenant: sum(w for w, row in zip(aged, rows, strict=True) if row[1] == tenant) for _, tenant, _ in rows}
-    weights = [
-        w * min(max(mass.values()) / mass[row[1]], rules.balance) if w else 0.0
-        for w, row in zip(aged, rows, strict=True)
-    ]
-    mean = sum(weights) / sum(w > 0 for w in weights)
-    return [w / mean for w in weights]
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.policies.freshness import (
+    UNKNOWN,
+    age_weights,
+    is_expired,
+    known_targets,
+    target_ages,
+    tenant_weights,
+)
 
 
-@pytest.mark.parametrize("balance", [1.0, 2.0, 100.0])
-@pytest.mark.parametrize("max_age", [0, 1, 5])
-def test_weights_are_those_of_the_definition(make_trace, balance: float, max_age: int) -> None:
-    rng = np.random.default_rng(0)
-    targets = ["v1", "v2", "v3"]
-    rows = [
-        (str(rng.choice(["v0", *targets])), str(rng.choice(["", "a", "b"], p=[0.2, 0.7, 0.1])), float(rng.integers(90)))
-        for _ in range(60)
-    ]
-    rules = FreshnessRules(max_age=max_age, half_life=2.0, balance=balance, ttl_s=60.0)
-    found = weigh(traces_of(make_trace, *rows), targets, NOW_S, rules)
-    assert found.weights == pytest.approx(slow_weights(rows, targets, rules))
-    assert found.expired + found.unknown_target + found.old_target == int((found.weights == 0).sum())
+@pytest.mark.parametrize(
+    ("age_s", "ttl_s", "expired"),
+    [(50.0, 50.0, False), (50.001, 50.0, True), (1e12, 0.0, False), (-9.0, 5.0, False)],
+)
+def test_a_trace_lives_up_to_its_time_and_no_longer(age_s: float, ttl_s: float, expired: bool) -> None:
+    assert is_expired(1000.0 - age_s, 1000.0, ttl_s) is expired
 
 
-def test_every_dropped_trace_is_counted_once_under_its_first_reason(make_trace) -> None:
-    rows = [("new", "a", 1.0), ("old", "a", 1.0), ("foreign", "a", 1.0), ("foreign", "a", 99.0), ("old", "a", 99.0)]
-    found = weigh(traces_of(make_trace, *rows), ["old", "new"], NOW_S, FreshnessRules(ttl_s=50.0))
-    assert (found.expired, found.unknown_target, found.old_target) == (2, 1, 1)
-    assert found.weights.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+@pytest.mark.parametrize(
+    ("current", "named", "max_age", "known"),
+    [
+        ("5", (), 0, ("5",)),
+        ("5", (), 2, ("3", "4", "5")),
+        ("1", (), 9, ("0", "1")),
+        ("2026-05", (), 0, ("2026-05",)),
+        ("c", ("a", "b", "c"), 0, ("c",)),
+        ("c", ("a", "b", "c"), 1, ("b", "c")),
+        ("c", ("a", "b", "c"), 7, ("a", "b", "c")),
+        ("9", ("3", "7", "9"), 1, ("7", "9")),
+        ("a", ("a", "b", "a"), 1, ("b", "a")),
+    ],
+)
+def test_known_targets_end_with_the_one_in_use(
+    current: str, named: tuple[str, ...], max_age: int, known: tuple[str, ...]
+) -> None:
+    assert known_targets(current, named, max_age) == known
 
 
-def test_a_trace_lives_up_to_its_time_and_no_longer(make_trace) -> None:
-    found = weigh(traces_of(make_trace, ("v", "", 50.0), ("v", "", 50.001)), ["v"], NOW_S, FreshnessRules(ttl_s=50.0))
-    assert found.weights.tolist() == [1.0, 0.0]
+@pytest.mark.parametrize("version", ["v5", "05", "-5", "5.0", "²", ""])
+def test_versions_that_nobody_counts_must_be_named(version: str) -> None:
+    with pytest.raises(ValueError, match=r"expected one, since version .* is no whole number"):
+        known_targets(version, (), 1)
+
+
+def test_a_history_that_ends_with_another_version_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="got a,b, expected a list that ends with the target's version 'c'"):
+        known_targets("c", ("a", "b"), 1)
 
 
 def test_ages_count_from_the_newest_target_and_from_the_last_place_of_one_returned_to() -> None:
     assert target_ages(["a", "b", "c", "?"], ["a", "b", "c"]).tolist() == [2, 1, 0, UNKNOWN]
     assert target_ages(["a", "b"], ["a", "b", "a"]).tolist() == [0, 1]
+
+
+@given(st.lists(st.sampled_from("abcd?")), st.lists(st.sampled_from("abcd"), min_size=1, max_size=5))
+def test_every_version_older_counts_half(versions: list[str], targets: list[str]) -> None:
+    def slow(version: str) -> float:
+        weight = 1.0
+        for target in reversed(targets):
+            if version == target:
+                return weight
+            weight /= 2
+        return 0.0
+
+    assert age_weights(versions, targets).tolist() == [slow(version) for version in versions]
 
 
 def test_tenants_get_equal_shares_until_one_is_too_small_for_its_factor() -> None:
@@ -70,18 +78,17 @@ def test_tenants_get_equal_shares_until_one_is_too_small_for_its_factor() -> Non
     assert shares == [8.0, 8.0, 4.0]
 
 
-def test_nothing_to_train_on_is_no_error(make_trace) -> None:
-    empty = weigh([], ["v"], NOW_S, FreshnessRules())
-    assert isinstance(empty, Freshness)
-    assert empty.weights.shape == (0,)
-    gone = weigh(traces_of(make_trace, ("v", "", 9.0)), ["v"], NOW_S, FreshnessRules(ttl_s=1.0))
-    assert gone.weights.tolist() == [0.0]
-
-
-@pytest.mark.parametrize("wrong", [{"max_age": -1}, {"half_life": 0.0}, {"balance": 0.5}, {"ttl_s": 0.0}])
-def test_rules_out_of_range_are_a_mistake(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="got"):
-        FreshnessRules(**wrong)
+@given(
+    st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.sampled_from([0.25, 0.5, 1.0])), min_size=1),
+    st.sampled_from([1.0, 2.0, 100.0]),
+)
+def test_factors_are_those_of_the_definition(rows: list[tuple[str, float]], balance: float) -> None:
+    mass: dict[str, float] = {}
+    for tenant, weight in rows:
+        mass[tenant] = mass.get(tenant, 0.0) + weight
+    expected = [min(max(mass.values()) / mass[tenant], balance) for tenant, _ in rows]
+    found = tenant_weights([tenant for tenant, _ in rows], np.array([weight for _, weight in rows]), balance)
+    assert found == pytest.approx(expected)
 
 
 def test_a_long_name_costs_the_others_no_room():

@@ -4,7 +4,16 @@ import math
 
 import numpy as np
 import pytest
-from paceline.policies.pacing import FixedSteps, PositionAcceptance, StepCosts, bucket_of, interpolated, wilson_upper
+from paceline.policies.pacing import (
+    CostTable,
+    FixedSteps,
+    Pacing,
+    PositionAcceptance,
+    StepCosts,
+    bucket_of,
+    interpolated,
+    wilson_upper,
+)
 from paceline.policies.pacing_bandit import BanditPacing
 from paceline.policies.pacing_threshold import ThresholdPacing, stop_length
 
@@ -80,16 +89,16 @@ def test_of_another_draft_nothing_is_known() -> None:
 
 
 def test_costs_are_medians_of_the_last_measurements_per_bucket() -> None:
-    costs = StepCosts(3, window=3)
+    costs = StepCosts(range(4), window=3)
     for cost_ms in (50.0, 1.0, 2.0, 90.0):
         costs.observe(1, 2, cost_ms)
     costs.observe(1, 0, 1.0)
     costs.observe(5, 2, 7.0)
     assert dict(costs.measured(1)) == {0: 1.0, 2: 2.0}
     assert list(costs.measured(1)) == [0, 2]
-    assert costs.predicted(1) == [1.0, 1.5, 2.0, 2.5]
-    assert costs.predicted(5) == [7.0] * 4
-    assert costs.predicted(9) == []
+    assert costs.predicted(1) == {0: 1.0, 1: 1.5, 2: 2.0, 3: 2.5}
+    assert costs.predicted(5) == dict.fromkeys(range(4), 7.0)
+    assert costs.predicted(9) == {}
 
 
 @pytest.mark.parametrize(
@@ -109,6 +118,28 @@ def test_unmeasured_costs_lie_on_straight_lines_that_never_fall_beyond_what_was_
     known: dict[int, float], k: int, expected: float
 ) -> None:
     assert interpolated(known, k) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "expected"),
+    [(2, 0, 10.0), (2, 3, 16.0), (2, 1, 12.0), (6, 3, 40.0), (4, 3, 28.0), (4, 1, 20.0), (8, 3, 52.0), (1, 0, 7.0)],
+)
+def test_a_table_is_read_along_straight_lines_in_both_directions(batch: int, steps: int, expected: float) -> None:
+    table = CostTable({6: {3: 40.0, 0: 22.0}, 2: {0: 10.0, 3: 16.0}})  # in any order
+    assert table.cost_ms(batch, steps) == pytest.approx(expected)
+
+
+def test_a_table_says_what_was_not_measured_scaled_by_what_was() -> None:
+    costs = StepCosts((0, 1, 2, 4), CostTable({1: {0: 10.0, 4: 18.0}}))
+    assert costs.predicted(1) == {0: 10.0, 1: 12.0, 2: 14.0, 4: 18.0}
+    assert costs.measured(1) == {}
+    costs.observe(1, 0, 20.0)
+    assert costs.predicted(1) == pytest.approx({0: 20.0, 1: 24.0, 2: 28.0, 4: 36.0})
+    costs.observe(1, 4, 27.0)
+    assert costs.predicted(1) == pytest.approx(
+        {0: 20.0, 1: 24.0, 2: 28.0, 4: 27.0}
+    )  # the nearer ratio, the lower of two
+    assert costs.medians() == {1: {0: 20.0, 4: 27.0}}
 
 
 def test_fixed_steps_are_fixed() -> None:
@@ -147,6 +178,9 @@ def test_the_threshold_policy_stops_at_the_measured_chances_or_at_those_handed_i
     policy.observe(4, 6, [6], 1.0)
     policy.expect([0.1] * 6)
     assert policy.steps(4) == 1
+    policy.observe(4, 1, [1], 1.0)
+    policy.draft_changed()
+    assert policy.steps(4) == ThresholdPacing(6, threshold=0.6).steps(4)
 
 
 def test_the_bandit_tries_every_length_of_its_bucket_then_takes_the_best_median() -> None:
@@ -173,3 +207,11 @@ def test_the_bandit_explores_as_often_as_epsilon_says_and_alike_for_one_seed() -
         draws.append([policy.steps(1) for _ in range(2000)])
     assert draws[0] == draws[1]
     assert draws[0].count(4) / 2000 == pytest.approx(0.1, abs=0.03)
+
+
+def test_a_policy_that_has_nothing_to_forget_goes_on_when_the_draft_changes() -> None:
+    policies: list[Pacing] = [FixedSteps(2), BanditPacing(np.random.default_rng(0), {1: (2,)})]
+    for policy in policies:
+        policy.observe(1, 2, [1], None)
+        policy.draft_changed()
+        assert policy.steps(1) == 2

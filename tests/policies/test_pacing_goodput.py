@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-from paceline.policies.pacing import Pacing
-from paceline.policies.pacing_goodput import GoodputPacing, SmartSpecPacing
+from paceline.policies.pacing import CostTable, Pacing
+from paceline.policies.pacing_goodput import GoodputPacing
+from paceline.policies.pacing_smartspec import SmartSpecPacing
 
 MAX_STEPS = 6
+LENGTHS = range(MAX_STEPS + 1)
 
 
 def cost_ms(batch: int, k: int, verify_ms: float = 0.2) -> float:
@@ -49,14 +51,14 @@ def test_most_of_the_time_goes_to_a_length_nearly_as_good_as_the_best(
     chances: list[float], batch: int, verify_ms: float
 ) -> None:
     goodput = expected_goodput(chances, batch, verify_ms)
-    chosen = serve(GoodputPacing(MAX_STEPS), chances, batch, 1500, np.random.default_rng(0), verify_ms)
+    chosen = serve(GoodputPacing(LENGTHS), chances, batch, 1500, np.random.default_rng(0), verify_ms)
     tokens = sum(goodput[k] * cost_ms(batch, k, verify_ms) for k in chosen)
     achieved = tokens / sum(cost_ms(batch, k, verify_ms) for k in chosen)
     assert achieved >= 0.97 * max(goodput)
 
 
 def test_a_dead_draft_is_switched_off_and_costs_its_share_of_trials_at_most() -> None:
-    policy = GoodputPacing(MAX_STEPS, explore_share=0.03, free_trials=4)
+    policy = GoodputPacing(LENGTHS, explore_share=0.03, free_trials=4)
     chosen = serve(policy, [0.0] * MAX_STEPS, 4, 2000, np.random.default_rng(1))
     plain, spent = cost_ms(4, 0), sum(cost_ms(4, k) for k in chosen)
     assert chosen[-300:].count(0) >= 285
@@ -67,14 +69,14 @@ def test_a_dead_draft_is_switched_off_and_costs_its_share_of_trials_at_most() ->
 
 
 def test_plain_decoding_is_measured_first_in_every_bucket() -> None:
-    policy = GoodputPacing(MAX_STEPS)
+    policy = GoodputPacing(LENGTHS)
     serve(policy, [0.9] * MAX_STEPS, 1, 200, np.random.default_rng(2))
     assert policy.steps(1) > 0
     assert policy.steps(16) == 0
 
 
 def test_it_follows_a_draft_that_gets_better_and_one_that_gets_worse() -> None:
-    policy, rng = GoodputPacing(MAX_STEPS), np.random.default_rng(3)
+    policy, rng = GoodputPacing(LENGTHS), np.random.default_rng(3)
     serve(policy, [0.02] * MAX_STEPS, 2, 400, rng)
     policy.draft_changed()
     better = serve(policy, [0.85] * MAX_STEPS, 2, 300, rng)
@@ -84,13 +86,13 @@ def test_it_follows_a_draft_that_gets_better_and_one_that_gets_worse() -> None:
 
 
 def test_a_draft_that_was_off_is_tried_again_without_being_told() -> None:
-    policy, rng = GoodputPacing(MAX_STEPS), np.random.default_rng(6)
+    policy, rng = GoodputPacing(LENGTHS), np.random.default_rng(6)
     serve(policy, [0.02] * MAX_STEPS, 2, 500, rng)
     assert np.mean(serve(policy, [0.85] * MAX_STEPS, 2, 1500, rng)[-300:]) >= 3
 
 
 def test_a_machine_that_becomes_slower_at_drafting_is_noticed() -> None:
-    policy, rng = GoodputPacing(MAX_STEPS), np.random.default_rng(4)
+    policy, rng = GoodputPacing(LENGTHS), np.random.default_rng(4)
     assert np.mean(serve(policy, [0.7] * MAX_STEPS, 4, 600, rng, verify_ms=0.1)[-200:]) >= 2
     assert np.mean(serve(policy, [0.7] * MAX_STEPS, 4, 1500, rng, verify_ms=9.0)[-200:]) <= 0.5
 
@@ -98,7 +100,7 @@ def test_a_machine_that_becomes_slower_at_drafting_is_noticed() -> None:
 def test_the_same_calls_give_the_same_choices_and_asking_changes_nothing() -> None:
     runs = []
     for asked in (1, 3):
-        policy, rng, chosen = GoodputPacing(MAX_STEPS), np.random.default_rng(5), []
+        policy, rng, chosen = GoodputPacing(LENGTHS), np.random.default_rng(5), []
         for _ in range(200):
             k = [policy.steps(2) for _ in range(asked)].pop()
             policy.observe(2, k, rng.integers(0, k + 1, 2).tolist(), cost_ms(2, k))
@@ -127,3 +129,41 @@ def test_smartspec_averages_over_the_drafts_that_were_reached() -> None:
     assert policy._acceptance == pytest.approx(rate)
     policy.observe(2, 0, [0, 0], 1.0)
     assert policy._acceptance == pytest.approx(rate)
+
+
+def test_lengths_that_are_not_offered_are_never_chosen() -> None:
+    policy, rng = GoodputPacing((1, 3, 5)), np.random.default_rng(7)
+    chosen = serve(policy, [0.8] * MAX_STEPS, 1, 400, rng)
+    assert set(chosen) <= {1, 3, 5}
+    assert chosen[0] == 1  # the shortest is measured first, where plain decoding is not offered
+    assert np.mean(chosen[-200:]) >= 3
+
+
+def test_a_step_without_a_cost_still_tells_what_was_accepted() -> None:
+    told, untold = GoodputPacing(LENGTHS), GoodputPacing(LENGTHS)
+    for policy in (told, untold):
+        policy.observe(1, 0, [0], 8.0)
+        policy.observe(1, 1, [1], 9.0)
+    for _ in range(50):
+        told.observe(1, 1, [0], None)
+    assert untold.steps(1) != 0
+    assert told._best(1) == 0
+    assert told._costs.measured(1) == untold._costs.measured(1)
+
+
+def test_with_a_table_no_length_has_to_be_tried_for_its_cost() -> None:
+    table = CostTable({b: {k: cost_ms(b, k) for k in LENGTHS} for b in (1, 8)})
+    policy, rng = GoodputPacing(LENGTHS, table), np.random.default_rng(8)
+    assert policy.steps(4) > 0
+    chosen = serve(policy, [0.7, 0.5, 0.3, 0.2, 0.1, 0.1], 4, 380, rng)
+    goodput = expected_goodput([0.7, 0.5, 0.3, 0.2, 0.1, 0.1], 4, 0.2)
+    assert max(chosen[20:]) <= 4
+    assert np.mean([goodput[k] for k in chosen[20:]]) >= 0.97 * max(goodput)
+
+
+def test_a_table_of_a_faster_machine_is_scaled_to_this_one() -> None:
+    table = CostTable({b: {k: 0.2 * cost_ms(b, k) for k in LENGTHS} for b in (1, 8)})
+    policy, rng = GoodputPacing(LENGTHS, table), np.random.default_rng(9)
+    assert np.mean(serve(policy, [0.02] * MAX_STEPS, 2, 400, rng)[-100:]) <= 0.5
+    policy.draft_changed()
+    assert np.mean(serve(policy, [0.85] * MAX_STEPS, 2, 400, rng)[-200:]) >= 3

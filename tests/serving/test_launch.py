@@ -48,8 +48,8 @@ def test_device_cpu_adds_the_cpu_host_in_front_of_the_users_flags(device):
     plan = launch_plan([*device, "--model-path", "m"], {"PATH": "/bin"}, has_accelerator=must_not_be_asked)
     assert flags_of(plan) == [
         "--attention-backend", "cpu_sdpa", "--sampling-backend", "pytorch", "--dtype", "float32",
-        "--disable-overlap-schedule", "--skip-server-warmup", "--sleep-on-idle", "--max-total-tokens", "16384",
-        "--max-running-requests", "8", *device, "--model-path", "m",
+        "--disable-overlap-schedule", "--skip-server-warmup", "--disable-cuda-graph", "--sleep-on-idle",
+        "--max-total-tokens", "16384", "--max-running-requests", "8", *device, "--model-path", "m",
     ]  # fmt: skip
     assert plan.env == {
         "PATH": "/bin",

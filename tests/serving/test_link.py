@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from paceline.serving.letters import (
 )
 from paceline.serving.link import MAX_RUNNING, CourierLink
 from paceline.serving.steps import Commit, RequestFacts
+from waiting import until
 
 FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
 
@@ -133,15 +133,6 @@ def test_requests_that_never_say_that_they_ended_are_forgotten_at_last(line):
 
 def settings_for(redis_url):
     return config.ServingConfig(redis_url, BufferConfig(), replica="rep")
-
-
-def until(is_so, what):
-    pause = threading.Event()
-    for _ in range(3000):
-        if is_so():
-            return
-        pause.wait(0.01)
-    pytest.fail(f"waited in vain for {what}")
 
 
 @pytest.fixture

@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.errors import CaptureUnavailable
-from paceline.serving import plugin, sglang_hooks
+from paceline.serving import plugin, replica, sglang_hooks
+from paceline.serving.breaker import Breaker
+from paceline.serving.config import PacingName, from_env
 
 #: Run apart: SGLang's registry patches modules for the life of a process.
 INSTALL = """
@@ -87,3 +90,29 @@ def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
     monkeypatch.setenv("PACELINE_TOP_K", "many")
     plugin.register()
     assert "capture and swaps are off: PACELINE_TOP_K: got 'many'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("pacing", "is_entry", "count"), [("goodput", True, 7), ("off", True, 5), ("goodput", False, 4)]
+)
+def test_every_rank_is_paced_unless_pacing_is_off(pacing, is_entry, count, monkeypatch):
+    installed = {}
+    monkeypatch.setattr(sglang_hooks, "install", installed.update)
+    monkeypatch.setattr(plugin, "_is_entry_rank", lambda: is_entry)
+    part = SimpleNamespace(
+        **dict.fromkeys(
+            ("after_pull", "after_init_dispatcher", "after_verify", "before_draft_prefill", "after_prefill")
+        ),
+        **dict.fromkeys(("before_controller", "before_forward")),
+    )
+    made = SimpleNamespace(swap=part, capture=part, pacing=part, start=lambda: None)
+    monkeypatch.setattr(replica, "build_replica", lambda *_: made)
+    settings = replace(
+        from_env({"PACELINE_REDIS_URL": "redis://127.0.0.1:1/0"}), pacing=PacingName(pacing), replica="a"
+    )
+    plugin._install(SimpleNamespace(server_args=server_args()), settings, Breaker())
+    assert set(installed) < set(sglang_hooks.TARGETS)
+    assert len(installed) == count
+    paced = {sglang_hooks.ADAPTIVE_CONTROLLER, sglang_hooks.FORWARD}
+    assert installed.keys() & paced == (paced if pacing == "goodput" else set())
+    assert all(when == "before" for target, (when, _) in installed.items() if target in paced)

@@ -11,7 +11,7 @@ from paceline.buffer.errors import WeightsRefused
 from paceline.serving import sglang_swap
 from paceline.serving.commands import Act, Readiness, SwapCommand
 from paceline.serving.sglang_swap import SglangSwap
-from paceline.serving.staging import StagedDraft, read_layout, sha256_of
+from paceline.serving.staging import StagedDraft, Staging, read_layout, sha256_of
 from safetensors.torch import save_file
 
 
@@ -20,9 +20,12 @@ class Updater:
 
     def __init__(self):
         self.loaded = []
+        self.model = torch.nn.Linear(3, 2, bias=False)
 
     def update_weights_from_tensor(self, tensors, load_format):
         self.loaded.append({name: tensor.clone() for name, tensor in tensors})
+        with torch.no_grad():
+            self.model.weight.copy_(self.loaded[-1]["fc.weight"])
         return True, "Success"
 
 
@@ -40,7 +43,10 @@ def swap(folder):
     """A bound SglangSwap, without SGLang's dispatcher."""
     made = SglangSwap(draft_version=0)
     made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]))
-    made._runner = SimpleNamespace(device="cpu", dtype=torch.float32, tp_size=1, weight_updater=Updater())
+    updater = Updater()
+    made._runner = SimpleNamespace(
+        device="cpu", dtype=torch.float32, tp_size=1, weight_updater=updater, model=updater.model
+    )
     made._layout = read_layout(folder / "0")
     made._kept[0] = StagedDraft([("fc.weight", torch.zeros(2, 3))], None, 0.0)
     made.fault = ""
@@ -85,6 +91,25 @@ def test_a_swap_loads_the_files_tensors_and_stamps_the_version(swap, folder):
     assert (outcome.number, outcome.running, swap.draft_version) == (1, 3, 1)
     assert torch.equal(swap._runner.weight_updater.loaded[0]["fc.weight"], torch.full((2, 3), 1.0))
     assert swap._stagings == {}
+
+
+def test_whoever_paces_is_told_of_a_swap_once_the_version_is_stamped_and_of_no_refused_one(swap, folder):
+    told = []
+    swap._draft_changed = lambda: told.append((swap.draft_version, threading.current_thread().name))
+    with Scheduler(swap) as scheduler:
+        swap.swap(1, *file_of(folder, 1))
+        with pytest.raises(WeightsRefused):
+            swap.swap(2, folder / "gone", "x")
+    assert told == [(1, scheduler.name)]
+
+
+def test_an_update_that_says_it_worked_and_did_nothing_is_told(swap, folder):
+    with Scheduler(swap):
+        swap.swap(1, *file_of(folder, 1))
+        assert swap.effect.loaded_sha256 == swap.effect.published_sha256 == file_of(folder, 1)[1]
+        swap._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (True, "Success")
+        swap.swap(2, *file_of(folder, 2))
+    assert (swap.effect.published_sha256, swap.effect.loaded_sha256) == (file_of(folder, 2)[1], file_of(folder, 1)[1])
 
 
 def test_the_weights_before_are_kept_and_need_no_disk(swap, folder):
@@ -136,7 +161,7 @@ def test_a_scheduler_that_does_not_iterate_is_a_time_out_and_never_hangs_afterwa
 
 
 def test_a_commit_before_its_staging_is_done_answers_not_yet_at_once(swap):
-    swap._stagings[7] = sglang_swap._Staging()
+    swap._stagings[7] = Staging()
     swap._handle(SwapCommand(Act.COMMIT, 7, 1, "", ""))
     assert swap._answers.get_nowait().readiness is Readiness.NOT_YET
     assert 7 in swap._stagings
@@ -174,3 +199,28 @@ def test_a_rank_that_does_not_receive_is_left_alone(swap):
 def test_an_unbound_swap_says_that_it_is_off():
     with pytest.raises(TimeoutError, match="draft swaps are off: SGLang has not built"):
         SglangSwap(0).swap(1, Path("x"), "y")
+
+
+def test_the_same_number_with_another_digest_is_another_draft(swap, folder):
+    with Scheduler(swap):
+        swap.swap(1, *file_of(folder, 1))
+        swap.swap(0, *file_of(folder, 0))
+        swap.swap(1, *file_of(folder, 2))  # a board that lost its data gave the number again
+    assert torch.equal(swap._runner.weight_updater.loaded[-1]["fc.weight"], torch.full((2, 3), 2.0))
+    assert sorted(swap._kept) == [0, 1]
+
+
+def test_a_copy_that_fails_half_way_is_made_up_for_with_the_draft_before(swap, folder):
+    updater = swap._runner.weight_updater
+    load = updater.update_weights_from_tensor
+
+    def half(tensors, load_format):
+        updater.update_weights_from_tensor = load
+        load(tensors, load_format)
+        raise RuntimeError("half of it is copied")
+
+    updater.update_weights_from_tensor = half
+    with Scheduler(swap), pytest.raises(WeightsRefused, match="half of it is copied"):
+        swap.swap(1, *file_of(folder, 1))
+    assert swap.draft_version == 0
+    assert torch.equal(updater.loaded[-1]["fc.weight"], torch.zeros(2, 3))

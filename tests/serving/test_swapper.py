@@ -4,7 +4,9 @@ import pytest
 from paceline.buffer.errors import WeightsRefused
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
+from paceline.serving.canary_windows import CanaryWindows
 from paceline.serving.commands import SwapOutcome
+from paceline.serving.roll_out import RollOut
 from paceline.serving.swapper import Swapper
 
 
@@ -182,3 +184,61 @@ def test_a_canary_that_is_refused_is_rolled_back_though_nothing_was_live_before_
     Swapper(board, switch, "rep", lambda: None).turn()
     state = board.read()
     assert (state.live, state.canary, state.rows[1].state) == (0, None, VersionState.ROLLED_BACK)
+
+
+def test_with_windows_a_canary_and_the_live_version_take_turns_on_its_replica(board):
+    now, switch, called = [0.0], Switch(), []
+    swapper = Swapper(board, switch, "rep", lambda: called.append(now[0]), CanaryWindows(20.0, lambda: now[0]))
+    board.move(1, VersionState.CANARY, "l", "won", "rep")
+    seen = []
+    for now[0] in (0.0, 19.0, 20.0, 39.0, 40.0, 60.0):
+        swapper.turn()
+        seen.append((switch.draft_version, swapper.is_canary))
+    assert seen == [(1, True), (1, True), (0, False), (0, False), (1, True), (0, False)]
+    assert called == [0.0, 40.0]
+    board.move(1, VersionState.LIVE, "replica:rep", "better", was=VersionState.CANARY)
+    for now[0] in (61.0, 85.0):
+        swapper.turn()
+        assert (switch.draft_version, swapper.is_canary) == (1, False)
+
+
+def test_a_board_that_begins_anew_names_other_weights_by_the_same_number(board):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep", lambda: None)
+    board.move(1, VersionState.LIVE, "l", "better")
+    swapper.turn()
+    anew = MemoryVersionBoard(clock=lambda: 200.0)
+    for number in range(2):
+        made = DraftVersion(number, None, "t", "0", "eagle3", f"file:///w/{number}", f"new{number}", "o", ("", ""))
+        anew.register(made, "l", "new")
+    anew.move(1, VersionState.LIVE, "l", "start")
+    events = anew.events()
+    anew.events = lambda *_: events
+    swapper._board = anew
+    swapper.turn()
+    assert switch.asked[1:] == [(1, "/w/1/model.safetensors", "new1")]
+    anew.events = lambda *_: []
+    swapper.turn()
+    assert len(switch.asked) == 2
+
+
+def test_a_new_live_version_waits_for_its_turn_and_what_drafted_before_does_not(board):
+    now, switch = [0.0], Switch()
+    roll_out = RollOut(board, "rep", 5.0, lambda: now[0])
+    swapper = Swapper(board, switch, "rep", lambda: None, roll_out=roll_out)
+    board.beat("replica:first", {"draft_version": 0, "swap": "on"}, 1000.0)
+    board.move(1, VersionState.LIVE, "l", "better")
+    swapper.turn()
+    assert switch.draft_version == 1  # it has just started
+    swapper.turn()
+    board.move(2, VersionState.CANARY, "l", "won", "rep")
+    swapper.turn()
+    board.roll_back("replica:rep", "worse", 2)
+    swapper.turn()
+    assert [number for number, *_ in switch.asked] == [1, 2, 1]  # neither waits
+    board.move(0, VersionState.LIVE, "operator", "by hand")
+    swapper.turn()
+    assert switch.draft_version == 1
+    now[0] = 5.0
+    swapper.turn()
+    assert switch.draft_version == 0

@@ -16,9 +16,9 @@ RULES = CanaryRules(max_requests=60)
 DEAD, GOOD = 0, 2
 
 
-def step(request_id, version, accepted, finish=""):
-    drafted, ids = np.zeros(3, np.int32), np.zeros((4, 0), np.int32)
-    commit = Commit(1, (5,) * (accepted + 1), finish)
+def step(request_id, version, accepted, finish="", drafted=(0, 1, 2), text=5):
+    drafted, ids = np.array(drafted, np.int32), np.zeros((4, 0), np.int32)
+    commit = Commit(1, (text,) * (accepted + 1), finish)
     return VerifyStep(
         request_id, version, 3, 7, drafted, accepted, ids, ids.astype(np.float16), NO_FEATURES, FeatureDtype.FLOAT32,
         commit,
@@ -38,8 +38,8 @@ class House:
         self.limits = limits or GuardLimits()
         self.watch, self.other = self.new("rep"), self.new("other")
 
-    def new(self, replica):
-        return DraftWatch(self.board, replica, RULES, self.limits)
+    def new(self, replica, **more):
+        return DraftWatch(self.board, replica, RULES, self.limits, **more)
 
     def let_on(self):
         self.board.move(1, VersionState.CANARY, "l", "won the gate", "rep")
@@ -204,6 +204,22 @@ def test_a_version_that_was_returned_to_stays_for_then_it_is_the_traffic():
     assert [alarm["version"] for alarm in house.watch.reading()["alarms"]] == [1]
 
 
+@pytest.mark.parametrize(
+    ("drafted", "text", "is_out"), [((9, 9, 9), 5, True), ((9, 8, 7), 5, False), ((9, 9, 9), 9, False)]
+)
+def test_a_draft_that_says_one_token_whatever_the_text_is_rolled_back(drafted, text, is_out):
+    house = House(GuardLimits(min_rounds=50))
+    house.board.move(1, VersionState.LIVE, "l", "better")
+    for request in range(5):
+        for number in range(10):
+            house.watch.add(step(f"r{request}", 1, 1, "length" if number == 9 else "", drafted, text))
+    house.turn()
+    row = house.state.rows[1]
+    assert (row.state is VersionState.ROLLED_BACK) == is_out
+    assert [alarm["name"] for alarm in house.watch.reading()["alarms"]] == [AlarmName.DEGENERATE_DRAFT] * is_out
+    assert row.why.startswith("degenerate_draft: 100% of 150 drafts are one token, 0% of the text is") == is_out
+
+
 def test_one_request_alone_raises_no_alarm():
     house = House(GuardLimits(min_rounds=50))
     house.board.move(1, VersionState.LIVE, "l", "better")
@@ -259,3 +275,93 @@ def test_requests_that_run_when_the_version_changes_are_left_out(house):
     house.watch.add(step("new", 1, DEAD, "length"))
     stretches = house.watch.reading()["stretches"]
     assert (stretches["version"], [ended[1:] for ended in stretches["ended"]]) == (1, [[[], GOOD, 2]])
+
+
+def alternate(house, canary_mean, windows):
+    """Windows of ten requests in turns on the one replica; the last of each runs on into the next window."""
+    rng = np.random.default_rng(1000)
+    for number in range(20):
+        serve(house.watch, f"before-{number}", 0, lengths_of(rng, 1.5))
+    house.let_on()
+    for window in range(windows):
+        version, mean = (0, 1.5) if window % 2 else (1, canary_mean)
+        for number in range(9):
+            serve(house.watch, f"w{window}-{number}", version, lengths_of(rng, mean))
+            house.turn()
+        house.watch.add(step(f"w{window}-long", version, GOOD))
+        if house.state.canary is None:
+            return window
+    return windows
+
+
+@pytest.mark.parametrize(("mean", "live", "word"), [(0.0, 0, "accept far less"), (2.4, 1, "lies above zero")])
+def test_on_a_single_replica_windows_of_both_versions_decide(mean, live, word):
+    house = House()
+    house.watch = house.new("rep", alternates=True)
+    ended_in = alternate(house, mean, 20)
+    assert (house.state.live, house.state.canary) == (live, None)
+    assert word in house.state.rows[1].why
+    assert ended_in < (1 if live == 0 else 20)
+
+
+def test_the_live_arm_of_a_single_replica_is_what_it_served_before_and_between():
+    house = House()
+    house.watch = house.new("rep", alternates=True)
+    alternate(house, 1.5, 4)
+    # 20 requests before, 9 in each of two windows that ended, 24 rounds each, and a first round of the long ones.
+    assert house.watch._trial.live.rounds == 24 * (20 + 2 * 9) + 2
+    verdict = house.watch._trial._test.verdict()
+    assert (verdict.canary.rounds, verdict.live.rounds) == (24 * 18 + 2, 24 * 18 + 2)  # what came before is no arm
+
+
+def test_a_live_version_is_held_against_its_own_turns_and_not_against_the_canarys():
+    house = House(GuardLimits(min_rounds=50))
+    house.watch = house.new("rep", alternates=True)
+    house.board.move(1, VersionState.LIVE, "l", "better")
+    version = DraftVersion(2, None, "t", "0", "eagle3", "file:///2", "ab", "o", ("", ""))
+    house.board.register(version, "l", "new")
+    serve_watch(house, "low", 1, DEAD)  # the traffic has shifted, and it was left alone
+    house.turn()
+    house.board.move(2, VersionState.CANARY, "l", "won", "rep")
+    serve_watch(house, "canary", 2, GOOD)
+    house.turn()
+    serve_watch(house, "turn", 1, DEAD)
+    house.turn()
+    assert house.watch.reading()["alarms"] == []
+    assert (house.state.live, house.state.canary) == (1, 2)
+
+
+def test_what_a_request_serves_behind_a_turn_counts_for_neither_however_many_turns_it_lives_through(house):
+    house.watch = house.new("rep", alternates=True)
+    house.let_on()
+    for version in (0, 1, 0, 1):
+        for _ in range(5):
+            house.watch.add(step("long", version, GOOD))
+        house.turn()
+    house.watch.add(step("long", 1, GOOD, "length"))
+    verdict = house.watch._trial._test.verdict()
+    assert (verdict.canary.rounds, verdict.live.rounds) == (0, 0)
+    house.watch.add(step("long", 1, GOOD))  # the id is free again
+    assert house.watch._trial._test.verdict().canary.rounds == 1
+
+
+@pytest.mark.parametrize("alternates", [False, True])
+def test_a_bad_canary_is_not_promoted_because_the_traffic_before_it_was_hard(alternates):
+    house = House()
+    house.watch = house.new("rep", alternates=alternates)
+    rng = np.random.default_rng(0)
+    before = house.watch if alternates else house.other
+    for number in range(64):
+        serve(before, f"hard-{number}", 0, [DEAD] * 24)
+    house.let_on()
+    for number in range(60):
+        serve(house.watch, f"canary-{number}", 1, lengths_of(rng, 0.5))
+        if not alternates:
+            serve(house.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+        elif number % 4 == 3:
+            for turn in range(4):
+                serve(house.watch, f"live-{number}-{turn}", 0, lengths_of(rng, 1.5))
+        house.turn()
+        assert house.state.live == 0
+    assert house.state.rows[1].state is VersionState.ROLLED_BACK
+    assert "lies below zero" in house.state.rows[1].why

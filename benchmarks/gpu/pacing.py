@@ -1,0 +1,182 @@
+"""Speculation off, on and paced, by batch size: tokens per second of three servers with one learnt draft.
+
+    python benchmarks/gpu/pacing.py                          # batch 1, 4, 16, 64 on the GPU
+    python benchmarks/gpu/pacing.py --device cpu --tiny      # the same code path on the CPU host: a smoke test
+
+First a draft is learnt on a server of its own, since pacing a random draft shows nothing but 0. Then each server is
+started in turn; they do not run side by side, so what drifts with time is in the ratios. One warm-up per batch size
+comes before the measured runs: in it pacing looks around, and kernels compile. Writes OUT/pacing.json.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+# Started as a script, Python looks for modules beside this file alone; `measure` and `gpu` lie one folder up.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from measure.answers import answer_all, asks, flush_cache
+from measure.paired import Spread
+from measure.rig import Rig, held_out_prompts, make_rig
+from paceline.demo.progress import progress_bar
+from paceline.demo.prompts import Prompt
+from paceline.demo.report import machine
+from paceline.demo.run import Place
+from paceline.demo.services import free_port, redis_service
+from paceline.demo.target import TargetModel
+
+from gpu.learning import LearningPlan, learn_and_serve, training_plan
+from gpu.models import build_models, train_plan
+from gpu.server import Serving, require_capture, server_service, told_settings
+
+SEED = 0
+#: Lengths that pacing chooses from.
+LENGTHS = (0, 1, 2, 3, 4, 5)
+OFF, ON, PACED = "off", "on", "paced"
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Tokens per second by batch size, what the server says it runs with, and what it says of its pacing."""
+
+    by_batch: Mapping[int, Spread]
+    server: Mapping[str, object]
+    pacing: object = None
+
+
+def main() -> None:
+    """Learn, measure, print and write."""
+    options, console = parse(), Console()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with progress_bar("training the target (once)", console) as bar:
+        plan = train_plan(options.size, options.train_seconds)
+        target, drafts = build_models(options.data_dir, options.size, plan, options.device, bar)
+    prompts = held_out_prompts(target, 64 + options.requests, SEED)
+    serving = Serving(
+        options.device, options.dtype, max(options.batches), options.attention_backend, options.sampling_backend
+    )
+    learnt = options.out / "learnt"
+    with served(serving, options, target, drafts[0]) as rig:
+        learn_and_serve(rig, target.folder, drafts[0], prompts, learning_plan(options), learnt)
+    found = {way: rates(way, serving, options, target, learnt, prompts) for way in (OFF, ON, PACED)}
+    told = {
+        way: {
+            "rates": {b: vars_of(s) for b, s in one.by_batch.items()},
+            "server": dict(one.server),
+            "pacing": one.pacing,
+        }
+        for way, one in found.items()
+    }
+    (options.out / "pacing.json").write_text(json.dumps({"machine": machine(), "ways": told}, indent=2, default=str))
+    tell(found)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="the demo's target and a few requests: a smoke test")
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
+    parser.add_argument("--out", type=Path, default=Path(".paceline/gpu-pacing"))
+    parser.add_argument("--attention-backend", default="triton")
+    parser.add_argument("--sampling-backend", default="pytorch")
+    options = parser.parse_args()
+    small = {"size": "tiny", "train_seconds": 15.0, "requests": 8, "batches": (1, 4), "runs": 1, "max_tokens": 24}
+    usual = {
+        "size": "287m",
+        "train_seconds": 180.0,
+        "requests": 384,
+        "batches": (1, 4, 16, 64),
+        "runs": 5,
+        "max_tokens": 256,
+    }
+    for name, value in (small if options.tiny else usual).items():
+        setattr(options, name, value)
+    options.dtype = "bfloat16" if options.device == "cuda" else "float32"
+    return options
+
+
+def learning_plan(options: argparse.Namespace) -> LearningPlan:
+    """How the draft is learnt."""
+    training = training_plan(options.device, tiny=options.tiny)
+    return LearningPlan(
+        options.requests,
+        min(8, options.requests),
+        24 if options.tiny else 96,
+        max(options.batches),
+        training,
+        options.device,
+    )
+
+
+@contextmanager
+def served(
+    serving: Serving,
+    options: argparse.Namespace,
+    target: TargetModel,
+    draft: Path,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Rig]:
+    """A server with a Redis and a board of its own; `draft` is version 0."""
+    place = Place(options.out, free_port(), free_port())
+    log = options.out / f"sglang-{place.server_port}.log"
+    with redis_service(options.out / f"redis-{place.redis_port}", place.redis_port):
+        with progress_bar("starting SGLang", Console()) as bar:
+            service = server_service(serving, place, target, draft, log, bar, env or {})
+        with service:
+            rig = make_rig(place, [draft])
+            if serving.speculates:
+                require_capture(rig)
+            yield rig
+
+
+def rates(
+    way: str, serving: Serving, options: argparse.Namespace, target: TargetModel, draft: Path, prompts: list[Prompt]
+) -> Rates:
+    """Tokens per second of one way, `runs` runs per batch size behind one that is not counted."""
+    lengths = options.out / "lengths.json"
+    lengths.write_text(json.dumps({"1": {"candidate_steps": LENGTHS}}), encoding="utf-8")
+    adaptive = ("--speculative-adaptive", "--speculative-adaptive-config", str(lengths))
+    chosen = replace(serving, speculates=way != OFF, extra=adaptive if way == PACED else ())
+    env = {"PACELINE_REDIS_URL": ""} if way == OFF else {}
+    with served(chosen, options, target, draft, env) as rig:
+        by_batch = {batch: rate(rig, options, prompts, batch) for batch in options.batches}
+        pacing = None if way == OFF else rig.watch.replica().get("pacing")
+        return Rates(by_batch, told_settings(rig.url), pacing)
+
+
+def rate(rig: Rig, options: argparse.Namespace, prompts: list[Prompt], batch: int) -> Spread:
+    """Whole batches of equal requests, nothing captured of them, prefill and the client's time included."""
+    figures = []
+    for _ in range(1 + options.runs):
+        flush_cache(rig.url)
+        asked = asks(prompts[:batch], f"paced-{batch}", options.max_tokens, capture=False)
+        figures.append(answer_all(rig.url, asked, batch).tokens_per_second)
+    return Spread.of(figures[1:])
+
+
+def vars_of(spread: Spread) -> dict[str, float]:
+    """As JSON values."""
+    return {"median": spread.median, "low": spread.low, "high": spread.high}
+
+
+def tell(found: Mapping[str, Rates]) -> None:
+    """Print tokens per second by batch size, and what each way makes of plain decoding."""
+    print(
+        "| batch | " + " | ".join(found) + " | on / off | paced / off | paced / best of the two |\n" + "|---" * 7 + "|"
+    )
+    for batch in found[OFF].by_batch:
+        off, on, paced = (found[way].by_batch[batch] for way in (OFF, ON, PACED))
+        ratios = on.median / off.median, paced.median / off.median, paced.median / max(on.median, off.median)
+        cells = [spread.text(0) for spread in (off, on, paced)] + [f"{one:.3f}" for one in ratios]
+        print(f"| {batch} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""A target made slower without changing a word of what it says: more layers that add nothing."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+#: What a layer adds to the residual stream comes through these two; at zero it adds nothing, at full price.
+SILENCED = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def deepened(target: Path, layers: int, folder: Path) -> Path:
+    """A copy of a Llama folder with `layers` layers, the further ones silenced twins of its own; made once.
+
+    Every token and every hidden state of the first layers are those of `target`, so its drafts fit this one too.
+    """
+    if folder.exists():
+        return folder
+    hidden = folder.with_name(f".making-{folder.name}-{os.getpid()}")
+    shutil.copytree(target, hidden)
+    config = json.loads((target / CONFIG).read_text(encoding="utf-8"))
+    own = config["num_hidden_layers"]
+    tensors = load_file(target / WEIGHTS)
+    for layer in range(own, layers):
+        tensors |= _silenced(tensors, layer % own, layer)
+    save_file(tensors, hidden / WEIGHTS, metadata={"format": "pt"})
+    (hidden / CONFIG).write_text(json.dumps(config | {"num_hidden_layers": layers}), encoding="utf-8")
+    hidden.rename(folder)
+    return folder
+
+
+def _silenced(tensors: dict[str, torch.Tensor], source: int, layer: int) -> dict[str, torch.Tensor]:
+    prefix = f"model.layers.{source}."
+    return {
+        f"model.layers.{layer}.{name}": torch.zeros_like(tensor) if name in SILENCED else tensor.clone()
+        for name, tensor in (
+            (key.removeprefix(prefix), tensor) for key, tensor in tensors.items() if key.startswith(prefix)
+        )
+    }

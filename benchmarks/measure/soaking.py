@@ -1,0 +1,174 @@
+"""Swaps a server's draft again and again through its board while requests stream, and samples what it holds."""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.weights import WEIGHTS_FILE, sha256_of
+from paceline.dashboards.readings import as_int
+from paceline.demo.progress import Report
+from paceline.demo.prompts import Prompt
+from paceline.demo.traffic import Served, send
+from paceline.policies.acceptance import Tally
+
+from .rig import BY, Rig, under_new_ids
+from .vitals import Vitals, child_named, vitals
+
+WARM_UP_S = 10.0  # of traffic before the first swap
+SAMPLE_S = 1.0
+PATIENCE_S = 60.0  # for the next swap to be reported
+#: Versions made live ahead of what the server has reported; it reports its newest 64 every second or two.
+AHEAD = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SoakPlan:
+    """How hard and how long."""
+
+    swaps: int
+    gap_ms: int
+    concurrency: int
+    max_tokens: int = 96
+    prompts: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SwapSeen:
+    """One swap as the replica reported it."""
+
+    number: int
+    at: float  # unix seconds, when the commit was done
+    commit_ms: float
+    stage_ms: float
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """From the staging to the commit, unix seconds."""
+        return self.at - (self.commit_ms + self.stage_ms) / 1000.0, self.at
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was held when so many swaps were done."""
+
+    swaps: int
+    at: float  # unix seconds
+    scheduler: Vitals
+    courier: Vitals
+
+
+@dataclass(slots=True)
+class Soak:
+    """Everything that was seen."""
+
+    plan: SoakPlan
+    began: float = field(default_factory=time.time)
+    samples: list[Sample] = field(default_factory=list)
+    swaps: dict[int, SwapSeen] = field(default_factory=dict)  # by version number
+    made: list[tuple[int, float, float]] = field(default_factory=list)  # number, live at, seconds to write it
+    requests: list[Tally] = field(default_factory=list)  # accepted drafts and rounds, in the order they ended
+    waits: list[np.ndarray] = field(default_factory=list)  # [n, 2]: a chunk, and the next one of the same request
+    disturbed: list[str] = field(default_factory=list)  # requests that failed, were aborted or retracted
+    traces: dict[str, object] = field(default_factory=dict)  # the replica's last reading
+    passed_over: int = 0
+    unanswered: int = 0  # calls of this script that Redis did not answer in time
+
+    def take(self, served: Served, max_tokens: int) -> None:
+        """One request that has ended."""
+        if served.failure or served.finish != "length" or served.retractions or len(served.output_ids) != max_tokens:
+            word = f"{served.finish!r}, {served.retractions} retractions {served.failure}"
+            self.disturbed.append(f"{served.prompt.request_id}: {len(served.output_ids)} tokens, {word}")
+        times = np.array([arrival.at for arrival in served.arrivals])
+        self.waits.append(np.stack([times[:-1], times[1:]], axis=1))
+        self.requests.append(served.tally)
+
+    def read(self, told: object) -> None:
+        """The swaps of a reading."""
+        for swap in told if isinstance(told, list) else []:
+            if swap["at"] >= self.began:
+                seen = SwapSeen(swap["number"], swap["at"], swap["commit_ms"], swap["stage_ms"])
+                self.swaps.setdefault(seen.number, seen)
+
+
+def soak(
+    rig: Rig, server_pid: int, drafts: Sequence[Path], prompts: Sequence[Prompt], plan: SoakPlan, report: Report
+) -> Soak:
+    """Blocks until `plan.swaps` swaps are done; exits when the server swaps no more or its traces do not add up."""
+    seen, over = Soak(plan), threading.Event()
+    traffic = threading.Thread(target=stream, args=(rig, prompts, plan, seen, over))
+    traffic.start()
+    try:
+        over.wait(WARM_UP_S)
+        swap_all(rig, server_pid, drafts, seen, report)
+    finally:
+        over.set()
+        traffic.join()
+    seen.traces = dict(rig.drained())
+    seen.read(seen.traces["swaps"])
+    return seen
+
+
+def stream(rig: Rig, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over: threading.Event) -> None:
+    """Requests without end, `plan.concurrency` at a time, until it is over."""
+
+    def endless() -> Iterator[Prompt]:
+        while not over.is_set():
+            for prompt in under_new_ids(prompts, "soak"):
+                if over.is_set():
+                    return
+                yield prompt
+
+    size = {"concurrency": plan.concurrency, "max_tokens": plan.max_tokens}
+    asyncio.run(send(rig.url, endless(), **size, on_served=lambda served: seen.take(served, plan.max_tokens)))
+
+
+def swap_all(rig: Rig, server_pid: int, drafts: Sequence[Path], seen: Soak, report: Report) -> None:
+    """Make versions live, `plan.gap_ms` apart at least, until enough of them were swapped in."""
+    scheduler, courier = child_named(server_pid, "sglang::scheduler"), child_named(server_pid, "courier_process")
+    weights = [(draft.absolute().as_uri(), sha256_of(draft / WEIGHTS_FILE)) for draft in drafts]
+    sampled, pause, plan = 0.0, threading.Event(), seen.plan
+    for turn in itertools.count(1):
+        began = time.monotonic()
+        try:
+            if began - sampled >= SAMPLE_S:
+                look(rig, seen)
+                sampled = began
+                seen.samples.append(Sample(len(seen.swaps), time.time(), vitals(scheduler), vitals(courier)))
+                report(len(seen.swaps) / plan.swaps, f"{len(seen.swaps)} of {plan.swaps}")
+            if len(seen.swaps) >= plan.swaps:
+                return
+            if len(seen.made) - len(seen.swaps) - seen.passed_over < min(AHEAD, plan.swaps - len(seen.swaps)):
+                make_live(rig, *weights[turn % len(weights)], seen)
+        except BufferUnavailable:
+            seen.unanswered += 1  # what was being written may have been written: the server says which version drafts
+        pause.wait(max(0.0, plan.gap_ms / 1000.0 - (time.monotonic() - began)))
+
+
+def make_live(rig: Rig, uri: str, digest: str, seen: Soak) -> None:
+    """The next version: registered and live, the one before it retired."""
+    began, number = time.monotonic(), rig.board.next_number()
+    rig.board.register(DraftVersion(number, None, "t", "0", "eagle3", uri, digest, "none", ("", "")), BY, "soak")
+    rig.board.move(number, VersionState.LIVE, BY, "the next one")
+    seen.made.append((number, time.time(), time.monotonic() - began))
+
+
+def look(rig: Rig, seen: Soak) -> None:
+    """Read what was swapped in; a version the server reports a newer one behind was passed over."""
+    seen.read(rig.watch.replica().get("swaps"))
+    newest = max(seen.swaps, default=-1)
+    seen.passed_over = sum(number < newest and number not in seen.swaps for number, *_ in seen.made)
+    waiting = [at for number, at, _ in seen.made if number > newest]
+    if waiting and time.time() - waiting[0] > PATIENCE_S:
+        raise SystemExit(f"no swap behind version {newest} for {PATIENCE_S:.0f} s; last reading {rig.watch.replica()}")
+
+
+def traced(seen: Soak) -> tuple[int, int]:
+    """Traces captured and delivered."""
+    return as_int(seen.traces, "captured"), as_int(seen.traces, "delivered")

@@ -1,0 +1,153 @@
+"""What a decode step costs on a real server, by batch size and draft steps: the table that pacing.py simulates with.
+
+The server chooses every length in turn (PACELINE_PACING=sweep) and measures itself, as it does for its own policy: the
+time from one verified step to the next, medians. The demo's target is so small that a draft step costs a fifth of it,
+so it is deepened with layers that add nothing to what it says, until a draft step costs what EAGLE-3's does beside a
+target of 8B parameters, a twentieth to a thirtieth. Step 0 still runs the draft over what was committed, to keep its
+cache warm; a second server, without speculation, says what plain decoding costs where there is no draft at all.
+
+    python benchmarks/pacing_costs.py [--layers 40] [--batches 1,4,8] [--max-steps 8] [--out FILE]
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from measure.deepened import deepened
+from measure.rig import Rig, make_rig, wait_until
+from measure.step_costs import Costs
+from paceline.demo.progress import progress_bar
+from paceline.demo.prompts import Prompt
+from paceline.demo.run import Place, server_flags, shared_env
+from paceline.demo.services import free_port, redis_service, sglang_service
+from paceline.demo.target import VOCABULARY, TargetModel, ensure_random_draft, ensure_target
+from paceline.demo.traffic import Served, send
+from paceline.demo.training import TrainPlan
+from rich.console import Console
+
+SEED = 0
+PROMPT_TOKENS = 64
+#: Decode steps of one length that a row of the table comes from, about.
+STEPS_PER_LENGTH = 40
+#: The fewest of a server without speculation.
+PLAIN_STEPS = 120
+
+
+def main() -> None:
+    """Measure, print and write."""
+    options, console = parse(), Console()
+    with progress_bar("training the target (once)", console) as report:
+        target = ensure_target(options.data_dir, TrainPlan(), report=report)
+    draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
+    folder = target.folder.with_name(f"{target.key}-{options.layers}-layers")
+    slow = TargetModel(deepened(target.folder, options.layers, folder), target.key, target.held_out_loss, target.steps)
+    with speculating(slow, draft, options.max_steps) as rig:
+        costs = swept(rig, options.batches, options.max_steps)
+    with plain(slow) as url:
+        alone = {batch: plain_ms(url, batch) for batch in options.batches}
+    measured = Costs(f"measured, CPU host, {options.layers} layers", costs, alone)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(measured.text(), encoding="utf-8")
+    tell(costs, alone)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
+    parser.add_argument("--layers", type=int, default=40, help="of the deepened target")
+    parser.add_argument("--batches", type=lambda text: tuple(map(int, text.split(","))), default=(1, 4, 8))
+    parser.add_argument("--max-steps", type=int, default=8)
+    parser.add_argument("--out", type=Path, default=Path(".paceline/pacing-costs.json"))
+    return parser.parse_args()
+
+
+@contextmanager
+def speculating(target: TargetModel, draft: Path, max_steps: int) -> Iterator[Rig]:
+    """A server that tries every length from 0 to `max_steps` in turn, and captures nothing beside."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
+        place = Place(Path(folder), free_port(), free_port())
+        lengths = place.folder / "lengths.json"
+        lengths.write_text(json.dumps({"1": {"candidate_steps": list(range(max_steps + 1))}}), encoding="utf-8")
+        adaptive = ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths), "--disable-radix-cache"]
+        env = shared_env(place, target) | {"PACELINE_PACING": "sweep", "PACELINE_SAMPLE_RATE": "0"}
+        flags = [*server_flags(target.folder, draft), *adaptive]
+        running.enter_context(redis_service(place.folder / "redis", place.redis_port))
+        running.enter_context(sglang_service(flags, place.server_port, log=place.folder / "sglang.log", env=env))
+        rig = make_rig(place, [draft])
+        wait_until(lambda: pacing_of(rig).get("policy") == "sweep", "the replica to sweep")
+        yield rig
+
+
+@contextmanager
+def plain(target: TargetModel) -> Iterator[str]:
+    """URL of the same server without speculation."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder), free_port(), free_port())
+        flags = [word for word in server_flags(target.folder, target.folder) if word]
+        at = flags.index("--speculative-algorithm")
+        kept = [*flags[:at], *flags[flags.index("--log-level") :], "--disable-radix-cache"]
+        env = shared_env(place, target) | {"PACELINE_REDIS_URL": ""}
+        with sglang_service(kept, place.server_port, log=place.folder / "sglang.log", env=env):
+            yield place.server_url
+
+
+def swept(rig: Rig, batches: Sequence[int], max_steps: int) -> dict[int, list[float]]:
+    """Milliseconds of one step, batch size -> steps; whole batches of equal requests, so that they end together."""
+    for batch in batches:
+        stream(rig.url, batch, STEPS_PER_LENGTH * (max_steps + 1), "sweep")
+    lengths = [str(k) for k in range(max_steps + 1)]
+    told_at = time.time() + 2.0  # a beat that was not on its way already
+    wait_until(lambda: float(str(rig.watch.replica().get("at", 0.0))) > told_at, "the replica's next reading")
+    found: dict[str, dict[str, float]] = pacing_of(rig)["cost_ms"]
+    return {batch: [found[str(batch)][k] for k in lengths] for batch in batches}
+
+
+def plain_ms(url: str, batch: int) -> float:
+    """Median wait between two tokens of one request, as the client sees it, milliseconds."""
+    served = stream(url, batch, PLAIN_STEPS, "plain")
+    return median(1e3 * (after.at - before.at) for one in served for before, after in pairwise(one.arrivals[8:]))
+
+
+def stream(url: str, batch: int, tokens: int, label: str) -> list[Served]:
+    """Send `batch` requests of random tokens at once and wait for all; exits when one failed."""
+    ids = np.random.default_rng((SEED, batch)).integers(3, VOCABULARY, (batch, PROMPT_TOKENS)).tolist()
+    prompts = [Prompt(f"{label}-{batch}-{i}", "random", tuple(row)) for i, row in enumerate(ids)]
+    served = asyncio.run(send(url, prompts, concurrency=batch, max_tokens=tokens))
+    if failures := [one.failure for one in served if one.failure]:
+        raise SystemExit(f"a request failed: {failures[0]}")
+    return served
+
+
+def pacing_of(rig: Rig) -> dict[str, Any]:
+    """What the replica says of its pacing."""
+    reading: Any = rig.watch.replica().get("pacing") or {}
+    return dict(reading)
+
+
+def tell(costs: dict[int, list[float]], alone: dict[int, float]) -> None:
+    """What the table says of drafting, by batch size.
+
+    The first draft of a round comes from the draft's pass over what was committed, so one step costs a verified token
+    more than none, and every further one a forward of the draft as well.
+    """
+    for batch, row in costs.items():
+        print(f"batch {batch}: " + ", ".join(f"{k}: {ms:.1f}" for k, ms in enumerate(row)) + " ms")
+        verified, further = (row[1] - row[0]) / row[0], (row[-1] - row[1]) / (len(row) - 2) / row[0]
+        print(
+            f"batch {batch}: a plain step is {row[0] / alone[batch]:.3f} of one without a draft; of it a verified "
+            f"token costs {verified:.3f}, a draft step {further - verified:.3f}, both {further:.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

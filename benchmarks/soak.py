@@ -1,0 +1,86 @@
+"""Thousands of swaps under load on one CPU server: does anything grow, slow down, fail or get lost?
+
+Requests stream all the time. Every swap is a version of its own, registered and made live on the board, so that the
+one before it retires and the board's history grows by two events; its weights are one of two drafts in turn. The
+server follows the board by itself. Versions go live without waiting for the server, a few ahead of what it reports at
+most; one that was replaced before it was swapped in is passed over and another one is made instead.
+
+    python benchmarks/soak.py [--swaps 2000] [--gap-ms 100] [--concurrency 4] [--drafts A B] [--json FILE]
+"""
+
+import argparse
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from measure.rig import held_out_prompts, make_rig
+from measure.soaking import Soak, SoakPlan, soak
+from measure.soaktable import table
+from paceline.demo.progress import progress_bar
+from paceline.demo.report import machine
+from paceline.demo.run import Place, server_flags, shared_env
+from paceline.demo.services import free_port, redis_service, sglang_service
+from paceline.demo.target import TargetModel, ensure_random_draft, ensure_target
+from paceline.demo.training import TrainPlan
+from rich.console import Console
+
+SEED = 0
+#: Small enough to be full soon: the stream is trimmed from then on, and Redis does not grow.
+STREAM_BYTES = 64 << 20
+
+
+def main() -> None:
+    """Measure and print."""
+    options, console = parse(), Console()
+    with progress_bar("training the target (once)", console) as report:
+        target = ensure_target(options.data_dir, TrainPlan(), report=report)
+    drafts = options.drafts or random_drafts(target, options.data_dir)
+    done = run(options, target, drafts, console)
+    console.print(f"machine: {machine()}; seed {SEED}; drafts {[draft.name for draft in drafts]}", soft_wrap=True)
+    console.print("\n".join(table(done)), markup=False, highlight=False, soft_wrap=True)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(sample) for sample in done.samples], indent=1) + "\n")
+    if done.disturbed:
+        raise SystemExit(f"{len(done.disturbed)} requests failed, were aborted or retracted; {done.disturbed[0]}")
+
+
+def run(options: argparse.Namespace, target: TargetModel, drafts: list[Path], console: Console) -> Soak:
+    """Start the services, swap, and end them."""
+    plan = SoakPlan(options.swaps, options.gap_ms, options.concurrency)
+    prompts = held_out_prompts(target, plan.prompts, SEED)
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Place(Path(scratch), free_port(), free_port())
+        env = shared_env(place, target) | {"PACELINE_BUFFER_MAX_BYTES": str(STREAM_BYTES)}
+        flags, log = server_flags(target.folder, drafts[0]), place.folder / "sglang.log"
+        with (
+            redis_service(place.folder / "redis", place.redis_port),
+            sglang_service(flags, place.server_port, log=log, env=env) as server,
+            progress_bar("swapping", console) as report,
+        ):
+            return soak(make_rig(place, [drafts[0]]), server.pid, drafts, prompts, plan, report)
+
+
+def random_drafts(target: TargetModel, data_dir: Path) -> list[Path]:
+    """Two heads of random weights, cached."""
+    folder = data_dir / "drafts"
+    return [ensure_random_draft(target.folder, folder / f"{target.key}-{seed}", seed) for seed in range(2)]
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--swaps", type=int, default=2000)
+    parser.add_argument("--gap-ms", type=int, default=100, help="between two versions going live, at least (100)")
+    parser.add_argument("--concurrency", type=int, default=4, help="requests that stream at a time (4)")
+    parser.add_argument("--drafts", type=Path, nargs=2, help="folders of two drafts of this target; else random heads")
+    parser.add_argument("--json", type=Path, help="write every sample here")
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
+    options = parser.parse_args()
+    if options.swaps < 20:
+        parser.error(f"--swaps: got {options.swaps}, expected 20 at least: its tenths are compared")
+    return options
+
+
+if __name__ == "__main__":
+    main()

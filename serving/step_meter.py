@@ -1,0 +1,62 @@
+"""How long decode steps take, seen from outside the engine: from one verified step to the next."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+#: Steps launched and not yet verified: SGLang's overlap scheduling launches one before it has read the last.
+MAX_IN_FLIGHT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One decode step that has ended."""
+
+    steps: int  # drafts it took
+    cost_ms: float | None  # None: something else ran in between, or nothing before it
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    batch_size: int
+    steps: int
+    is_behind_decode: bool  # whether the forward before it was a decode step too
+
+
+class StepMeter:
+    """Pairs launches with verifications, oldest first. For one thread.
+
+    The cost of a step is the time since the step before was verified, so that it holds what the scheduler does between
+    two forwards, and with overlap scheduling what a step adds and not how long it waited. A step behind a prefill has
+    no cost: whatever ran or was waited for in between would be counted as its own.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._launched: deque[_Launched] = deque()
+        self._is_behind_decode = False
+        self._verified_s = 0.0
+        self.unmatched = 0  # verifications that no launch was found for
+
+    def launch(self, batch_size: int, steps: int) -> None:
+        """A decode step begins."""
+        self._launched.append(_Launched(batch_size, steps, self._is_behind_decode))
+        self._is_behind_decode = True
+        if len(self._launched) > MAX_IN_FLIGHT:
+            self._launched.popleft()
+
+    def interrupt(self) -> None:
+        """Something else than a decode step begins."""
+        self._is_behind_decode = False
+
+    def verify(self, batch_size: int) -> Verified | None:
+        """A decode step has ended; None when it is not the one that was launched first."""
+        now_s = self._clock()
+        since_ms, self._verified_s = 1e3 * (now_s - self._verified_s), now_s
+        if not self._launched or self._launched[0].batch_size != batch_size:
+            self._launched.clear()
+            self.unmatched += 1
+            return None
+        launched = self._launched.popleft()
+        return Verified(launched.steps, since_ms if launched.is_behind_decode else None)

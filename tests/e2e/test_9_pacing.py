@@ -1,0 +1,142 @@
+"""Pacing in the real server: off where drafts do not pay, never another output, and traces exact at every length."""
+
+import time
+from collections import Counter
+
+import pytest
+import torch
+from paceline.buffer.trace import NO_DRAFT
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.demo.lossless import greedy
+from paceline.learner.plan import TrainingPlan
+from paceline.learner.replay import replay_traces
+from paceline.learner.trainer import DraftTrainer
+from paceline.learner.weights import load_draft, load_target_embedding, save_draft
+from paceline.policies.acceptance import identity, proposed_drafts
+from paceline.serving.staging import WEIGHTS_FILE, sha256_of
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from waiting import until
+
+pytestmark = pytest.mark.e2e
+
+REQUESTS, TOKENS, MOST = 24, 64, 5
+
+
+def job(rig, label, i, **sampling):
+    return {"rid": f"{label}-{i}", "text": rig.texts[i][:160], "max_tokens": TOKENS, **sampling}
+
+
+def serve(rig, label):
+    """Greedy requests and a few sampled ones, eight at a time; replies by request id, greedy ones alone last."""
+    jobs = [job(rig, label, i) for i in range(REQUESTS)]
+    sampled = [job(rig, f"{label}-warm", i, temperature=0.8) for i in range(8)]
+    replies = {reply["meta_info"]["id"]: reply for reply in rig.generate_all([*jobs, *sampled])}
+    rig.drained()
+    return replies
+
+
+def pacing(rig):
+    """What the replica says of its pacing once everything served so far is in it."""
+    told_at = time.time() + 2.5  # the watch tells the courier every second, and the courier the board
+    until(lambda: rig.reading().get("at", 0.0) > told_at, "the replica's next reading")
+    return rig.reading()["pacing"]
+
+
+def steps_of(said):
+    """Decode steps by length, all batch sizes together."""
+    return sum((Counter({int(k): n for k, n in row.items()}) for row in said["steps"].values()), Counter())
+
+
+@pytest.fixture(scope="module")
+def random_served(paced_rig):
+    """Replies with the random draft, and what the replica said of its pacing behind them."""
+    return serve(paced_rig, "random"), pacing(paced_rig)
+
+
+@pytest.fixture(scope="module")
+def learnt_draft(paced_rig, random_served):
+    """A draft trained on what was just served, at any length, and live; it will be asked the same again."""
+    rig, folder = paced_rig, paced_rig.folder / "learnt"
+    traces = [entry.trace for entry in rig.buffer.replay(10_000)]
+    torch.set_num_threads(1)
+    draft = load_draft(rig.draft, load_target_embedding(rig.target))
+    trainer = DraftTrainer(draft, TrainingPlan(steps=3, passes=12, replay_share=0.0))
+    trainer.fit(traces, [])
+    save_draft(trainer.draft, folder)
+    for name, source in (("initial", rig.draft), ("learnt", folder)):
+        number, digest = rig.board.next_number(), sha256_of(source / WEIGHTS_FILE)
+        version = DraftVersion(number, None, "e2e-target", "0", "eagle3", source.as_uri(), digest, "test", ("", ""))
+        rig.board.register(version, "test", name)
+        rig.board.move(number, VersionState.LIVE, "test", name)
+    until(lambda: rig.reading().get("draft_version") == number, "the swap")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def learnt_served(paced_rig, learnt_draft):
+    """The same requests again, drafted by the learnt weights."""
+    return serve(paced_rig, "learnt"), pacing(paced_rig)
+
+
+def test_a_random_draft_is_switched_off_most_of_the_time(random_served):
+    _, said = random_served
+    assert (said["policy"], said["faults"], said["unmatched"], said["reason"]) == ("goodput", 0, 0, "")
+    steps = steps_of(said)
+    assert set(steps) <= set(range(MOST + 1))
+    assert steps[0] > 0.5 * steps.total()
+    assert steps.total() > steps[0]  # it was tried: nobody said that it is random
+
+
+def test_another_draft_is_tried_anew(random_served, learnt_served):
+    before, after = (steps_of(said) for _, said in (random_served, learnt_served))
+    tried = after - before
+    assert tried.total() > tried[0]
+    assert learnt_served[1]["faults"] == learnt_served[1]["unmatched"] == 0
+
+
+def test_every_answer_is_that_of_plain_decoding(paced_rig, random_served, learnt_served):
+    model = AutoModelForCausalLM.from_pretrained(paced_rig.target, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(paced_rig.target)
+    for i in range(REQUESTS):
+        ids = tokenizer(paced_rig.texts[i][:160], add_special_tokens=False).input_ids
+        plain = list(greedy(model, ids, TOKENS))
+        assert random_served[0][f"random-{i}"]["output_ids"] == plain
+        assert learnt_served[0][f"learnt-{i}"]["output_ids"] == plain
+
+
+def traces_of(rig, replies):
+    found = {}
+    for entry in rig.buffer.replay(10_000):
+        if entry.trace.request_id in replies:
+            found.setdefault(entry.trace.request_id, []).append(entry.trace)
+    return found
+
+
+def test_traces_hold_what_was_served_at_every_length(paced_rig, random_served, learnt_served):
+    lengths = Counter()
+    for replies, _ in (random_served, learnt_served):
+        traces = traces_of(paced_rig, replies)
+        assert set(traces) == set(replies)
+        for rid, (trace,) in traces.items():
+            meta = replies[rid]["meta_info"]
+            assert trace.tokens[trace.context_len :].tolist() == replies[rid]["output_ids"], rid
+            assert int(trace.rounds.accepted.sum()) == meta["spec_num_correct_drafts"], rid
+            assert len(trace.rounds) == meta["spec_verify_ct"], rid
+            lengths.update((trace.rounds.drafted != NO_DRAFT).sum(axis=1).tolist())
+    assert lengths[0] > 0
+    assert lengths.total() > lengths[0]
+
+
+@pytest.mark.parametrize("served", ["random_served", "learnt_served"])
+def test_replaying_the_draft_that_served_gives_every_round_as_it_was_served(served, paced_rig, learnt_draft, request):
+    replies, _ = request.getfixturevalue(served)
+    folder = paced_rig.draft if served == "random_served" else learnt_draft
+    traces = [trace for traces in traces_of(paced_rig, replies).values() for trace in traces]
+    draft = load_draft(folder, load_target_embedding(paced_rig.target))
+    pairs = [identity(trace, runs) for trace, runs in zip(traces, replay_traces(draft, traces, MOST), strict=True)]
+    compared = sum(compared for _, compared in pairs)
+    drafted = sum(int((proposed_drafts(trace) > 0).sum()) for trace in traces)
+    accepted = sum(int(trace.rounds.accepted.sum()) for trace in traces)
+    assert 0 < compared == drafted
+    assert sum(equal for equal, _ in pairs) == compared
+    assert served == "random_served" or accepted > 0

@@ -1,0 +1,183 @@
+"""A real SGLang server that may be killed and started again, with a private Redis beside it."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_client import client_for
+from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.trace import DraftTrace
+from paceline.buffer.version import DraftVersion
+from paceline.buffer.weights import WEIGHTS_FILE, sha256_of
+from paceline.demo.corpus import load_corpus
+from paceline.demo.readiness import is_healthy
+from paceline.demo.services import Service, free_port, redis_service
+from paceline.demo.target import ensure_random_draft
+from paceline.demo.watch import drained
+from waiting import until
+
+SCRIPT = Path(__file__).with_name("server_mortal.py")
+CONFIG = BufferConfig(speculator="faults")
+REPLICA, STEPS, KV_TOKENS = "faults-0", 3, 8192
+MIN_TEXT_CHARS = 3000
+
+
+@dataclass
+class House:
+    """A server that is started and killed again and again under one name on one board."""
+
+    folder: Path
+    target: Path
+    draft: Path
+    redis: Service
+    redis_url: str
+    buffer: RedisTraceBuffer
+    board: RedisVersionBoard
+    texts: list[str]
+    point: str | None = None  # where the running server dies; None while none runs
+    port: int = 0
+    server: Service | None = None
+    calls: dict[str, list[int]] = field(default_factory=dict)  # request id -> what was answered
+
+    def ensure(self, point: str) -> None:
+        """Have a server that dies at `point`; the one that runs, when it is such a one."""
+        if self.point == point and self.server is not None and self.server.is_running():
+            return
+        self.end()
+        began = time.time()
+        self.port = free_port()
+        self.server = self._service(point)
+        self.server.start()
+        self.point = point
+        until(lambda: self.reading().get("at", 0.0) > began and self.is_well(), "the replica's first heartbeat")
+        until(self.follows_the_board, "the server to draft with the live version")
+
+    def _service(self, point: str) -> Service:
+        env = {
+            "PACELINE_REDIS_URL": self.redis_url,
+            "PACELINE_SPECULATOR": CONFIG.speculator,
+            "PACELINE_REPLICA": REPLICA,
+            "OMP_NUM_THREADS": "1",
+        }
+        return Service(
+            "SGLang server",
+            [sys.executable, str(SCRIPT), point, "--host", "127.0.0.1", "--port", str(self.port), *self._flags()],
+            log=self.folder / f"{point}.log",
+            is_ready=lambda _: is_healthy(self.port),
+            start_limit_s=240.0,
+            env=env,
+        )
+
+    def _flags(self) -> list[str]:
+        return [
+            "--model-path", str(self.target), "--device", "cpu", "--log-level", "warning",
+            "--max-total-tokens", str(KV_TOKENS), "--max-running-requests", "8", "--context-length", "1024",
+            "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(self.draft),
+            "--speculative-num-steps", str(STEPS), "--speculative-eagle-topk", "1",
+            "--speculative-num-draft-tokens", str(STEPS + 1),
+        ]  # fmt: skip
+
+    def end(self) -> None:
+        """End the server in good order, if one runs."""
+        if self.server is not None:
+            self.server.stop()
+        self.server, self.point = None, None
+
+    def has_died(self) -> bool:
+        """Whether the server's own processes are gone; what is left of it ends itself."""
+        return self.server is not None and not self.server.is_running()
+
+    def reading(self) -> dict[str, Any]:
+        """What the replica said last; empty while it or Redis is silent."""
+        try:
+            return dict(self.board.heartbeats().get(f"replica:{REPLICA}", {}))
+        except BufferUnavailable:
+            return {}
+
+    def is_well(self) -> bool:
+        reading = self.reading()
+        return reading.get("capture") == "on" and reading.get("buffer_error") == "" and reading.get("swap") == "on"
+
+    def follows_the_board(self) -> bool:
+        return self.reading().get("draft_version") == (self.board.read().live or 0)
+
+    def drained(self) -> dict[str, Any]:
+        """The reading once every trace of the requests answered so far has left; its books balance."""
+        until(drained(self.reading), "the server to deliver its traces")
+        reading = self.reading()
+        assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
+        return reading
+
+    def publish(self, seed: int, number: int | None = None) -> int:
+        """Register a random draft as a candidate; None of its parameters is another seed's."""
+        folder = self.folder / f"draft-{seed}"
+        if number == 0:
+            folder = self.draft
+        else:
+            ensure_random_draft(self.target, folder, seed=seed)
+        made = self.board.next_number()
+        assert number in {None, made}
+        digest = sha256_of(folder / WEIGHTS_FILE)
+        version = DraftVersion(made, None, "target", "0", "eagle3", folder.as_uri(), digest, "test", ("", ""))
+        self.board.register(version, "test", f"seed {seed}")
+        return made
+
+    def generate(self, rid: str, text: str, max_tokens: int) -> list[int] | None:
+        """The tokens of one greedy request; None when the server died of it."""
+        params = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": max_tokens}
+        body = {"rid": rid, "text": text, "sampling_params": params}
+        try:
+            reply = httpx.post(f"http://127.0.0.1:{self.port}/generate", json=body, timeout=120.0, trust_env=False)
+            answer = json.loads(reply.content)["output_ids"]
+        except (httpx.HTTPError, ValueError, KeyError):
+            return None
+        self.calls[rid] = answer
+        return answer
+
+    @contextmanager
+    def asking(self, jobs: list[tuple[str, str, int]]) -> Iterator[list[Future]]:
+        """All of `jobs` at once, beside the body; they have ended, one way or another, when it is left."""
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            yield [pool.submit(self.generate, *job) for job in jobs]
+
+    def answers(self, jobs: list[tuple[str, str, int]]) -> list[list[int] | None]:
+        with self.asking(jobs) as futures:
+            return [future.result() for future in futures]
+
+    def traces(self) -> list[DraftTrace]:
+        """All traces the buffer holds, oldest first."""
+        return [entry.trace for entry in self.buffer.replay(100_000)]
+
+    def lose_redis(self) -> None:
+        """kill -9 of Redis; it comes back without its data."""
+        self.redis._kill(self.redis._started())
+        shutil.rmtree(self.redis.log.parent)
+        self.redis.start()
+
+
+@pytest.fixture(scope="session")
+def house(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """Redis runs, the server does not yet; version 0, the draft it is started with, is live."""
+    target, draft = models
+    folder, port = tmp_path_factory.mktemp("house"), free_port()
+    url = f"redis://127.0.0.1:{port}/0"
+    texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > MIN_TEXT_CHARS]
+    with redis_service(folder / "redis", port) as redis, closing(client_for(url)) as client:
+        buffer, board = RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
+        made = House(folder, target, draft, redis, url, buffer, board, texts)
+        try:
+            yield made
+        finally:
+            made.end()

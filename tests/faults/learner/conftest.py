@@ -1,0 +1,205 @@
+"""Learner processes that tests strike, and the house they work in."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from paceline.buffer.base import VersionBoard
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_client import client_for
+from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.trace import DraftTrace
+from paceline.buffer.version import VersionState
+from paceline.buffer.weights import check_weights, weights_file
+from paceline.learner.intake import is_held_out
+from paceline.learner.weights import load_draft, load_target_embedding
+
+sys.path.append(str(Path(__file__).parent))
+
+from nursery import LearnerProcess, Nursery
+
+SHARE, LEASE_S = 0.25, 0.5
+#: Nothing listens there: versions wait in the outbox.
+NO_MLFLOW = "http://127.0.0.1:9"
+#: Rounds a learner may take until nothing is pending, failed ones among them.
+MAX_ROUNDS = 12
+#: A process killed is not a machine that lost power: its files need no disk, and no wait for a busy one.
+_MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+@dataclass
+class House:
+    """A speculator, the Redis it works on, and the settings of learners that share a folder."""
+
+    speculator: Any
+    url: str
+    folder: Path
+    start: Callable[[dict[str, str]], LearnerProcess]
+    env: dict[str, str]
+    client: redis.Redis
+    sent: list[DraftTrace] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.buffer = RedisTraceBuffer(self.client, BufferConfig())
+        self.board = RedisVersionBoard(self.client, BufferConfig())
+
+    def send(self, count: int) -> list[DraftTrace]:
+        """Serve and append `count` new traces."""
+        new = [self.speculator.serve(number) for number in range(len(self.sent), len(self.sent) + count)]
+        self.sent += new
+        self.buffer.append(new)
+        return new
+
+    def learner(self, **settings: str) -> LearnerProcess:
+        """Another learner; `settings` are PACELINE_* without that prefix."""
+        return self.start(self.env | {f"PACELINE_{name}": value for name, value in settings.items()})
+
+    def wait_for_lease(self) -> None:
+        """Until a dead or struck learner's lease has ended: Redis says when that is."""
+        while (left_ms := self.client.pttl("paceline:{default}:lease:learner:default")) > 0:
+            self.client.blpop("paceline:{default}:nobody-writes-here", timeout=left_ms / 1000 + 0.01)
+
+    def learn_all(self, learner: LearnerProcess) -> list[dict[str, Any]]:
+        """Let `learner` do rounds until nothing is pending; what each of them said."""
+        said = []
+        for _ in range(MAX_ROUNDS):
+            if not self.buffer.counts().pending:
+                return said
+            self.wait_for_lease()
+            said.append(learner.round())
+        raise AssertionError(f"{self.buffer.counts()} after {said}")
+
+    def learn(self, count: int, **settings: str) -> LearnerProcess:
+        """A new learner that has learnt `count` new traces."""
+        learner = self.learner(**settings)
+        self.learn_more(learner, count)
+        return learner
+
+    def learn_more(self, learner: LearnerProcess, count: int) -> list[DraftTrace]:
+        """`count` new traces that `learner` has learnt."""
+        new = self.send(count)
+        self.learn_all(learner)
+        return new
+
+    def assert_accounted(self, traces: list[DraftTrace]) -> None:
+        """These traces, and no others, were learned or held out, each once; nothing is left."""
+        counts = self.buffer.counts()
+        kept = sum(is_held_out(trace.request_id, SHARE) for trace in traces)
+        assert dict(counts.acked) == {"learned": len(traces) - kept, "held_out": kept}
+        assert (counts.delivered, counts.pending, counts.dead_lettered, counts.trimmed) == (len(traces), 0, 0, 0)
+
+    def assert_sound(self) -> None:
+        """A board that serves: one version live, none undecided, each whole, and a parent for all that may draft."""
+        state = self.board.read()
+        assert state.live is not None
+        assert VersionState.CANDIDATE not in {row.state for row in state.rows.values()}
+        drafted = [row.version for row in state.rows.values() if row.state is not VersionState.REFUSED]
+        assert {version.parent for version in drafted} <= {None, *state.rows}
+        self.assert_no_half_version()
+
+    def assert_no_half_version(self) -> None:
+        """Every version on the board has whole weights of the digest it was published with, and can be read."""
+        assert_no_half_version(self.board, self.speculator)
+
+
+def assert_no_half_version(board: VersionBoard, speculator: Any) -> None:
+    state, embedding = board.read(), load_target_embedding(speculator.target)
+    for number, row in state.rows.items():
+        check_weights(state, number)
+        load_draft(weights_file(row.version.weights_uri).parent, embedding)
+
+
+class FrailRedis:
+    """The Redis of a house, as something that dies."""
+
+    def __init__(self, server: Any, house: House, folder: Path) -> None:
+        self._server, self._house, self._folder = server, house, folder
+        server.stop()
+        self._start()
+
+    def die(self) -> None:
+        """SIGKILL, and wait until it is dead."""
+        self._server.stop()
+
+    def come_back(self, *, with_data: bool) -> None:
+        """On the same port, with its append-only file or without."""
+        if not with_data:
+            for left in self._folder.iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        self._start()
+        self._house.client.connection_pool.disconnect()
+
+    def _start(self) -> None:
+        self._server.start("--dir", str(self._folder), "--appendonly", "yes", "--appendfsync", "always")
+
+
+@pytest.fixture
+def build_house(tiny_speculator: Any, nursery: Nursery, tmp_path: Path) -> Iterator[Callable[[str], House]]:
+    """A house on the Redis at a URL."""
+    with ExitStack() as stack:
+
+        def start(env: dict[str, str]) -> LearnerProcess:
+            learner = LearnerProcess(nursery, env, tmp_path)
+            stack.callback(learner.end)
+            return learner
+
+        def build(url: str) -> House:
+            client = stack.enter_context(client_for(url))
+            return House(tiny_speculator, url, tmp_path, start, _settings(tiny_speculator, url, tmp_path), client)
+
+        yield build
+
+
+@pytest.fixture
+def house(build_house: Callable[[str], House], redis_url: str, redis_client: redis.Redis) -> House:
+    """A house on the suite's Redis, which is empty at first."""
+    return build_house(redis_url)
+
+
+@pytest.fixture
+def frail_house(build_house: Callable[[str], House], own_redis: Any) -> House:
+    """A house on a Redis of its own, which keeps what it is told in an append-only file."""
+    return build_house(own_redis.url)
+
+
+@pytest.fixture
+def frail_redis(own_redis: Any, frail_house: House) -> Iterator[FrailRedis]:
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        yield FrailRedis(own_redis, frail_house, Path(folder))
+        own_redis.stop()
+
+
+def _settings(speculator: Any, url: str, folder: Path) -> dict[str, str]:
+    return {
+        "PACELINE_REDIS_URL": url,
+        "PACELINE_TARGET": "target",
+        "PACELINE_TARGET_PATH": str(speculator.target),
+        "PACELINE_TARGET_VERSION": "1",
+        "PACELINE_DRAFT": str(speculator.draft),
+        "PACELINE_DATA_DIR": str(folder / "data"),
+        "PACELINE_MLFLOW_URI": NO_MLFLOW,
+        "PACELINE_LEARNER": "mortal",
+        "PACELINE_MIN_NEW_TRACES": "1",
+        "PACELINE_PASSES": "2",
+        "PACELINE_LEARN": "always",
+        "PACELINE_HOLDOUT_SHARE": str(SHARE),
+        "PACELINE_MIN_HOLDOUT_REQUESTS": "2",
+        "PACELINE_GATE_CONFIDENCE": "0.01",  # so that there is a verdict in most rounds, whichever
+        "PACELINE_ROUND_LEASE_S": str(LEASE_S),
+        "PACELINE_BUFFER_CLAIM_IDLE_MS": "1",
+    }

@@ -1,0 +1,87 @@
+"""The test's side of mortal_learner.py: start learners, give them orders, hear how they ended."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).with_name("mortal_learner.py")
+
+#: The longest that one answer may take; far more than any does.
+_PATIENCE_S = 120.0
+
+
+class Nursery:
+    """One process that has loaded what learners need; every learner is a fork of it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def ask(self, job: dict[str, Any]) -> int:
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(_PATIENCE_S)
+
+
+class LearnerProcess:
+    """One learner and the line to it. An order to a learner that dies of it raises EOFError."""
+
+    def __init__(self, nursery: Nursery, env: dict[str, str], folder: Path) -> None:
+        self._nursery = nursery
+        self._ended: int | None = None
+        self.log = folder / "learner.log"
+        with socket.socket(socket.AF_UNIX) as door:
+            path = folder / f"line-{os.urandom(4).hex()}"
+            door.bind(str(path))
+            door.listen(1)
+            door.settimeout(_PATIENCE_S)
+            self.pid = nursery.ask({"env": env, "line": str(path), "errors": str(self.log)})
+            self._line = door.accept()[0]
+        path.unlink()
+        self._line.settimeout(_PATIENCE_S)
+        self._words = self._line.makefile("rw", encoding="utf-8")
+
+    def order(self, do: str, **fields: Any) -> dict[str, Any]:
+        """Give an order and hear the answer."""
+        self.tell(do, **fields)
+        return self.hear()
+
+    def tell(self, do: str, **fields: Any) -> None:
+        self._words.write(json.dumps({"do": do, **fields}) + "\n")
+        self._words.flush()
+
+    def hear(self) -> dict[str, Any]:
+        answer = self._words.readline()
+        if not answer:
+            raise EOFError(self.log.read_text(encoding="utf-8")[-2000:])
+        return json.loads(answer)
+
+    def round(self) -> dict[str, Any]:
+        """One round: its report, what it raised, or the point where it pauses."""
+        return self.order("round")
+
+    def go_on(self) -> dict[str, Any]:
+        """Let a pausing learner end its round."""
+        return self.order("go on")
+
+    def end(self) -> int:
+        """Let it go, or bury it; its exit code, negative for a signal. Once is as good as twice."""
+        if self._ended is None:
+            self._words.close()
+            self._line.close()
+            self._ended = self._nursery.ask({"wait": self.pid})
+        return self._ended

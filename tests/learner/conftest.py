@@ -1,0 +1,104 @@
+"""A learner on a real buffer, board and trainer, with folders that outlive it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paceline.buffer.codec import encode_trace
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.memory import MemoryTraceBuffer
+from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.trace import DraftTrace
+from paceline.learner.config import LearnerConfig
+from paceline.learner.loop import Learner
+from paceline.learner.registry import Registry
+from paceline.learner.trainer import DraftTrainer
+from paceline.learner.weights import load_draft, load_target_embedding
+
+SHARE = 0.25
+BATCH = 24
+
+#: Nothing listens there, so every version of these tests waits in the outbox; test_registry.py has a real MLflow.
+NO_MLFLOW = "http://127.0.0.1:9"
+
+
+class Clock:
+    """Unix seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class House:
+    """Buffer, board and folders that outlive the learners working on them."""
+
+    def __init__(self, speculator: Any, folder: Path) -> None:
+        self.speculator = speculator
+        self.clock = Clock()
+        self.buffer = MemoryTraceBuffer(BufferConfig(), self.clock)
+        self.board = MemoryVersionBoard(self.clock)
+        self.outbox = folder / "outbox"
+        self.config = LearnerConfig(
+            target="target",
+            target_path=speculator.target,
+            initial_draft=speculator.draft,
+            target_version="1",
+            data_dir=folder / "data",
+            min_new_traces=8,
+            window_traces=30,
+            passes=2,
+            holdout_share=SHARE,
+            min_holdout_requests=3,
+            device="cpu",
+        )
+        self.fitted: list[list[str]] = []  # trace ids of every fit, fresh ones
+        self.replayed: list[list[str]] = []  # ... and of its window
+        self.sent = 0
+
+    def learner(self, **changes: object) -> Learner:
+        """A learner as a new process would have it."""
+        registry = Registry(NO_MLFLOW, "paceline-default", self.outbox, self.config.data_dir / "artifacts")
+        return Learner(replace(self.config, **changes), self.buffer, self.board, registry)
+
+    def send(self, count: int = BATCH, **changes: object) -> list[DraftTrace]:
+        """Serve and append `count` new traces."""
+        traces = [self.speculator.serve(i, **changes) for i in range(self.sent, self.sent + count)]
+        self.sent += count
+        self.buffer.append(traces)
+        return traces
+
+    def send_again(self, *traces: DraftTrace) -> None:
+        """As a server does whose earlier delivery has left the stream meanwhile."""
+        self.buffer._append_raw([encode_trace(trace) for trace in traces])
+
+    def let_claims_lapse(self) -> None:
+        self.clock.now += 1 + BufferConfig().claim_idle_ms / 1000
+
+    def let_leases_lapse(self) -> None:
+        self.clock.now += 1 + self.config.round_lease_s
+
+    def draft(self, number: int) -> Any:
+        """Weights of a published version, read as a server would."""
+        folder = self.config.versions_dir / f"v{number:06d}"
+        return load_draft(folder, load_target_embedding(self.speculator.target))
+
+
+@pytest.fixture
+def house(tiny_speculator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    made = House(tiny_speculator, tmp_path)
+    fit = DraftTrainer.fit
+
+    def recorded(self: DraftTrainer, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> Any:
+        made.fitted.append([trace.trace_id for trace in fresh])
+        made.replayed.append([trace.trace_id for trace in window])
+        return fit(self, fresh, window)
+
+    monkeypatch.setattr(DraftTrainer, "fit", recorded)
+    yield made
+    counts = made.buffer.counts()
+    assert counts.delivered == counts.pending + counts.dead_lettered + sum(counts.acked.values()) + counts.trimmed

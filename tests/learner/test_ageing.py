@@ -1,0 +1,114 @@
+"""What is too old: traces past their time to live, and traces of target weights that are no longer served."""
+
+from dataclasses import replace
+
+import pytest
+from paceline.learner import standing
+from paceline.learner.intake import is_held_out
+from paceline.learner.report import RoundKind
+from paceline.policies.acceptance import served_by_request
+
+SHARE = 0.25
+
+
+def kept_out(traces):
+    return [trace for trace in traces if is_held_out(trace.request_id, SHARE)]
+
+
+def ids(traces):
+    return {trace.trace_id for trace in traces}
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """Unix seconds of the learner, to be moved."""
+    clock = [1_700_000_000.0]
+    monkeypatch.setattr("time.time", lambda: clock[0])
+    return clock
+
+
+def test_traces_past_their_time_to_live_are_counted_and_not_trained_on(house, now):
+    old, young = house.send(10, born_at=now[0] - 61.0), house.send(12, born_at=now[0] - 60.0)
+    report = house.learner(trace_ttl_s=60.0).learn_once()
+    kept = len(kept_out(young))
+    assert report.outcomes == {"expired": len(old), "learned": 12 - kept, "held_out": kept}
+    assert set(house.fitted[0]) == ids(young) - ids(kept_out(young))
+    assert house.buffer.counts().acked["expired"] == len(old)
+
+
+def test_what_expires_later_leaves_replay_and_holdout_and_stays_out_behind_a_restart(house, now):
+    learner = house.learner(trace_ttl_s=60.0)
+    first = house.send(born_at=now[0])
+    learner.learn_once()
+    assert learner._standing.holdout.trace_ids == ids(kept_out(first))
+    now[0] += 61.0
+    learner.learn_once()  # idle, but it lets go
+    assert (list(learner._standing.window), learner._standing.holdout.trace_ids) == ([], set())
+    second = house.send(born_at=now[0])
+    learner.learn_once()
+    assert house.replayed[-1] == []
+    restarted = house.learner(trace_ttl_s=60.0)
+    restarted.learn_once()
+    assert {entry.trace.trace_id for entry in restarted._standing.window} == ids(second) - ids(kept_out(second))
+    # Learnt when it was young enough, and counted once.
+    assert house.buffer.counts().acked == {
+        "learned": 48 - len(kept_out(first + second)),
+        "held_out": len(kept_out(first + second)),
+    }
+
+
+def test_without_a_time_to_live_traces_of_any_age_are_taken(house):
+    house.send(born_at=0.0)
+    assert house.learner().learn_once().kind is RoundKind.LEARNED
+
+
+def test_traces_of_older_targets_are_trained_on_as_far_as_it_was_allowed(house, monkeypatch):
+    made = []
+    trainer = standing.DraftTrainer
+
+    def noted(*arguments, **named):
+        made.append(named["target_versions"])
+        return trainer(*arguments, **named)
+
+    monkeypatch.setattr(standing, "DraftTrainer", noted)
+    by_version = {version: house.send(12, target_version=version) for version in ("6", "7", "8")}
+    report = house.learner(target_version="8", target_max_age=1).learn_once()
+    kept = {version: kept_out(traces) for version, traces in by_version.items()}
+    assert report.outcomes == {
+        "learned": 24 - len(kept["7"]) - len(kept["8"]),
+        "held_out": len(kept["8"]),
+        "other_target_version": 12 + len(kept["7"]),
+    }
+    assert set(made) == {("7", "8")}
+    # What another target said is no measure: only the newest version's rounds are compared with replay.
+    assert report.calibration.compared == sum(len(trace.rounds) for trace in by_version["8"])
+
+
+def test_the_watch_sees_the_newest_target_alone(house):
+    house.send(12, target_version="7")
+    house.send(12, target_version="8")
+    learner = house.learner(learn="never", target_version="8", target_versions=("7", "8"), target_max_age=1)
+    learner.learn_once()
+    assert len(learner._standing.watch.state()["latest"]) == 12
+    assert len(learner._standing.window) > 12 - len(kept_out([house.speculator.serve(i) for i in range(12, 24)]))
+
+
+def test_a_target_that_moved_on_leaves_only_known_versions_in_replay(house):
+    traces = house.send(24, target_version="7")
+    house.learner(target_version="7").learn_once()
+    for age, left in ((1, ids(traces) - ids(kept_out(traces))), (0, set())):
+        moved = house.learner(target_version="8", target_max_age=age)
+        moved.learn_once()
+        assert {entry.trace.trace_id for entry in moved._standing.window} == left
+        assert moved._standing.holdout.trace_ids == set()
+
+
+def test_requests_are_measured_whole_and_in_the_order_they_came(make_trace):
+    first, second = make_trace(1), make_trace(2)
+    later = replace(make_trace(3), request_id=first.request_id)
+    found = served_by_request([first, second, later])
+    expected = [
+        (int(first.rounds.accepted.sum() + later.rounds.accepted.sum()), 8),
+        (int(second.rounds.accepted.sum()), 4),
+    ]
+    assert [(tally.accepted, tally.rounds) for tally in found] == expected

@@ -1,0 +1,77 @@
+"""What keeps a learner from learning: replay that disagrees with what was served, a replica that asks it to wait."""
+
+import pytest
+from paceline.learner.alarms import gap_alarm, paused_by, rest_for
+from paceline.learner.identity import Calibration, compare_with_served
+from paceline.learner.report import RoundKind
+from paceline.policies.drift import LearnChoice, LearnDecision
+from paceline.policies.guard import AlarmName
+
+STANDING = {"learning_paused": "swap_without_effect: weights in the server are aa, published were bb"}
+
+
+@pytest.mark.parametrize(
+    ("calibration", "is_raised"),
+    [
+        (Calibration(equal=290, compared=300, accepted=300, excess=-9), True),
+        (Calibration(equal=290, compared=300, accepted=300, excess=9), True),
+        (Calibration(equal=290, compared=300, accepted=300, excess=5), False),
+        (Calibration(equal=0, compared=199, accepted=300, excess=-150), False),  # too few rounds to say
+        (Calibration(), False),
+    ],
+)
+def test_a_gap_needs_rounds_and_size(calibration, is_raised):
+    assert (gap_alarm(calibration) is not None) == is_raised
+
+
+def test_an_alarm_is_a_decision_to_rest_with_its_figures():
+    alarm = gap_alarm(Calibration(equal=0, compared=300, accepted=300, excess=-150))
+    assert alarm.name is AlarmName.CALIBRATION_GAP
+    reason = "alarm calibration_gap: served 2.000, replayed 1.500 over 300 rounds"
+    assert rest_for(alarm) == LearnDecision(LearnChoice.REST, reason)
+
+
+@pytest.mark.parametrize(
+    ("heartbeats", "why"),
+    [
+        ({}, ""),
+        ({"replica:a": {}, "replica:b": {"learning_paused": ""}}, ""),
+        ({"learner:x": STANDING}, ""),
+        ({"replica:b": STANDING, "replica:a": {}}, f"replica:b: {STANDING['learning_paused']}"),
+    ],
+)
+def test_replicas_alone_pause_learning(heartbeats, why):
+    assert paused_by(heartbeats) == why
+
+
+def test_traces_wait_while_a_replica_asks_for_it_and_are_learnt_behind_that(house):
+    learner = house.learner()
+    house.send()
+    house.board.beat("replica:a", STANDING, 60.0)
+    report = learner.learn_once()
+    assert (report.kind, report.why[:20]) == (RoundKind.IDLE, "paused by replica:a:")
+    assert (house.buffer.counts().pending, house.fitted) == (24, [])
+    house.board.beat("replica:a", {"learning_paused": ""}, 60.0)
+    assert learner.learn_once().kind is RoundKind.LEARNED
+
+
+def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_good(house, monkeypatch):
+    gap = Calibration(equal=0, compared=300, accepted=300, excess=55)
+    monkeypatch.setattr("paceline.learner.standing.compare_with_served", lambda *_: gap)
+    bad = house.send()
+    report = house.learner().learn_once()
+    assert (report.kind, report.alarm.name, dict(report.outcomes)) == (
+        RoundKind.RESTED,
+        AlarmName.CALIBRATION_GAP,
+        {"misreplayed": 24},
+    )
+    (told,) = house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"]
+    assert (told["name"], told["action"]) == ("calibration_gap", "pause_learning")
+    monkeypatch.setattr("paceline.learner.standing.compare_with_served", compare_with_served)
+    learner = house.learner()  # a successor reads back what the stream holds
+    for _ in range(2):
+        house.send()
+        assert learner.learn_once().kind is RoundKind.LEARNED
+    names = {trace.trace_id for trace in bad}
+    assert names.isdisjoint(name for fit in [*house.fitted, *house.replayed] for name in fit)
+    assert house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"] == []

@@ -1,0 +1,231 @@
+"""A learner that rests: what it keeps, what it counts, when it stops resting, and what survives its death."""
+
+import json
+import logging
+from dataclasses import asdict
+
+import pytest
+import torch
+from paceline.learner import checkpoint, delivery
+from paceline.learner.intake import is_held_out
+from paceline.learner.report import RoundKind
+from paceline.learner.trainer import DraftTrainer
+from paceline.policies.drift import LearnChoice
+from paceline.policies.promotion import Promotion, Verdict
+
+SHARE, BATCH = 0.25, 24
+DRIFT = {"rest_after_rounds": 2, "cool_down_s": 0.0, "passes": 6}
+
+
+class DiedError(Exception):
+    """The process ended here."""
+
+
+def die(*_, **__):
+    raise DiedError
+
+
+def held_out(traces):
+    return [trace for trace in traces if is_held_out(trace.request_id, SHARE)]
+
+
+def ids(traces):
+    return [trace.trace_id for trace in traces]
+
+
+def decide_all(monkeypatch, verdict):
+    told = Promotion(verdict, f"told to {verdict}", 0.1, (0.0, 0.2), 2.1, 2.0, 9)
+    monkeypatch.setattr(delivery, "judge", lambda *_, **__: told)
+
+
+def weights(learner):
+    return [parameter.clone() for parameter in learner._standing.trainer.draft.parameters()]
+
+
+def known_traffic(house):
+    """Traces served by the live version."""
+    live = house.board.read().live
+    return house.send(weights=house.config.versions_dir / f"v{live:06d}", draft_version=live)
+
+
+@pytest.fixture
+def rested(house, monkeypatch):
+    """A learner whose warm draft gained nothing in two rounds, so that it is at rest, and the traces of its last."""
+    learner = house.learner(**DRIFT)
+    for _ in range(4):
+        house.send()
+        learner.learn_once()
+    assert house.board.read().live > 0
+    decide_all(monkeypatch, Verdict.REFUSE)
+    kinds = []
+    for _ in range(4):
+        traces = known_traffic(house)
+        kinds.append(learner.learn_once().kind)
+    assert kinds == [RoundKind.LEARNED, RoundKind.LEARNED, RoundKind.RESTED, RoundKind.RESTED]
+    return learner, traces
+
+
+def test_a_rest_keeps_traces_for_replay_and_holdout_and_changes_no_weight(house, rested):
+    learner, _ = rested
+    before, fits, trained = weights(learner), len(house.fitted), house.config.checkpoints_dir
+    files = {path.name: path.stat().st_mtime_ns for path in trained.rglob("trainer.pt")}
+    traces, counted = known_traffic(house), dict(house.buffer.counts().acked)
+    report = learner.learn_once()
+    kept = held_out(traces)
+    assert (report.kind, report.version, report.fit, report.promotion) == (RoundKind.RESTED, None, None, None)
+    assert report.outcomes == {"rested": BATCH - len(kept), "held_out": len(kept)}
+    counts = house.buffer.counts()
+    assert counts.acked["rested"] - counted["rested"] == BATCH - len(kept)
+    assert (counts.acked["learned"], counts.pending) == (counted["learned"], 0)
+    window = [entry.trace.trace_id for entry in learner._standing.window]
+    assert window[-(BATCH - len(kept)) :] == [name for name in ids(traces) if name not in ids(kept)]
+    assert set(ids(kept)) <= learner._standing.holdout.trace_ids
+    assert (len(house.fitted), all(map(torch.equal, weights(learner), before))) == (fits, True)
+    assert {path.name: path.stat().st_mtime_ns for path in trained.rglob("trainer.pt")} == files
+
+
+def test_a_rest_still_compares_replay_with_what_was_served(house, rested):
+    learner, _ = rested
+    rounds = sum(len(trace.rounds) for trace in known_traffic(house))
+    calibration = learner.learn_once().calibration
+    assert (calibration.equal, calibration.compared) == (rounds, rounds)
+
+
+def test_traffic_that_the_draft_does_badly_on_is_learnt_at_once_with_what_rested_in_replay(house, rested):
+    learner, known = rested
+    strange = house.send(40)  # served by the initial draft: hardly anything stands
+    report = learner.learn_once()
+    assert report.kind is RoundKind.LEARNED
+    assert report.decision.choice is LearnChoice.LEARN
+    assert report.decision.reason.startswith(("accepted per round fell from ", "unexplored traffic: "))
+    assert house.fitted[-1] == [name for name in ids(strange) if name not in ids(held_out(strange))]
+    assert set(ids(known)) - set(ids(held_out(known))) <= set(house.replayed[-1])
+
+
+def test_why_it_learns_and_rests_is_in_report_heartbeat_log_and_record(house, rested, caplog):
+    caplog.set_level(logging.INFO)
+    learner, _ = rested
+    member = f"learner:{house.config.name}"
+    known_traffic(house)
+    report = learner.learn_once()
+    beat = house.board.heartbeats()[member]
+    assert (beat["kind"], beat["learn"], beat["learn_reason"]) == ("rested", "rest", report.decision.reason)
+    assert (beat["rested"], beat["rests"]) == (house.buffer.counts().acked["rested"], 3)
+    assert report.why == report.decision.reason
+    assert report.decision.reason in caplog.text
+    house.send(40)
+    report = learner.learn_once()
+    beat = house.board.heartbeats()[member]
+    assert (beat["kind"], beat["learn"], beat["learn_reason"]) == ("learned", "learn", report.decision.reason)
+    record = json.loads((house.outbox / f"v{report.version:06d}.json").read_text())
+    assert record["tags"]["paceline.learn.reason"] == report.decision.reason
+    assert f"({report.decision.reason})" in caplog.text
+
+
+def test_a_restarted_learner_rests_on_and_stands_where_the_old_one_stood(house, rested):
+    learner, _ = rested
+    restarted = house.learner(**DRIFT)
+    assert restarted.learn_once().kind is RoundKind.IDLE
+    before, after = learner._standing, restarted._standing
+    assert after.watch.state() == before.watch.state()
+    assert (after.notes, before.notes.rests) == (before.notes, 2)
+    assert [entry.entry_id for entry in after.window] == [entry.entry_id for entry in before.window]
+    assert after.holdout.trace_ids == before.holdout.trace_ids
+    known_traffic(house)
+    assert restarted.learn_once().kind is RoundKind.RESTED
+    house.send(40)
+    assert restarted.learn_once().kind is RoundKind.LEARNED
+
+
+@pytest.mark.parametrize("died_at", ["rested", "held_out", "notes"])
+def test_killed_at_rest_nothing_is_counted_or_seen_twice(house, rested, monkeypatch, died_at):
+    learner, _ = rested
+    counted, ack = dict(house.buffer.counts().acked), house.buffer.ack
+    traces = known_traffic(house)
+    with monkeypatch.context() as patched:
+        patched.setattr(house.buffer, "ack", lambda of, outcome: die() if outcome == died_at else ack(of, outcome))
+        if died_at == "notes":
+            patched.setattr(checkpoint, "save_notes", die)
+        with pytest.raises(DiedError):
+            learner.learn_once()
+    house.let_claims_lapse()
+    successor = house.learner(**DRIFT)
+    successor.learn_once()
+    counts, kept = house.buffer.counts(), len(held_out(traces))
+    assert counts.pending == 0
+    assert counts.acked == counted | {
+        "rested": counted["rested"] + BATCH - kept,
+        "held_out": counted["held_out"] + kept,
+    }
+    window = [entry.trace.trace_id for entry in successor._standing.window]
+    assert len(set(window)) == len(window)
+    # Seen by the watch once: as many requests since the rest began as came since.
+    assert len(successor._standing.watch.state()["latest"]) == 3 * BATCH
+    assert successor._standing.notes.rests == 3
+
+
+def test_never_is_a_baseline_without_updates_that_learns_when_it_may_again(house):
+    learner = house.learner(learn="never")
+    before = None
+    for _ in range(3):
+        traces = house.send()
+        assert learner.learn_once().kind is RoundKind.RESTED
+        before = before or weights(learner)
+    assert all(map(torch.equal, weights(learner), before))
+    assert (house.fitted, house.board.read().live, set(house.board.read().rows)) == ([], 0, {0})
+    assert set(house.buffer.counts().acked) == {"rested", "held_out"}
+    allowed = house.learner()
+    house.send()
+    assert allowed.learn_once().kind is RoundKind.LEARNED
+    assert set(ids(traces)) - set(ids(held_out(traces))) <= set(house.replayed[0])
+
+
+def test_always_learns_where_drift_would_rest(house, rested):
+    house.learner(**DRIFT).learn_once()
+    eager = house.learner(**DRIFT | {"learn": "always"})
+    known_traffic(house)
+    assert eager.learn_once().kind is RoundKind.LEARNED
+
+
+def test_a_rest_lasts_as_long_as_its_cool_down(house, rested):
+    patient = house.learner(**DRIFT | {"cool_down_s": 1e6})
+    house.send(40)
+    report = patient.learn_once()
+    assert report.kind is RoundKind.RESTED
+    assert report.decision.reason.startswith("at rest for ")
+
+
+def test_a_rested_trace_that_no_training_survives_costs_no_other_trace(house, monkeypatch):
+    learner = house.learner(learn="never")
+    poison = next(name for name in ids(house.send()) if not is_held_out(name.replace("trace", "request"), SHARE))
+    learner.learn_once()
+    fit, failed = DraftTrainer.fit, 0
+    monkeypatch.setattr(
+        DraftTrainer,
+        "fit",
+        lambda self, fresh, window: die() if poison in ids(window) else fit(self, fresh, window),
+    )
+    learner, sent = house.learner(min_new_traces=1, window_traces=60), []
+    for _ in range(4):
+        sent += house.send()
+        for _ in range(8):
+            try:
+                learner.learn_once()
+            except DiedError:
+                failed += 1
+    counts = house.buffer.counts()
+    assert failed == 3  # once whenever it was replayed, until sixty traces had come behind it
+    assert (counts.dead_lettered, counts.pending) == (0, 0)
+    assert counts.acked["learned"] == len(sent) - len(held_out(sent))
+    assert poison not in [entry.trace.trace_id for entry in learner._standing.window]
+
+
+def test_notes_of_before_there_were_rests_are_read(house):
+    house.learner().learn_once()
+    (notes,) = house.config.checkpoints_dir.rglob("notes.json")
+    told = json.loads(notes.read_text())
+    notes.write_text(json.dumps({key: value for key, value in told.items() if key not in {"rests", "watch"}}))
+    house.send()
+    learner = house.learner()
+    assert learner.learn_once().kind is RoundKind.LEARNED
+    assert asdict(learner._standing.notes)["rests"] == 0
