@@ -86,8 +86,8 @@ class TraceBuffer(Protocol):
     def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
         """Yield the newest `max_traces` traces still in the stream, oldest first, consuming nothing.
 
-        `acked_only` leaves out entries that are pending or not read yet. Undecodable entries are skipped (claim
-        is what dead-letters them).
+        `acked_only` leaves out entries that are pending, not read yet or dead letters. Undecodable entries are
+        skipped (claim is what dead-letters them).
         """
         ...
 

@@ -65,6 +65,14 @@ DEAD_LETTERS = RedisKey(
     reader="operators",
     lifetime="the newest DEAD_LETTERS_KEPT",
 )
+BURIED = RedisKey(
+    suffix="buried",
+    type="set",
+    holds="ids of the entries in traces that are dead letters: their like must not be read back",
+    writer="stream.lua",
+    reader="stream.lua",
+    lifetime="an id as long as its entry",
+)
 EVENTS = RedisKey(
     suffix="events",
     type="stream",
@@ -129,6 +137,7 @@ ALL_KEYS = (
     LEDGER,
     TRACE_IDS,
     DEAD_LETTERS,
+    BURIED,
     EVENTS,
     NEXT_NUMBER,
     HEARTBEAT,

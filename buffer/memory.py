@@ -19,7 +19,12 @@ from .trace import DraftTrace
 class _State(Enum):
     UNREAD = auto()
     PENDING = auto()
-    ENDED = auto()  # acked or dead-lettered
+    ACKED = auto()
+    BURIED = auto()
+
+
+#: Who waits for nothing any more.
+_ENDED = {_State.ACKED, _State.BURIED}
 
 
 @dataclass(slots=True)
@@ -137,7 +142,7 @@ class MemoryTraceBuffer:
         return opened
 
     def _bury(self, entry: _Entry, reason: str, raw: bytes) -> None:
-        entry.state = _State.ENDED
+        entry.state = _State.BURIED
         self._tally.dead_lettered += 1
         self._dead.append((reason, raw))
 
@@ -148,7 +153,7 @@ class MemoryTraceBuffer:
             for entry_id in entry_ids:
                 entry = self._entries.get(entry_id)
                 if entry and entry.state is _State.PENDING:
-                    entry.state = _State.ENDED
+                    entry.state = _State.ACKED
                     ended += 1
             if ended:
                 self._tally.acked[outcome] += ended
@@ -157,7 +162,7 @@ class MemoryTraceBuffer:
     def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
         """See TraceBuffer. What is yielded is settled by this call; decoding happens one by one."""
         with self._lock:
-            newest_first = (e for e in reversed(self._entries.values()) if not acked_only or e.state is _State.ENDED)
+            newest_first = (e for e in reversed(self._entries.values()) if not acked_only or e.state is _State.ACKED)
             rows = [(entry.entry_id, entry.raw) for entry in islice(newest_first, max(max_traces, 0))]
         return decode_entries(reversed(rows))
 
@@ -166,7 +171,7 @@ class MemoryTraceBuffer:
         with self._lock:
             return BufferCounts(
                 delivered=self._tally.delivered,
-                pending=sum(entry.state is not _State.ENDED for entry in self._entries.values()),
+                pending=sum(entry.state not in _ENDED for entry in self._entries.values()),
                 dead_lettered=self._tally.dead_lettered,
                 acked=dict(self._tally.acked),
                 trimmed=self._tally.trimmed,
@@ -186,7 +191,7 @@ class MemoryTraceBuffer:
             if size <= self._config.max_bytes and entry.born_ms >= oldest_ms:
                 return
             size -= len(entry.raw)
-            self._tally.trimmed += entry.state is not _State.ENDED
+            self._tally.trimmed += entry.state not in _ENDED
             del self._entries[entry.entry_id]
             self._by_trace_id.pop(entry.trace_id, None)
 

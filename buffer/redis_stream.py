@@ -9,7 +9,7 @@ from .base import MAX_DELIVERIES, WORN, BufferCounts, TraceEntry, place
 from .codec import decode_entries, decode_trace, encode_trace
 from .config import BufferConfig
 from .errors import DecodeError
-from .keys import COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACE_IDS, TRACES
+from .keys import BURIED, COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACE_IDS, TRACES
 from .redis_client import load_script, redis_door, refuse_text_client
 from .trace import DraftTrace
 
@@ -34,8 +34,8 @@ class RedisTraceBuffer:
         self._config = config
         self._clock = clock
         self._script = load_script(client, "stream.lua")
-        self._keys = [key.name(config.speculator) for key in (TRACES, COUNTS, LEDGER, DEAD_LETTERS, TRACE_IDS)]
-        self._traces, _, _, self._dead_letters, _ = self._keys
+        self._keys = [key.name(config.speculator) for key in (TRACES, COUNTS, LEDGER, DEAD_LETTERS, TRACE_IDS, BURIED)]
+        self._traces, _, _, self._dead_letters, *_ = self._keys
         self._resumed: dict[str, str] = {}  # consumer -> id behind which its own pending entries go on; "": none left
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
@@ -125,12 +125,12 @@ class RedisTraceBuffer:
 
     def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
         """See TraceBuffer. The stored bytes are fetched by this call and decoded one by one by the iterator."""
-        finished = self._finished() if acked_only else lambda _: True
+        acked = self._is_acked() if acked_only else lambda _: True
         rows: list[tuple[str, bytes]] = []
         newest = "+"
         while len(rows) < max_traces:
             page = self._page(newest, _REPLAY_PAGE)
-            rows += [row for row in page if finished(row[0])][: max_traces - len(rows)]
+            rows += [row for row in page if acked(row[0])][: max_traces - len(rows)]
             if len(page) < _REPLAY_PAGE:
                 break
             newest = f"({page[-1][0]}"
@@ -141,10 +141,10 @@ class RedisTraceBuffer:
             page: Any = self._client.xrevrange(self._traces, max=newest, count=max_rows)
         return _rows(page)
 
-    def _finished(self) -> Callable[[str], bool]:
-        last_read, *pending = (entry_id.decode() for entry_id in self._run("unfinished"))
-        open_ids = frozenset(pending)
-        return lambda entry_id: place(entry_id) <= place(last_read) and entry_id not in open_ids
+    def _is_acked(self) -> Callable[[str], bool]:
+        last_read, *others = (entry_id.decode() for entry_id in self._run("unacked"))
+        unacked = frozenset(others)
+        return lambda entry_id: place(entry_id) <= place(last_read) and entry_id not in unacked
 
     def counts(self) -> BufferCounts:
         """See TraceBuffer. All zero before the first append, and after Redis lost its data."""

@@ -8,6 +8,7 @@
 --                                                      oldest first
 -- KEYS[4]  paceline:{speculator}:dead_letters  stream  fields reason, raw
 -- KEYS[5]  paceline:{speculator}:trace_ids     hash    trace_id -> id, for every entry in traces
+-- KEYS[6]  paceline:{speculator}:buried        set     ids of the entries in traces that are dead letters
 -- ARGV[1]  verb, one of the functions of `verbs`
 -- ARGV[2]  consumer group
 -- ARGV[3]  now, unix milliseconds; empty: the server's clock
@@ -19,7 +20,8 @@
 -- The ordinal of an entry is its place since the stream was made (1, 2, 3, ...), so that entries nobody has read
 -- can be counted by subtraction. It holds: delivered == pending + dead_lettered + sum(acked) + trimmed.
 
-local traces, counts, ledger, dead_letters, trace_ids = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local traces, counts, ledger, dead_letters, trace_ids, buried =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group, max_bytes, max_age_ms, dead_kept = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local FIRST = 7
 
@@ -57,7 +59,7 @@ local function ensure_group()
   redis.call('XGROUP', 'CREATE', traces, group, '0', 'MKSTREAM')
   local here, bytes, last = redis.call('XLEN', traces), count('bytes'), redis.call('HGET', counts, 'last')
   local cut = count('cut')
-  redis.call('DEL', counts)
+  redis.call('DEL', counts, buried)
   if here > 0 and last then
     redis.call('HSET', counts, 'delivered', here, 'bytes', whole(bytes), 'last', last, 'cut', whole(cut))
   else
@@ -76,6 +78,7 @@ local function trim(now)
     if bytes <= max_bytes and ms >= now - max_age_ms then break end
     redis.call('LPOP', ledger)
     redis.call('HDEL', trace_ids, trace_id)
+    redis.call('SREM', buried, id)
     if redis.call('XACK', traces, group, id) == 1 or ordinal > read then lost = lost + 1 end
     bytes, cut_id, cut = bytes - tonumber(size), whole(ms) .. '-' .. whole(ordinal + 1), ordinal
   end
@@ -146,6 +149,7 @@ function verbs.bury()
   local id = ARGV[FIRST]
   if #redis.call('XPENDING', traces, group, id, id, 1) == 0 then return 0 end
   redis.call('XADD', dead_letters, 'MAXLEN', dead_kept, '*', 'reason', ARGV[FIRST + 1], 'raw', ARGV[FIRST + 2])
+  redis.call('SADD', buried, id)
   redis.call('XACK', traces, group, id)
   return redis.call('HINCRBY', counts, 'dead_lettered', 1)
 end
@@ -160,10 +164,11 @@ function verbs.counts()
   return { pending + math.max(unread, 0), redis.call('XLEN', traces), unpack(redis.call('HGETALL', counts)) }
 end
 
--- -> id of the last entry read, then ids of the pending ones
-function verbs.unfinished()
+-- -> id of the last entry read, then ids of those read that were not acked: pending ones and dead letters
+function verbs.unacked()
   local read_id, pending = group_reading()
   local ids = { read_id or '0-0' }
+  for _, id in ipairs(redis.call('SMEMBERS', buried)) do ids[#ids + 1] = id end
   if not read_id or pending == 0 then return ids end
   for _, row in ipairs(redis.call('XPENDING', traces, group, '-', '+', pending)) do ids[#ids + 1] = row[1] end
   return ids

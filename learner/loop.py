@@ -47,7 +47,7 @@ class Learner:
         self._registry = registry
         self._standing: Standing | None = None
         self._pulse = Pulse(config, board)
-        self._caution = Caution(config.max_claim)
+        self._caution = Caution(config.max_claim, config.checkpoints_dir / "attempt.json")
         self._canary_limit = CanaryLimit(config.canary_limit_s)
         self._backlog = Backlog(config)
 
@@ -89,6 +89,7 @@ class Learner:
         return kept if checkpoint.is_newest(self._config.checkpoints_dir, kept.notes) else self._open()
 
     def _open(self) -> Standing:
+        self._caution.recall()
         return open_standing(self._config, self._buffer, self._board)
 
     def _round(self, standing: Standing, lease: Lease) -> RoundReport:
@@ -113,6 +114,7 @@ class Learner:
         if alarm is not None:
             return self._set_aside(standing, claimed, calibration, alarm, lease)
         standing.hold_out(claimed)
+        standing.note_fate(state, time.time())
         decision = standing.decide(claimed, time.time())
         if decision.choice is LearnChoice.REST:
             claimed = at_rest(claimed)

@@ -104,6 +104,12 @@ class Standing:
         is_better = None if promotion.verdict is Verdict.WAIT else promotion.verdict is Verdict.PROMOTE
         self.watch.learnt(now_s, is_better=is_better, is_warm=not fit.is_cold)
 
+    def note_fate(self, state: BoardState, now_s: float) -> None:
+        """Tell the watch when the version these weights were published as last was rolled back."""
+        row = state.rows.get(self.notes.parent) if self.notes.parent is not None else None
+        if row is not None and row.state is VersionState.ROLLED_BACK:
+            self.watch.taken_back(now_s)
+
     def note_round(
         self, claimed: Sorted, calibration: Calibration, fit: FitReport | None, version: DraftVersion | None
     ) -> None:
@@ -184,11 +190,8 @@ def open_standing(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoar
     for outcome, entry_ids in notes.settled.items():
         buffer.ack(entry_ids, outcome)
     window: deque[TraceEntry] = deque(maxlen=config.window_traces)
-    holdout, shelf, watch = (
-        Holdout(config.holdout_window),
-        DraftShelf(embedding, device),
-        LearnWatch(config.learn_rules),
-    )
+    holdout, shelf = Holdout(config.holdout_window), DraftShelf(embedding, device)
+    watch = LearnWatch(config.learn_rules)
     watch.restore(notes.watch)
     standing = Standing(config, trainer, notes, window, holdout, shelf, watch)
     _read_back(standing, buffer)

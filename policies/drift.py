@@ -76,6 +76,8 @@ class LearnWatch:
     def __init__(self, rules: LearnRules) -> None:
         self._rules = rules
         self._flat_rounds = 0
+        # Flat rounds and `_latest` before the last better draft, while it may be taken back.
+        self._before: tuple[int, tuple[float, ...]] | None = None
         self._rest: _Rest | None = None
         # Accepted per round by request, since the rest began; while learning, since the last better draft.
         self._latest: deque[float] = deque(maxlen=REMEMBERED_REQUESTS)
@@ -105,12 +107,28 @@ class LearnWatch:
         `is_better`: whether the gate let the candidate pass; None while it waits, which says nothing. A draft that is
         not warm goes on learning whatever the gate says: its first gains are too small to be seen.
         """
+        self._before = (self._flat_rounds, tuple(self._latest)) if is_better and is_warm else None
         if is_better:
             self._latest.clear()  # an older draft served them
         if is_better or not is_warm:
             self._flat_rounds = 0
         elif is_better is not None:
             self._flat_rounds += 1
+        self._rest_if_done(now_s)
+
+    def taken_back(self, now_s: float) -> None:
+        """Note that the last better draft was rolled back where it served: no gain, so a rest may begin here.
+
+        Else a gate that lets all pass beside a canary that lets nothing pass would have it learn for ever. Without
+        such a draft, or told a second time, nothing changes.
+        """
+        if self._before is not None:
+            flat_rounds, latest = self._before
+            self._flat_rounds, self._before = flat_rounds + 1, None
+            self._latest = deque((*latest, *self._latest), maxlen=REMEMBERED_REQUESTS)
+            self._rest_if_done(now_s)
+
+    def _rest_if_done(self, now_s: float) -> None:
         rules = self._rules
         is_done = self._flat_rounds >= rules.flat_rounds and len(self._latest) >= rules.latest_requests
         if rules.mode is LearnMode.DRIFT and is_done:
@@ -140,12 +158,15 @@ class LearnWatch:
     def state(self) -> dict[str, object]:
         """What continuing needs, as JSON values; a restored watch decides as this one would."""
         rest = None if self._rest is None else {"began_at_s": self._rest.began_at_s, "usual": list(self._rest.usual)}
-        return {"flat_rounds": self._flat_rounds, "latest": list(self._latest), "rest": rest}
+        before = None if self._before is None else [self._before[0], list(self._before[1])]
+        return {"flat_rounds": self._flat_rounds, "before": before, "latest": list(self._latest), "rest": rest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; an empty one is that of a watch that has seen nothing."""
         rest = state.get("rest")
         self._flat_rounds = int(state.get("flat_rounds", 0))
+        before = state.get("before")
+        self._before = (before[0], tuple(before[1])) if before else None
         self._latest = deque(state.get("latest", ()), maxlen=REMEMBERED_REQUESTS)
         self._rest = _Rest(rest["began_at_s"], tuple(rest["usual"])) if rest else None
 

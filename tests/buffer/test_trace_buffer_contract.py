@@ -234,6 +234,18 @@ def test_an_entry_that_nobody_ever_acks_goes_to_the_dead_letters(backend, make_t
     assert (counts.delivered, counts.dead_lettered, counts.acked, counts.pending) == (2, 1, {}, 1)
 
 
+def test_a_dead_letter_is_never_read_back_as_acked(backend, make_trace):
+    buffer = backend.open()
+    ids = buffer.append([make_trace(0), make_trace(1)])
+    for _ in range(MAX_DELIVERIES):
+        buffer.ack([entry.entry_id for entry in buffer.claim("a", 2) if entry.entry_id == ids[1]], "trained")
+        backend.pass_time(IDLE_S)
+    assert buffer.claim("a", 2) == []
+    assert names(buffer.replay(9)) == ["trace-0", "trace-1"]
+    assert names(buffer.replay(9, acked_only=True)) == ["trace-1"]
+    assert buffer.append([make_trace(0)]) == ids[:1]  # nor stored a second time while it lies there
+
+
 def test_a_late_ack_of_the_slow_consumer_counts_once(backend, make_trace):
     buffer = backend.open()
     ids = buffer.append([make_trace()])

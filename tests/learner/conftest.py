@@ -11,6 +11,7 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.memory import MemoryTraceBuffer
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import DraftTrace
+from paceline.learner.caution import Caution
 from paceline.learner.config import LearnerConfig
 from paceline.learner.loop import Learner
 from paceline.learner.registry import Registry
@@ -102,3 +103,9 @@ def house(tiny_speculator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     yield made
     counts = made.buffer.counts()
     assert counts.delivered == counts.pending + counts.dead_lettered + sum(counts.acked.values()) + counts.trimmed
+
+
+@pytest.fixture
+def fearless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Successors take the same traces at once, and not first a quarter of what their predecessor died with."""
+    monkeypatch.setattr(Caution, "recall", lambda _: None)

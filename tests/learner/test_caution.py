@@ -1,5 +1,7 @@
 """Caution: among many traces the one that no round survives ends alone, and soon."""
 
+from pathlib import Path
+
 import pytest
 from paceline.buffer.base import MAX_DELIVERIES
 from paceline.buffer.config import BufferConfig
@@ -7,8 +9,8 @@ from paceline.buffer.memory import MemoryTraceBuffer
 from paceline.learner.caution import Caution
 
 
-def test_everything_is_taken_until_a_round_fails_and_again_when_what_failed_is_learnt() -> None:
-    caution, taken = Caution(400), []
+def test_everything_is_taken_until_a_round_fails_and_again_when_what_failed_is_learnt(tmp_path: Path) -> None:
+    caution, taken = Caution(400, tmp_path / "attempt"), []
     caution.fail()  # Redis was away: nothing had been claimed
     caution.take(map(str, range(400)))
     for first in (None, 0, 100, 200, 300):
@@ -21,8 +23,8 @@ def test_everything_is_taken_until_a_round_fails_and_again_when_what_failed_is_l
     assert taken == [100, 100, 100, 100, 400]
 
 
-def test_suspects_that_come_no_more_are_forgotten() -> None:
-    caution = Caution(8)
+def test_suspects_that_come_no_more_are_forgotten(tmp_path: Path) -> None:
+    caution = Caution(8, tmp_path / "attempt")
     caution.take("abcdefgh")
     caution.fail()
     caution.take("xy")
@@ -30,16 +32,38 @@ def test_suspects_that_come_no_more_are_forgotten() -> None:
     assert caution.max_claim == 8
 
 
+def test_a_successor_suspects_what_is_left_of_what_killed_and_nothing_once_it_is_learnt(tmp_path: Path) -> None:
+    path = tmp_path / "attempt"
+    Caution(8, path).take("abcdefgh")
+    for left, most in (("abcdefgh", 2), ("cdefgh", 1)):
+        caution = Caution(8, path)
+        caution.recall()
+        assert (caution.has_suspects, caution.max_claim) == (True, most)
+        caution.take(left[:2])
+        caution.succeed()
+    caution.take("efgh")
+    caution.succeed()
+    assert not path.exists()
+    caution.recall()
+    assert (caution.has_suspects, caution.max_claim) == (False, 8)
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["fails", "kills"])
 @pytest.mark.parametrize("poison", [0, 137, 399])
-def test_of_400_traces_only_the_poisonous_one_is_lost(make_trace, poison: int) -> None:
-    buffer, caution, sizes = MemoryTraceBuffer(BufferConfig()), Caution(400), []
+def test_of_400_traces_only_the_poisonous_one_is_lost(make_trace, tmp_path: Path, poison: int, kills: bool) -> None:
+    buffer, sizes = MemoryTraceBuffer(BufferConfig()), []
+    caution = Caution(400, tmp_path / "attempt")
     ids = buffer.append([make_trace(seed, rounds=1) for seed in range(400)])
     for _ in range(40):
         claimed = [entry.entry_id for entry in buffer.claim("a", caution.max_claim)]
         caution.take(claimed)
         if ids[poison] in claimed:
             sizes.append(len(claimed))
-            caution.fail()
+            if kills:
+                caution = Caution(400, tmp_path / "attempt")
+                caution.recall()
+            else:
+                caution.fail()
             buffer.resume("a")
         else:
             buffer.ack(claimed, "learned")

@@ -325,6 +325,7 @@ def test_killed_between_checkpoint_and_ack_nothing_is_learnt_or_counted_twice(
     assert set(house.replayed[1]) == set(house.fitted[0])
 
 
+@pytest.mark.usefixtures("fearless")
 @pytest.mark.parametrize(
     ("place", "name", "shown"),
     [
@@ -445,7 +446,7 @@ def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
             learner.learn_once()
     assert set(house.board.read().rows) == shown
     assert house.buffer.counts().acked == {}
-    assert [path.name for path in house.config.checkpoints_dir.iterdir()] == ["round-00000000"]
+    assert [path.name for path in house.config.checkpoints_dir.glob("round-*")] == ["round-00000000"]
     house.let_leases_lapse()
     assert learner.learn_once().kind is RoundKind.LEARNED
 

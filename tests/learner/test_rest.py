@@ -137,6 +137,7 @@ def test_a_restarted_learner_rests_on_and_stands_where_the_old_one_stood(house, 
     assert restarted.learn_once().kind is RoundKind.LEARNED
 
 
+@pytest.mark.usefixtures("fearless")
 @pytest.mark.parametrize("died_at", ["rested", "held_out", "notes"])
 def test_killed_at_rest_nothing_is_counted_or_seen_twice(house, rested, monkeypatch, died_at):
     learner, _ = rested
@@ -229,3 +230,20 @@ def test_notes_of_before_there_were_rests_are_read(house):
     learner = house.learner()
     assert learner.learn_once().kind is RoundKind.LEARNED
     assert asdict(learner._standing.notes)["rests"] == 0
+
+
+def test_drafts_that_the_gate_lets_pass_and_serving_does_not_end_in_a_rest(house, monkeypatch):
+    learner = house.learner(**DRIFT)
+    for _ in range(4):
+        house.send()
+        learner.learn_once()
+    decide_all(monkeypatch, Verdict.PROMOTE)
+    kinds = []
+    for _ in range(4):
+        known_traffic(house)
+        report = learner.learn_once()
+        kinds.append(report.kind)
+        if report.version is not None:
+            house.board.roll_back("canary", "accept far less", report.version)
+    assert RoundKind.LEARNED in kinds
+    assert kinds[-1] is RoundKind.RESTED

@@ -215,7 +215,16 @@ def test_always_always_learns_and_never_never_does() -> None:
 def test_a_state_of_nothing_is_that_of_a_new_watch() -> None:
     watch = LearnWatch(LearnRules())
     watch.restore({})
-    assert watch.state() == LearnWatch(LearnRules()).state() == {"flat_rounds": 0, "latest": [], "rest": None}
+    assert (
+        watch.state()
+        == LearnWatch(LearnRules()).state()
+        == {
+            "flat_rounds": 0,
+            "before": None,
+            "latest": [],
+            "rest": None,
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,6 +242,33 @@ def test_rules_out_of_range_are_a_mistake(wrong: dict[str, float]) -> None:
         LearnRules(**wrong)
 
 
+def test_a_better_draft_that_was_rolled_back_was_no_gain() -> None:
+    watch = LearnWatch(LearnRules(flat_rounds=4, latest_requests=10))
+    for is_better in (False, False, True):
+        watch.learnt(START_S, is_better=is_better, is_warm=True)
+    watch.taken_back(START_S)
+    watch.taken_back(START_S)  # told every round; it counts once
+    assert watch.decide(START_S).reason == "3 rounds in a row made no better draft, 4 begin a rest"
+    served = tallies(np.random.default_rng(0), 1.5, 10)
+    watch.observe(served[:6])
+    watch.learnt(START_S, is_better=True, is_warm=True)
+    watch.observe(served[6:])
+    watch.taken_back(START_S)
+    assert watch.decide(START_S).choice is REST
+    assert watch.state()["rest"]["usual"] == values(served)
+
+
+def test_only_the_last_better_draft_can_be_taken_back() -> None:
+    watch = LearnWatch(LearnRules())
+    for is_better, is_warm in ((False, True), (True, True), (False, True)):
+        watch.learnt(START_S, is_better=is_better, is_warm=is_warm)
+    watch.taken_back(START_S)
+    assert watch.decide(START_S).reason.startswith("1 rounds in a row")
+    watch.learnt(START_S, is_better=True, is_warm=False)
+    watch.taken_back(START_S)  # while the draft is cold nothing counts towards a rest
+    assert watch.decide(START_S).reason.startswith("0 rounds in a row")
+
+
 class WatchLife(RuleBasedStateMachine):
     """A watch that is restored from JSON now and then, beside the whole history of what it was told."""
 
@@ -243,6 +279,7 @@ class WatchLife(RuleBasedStateMachine):
         self.watch, self.now_s = LearnWatch(self.numbers), START_S
         # Newest last: since the last better draft or end of a rest, what was observed and how its rounds went.
         self.history: list[float | str] = []
+        self.undo: list | None = None  # the history, were the last better draft none
         self.rest: dict | None = None  # what came before it, what since, and every moment it was looked at
 
     @rule(level=st.sampled_from([0.2, 1.0, 1.5, 2.0]), count=st.integers(0, 60), seed=st.integers(0, 99))
@@ -267,9 +304,13 @@ class WatchLife(RuleBasedStateMachine):
         if self.rest:
             self.rest, self.history = None, []
         self.watch.learnt(self.now_s, is_better={"+": True, "?": None}.get(kind, False), is_warm=kind != "c")
+        self.undo = [*self.history, "-"] if kind == "+" else None
         self.history.append(kind)
         if kind == "+":
             self.history = []
+        self.rest_if_done()
+
+    def rest_if_done(self) -> None:
         served = [entry for entry in self.history if isinstance(entry, float)]
         judged = "".join(entry for entry in self.history if entry in ("-", "c"))
         if judged.endswith("---") and len(served) >= 10:
@@ -291,6 +332,13 @@ class WatchLife(RuleBasedStateMachine):
             return LEARN
         latest, edge = since[-10:], max(v for v in usual if sum(u < v for u in usual) <= 0.1 * len(usual))
         return LEARN if len(latest) == 10 and sum(v < edge for v in latest) >= 3 else REST
+
+    @rule()
+    def take_back(self) -> None:
+        self.watch.taken_back(self.now_s)
+        if self.undo is not None:
+            self.history, self.undo = [*self.undo, *self.history], None
+            self.rest_if_done()
 
     @rule(level=st.sampled_from([1.0, 1.5]), seed=st.integers(0, 99))
     def learn_until_flat(self, level: float, seed: int) -> None:

@@ -96,11 +96,15 @@ class House:
         self.learn_all(learner)
         return new
 
-    def assert_accounted(self, traces: list[DraftTrace]) -> None:
-        """These traces, and no others, were learned or held out, each once; nothing is left."""
+    def held_out(self, traces: list[DraftTrace]) -> int:
+        """How many of these traces belong to the gate."""
+        return sum(is_held_out(trace.request_id, SHARE) for trace in traces)
+
+    def assert_accounted(self, traces: list[DraftTrace], outcome: str = "learned") -> None:
+        """These traces, and no others, had this outcome or were held out, each once; nothing is left."""
         counts = self.buffer.counts()
-        kept = sum(is_held_out(trace.request_id, SHARE) for trace in traces)
-        assert dict(counts.acked) == {"learned": len(traces) - kept, "held_out": kept}
+        kept = self.held_out(traces)
+        assert dict(counts.acked) == {outcome: len(traces) - kept, "held_out": kept}
         assert (counts.delivered, counts.pending, counts.dead_lettered, counts.trimmed) == (len(traces), 0, 0, 0)
 
     def assert_sound(self) -> None:

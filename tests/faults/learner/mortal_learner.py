@@ -6,6 +6,7 @@ and answers each with one line:
 
     {"do": "round"}                  one round, as Celery's task does it: a report, or what it raised
     {"do": "arm", "point": POINT, "how": "die" or "pause"}   what happens when the next rounds come to POINT
+    {"do": "poison", "trace": id}    training on that trace kills the process
     {"do": "skew", "seconds": n}     the wall clock of this process goes n seconds wrong; the monotonic one stays
     {"do": "fill_disk"}, {"do": "free_disk"}   every write to a file fails, or none
 
@@ -95,6 +96,14 @@ POINTS: dict[str, tuple[Any, str, Callable[[Act, Strike], Act]]] = {
     "half_way_through_the_checkpoint": (checkpoint, "save", half_saved),
     "between_checkpoint_and_ack": (checkpoint, "save", behind),
     "half_way_through_telling_mlflow": (Registry, "_run_of", behind),
+    "before_the_notes_of_a_rest": (checkpoint, "save_notes", before),
+    "half_way_through_the_notes_of_a_rest": (checkpoint, "save_notes", half_saved),
+    "between_the_notes_of_a_rest_and_ack": (checkpoint, "save_notes", behind),
+}
+#: The step of a round in which a patched function is meant; elsewhere the initial draft is published and saved by it.
+STEPS: dict[str, tuple[Any, Act]] = {
+    "_run_of": (Registry, Registry.follow),
+    "save_notes": (loop.Learner, loop.Learner._rest),
 }
 
 
@@ -138,11 +147,9 @@ class MortalLearner:
         return {"kind": report.kind, "why": report.why, "version": report.version, **report.outcomes}
 
     def arm(self, point: str, how: str) -> None:
-        """The initial draft is published and saved by the same functions: only a round's own is meant."""
         place, name, moment = POINTS[point]
         strike = self._die if how == "die" else partial(self._pause, point)
-        begin = Registry.follow if place is Registry else loop.Learner._learn
-        owner = Registry if place is Registry else loop.Learner
+        owner, begin = STEPS.get(name, (loop.Learner, loop.Learner._learn))
         struck = False
 
         def once() -> None:
@@ -157,6 +164,16 @@ class MortalLearner:
             return begin(this, *arguments)
 
         setattr(owner, begin.__name__, armed)
+
+    def poison(self, trace: str) -> None:
+        fit = DraftTrainer.fit
+
+        def weak(this: Any, fresh: Any, replayed: Any) -> Any:
+            if trace in {one.trace_id for one in (*fresh, *replayed)}:
+                self._die()
+            return fit(this, fresh, replayed)
+
+        DraftTrainer.fit = weak
 
     def skew(self, seconds: float) -> None:
         wall_clock.wrong_by_s = seconds

@@ -4,12 +4,14 @@ import signal
 
 import pytest
 from mortal_learner import POINTS
+from paceline.buffer.base import MAX_DELIVERIES
 
 TRACES = 24
 MLFLOW_POINT = "half_way_through_telling_mlflow"  # test_mlflow_away.py
+REST_POINTS = [point for point in POINTS if "rest" in point]
 
 
-@pytest.mark.parametrize("point", [point for point in POINTS if point != MLFLOW_POINT])
+@pytest.mark.parametrize("point", [point for point in POINTS if point not in {MLFLOW_POINT, *REST_POINTS}])
 def test_a_learner_killed_at_any_point_leaves_nothing_unaccounted_and_nothing_half(house, point):
     traces = house.send(TRACES)
     victim = house.learner()
@@ -20,6 +22,48 @@ def test_a_learner_killed_at_any_point_leaves_nothing_unaccounted_and_nothing_ha
     house.assert_no_half_version()
     house.learn_all(house.learner())
     house.assert_accounted(traces)
+    house.assert_sound()
+
+
+@pytest.mark.parametrize("point", REST_POINTS)
+def test_a_learner_killed_while_it_rests_rests_each_trace_once_and_learning_begins_behind_it(house, point):
+    rested = house.send(TRACES)
+    victim = house.learner(LEARN="never")
+    victim.order("arm", point=point, how="die")
+    with pytest.raises(EOFError):
+        victim.round()
+    assert victim.end() == -signal.SIGKILL
+    resting = house.learner(LEARN="never")
+    house.learn_all(resting)
+    house.assert_accounted(rested, "rested")
+    resting.end()
+    learnt = house.learn_more(house.learner(), 1 + TRACES)
+    house.assert_sound()
+    kept = house.held_out(rested) + house.held_out(learnt)
+    assert dict(house.buffer.counts().acked) == {
+        "rested": TRACES - house.held_out(rested),
+        "learned": len(learnt) - house.held_out(learnt),
+        "held_out": kept,
+    }
+
+
+def test_of_many_traces_the_one_that_kills_every_learner_ends_alone(house):
+    traces = house.send(TRACES)
+    poison = next(trace for trace in traces[TRACES // 2 :] if not house.held_out([trace]))
+    deaths = 0
+    while house.buffer.counts().pending:
+        house.wait_for_lease()
+        learner = house.learner()
+        learner.order("poison", trace=poison.trace_id)
+        try:
+            learner.round()
+        except EOFError:
+            deaths += 1
+        learner.end()
+
+    counts, kept = house.buffer.counts(), house.held_out(traces)
+    assert (deaths, counts.dead_lettered) == (MAX_DELIVERIES, 1)
+    assert dict(counts.acked) == {"learned": TRACES - kept - 1, "held_out": kept}
     house.assert_sound()
 
 
