@@ -4,7 +4,7 @@ Two implementations ship and pass the same tests: memory.py (one process, no ser
 with redis_board.py. Every call may raise BufferUnavailable; none retries by itself.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -62,12 +62,17 @@ class TraceBuffer(Protocol):
         """
         ...
 
-    def claim(self, consumer: str, max_traces: int) -> list[TraceEntry]:
+    def claim(
+        self, consumer: str, max_traces: int, before_opening: Callable[[Sequence[str]], object] | None = None
+    ) -> list[TraceEntry]:
         """Return up to `max_traces` entries that `consumer` must now ack, oldest first; [] when there are none.
 
         Removes entries beyond the age bound first. Takes entries that anybody, `consumer` included, left pending
         longer than the configured idle time before new ones. Bytes that cannot be decoded, and entries handed out
         MAX_DELIVERIES times already, go to the dead letters and are not returned. Does not block.
+
+        `before_opening` is told the ids before any of them is decoded, which may be what a reader dies of. What it
+        raises leaves them pending.
         """
         ...
 

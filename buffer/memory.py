@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import islice
-from threading import Lock
+from threading import RLock
 
 from .base import MAX_DELIVERIES, WORN, BufferCounts, TraceEntry, place
 from .codec import decode_entries, decode_trace, encode_trace
@@ -56,7 +56,7 @@ class MemoryTraceBuffer:
     def __init__(self, config: BufferConfig, clock: Callable[[], float] = time.time) -> None:
         self._config = config
         self._clock = clock
-        self._lock = Lock()
+        self._lock = RLock()
         self._entries: dict[str, _Entry] = {}  # oldest first
         self._by_trace_id: dict[str, str] = {}  # trace id -> id of the entry that holds it
         self._resuming: dict[str, tuple[int, int]] = {}  # consumer -> place behind which its pending entries go on
@@ -90,12 +90,17 @@ class MemoryTraceBuffer:
             self._by_trace_id[trace_id] = entry_id
         return entry_id
 
-    def claim(self, consumer: str, max_traces: int) -> list[TraceEntry]:
+    def claim(
+        self, consumer: str, max_traces: int, before_opening: Callable[[Sequence[str]], object] | None = None
+    ) -> list[TraceEntry]:
         """See TraceBuffer."""
         with self._lock:
             self._trim()
             while max_traces > 0 and (batch := self._claimable(consumer, max_traces)):
-                entries = [opened for entry in batch if (opened := self._open(entry, consumer))]
+                fresh = [entry for entry in batch if not self._is_worn(entry, consumer)]
+                if before_opening is not None:
+                    before_opening([entry.entry_id for entry in fresh])
+                entries = [opened for entry in fresh if (opened := self._open(entry))]
                 if entries:  # nothing but dead letters is not yet the end of the stream
                     return entries
         return []
@@ -127,19 +132,22 @@ class MemoryTraceBuffer:
             return self._now_ms() - entry.claimed_ms >= self._config.claim_idle_ms
         return entry.state is _State.UNREAD
 
-    def _open(self, entry: _Entry, consumer: str) -> TraceEntry | None:
+    def _is_worn(self, entry: _Entry, consumer: str) -> bool:
+        """Hand the entry out once more, or bury it when that was done too often."""
+        entry.state, entry.claimed_ms, entry.consumer = _State.PENDING, self._now_ms(), consumer
         entry.deliveries += 1
-        if entry.deliveries > MAX_DELIVERIES:
-            # Not decoded: that may be what its readers die of.
-            self._bury(entry, WORN, entry.raw)
-            return None
+        if entry.deliveries <= MAX_DELIVERIES:
+            return False
+        # Not decoded: that may be what its readers die of.
+        self._bury(entry, WORN, entry.raw)
+        return True
+
+    def _open(self, entry: _Entry) -> TraceEntry | None:
         try:
-            opened = TraceEntry(entry.entry_id, decode_trace(entry.raw))
+            return TraceEntry(entry.entry_id, decode_trace(entry.raw))
         except DecodeError as error:
             self._bury(entry, error.reason, error.raw)
             return None
-        entry.state, entry.claimed_ms, entry.consumer = _State.PENDING, self._now_ms(), consumer
-        return opened
 
     def _bury(self, entry: _Entry, reason: str, raw: bytes) -> None:
         entry.state = _State.BURIED

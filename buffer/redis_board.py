@@ -1,6 +1,7 @@
 """RedisVersionBoard: version events, heartbeats and leases in Redis. Single steps happen in board.lua."""
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ from .errors import BoardConflict, DecodeError
 from .keys import EVENTS, HEARTBEAT, LEASE, MEMBERS, NEXT_NUMBER
 from .lease import Lease, renewed
 from .redis_client import load_script, redis_door, refuse_text_client
-from .version import BoardEvent, BoardState, DraftVersion, VersionState, fold
+from .version import BoardEvent, BoardFold, BoardState, DraftVersion, VersionState
 
 #: How often a write is decided anew because somebody else wrote first. Writers are a learner and a few people: losing
 #: this many races in a row means a program that writes in a loop.
@@ -31,7 +32,8 @@ class RedisVersionBoard:
     """A VersionBoard on Redis; threads and processes may share it.
 
     Every write folds the events, decides, and appends only if nobody appended meanwhile; else it decides again. So of
-    two writers who move the same version one gets BoardConflict. `clock` (unix seconds) dates the events. Every
+    two writers who move the same version one gets BoardConflict. Events that were read once are not read again, unless
+    the newest of them is gone: then the board began anew. `clock` (unix seconds) dates the events. Every
     method may raise BufferUnavailable, and DecodeError when an event or a heartbeat is not one this build can read.
     """
 
@@ -41,6 +43,7 @@ class RedisVersionBoard:
         self._speculator = config.speculator
         self._clock = clock
         self._script = load_script(client, "board.lua")
+        self._fold, self._fold_lock = BoardFold(), threading.Lock()
 
     def next_number(self) -> int:
         """See VersionBoard."""
@@ -65,7 +68,7 @@ class RedisVersionBoard:
 
     def read(self) -> BoardState:
         """See VersionBoard."""
-        return fold(self.events())
+        return self._folded().state()
 
     def events(self, after_id: str = "", wait_s: float = 0.0) -> list[BoardEvent]:
         """See VersionBoard."""
@@ -74,15 +77,28 @@ class RedisVersionBoard:
             if wait_s > 0:  # its reply has another shape in every protocol: it only says when to look
                 self._client.xread({name: after_id or "0-0"}, count=1, block=math.ceil(min(wait_s, MAX_WAIT_S) * 1000))
             rows: Any = self._client.xrange(name, min=f"({after_id}" if after_id else "-")
-        return [decode_event(fields.get(b"event", b""), event_id.decode()) for event_id, fields in rows]
+        return [_event(*row) for row in rows]
+
+    def _folded(self) -> BoardFold:
+        """A copy of the fold, brought up to date."""
+        name = EVENTS.name(self._speculator)
+        with self._fold_lock:
+            known = self._fold.last_event_id
+            with redis_door(self._client):
+                rows: Any = self._client.xrange(name, min=known or "-")
+                if known and (not rows or rows[0][0].decode() != known):
+                    self._fold, known = BoardFold(), ""
+                    rows = self._client.xrange(name)
+            for row in rows[1:] if known else rows:
+                self._fold.extend([_event(*row)])
+            return self._fold.copy()
 
     def _write(self, decide: Decision) -> list[BoardEvent]:
         for _ in range(_MAX_RACES):
-            past = self.events()
-            state = fold(past)
-            new = decide(state, self._clock())
-            fold([*past, *new])  # raises when they do not follow
-            ids = self._append(state.last_event_id, new)
+            past = self._folded()
+            last_id, new = past.last_event_id, decide(past.state(), self._clock())
+            past.extend(new)  # raises when they do not follow
+            ids = self._append(last_id, new)
             if ids:
                 return [replace(event, event_id=event_id) for event, event_id in zip(new, ids, strict=True)]
         raise BoardConflict(f"board: got {_MAX_RACES} writes by others in between, expected a quiet moment; try again")
@@ -131,6 +147,10 @@ class RedisVersionBoard:
     def _owns(self, lock: Lock) -> bool:
         with redis_door(self._client):
             return bool(lock.owned())
+
+
+def _event(event_id: bytes, fields: Mapping[bytes, bytes]) -> BoardEvent:
+    return decode_event(fields.get(b"event", b""), event_id.decode())
 
 
 def _reading(member: str, raw: bytes) -> dict[str, object]:

@@ -49,10 +49,14 @@ class RedisTraceBuffer:
         named = zip(trace_ids or [""] * len(payloads), payloads, strict=True)
         return [entry_id.decode() for entry_id in self._run("append", *(part for pair in named for part in pair))]
 
-    def claim(self, consumer: str, max_traces: int) -> list[TraceEntry]:
+    def claim(
+        self, consumer: str, max_traces: int, before_opening: Callable[[Sequence[str]], object] | None = None
+    ) -> list[TraceEntry]:
         """See TraceBuffer."""
         while max_traces > 0 and (rows := self._claim_raw(consumer, max_traces)):
             fresh = self._without_worn(rows)
+            if before_opening is not None:
+                before_opening([entry_id for entry_id, _ in fresh])
             entries = [entry for entry_id, raw in fresh if (entry := self._open(entry_id, raw))]
             if entries:  # nothing but dead letters is not yet the end of the stream
                 return entries

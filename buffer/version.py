@@ -121,20 +121,18 @@ def fold(events: Iterable[BoardEvent]) -> BoardState:
 
     Raises BoardConflict when an event does not follow from the state before it.
     """
-    board = _Board()
-    for event in events:
-        try:
-            board.apply(event)
-        except BoardConflict as conflict:
-            if not event.event_id:
-                raise
-            raise BoardConflict(f"board event {event.event_id}: {conflict}; {NOT_OURS}") from conflict
+    board = BoardFold()
+    board.extend(events)
     return board.state()
 
 
 @dataclass(slots=True)
-class _Board:
-    """A fold on its way. Whoever is at work is kept beside the rows: servers fold years of versions at every swap."""
+class BoardFold:
+    """A fold on its way: servers live through years of versions, and look at the board at every swap.
+
+    Whoever is at work is kept beside the rows. An event that does not follow changes nothing, so that the fold may go
+    on once it is off the board.
+    """
 
     rows: dict[int, BoardRow] = field(default_factory=dict)
     served: dict[int, None] = field(default_factory=dict)  # went live, oldest first, rolled back ones removed
@@ -142,14 +140,28 @@ class _Board:
     canary: int | None = None
     last_event_id: str = ""
 
-    def apply(self, event: BoardEvent) -> None:
+    def extend(self, events: Iterable[BoardEvent]) -> None:
+        """Go on with `events`, oldest first; BoardConflict at the first that does not follow."""
+        for event in events:
+            try:
+                self._apply(event)
+            except BoardConflict as conflict:
+                if not event.event_id:
+                    raise
+                raise BoardConflict(f"board event {event.event_id}: {conflict}; {NOT_OURS}") from conflict
+
+    def copy(self) -> "BoardFold":
+        """Another one that stands here and goes its own way; takes as long as versions are many."""
+        return replace(self, rows=dict(self.rows), served=dict(self.served))
+
+    def _apply(self, event: BoardEvent) -> None:
         row = self.rows.get(event.number)
         _check_move(event, row)
+        _check_replica(event, self.canary)
         version = row.version if row else event.version
         assert version is not None  # noqa: S101 - ruled out above
         if event.state is VersionState.LIVE:
             self._go_live(event)
-        _check_replica(event, self.canary)
         self._leave(event)
         if event.state is VersionState.CANARY:
             self.canary = event.number
@@ -157,8 +169,11 @@ class _Board:
         self.last_event_id = event.event_id or self.last_event_id
 
     def state(self) -> BoardState:
+        """Where everything stands now; later events do not change it."""
         retired = (n for n in reversed(self.served) if self.rows[n].state is VersionState.RETIRED)
-        return BoardState(MappingProxyType(self.rows), self.live, next(retired, None), self.last_event_id, self.canary)
+        return BoardState(
+            MappingProxyType(dict(self.rows)), self.live, next(retired, None), self.last_event_id, self.canary
+        )
 
     def _go_live(self, event: BoardEvent) -> None:
         number, why = event.number, f"replaced by version {event.number}"

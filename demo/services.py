@@ -4,6 +4,7 @@ Each runs in a session of its own, so that a Ctrl-C reaches only the demo, and e
 """
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from .readiness import is_healthy, redis_answers, redis_server
 
 _POLL_S = 0.1
 _TAIL_LINES = 15
+_PORTS = (20_000, 32_768)  # below those that Linux hands to connections by itself
 _GROUP_LIMIT_S = 3.0  # for what a leader left behind
 
 
@@ -159,11 +161,15 @@ class Service:
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port on 127.0.0.1 that nobody uses at this moment.
+
+    Not one the system would choose: it hands those to every connection, and a server takes seconds to bind its own.
+    """
+    while True:
+        port = random.SystemRandom().randrange(*_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def redis_service(folder: Path, port: int) -> Service:

@@ -1,18 +1,21 @@
 """How many traces a round takes behind one that failed, so that a trace no round survives is soon alone."""
 
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
 from .disk import write_text
+
+_log = logging.getLogger(__name__)
 
 
 class Caution:
     """All it may, until a round fails; then a quarter of what failed, until what failed was learnt or is gone.
 
     Five tries lead from 400 traces to one: as many as the buffer hands out a trace (base.MAX_DELIVERIES) before it
-    takes that one for poison. Its neighbours live. What a round has taken stands in the file `attempt` until it ended
-    well, so that a round which took its process with it is not forgotten.
+    takes that one for poison. Its neighbours live. What a round has taken stands in the file `attempt`, one for each
+    consumer, until it ended well, so that a round which took its process with it is not forgotten.
     """
 
     def __init__(self, most: int, attempt: Path) -> None:
@@ -28,12 +31,26 @@ class Caution:
         return bool(self._suspects)
 
     def recall(self) -> None:
-        """Suspect what a learner died with, or left in a round that failed. For the lease's holder alone."""
-        if self._attempt.exists():
-            self._suspect(frozenset(json.loads(self._attempt.read_text(encoding="utf-8"))))
+        """Suspect what the process before this one died with, unless this one has suspects of its own already."""
+        if self._suspects or not self._attempt.exists():
+            return
+        try:
+            left = frozenset(map(str, json.loads(self._attempt.read_text(encoding="utf-8"))))
+        except (ValueError, TypeError) as error:
+            _log.warning("%s: got %s, expected a list of entry ids; it is taken for empty", self._attempt, error)
+            return
+        if left:
+            self._suspect(left)
+
+    def begin(self) -> None:
+        """Write before anything is claimed: on a disk that takes no more a claim would cost its traces a delivery.
+
+        OSError then.
+        """
+        self._write(self._suspects)
 
     def take(self, entry_ids: Iterable[str]) -> None:
-        """Note what a round claimed; suspects are claimed before all others, so that without them they are gone.
+        """Note what a round claims; suspects are claimed before all others, so that without them they are gone.
 
         OSError when the disk takes no more.
         """
@@ -51,16 +68,15 @@ class Caution:
         """Note that the round ended well. OSError as for `take`."""
         self._suspects -= self._taken
         self._taken = frozenset()
-        if not self._suspects:
+        if self._suspects:
+            self._write(self._suspects)
+        else:
             self.max_claim = self._most
-        self._write(self._suspects)
+            self._attempt.unlink(missing_ok=True)
 
     def _suspect(self, entry_ids: frozenset[str]) -> None:
         self._suspects, self._taken = entry_ids, frozenset()
         self.max_claim = max(1, len(entry_ids) // 4)
 
     def _write(self, entry_ids: frozenset[str]) -> None:
-        if entry_ids:
-            write_text(self._attempt, json.dumps(sorted(entry_ids)))
-        else:
-            self._attempt.unlink(missing_ok=True)
+        write_text(self._attempt, json.dumps(sorted(entry_ids)))

@@ -4,6 +4,7 @@ The notes of a round name the outcome of every trace the saved weights have seen
 checkpoint and ack reads them at its start and acks, so that no trace is learnt twice or counted twice.
 """
 
+import errno
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -55,6 +56,20 @@ def save_notes(folder: Path, notes: Notes) -> None:
     if _rounds(folder)[-1:] != [own]:
         raise FileNotFoundError(f"{own}: got {_rounds(folder)[-1:]} as the newest checkpoint, expected this one")
     write_text(own / _NOTES_FILE, json.dumps(asdict(notes)))
+
+
+def require_room(folder: Path) -> None:
+    """OSError unless a checkpoint and a version fit on the disk beside the newest checkpoint; without one, nothing."""
+    newest = _rounds(folder)[-1:]
+    needed_bytes = 2 * sum(path.stat().st_size for found in newest for path in found.iterdir())
+    free_bytes = shutil.disk_usage(folder).free if newest else 0
+    if free_bytes < needed_bytes:
+        got, expected = free_bytes / 2**20, needed_bytes / 2**20
+        raise OSError(
+            errno.ENOSPC,
+            f"{folder}: got {got:.0f} MiB free there, expected {expected:.0f} for what a round writes: make room; "
+            "until then traces wait",
+        )
 
 
 def is_newest(folder: Path, notes: Notes) -> bool:

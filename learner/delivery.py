@@ -13,12 +13,30 @@ from ..buffer.weights import check_weights
 from ..policies.promotion import Promotion, Verdict, judge
 from .canary import let_on
 from .config import LearnerConfig
+from .intake import Outcome, Sorted
 from .publisher import Lineage, publish
 from .record import scores_of
 from .standing import LEARNER, Standing, refuse
 from .weights import save_draft
 
 _log = logging.getLogger(__name__)
+
+
+def hold_out(standing: Standing, claimed: Sorted, state: BoardState) -> None:
+    """Give the held-out traces of `claimed` to the gate, and score them once while they are claimed.
+
+    One that scoring dies of would otherwise be acked unscored, and kill every later round in the name of others.
+    """
+    for entry in claimed[Outcome.HELD_OUT]:
+        standing.holdout.add(entry.trace)
+    if not claimed[Outcome.HELD_OUT]:
+        return
+    steps, live = standing.trainer.plan.steps, state.rows[state.live].version if state.live is not None else None
+    draft = standing.shelf.draft(live) if live is not None else None
+    if live is not None and draft is not None:
+        standing.holdout.score_live(live.number, draft, steps)
+    else:
+        standing.holdout.score(standing.trainer.draft, steps)
 
 
 def judge_candidate(standing: Standing, state: BoardState) -> Promotion:

@@ -23,7 +23,7 @@ from .backlog import Backlog
 from .canary import CanaryLimit
 from .caution import Caution
 from .config import LearnerConfig
-from .delivery import deliver, judge_candidate
+from .delivery import deliver, hold_out, judge_candidate
 from .identity import Calibration
 from .intake import KEPT, REFUSED, Outcome, Sorted, at_rest, counts_of, misreplayed
 from .publisher import prune
@@ -47,7 +47,7 @@ class Learner:
         self._registry = registry
         self._standing: Standing | None = None
         self._pulse = Pulse(config, board)
-        self._caution = Caution(config.max_claim, config.checkpoints_dir / "attempt.json")
+        self._caution = Caution(config.max_claim, config.checkpoints_dir / f"attempt-{config.name}.json")
         self._canary_limit = CanaryLimit(config.canary_limit_s)
         self._backlog = Backlog(config)
 
@@ -113,7 +113,7 @@ class Learner:
         alarm = gap_alarm(calibration)
         if alarm is not None:
             return self._set_aside(standing, claimed, calibration, alarm, lease)
-        standing.hold_out(claimed)
+        hold_out(standing, claimed, state)
         standing.note_fate(state, time.time())
         decision = standing.decide(claimed, time.time())
         if decision.choice is LearnChoice.REST:
@@ -130,8 +130,11 @@ class Learner:
 
     def _claim(self, standing: Standing) -> Sorted:
         """Take traces and give each its outcome; what is refused is acked here."""
-        entries = self._buffer.claim(self._config.name, self._caution.max_claim)
-        self._caution.take(entry.entry_id for entry in entries)
+        checkpoint.require_room(self._config.checkpoints_dir)
+        self._caution.begin()
+        entries = self._buffer.claim(self._config.name, self._caution.max_claim, self._caution.take)
+        if not entries:
+            self._caution.take(())
         claimed = standing.sort(entries)
         self._ack(claimed, REFUSED)
         return claimed
@@ -155,10 +158,8 @@ class Learner:
         standing.note_set_aside(claimed, calibration)
         checkpoint.save_notes(self._config.checkpoints_dir, standing.notes)
         self._ack(claimed, (Outcome.MISREPLAYED,))
-        why = decision.reason
-        return RoundReport(
-            RoundKind.RESTED, why, counts_of(claimed), None, None, None, calibration, 0.0, decision, alarm
-        )
+        report = RoundReport(RoundKind.RESTED, decision.reason, counts_of(claimed), calibration=calibration)
+        return replace(report, decision=decision, alarm=alarm)
 
     def _rest(
         self, standing: Standing, claimed: Sorted, calibration: Calibration, decision: LearnDecision, lease: Lease

@@ -94,11 +94,6 @@ class Standing:
         """Replay what of `claimed` is kept against what was served."""
         return compare_with_served(self._measures(claimed), state, self.shelf)
 
-    def hold_out(self, claimed: Sorted) -> None:
-        """Give the held-out traces of `claimed` to the gate."""
-        for entry in claimed[Outcome.HELD_OUT]:
-            self.holdout.add(entry.trace)
-
     def note_gain(self, fit: FitReport, promotion: Promotion, now_s: float) -> None:
         """Tell the watch what a round that trained has brought."""
         is_better = None if promotion.verdict is Verdict.WAIT else promotion.verdict is Verdict.PROMOTE
@@ -130,8 +125,10 @@ class Standing:
     def note_set_aside(self, claimed: Sorted, calibration: Calibration) -> None:
         """Bring the notes behind a claim of which nothing was kept; a restart must not read it back."""
         self._note(claimed, calibration)
-        ids = [*self.notes.set_aside, *(entry.entry_id for entry in claimed[Outcome.MISREPLAYED])]
-        self.notes = replace(self.notes, rests=self.notes.rests + 1, set_aside=ids[-_reach(self.config) :])
+        now = [entry.entry_id for entry in claimed[Outcome.MISREPLAYED]]
+        set_aside = [*self.notes.set_aside, *now][-_reach(self.config) :]
+        settled = {Outcome.MISREPLAYED.value: now}
+        self.notes = replace(self.notes, rests=self.notes.rests + 1, set_aside=set_aside, settled=settled)
 
     def _note(self, claimed: Sorted, calibration: Calibration) -> None:
         notes = self.notes

@@ -84,8 +84,8 @@ class Courier:
         self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
         self._watch, self._engine_watch = watch, EngineWatch()
         self._clock = clock
-        self._retry_at = 0.0
-        self._beat_at = 0.0
+        self._lost_at = -RETRY_S  # when Redis did not answer last
+        self._beat_at = -BEAT_S  # last beat
         self._buffer_error = ""
 
     def run(self, is_over: Callable[[], bool]) -> None:
@@ -122,11 +122,11 @@ class Courier:
         self._assembler.lose(lost, DropReason.TAP_FULL)
         self._engine_watch.turn(self._source.status)
         self._queue(self._assembler.close_idle(now))
-        if now >= self._retry_at:
+        if not self._is_waiting(now):
             self._watch.turn(now)
             self._deliver(now)
         self._source.acknowledge(self._counts.reading())
-        if now >= self._beat_at and now >= self._retry_at:
+        if not self._is_waiting(now) and not 0.0 <= now - self._beat_at < BEAT_S:
             self._beat(now)
 
     def reading(self) -> dict[str, object]:
@@ -147,6 +147,10 @@ class Courier:
     @property
     def _poll_s(self) -> float:
         return TRIAL_POLL_S if self._watch.is_on_trial or self._source.status.get("is_canary") else POLL_S
+
+    def _is_waiting(self, now: float) -> bool:
+        """Whether Redis was lost a moment ago. Like the beat, not a moment in the future: a clock may be set back."""
+        return 0.0 <= now - self._lost_at < RETRY_S
 
     def _finish(self) -> None:
         now = self._clock()
@@ -199,7 +203,7 @@ class Courier:
         return size
 
     def _beat(self, now: float) -> None:
-        self._beat_at = now + BEAT_S
+        self._beat_at = now
         try:
             self._board.beat(self._member, self.reading(), BEAT_TTL_S)
         except BufferUnavailable as fault:
@@ -209,7 +213,7 @@ class Courier:
         if not self._buffer_error:
             log.warning("paceline: buffer unavailable, traces wait in the backlog: %s", fault)
         self._buffer_error = str(fault)
-        self._retry_at = now + RETRY_S
+        self._lost_at = now
 
 
 def _size_bytes(trace: DraftTrace) -> int:

@@ -32,6 +32,8 @@ MAX_LEVELS = 4
 MIN_REQUESTS = 4
 #: Rounds after which a canary may be called dead, those of requests that ran when it came included.
 CANARY_MIN_ROUNDS = 100
+#: Rounds of one request that an alarm looks at, so that it needs what MIN_REQUESTS of them show.
+MOST_ROUNDS = CANARY_MIN_ROUNDS // MIN_REQUESTS
 
 
 class DraftWatch:
@@ -59,7 +61,8 @@ class DraftWatch:
         self._accepted = self._rounds = 0  # of this watch
         self._before = Tally()  # the watch before
         self._levels: dict[int, Tally] = {}  # the same by version, where versions take turns
-        self._requests: set[str] = set()  # of this watch
+        self._requests: Counter[str] = Counter()  # rounds of each in this watch
+        self._raised: set[str] = set()  # alarms raised on this version
         self._drafts: Counter[int] = Counter()  # tokens proposed in this watch
         self._committed: Counter[int] = Counter()  # tokens of the text in this watch
         self._alarms: deque[dict[str, Any]] = deque(maxlen=REPORTED_ALARMS)
@@ -111,6 +114,7 @@ class DraftWatch:
         else:
             self._trial = None
         # One that was left out before stays so: what it serves now is no beginning either.
+        self._raised.clear()
         self._before_it |= dict.fromkeys(self._running)
         while len(self._before_it) > MAX_RUNNING:
             del self._before_it[next(iter(self._before_it))]
@@ -137,12 +141,7 @@ class DraftWatch:
         self._committed.clear()
 
     def _count(self, step: VerifyStep) -> None:
-        self._accepted += step.accepted
-        self._rounds += 1
-        self._drafts.update(step.drafted.tolist())
-        self._committed.update(step.commit.tokens)
-        if len(self._requests) < MIN_REQUESTS:
-            self._requests.add(step.request_id)
+        self._look_at(step)
         if step.request_id in self._before_it:
             return
         stretch = self._running.get(step.request_id)
@@ -153,6 +152,16 @@ class DraftWatch:
         stretch.add(step.accepted)
         if self._trial is not None:
             self._trial.count(step.draft_version, step.request_id, step.accepted, ended=bool(step.commit.finish))
+
+    def _look_at(self, step: VerifyStep) -> None:
+        """Add the round to what the alarms see, unless its request has shown them enough."""
+        if self._requests[step.request_id] >= MOST_ROUNDS:
+            return
+        self._requests[step.request_id] += 1
+        self._accepted += step.accepted
+        self._rounds += 1
+        self._drafts.update(step.drafted.tolist())
+        self._committed.update(step.commit.tokens)
 
     def _end(self, request_id: str) -> None:
         self._before_it.pop(request_id, None)
@@ -203,6 +212,9 @@ class DraftWatch:
         return is_live and state.previous is not None and not state.is_returned_to
 
     def _act(self, alarm: Alarm, state: BoardState, now: float) -> None:
+        if alarm.action is not Action.ROLL_BACK and alarm.name in self._raised:
+            return  # nothing can be done, and it was said
+        self._raised.add(alarm.name)
         log.error("paceline: alarm %s on version %s: %s", alarm.name, self._version, alarm.reading)
         if alarm.action is Action.ROLL_BACK and self._version is not None:
             was = VersionState.CANARY if self._version == state.canary else VersionState.LIVE

@@ -49,5 +49,7 @@ class RollOut:
             for member, reading in self._board.heartbeats().items()
             if member.startswith("replica:") and member < self._member and reading.get("swap") == "on"
         ]
+        if state.canary is None:  # one that still says it has a canary will say otherwise in a moment
+            return [reading.get("draft_version") for reading in readings]
         drafting = [reading.get("draft_version") for reading in readings if not reading.get("is_canary")]
-        return [number for number in drafting if number != state.canary or state.canary is None]
+        return [number for number in drafting if number != state.canary]

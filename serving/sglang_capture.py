@@ -30,7 +30,7 @@ from .letters import (
     VerifyHead,
 )
 from .outbox import Outbox
-from .sglang_requests import OPT_OUT_KEY, commit_of, facts_of, is_greedy
+from .sglang_requests import OPT_OUT_KEY, commit_of, custom_params_of, facts_of, is_greedy
 from .steps import Commit
 
 #: Request ids SGLang's own probes begin with.
@@ -170,7 +170,7 @@ class SglangCapture:
     def _skip_reason(self, req: Any) -> SkipReason | None:
         if req.rid.startswith(HEALTH_CHECK_PREFIX):
             return SkipReason.HEALTH_CHECK
-        if (req.sampling_params.custom_params or {}).get(OPT_OUT_KEY):
+        if custom_params_of(req.sampling_params).get(OPT_OUT_KEY):
             return SkipReason.OPTED_OUT
         if self._settings.sample_rate < 1.0 and zlib.crc32(req.rid.encode()) >= self._settings.sample_rate * 2**32:
             return SkipReason.SAMPLED_OUT

@@ -23,9 +23,17 @@ def facts_of(req: Any) -> RequestFacts:
         or params.logit_bias
         or req.grammar is not None
     )
-    sampling = Sampling(0.0 if greedy else params.temperature, params.top_k, params.top_p, edited)
-    tenant = str((params.custom_params or {}).get(TENANT_KEY, ""))[:MAX_TENANT_CHARS]
+    # SGLang takes these as a client sends them: its /generate checks no types.
+    temperature = 0.0 if greedy else float(params.temperature)
+    sampling = Sampling(temperature, int(params.top_k), float(params.top_p), edited)
+    tenant = str(custom_params_of(params).get(TENANT_KEY, ""))[:MAX_TENANT_CHARS]
     return RequestFacts(tenant, sampling, VerdictRule.GREEDY if greedy else sampled_rule())
+
+
+def custom_params_of(sampling_params: Any) -> dict[str, Any]:
+    """What the client says to paceline; empty when it sent anything but an object."""
+    found = sampling_params.custom_params
+    return found if isinstance(found, dict) else {}
 
 
 def is_greedy(sampling_params: Any) -> bool:

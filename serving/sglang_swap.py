@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..buffer.errors import WeightsRefused
+from ..buffer.errors import PacelineError, WeightsRefused
 from ..buffer.weights import WEIGHTS_FILE, sha256_of
 from .commands import Act, Readiness, SwapCommand, SwapOutcome
 from .staging import DraftLayout, StagedDraft, Staging, read_layout, stage
@@ -85,11 +85,12 @@ class SglangSwap:
             self.fault = f"{type(fault).__name__}: {fault}"
             log.exception("paceline: draft swaps are off")
 
-    def swap(self, number: int, file: Path, sha256: str) -> SwapOutcome:
+    def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool] = lambda: True) -> SwapOutcome:
         """Stage `file` and make it the live draft; blocks until done. Call from one thread, not the scheduler's.
 
-        Raises WeightsRefused when a check fails (the server goes on with the weights it has), TimeoutError when
-        swapping is off or the scheduler does not come to its next iteration.
+        Raises, and the server goes on with the weights it has: WeightsRefused when a check fails, OSError when this
+        host cannot read or hold the file, TimeoutError when swapping is off, the scheduler does not come to its next
+        iteration, or `is_wanted`, asked once the weights are staged, says no; and what `is_wanted` raises.
         """
         if self.fault:
             raise TimeoutError(f"draft swaps are off: {self.fault}")
@@ -97,8 +98,10 @@ class SglangSwap:
         try:
             if not self._keeps(number, sha256):
                 self._prepare(SwapCommand(Act.PREPARE, attempt, number, str(file), sha256))
+            if not is_wanted():
+                raise TimeoutError(f"version {number}: it was taken off while it was staged")
             outcome, probe = self._commit_until_ready(SwapCommand(Act.COMMIT, attempt, number, str(file), sha256))
-        except (WeightsRefused, TimeoutError):
+        except (PacelineError, OSError):
             self._inbox.put(SwapCommand(Act.ABANDON, attempt, number, "", ""))  # other ranks may hold what they staged
             raise
         self.effect.settle(sha256, probe)
@@ -109,8 +112,7 @@ class SglangSwap:
         self._inbox.put(command)
         if not staging.done.wait(PICKUP_S + STAGE_S):
             raise TimeoutError(f"version {command.number}: the weights were not staged in time")
-        if staging.refusal:
-            raise WeightsRefused(staging.refusal)
+        staging.check()
 
     def _commit_until_ready(self, command: SwapCommand) -> tuple[SwapOutcome, Probe | None]:
         deadline, pause = time.monotonic() + STAGE_S, threading.Event()
@@ -167,7 +169,7 @@ class SglangSwap:
             device = torch.device(self._runner.device)
             staging.draft = stage(Path(command.file), command.sha256, self._layout, device, self._runner.dtype)
         except Exception as fault:  # noqa: BLE001 - a staging thread reports; it never dies silently
-            staging.refusal = str(fault) if isinstance(fault, WeightsRefused) else f"{type(fault).__name__}: {fault}"
+            staging.refuse(fault)
             log.warning("paceline: version %d not staged: %s", command.number, staging.refusal)
         finally:
             staging.done.set()

@@ -51,6 +51,18 @@ class Staging:
     done: threading.Event = field(default_factory=threading.Event)
     draft: StagedDraft | None = None
     refusal: str = ""
+    is_local: bool = False  # no disk, or no memory: another host may do better
+
+    def refuse(self, fault: Exception) -> None:
+        """Note why there is no draft."""
+        is_refusal = isinstance(fault, WeightsRefused)
+        self.is_local = not is_refusal or isinstance(fault.__cause__, OSError)
+        self.refusal = str(fault) if is_refusal else f"{type(fault).__name__}: {fault}"
+
+    def check(self) -> None:
+        """Raise WeightsRefused when the file must not enter the server, OSError when this host cannot have it."""
+        if self.refusal:
+            raise OSError(self.refusal) if self.is_local else WeightsRefused(self.refusal)
 
 
 def read_layout(folder: Path) -> DraftLayout:

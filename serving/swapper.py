@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..buffer.base import MAX_WAIT_S, VersionBoard
 from ..buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
-from ..buffer.version import BoardEvent, BoardState, fold
+from ..buffer.version import BoardFold, BoardState, DraftVersion
 from ..buffer.weights import weights_file
 from .canary_windows import CanaryWindows
 from .commands import SwapOutcome
@@ -28,19 +28,25 @@ class DraftSwitch(Protocol):
 
     draft_version: int
 
-    def swap(self, number: int, file: Path, sha256: str) -> SwapOutcome:
-        """Make `file` the live draft; WeightsRefused or TimeoutError when it stays as it was."""
+    def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool]) -> SwapOutcome:
+        """Make `file` the live draft, if `is_wanted` once it is staged.
+
+        It stays as it was behind WeightsRefused, OSError (not to be had on this host) and TimeoutError.
+        """
         ...
 
 
 class Swapper:
     """Follows the board in a thread of its own and swaps when the version for this replica is not what drafts here.
 
-    A refusal rolls the version back on the board with the reason, unless somebody moved it; a time-out is tried
-    again at the next look. Only new events are read, so that a long history costs nothing, and Redis is asked to
-    answer when there is one: a thread that wakes often takes the GIL from the scheduler. `before_canary` is called
-    before a canary is swapped in and may block: whoever counts its rounds must be awake by then. With `windows` a
-    canary on this replica takes turns with the live version. With `roll_out` a new live version waits for its turn.
+    A refusal rolls the version back on the board with the reason, unless somebody moved it, or it was itself returned
+    to by a roll back: one bad disk must not take one version after the other from all. A time-out is tried again at
+    the next look, and so is a file that cannot be read here while another replica drafts with it.
+
+    Only new events are read, so that a long history costs nothing, and Redis is asked to answer when there is one: a
+    thread that wakes often takes the GIL from the scheduler. `before_canary` is called before a canary is swapped in
+    and may block: whoever counts its rounds must be awake by then. With `windows` a canary on this replica takes turns
+    with the live version. With `roll_out` a new live version waits for its turn.
     """
 
     def __init__(
@@ -58,8 +64,8 @@ class Swapper:
         self._taken_over: int | None = None  # the live version that drafted here last; None: it has to catch up
         self._is_anew = False  # the board began again: its numbers name other weights
         self.is_canary = False  # whether a canary drafts here, or is about to
-        self._events: list[BoardEvent] = []
-        self._state = fold([])
+        self._fold = BoardFold()
+        self._state = self._fold.state()
         self._swaps: deque[SwapOutcome] = deque(maxlen=REPORTED_SWAPS)
         self._refused: dict[tuple[int, float], str] = {}  # (number, when it was let on) -> why
         self._last_fault = ""
@@ -101,14 +107,16 @@ class Swapper:
         if self.is_canary:
             self._before_canary()
         try:
-            self._swaps.append(self._switch.swap(version.number, weights_file(version.weights_uri), version.sha256))
-            self._is_anew = False
-        except WeightsRefused as refusal:
+            self._swap(version)
+        except TimeoutError as fault:
+            self._say(f"version {version.number} waits: {fault}")
+        except (WeightsRefused, OSError) as refusal:
+            if isinstance(refusal, OSError) and self._drafts_elsewhere(version.number):
+                self._say(f"version {version.number} waits: another replica drafts with it, here {refusal}")
+                return
             self._refused[promotion] = str(refusal)
             log.error("paceline: version %d refused: %s", version.number, refusal)  # noqa: TRY400 - it says it all
             self._roll_back(version.number, str(refusal))
-        except TimeoutError as fault:
-            self._say(f"version {version.number} waits: {fault}")
 
     def reading(self) -> Mapping[str, object]:
         """What this replica says about its draft, as JSON values; any thread may ask."""
@@ -117,6 +125,21 @@ class Swapper:
             for s in tuple(self._swaps)
         ]
         return {"draft_version": self._switch.draft_version, "swaps": swaps, "swaps_refused": len(self._refused)}
+
+    def _swap(self, version: DraftVersion) -> None:
+        def is_wanted() -> bool:
+            return self._wanted(self._look()) == version.number
+
+        file = weights_file(version.weights_uri)
+        self._swaps.append(self._switch.swap(version.number, file, version.sha256, is_wanted))
+        self._is_anew = False
+
+    def _drafts_elsewhere(self, number: int) -> bool:
+        own = f"replica:{self._replica}"
+        return any(
+            member.startswith("replica:") and member != own and reading.get("draft_version") == number
+            for member, reading in self._board.heartbeats().items()
+        )
 
     def _is_due(self, wanted: int, state: BoardState) -> bool:
         """Whether `wanted` is to be swapped in now; notes which live version drafts here."""
@@ -134,21 +157,22 @@ class Swapper:
         return wanted if self._windows.is_its_turn(wanted) else state.live
 
     def _look(self, wait_s: float = 0.0) -> BoardState:
-        new = self._board.events(self._events[-1].event_id if self._events else "", wait_s)
-        if new:
-            try:
-                self._state = fold([*self._events, *new])
-                self._events += new
-            except BoardConflict:
-                # The board begins anew (Redis lost its data): what was known before says nothing about it.
-                self._events = self._board.events()
-                self._state = fold(self._events)
-                self._is_anew = True
+        new = self._board.events(self._fold.last_event_id, wait_s)
+        try:
+            self._fold.extend(new)
+        except BoardConflict:
+            # The board begins anew (Redis lost its data): what was known before says nothing about it.
+            anew = BoardFold()
+            anew.extend(self._board.events())
+            self._fold, self._is_anew = anew, True
+        if self._fold.last_event_id != self._state.last_event_id:
+            self._state = self._fold.state()
         return self._state
 
     def _roll_back(self, number: int, why: str) -> None:
-        if number == self._state.live and self._state.previous is None:
-            self._say(f"version {number} stays refused, and the board has no version before it: {why}")
+        if number == self._state.live and (self._state.previous is None or self._state.is_returned_to):
+            before = "no version before it" if self._state.previous is None else "returned to it already"
+            self._say(f"version {number} stays refused, and the board has {before}: {why}")
             return
         try:
             self._board.roll_back(f"replica:{self._replica}", f"refused by {self._replica}: {why}", number)

@@ -24,7 +24,7 @@ class CanaryTrial:
         self._test, self._looks = CanaryTest(rules), looks
         self._known: set[tuple[str, str]] = set()  # (replica, request) of the live stretches in the test
         self._met: set[str] = set()  # replicas whose stretches were read before
-        self._read_at = 0.0
+        self._read_at = -READ_S
         self.live = Tally()  # what the live arm holds
         self.is_over = False
         self._read(board.read())
@@ -49,8 +49,8 @@ class CanaryTrial:
 
     def turn(self, now: float) -> None:
         """Look at the others when it is time, and write the verdict on the board once there is one."""
-        if now >= self._read_at:
-            self._read_at = now + READ_S
+        if not 0.0 <= now - self._read_at < READ_S:  # a clock set back must not stop it
+            self._read_at = now
             self._read(self._board.read())
         if not self.is_over:
             self._judge()

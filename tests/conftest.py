@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import paceline
 import pytest
 import redis
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from paceline.demo.services import free_port
 
 TraceMaker = Callable[..., DraftTrace]
 
@@ -41,9 +41,7 @@ class RedisServer:
     """A redis-server of our own on a free port; `start` again after `stop` to meet the same port and folder."""
 
     def __init__(self, binary: str, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.url = f"redis://127.0.0.1:{port}/0"
         self._command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
         self._process: subprocess.Popen | None = None

@@ -99,3 +99,39 @@ def test_a_lease_is_renewed_while_its_body_runs(redis_client, board):
             left_ms.append(redis_client.pttl(key))
         assert min(left_ms) > 0
     assert redis_client.pttl(key) == -2  # gone
+
+
+def test_a_long_history_is_read_once_and_answers_as_if_it_were_read_anew(redis_client, board):
+    for number in range(3):
+        board.register(version(number), "test", "why")
+        board.move(number, VersionState.LIVE, "test", "better")
+        assert board.read() == RedisVersionBoard(redis_client, CONFIG).read()
+    before = board.read()
+    redis_client.xdel(EVENTS.name("default"), board.events()[0].event_id)  # whoever reads it all misses version 0
+    with pytest.raises(BoardConflict, match="version 0 is unknown"):
+        RedisVersionBoard(redis_client, CONFIG).read()
+    assert board.read() == before
+    board.roll_back("test", "worse")
+    assert (before.live, board.read().live) == (2, 1)  # a state once read stays as it was
+
+
+@pytest.mark.parametrize("others", [0, 1, 5])
+def test_a_board_that_lost_its_data_is_read_anew(redis_client, board, others):
+    board.register(version(7), "test", "why")
+    assert set(board.read().rows) == {7}
+    redis_client.flushall()
+    other = RedisVersionBoard(redis_client, CONFIG)
+    for number in range(others):
+        other.register(version(number), "test", "anew")
+    assert set(board.read().rows) == set(range(others))
+
+
+def test_a_strangers_event_is_met_at_every_read_until_it_is_off(redis_client, board):
+    board.register(version(0), "test", "why")
+    stray = redis_client.xadd(EVENTS.name("default"), {"event": candidate(0)})
+    for _ in range(2):
+        with pytest.raises(BoardConflict, match=stray.decode()):
+            board.read()
+    redis_client.xdel(EVENTS.name("default"), stray)
+    assert board.read().rows[0].state is VersionState.CANDIDATE
+    board.move(0, VersionState.LIVE, "test", "better")

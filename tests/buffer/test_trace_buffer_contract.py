@@ -234,6 +234,29 @@ def test_an_entry_that_nobody_ever_acks_goes_to_the_dead_letters(backend, make_t
     assert (counts.delivered, counts.dead_lettered, counts.acked, counts.pending) == (2, 1, {}, 1)
 
 
+def test_who_claims_is_told_the_ids_before_anything_is_decoded(buffer, make_trace):
+    ids = buffer.append([make_trace(0)])
+    buffer._append_raw([b"bad"])
+    told = []
+    claimed = buffer.claim("a", 2, lambda of: told.append((list(of), buffer.counts().dead_lettered)))
+    assert names(claimed) == ["trace-0"]
+    ((first, buried),) = told
+    assert (first[0], len(first), buried) == (ids[0], 2, 0)
+
+
+def test_what_the_told_one_raises_leaves_all_pending(buffer, make_trace):
+    buffer.append([make_trace(0), make_trace(1)])
+
+    def refuse(_):
+        raise OSError(28, "no room")
+
+    with pytest.raises(OSError, match="no room"):
+        buffer.claim("a", 2, refuse)
+    assert buffer.counts().pending == 2
+    buffer.resume("a")
+    assert names(buffer.claim("a", 2)) == ["trace-0", "trace-1"]
+
+
 def test_a_dead_letter_is_never_read_back_as_acked(backend, make_trace):
     buffer = backend.open()
     ids = buffer.append([make_trace(0), make_trace(1)])

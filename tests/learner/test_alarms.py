@@ -75,3 +75,23 @@ def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_go
     names = {trace.trace_id for trace in bad}
     assert names.isdisjoint(name for fit in [*house.fitted, *house.replayed] for name in fit)
     assert house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"] == []
+
+
+def test_killed_before_they_are_acked_they_are_set_aside_once_all_the_same(house, monkeypatch):
+    gap = Calibration(equal=0, compared=300, accepted=300, excess=55)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    house.send()
+    with monkeypatch.context() as patched:
+        patched.setattr("paceline.learner.standing.compare_with_served", lambda *_: gap)
+        patched.setattr(house.buffer, "ack", killed)
+        with pytest.raises(KeyboardInterrupt):
+            house.learner().learn_once()
+    house.let_claims_lapse()
+    successor = house.learner()
+    assert successor.learn_once().kind is RoundKind.IDLE
+    counts = house.buffer.counts()
+    assert (counts.acked, counts.pending, house.fitted) == ({"misreplayed": 24}, 0, [])
+    assert successor._standing.notes.compared == 300

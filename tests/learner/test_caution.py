@@ -1,5 +1,6 @@
 """Caution: among many traces the one that no round survives ends alone, and soon."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,34 @@ def test_a_successor_suspects_what_is_left_of_what_killed_and_nothing_once_it_is
     assert not path.exists()
     caution.recall()
     assert (caution.has_suspects, caution.max_claim) == (False, 8)
+
+
+def test_what_memory_knows_goes_before_the_file_which_says_more(tmp_path: Path) -> None:
+    caution = Caution(400, tmp_path / "attempt")
+    caution.take(map(str, range(400)))
+    caution.fail()
+    caution.take(map(str, range(100)))
+    caution.fail()
+    (tmp_path / "attempt").write_text(json.dumps(list(map(str, range(400)))))  # the disk took no more behind that
+    caution.recall()
+    assert caution.max_claim == 25
+
+
+@pytest.mark.parametrize("left", ['["1-1", ', "", "7", "null"])
+def test_a_file_that_cannot_be_read_suspects_nobody_and_is_replaced(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "attempt"
+    path.write_text(left)
+    caution = Caution(8, path)
+    caution.recall()
+    assert (caution.has_suspects, caution.max_claim) == (False, 8)
+    caution.begin()
+    assert json.loads(path.read_text()) == []
+
+
+def test_a_disk_that_takes_no_more_is_met_before_anything_is_claimed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OSError, match="file"):
+        Caution(8, tmp_path / "file" / "attempt").begin()
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["fails", "kills"])

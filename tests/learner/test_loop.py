@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from paceline.buffer import memory
 from paceline.buffer.base import MAX_DELIVERIES
 from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
@@ -17,7 +18,7 @@ from paceline.buffer.memory import MemoryTraceBuffer
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
-from paceline.learner import checkpoint, delivery, loop
+from paceline.learner import checkpoint, delivery, holdout, loop
 from paceline.learner.intake import is_held_out
 from paceline.learner.replay import replay_traces
 from paceline.learner.report import RoundKind
@@ -420,6 +421,49 @@ def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_lear
     assert house.buffer.dead_letters(9) == [
         ("handed out 5 times and never acked", encode_trace(next(t for t in traces if t.trace_id == poison)))
     ]
+
+
+@pytest.mark.parametrize("reader", ["decoding", "scoring"])
+def test_a_trace_that_its_reader_dies_of_outside_training_ends_alone_too(
+    house, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    traces = house.send(40)
+    poison, failed = held_out(traces)[1], 0
+    if reader == "decoding":
+        decode = memory.decode_trace
+        monkeypatch.setattr(memory, "decode_trace", lambda raw: die() if raw == encode_trace(poison) else decode(raw))
+    else:
+        replay = holdout.replay_traces
+        monkeypatch.setattr(
+            holdout,
+            "replay_traces",
+            lambda draft, of, steps: die() if poison.trace_id in ids(of) else replay(draft, of, steps),
+        )
+    for _ in range(40):
+        try:
+            house.learner(min_new_traces=1).learn_once()  # a new process every time
+        except DiedError:
+            failed += 1
+            house.let_claims_lapse()
+    counts = house.buffer.counts()
+    assert (failed, counts.pending, counts.dead_lettered) == (MAX_DELIVERIES, 0, 1)
+    assert sum(counts.acked.values()) == 39
+
+
+def test_without_room_for_a_round_nothing_is_claimed_however_often_it_is_tried(
+    house, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.send()
+    learner, usage = house.learner(), checkpoint.shutil.disk_usage
+    learner.learn_once()
+    traces = house.send()
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint.shutil, "disk_usage", lambda path: usage(path)._replace(free=1 << 10))
+        for _ in range(MAX_DELIVERIES + 2):
+            with pytest.raises(OSError, match=r"got 0 MiB free there, expected \d+ for what a round writes: make room"):
+                learner.learn_once()
+    assert house.buffer.counts().pending == BATCH
+    assert sum(learner.learn_once().outcomes.values()) == len(traces)
 
 
 def lose_lease(house) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.memory import MemoryTraceBuffer
@@ -236,6 +237,19 @@ def test_another_courier_goes_on_with_the_counts_and_ignores_what_it_has_not_see
     rig.turn()
     assert rig.balance() == (12, 5, {DropReason.GAP: 2, DropReason.COURIER_DIED: 5}, 0)
     assert len(rig.courier._assembler) == 0
+
+
+@pytest.mark.parametrize("is_redis_away", [False, True])
+def test_a_clock_set_back_keeps_nobody_waiting(is_redis_away):
+    rig = Rig()
+    rig.buffer.is_away = is_redis_away
+    rig.serve("a")
+    rig.turn()
+    rig.buffer.is_away = False
+    rig.serve("b")
+    rig.turn(-3600.0)
+    assert rig.board.heartbeats()["replica:rep"]["captured"] == 2
+    assert rig.counts.delivered == 2
 
 
 def test_the_board_hears_the_replica_every_second():

@@ -63,6 +63,16 @@ def test_one_that_does_not_get_on_holds_the_others_up_for_a_while_and_one_that_c
     assert due(house, house.roll_out("b"))
 
 
+def test_one_whose_canary_has_just_ended_takes_part(house):
+    """Its heartbeat says so a second later, and a version promoted by hand has drafted nowhere yet."""
+    roll_out = house.roll_out("b")
+    house.board.beat("replica:a", {"draft_version": 2, "swap": "on", "is_canary": True}, 1000.0)
+    assert not due(house, roll_out)
+    house.beat(a=1)
+    assert not due(house, roll_out)
+    assert due(house, roll_out, passed_s=HOLD_S)
+
+
 def test_a_version_waits_anew_behind_the_one_before_it(house):
     house.beat(a=1)
     roll_out = house.roll_out("b")

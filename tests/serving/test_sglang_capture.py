@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from paceline.buffer.trace import Sampling
+from paceline.serving import sglang_requests
 from paceline.serving.breaker import Breaker
 from paceline.serving.counts import CaptureCounts
 from paceline.serving.cut import TeacherWidth
@@ -28,6 +30,20 @@ def batch(**opted_out):
         for rid, is_out in opted_out.items()
     ]
     return SimpleNamespace(reqs=reqs, forward_mode=SimpleNamespace(is_idle=lambda: False))
+
+
+@pytest.mark.parametrize("odd", ["x", [1], 5, True, None, {}])
+def test_custom_params_of_any_kind_are_served_and_captured(capture, odd):
+    params = SimpleNamespace(
+        top_k=40.0, top_p=1, temperature=2, frequency_penalty=0, presence_penalty=0, repetition_penalty=1.0,
+        logit_bias=None, custom_params=odd,
+    )  # fmt: skip
+    req = SimpleNamespace(rid="a", sampling_params=params, grammar=None)
+    assert capture.is_captured(req)
+    greedy = SimpleNamespace(**vars(params) | {"top_k": 1})
+    facts = sglang_requests.facts_of(SimpleNamespace(rid="a", sampling_params=greedy, grammar=None))
+    assert (facts.tenant, facts.sampling) == ("", Sampling(0.0, 1, 1.0, edited=False))
+    assert list(map(type, (facts.sampling.top_k, facts.sampling.top_p))) == [int, float]
 
 
 def test_an_unchanged_batch_is_chosen_from_memory_and_a_changed_one_anew(capture, monkeypatch):

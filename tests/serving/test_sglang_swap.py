@@ -98,9 +98,19 @@ def test_whoever_paces_is_told_of_a_swap_once_the_version_is_stamped_and_of_no_r
     swap._draft_changed = lambda: told.append((swap.draft_version, threading.current_thread().name))
     with Scheduler(swap) as scheduler:
         swap.swap(1, *file_of(folder, 1))
-        with pytest.raises(WeightsRefused):
+        with pytest.raises(OSError, match="not a readable safetensors file"):
             swap.swap(2, folder / "gone", "x")
     assert told == [(1, scheduler.name)]
+
+
+def test_what_is_wanted_no_more_once_it_is_staged_is_not_loaded(swap, folder):
+    with Scheduler(swap) as scheduler:
+        with pytest.raises(TimeoutError, match="version 1: it was taken off while it was staged"):
+            swap.swap(1, *file_of(folder, 1), lambda: False)
+        swap.swap(2, *file_of(folder, 2))
+    scheduler.iterate()
+    assert (swap.draft_version, swap._stagings) == (2, {})
+    assert len(swap._runner.weight_updater.loaded) == 1
 
 
 def test_an_update_that_says_it_worked_and_did_nothing_is_told(swap, folder):
@@ -117,7 +127,7 @@ def test_the_weights_before_are_kept_and_need_no_disk(swap, folder):
         swap.swap(1, *file_of(folder, 1))
         swap.swap(0, Path("/gone/model.safetensors"), "x")
         swap.swap(2, *file_of(folder, 2))
-        with pytest.raises(WeightsRefused, match="not a readable safetensors file"):
+        with pytest.raises(OSError, match="not a readable safetensors file"):
             swap.swap(1, Path("/gone/model.safetensors"), "x")
     assert swap.draft_version == 2
     assert sorted(swap._kept) == [0, 2]

@@ -1,9 +1,9 @@
 """The swapper makes the board's live version the one that drafts, and a refusal is said on the board."""
 
 import pytest
-from paceline.buffer.errors import WeightsRefused
+from paceline.buffer.errors import BoardConflict, WeightsRefused
 from paceline.buffer.memory_board import MemoryVersionBoard
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 from paceline.serving.canary_windows import CanaryWindows
 from paceline.serving.commands import SwapOutcome
 from paceline.serving.roll_out import RollOut
@@ -15,11 +15,15 @@ class Switch:
 
     def __init__(self):
         self.draft_version, self.asked, self.fault = 0, [], None
+        self.while_staging = lambda: None
 
-    def swap(self, number, file, sha256):
+    def swap(self, number, file, sha256, is_wanted):
         self.asked.append((number, str(file), sha256))
         if self.fault is not None:
             raise self.fault
+        self.while_staging()
+        if not is_wanted():
+            raise TimeoutError(f"version {number}: it was taken off")
         self.draft_version = number
         return SwapOutcome(number, 2.5, 9.0, 3, 50.0)
 
@@ -85,6 +89,63 @@ def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stay
     assert state.rows[1].why == "refused by rep: norm.weight: holds values that are not finite"
     assert switch.draft_version == 0
     assert swapper.reading()["swaps_refused"] == 1
+
+
+def test_a_version_returned_to_is_not_rolled_back_in_its_turn_by_a_replica_that_cannot_have_it(board):
+    for number in (1, 2):
+        board.move(number, VersionState.LIVE, "l", "better")
+    switch = Switch()
+    switch.fault = WeightsRefused("the volume is not mounted")
+    swapper = Swapper(board, switch, "rep", lambda: None)
+    for _ in range(4):
+        swapper.turn()
+    state = board.read()
+    assert (state.live, state.rows[2].state) == (1, VersionState.ROLLED_BACK)
+    assert [number for number, *_ in switch.asked] == [2, 1]
+
+
+def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_drafts_with_it(board):
+    board.move(1, VersionState.LIVE, "l", "better")
+    switch = Switch()
+    switch.fault = OSError("no such file")
+    swapper = Swapper(board, switch, "rep", lambda: None)
+    board.beat("replica:other", {"draft_version": 1}, 60.0)
+    for _ in range(2):
+        swapper.turn()
+    assert (board.read().live, swapper.reading()["swaps_refused"]) == (1, 0)
+    switch.fault = None
+    swapper.turn()
+    assert switch.draft_version == 1
+    board.move(2, VersionState.LIVE, "l", "better")
+    switch.fault = OSError("no such file")
+    swapper.turn()
+    row = board.read().rows[2]
+    assert (row.state, row.why) == (VersionState.ROLLED_BACK, "refused by rep: no such file")
+
+
+def test_a_version_taken_off_while_it_is_staged_never_drafts_here(board):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep", lambda: None)
+    board.move(1, VersionState.LIVE, "l", "better")
+    switch.while_staging = lambda: board.roll_back("replica:other", "silent_death") if board.read().live else None
+    swapper.turn()
+    assert (switch.draft_version, board.read().rows[1].why) == (0, "silent_death")
+    swapper.turn()
+    assert [number for number, *_ in switch.asked] == [1]
+
+
+def test_events_before_one_that_does_not_follow_count_once_that_is_off(board):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper.turn()
+    board.move(1, VersionState.LIVE, "l", "better")
+    stray = BoardEvent(9, VersionState.LIVE, "stranger", "", 1.0, event_id="999999999999999-1")
+    board._events.append(stray)
+    with pytest.raises(BoardConflict, match="999999999999999-1"):
+        swapper.turn()
+    board._events.remove(stray)
+    swapper.turn()
+    assert switch.draft_version == 1
 
 
 def test_two_replicas_that_refuse_one_version_take_only_that_one_down(board):

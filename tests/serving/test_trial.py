@@ -230,6 +230,29 @@ def test_one_request_alone_raises_no_alarm():
     assert (house.state.live, house.watch.reading()["alarms"]) == (1, [])
 
 
+def test_one_request_that_nothing_can_draft_takes_no_draft_down_in_company():
+    house = House(GuardLimits(min_rounds=50))
+    house.board.move(1, VersionState.LIVE, "l", "better")
+    serve_watch(house, "good", 1, GOOD)
+    house.turn()
+    serve(house.watch, "stubborn", 1, [DEAD] * 2000)
+    for name in "abc":
+        serve(house.watch, name, 1, [3] * 10)
+        house.turn()
+    assert (house.state.live, house.watch.reading()["alarms"]) == (1, [])
+
+
+def test_an_alarm_that_nobody_can_act_on_is_raised_once():
+    house = House(GuardLimits(min_rounds=50))
+    for watch in range(3):
+        for request in range(5):
+            for number in range(10):
+                finish = "length" if number == 9 else ""
+                house.watch.add(step(f"{watch}-{request}", 0, 1, finish, drafted=(9, 9, 9), text=5))
+        house.turn()
+    assert [alarm["name"] for alarm in house.watch.reading()["alarms"]] == [AlarmName.DEGENERATE_DRAFT]
+
+
 def test_a_dead_canary_is_out_by_requests_that_ran_when_it_came(house):
     rng = np.random.default_rng(0)
     for number in range(60):
