@@ -44,6 +44,7 @@ class RedisVersionBoard:
         self._clock = clock
         self._script = load_script(client, "board.lua")
         self._fold, self._fold_lock = BoardFold(), threading.Lock()
+        self._newest: Any = None  # row of the newest event in it
 
     def next_number(self) -> int:
         """See VersionBoard."""
@@ -83,14 +84,14 @@ class RedisVersionBoard:
         """A copy of the fold, brought up to date."""
         name = EVENTS.name(self._speculator)
         with self._fold_lock:
-            known = self._fold.last_event_id
             with redis_door(self._client):
-                rows: Any = self._client.xrange(name, min=known or "-")
-                if known and (not rows or rows[0][0].decode() != known):
-                    self._fold, known = BoardFold(), ""
+                rows: Any = self._client.xrange(name, min=self._newest[0] if self._newest else "-")
+                if self._newest and rows[:1] != [self._newest]:
+                    self._fold, self._newest = BoardFold(), None
                     rows = self._client.xrange(name)
-            for row in rows[1:] if known else rows:
+            for row in rows[1:] if self._newest else rows:
                 self._fold.extend([_event(*row)])
+                self._newest = row
             return self._fold.copy()
 
     def _write(self, decide: Decision) -> list[BoardEvent]:
