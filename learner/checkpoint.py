@@ -61,7 +61,8 @@ def save_notes(folder: Path, notes: Notes) -> None:
 def require_room(folder: Path) -> None:
     """OSError unless a checkpoint and a version fit on the disk beside the newest checkpoint; without one, nothing."""
     newest = _rounds(folder)[-1:]
-    needed_bytes = 2 * sum(path.stat().st_size for found in newest for path in found.iterdir())
+    # Of a checkpoint the weights are a third, or less: two moments of the optimiser lie beside them.
+    needed_bytes = 3 * sum(path.stat().st_size for found in newest for path in found.iterdir()) // 2
     free_bytes = shutil.disk_usage(folder).free if newest else 0
     if free_bytes < needed_bytes:
         got, expected = free_bytes / 2**20, needed_bytes / 2**20

@@ -340,12 +340,15 @@ def tiny_speculator(tmp_path: Path) -> Speculator:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A target trained for seconds, and a random draft of it; for every test that starts a real server."""
+    """A target trained a little, and a random draft of it; for every test that starts a real server.
+
+    By steps, not by time: what half a minute makes of a target, and with it of every draft, differs from run to run.
+    """
     from paceline.demo.target import ensure_random_draft, ensure_target
     from paceline.demo.training import TrainPlan
 
     folder = tmp_path_factory.mktemp("models")
-    target = ensure_target(folder, TrainPlan(seconds=25.0)).folder
+    target = ensure_target(folder, TrainPlan(steps=200, seconds=300.0)).folder
     return target, ensure_random_draft(target, folder / "draft", seed=0)
 
 

@@ -148,8 +148,12 @@ def paced_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def rig_elsewhere(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A server with the same models and a board of its own, for traffic that the shared board should not see."""
-    with running(models, tmp_path_factory.mktemp("elsewhere"), [], {}) as made:
+    """A server with the same models and a board of its own, for traffic that the shared board should not see.
+
+    A canary on it takes turns with the live version.
+    """
+    env = {"PACELINE_CANARY_WINDOW_S": "3"}
+    with running(models, tmp_path_factory.mktemp("elsewhere"), [], env) as made:
         yield made
 
 

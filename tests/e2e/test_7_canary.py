@@ -136,8 +136,7 @@ def learnt(rig, kind):
 def elsewhere_draft(rig, learned, rig_elsewhere, tmp_path_factory):
     """A draft that does well on another domain and badly on source code, which all other requests here continue.
 
-    What a target of half a minute's training makes of source code differs from target to target, so several domains
-    are tried: one of them is far from it.
+    Several domains are tried: one of them is far from what the target makes of source code.
     """
     code = [rig.traces_of(f"after-{i}")[0] for i in range(20)]
     live = rig.board.read().rows[rig.board.read().live].version
@@ -196,4 +195,24 @@ def test_a_draft_that_nobody_would_accept_is_taken_off_even_when_it_went_live_at
     row = rig.board.read().rows[0]
     assert row.state is VersionState.ROLLED_BACK
     assert row.why.startswith("silent_death: accept length 1.0")
+    assert set(reasons) == {"length"}
+
+
+def test_a_better_canary_goes_live_on_a_replica_that_is_alone(rig, learned, rig_elsewhere):
+    board, learnt = rig_elsewhere.board, rig.board.read().rows[rig.board.read().live].version
+    start = {"weights_uri": rig.draft.as_uri(), "sha256": sha256_of(rig.draft / WEIGHTS_FILE)}
+    first, number = board.next_number(), board.next_number()
+    board.register(replace(learnt, number=first, parent=None, **start), "test", "random weights")
+    board.register(replace(learnt, number=number, parent=first), "test", "learnt weights")
+    board.move(first, VersionState.LIVE, "test", "nothing better yet")
+    until(lambda: drafts(rig_elsewhere, FIRST) == first, "the first version")
+    with traffic(rig_elsewhere, 2 * [rig_elsewhere.port]) as reasons:
+        board.move(number, VersionState.CANARY, "test", "let it on", FIRST)
+        until(lambda: board.read().canary is None, "the canary's verdict", 180.0)
+    state = board.read()
+    assert (state.live, state.rows[number].state) == (number, VersionState.LIVE)
+    assert "lies above zero" in state.rows[number].why
+    assert board.events()[-1].by == f"replica:{FIRST}"
+    rig_elsewhere.drained()
+    assert min(rounds_of(rig_elsewhere, version)[FIRST] for version in (first, number)) > 100  # they took turns
     assert set(reasons) == {"length"}
