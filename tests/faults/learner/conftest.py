@@ -26,7 +26,9 @@ sys.path.append(str(Path(__file__).parent))
 
 from nursery import LearnerProcess, Nursery
 
-SHARE, LEASE_S = 0.25, 0.5
+SHARE = 0.25
+#: Long enough that a busy machine keeps it, for a lost one fails its round; a dead learner's ends so much later.
+LEASE_S = 2.0
 #: Nothing listens there: versions wait in the outbox.
 NO_MLFLOW = "http://127.0.0.1:9"
 #: Rounds a learner may take until nothing is pending, failed ones among them.
