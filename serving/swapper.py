@@ -128,7 +128,10 @@ class Swapper:
 
     def _swap(self, version: DraftVersion) -> None:
         def is_wanted() -> bool:
-            return self._wanted(self._look()) == version.number
+            state = self._look()
+            wanted = self._wanted(state)
+            # The version, not its number: a board that begins anew may give the number to other weights.
+            return wanted is not None and state.rows[wanted].version == version
 
         file = weights_file(version.weights_uri)
         self._swaps.append(self._switch.swap(version.number, file, version.sha256, is_wanted))

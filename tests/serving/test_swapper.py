@@ -134,6 +134,29 @@ def test_a_version_taken_off_while_it_is_staged_never_drafts_here(board):
     assert [number for number, *_ in switch.asked] == [1]
 
 
+def test_a_board_that_begins_anew_while_a_version_is_staged_gets_its_own_weights(board):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep", lambda: None)
+    board.move(1, VersionState.LIVE, "l", "better")
+    fresh = MemoryVersionBoard(clock=lambda: 200.0)
+    for number in range(2):
+        uri = f"file:///anew/{number}"
+        fresh.register(DraftVersion(number, None, "t", "0", "eagle3", uri, f"anew{number}", "o", ("", "")), "l", "new")
+    fresh.move(1, VersionState.LIVE, "l", "start")
+    swapper._look()
+
+    def lose_data():
+        known = {event.event_id for event in fresh.events()}
+        board.events = lambda after_id="", wait_s=0.0: fresh.events(after_id if after_id in known else "", wait_s)
+        switch.while_staging = lambda: None
+
+    switch.while_staging = lose_data
+    for _ in range(2):
+        swapper.turn()
+    assert [(number, digest) for number, _, digest in switch.asked] == [(1, "sha1"), (1, "anew1")]
+    assert switch.draft_version == 1
+
+
 def test_events_before_one_that_does_not_follow_count_once_that_is_off(board):
     switch = Switch()
     swapper = Swapper(board, switch, "rep", lambda: None)
