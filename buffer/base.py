@@ -84,6 +84,13 @@ class TraceBuffer(Protocol):
         """
         ...
 
+    def forgive(self, entry_ids: Sequence[str]) -> int:
+        """Count one delivery less for each of these entries that is pending; return how many were.
+
+        For a reader that gave up through no fault of theirs. Whoever holds them holds them still, as long as before.
+        """
+        ...
+
     def ack(self, entry_ids: Sequence[str], outcome: str) -> int:
         """End pending for these entries and count `outcome` for each that was pending; return how many were."""
         ...

@@ -154,6 +154,15 @@ class MemoryTraceBuffer:
         self._tally.dead_lettered += 1
         self._dead.append((reason, raw))
 
+    def forgive(self, entry_ids: Sequence[str]) -> int:
+        """See TraceBuffer."""
+        with self._lock:
+            entries = filter(None, map(self._entries.get, entry_ids))
+            pending = [entry for entry in entries if entry.state is _State.PENDING]
+            for entry in pending:
+                entry.deliveries = max(entry.deliveries - 1, 0)
+        return len(pending)
+
     def ack(self, entry_ids: Sequence[str], outcome: str) -> int:
         """See TraceBuffer. An id that is unknown, or acked already, counts nothing."""
         ended = 0

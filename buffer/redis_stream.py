@@ -123,6 +123,10 @@ class RedisTraceBuffer:
             self._run("bury", entry_id, error.reason, error.raw)
             return None
 
+    def forgive(self, entry_ids: Sequence[str]) -> int:
+        """See TraceBuffer."""
+        return int(self._run("forgive", *entry_ids)) if entry_ids else 0
+
     def ack(self, entry_ids: Sequence[str], outcome: str) -> int:
         """See TraceBuffer. An id that is unknown, or acked already, counts nothing."""
         return int(self._run("ack", outcome, *entry_ids)) if entry_ids else 0

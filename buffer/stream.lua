@@ -143,6 +143,20 @@ function verbs.worn()
   return worn
 end
 
+-- id... -> how many were pending: each was handed out once less, and is held by the same consumer for as long.
+function verbs.forgive()
+  local pending = 0
+  for i = FIRST, #ARGV do
+    local row = redis.call('XPENDING', traces, group, ARGV[i], ARGV[i], 1)[1]
+    if row then
+      local held_ms, deliveries = row[3], math.max(row[4] - 1, 0)
+      redis.call('XCLAIM', traces, group, row[2], 0, ARGV[i], 'IDLE', held_ms, 'RETRYCOUNT', deliveries, 'JUSTID')
+      pending = pending + 1
+    end
+  end
+  return pending
+end
+
 -- id, reason, raw: move one pending entry to the dead letters. The copy is made first: when it is refused (memory,
 -- a key of another type) the script ends there and the entry is still pending.
 function verbs.bury()

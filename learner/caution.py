@@ -2,12 +2,17 @@
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from ..buffer.errors import BufferUnavailable, LeaseLost
 from .disk import write_text
 
 _log = logging.getLogger(__name__)
+
+#: What ends a round whatever it claimed: it accuses no trace, and must cost none a delivery.
+NO_TRACES_FAULT = (BufferUnavailable, LeaseLost)
 
 
 class Caution:
@@ -23,6 +28,7 @@ class Caution:
         self._attempt = attempt
         self._suspects: frozenset[str] = frozenset()
         self._taken: frozenset[str] = frozenset()
+        self._owed: frozenset[str] = frozenset()  # a delivery each
         self.max_claim = most
 
     @property
@@ -59,14 +65,28 @@ class Caution:
             self._suspects = frozenset()
         self._write(self._taken)
 
-    def fail(self) -> None:
-        """Note that the round failed. One that had claimed nothing accuses nothing."""
-        if self._taken:
+    def fail(self, failure: BaseException) -> None:
+        """Note that the round failed. One that had claimed nothing accuses nothing, nor does NO_TRACES_FAULT."""
+        if isinstance(failure, NO_TRACES_FAULT):
+            self._owed |= self._taken
+            with suppress(OSError):  # the failure itself says more
+                self._settle()
+        elif self._taken:
             self._suspect(self._taken)
+
+    def repay(self, forgive: Callable[[Sequence[str]], object]) -> None:
+        """Have the buffer forgive what was claimed by rounds that NO_TRACES_FAULT ended; owed until it has."""
+        if self._owed:
+            forgive(sorted(self._owed))
+            self._owed = frozenset()
 
     def succeed(self) -> None:
         """Note that the round ended well. OSError as for `take`."""
         self._suspects -= self._taken
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let the file say who is suspected still."""
         self._taken = frozenset()
         if self._suspects:
             self._write(self._suspects)

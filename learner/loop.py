@@ -68,8 +68,8 @@ class Learner:
             try:
                 standing, self._standing = self._stand(), None
                 report = self._round(standing, lease)
-            except BaseException:  # an interrupt too: what was claimed must be offered again
-                self._caution.fail()
+            except BaseException as failure:  # an interrupt too: what was claimed must be offered again
+                self._caution.fail(failure)
                 self._buffer.resume(self._config.name)
                 raise
             # Kept only when the round ended well: half a round in memory must not be trained on.
@@ -131,6 +131,7 @@ class Learner:
     def _claim(self, standing: Standing) -> Sorted:
         """Take traces and give each its outcome; what is refused is acked here."""
         checkpoint.require_room(self._config.checkpoints_dir)
+        self._caution.repay(self._buffer.forgive)
         self._caution.begin()
         entries = self._buffer.claim(self._config.name, self._caution.max_claim, self._caution.take)
         if not entries:

@@ -234,6 +234,43 @@ def test_an_entry_that_nobody_ever_acks_goes_to_the_dead_letters(backend, make_t
     assert (counts.delivered, counts.dead_lettered, counts.acked, counts.pending) == (2, 1, {}, 1)
 
 
+def test_forgiven_deliveries_lead_to_no_dead_letter_and_none_is_owed_for_the_next(backend, make_trace):
+    buffer = backend.open()
+    ids = buffer.append([make_trace(0)])
+    for _ in range(MAX_DELIVERIES + 2):
+        assert names(buffer.claim("a", 1)) == ["trace-0"]
+        assert buffer.forgive([*ids, "9-9", *ids]) == 2
+        buffer.resume("a")
+    for _ in range(MAX_DELIVERIES):
+        assert names(buffer.claim("a", 1)) == ["trace-0"]
+        buffer.resume("a")
+    assert buffer.claim("a", 1) == []
+    assert buffer.counts().dead_lettered == 1
+
+
+def test_what_is_forgiven_stays_with_its_consumer_for_as_long(backend, make_trace):
+    buffer = backend.open()
+    ids = buffer.append([make_trace(seed) for seed in range(2)])
+    buffer.claim("a", 2)
+    backend.pass_time(IDLE_S)
+    assert names(buffer.claim("b", 1)) == ["trace-0"]
+    assert buffer.forgive(ids) == 2  # of whoever holds them
+    buffer.resume("a")
+    assert names(buffer.claim("a", 1)) == ["trace-1"]
+    buffer.forgive(ids)
+    backend.pass_time(IDLE_S)
+    assert names(buffer.claim("c", 2)) == ["trace-0", "trace-1"]
+
+
+def test_only_what_is_pending_is_forgiven(buffer, make_trace):
+    ids = buffer.append([make_trace(seed) for seed in range(2)])
+    assert (buffer.forgive(ids), buffer.forgive([])) == (0, 0)
+    buffer.claim("a", 2)
+    buffer.ack(ids[:1], "trained")
+    assert buffer.forgive(ids) == 1
+    assert (buffer.counts().pending, balance(buffer.counts())) == (1, 0)
+
+
 def test_who_claims_is_told_the_ids_before_anything_is_decoded(buffer, make_trace):
     ids = buffer.append([make_trace(0)])
     buffer._append_raw([b"bad"])
@@ -408,7 +445,7 @@ def play(backend, make_trace: Callable, seed: int) -> list[object]:
     known = [make_trace(n, rounds=1, trace_id=f"known-{n}") for n in range(9)]
     seen: list[str] = []
     for _ in range(80):
-        step = rng.choice(["append", "append", "send", "claim", "claim", "ack", "wait", "resume", "replay"])
+        step = rng.choice(["append", "append", "send", "claim", "claim", "forgive", "ack", "wait", "resume", "replay"])
         if step == "append":
             batch = [rng.choice([*raw, b"bad"]) for _ in range(rng.randint(1, 6))]
             log.append(buffer._append_raw(batch))
@@ -420,6 +457,8 @@ def play(backend, make_trace: Callable, seed: int) -> list[object]:
             claimed = buffer.claim(rng.choice("ab"), rng.randint(1, 6))
             seen += [entry.entry_id for entry in claimed]
             log.append([entry.entry_id for entry in claimed])
+        elif step == "forgive" and seen:
+            log.append(buffer.forgive([rng.choice(seen) for _ in range(3)]))
         elif step == "ack" and seen:
             log.append(buffer.ack([rng.choice(seen) for _ in range(3)], rng.choice(["trained", "held_out"])))
         elif step == "wait":

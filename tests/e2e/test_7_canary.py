@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 import string
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,9 @@ FIRST, SECOND = "e2e-0", "e2e-1"
 MAX_ROUNDS = 200
 CONCURRENCY = 4  # requests at a time on each replica
 ELSEWHERE = 60  # requests of another domain
+#: Which of two alarms comes first, or before the harm test, depends on what the draft proposes in vain.
+ALARM = re.compile(r"silent_death: accept length 1\.0|degenerate_draft: \d+% of \d+ drafts are one token")
+BAD_DRAFT = re.compile(rf"^({ALARM.pattern})|accept far less")
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +180,7 @@ def test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second
         until(lambda: drafts(rig, replica) == live, "the roll back")
     row = rig.board.read().rows[number]
     assert (row.state, rig.board.read().live) == (VersionState.ROLLED_BACK, live)
-    assert row.why.startswith("silent_death") or "accept far less" in row.why
+    assert BAD_DRAFT.search(row.why), row.why
     for member in (FIRST, SECOND):
         until(drained(lambda member=member: rig.board.heartbeats()[f"replica:{member}"]), f"{member} to deliver")
     rounds = rounds_of(rig, number)
@@ -194,7 +198,7 @@ def test_a_draft_that_nobody_would_accept_is_taken_off_even_when_it_went_live_at
         until(lambda: {drafts(rig, FIRST), drafts(rig, SECOND)} == {live}, "the roll back")
     row = rig.board.read().rows[0]
     assert row.state is VersionState.ROLLED_BACK
-    assert row.why.startswith("silent_death: accept length 1.0")
+    assert ALARM.match(row.why), row.why
     assert set(reasons) == {"length"}
 
 

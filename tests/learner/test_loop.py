@@ -13,7 +13,7 @@ from paceline.buffer import memory
 from paceline.buffer.base import MAX_DELIVERIES
 from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.errors import BoardConflict, LeaseLost
+from paceline.buffer.errors import BoardConflict, BufferUnavailable, LeaseLost
 from paceline.buffer.memory import MemoryTraceBuffer
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import DraftTrace
@@ -493,6 +493,29 @@ def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
     assert [path.name for path in house.config.checkpoints_dir.glob("round-*")] == ["round-00000000"]
     house.let_leases_lapse()
     assert learner.learn_once().kind is RoundKind.LEARNED
+
+
+@pytest.mark.parametrize("fault", ["lease", "redis"])
+def test_rounds_that_fail_for_no_traces_fault_cost_none_however_many_they_are(
+    house, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    traces, learner, judge = house.send(), house.learner(), loop.judge_candidate
+
+    def late(*arguments: Any) -> Any:
+        if fault == "redis":
+            raise BufferUnavailable("gone")
+        lose_lease(house)
+        return judge(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "judge_candidate", late)
+        for _ in range(MAX_DELIVERIES + 2):
+            with pytest.raises((LeaseLost, BufferUnavailable)):
+                learner.learn_once()
+            house.let_leases_lapse()
+    assert house.fitted == [house.fitted[0]] * (MAX_DELIVERIES + 2)  # all of them, every time
+    assert sum(learner.learn_once().outcomes.values()) == len(traces)
+    assert house.buffer.counts().dead_lettered == 0
 
 
 def test_the_beat_of_a_round_ends_soon_behind_a_killed_learner_and_is_renewed_while_it_runs(

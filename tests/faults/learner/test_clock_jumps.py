@@ -21,7 +21,7 @@ def test_rounds_go_on_over_a_jump_of_the_clock(house, point, seconds):
         learner.order("skew", seconds=seconds)
     else:
         learner.order("arm", point=point, how="pause")
-        assert learner.round() == {"at": point}
+        assert house.round(learner) == {"at": point}
         learner.order("skew", seconds=seconds)
         assert learner.go_on()["kind"] == "learned"
     house.learn_all(learner)
@@ -40,7 +40,7 @@ def test_a_lease_outlives_its_holders_clock_and_keeps_others_out(house, seconds)
     house.send(BATCH)
     holder, other = house.learner(LEARNER="holder", ROUND_LEASE_S="60"), house.learner(LEARNER="other")
     holder.order("arm", point="before_training", how="pause")
-    assert holder.round() == {"at": "before_training"}
+    assert house.round(holder) == {"at": "before_training"}
     holder.order("skew", seconds=seconds)
     other.order("skew", seconds=-seconds)
     assert other.round()["why"] == "another learner of default is at work"

@@ -24,7 +24,7 @@ def test_a_round_without_room_fails_says_so_and_is_made_up_for(house, point):
     before = house.board.read()
     house.send(BATCH)
     learner.order("arm", point=point, how="pause")
-    assert learner.round() == {"at": point}
+    assert house.round(learner) == {"at": point}
     learner.order("fill_disk")
     said = learner.go_on()
     assert says_where(said, house), said

@@ -17,7 +17,7 @@ def test_a_learner_killed_at_any_point_leaves_nothing_unaccounted_and_nothing_ha
     victim = house.learner()
     victim.order("arm", point=point, how="die")
     with pytest.raises(EOFError):
-        victim.round()
+        house.round(victim)
     assert victim.end() == -signal.SIGKILL
     house.assert_no_half_version()
     house.learn_all(house.learner())
@@ -31,7 +31,7 @@ def test_a_learner_killed_while_it_rests_rests_each_trace_once_and_learning_begi
     victim = house.learner(LEARN="never")
     victim.order("arm", point=point, how="die")
     with pytest.raises(EOFError):
-        victim.round()
+        house.round(victim)
     assert victim.end() == -signal.SIGKILL
     resting = house.learner(LEARN="never")
     house.learn_all(resting)
@@ -52,11 +52,10 @@ def test_of_many_traces_the_one_that_kills_every_learner_ends_alone(house):
     poison = next(trace for trace in traces[TRACES // 2 :] if not house.held_out([trace]))
     deaths = 0
     while house.buffer.counts().pending:
-        house.wait_for_lease()
         learner = house.learner()
         learner.order("poison", trace=poison.trace_id)
         try:
-            learner.round()
+            house.round(learner)
         except EOFError:
             deaths += 1
         learner.end()

@@ -47,7 +47,7 @@ def test_versions_wait_while_mlflow_is_away_and_are_told_once_though_a_learner_d
     victim = house.learner(MLFLOW_URI=mlflow_uri)
     victim.order("arm", point="half_way_through_telling_mlflow", how="die")
     with pytest.raises(EOFError):
-        victim.round()
+        house.round(victim)
     assert victim.end() == -signal.SIGKILL
     assert len(list(outbox.iterdir())) == len(rows) - 1
     house.wait_for_lease()

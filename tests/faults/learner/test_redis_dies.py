@@ -30,7 +30,7 @@ def test_a_learner_outlives_a_redis_killed_in_its_round(frail_house, frail_redis
     before = house.board.read()
     house.send(BATCH)
     learner.order("arm", point=point, how="pause")
-    assert learner.round() == {"at": point}
+    assert house.round(learner) == {"at": point}
     frail_redis.die()
     if in_time:
         frail_redis.come_back(with_data=with_data)
