@@ -34,6 +34,9 @@ MAX_DELIVERIES = 5
 #: The longest that one call waits for an event; a follower calls again.
 MAX_WAIT_S = 1.0
 
+#: How long a board remembers what a member said last: a server may be down for days before it is started again.
+LAST_READING_S = 7 * 24 * 3600.0
+
 #: The reason such a dead letter bears.
 WORN = f"handed out {MAX_DELIVERIES} times and never acked"
 
@@ -154,11 +157,15 @@ class VersionBoard(Protocol):
         ...
 
     def beat(self, member: str, reading: Mapping[str, object], ttl_s: float) -> None:
-        """Publish a member's reading (JSON values); it is forgotten `ttl_s` seconds after its last beat."""
+        """Publish a member's reading (JSON values); its heart beats until `ttl_s` seconds after its last beat."""
         ...
 
     def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
         """Last readings of the members still beating."""
+        ...
+
+    def last_reading(self, member: str) -> Mapping[str, object]:
+        """What a member said last, beating or not, up to LAST_READING_S behind it; empty when nothing is known."""
         ...
 
     def lease(self, name: str, ttl_s: float) -> AbstractContextManager[Lease]:

@@ -3,6 +3,7 @@
 -- append:  KEYS[1]  paceline:{speculator}:events              stream  field event: one BoardEvent as JSON
 -- beat:    KEYS[1]  paceline:{speculator}:heartbeat:{member}  string  reading as JSON, with a TTL
 --          KEYS[2]  paceline:{speculator}:members             zset    member -> unix ms until which it lives
+--          KEYS[3]  paceline:{speculator}:last_reading:{member}  string  the same reading, with a longer TTL
 -- ARGV[1]  verb, one of the functions of `verbs`
 -- ARGV[2+] arguments of the verb
 
@@ -17,11 +18,12 @@ function verbs.append()
   return ids
 end
 
--- member, ttl in ms, reading
+-- member, ttl in ms, reading, ms for which it is remembered
 function verbs.beat()
   local time = redis.call('TIME')
   local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
   redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])
+  redis.call('SET', KEYS[3], ARGV[4], 'PX', ARGV[5])
   redis.call('ZADD', KEYS[2], string.format('%.0f', now_ms + ARGV[3]), ARGV[2])
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. string.format('%.0f', now_ms))
   return 1

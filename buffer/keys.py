@@ -97,6 +97,14 @@ HEARTBEAT = RedisKey(
     reader="dashboards, learners, serving",
     lifetime="ttl_s of the last beat",
 )
+LAST_READING = RedisKey(
+    suffix="last_reading:",
+    type="string",
+    holds="a member's last reading as JSON, beating or not",
+    writer="board.lua, for the member",
+    reader="the next server of that replica's name: what the one before it took along",
+    lifetime="LAST_READING_S behind the last beat",
+)
 MEMBERS = RedisKey(
     suffix="members",
     type="zset",
@@ -141,6 +149,7 @@ ALL_KEYS = (
     EVENTS,
     NEXT_NUMBER,
     HEARTBEAT,
+    LAST_READING,
     MEMBERS,
     LEASE,
     OPERATOR_TOKEN,

@@ -7,7 +7,7 @@ from threading import Condition, RLock
 
 import msgspec
 
-from .base import MAX_WAIT_S
+from .base import LAST_READING_S, MAX_WAIT_S
 from .board_rules import Decision, moving, registering, rolling_back
 from .codec import decode_event, encode_event
 from .lease import Lease, renewed
@@ -27,6 +27,7 @@ class MemoryVersionBoard:
         self._events: list[BoardEvent] = []
         self._reserved = 0
         self._beats: dict[str, tuple[float, bytes]] = {}  # member -> (lives until, reading)
+        self._last_readings: dict[str, tuple[float, bytes]] = {}  # member -> (known until, reading)
         self._leases: dict[str, tuple[float, object]] = {}  # name -> (lives until, token of the holder)
 
     def next_number(self) -> int:
@@ -80,6 +81,13 @@ class MemoryVersionBoard:
         raw = msgspec.json.encode(dict(reading))
         with self._lock:
             self._beats[member] = (self._clock() + ttl_s, raw)
+            self._last_readings[member] = (self._clock() + LAST_READING_S, raw)
+
+    def last_reading(self, member: str) -> Mapping[str, object]:
+        """See VersionBoard."""
+        with self._lock:
+            known_until, raw = self._last_readings.get(member, (0.0, b"{}"))
+            return msgspec.json.decode(raw) if known_until > self._clock() else {}
 
     def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
         """See VersionBoard."""

@@ -13,12 +13,12 @@ import redis
 from redis.exceptions import RedisError
 from redis.lock import Lock
 
-from .base import MAX_WAIT_S
+from .base import LAST_READING_S, MAX_WAIT_S
 from .board_rules import Decision, moving, registering, rolling_back
 from .codec import decode_event, encode_event
 from .config import BufferConfig
 from .errors import BoardConflict, DecodeError
-from .keys import EVENTS, HEARTBEAT, LEASE, MEMBERS, NEXT_NUMBER
+from .keys import EVENTS, HEARTBEAT, LAST_READING, LEASE, MEMBERS, NEXT_NUMBER
 from .lease import Lease, renewed
 from .redis_client import load_script, redis_door, refuse_text_client
 from .version import BoardEvent, BoardFold, BoardState, DraftVersion, VersionState
@@ -111,10 +111,18 @@ class RedisVersionBoard:
 
     def beat(self, member: str, reading: Mapping[str, object], ttl_s: float) -> None:
         """See VersionBoard."""
-        keys = [HEARTBEAT.name(self._speculator, member), MEMBERS.name(self._speculator)]
-        args = ["beat", member, max(1, round(ttl_s * 1000)), msgspec.json.encode(dict(reading))]
+        of = self._speculator
+        keys = [HEARTBEAT.name(of, member), MEMBERS.name(of), LAST_READING.name(of, member)]
+        raw = msgspec.json.encode(dict(reading))
+        args = ["beat", member, max(1, round(ttl_s * 1000)), raw, round(LAST_READING_S * 1000)]
         with redis_door(self._client):
             self._script(keys=keys, args=args)
+
+    def last_reading(self, member: str) -> Mapping[str, object]:
+        """See VersionBoard."""
+        with redis_door(self._client):
+            raw: Any = self._client.get(LAST_READING.name(self._speculator, member))
+        return {} if raw is None else _reading(member, raw)
 
     def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
         """See VersionBoard."""

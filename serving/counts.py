@@ -18,6 +18,7 @@ class DropReason(StrEnum):
     BACKLOG_FULL = "backlog_full"  # Redis was away for longer than the backlog lasts
     CAPTURE_OFF = "capture_off"  # the breaker opened while the window was open
     COURIER_DIED = "courier_died"  # it was in the hands of a courier process that ended
+    SERVER_DIED = "server_died"  # ... of a server's that ended with it
 
 
 class SkipReason(StrEnum):
@@ -34,7 +35,7 @@ class CaptureCounts:
 
     captured: int = 0
     delivered: int = 0
-    dropped: Counter[DropReason] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
     skipped: Counter[SkipReason] = field(default_factory=Counter)
     rounds: int = 0
     payload_bytes: int = 0
@@ -61,10 +62,11 @@ class CaptureCounts:
             self.delivered += traces
             self.payload_bytes += payload_bytes
 
-    def resume(self, before: Mapping[str, Any], begun_since: int) -> None:
+    def resume(self, before: Mapping[str, Any], begun_since: int, why: DropReason = DropReason.COURIER_DIED) -> None:
         """Go on where another courier's `reading` ended; what it had neither delivered nor dropped died with it.
 
         So did `begun_since` requests behind that reading. What it delivered behind it is counted as lost too.
+        Reasons of another build are kept as they are.
         """
         with self._lock:
             self.captured += before.get("captured", 0) + begun_since
@@ -72,10 +74,10 @@ class CaptureCounts:
             self.rounds += before.get("rounds", 0)
             self.payload_bytes += before.get("payload_bytes", 0)
             dropped = before.get("dropped", {})
-            self.dropped.update({DropReason(reason): n for reason, n in dropped.items()})
+            self.dropped.update(dropped)
             in_hand = before.get("captured", 0) - before.get("delivered", 0) - sum(dropped.values())
             if in_hand + begun_since:
-                self.dropped[DropReason.COURIER_DIED] += in_hand + begun_since
+                self.dropped[why] += in_hand + begun_since
 
     def reading(self) -> dict[str, object]:
         """A consistent snapshot as JSON values."""

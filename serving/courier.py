@@ -15,6 +15,7 @@ from .breaker import Breaker
 from .counts import CaptureCounts, DropReason
 from .draft_watch import DraftWatch
 from .engine_watch import EngineWatch
+from .predecessor import Predecessor
 from .steps import Step
 
 log = logging.getLogger(__name__)
@@ -76,13 +77,14 @@ class Courier:
         member: str,
         backlog_bytes: int,
         watch: DraftWatch,
+        predecessor: Predecessor,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._source, self._assembler, self._counts, self._breaker = source, assembler, counts, breaker
         self._buffer, self._board, self._member = buffer, board, member
         self._backlog: deque[DraftTrace] = deque()
         self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
-        self._watch, self._engine_watch = watch, EngineWatch()
+        self._watch, self._engine_watch, self._predecessor = watch, EngineWatch(), predecessor
         self._clock = clock
         self._lost_at = -RETRY_S  # when Redis did not answer last
         self._beat_at = -BEAT_S  # last beat
@@ -134,6 +136,7 @@ class Courier:
         return {
             **self._counts.reading(),
             **self._source.status,
+            **self._predecessor.reading(),
             **self._watch.reading(),
             **self._engine_watch.reading(),
             "at": self._clock(),
@@ -205,6 +208,7 @@ class Courier:
     def _beat(self, now: float) -> None:
         self._beat_at = now
         try:
+            self._predecessor.hand_over(self._counts)
             self._board.beat(self._member, self.reading(), BEAT_TTL_S)
         except BufferUnavailable as fault:
             self._away(fault, now)

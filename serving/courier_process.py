@@ -1,8 +1,9 @@
 """The courier as a process: its body, and the watch over it that runs in the scheduler process.
 
-    python -m paceline.serving.courier_process ENDPOINT PARENT_PID
+    python -m paceline.serving.courier_process ENDPOINT PARENT_PID SERVER
 
-takes its settings from the environment and ends, with one last turn, when its parent is gone.
+takes its settings from the environment and ends, with one last turn, when its parent is gone. SERVER names the life of
+the scheduler process: couriers that replace each other in it have the same.
 """
 
 import logging
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +33,7 @@ from .inlet import Inlet
 from .letters import Resume
 from .link import CourierLink
 from .outbox import Outbox
+from .predecessor import Predecessor
 from .window import trace_maker
 
 log = logging.getLogger(__name__)
@@ -55,7 +58,7 @@ class CourierProcess:
         self.outbox = Outbox(self.link, breaker, is_canary)
         self._settings, self._status = settings, status
         self._process: subprocess.Popen[bytes] | None = None
-        self._restarts = 0
+        self._restarts, self._server = 0, uuid.uuid4().hex
         self._stop, self._telling = threading.Event(), threading.Lock()
 
     def start(self) -> None:
@@ -95,14 +98,15 @@ class CourierProcess:
                 log.exception("paceline: watch over the courier")
 
     def _spawn(self) -> None:
-        command = [sys.executable, "-m", "paceline.serving.courier_process", self._endpoint, str(os.getpid())]
+        arguments = (self._endpoint, str(os.getpid()), self._server)
+        command = [sys.executable, "-m", "paceline.serving.courier_process", *arguments]
         env = config.courier_env(self._settings)
         # A process group of its own: whoever kills the server's, as `paceline serve` does once its leader has ended,
         # would kill the courier over what it still has to deliver. It ends by itself when its parent is gone.
         self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, process_group=0)
 
 
-def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callable[[], bool]) -> None:
+def run_courier(settings: config.ServingConfig, endpoint: str, server: str, is_orphan: Callable[[], bool]) -> None:
     """Carry letters until `is_orphan`; blocks. A fault costs traces, each counted."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin starts no courier without it
     counts, breaker, client = CaptureCounts(), Breaker(), client_for(settings.redis_url)
@@ -115,6 +119,7 @@ def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callab
 
     board, rules = RedisVersionBoard(client, settings.buffer), CanaryRules(max_requests=settings.canary_requests)
     watch = DraftWatch(board, settings.replica, rules, GuardLimits(), alternates=settings.canary_window_s > 0.0)
+    member = f"replica:{settings.replica}"
     inlet = Inlet(endpoint, TeacherWidth(settings.top_k, settings.greedy_top_k), resume)
     courier = Courier(
         inlet,
@@ -123,9 +128,10 @@ def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callab
         breaker,
         RedisTraceBuffer(client, settings.buffer),
         board,
-        f"replica:{settings.replica}",
+        member,
         settings.backlog_bytes,
         watch,
+        Predecessor(board, member, server),
     )
     try:
         courier.run(is_orphan)
@@ -135,8 +141,9 @@ def run_courier(settings: config.ServingConfig, endpoint: str, is_orphan: Callab
 
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server; the courier ends when the server has
-    endpoint, parent = sys.argv[1], int(sys.argv[2])  # told, for it may be gone before this line is reached
-    run_courier(config.from_env(), endpoint, lambda: os.getppid() != parent)
+    endpoint, parent, server = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    # Told, for the parent may be gone before this line is reached.
+    run_courier(config.from_env(), endpoint, server, lambda: os.getppid() != parent)
 
 
 if __name__ == "__main__":

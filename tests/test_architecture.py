@@ -37,6 +37,7 @@ THIRD_PARTIES = {
     "serving/*.py": "numpy safetensors",
     "serving/letters.py": "msgspec",
     "serving/link.py": "zmq msgspec",
+    "serving/predecessor.py": "msgspec",
     "serving/inlet.py": "zmq",
     "serving/plugin.py": "sglang",
     "serving/*sglang*.py": "sglang torch",

@@ -6,7 +6,7 @@ import pytest
 from paceline.buffer.codec import encode_event
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, DecodeError
-from paceline.buffer.keys import EVENTS, HEARTBEAT, LEASE, MEMBERS
+from paceline.buffer.keys import EVENTS, HEARTBEAT, LAST_READING, LEASE, MEMBERS
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 
@@ -86,6 +86,12 @@ def test_what_a_stranger_wrote_as_a_heartbeat_is_a_decode_error(redis_client, bo
     with pytest.raises(DecodeError, match="heartbeat of replica") as caught:
         board.heartbeats()
     assert caught.value.raw == raw
+
+
+def test_what_a_stranger_wrote_as_a_last_reading_is_a_decode_error(redis_client, board):
+    redis_client.set(LAST_READING.name("default", "replica"), b"[1]")
+    with pytest.raises(DecodeError, match="heartbeat of replica"):
+        board.last_reading("replica")
 
 
 def test_a_lease_is_renewed_while_its_body_runs(redis_client, board):

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 import redis
-from paceline.buffer.base import VersionBoard
+from paceline.buffer.base import LAST_READING_S, VersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict
-from paceline.buffer.keys import HEARTBEAT, LEASE
+from paceline.buffer.keys import HEARTBEAT, LAST_READING, LEASE
 from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 
@@ -32,8 +32,8 @@ class MemoryBackend:
     def open(self) -> VersionBoard:
         return MemoryVersionBoard(self.clock)
 
-    def expire(self, *_: str) -> None:
-        self.clock.now += 60.0
+    def expire(self, *_: str, ttl_s: float = 60.0) -> None:
+        self.clock.now += ttl_s
 
 
 @dataclass
@@ -46,10 +46,10 @@ class RedisBackend:
 
         return RedisVersionBoard(self.client, BufferConfig(), self.clock)
 
-    def expire(self, *keys: str) -> None:
-        """Redis ends keys by its own clock, so their time is ended there, as if 60 seconds had gone by."""
+    def expire(self, *keys: str, ttl_s: float = 60.0) -> None:
+        """Redis ends keys by its own clock, so their time is ended there, as if so many seconds had gone by."""
         for key in keys:
-            assert self.client.pttl(key) <= 60_000
+            assert 0 < self.client.pttl(key) <= ttl_s * 1000
             self.client.pexpireat(key, 1)
 
 
@@ -262,6 +262,18 @@ def test_heartbeats_hold_the_last_reading_of_every_member_until_it_expires(backe
     assert board.heartbeats() == {"learner{0} *": {}}
     board.beat("replica-0", {"draft": 3}, 60.0)
     assert board.heartbeats()["replica-0"] == {"draft": 3}
+
+
+def test_the_last_reading_of_a_member_outlives_its_heart(backend, board):
+    assert board.last_reading("replica-0") == {}
+    for draft in (1, 2):
+        board.beat("replica-0", {"draft": draft}, 60.0)
+    board.beat("replica-1", {}, 60.0)
+    backend.expire(HEARTBEAT.name("default", "replica-0"))
+    assert "replica-0" not in board.heartbeats()
+    assert board.last_reading("replica-0") == {"draft": 2}
+    backend.expire(LAST_READING.name("default", "replica-0"), ttl_s=LAST_READING_S)
+    assert board.last_reading("replica-0") == {}
 
 
 def test_a_lease_is_held_by_one_and_free_again_behind_its_body(board):

@@ -1,7 +1,8 @@
 """kill -9 of the real server around a swap: the next one serves what the board says, whole, and no trace comes twice.
 
-What dies with a whole tree are the windows of requests that ran, and of those that had just ended. A scheduler process
-that dies alone takes nothing along that its courier has: the courier closes and delivers every window.
+What dies with a whole tree are the windows of requests that ran, and of those that had just ended: its successor counts
+them. A scheduler process that dies alone takes nothing along that its courier has: the courier closes and delivers
+every window.
 """
 
 from pathlib import Path
@@ -60,13 +61,16 @@ def test_a_server_killed_here_comes_back_with_the_boards_version_whole(house, pl
     assert house.board.events() == written  # nobody moved anything: neither the dying server nor its successor
     assert house.board.read().live == house.reading()["draft_version"] == number
     assert house.answers(crowd(house, f"after-{point}")) == [answer[:TOKENS] for answer in plain]
-    house.drained()
+    told = house.drained()
     served = {name: traces_of(house, f"{name}-{point}") for name in ("before", "during", "after")}
     for name in ("before", "after"):
         assert_served_once(house, served[name], f"{name}-{point}")
     assert {trace.draft_version for traces in served["after"].values() for trace in traces} == {number}
     assert_drafted_by(house, naive_draft, served["after"], number)
     assert_prefixes_of(plain, served["during"])
+    held = last["captured"] - last["delivered"] - sum(last["dropped"].values())
+    assert held == (0 if point == SCHEDULER_ALONE else CROWD)
+    assert told["dropped"].get("server_died", 0) == known["dropped"].get("server_died", 0) + held
     if point == SCHEDULER_ALONE:
         assert (last["open"], last["queued"], last["captured"]) == (0, 0, known["captured"] + CROWD)
         assert last["captured"] == last["delivered"] + sum(last["dropped"].values())

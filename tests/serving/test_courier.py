@@ -16,6 +16,7 @@ from paceline.serving.breaker import Breaker
 from paceline.serving.counts import CaptureCounts, DropReason
 from paceline.serving.courier import RETRY_S, Courier
 from paceline.serving.draft_watch import DraftWatch
+from paceline.serving.predecessor import Predecessor
 from paceline.serving.steps import Commit, PrefillStep, RequestFacts, VerifyStep
 from paceline.serving.window import trace_maker
 
@@ -106,6 +107,7 @@ class Rig:
             "replica:rep",
             backlog_bytes,
             DraftWatch(self.board, "rep", CanaryRules(), GuardLimits()),
+            Predecessor(self.board, "replica:rep", "this"),
             clock=lambda: self.now,
         )
 
@@ -237,6 +239,65 @@ def test_another_courier_goes_on_with_the_counts_and_ignores_what_it_has_not_see
     rig.turn()
     assert rig.balance() == (12, 5, {DropReason.GAP: 2, DropReason.COURIER_DIED: 5}, 0)
     assert len(rig.courier._assembler) == 0
+
+
+def said_before(rig, **changes):
+    """The last reading of another server, long silent: it held two traces."""
+    dropped = {"gap": 2, "a_reason_of_tomorrow": 1}
+    books = {"captured": 9, "delivered": 4, "dropped": dropped, "rounds": 70, "payload_bytes": 5, "open": 2}
+    rig.board.beat("replica:rep", {"server": "other", **books, **changes}, 60.0)
+    rig.now += 3600.0
+
+
+def test_a_server_goes_on_with_the_counts_of_the_one_before_it_and_counts_what_died_with_it():
+    rig = Rig()
+    said_before(rig)
+    rig.serve("first")
+    for _ in range(3):
+        rig.turn(2.0)
+    assert rig.balance() == (10, 5, {"gap": 2, "a_reason_of_tomorrow": 1, DropReason.SERVER_DIED: 2}, 0)
+    assert rig.board.heartbeats()["replica:rep"]["server"] == "this"
+    assert rig.board.heartbeats()["replica:rep"]["rounds"] == 71
+
+
+def test_what_its_own_couriers_said_is_not_taken_for_another_servers():
+    rig = Rig()
+    said_before(rig, server="this")
+    rig.turn()
+    assert rig.balance() == (0, 0, {}, 0)
+
+
+def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeypatch):
+    rig = Rig()
+    said_before(rig)
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.board, "last_reading", lambda _: (_ for _ in ()).throw(BufferUnavailable("gone")))
+        rig.turn()
+        assert rig.balance() == (0, 0, {}, 0)
+        assert "replica:rep" not in rig.board.heartbeats()  # it would have overwritten them
+    rig.turn(RETRY_S)
+    assert rig.balance() == (9, 4, {"gap": 2, "a_reason_of_tomorrow": 1, DropReason.SERVER_DIED: 2}, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"captured": -1}, "Expected `int` >= 0"),
+        ({"captured": "9"}, "Expected `int`, got `str`"),
+        ({"captured": 1 << 60}, "Expected `int` <= 9007199254740992"),
+        ({"delivered": 7}, "got 10 traces delivered or dropped, expected at most the 9 captured"),
+        ({"dropped": [2]}, "Expected `object`, got `array`"),
+    ],
+)
+def test_a_last_reading_that_makes_no_sense_is_passed_over_with_a_warning(caplog, changes, word):
+    rig = Rig()
+    said_before(rig, **changes)
+    rig.serve("first")
+    rig.turn()
+    assert rig.balance() == (1, 1, {}, 0)
+    assert "counts begin anew; the last reading of replica:rep is unreadable" in caplog.text
+    assert word in caplog.text
+    assert rig.courier.reading()["capture"] == "on"
 
 
 @pytest.mark.parametrize("is_redis_away", [False, True])

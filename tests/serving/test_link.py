@@ -168,3 +168,24 @@ def test_a_courier_killed_at_work_is_replaced_and_every_trace_is_accounted_for(c
     told = reading()
     assert (told["captured"], told["dropped"], told["open"], told["courier_restarts"]) == (3, {"courier_died": 1}, 0, 1)
     assert [entry.trace.request_id for entry in buffer.claim("c", 9)] == ["a", "c"]
+
+
+def test_what_died_with_a_whole_server_is_counted_by_the_next_one(courier, redis_url, redis_client):
+    board = RedisVersionBoard(redis_client, BufferConfig())
+
+    def reading(of):
+        of.look()
+        return board.heartbeats().get("replica:rep", {})
+
+    courier.link.offer([prefill("a"), prefill("b"), verify("a")])
+    until(lambda: (reading(courier).get("delivered"), reading(courier).get("open")) == (1, 1), "the first trace")
+    courier._process.kill()
+    courier._process.wait()
+    successor = CourierProcess(settings_for(redis_url), Breaker(), lambda: {"draft_version": 8}, lambda: False)
+    successor._spawn()
+    try:
+        until(lambda: reading(successor).get("draft_version") == 8, "the next server's first word")
+        told = reading(successor)
+    finally:
+        successor.stop()
+    assert (told["captured"], told["delivered"], told["dropped"]) == (2, 1, {"server_died": 1})
