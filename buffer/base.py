@@ -91,6 +91,7 @@ class TraceBuffer(Protocol):
         """Count one delivery less for each of these entries that is pending; return how many were.
 
         For a reader that gave up through no fault of theirs. Whoever holds them holds them still, as long as before.
+        Who lost a reply and asks again has another one forgiven; none falls below zero.
         """
         ...
 

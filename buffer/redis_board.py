@@ -121,8 +121,9 @@ class RedisVersionBoard:
     def last_reading(self, member: str) -> Mapping[str, object]:
         """See VersionBoard."""
         with redis_door(self._client):
-            raw: Any = self._client.get(LAST_READING.name(self._speculator, member))
-        return {} if raw is None else _reading(member, raw)
+            # Not GET: a key of another type must not stop the beat that replaces it.
+            values: Any = self._client.mget([LAST_READING.name(self._speculator, member)])
+        return {} if values == [None] else _reading(member, *values)
 
     def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
         """See VersionBoard."""
@@ -165,8 +166,8 @@ def _event(event_id: bytes, fields: Mapping[bytes, bytes]) -> BoardEvent:
 def _reading(member: str, raw: bytes) -> dict[str, object]:
     try:
         return msgspec.json.decode(raw, type=dict[str, object])
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise DecodeError(f"heartbeat of {member}: {error}", raw) from error
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise DecodeError(f"reading of {member}: {error}", raw) from error
 
 
 def _quietly(act: Callable[[], object]) -> None:

@@ -149,8 +149,8 @@ function verbs.forgive()
   for i = FIRST, #ARGV do
     local row = redis.call('XPENDING', traces, group, ARGV[i], ARGV[i], 1)[1]
     if row then
-      local held_ms, deliveries = row[3], math.max(row[4] - 1, 0)
-      redis.call('XCLAIM', traces, group, row[2], 0, ARGV[i], 'IDLE', held_ms, 'RETRYCOUNT', deliveries, 'JUSTID')
+      local held_ms, deliveries = row[3], whole(math.max(row[4] - 1, 0))
+      redis.call('XCLAIM', traces, group, row[2], 0, ARGV[i], 'IDLE', whole(held_ms), 'RETRYCOUNT', deliveries, 'JUSTID')
       pending = pending + 1
     end
   end

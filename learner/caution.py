@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..buffer.errors import BufferUnavailable, LeaseLost
+from ..buffer.lease import Lease
 from .disk import write_text
 
 _log = logging.getLogger(__name__)
@@ -16,7 +17,7 @@ NO_TRACES_FAULT = (BufferUnavailable, LeaseLost)
 
 
 class Caution:
-    """All it may, until a round fails; then a quarter of what failed, until what failed was learnt or is gone.
+    """All it may, until traces fail a round; then a quarter of them, until they were learnt or are gone.
 
     Five tries lead from 400 traces to one: as many as the buffer hands out a trace (base.MAX_DELIVERIES) before it
     takes that one for poison. Its neighbours live. What a round has taken stands in the file `attempt`, one for each
@@ -65,9 +66,13 @@ class Caution:
             self._suspects = frozenset()
         self._write(self._taken)
 
-    def fail(self, failure: BaseException) -> None:
-        """Note that the round failed. One that had claimed nothing accuses nothing, nor does NO_TRACES_FAULT."""
-        if isinstance(failure, NO_TRACES_FAULT):
+    def fail(self, failure: BaseException, lease: Lease) -> None:
+        """Note that the round failed. One that had claimed nothing accuses nothing.
+
+        Nor does NO_TRACES_FAULT, nor anything that came of a lost lease: another learner may have been at the same
+        files.
+        """
+        if isinstance(failure, NO_TRACES_FAULT) or not _is_held(lease):
             self._owed |= self._taken
             with suppress(OSError):  # the failure itself says more
                 self._settle()
@@ -100,3 +105,10 @@ class Caution:
 
     def _write(self, entry_ids: frozenset[str]) -> None:
         write_text(self._attempt, json.dumps(sorted(entry_ids)))
+
+
+def _is_held(lease: Lease) -> bool:
+    try:
+        return lease.is_held()
+    except BufferUnavailable:
+        return False

@@ -55,8 +55,8 @@ class Learner:
         """Do one round, or return an idle report when too few traces wait or another learner is at work.
 
         Blocks for the whole training. Raises BufferUnavailable, ConfigError and whatever training raises; the next
-        call then starts from the last checkpoint with the same traces, as a new process would, but takes fewer of them
-        at a time. Raises LeaseLost when the lease ended meanwhile: nothing more was published, and nothing was acked.
+        call then starts from the last checkpoint with the same traces, as a new process would, and takes fewer of them
+        when they may be the cause. LeaseLost when the lease ended meanwhile: no more was published, nothing acked.
         """
         with self._board.lease(f"learner:{self._config.speculator}", self._config.round_lease_s) as lease:
             if not lease:
@@ -69,7 +69,7 @@ class Learner:
                 standing, self._standing = self._stand(), None
                 report = self._round(standing, lease)
             except BaseException as failure:  # an interrupt too: what was claimed must be offered again
-                self._caution.fail(failure)
+                self._caution.fail(failure, lease)
                 self._buffer.resume(self._config.name)
                 raise
             # Kept only when the round ended well: half a round in memory must not be trained on.

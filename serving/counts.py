@@ -18,7 +18,7 @@ class DropReason(StrEnum):
     BACKLOG_FULL = "backlog_full"  # Redis was away for longer than the backlog lasts
     CAPTURE_OFF = "capture_off"  # the breaker opened while the window was open
     COURIER_DIED = "courier_died"  # it was in the hands of a courier process that ended
-    SERVER_DIED = "server_died"  # ... of a server's that ended with it
+    SERVER_DIED = "server_died"  # its server and that server's courier were killed together
 
 
 class SkipReason(StrEnum):
@@ -39,6 +39,7 @@ class CaptureCounts:
     skipped: Counter[SkipReason] = field(default_factory=Counter)
     rounds: int = 0
     payload_bytes: int = 0
+    has_predecessor: bool = False  # the counts of the server before this one are in, as far as there are any
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def opened(self) -> None:
@@ -73,6 +74,7 @@ class CaptureCounts:
             self.delivered += before.get("delivered", 0)
             self.rounds += before.get("rounds", 0)
             self.payload_bytes += before.get("payload_bytes", 0)
+            self.has_predecessor |= before.get("has_predecessor", False)
             dropped = before.get("dropped", {})
             self.dropped.update(dropped)
             in_hand = before.get("captured", 0) - before.get("delivered", 0) - sum(dropped.values())
@@ -89,4 +91,5 @@ class CaptureCounts:
                 "skipped": {str(k): n for k, n in self.skipped.items()},
                 "rounds": self.rounds,
                 "payload_bytes": self.payload_bytes,
+                "has_predecessor": self.has_predecessor,
             }

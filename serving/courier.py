@@ -15,7 +15,7 @@ from .breaker import Breaker
 from .counts import CaptureCounts, DropReason
 from .draft_watch import DraftWatch
 from .engine_watch import EngineWatch
-from .predecessor import Predecessor
+from .predecessor import hand_over
 from .steps import Step
 
 log = logging.getLogger(__name__)
@@ -77,14 +77,13 @@ class Courier:
         member: str,
         backlog_bytes: int,
         watch: DraftWatch,
-        predecessor: Predecessor,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._source, self._assembler, self._counts, self._breaker = source, assembler, counts, breaker
         self._buffer, self._board, self._member = buffer, board, member
         self._backlog: deque[DraftTrace] = deque()
         self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
-        self._watch, self._engine_watch, self._predecessor = watch, EngineWatch(), predecessor
+        self._watch, self._engine_watch = watch, EngineWatch()
         self._clock = clock
         self._lost_at = -RETRY_S  # when Redis did not answer last
         self._beat_at = -BEAT_S  # last beat
@@ -136,7 +135,6 @@ class Courier:
         return {
             **self._counts.reading(),
             **self._source.status,
-            **self._predecessor.reading(),
             **self._watch.reading(),
             **self._engine_watch.reading(),
             "at": self._clock(),
@@ -159,7 +157,8 @@ class Courier:
         now = self._clock()
         self._queue(self._assembler.close_all(now))
         self._deliver(now)
-        self._beat(now)
+        if not self._buffer_error:
+            self._beat(now)
 
     def _cut(self, forward: Forward) -> list[Step]:
         try:
@@ -179,6 +178,7 @@ class Courier:
 
     def _deliver(self, now: float) -> None:
         try:
+            hand_over(self._board, self._member, self._counts)
             while self._backlog:
                 self._append(list(self._backlog)[:APPEND_TRACES])
             self._buffer_error = ""
@@ -208,7 +208,6 @@ class Courier:
     def _beat(self, now: float) -> None:
         self._beat_at = now
         try:
-            self._predecessor.hand_over(self._counts)
             self._board.beat(self._member, self.reading(), BEAT_TTL_S)
         except BufferUnavailable as fault:
             self._away(fault, now)

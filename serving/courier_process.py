@@ -1,9 +1,9 @@
 """The courier as a process: its body, and the watch over it that runs in the scheduler process.
 
-    python -m paceline.serving.courier_process ENDPOINT PARENT_PID SERVER
+    python -m paceline.serving.courier_process ENDPOINT PARENT_PID HAS_PREDECESSOR
 
-takes its settings from the environment and ends, with one last turn, when its parent is gone. SERVER names the life of
-the scheduler process: couriers that replace each other in it have the same.
+takes its settings from the environment and ends, with one last turn, when its parent is gone. HAS_PREDECESSOR is
+`yes` when a courier of this server has taken the counts of the server before it over already, else `no`.
 """
 
 import logging
@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,7 +32,6 @@ from .inlet import Inlet
 from .letters import Resume
 from .link import CourierLink
 from .outbox import Outbox
-from .predecessor import Predecessor
 from .window import trace_maker
 
 log = logging.getLogger(__name__)
@@ -58,7 +56,7 @@ class CourierProcess:
         self.outbox = Outbox(self.link, breaker, is_canary)
         self._settings, self._status = settings, status
         self._process: subprocess.Popen[bytes] | None = None
-        self._restarts, self._server = 0, uuid.uuid4().hex
+        self._restarts, self._has_predecessor = 0, False
         self._stop, self._telling = threading.Event(), threading.Lock()
 
     def start(self) -> None:
@@ -80,7 +78,7 @@ class CourierProcess:
         if self._process is not None and self._process.poll() is not None:
             log.error("paceline: the courier ended with %s; starting another", self._process.returncode)
             self._restarts += 1
-            self.link.resume()
+            self._has_predecessor = self.link.resume().counts.get("has_predecessor", False)
             self._spawn()
         self.outbox.flush()
         self.tell()
@@ -98,7 +96,7 @@ class CourierProcess:
                 log.exception("paceline: watch over the courier")
 
     def _spawn(self) -> None:
-        arguments = (self._endpoint, str(os.getpid()), self._server)
+        arguments = (self._endpoint, str(os.getpid()), "yes" if self._has_predecessor else "no")
         command = [sys.executable, "-m", "paceline.serving.courier_process", *arguments]
         env = config.courier_env(self._settings)
         # A process group of its own: whoever kills the server's, as `paceline serve` does once its leader has ended,
@@ -106,10 +104,13 @@ class CourierProcess:
         self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, process_group=0)
 
 
-def run_courier(settings: config.ServingConfig, endpoint: str, server: str, is_orphan: Callable[[], bool]) -> None:
+def run_courier(
+    settings: config.ServingConfig, endpoint: str, has_predecessor: bool, is_orphan: Callable[[], bool]
+) -> None:
     """Carry letters until `is_orphan`; blocks. A fault costs traces, each counted."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin starts no courier without it
-    counts, breaker, client = CaptureCounts(), Breaker(), client_for(settings.redis_url)
+    counts, breaker = CaptureCounts(has_predecessor=has_predecessor), Breaker()
+    client = client_for(settings.redis_url)
     maker = trace_maker(settings.replica, settings.target, settings.target_version)
     assembler = WindowAssembler(maker, counts, settings.window_tokens, settings.context_tokens)
 
@@ -119,7 +120,6 @@ def run_courier(settings: config.ServingConfig, endpoint: str, server: str, is_o
 
     board, rules = RedisVersionBoard(client, settings.buffer), CanaryRules(max_requests=settings.canary_requests)
     watch = DraftWatch(board, settings.replica, rules, GuardLimits(), alternates=settings.canary_window_s > 0.0)
-    member = f"replica:{settings.replica}"
     inlet = Inlet(endpoint, TeacherWidth(settings.top_k, settings.greedy_top_k), resume)
     courier = Courier(
         inlet,
@@ -128,10 +128,9 @@ def run_courier(settings: config.ServingConfig, endpoint: str, server: str, is_o
         breaker,
         RedisTraceBuffer(client, settings.buffer),
         board,
-        member,
+        f"replica:{settings.replica}",
         settings.backlog_bytes,
         watch,
-        Predecessor(board, member, server),
     )
     try:
         courier.run(is_orphan)
@@ -141,9 +140,9 @@ def run_courier(settings: config.ServingConfig, endpoint: str, server: str, is_o
 
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server; the courier ends when the server has
-    endpoint, parent, server = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    endpoint, parent, has_predecessor = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "yes"
     # Told, for the parent may be gone before this line is reached.
-    run_courier(config.from_env(), endpoint, server, lambda: os.getppid() != parent)
+    run_courier(config.from_env(), endpoint, has_predecessor, lambda: os.getppid() != parent)
 
 
 if __name__ == "__main__":

@@ -70,18 +70,22 @@ class CourierLink:
                 self._lost.clear()
                 self._told = status
 
-    def resume(self) -> None:
-        """Tell the next courier where the one that died stood; call once after each death, before it is replaced."""
+    def resume(self) -> Resume:
+        """Tell the next courier where the one that died stood, and return that.
+
+        Call once after each death, before it is replaced.
+        """
         with self._lock:
             self._read_receipts()
             counts = self._receipt.counts if self._receipt else {}
-            frame = encode_letter(Letter(resume=Resume(counts, tuple(self._running), len(self._begun))))
+            where = Resume(counts, tuple(self._running), len(self._begun))
             # A new line: letters that wait on the old one begin in the middle of what was lost.
             self._socket.close()
             self._socket = _connected(self._endpoint)
             self._sent_bytes, self._receipt, self._told = 0, None, None
             self._begun.clear()
-            self._send(frame)
+            self._send(encode_letter(Letter(resume=where)))
+        return where
 
     def close(self) -> None:
         """Drop what was not read yet."""

@@ -18,7 +18,6 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 class _Books(msgspec.Struct):
     """The part of a replica's reading that says where its captured traces went."""
 
-    server: str = ""
     captured: _Count = 0
     delivered: _Count = 0
     dropped: dict[str, _Count] = {}
@@ -31,33 +30,19 @@ class _Books(msgspec.Struct):
             raise ValueError(f"got {ended} traces delivered or dropped, expected at most the {self.captured} captured")
 
 
-class Predecessor:
-    """Lets the counts of a replica go on where another server of that name ended; `server` names this one's life.
+def hand_over(board: VersionBoard, member: str, counts: CaptureCounts) -> None:
+    """Let `counts` go on where the last server of that name ended, what it held counted as dropped; once in a life.
 
-    Without it, whole process trees that are killed at once would lose traces that nobody counts. What the other
-    server captured behind its last beat is known to nobody.
+    Without it, whole process trees that are killed at once would lose traces that nobody counts. Call before the first
+    beat, which takes the place of that server's. Counts of a courier that goes on for another one of the same server
+    have it behind them. A reading that cannot be understood is passed over, with a warning. Raises BufferUnavailable;
+    then call again.
     """
-
-    def __init__(self, board: VersionBoard, member: str, server: str) -> None:
-        self._board, self._member, self._server = board, member, server
-        self._is_over = False
-
-    def hand_over(self, counts: CaptureCounts) -> None:
-        """Add what the other server counted, and what it held as dropped; once, and before this server's first beat.
-
-        Nothing when the last reading is of this server's own, whose couriers hand over to each other. A reading that
-        cannot be understood is passed over, with a warning. Raises BufferUnavailable; then call again.
-        """
-        if self._is_over:
-            return
-        try:
-            books = msgspec.convert(dict(self._board.last_reading(self._member)), _Books)
-            if books.server not in {"", self._server}:
-                counts.resume(msgspec.to_builtins(books), 0, DropReason.SERVER_DIED)
-        except (DecodeError, msgspec.ValidationError) as fault:  # those of __post_init__ too
-            log.warning("paceline: counts begin anew; the last reading of %s is unreadable: %s", self._member, fault)
-        self._is_over = True
-
-    def reading(self) -> dict[str, object]:
-        """The name of this server's life, by which its own readings are known."""
-        return {"server": self._server}
+    if counts.has_predecessor:
+        return
+    try:
+        books = msgspec.convert(dict(board.last_reading(member)), _Books)
+        counts.resume(msgspec.to_builtins(books), 0, DropReason.SERVER_DIED)
+    except (DecodeError, msgspec.ValidationError) as fault:  # those of __post_init__ too
+        log.warning("paceline: counts begin anew; the last reading of %s is unreadable: %s", member, fault)
+    counts.has_predecessor = True

@@ -79,19 +79,30 @@ def test_what_a_stranger_wrote_among_the_events_is_a_decode_error(redis_client, 
         board.read()
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xff", b"[1]", b'"text"', b'{"a":"\xff"}'])
+STRANGE = [b"", b"\xff", b"[1]", b'"text"', b'{"a":"\xff"}', b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}"]
+
+
+@pytest.mark.parametrize("raw", STRANGE, ids=range(len(STRANGE)))
 def test_what_a_stranger_wrote_as_a_heartbeat_is_a_decode_error(redis_client, board, raw):
     board.beat("replica", {"draft": 1}, 60.0)
     redis_client.set(HEARTBEAT.name("default", "replica"), raw)
-    with pytest.raises(DecodeError, match="heartbeat of replica") as caught:
+    with pytest.raises(DecodeError, match="reading of replica") as caught:
         board.heartbeats()
     assert caught.value.raw == raw
 
 
-def test_what_a_stranger_wrote_as_a_last_reading_is_a_decode_error(redis_client, board):
-    redis_client.set(LAST_READING.name("default", "replica"), b"[1]")
-    with pytest.raises(DecodeError, match="heartbeat of replica"):
+@pytest.mark.parametrize("raw", STRANGE, ids=range(len(STRANGE)))
+def test_what_a_stranger_wrote_as_a_last_reading_is_a_decode_error(redis_client, board, raw):
+    redis_client.set(LAST_READING.name("default", "replica"), raw)
+    with pytest.raises(DecodeError, match="reading of replica"):
         board.last_reading("replica")
+
+
+def test_a_last_reading_of_another_type_is_none_and_the_next_beat_takes_its_place(redis_client, board):
+    redis_client.lpush(LAST_READING.name("default", "replica"), b"{}")
+    assert board.last_reading("replica") == {}
+    board.beat("replica", {"draft": 1}, 60.0)
+    assert board.last_reading("replica") == {"draft": 1}
 
 
 def test_a_lease_is_renewed_while_its_body_runs(redis_client, board):

@@ -7,19 +7,27 @@ import pytest
 from paceline.buffer.base import MAX_DELIVERIES
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, LeaseLost
+from paceline.buffer.lease import Lease
 from paceline.buffer.memory import MemoryTraceBuffer
 from paceline.learner.caution import Caution
 
 DIED = RuntimeError("of a trace")
 
 
+def gone(*_):
+    raise BufferUnavailable("gone")
+
+
+HELD, LOST, UNKNOWN = (Lease(granted=True, ask=ask) for ask in (lambda: True, lambda: False, gone))
+
+
 def test_everything_is_taken_until_a_round_fails_and_again_when_what_failed_is_learnt(tmp_path: Path) -> None:
     caution, taken = Caution(400, tmp_path / "attempt"), []
-    caution.fail(DIED)  # nothing had been claimed
+    caution.fail(DIED, HELD)  # nothing had been claimed
     caution.take(map(str, range(400)))
     for first in (None, 0, 100, 200, 300):
         if first is None:
-            caution.fail(DIED)
+            caution.fail(DIED, HELD)
         else:
             caution.take(map(str, range(first, first + 100)))
             caution.succeed()
@@ -30,27 +38,26 @@ def test_everything_is_taken_until_a_round_fails_and_again_when_what_failed_is_l
 def test_suspects_that_come_no_more_are_forgotten(tmp_path: Path) -> None:
     caution = Caution(8, tmp_path / "attempt")
     caution.take("abcdefgh")
-    caution.fail(DIED)
+    caution.fail(DIED, HELD)
     caution.take("xy")
     caution.succeed()
     assert caution.max_claim == 8
 
 
-@pytest.mark.parametrize("failure", [LeaseLost("got lost"), BufferUnavailable("gone")])
-def test_a_failure_of_the_house_accuses_nobody_and_is_owed_until_it_is_repaid(tmp_path: Path, failure) -> None:
+@pytest.mark.parametrize(
+    ("failure", "lease"),
+    [(LeaseLost("got lost"), HELD), (BufferUnavailable("gone"), HELD), (DIED, LOST), (DIED, UNKNOWN)],
+)
+def test_a_failure_of_the_house_accuses_nobody_and_is_owed_until_it_is_repaid(tmp_path: Path, failure, lease) -> None:
     caution, forgiven = Caution(8, tmp_path / "attempt"), []
     caution.take("ba")
-    caution.fail(failure)
+    caution.fail(failure, lease)
     caution.take("c")
-    caution.fail(failure)
+    caution.fail(failure, lease)
     assert (caution.has_suspects, caution.max_claim) == (False, 8)
     assert not (tmp_path / "attempt").exists()
-
-    def unavailable(_) -> None:
-        raise BufferUnavailable("gone")
-
     with pytest.raises(BufferUnavailable):
-        caution.repay(unavailable)
+        caution.repay(gone)
     for _ in range(2):
         caution.repay(forgiven.append)
     assert forgiven == [["a", "b", "c"]]
@@ -59,9 +66,9 @@ def test_a_failure_of_the_house_accuses_nobody_and_is_owed_until_it_is_repaid(tm
 def test_a_failure_of_the_house_acquits_nobody(tmp_path: Path) -> None:
     caution = Caution(8, tmp_path / "attempt")
     caution.take("abcdefgh")
-    caution.fail(DIED)
+    caution.fail(DIED, HELD)
     caution.take("ab")
-    caution.fail(LeaseLost("got lost"))
+    caution.fail(LeaseLost("got lost"), HELD)
     assert (caution.has_suspects, caution.max_claim) == (True, 2)
     assert json.loads((tmp_path / "attempt").read_text()) == list("abcdefgh")
 
@@ -85,9 +92,9 @@ def test_a_successor_suspects_what_is_left_of_what_killed_and_nothing_once_it_is
 def test_what_memory_knows_goes_before_the_file_which_says_more(tmp_path: Path) -> None:
     caution = Caution(400, tmp_path / "attempt")
     caution.take(map(str, range(400)))
-    caution.fail(DIED)
+    caution.fail(DIED, HELD)
     caution.take(map(str, range(100)))
-    caution.fail(DIED)
+    caution.fail(DIED, HELD)
     (tmp_path / "attempt").write_text(json.dumps(list(map(str, range(400)))))  # the disk took no more behind that
     caution.recall()
     assert caution.max_claim == 25
@@ -125,7 +132,7 @@ def test_of_400_traces_only_the_poisonous_one_is_lost(make_trace, tmp_path: Path
                 caution = Caution(400, tmp_path / "attempt")
                 caution.recall()
             else:
-                caution.fail(DIED)
+                caution.fail(DIED, HELD)
             buffer.resume("a")
         else:
             buffer.ack(claimed, "learned")

@@ -16,7 +16,6 @@ from paceline.serving.breaker import Breaker
 from paceline.serving.counts import CaptureCounts, DropReason
 from paceline.serving.courier import RETRY_S, Courier
 from paceline.serving.draft_watch import DraftWatch
-from paceline.serving.predecessor import Predecessor
 from paceline.serving.steps import Commit, PrefillStep, RequestFacts, VerifyStep
 from paceline.serving.window import trace_maker
 
@@ -107,7 +106,6 @@ class Rig:
             "replica:rep",
             backlog_bytes,
             DraftWatch(self.board, "rep", CanaryRules(), GuardLimits()),
-            Predecessor(self.board, "replica:rep", "this"),
             clock=lambda: self.now,
         )
 
@@ -241,11 +239,17 @@ def test_another_courier_goes_on_with_the_counts_and_ignores_what_it_has_not_see
     assert len(rig.courier._assembler) == 0
 
 
+BEFORE = {"gap": 2, "a_reason_of_tomorrow": 1}
+
+
+def redis_gone(*_):
+    raise BufferUnavailable("Redis at nowhere: gone; start Redis")
+
+
 def said_before(rig, **changes):
     """The last reading of another server, long silent: it held two traces."""
-    dropped = {"gap": 2, "a_reason_of_tomorrow": 1}
-    books = {"captured": 9, "delivered": 4, "dropped": dropped, "rounds": 70, "payload_bytes": 5, "open": 2}
-    rig.board.beat("replica:rep", {"server": "other", **books, **changes}, 60.0)
+    books = {"captured": 9, "delivered": 4, "dropped": BEFORE, "rounds": 70, "payload_bytes": 5, "open": 2}
+    rig.board.beat("replica:rep", {**books, **changes}, 60.0)
     rig.now += 3600.0
 
 
@@ -255,28 +259,42 @@ def test_a_server_goes_on_with_the_counts_of_the_one_before_it_and_counts_what_d
     rig.serve("first")
     for _ in range(3):
         rig.turn(2.0)
-    assert rig.balance() == (10, 5, {"gap": 2, "a_reason_of_tomorrow": 1, DropReason.SERVER_DIED: 2}, 0)
-    assert rig.board.heartbeats()["replica:rep"]["server"] == "this"
+    assert rig.balance() == (10, 5, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
     assert rig.board.heartbeats()["replica:rep"]["rounds"] == 71
 
 
-def test_what_its_own_couriers_said_is_not_taken_for_another_servers():
+def test_a_courier_that_goes_on_for_another_of_its_server_takes_over_from_that_one_alone():
     rig = Rig()
-    said_before(rig, server="this")
+    said_before(rig)
     rig.turn()
-    assert rig.balance() == (0, 0, {}, 0)
+    successor = Rig()
+    successor.board, successor.courier._board = rig.board, rig.board
+    said_before(rig)  # the courier that died had not said what it took over
+    successor.counts.resume(rig.line.counts, 0)
+    successor.turn()
+    assert successor.balance() == rig.balance() == (9, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
+
+
+def test_the_last_turn_overwrites_nothing_that_was_not_taken_over():
+    rig = Rig()
+    said_before(rig)
+    rig.buffer.is_away = True
+    rig.serve("first")
+    rig.board.last_reading, known = redis_gone, rig.board.last_reading
+    rig.courier.run(lambda: True)
+    assert known("replica:rep")["captured"] == 9
 
 
 def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeypatch):
     rig = Rig()
     said_before(rig)
     with monkeypatch.context() as patched:
-        patched.setattr(rig.board, "last_reading", lambda _: (_ for _ in ()).throw(BufferUnavailable("gone")))
+        patched.setattr(rig.board, "last_reading", redis_gone)
         rig.turn()
         assert rig.balance() == (0, 0, {}, 0)
         assert "replica:rep" not in rig.board.heartbeats()  # it would have overwritten them
     rig.turn(RETRY_S)
-    assert rig.balance() == (9, 4, {"gap": 2, "a_reason_of_tomorrow": 1, DropReason.SERVER_DIED: 2}, 0)
+    assert rig.balance() == (9, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
 
 
 @pytest.mark.parametrize(
