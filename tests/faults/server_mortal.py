@@ -8,6 +8,7 @@ import os
 import runpy
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,11 +37,15 @@ POINTS = {
 def die(death: Death) -> None:
     from paceline.demo.processes import descendants
 
-    launcher = os.getppid()
+    launcher, own = os.getppid(), os.getpid()
     if death.is_whole_tree:
-        for pid in [launcher, *(pid for pid in descendants(launcher) if pid != os.getpid())]:
-            os.kill(pid, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
+        # The courier first and the launcher last: `paceline serve` ends the group of a launcher that is gone, this
+        # process with it, and a courier that outlived them would deliver what it has.
+        courier, tree = descendants(own), descendants(launcher)
+        for pid in [*courier, *(pid for pid in tree if pid not in {own, *courier}), launcher]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    os.kill(own, signal.SIGKILL)
 
 
 def arm(death: Death) -> None:
