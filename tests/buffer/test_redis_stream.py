@@ -186,7 +186,7 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
         desk.admit(None, "operator:eve", "rollback")
     with board.lease("l", 60.0):
         found = {name.decode(): redis_client.type(name).decode() for name in redis_client.scan_iter()}
-    member = {"heartbeat:": "m", "lease:": "l"}
+    member = {"heartbeat:": "m", "last_reading:": "m", "lease:": "l"}
     assert found == {key.name("default", member.get(key.suffix, "")): key.type for key in ALL_KEYS}
     assert all(name.startswith("paceline:{default}:") for name in found)
 
