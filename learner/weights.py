@@ -106,13 +106,17 @@ def _initialise(draft: Eagle3Draft, target_folder: Path, seed: int, *, tied: boo
     draft.norm.weight.copy_(_target_tensor(target_folder, "model.norm.weight"))
 
 
+#: Settings of a target that its draft must not take over: those of its weights, and what is listed layer by layer.
+_TARGETS_ALONE = frozenset({"dtype", "quantization_config", "layer_types", "use_sliding_window", "sliding_window"})
+
+
 def _draft_source(target: Mapping[str, object], words: int, layer_ids: Sequence[int], dtype: str) -> dict[str, object]:
     """config.json of a draft: the target's own settings, with what makes it an EAGLE-3 head."""
     eagle = {"eagle_aux_hidden_state_layer_ids": list(layer_ids), "use_aux_hidden_state": True}
     # A draft layer has no biases, and its head is its own.
     own = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False, "num_hidden_layers": 1}
     named = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "torch_dtype": dtype}
-    kept = {name: value for name, value in target.items() if name not in {"dtype", "quantization_config"}}
+    kept = {name: value for name, value in target.items() if name not in _TARGETS_ALONE}
     return {**kept, **own, **named, "draft_vocab_size": words, "eagle_config": eagle}
 
 

@@ -44,11 +44,23 @@ class DeviceStep:
     tensors: dict[str, torch.Tensor]
     make_head: MakeHead
     on_consume: Callable[["HostStep", Any, Sequence[Any]], None]
+    on_copy_failed: Callable[[Chosen, Exception], None]
 
-    def copy_to_host(self, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> "HostStep":
-        """Called by SGLang on its copy stream."""
-        host = {name: copy_tensor(tensor) for name, tensor in self.tensors.items()}
+    def copy_to_host(self, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> "HostStep | LostStep":
+        """Called by SGLang on its copy stream; a failed copy, out of pinned memory say, costs this forward alone."""
+        try:
+            host = {name: copy_tensor(tensor) for name, tensor in self.tensors.items()}
+        except Exception as fault:  # noqa: BLE001 - an exception here would kill SGLang's scheduler
+            self.on_copy_failed(self.chosen, fault)
+            return LostStep()
         return HostStep(self.chosen, host, self.make_head, self.on_consume)
+
+
+class LostStep:
+    """HostAuxiliaryOutput of a forward that did not reach the host."""
+
+    def consume(self, _batch: Any, _commits: Sequence[Any]) -> None:
+        """Nothing is left to do: its requests were marked as lost when the copy failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,25 +57,27 @@ class PacedSteps:
 
     def get_steps_for_batch(self, batch_size: int) -> int:
         """Draft steps of the decode step that begins now."""
-        steps = self._static_steps
-        if not self.reason:
-            try:
-                steps = self._offered(self._policy.steps(batch_size))
-            except Exception as fault:  # noqa: BLE001 - an exception here would kill SGLang's scheduler
-                self._end(fault)
-        self._meter.launch(batch_size, steps)
-        self._chosen[bucket_of(batch_size)][steps] += 1
+        if self.reason:
+            return self._static_steps
+        try:
+            steps = self._offered(self._policy.steps(batch_size))
+            self._meter.launch(batch_size, steps)
+            self._chosen[bucket_of(batch_size)][steps] += 1
+        except Exception as fault:  # noqa: BLE001 - an exception here would kill SGLang's scheduler
+            self.end(fault)
+            return self._static_steps
         return steps
 
     def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
         """A decode step was verified. Returns None: SGLang switches at the head of the next one, not here."""
-        verified = self._meter.verify(batch_size)
-        if verified is None or self.reason:
+        if self.reason:
             return
         try:
-            self._observe(batch_size, verified, num_correct_drafts_per_req)
+            verified = self._meter.verify(batch_size)
+            if verified is not None:
+                self._observe(batch_size, verified, num_correct_drafts_per_req)
         except Exception as fault:  # noqa: BLE001 - same
-            self._end(fault)
+            self.end(fault)
 
     def interrupt(self) -> None:
         """Something else than a decode step begins."""
@@ -83,12 +85,12 @@ class PacedSteps:
 
     def draft_changed(self) -> None:
         """Other weights draft from here on."""
-        self._goodput = GoodputTally()
-        self._meter.interrupt()  # the copy was no part of a decode step
         try:
+            self._goodput = GoodputTally()
+            self._meter.interrupt()  # the copy was no part of a decode step
             self._policy.draft_changed()
         except Exception as fault:  # noqa: BLE001 - same
-            self._end(fault)
+            self.end(fault)
 
     def reading(self) -> dict[str, object]:
         """What was chosen and what it cost, as JSON values; any thread may ask."""
@@ -115,7 +117,8 @@ class PacedSteps:
         """The longest of the lengths that is no longer than `steps`, else the shortest: policies may know others."""
         return max((k for k in self._lengths if k <= steps), default=self._lengths[0])
 
-    def _end(self, fault: Exception) -> None:
+    def end(self, fault: Exception) -> None:
+        """End pacing for good over `fault`, which is logged once."""
         self.faults += 1
         if not self.reason:
             self.reason = f"{type(fault).__name__}: {fault}"

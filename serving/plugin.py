@@ -17,6 +17,9 @@ from .breaker import Breaker
 
 log = logging.getLogger(__name__)
 
+#: Makes SGLang draft chains where it would choose a tree, as it does for every Llama.
+CHAIN_FLAGS = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
+
 
 def register() -> None:
     """Called by SGLang's plugin loader. Does nothing until PACELINE_REDIS_URL is set; never raises."""
@@ -37,16 +40,38 @@ def register() -> None:
 def _start(scheduler: Any, settings: config.ServingConfig) -> None:
     breaker = Breaker()
     try:
-        _install(scheduler, settings, breaker)
-    except CaptureUnavailable as fault:
+        _install_and_report(scheduler, settings, breaker)
+    except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
+        _give_up(breaker, fault)
+
+
+def _give_up(breaker: Breaker, fault: Exception) -> None:
+    if isinstance(fault, CaptureUnavailable):
         breaker.open(str(fault))
-    except Exception as fault:  # an exception leaving a hook would kill SGLang's scheduler
-        log.exception("paceline: capture and swaps are off")
-        breaker.open(f"{type(fault).__name__}: {fault}")
+        return
+    log.error("paceline: capture and swaps are off", exc_info=fault)
+    breaker.open(f"{type(fault).__name__}: {fault}")
 
 
-def _install(scheduler: Any, settings: config.ServingConfig, breaker: Breaker) -> None:
+def _install_and_report(scheduler: Any, settings: config.ServingConfig, breaker: Breaker) -> None:
     from .replica import build_replica
+
+    if not settings.replica:
+        settings = replace(settings, replica=f"{socket.gethostname()}-{scheduler.server_args.port}")
+    replica, is_entry_rank = build_replica(settings, breaker), _is_entry_rank()
+    try:
+        _install(replica, settings.pacing, is_entry_rank=is_entry_rank)
+    except Exception as fault:  # noqa: BLE001 - the replica still says in its heartbeat why capture is off
+        _give_up(breaker, fault)
+    else:
+        log.warning("paceline: capture is on, replica %s, stream of %s", settings.replica, settings.buffer.speculator)
+    # The hooks come first: a replica that cannot start, on the one rank that has one, must not leave that rank with
+    # other hooks than the rest, or they would choose different draft steps and wait for each other for ever.
+    if is_entry_rank:
+        replica.start()
+
+
+def _install(replica: Any, pacing: config.PacingName, *, is_entry_rank: bool) -> None:
     from .sglang_hooks import (
         ADAPTIVE_CONTROLLER,
         DRAFT_PREFILL,
@@ -59,29 +84,24 @@ def _install(scheduler: Any, settings: config.ServingConfig, breaker: Breaker) -
         install,
     )
 
-    if not settings.replica:
-        settings = replace(settings, replica=f"{socket.gethostname()}-{scheduler.server_args.port}")
-    replica = build_replica(settings, breaker)
     hooks: dict[str, tuple[str, Callable[..., Any]]] = {
         PULL_REQUESTS: ("after", replica.swap.after_pull),
         INIT_DISPATCHER: ("after", replica.swap.after_init_dispatcher),
     }
-    if settings.pacing is not config.PacingName.OFF:
+    if pacing is not config.PacingName.OFF:
         hooks |= {
             ADAPTIVE_CONTROLLER: ("before", replica.pacing.before_controller),
             FORWARD: ("before", replica.pacing.before_forward),
         }
-    if _is_entry_rank():  # one rank captures and talks to Redis; every rank takes part in a swap
-        replica.start()
+    if is_entry_rank:  # one rank captures and talks to Redis; every rank takes part in a swap
         hooks |= {
             EAGLE_SAMPLE: ("after", replica.capture.after_verify),
             DRAFT_PREFILL: ("before", replica.capture.before_draft_prefill),
             FORWARD_PREFILL: ("after", replica.capture.after_prefill),
         }
     check_version()
-    _check_algorithm(scheduler.server_args)
+    _check_algorithm()
     install(hooks)
-    log.warning("paceline: capture is on, replica %s, stream of %s", settings.replica, settings.buffer.speculator)
 
 
 def _is_entry_rank() -> bool:
@@ -91,15 +111,25 @@ def _is_entry_rank() -> bool:
     return bool(parallel.pp_rank == 0 and parallel.attn_tp_rank == 0 and parallel.attn_cp_rank == 0)
 
 
-def _check_algorithm(server_args: Any) -> None:
-    algorithm, top_k = server_args.speculative_algorithm, server_args.speculative_eagle_topk
-    if algorithm != "EAGLE3" or top_k != 1:
+def _check_algorithm() -> None:
+    """Raise CaptureUnavailable unless the server drafts chains with EAGLE3, by SGLang's resolved settings.
+
+    What was typed stays None wherever SGLang chooses by itself.
+    """
+    from sglang.srt.runtime_context import get_parallel, get_spec
+
+    spec, parallel = get_spec(), get_parallel()
+    if spec.speculative_algorithm != "EAGLE3":
         raise CaptureUnavailable(
-            f"speculation: got --speculative-algorithm {algorithm} with --speculative-eagle-topk {top_k}, "
-            "expected EAGLE3 with 1"
+            f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3"
         )
-    if server_args.dp_size != 1 or server_args.pp_size != 1:
+    if spec.speculative_eagle_topk != 1:
         raise CaptureUnavailable(
-            f"parallelism: got --dp-size {server_args.dp_size} and --pp-size {server_args.pp_size}, expected 1 and 1; "
+            f"speculation: got --speculative-eagle-topk {spec.speculative_eagle_topk}, given or chosen by SGLang for "
+            f"this model, expected 1; start the server with {CHAIN_FLAGS}"
+        )
+    if parallel.dp_size != 1 or parallel.pp_size != 1:
+        raise CaptureUnavailable(
+            f"parallelism: got --dp-size {parallel.dp_size} and --pp-size {parallel.pp_size}, expected 1 and 1; "
             "run several servers behind SGLang's router instead"
         )

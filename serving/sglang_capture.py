@@ -62,7 +62,7 @@ class SglangCapture:
         self.rounds = 0  # verify rounds of captured requests that the hook has seen
         self._prefill: DeviceStep | None = None
         self._chosen: tuple[tuple[str, ...], Chosen | None] = ((), None)  # of the last batch, by its request ids
-        self._consume = breaker.guard(self._offer)
+        self._breaker, self._consume = breaker, breaker.guard(self._offer)
         self.after_verify = breaker.guard(self._after_verify)
         self.before_draft_prefill = breaker.guard(self._before_draft_prefill)
         self.after_prefill = breaker.guard(self._after_prefill)
@@ -90,7 +90,7 @@ class SglangCapture:
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
             return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype)
 
-        _attach(logits_output, DeviceStep(chosen, tensors, head, self._consume))
+        _attach(logits_output, DeviceStep(chosen, tensors, head, self._consume, self._copy_failed))
 
     def _teacher(self, logits: torch.Tensor, rows: torch.Tensor | None, chosen: Chosen) -> dict[str, torch.Tensor]:
         """Teacher of every verified node, after penalties, bias and grammar: what letters.py says, none for width 0.
@@ -131,7 +131,7 @@ class SglangCapture:
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
             return PrefillHead(chosen.request_ids, chosen.draft_version, commits, facts, spans, dtype)
 
-        self._prefill = DeviceStep(chosen, tensors, head, self._consume)
+        self._prefill = DeviceStep(chosen, tensors, head, self._consume, self._copy_failed)
 
     def _after_prefill(self, result: Any, *_: Any, **__: Any) -> None:
         """AFTER _forward_prefill_batch: SGLang clears the lane before the draft's prefill, so attach only now."""
@@ -175,6 +175,10 @@ class SglangCapture:
         if self._settings.sample_rate < 1.0 and zlib.crc32(req.rid.encode()) >= self._settings.sample_rate * 2**32:
             return SkipReason.SAMPLED_OUT
         return None
+
+    def _copy_failed(self, chosen: Chosen, fault: Exception) -> None:
+        self._breaker.note("copy_to_host", fault)
+        self._outbox.link.lose(chosen.request_ids)
 
     def _offer(self, step: HostStep, batch: Any, commits: Sequence[Any]) -> None:
         """Scheduler thread, after commit and before streaming: put aside, and now and then send what lies there."""

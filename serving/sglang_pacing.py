@@ -6,10 +6,13 @@ accepted drafts and swaps are the same on every rank by themselves.
 """
 
 import logging
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..buffer.errors import ConfigError
+from . import sglang_ranks
 from .config import PacingName
 from .paced_steps import PacedSteps
 from .pacing_choice import COSTED, build_policy, load_table
@@ -26,31 +29,56 @@ class SglangPacing:
     Whatever cannot be set up leaves SGLang's own rule in place, with the reason in the log and in the reading.
     """
 
-    def __init__(self, name: PacingName, costs_file: str) -> None:
-        self._name, self._costs_file = name, costs_file
+    def __init__(self, name: PacingName, costs_file: str, ranks: Callable[[], int] = sglang_ranks.count) -> None:
+        self._name, self._costs_file, self._ranks = name, costs_file, ranks
         self._reason = "the server runs without --speculative-adaptive"
         self._paced: PacedSteps | None = None
 
     def before_controller(
         self, controller: Any, worker: Any, policy: Any
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """BEFORE AdaptiveController.__init__(self, worker, policy); every rank, before any step runs."""
+        """BEFORE AdaptiveController.__init__(self, worker, policy); every rank, before any step runs.
+
+        Blocks until every rank has come here, and paces on all of them or on none.
+        """
+        paced, is_agreed = None, False
         try:
-            self._paced = self._seat(worker, policy)
-        except Exception as fault:  # whatever it is, SGLang's own rule can go on
+            paced = self._seat(worker, policy)
+        except Exception as fault:  # noqa: BLE001 - whatever it is, SGLang's own rule can go on
             self._reason = str(fault) if isinstance(fault, ConfigError) else f"{type(fault).__name__}: {fault}"
-            log.error("paceline: pacing is off, SGLang's own rule stays: %s", self._reason)  # noqa: TRY400 - same
-            if self._costs_file and worker.server_args.tp_size > 1:
-                raise  # on this rank alone, perhaps: ranks that choose differently would hang the server later
+        try:
+            is_agreed = self._ranks_agree(is_paced=paced is not None)
+        except Exception as fault:  # noqa: BLE001 - same
+            self._reason = f"{type(fault).__name__}: {fault}"
+        if paced is None or not is_agreed:
+            log.error("paceline: pacing is off, SGLang's own rule stays: %s", self._reason)
             return None
+        self._paced = paced
         logging.getLogger(_SWITCH_LOG).addFilter(_is_no_switch)
-        log.warning("paceline: pacing by %s over %s draft steps", self._name, self._paced.candidate_steps)
-        return (controller, worker, self._paced), {}
+        log.warning("paceline: pacing by %s over %s draft steps", self._name, paced.candidate_steps)
+        return (controller, worker, paced), {}
+
+    def _ranks_agree(self, *, is_paced: bool) -> bool:
+        """Whether all ranks can pace, by one policy and one table: others would choose differently, and hang."""
+        if self._ranks() == 1:
+            return is_paced
+        costs = Path(self._costs_file).read_bytes() if is_paced and self._costs_file else b""
+        choice = zlib.crc32(f"{is_paced} {self._name} ".encode() + costs)
+        is_same = sglang_ranks.is_same_on_all(choice)
+        if is_paced and not is_same:
+            self._reason = "another rank cannot pace, or has another policy or table of step costs; see its log"
+        return is_paced and is_same
 
     def before_forward(self, _worker: Any, batch: Any, *_: Any, **__: Any) -> None:
         """BEFORE EAGLEWorkerV2.forward_batch_generation: a prefill's time is nobody's decode step."""
-        if self._paced is not None and batch.forward_mode.is_extend():
-            self._paced.interrupt()
+        paced = self._paced
+        if paced is None:
+            return
+        try:
+            if batch.forward_mode.is_extend():
+                paced.interrupt()
+        except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
+            paced.end(fault)
 
     def draft_changed(self) -> None:
         """Other weights draft from here on; scheduler thread, every rank between the same two steps."""
@@ -65,15 +93,15 @@ class SglangPacing:
 
     def _seat(self, worker: Any, policy: Any) -> PacedSteps:
         lengths, static_steps = sorted(policy.candidate_steps), worker.speculative_num_steps
-        table, is_alone = load_table(self._costs_file), worker.server_args.tp_size == 1
-        if self._name in COSTED and table is None and not is_alone:
+        table, ranks = load_table(self._costs_file), self._ranks()
+        if self._name in COSTED and table is None and ranks > 1:
             raise ConfigError(
-                f"PACELINE_PACING={self._name} with --tp-size {worker.server_args.tp_size}: got no "
+                f"PACELINE_PACING={self._name} with --tp-size {ranks}: got no "
                 "PACELINE_PACING_COSTS, expected a table of step costs, since every rank has its own clock; "
                 "PACELINE_PACING=sweep measures one"
             )
         chosen = build_policy(self._name, lengths, static_steps, table)
-        rank_costs = None if is_alone else table
+        rank_costs = None if ranks == 1 else table
         return PacedSteps(chosen, lengths, static_steps, rank_costs, is_by_size=self._name is PacingName.SWEEP)
 
 

@@ -6,14 +6,12 @@ graphs stay valid; ABANDON forgets what was staged. The scheduler never waits fo
 makes the commit answer "not yet". Verification uses the target alone, so a swap cannot change an output.
 """
 
-import itertools
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +19,16 @@ import torch
 
 from ..buffer.errors import PacelineError, WeightsRefused
 from ..buffer.weights import WEIGHTS_FILE, sha256_of
+from . import sglang_ranks
 from .commands import Act, Readiness, SwapCommand, SwapOutcome
 from .staging import DraftLayout, StagedDraft, Staging, read_layout, stage
-from .swap_effect import Probe, SwapEffect, try_probe
+from .swap_channel import Answer, SwapChannel
+from .swap_effect import SwapEffect, try_probe
 
 log = logging.getLogger(__name__)
 
-#: The longest the scheduler may take to reach its next iteration; a long prefill is the usual reason.
-PICKUP_S = 60.0
-#: The longest a file may take to stage.
-STAGE_S = 300.0
-#: Between two commits of one swap, while another rank still stages.
-NOT_YET_S = 0.05
 #: Drafts kept beside the live one, the live one included: what an instant rollback can reach.
 KEPT_DRAFTS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    attempt: int
-    readiness: Readiness
-    outcome: SwapOutcome | None = None
-    refusal: str = ""
-    probe: Probe | None = None
 
 
 class SglangSwap:
@@ -55,12 +40,10 @@ class SglangSwap:
         self._draft_changed = draft_changed
         self.fault = "SGLang has not built its request dispatcher yet"
         self.effect = SwapEffect()  # of this rank's swaps
-        self._inbox: queue.SimpleQueue[SwapCommand] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
-        self._attempts = itertools.count(1)
-        self._stagings: dict[int, Staging] = {}  # by attempt
+        self._channel = SwapChannel()
         self._kept: dict[int, StagedDraft] = {}  # by version number; the same on every rank
         self._scheduler: Any = None
+        self._ranks = 1  # tensor-parallel ranks
         self._runner: Any = None
         self._layout: DraftLayout | None = None
 
@@ -71,14 +54,17 @@ class SglangSwap:
 
     def after_pull(self, received: list[Any] | None, *_: Any, **__: Any) -> None:
         """AFTER SchedulerRequestReceiver._pull_raw_reqs: `received` is None on ranks that do not receive."""
-        if received is None or self._inbox.empty():
-            return
-        while not self._inbox.empty():
-            received.append(self._inbox.get_nowait())
+        while received is not None and (command := self._channel.take()) is not None:
+            received.append(command)
 
     def after_init_dispatcher(self, _result: Any, scheduler: Any, *_: Any, **__: Any) -> None:
-        """AFTER Scheduler.init_request_dispatcher: model workers exist here. A fault leaves swapping off."""
+        """AFTER Scheduler.init_request_dispatcher: model workers exist here. A fault leaves swapping off.
+
+        The handler comes first. A rank that cannot bind must still answer commands that another rank sends: SGLang's
+        dispatcher raises on a command without a handler.
+        """
         try:
+            self._register(scheduler)
             self._bind(scheduler)
             self.fault = ""
         except Exception as fault:  # an exception leaving a hook would kill SGLang's scheduler
@@ -94,52 +80,27 @@ class SglangSwap:
         """
         if self.fault:
             raise TimeoutError(f"draft swaps are off: {self.fault}")
-        attempt = next(self._attempts)
+        attempt = self._channel.next_attempt()
         try:
             if not self._keeps(number, sha256):
-                self._prepare(SwapCommand(Act.PREPARE, attempt, number, str(file), sha256))
+                self._channel.prepare(SwapCommand(Act.PREPARE, attempt, number, str(file), sha256))
             if not is_wanted():
                 raise TimeoutError(f"version {number}: it was taken off while it was staged")
-            outcome, probe = self._commit_until_ready(SwapCommand(Act.COMMIT, attempt, number, str(file), sha256))
+            answer = self._channel.commit(SwapCommand(Act.COMMIT, attempt, number, str(file), sha256))
         except (PacelineError, OSError):
-            self._inbox.put(SwapCommand(Act.ABANDON, attempt, number, "", ""))  # other ranks may hold what they staged
+            self._channel.abandon(attempt, number)  # other ranks may hold what they staged
             raise
-        self.effect.settle(sha256, probe)
-        return outcome
+        assert answer.outcome is not None  # noqa: S101 - commit returns no other answer
+        self.effect.settle(sha256, answer.probe)
+        return answer.outcome
 
-    def _prepare(self, command: SwapCommand) -> None:
-        staging = self._stagings[command.attempt] = Staging()
-        self._inbox.put(command)
-        if not staging.done.wait(PICKUP_S + STAGE_S):
-            raise TimeoutError(f"version {command.number}: the weights were not staged in time")
-        staging.check()
-
-    def _commit_until_ready(self, command: SwapCommand) -> tuple[SwapOutcome, Probe | None]:
-        deadline, pause = time.monotonic() + STAGE_S, threading.Event()
-        while time.monotonic() < deadline:
-            self._inbox.put(command)
-            answer = self._await(command)
-            if answer.outcome is not None:
-                return answer.outcome, answer.probe
-            if answer.readiness is Readiness.REFUSED:
-                raise WeightsRefused(answer.refusal or "another rank refused the weights; see its log")
-            pause.wait(NOT_YET_S)
-        raise TimeoutError(f"version {command.number}: another rank has not staged the weights in {STAGE_S} s")
-
-    def _await(self, command: SwapCommand) -> _Answer:
-        while True:
-            try:
-                answer = self._answers.get(timeout=PICKUP_S)
-            except queue.Empty:
-                word = f"version {command.number}: the scheduler reached no iteration within {PICKUP_S} s"
-                raise TimeoutError(word) from None
-            if answer.attempt == command.attempt:
-                return answer
-
-    def _bind(self, scheduler: Any) -> None:
+    def _register(self, scheduler: Any) -> None:
         from sglang.utils import TypeBasedDispatcher
 
-        self._scheduler = scheduler
+        self._scheduler, self._ranks = scheduler, sglang_ranks.count()
+        scheduler._request_dispatcher += TypeBasedDispatcher([(SwapCommand, self._handle)])  # noqa: SLF001 - no public API
+
+    def _bind(self, scheduler: Any) -> None:
         ((_, self._runner),) = scheduler.draft_worker.weight_update_runners()
         folder = Path(scheduler.server_args.speculative_draft_model_path)
         self._layout = read_layout(folder)
@@ -148,47 +109,59 @@ class SglangSwap:
         first = stage(folder / WEIGHTS_FILE, "", self._layout, device, self._runner.dtype)
         first = self._kept[self.draft_version] = replace(first, sha256=sha256_of(folder / WEIGHTS_FILE))
         self.effect.settle(first.sha256, try_probe(first.tensors, self._runner.model))
-        scheduler._request_dispatcher += TypeBasedDispatcher([(SwapCommand, self._handle)])  # noqa: SLF001 - no public door
 
     def _handle(self, command: SwapCommand) -> None:
         """Scheduler thread, at the top of an iteration; returns None, so nothing goes back to the tokenizer."""
+        try:
+            self._act_on(command)
+        except Exception as fault:  # an exception leaving a handler would kill SGLang's scheduler
+            log.exception("paceline: %s of version %d failed", command.act, command.number)
+            refusal = f"{type(fault).__name__}: {fault}"
+            self._channel.stagings.setdefault(command.attempt, Staging()).refuse(fault)
+            self._channel.stagings[command.attempt].done.set()
+            self._channel.answers.put(Answer(command.attempt, Readiness.REFUSED, refusal=refusal))
+
+    def _act_on(self, command: SwapCommand) -> None:
         match command.act:
             case Act.PREPARE:
-                staging = self._stagings.setdefault(command.attempt, Staging())
+                staging = self._channel.stagings.setdefault(command.attempt, Staging())
                 threading.Thread(
                     target=self._stage, args=(command, staging), name="paceline-stage", daemon=True
                 ).start()
             case Act.COMMIT:
-                self._answers.put(self._commit(command))
+                self._channel.answers.put(self._commit(command))
             case Act.ABANDON:
-                self._stagings.pop(command.attempt, None)
+                self._channel.stagings.pop(command.attempt, None)
 
     def _stage(self, command: SwapCommand, staging: Staging) -> None:
-        assert self._layout is not None  # noqa: S101 - bound before any command can arrive
         try:
-            device = torch.device(self._runner.device)
-            staging.draft = stage(Path(command.file), command.sha256, self._layout, device, self._runner.dtype)
+            staging.draft = self._staged_from(Path(command.file), command.sha256)
         except Exception as fault:  # noqa: BLE001 - a staging thread reports; it never dies silently
             staging.refuse(fault)
             log.warning("paceline: version %d not staged: %s", command.number, staging.refusal)
         finally:
             staging.done.set()
 
-    def _commit(self, command: SwapCommand) -> _Answer:
+    def _staged_from(self, file: Path, sha256: str) -> StagedDraft:
+        if self._layout is None:
+            raise WeightsRefused(f"this rank cannot swap: {self.fault}")
+        return stage(file, sha256, self._layout, torch.device(self._runner.device), self._runner.dtype)
+
+    def _commit(self, command: SwapCommand) -> Answer:
         began = time.perf_counter()
         draft, readiness, refusal = self._staged(command)
         readiness = self._least_ready(readiness)
         if readiness is not Readiness.READY:
-            return _Answer(command.attempt, readiness, refusal=refusal)
+            return Answer(command.attempt, readiness, refusal=refusal)
         assert draft is not None  # noqa: S101 - ready means staged
-        self._stagings.pop(command.attempt, None)
+        self._channel.stagings.pop(command.attempt, None)
         try:
             self._copy(draft)
         except Exception as fault:  # a failed copy must not stop serving
             log.exception("paceline: swap to version %d failed", command.number)
             self._put_back()
             self._draft_changed()  # as on the ranks where it worked: what is chosen by it must stay alike
-            return _Answer(command.attempt, Readiness.REFUSED, refusal=f"{type(fault).__name__}: {fault}")
+            return Answer(command.attempt, Readiness.REFUSED, refusal=f"{type(fault).__name__}: {fault}")
         self.draft_version = command.number
         self._keep(command.number, draft)
         self._draft_changed()
@@ -196,12 +169,12 @@ class SglangSwap:
         outcome = SwapOutcome(command.number, commit_ms, 1e3 * draft.seconds, len(self.running()), time.time())
         with self._forward_stream(draft):
             probe = try_probe(draft.tensors, self._runner.model)
-        return _Answer(command.attempt, readiness, outcome, probe=probe)
+        return Answer(command.attempt, readiness, outcome, probe=probe)
 
     def _staged(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
         if self._keeps(command.number, command.sha256):
             return self._kept[command.number], Readiness.READY, ""
-        staging = self._stagings.get(command.attempt)
+        staging = self._channel.stagings.get(command.attempt)
         if staging is None or not staging.done.is_set():
             return None, Readiness.NOT_YET, ""
         if staging.draft is None:
@@ -210,11 +183,7 @@ class SglangSwap:
 
     def _least_ready(self, own: Readiness) -> Readiness:
         """Every rank comes here for every commit command, whatever its own state: a collective has no absentees."""
-        if self._runner.tp_size == 1:
-            return own
-        least = torch.tensor([int(own)])
-        torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN, group=self._scheduler.tp_cpu_group)
-        return Readiness(int(least.item()))
+        return own if self._ranks == 1 else Readiness(sglang_ranks.least(int(own)))
 
     def _copy(self, draft: StagedDraft) -> None:
         with self._forward_stream(draft):

@@ -142,7 +142,7 @@ def test_a_service_runs_in_a_session_of_its_own_with_its_environment(tmp_path: P
 
 
 def test_a_service_that_dies_while_starting_shows_the_end_of_its_log(tmp_path: Path) -> None:
-    code = "for line in range(40): print('line', line)\nraise SystemExit('no model there')"
+    code = "for line in range(40): print('line', line, flush=True)\nraise SystemExit('no model there')"
     with pytest.raises(
         PacelineError, match=r"(?s)probe ended while starting, code 1; .*line 39\nno model there"
     ) as caught:

@@ -1,7 +1,7 @@
 """The real SGLang server on the CPU host, with a private Redis: started once, shared by all end-to-end tests."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -84,7 +84,14 @@ def request_body(rid: str, text: str, max_tokens: int, **sampling: Any) -> dict[
     return {"rid": rid, "text": text, "sampling_params": params}
 
 
-def flags(target: Path, draft: Path) -> list[str]:
+#: A chain of STEPS drafts, typed out.
+CHAIN = (
+    "--speculative-num-steps", str(STEPS), "--speculative-eagle-topk", "1",
+    "--speculative-num-draft-tokens", str(STEPS + 1),
+)  # fmt: skip
+
+
+def flags(target: Path, draft: Path, chain: Iterable[str] = CHAIN) -> list[str]:
     """SGLang's flags of the shared server."""
     return [
         "--model-path", str(target), "--device", "cpu", "--log-level", "warning",
@@ -92,8 +99,7 @@ def flags(target: Path, draft: Path) -> list[str]:
         "--chunked-prefill-size", str(CHUNK_TOKENS), "--speculative-algorithm", "EAGLE3",
         # Admits requests without keeping room for what they will generate, however far apart they arrive.
         "--schedule-conservativeness", "0.1",
-        "--speculative-draft-model-path", str(draft), "--speculative-num-steps", str(STEPS),
-        "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(STEPS + 1),
+        "--speculative-draft-model-path", str(draft), *chain,
     ]  # fmt: skip
 
 
@@ -109,13 +115,15 @@ def server_env(redis_url: str) -> dict[str, str]:
 
 
 @contextmanager
-def running(models: tuple[Path, Path], folder: Path, more: list[str], env: dict[str, str]) -> Iterator[Rig]:
+def running(
+    models: tuple[Path, Path], folder: Path, more: list[str], env: dict[str, str], chain: Iterable[str] = CHAIN
+) -> Iterator[Rig]:
     """A server and a Redis of their own, with `more` flags and settings than the shared ones."""
     target, draft = models
     redis_port, port = free_port(), free_port()
     url = f"redis://127.0.0.1:{redis_port}/0"
     settings = server_env(url) | env
-    server = sglang_service([*flags(target, draft), *more], port, log=folder / "sglang.log", env=settings)
+    server = sglang_service([*flags(target, draft, chain), *more], port, log=folder / "sglang.log", env=settings)
     with redis_service(folder / "redis", redis_port) as redis, server:
         client = connect(url)
         made = Rig(
@@ -141,8 +149,10 @@ def paced_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
     lengths = folder / "lengths.json"
     lengths.write_text(json.dumps({"1": {"candidate_steps": list(range(6))}}))
     adaptive = ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths)]
-    # Room for all requests, so that none is retracted, and no cached prefix that other weights have drafted for.
-    with running(models, folder, [*adaptive, "--max-total-tokens", "16384", "--disable-radix-cache"], {}) as made:
+    # Room for all requests, so that none is retracted, and no cached prefix that other weights have drafted for. Of
+    # speculation nothing but what docs/pacing.md types: SGLang chooses the chain by itself.
+    more = [*adaptive, "--max-total-tokens", "16384", "--disable-radix-cache"]
+    with running(models, folder, more, {}, chain=()) as made:
         yield made
 
 

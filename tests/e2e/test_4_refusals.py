@@ -1,9 +1,11 @@
 """What cannot work says so and what to do next, and never costs the server."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import httpx
 import pytest
@@ -11,6 +13,9 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.demo.services import free_port, sglang_service
+from paceline.demo.target import ensure_random_draft
+from paceline.serving.plugin import CHAIN_FLAGS
+from transformers import Qwen3Config, Qwen3ForCausalLM
 from waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -42,16 +47,53 @@ def test_the_check_command_finds_every_hook_target():
     assert "every hook target is there" in ended.stdout
 
 
-def test_a_server_that_cannot_be_captured_serves_and_says_why(rig, tmp_path):
+@contextmanager
+def started_as_a_user_does(rig, target, draft, log):
+    """`paceline serve` with the algorithm and the draft, and no other flag of speculation; its port and its status."""
     port = free_port()
-    flags = ["--model-path", str(rig.target), "--device", "cpu", "--max-total-tokens", "1024", "--log-level", "warning"]
-    env = {"PACELINE_REDIS_URL": rig.redis_url, "PACELINE_SPECULATOR": "plain", "PACELINE_REPLICA": "plain-0"}
-    with closing(connect(rig.redis_url)) as client, sglang_service(flags, port, log=tmp_path / "log", env=env):
-        board = RedisVersionBoard(client, BufferConfig(speculator="plain"))
-        until(lambda: "replica:plain-0" in board.heartbeats(), "the replica's heartbeat")
-        reading = board.heartbeats()["replica:plain-0"]
-        body = {"text": "import", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
-        reply = httpx.post(f"http://127.0.0.1:{port}/generate", json=body, timeout=60.0, trust_env=False).json()
-    assert reply["meta_info"]["completion_tokens"] == 4
-    assert reading["capture"] == "off"
-    assert "expected EAGLE3" in reading["capture_reason"]
+    flags = ["--model-path", str(target), "--device", "cpu", "--max-total-tokens", "1024", "--log-level", "warning"]
+    flags += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(draft)]
+    name = target.name
+    env = {"PACELINE_REDIS_URL": rig.redis_url, "PACELINE_SPECULATOR": name, "PACELINE_REPLICA": name}
+    with closing(connect(rig.redis_url)) as client, sglang_service(flags, port, log=log, env=env):
+        board = RedisVersionBoard(client, BufferConfig(speculator=name))
+        until(lambda: f"replica:{name}" in board.heartbeats(), "the replica's heartbeat")
+        yield port, lambda: board.heartbeats()[f"replica:{name}"]
+
+
+def generate(port):
+    body = {"text": "import", "sampling_params": {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True}}
+    return httpx.post(f"http://127.0.0.1:{port}/generate", json=body, timeout=60.0, trust_env=False).json()
+
+
+def test_a_llama_that_sglang_gives_a_tree_serves_and_says_which_flags_would_work(rig, tmp_path):
+    with started_as_a_user_does(rig, rig.target, rig.draft, tmp_path / "log") as (port, reading):
+        assert generate(port)["meta_info"]["completion_tokens"] == 8
+        said = reading()
+    assert said["capture"] == "off"
+    assert "got --speculative-eagle-topk 4, given or chosen by SGLang for this model" in said["capture_reason"]
+    assert said["capture_reason"].endswith(CHAIN_FLAGS)
+
+
+def test_the_algorithm_and_the_draft_are_all_it_takes_where_sglang_chooses_a_chain(rig, tmp_path):
+    target = tmp_path / "qwen3"
+    draft = qwen3(rig.target, target)
+    with started_as_a_user_does(rig, target, draft, tmp_path / "log") as (port, reading):
+        meta = generate(port)["meta_info"]
+        until(lambda: reading()["delivered"] == 1, "the trace of the request")
+        said = reading()
+    assert (said["capture"], said["capture_reason"], said["swap"]) == ("on", "", "on")
+    assert said["rounds"] == meta["spec_verify_ct"] > 0
+
+
+def qwen3(tokenizer_of, folder):
+    """A random Qwen3 in the real format, with the tokenizer of another target, and a random draft of it beside."""
+    words = json.loads((tokenizer_of / "config.json").read_text())["vocab_size"]
+    config = Qwen3Config(
+        vocab_size=words, hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=1024, dtype="float32",
+    )  # fmt: skip
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    for file in tokenizer_of.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return ensure_random_draft(folder, folder.with_name("draft"), seed=0)

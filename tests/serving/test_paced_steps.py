@@ -9,6 +9,7 @@ from paceline.policies.pacing import CostTable, FixedSteps, SweepPacing
 from paceline.policies.pacing_bandit import BanditPacing
 from paceline.policies.pacing_goodput import GoodputPacing
 from paceline.policies.pacing_threshold import ThresholdPacing
+from paceline.serving import sglang_ranks
 from paceline.serving.config import PacingName
 from paceline.serving.paced_steps import PacedSteps
 from paceline.serving.pacing_choice import build_policy, load_table
@@ -170,17 +171,16 @@ def test_a_file_that_is_no_table_is_named(tmp_path, text):
         load_table(str(tmp_path / "absent.json"))
 
 
-def worker(tp_size=1):
-    return SimpleNamespace(speculative_num_steps=3, server_args=SimpleNamespace(tp_size=tp_size))
+WORKER = SimpleNamespace(speculative_num_steps=3)
 
 
 OWN = SimpleNamespace(candidate_steps=[5, 0, 3])
 
 
 def test_sglangs_policy_is_replaced_and_its_lengths_are_kept():
-    pacing = SglangPacing(PacingName.FIXED, "")
+    pacing = SglangPacing(PacingName.FIXED, "", lambda: 1)
     assert pacing.reading() == {"policy": "off", "reason": "the server runs without --speculative-adaptive"}
-    (controller, _, seat), options = pacing.before_controller("controller", worker(), OWN)
+    (controller, _, seat), options = pacing.before_controller("controller", WORKER, OWN)
     assert (controller, options, seat.candidate_steps) == ("controller", {}, [0, 3, 5])
     assert seat.get_steps_for_batch(1) == 3
     assert pacing.reading()["policy"] == "fixed"
@@ -189,12 +189,50 @@ def test_sglangs_policy_is_replaced_and_its_lengths_are_kept():
 @pytest.mark.parametrize(
     ("name", "is_paced"), [("goodput", False), ("bandit", False), ("fixed", True), ("threshold", True)]
 )
-def test_several_ranks_need_a_table_where_costs_decide(name, is_paced, caplog, tmp_path):
-    pacing = SglangPacing(PacingName(name), "")
-    assert (pacing.before_controller(None, worker(tp_size=2), OWN) is not None) == is_paced
+def test_several_ranks_need_a_table_where_costs_decide(name, is_paced, caplog, tmp_path, monkeypatch):
+    monkeypatch.setattr(sglang_ranks, "is_same_on_all", lambda _: True)
+    pacing = SglangPacing(PacingName(name), "", lambda: 2)
+    assert (pacing.before_controller(None, WORKER, OWN) is not None) == is_paced
     assert ("with --tp-size 2: got no PACELINE_PACING_COSTS" in caplog.text) == (not is_paced)
     (tmp_path / "costs.json").write_text('{"cost_ms": {"1": [10, 12]}}')
-    assert SglangPacing(PacingName(name), str(tmp_path / "costs.json")).before_controller(None, worker(2), OWN)
+    with_table = SglangPacing(PacingName(name), str(tmp_path / "costs.json"), lambda: 2)
+    assert with_table.before_controller(None, WORKER, OWN)
+
+
+def test_ranks_of_different_choices_all_keep_sglangs_own_rule(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(json.dumps({"cost_ms": {"1": [10, 12 if name == "a" else 13]}}))
+    seen = []
+    monkeypatch.setattr(sglang_ranks, "is_same_on_all", seen.append)
+    ranks = [SglangPacing(PacingName.GOODPUT, str(tmp_path / name), lambda: 2) for name in ("a", "b", "a", "gone")]
+    assert [rank.before_controller(None, WORKER, OWN) for rank in ranks] == [None] * 4
+    assert seen[0] == seen[2]
+    assert len(set(seen)) == 3
+    assert "another rank cannot pace" in ranks[0].reading()["reason"]
+    assert "No such file" in ranks[3].reading()["reason"]
+
+
+def test_no_fault_of_pacing_reaches_sglang(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(sglang_ranks, "is_same_on_all", fail)
+    apart = SglangPacing(PacingName.FIXED, "", lambda: 2)
+    assert apart.before_controller(None, WORKER, OWN) is None
+    assert apart.reading() == {"policy": "off", "reason": "RuntimeError: odd"}
+    pacing = SglangPacing(PacingName.FIXED, "", lambda: 1)
+    seat = pacing.before_controller(None, WORKER, OWN)[0][2]
+    pacing.before_forward(None, SimpleNamespace())  # a batch of another release, without its forward mode
+    assert seat.reason.startswith("AttributeError")
+    assert seat.get_steps_for_batch(1) == 3
+    seat.on_verify_complete([1], 1)
+    for broken in ("launch", "verify", "interrupt"):
+        seat = PacedSteps(Told([2]), LENGTHS, 3)
+        monkeypatch.setattr(seat._meter, broken, fail)
+        seat.get_steps_for_batch(1)
+        seat.on_verify_complete([1], 1)
+        seat.draft_changed()
+        assert seat.reason == "RuntimeError: odd", broken
 
 
 def test_two_ranks_with_clocks_of_their_own_choose_alike_by_one_table(tmp_path):
@@ -214,11 +252,11 @@ def test_two_ranks_with_clocks_of_their_own_choose_alike_by_one_table(tmp_path):
 
 
 def test_a_prefill_interrupts_and_a_swap_is_told(monkeypatch):
-    pacing = SglangPacing(PacingName.FIXED, "")
+    pacing = SglangPacing(PacingName.FIXED, "", lambda: 1)
     prefill = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: True))
     pacing.before_forward(None, prefill)
     pacing.draft_changed()
-    seat = pacing.before_controller(None, worker(), OWN)[0][2]
+    seat = pacing.before_controller(None, WORKER, OWN)[0][2]
     policy = Told([3, 3])
     monkeypatch.setattr(seat, "_policy", policy)
     for _ in range(2):

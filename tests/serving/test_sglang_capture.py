@@ -9,6 +9,7 @@ from paceline.serving import sglang_requests
 from paceline.serving.breaker import Breaker
 from paceline.serving.counts import CaptureCounts
 from paceline.serving.cut import TeacherWidth
+from paceline.serving.lane import Chosen, DeviceStep
 from paceline.serving.sglang_capture import CaptureSettings, SglangCapture, _best
 from paceline.serving.sglang_requests import OPT_OUT_KEY
 
@@ -60,6 +61,21 @@ def test_a_new_request_under_an_old_id_is_asked_again(capture):
     assert capture._choose_again(batch(a=False)).rows == (0,)
     capture._before_draft_prefill(None, batch(a=True), None)  # its prefill: the one of that id before it has ended
     assert capture._choose_again(batch(a=True)) is None
+
+
+def test_a_copy_to_the_host_that_fails_costs_its_requests_a_step_and_raises_nothing():
+    lost, breaker = [], Breaker()
+    outbox = SimpleNamespace(link=SimpleNamespace(lose=lost.extend))
+    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0)
+    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
+    chosen = Chosen((0,), ("a",), (True,), 3)
+    step = DeviceStep(chosen, {"x": torch.zeros(1)}, None, None, capture._copy_failed)
+
+    def no_pinned_memory(_):
+        raise RuntimeError("CUDA error: out of memory")
+
+    assert step.copy_to_host(no_pinned_memory).consume(None, []) is None
+    assert (lost, breaker.faults) == (["a"], 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

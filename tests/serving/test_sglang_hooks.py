@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.errors import CaptureUnavailable
 from paceline.serving import plugin, replica, sglang_hooks
-from paceline.serving.breaker import Breaker
 from paceline.serving.config import PacingName, from_env
 
 #: Run apart: SGLang's registry patches modules for the life of a process.
@@ -53,36 +51,82 @@ def test_no_sglang_at_all_says_what_to_install(monkeypatch):
         sglang_hooks.check_version()
 
 
-def server_args(**changes):
-    args = {"speculative_algorithm": "EAGLE3", "speculative_eagle_topk": 1, "dp_size": 1, "pp_size": 1}
-    return SimpleNamespace(**(args | changes))
+@pytest.fixture
+def resolved(monkeypatch):
+    """Set what SGLang resolved; tests/e2e/test_4_refusals.py and test_9_pacing.py ask the real one."""
+    found = {"speculative_algorithm": "EAGLE3", "speculative_eagle_topk": 1, "dp_size": 1, "pp_size": 1}
+    context = SimpleNamespace(get_spec=lambda: SimpleNamespace(**found), get_parallel=lambda: SimpleNamespace(**found))
+    monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
+    return found
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"speculative_algorithm": None}, "got --speculative-algorithm None"),
-        ({"speculative_eagle_topk": 4}, "with --speculative-eagle-topk 4"),
+        ({"speculative_algorithm": None}, "got --speculative-algorithm None, expected EAGLE3"),
+        ({"speculative_eagle_topk": 4}, f"got --speculative-eagle-topk 4, .*, expected 1; .* {plugin.CHAIN_FLAGS}"),
         ({"dp_size": 2}, "got --dp-size 2"),
         ({"pp_size": 2}, "--pp-size 2"),
     ],
 )
-def test_a_server_that_cannot_be_captured_is_refused_with_its_flags(changes, message):
-    plugin._check_algorithm(server_args())
+def test_a_server_that_cannot_be_captured_is_refused_with_its_flags(resolved, changes, message):
+    plugin._check_algorithm()
+    resolved |= changes
     with pytest.raises(CaptureUnavailable, match=message):
-        plugin._check_algorithm(server_args(**changes))
+        plugin._check_algorithm()
 
 
-def test_a_fault_while_installing_opens_the_breaker_and_leaves_the_scheduler_alone(monkeypatch):
-    opened = []
+@pytest.fixture
+def double(monkeypatch):
+    """A replica that hooks nothing and whose start is counted, built for whoever asks."""
+    names = ("after_pull", "after_init_dispatcher", "after_verify", "before_draft_prefill", "after_prefill")
+    part = SimpleNamespace(**dict.fromkeys((*names, "before_controller", "before_forward")))
+    made = SimpleNamespace(swap=part, capture=part, pacing=part, starts=0)
 
-    def fail(_scheduler, _settings, breaker):
-        opened.append(breaker)
-        raise RuntimeError("odd")
+    def start():
+        made.starts += 1
 
-    monkeypatch.setattr(plugin, "_install", fail)
-    plugin._start(SimpleNamespace(server_args=server_args()), settings=None)
-    assert opened[0].reason == "RuntimeError: odd"
+    made.start = start
+
+    def build(settings, breaker):
+        made.settings, made.breaker = settings, breaker
+        return made
+
+    monkeypatch.setattr(replica, "build_replica", build)
+    return made
+
+
+SCHEDULER = SimpleNamespace(server_args=SimpleNamespace(port=30000))
+SETTINGS = from_env({"PACELINE_REDIS_URL": "redis://127.0.0.1:1/0"})
+
+
+@pytest.mark.parametrize("is_entry", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "reason"), [(RuntimeError("odd"), "RuntimeError: odd"), (CaptureUnavailable("no chain"), "no chain")]
+)
+def test_a_fault_while_installing_opens_the_breaker_and_the_replica_still_reports(
+    double, monkeypatch, fault, reason, is_entry
+):
+    monkeypatch.setattr(plugin, "_is_entry_rank", lambda: is_entry)
+    monkeypatch.setattr(plugin, "_install", lambda *_, **__: (_ for _ in ()).throw(fault))
+    plugin._start(SCHEDULER, SETTINGS)
+    assert double.breaker.reason == reason
+    assert double.starts == int(is_entry)
+    assert double.settings.replica.endswith("-30000")
+
+
+def test_a_replica_that_cannot_start_has_its_hooks_like_every_other_rank_and_is_off(double, monkeypatch):
+    installed = []
+
+    def fail():
+        raise OSError("no process left")
+
+    monkeypatch.setattr(plugin, "_is_entry_rank", lambda: True)
+    monkeypatch.setattr(plugin, "_install", lambda *_, **__: installed.append("hooks"))
+    double.start = fail
+    plugin._start(SCHEDULER, SETTINGS)
+    assert installed == ["hooks"]
+    assert double.breaker.reason == "OSError: no process left"
 
 
 def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
@@ -95,22 +139,11 @@ def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
 @pytest.mark.parametrize(
     ("pacing", "is_entry", "count"), [("goodput", True, 7), ("off", True, 5), ("goodput", False, 4)]
 )
-def test_every_rank_is_paced_unless_pacing_is_off(pacing, is_entry, count, monkeypatch):
+@pytest.mark.usefixtures("resolved")
+def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, count, monkeypatch):
     installed = {}
     monkeypatch.setattr(sglang_hooks, "install", installed.update)
-    monkeypatch.setattr(plugin, "_is_entry_rank", lambda: is_entry)
-    part = SimpleNamespace(
-        **dict.fromkeys(
-            ("after_pull", "after_init_dispatcher", "after_verify", "before_draft_prefill", "after_prefill")
-        ),
-        **dict.fromkeys(("before_controller", "before_forward")),
-    )
-    made = SimpleNamespace(swap=part, capture=part, pacing=part, start=lambda: None)
-    monkeypatch.setattr(replica, "build_replica", lambda *_: made)
-    settings = replace(
-        from_env({"PACELINE_REDIS_URL": "redis://127.0.0.1:1/0"}), pacing=PacingName(pacing), replica="a"
-    )
-    plugin._install(SimpleNamespace(server_args=server_args()), settings, Breaker())
+    plugin._install(double, PacingName(pacing), is_entry_rank=is_entry)
     assert set(installed) < set(sglang_hooks.TARGETS)
     assert len(installed) == count
     paced = {sglang_hooks.ADAPTIVE_CONTROLLER, sglang_hooks.FORWARD}

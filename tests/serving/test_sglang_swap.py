@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from paceline.buffer.errors import WeightsRefused
-from paceline.serving import sglang_swap
+from paceline.serving import sglang_ranks, sglang_swap, swap_channel
 from paceline.serving.commands import Act, Readiness, SwapCommand
 from paceline.serving.sglang_swap import SglangSwap
 from paceline.serving.staging import StagedDraft, Staging, read_layout, sha256_of
@@ -44,9 +44,7 @@ def swap(folder):
     made = SglangSwap(draft_version=0)
     made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]))
     updater = Updater()
-    made._runner = SimpleNamespace(
-        device="cpu", dtype=torch.float32, tp_size=1, weight_updater=updater, model=updater.model
-    )
+    made._runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
     made._layout = read_layout(folder / "0")
     made._kept[0] = StagedDraft([("fc.weight", torch.zeros(2, 3))], None, 0.0)
     made.fault = ""
@@ -90,7 +88,7 @@ def test_a_swap_loads_the_files_tensors_and_stamps_the_version(swap, folder):
         outcome = swap.swap(1, *file_of(folder, 1))
     assert (outcome.number, outcome.running, swap.draft_version) == (1, 3, 1)
     assert torch.equal(swap._runner.weight_updater.loaded[0]["fc.weight"], torch.full((2, 3), 1.0))
-    assert swap._stagings == {}
+    assert swap._channel.stagings == {}
 
 
 def test_whoever_paces_is_told_of_a_swap_once_the_version_is_stamped_and_of_no_refused_one(swap, folder):
@@ -109,7 +107,7 @@ def test_what_is_wanted_no_more_once_it_is_staged_is_not_loaded(swap, folder):
             swap.swap(1, *file_of(folder, 1), lambda: False)
         swap.swap(2, *file_of(folder, 2))
     scheduler.iterate()
-    assert (swap.draft_version, swap._stagings) == (2, {})
+    assert (swap.draft_version, swap._channel.stagings) == (2, {})
     assert len(swap._runner.weight_updater.loaded) == 1
 
 
@@ -152,45 +150,79 @@ def test_a_refused_file_changes_nothing_and_leaves_nothing_behind(swap, folder):
     with Scheduler(swap) as scheduler:
         with pytest.raises(WeightsRefused, match="the file was changed"):
             swap.swap(1, file, "0" * 64)
-        while swap._stagings:
+        while swap._channel.stagings:
             scheduler.pause.wait(0.001)
     assert (swap.draft_version, swap._runner.weight_updater.loaded) == (0, [])
 
 
 def test_a_scheduler_that_does_not_iterate_is_a_time_out_and_never_hangs_afterwards(swap, folder, monkeypatch):
-    monkeypatch.setattr(sglang_swap, "PICKUP_S", 0.05)
-    monkeypatch.setattr(sglang_swap, "STAGE_S", 0.05)
+    monkeypatch.setattr(swap_channel, "PICKUP_S", 0.05)
+    monkeypatch.setattr(swap_channel, "STAGE_S", 0.05)
     with pytest.raises(TimeoutError, match="not staged in time"):
         swap.swap(1, *file_of(folder, 1))
     with pytest.raises(TimeoutError, match="no iteration"):
         swap.swap(0, *file_of(folder, 0))
-    monkeypatch.setattr(sglang_swap, "STAGE_S", 60.0)
-    monkeypatch.setattr(sglang_swap, "PICKUP_S", 60.0)
+    monkeypatch.setattr(swap_channel, "STAGE_S", 60.0)
+    monkeypatch.setattr(swap_channel, "PICKUP_S", 60.0)
     with Scheduler(swap):  # meets the commands of both attempts that were given up on, then this one
         assert swap.swap(2, *file_of(folder, 2)).number == 2
 
 
 def test_a_commit_before_its_staging_is_done_answers_not_yet_at_once(swap):
-    swap._stagings[7] = Staging()
+    swap._channel.stagings[7] = Staging()
     swap._handle(SwapCommand(Act.COMMIT, 7, 1, "", ""))
-    assert swap._answers.get_nowait().readiness is Readiness.NOT_YET
-    assert 7 in swap._stagings
+    assert swap._channel.answers.get_nowait().readiness is Readiness.NOT_YET
+    assert 7 in swap._channel.stagings
 
 
 def test_ranks_commit_together_or_not_at_all(swap, monkeypatch):
     votes = queue.SimpleQueue()
 
-    def all_reduce(tensor, _op, group):
-        votes.put((int(tensor), group))
-        tensor.fill_(min(int(tensor), int(Readiness.NOT_YET)))  # another rank still stages
+    def least(own):
+        votes.put(own)
+        return min(own, int(Readiness.NOT_YET))  # another rank still stages
 
-    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
-    swap._runner.tp_size, swap._scheduler.tp_cpu_group = 2, "group"
+    monkeypatch.setattr(sglang_ranks, "least", least)
+    swap._ranks = 2
     swap._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # ready here: version 0 is kept
     swap._handle(SwapCommand(Act.COMMIT, 2, 9, "", ""))  # unknown here: votes all the same
-    assert [votes.get_nowait(), votes.get_nowait()] == [(2, "group"), (1, "group")]
+    assert [votes.get_nowait(), votes.get_nowait()] == [2, 1]
     assert swap._runner.weight_updater.loaded == []
-    assert {swap._answers.get_nowait().readiness for _ in range(2)} == {Readiness.NOT_YET}
+    assert {swap._channel.answers.get_nowait().readiness for _ in range(2)} == {Readiness.NOT_YET}
+
+
+def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch):
+    monkeypatch.setattr(sglang_ranks, "least", lambda own: own)
+    unbound = SglangSwap(0)
+    unbound._ranks, unbound.fault = 2, "FileNotFoundError: no such draft here"
+    unbound._handle(SwapCommand(Act.PREPARE, 1, 1, str(folder / "1" / "model.safetensors"), ""))
+    assert unbound._channel.stagings[1].done.wait(10.0)
+    unbound._handle(SwapCommand(Act.COMMIT, 1, 1, "", ""))
+    answer = unbound._channel.answers.get_nowait()
+    assert answer.readiness is Readiness.REFUSED
+    assert "this rank cannot swap: FileNotFoundError: no such draft here" in answer.refusal
+
+
+@pytest.mark.parametrize("broken", ["_least_ready", "_staged"])
+def test_a_fault_in_a_handler_is_a_refusal_and_no_exception(swap, folder, monkeypatch, broken):
+    def fail(*_):
+        raise AttributeError("another release")
+
+    monkeypatch.setattr(swap, broken, fail)
+    with Scheduler(swap), pytest.raises(WeightsRefused, match="AttributeError: another release"):
+        swap.swap(1, *file_of(folder, 1))
+    assert swap.draft_version == 0
+
+
+def test_a_preparation_that_cannot_even_begin_is_refused(swap, folder, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    with Scheduler(swap):
+        monkeypatch.setattr(sglang_swap.threading, "Thread", fail)
+        with pytest.raises(OSError, match="can't start new thread"):
+            swap.swap(1, *file_of(folder, 1))
+    assert swap.draft_version == 0
 
 
 def test_a_copy_that_fails_is_a_refusal_and_the_version_stays(swap, folder):
@@ -201,9 +233,9 @@ def test_a_copy_that_fails_is_a_refusal_and_the_version_stays(swap, folder):
 
 
 def test_a_rank_that_does_not_receive_is_left_alone(swap):
-    swap._inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
+    swap._channel.inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
     swap.after_pull(None)
-    assert not swap._inbox.empty()
+    assert not swap._channel.inbox.empty()
 
 
 def test_an_unbound_swap_says_that_it_is_off():

@@ -1,0 +1,26 @@
+"""What the tensor-parallel ranks of one server decide together. In their scheduler processes only."""
+
+import torch
+
+
+def count() -> int:
+    """Tensor-parallel ranks of this server, by SGLang's resolved settings."""
+    from sglang.srt.runtime_context import get_parallel
+
+    return int(get_parallel().tp_size)
+
+
+def least(value: int) -> int:
+    """The smallest `value` of all ranks. Blocks until every rank has called it: a collective has no absentees."""
+    from sglang.srt.runtime_context import get_parallel
+
+    smallest = torch.tensor([value])
+    group = get_parallel().tp_group.cpu_group
+    torch.distributed.all_reduce(smallest, torch.distributed.ReduceOp.MIN, group=group)
+    return int(smallest.item())
+
+
+def is_same_on_all(value: int) -> bool:
+    """Whether every rank has called this with one and the same value; blocks like `least`."""
+    smallest, negated_largest = least(value), least(-value)
+    return smallest == -negated_largest
