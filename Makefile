@@ -27,7 +27,7 @@ TORCH := torch==2.13.0
 SGLANG := sglang==0.5.21
 CPU_HOST := serving/cpu_host/requirements.txt
 
-SOURCES := __init__.py cli.py buffer policies serving learner dashboards demo
+SOURCES := __init__.py cli.py buffer policies serving learner dashboards rig demo benchmarks
 # mypy takes a package's name from its folder, and a checkout may be called anything: it looks through this link.
 LINK := $(VENV)/house
 
@@ -82,10 +82,10 @@ check: lint
 	  --cache-dir paceline/.mypy_cache $(addprefix paceline/,$(SOURCES))
 
 bench: $(READY)
-	@set -e; for name in capture swap; do echo "== benchmarks/$$name.py"; $(PY) "benchmarks/$$name.py" $(ARGS); done
+	@set -e; for name in capture swap; do echo "== $$name"; $(PY) -m paceline.benchmarks.$$name $(ARGS); done
 
 bench-calibration: $(READY)
-	@$(PY) benchmarks/calibration.py $(ARGS)
+	@$(PY) -m paceline.benchmarks.calibration $(ARGS)
 
 bench-learning: $(READY)
-	@$(PY) benchmarks/learning/bench.py $(ARGS)
+	@$(PY) -m paceline.benchmarks.learning.bench $(ARGS)

@@ -11,7 +11,7 @@ from .buffer.errors import PacelineError
 
 if TYPE_CHECKING:
     from .buffer.base import VersionBoard
-    from .buffer.redis_operator import OperatorDesk
+    from .buffer.redis_operator import OperatorAuth
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 token = typer.Typer(
@@ -34,7 +34,7 @@ def serve(context: typer.Context) -> None:
     """Start SGLang with the plugin: `paceline serve -- <any sglang flags>`; with `--device cpu` on the CPU host."""
     import os
 
-    from .serving.launch import launch_plan, run_server
+    from .serving.launch.server import launch_plan, run_server
 
     with _errors():
         raise typer.Exit(run_server(launch_plan(context.args, os.environ)))
@@ -57,7 +57,7 @@ def versions(redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "defaul
     """List draft versions with their state, scores and the reason of the last change."""
     from rich.console import Console
 
-    from .dashboards.readings import version_lines, versions_table
+    from .dashboards.tables import version_lines, versions_table
 
     with _errors():
         Console().print(versions_table(version_lines(_board(redis_url, speculator).read())))
@@ -68,7 +68,7 @@ def alarms(redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "default"
     """List what replicas and learners say is wrong: what stands, and what was raised lately."""
     from rich.console import Console
 
-    from .dashboards.readings import alarm_lines, alarms_table
+    from .dashboards.tables import alarm_lines, alarms_table
 
     with _errors():
         Console().print(alarms_table(alarm_lines(_board(redis_url, speculator).heartbeats())))
@@ -84,7 +84,7 @@ def promote(
 ) -> None:
     """Make version NUMBER live once its weights are what was published; servers swap it in between two iterations."""
     from .buffer.version import VersionState
-    from .buffer.weights import check_weights
+    from .buffer.weights_file import check_weights
 
     with _errors():
         board = _admitted(redis_url, speculator, f"promote {number}")
@@ -142,7 +142,7 @@ def check() -> None:
     import os
     import subprocess
 
-    from .serving.launch import inspection_plan
+    from .serving.launch.server import inspection_plan
 
     plan = inspection_plan(os.environ)
     raise typer.Exit(subprocess.run(plan.argv, env=dict(plan.env), check=False).returncode)
@@ -179,12 +179,12 @@ def _board(redis_url: str, speculator: str) -> "VersionBoard":
     return RedisVersionBoard(connect(redis_url), BufferConfig(speculator=speculator))
 
 
-def _desk(redis_url: str, speculator: str) -> "OperatorDesk":
+def _desk(redis_url: str, speculator: str) -> "OperatorAuth":
     from .buffer.config import BufferConfig
     from .buffer.redis_client import connect
-    from .buffer.redis_operator import OperatorDesk
+    from .buffer.redis_operator import OperatorAuth
 
-    return OperatorDesk(connect(redis_url), BufferConfig(speculator=speculator))
+    return OperatorAuth(connect(redis_url), BufferConfig(speculator=speculator))
 
 
 def _admitted(redis_url: str, speculator: str, act: str) -> "VersionBoard":

@@ -6,7 +6,7 @@ requests for other prompts of the same domains, and then the very prompts of the
 holds what prompts differ by, the second does not: texts are greedy, hence equal under every draft, and within them
 replay has to be exact.
 
-    python benchmarks/calibration.py [--requests 48] [--fits 3] [--data-dir .paceline]
+    python -m paceline.benchmarks.calibration [--requests 48] [--fits 3] [--data-dir .paceline]
 
 Prints a Markdown table; writes it with a picture to --out. Under five minutes once target, warm head and traces are in
 --data-dir, where they are made when they are missing.
@@ -20,26 +20,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from learning.container import read_traces
-from learning.lab import Lab, open_lab
-from learning.prediction import Prediction, compare, markdown, plot
-from learning.record import chain_flags, ensure_recorded, serve
-from learning.setting import Setting
-from learning.warm import ensure_warm_head
-from measure.rig import Rig, make_rig, under_new_ids, wait_until
-from paceline.buffer.trace import DraftTrace
-from paceline.demo.corpus import load_corpus
-from paceline.demo.progress import progress_bar
-from paceline.demo.prompts import PROMPT_TOKENS, Prompt, domain_prompts
-from paceline.demo.report import machine
-from paceline.demo.run import Place, server_flags, shared_env
-from paceline.demo.services import free_port, redis_service, sglang_service
-from paceline.demo.target import load_tokenizer
-from paceline.learner.disk import write_folder
-from paceline.learner.replay import replay_traces
-from paceline.learner.trainer import DraftTrainer, TrainingPlan
-from paceline.learner.weights import load_draft, load_target_embedding, save_draft
 from rich.console import Console
+
+from ..buffer.trace import DraftTrace
+from ..learner.disk import write_folder
+from ..learner.judging.replay import replay_traces
+from ..learner.model.draft_io import load_draft, load_target_embedding, save_draft
+from ..learner.training.trainer import DraftTrainer, TrainingPlan
+from ..rig.machine import machine
+from ..rig.models.corpus import load_corpus
+from ..rig.models.target import load_tokenizer
+from ..rig.place import Place, server_flags, shared_env
+from ..rig.progress import progress_bar
+from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts
+from ..rig.services import free_port, redis_service, sglang_service
+from .learning.container import read_traces
+from .learning.lab import Lab, open_lab
+from .learning.prediction import Prediction, compare, markdown, plot
+from .learning.record import chain_flags, ensure_recorded, serve
+from .learning.setting import Setting
+from .learning.warm import ensure_warm_head
+from .measure.rig import Rig, make_rig, under_new_ids, wait_until
 
 SETTING = Setting(0.0, 5)
 #: Recorded traces of one domain that a version is trained on beside those of the version before it.

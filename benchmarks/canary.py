@@ -5,7 +5,7 @@ served; without a file they are made up, with as much variance between requests.
 requests at a time; the test is looked at after every tick, and what is counted is every round the canary served until
 the verdict. Better and worse drafts are the recorded rounds with drafts added or taken away at random.
 
-    python benchmarks/canary.py [--traces FILE] [--canaries 100] [--out canary.md]
+    python -m paceline.benchmarks.canary [--traces FILE] [--canaries 100] [--out canary.md]
 """
 
 import argparse
@@ -16,11 +16,12 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from learning.container import read_card, read_traces
-from learning.recorded import add_trace_options, trace_file
-from paceline.demo.report import machine
-from paceline.policies.acceptance import Tally
-from paceline.policies.canary import Arm, Basis, CanaryDecision, CanaryRules, CanaryTest, CanaryVerdict
+
+from ..policies.acceptance import Tally
+from ..policies.canary import Arm, Basis, CanaryDecision, CanaryRules, CanaryTest, CanaryVerdict
+from ..rig.machine import machine
+from .learning.container import read_card, read_traces
+from .learning.recorded import add_trace_options, trace_file
 
 MAX_STEPS = 5  # drafts a round of the made-up requests
 MADE_UP_REQUESTS, MADE_UP_TOKENS = 400, 64
@@ -159,7 +160,8 @@ def thinned(requests: Sequence[Rounds], share: float) -> Change:
 
 def served(rounds: Rounds, change: Change, rng: np.random.Generator) -> Rounds:
     """The same number of tokens served by the changed draft: more rounds where fewer drafts stand."""
-    tokens, out = sum(rounds) + len(rounds), []
+    tokens = sum(rounds) + len(rounds)
+    out: Rounds = []
     while tokens > 0:
         source = rounds[len(out)] if len(out) < len(rounds) else rounds[int(rng.integers(len(rounds)))]
         out.append(change(source, rng))

@@ -8,7 +8,7 @@ is stopped with SIGSTOP, because an idle SGLang scheduler spins. The draft is ra
 verify round: the worst case for capture. Answers are not streamed: the client shares the server's cores. Prints ratios
 per concurrency.
 
-    python benchmarks/capture.py [--starts 4] [--rounds 8] [--data-dir .paceline]
+    python -m paceline.benchmarks.capture [--starts 4] [--rounds 8] [--data-dir .paceline]
 """
 
 import argparse
@@ -24,17 +24,18 @@ from pathlib import Path
 from statistics import geometric_mean
 
 import psutil  # type: ignore[import-untyped]
-from measure.answers import answer_all, asks
-from measure.paired import in_rounds, ratio
-from measure.rig import held_out_prompts
-from paceline.demo.progress import progress_bar
-from paceline.demo.prompts import Prompt
-from paceline.demo.report import machine
-from paceline.demo.run import Place, server_flags, shared_env
-from paceline.demo.services import Service, free_port, redis_service, sglang_service
-from paceline.demo.target import TargetModel, ensure_random_draft, ensure_target
-from paceline.demo.training import TrainPlan
 from rich.console import Console
+
+from ..rig.machine import machine
+from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
+from ..rig.models.training import TrainPlan
+from ..rig.place import Place, server_flags, shared_env
+from ..rig.progress import progress_bar
+from ..rig.prompts import Prompt
+from ..rig.services import Service, free_port, redis_service, sglang_service
+from .measure.answers import answer_all, asks
+from .measure.paired import in_rounds, ratio
+from .measure.rig import held_out_prompts
 
 MAX_TOKENS = 96
 #: Concurrency -> requests of one run. Short runs, many rounds: a shared machine drifts within seconds.

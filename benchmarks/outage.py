@@ -4,7 +4,7 @@ Requests are answered whole, several at a time, for so many seconds with Redis w
 by SIGSTOP (it accepts connections and answers nothing, the hardest way to be gone), in turns. A failed request
 ends the run. Printed are the p99 of the time per output token, paired as a ratio, and where every trace went.
 
-    python benchmarks/outage.py [--seconds 60] [--periods 3] [--concurrency 4] [--data-dir .paceline]
+    python -m paceline.benchmarks.outage [--seconds 60] [--periods 3] [--concurrency 4] [--data-dir .paceline]
 """
 
 import argparse
@@ -17,18 +17,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from measure.answers import answer_all, asks
-from measure.paired import ratio
-from measure.rig import Rig, held_out_prompts, make_rig, wait_until
-from paceline.dashboards.readings import as_counts, as_int
-from paceline.demo.progress import progress_bar
-from paceline.demo.prompts import Prompt
-from paceline.demo.report import machine
-from paceline.demo.run import Place, server_flags, shared_env
-from paceline.demo.services import Service, free_port, redis_service, sglang_service
-from paceline.demo.target import ensure_random_draft, ensure_target
-from paceline.demo.training import TrainPlan
 from rich.console import Console
+
+from ..dashboards.tables import as_counts, as_int
+from ..rig.machine import machine
+from ..rig.models.target import ensure_random_draft, ensure_target
+from ..rig.models.training import TrainPlan
+from ..rig.place import Place, server_flags, shared_env
+from ..rig.progress import progress_bar
+from ..rig.prompts import Prompt
+from ..rig.services import Service, free_port, redis_service, sglang_service
+from .measure.answers import answer_all, asks
+from .measure.paired import ratio
+from .measure.rig import Rig, held_out_prompts, make_rig, wait_until
 
 MAX_TOKENS, SEED, CROWDS = 48, 0, 4  # crowds of requests asked at once, so that all are busy to the end
 

@@ -4,7 +4,8 @@ A table of step costs stands for the machine; what would be accepted is read off
 weights at hand, replayed from every position and so exact for greedy traffic whatever length a policy chooses; else
 from the served rounds alone, where drafts that stood keep standing behind a shorter choice.
 
-    python benchmarks/pacing.py [--traces FILE] [--head FOLDER] [--costs FILE] [--order mixed|shift] [--out pacing.md]
+    python -m paceline.benchmarks.pacing [--traces FILE] [--head FOLDER] [--costs FILE] [--order mixed|shift]
+        [--out pacing.md]
 
 The costs file is what pacing_costs.py writes; without one a made-up example stands in.
 """
@@ -17,17 +18,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from learning.container import read_card, read_traces
-from learning.recorded import add_trace_options, trace_file
-from measure.step_costs import Costs, load_costs
-from paceline.buffer.trace import DraftTrace
-from paceline.demo.report import machine
-from paceline.policies.pacing import FixedSteps, Pacing
-from paceline.policies.pacing_bandit import BANDIT_ARMS, BanditPacing
-from paceline.policies.pacing_ema import SGLANG_SLOTS, EmaPacing
-from paceline.policies.pacing_goodput import GoodputPacing
-from paceline.policies.pacing_smartspec import SmartSpecPacing
-from paceline.policies.pacing_threshold import ThresholdPacing
+
+from ..buffer.trace import DraftTrace
+from ..policies.pacing.bandit import BANDIT_ARMS, BanditPacing
+from ..policies.pacing.base import FixedSteps, Pacing
+from ..policies.pacing.goodput import GoodputPacing
+from ..policies.pacing.threshold import ThresholdPacing
+from ..rig.machine import machine
+from .learning.container import read_card, read_traces
+from .learning.recorded import add_trace_options, trace_file
+from .measure.step_costs import Costs, load_costs
+from .pacing_baselines.ema import SGLANG_SLOTS, EmaPacing
+from .pacing_baselines.smartspec import SmartSpecPacing
 
 MADE_UP_TEXTS, MADE_UP_TOKENS = 300, 64
 
@@ -121,8 +123,8 @@ def recorded_runs(trace: DraftTrace) -> list[int]:
 def replayed(traces: Sequence[DraftTrace], head: Path, target: Path, max_steps: int) -> list[Text]:
     """Runs of the draft in `head` from every position."""
     # Imported late: torch is not needed for made-up texts.
-    from paceline.learner.replay import replay_traces  # noqa: PLC0415
-    from paceline.learner.weights import load_draft, load_target_embedding  # noqa: PLC0415
+    from ..learner.judging.replay import replay_traces  # noqa: PLC0415
+    from ..learner.model.draft_io import load_draft, load_target_embedding  # noqa: PLC0415
 
     draft = load_draft(head, load_target_embedding(target))
     found = replay_traces(draft, traces, max_steps)

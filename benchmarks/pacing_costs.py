@@ -6,7 +6,7 @@ so it is deepened with layers that add nothing to what it says, until a draft st
 target of 8B parameters, a twentieth to a thirtieth. Step 0 still runs the draft over what was committed, to keep its
 cache warm; a second server, without speculation, says what plain decoding costs where there is no draft at all.
 
-    python benchmarks/pacing_costs.py [--layers 40] [--batches 1,4,8] [--max-steps 8] [--out FILE]
+    python -m paceline.benchmarks.pacing_costs [--layers 40] [--batches 1,4,8] [--max-steps 8] [--out FILE]
 """
 
 import argparse
@@ -22,17 +22,18 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from measure.deepened import deepened
-from measure.rig import Rig, make_rig, wait_until
-from measure.step_costs import Costs
-from paceline.demo.progress import progress_bar
-from paceline.demo.prompts import Prompt
-from paceline.demo.run import Place, server_flags, shared_env
-from paceline.demo.services import free_port, redis_service, sglang_service
-from paceline.demo.target import VOCABULARY, TargetModel, ensure_random_draft, ensure_target
-from paceline.demo.traffic import Served, send
-from paceline.demo.training import TrainPlan
 from rich.console import Console
+
+from ..rig.models.target import VOCABULARY, TargetModel, ensure_random_draft, ensure_target
+from ..rig.models.training import TrainPlan
+from ..rig.place import Place, server_flags, shared_env
+from ..rig.progress import progress_bar
+from ..rig.prompts import Prompt
+from ..rig.services import free_port, redis_service, sglang_service
+from ..rig.traffic import Served, send
+from .measure.deepened import deepened
+from .measure.rig import Rig, make_rig, wait_until
+from .measure.step_costs import Costs
 
 SEED = 0
 PROMPT_TOKENS = 64

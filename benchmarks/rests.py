@@ -4,7 +4,7 @@ Requests are drawn with replacement, whole, from a file of recorded traces. A wa
 draft knows (py, prose and html, drawn alike) and then shown other mixtures, a batch of 40 requests a minute; nothing is
 learnt. The recorded draft has never been trained on c.
 
-    python benchmarks/rests.py [--traces FILE] [--runs 200] [--out rests.md]
+    python -m paceline.benchmarks.rests [--traces FILE] [--runs 200] [--out rests.md]
 """
 
 import argparse
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from learning.container import read_card, read_traces
-from learning.recorded import add_trace_options, trace_file
-from paceline.demo.report import machine
-from paceline.policies.acceptance import Tally, served_tally
-from paceline.policies.drift import USUAL_REQUESTS, LearnChoice, LearnRules, LearnWatch
+
+from ..policies.acceptance import Tally, served_tally
+from ..policies.learn_schedule import USUAL_REQUESTS, LearnChoice, LearnRules, LearnSchedule
+from ..rig.machine import machine
+from .learning.container import read_card, read_traces
+from .learning.recorded import add_trace_options, trace_file
 
 BATCH = 40
 KNOWN = {"py": 1.0, "prose": 1.0, "html": 1.0}
@@ -100,7 +101,7 @@ def line(row: Traffic, domains: Domains, runs: int) -> str:
 
 def until_awake(row: Traffic, domains: Domains, rng: np.random.Generator) -> int | None:
     """Requests until the rest ends; None when it does not."""
-    watch, rules = LearnWatch(LearnRules()), LearnRules()
+    watch, rules = LearnSchedule(LearnRules()), LearnRules()
     watch.observe(drawn(KNOWN, domains, USUAL_REQUESTS, rng))
     for _ in range(rules.flat_rounds):
         watch.learnt(0.0, is_better=False, is_warm=True)

@@ -5,7 +5,7 @@ one before it retires and the board's history grows by two events; its weights a
 server follows the board by itself. Versions go live without waiting for the server, a few ahead of what it reports at
 most; one that was replaced before it was swapped in is passed over and another one is made instead.
 
-    python benchmarks/soak.py [--swaps 2000] [--gap-ms 100] [--concurrency 4] [--drafts A B] [--json FILE]
+    python -m paceline.benchmarks.soak [--swaps 2000] [--gap-ms 100] [--concurrency 4] [--drafts A B] [--json FILE]
 """
 
 import argparse
@@ -14,16 +14,17 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from measure.rig import held_out_prompts, make_rig
-from measure.soaking import Soak, SoakPlan, soak
-from measure.soaktable import table
-from paceline.demo.progress import progress_bar
-from paceline.demo.report import machine
-from paceline.demo.run import Place, server_flags, shared_env
-from paceline.demo.services import free_port, redis_service, sglang_service
-from paceline.demo.target import TargetModel, ensure_random_draft, ensure_target
-from paceline.demo.training import TrainPlan
 from rich.console import Console
+
+from ..rig.machine import machine
+from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
+from ..rig.models.training import TrainPlan
+from ..rig.place import Place, server_flags, shared_env
+from ..rig.progress import progress_bar
+from ..rig.services import free_port, redis_service, sglang_service
+from .measure.rig import held_out_prompts, make_rig
+from .measure.soaking import Soak, SoakPlan, soak
+from .measure.soaktable import table
 
 SEED = 0
 #: Small enough to be full soon: the stream is trimmed from then on, and Redis does not grow.

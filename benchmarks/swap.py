@@ -2,22 +2,23 @@
 
 Three requests stream on one CPU server; measure/stalls.py says what is done to them and how it is timed.
 
-    python benchmarks/swap.py [--repeats 10] [--data-dir .paceline]
+    python -m paceline.benchmarks.swap [--repeats 10] [--data-dir .paceline]
 """
 
 import argparse
 import tempfile
 from pathlib import Path
 
-from measure.rig import held_out_prompts, make_rig
-from measure.stalls import StallPlan, Stalls, measure_stalls
-from paceline.demo.progress import progress_bar
-from paceline.demo.report import machine
-from paceline.demo.run import Place, server_flags, shared_env
-from paceline.demo.services import free_port, redis_service, sglang_service
-from paceline.demo.target import ensure_random_draft, ensure_target
-from paceline.demo.training import TrainPlan
 from rich.console import Console
+
+from ..rig.machine import machine
+from ..rig.models.target import ensure_random_draft, ensure_target
+from ..rig.models.training import TrainPlan
+from ..rig.place import Place, server_flags, shared_env
+from ..rig.progress import progress_bar
+from ..rig.services import free_port, redis_service, sglang_service
+from .measure.rig import held_out_prompts, make_rig
+from .measure.stalls import StallPlan, Stalls, measure_stalls
 
 DRAFTS = 3  # more than a replica keeps, so that every swap reads and checks a file
 

@@ -38,7 +38,7 @@ MAX_WAIT_S = 1.0
 LAST_READING_S = 7 * 24 * 3600.0
 
 #: The reason such a dead letter bears.
-WORN = f"handed out {MAX_DELIVERIES} times and never acked"
+TOO_MANY_DELIVERIES = f"handed out {MAX_DELIVERIES} times and never acked"
 
 
 @dataclass(frozen=True, slots=True)

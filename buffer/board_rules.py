@@ -9,12 +9,12 @@ from .version import BoardEvent, BoardState, DraftVersion, VersionState
 Decision = Callable[[BoardState, float], list[BoardEvent]]
 
 
-def registering(version: DraftVersion, by: str, why: str) -> Decision:
+def register_event(version: DraftVersion, by: str, why: str) -> Decision:
     """Decide the candidate event of a new version."""
     return lambda _, at: [BoardEvent(version.number, VersionState.CANDIDATE, by, why, at, version)]
 
 
-def moving(
+def move_event(
     number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
 ) -> Decision:
     """Decide one change of state."""
@@ -26,7 +26,7 @@ def moving(
     return decide
 
 
-def rolling_back(by: str, why: str, number: int | None, was: VersionState | None = None) -> Decision:
+def rollback_events(by: str, why: str, number: int | None, was: VersionState | None = None) -> Decision:
     """Decide the events that take the canary off, or the live version off and the previous one back on."""
 
     def decide(state: BoardState, at: float) -> list[BoardEvent]:

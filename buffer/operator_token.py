@@ -1,4 +1,4 @@
-"""The operator's token: how it is sealed for keeping, and how one that is shown is compared with the seal.
+"""The operator's token: how it is hash_token for keeping, and how one that is shown is compared with the seal.
 
 A seal is ``scrypt1$<salt>$<digest>``, both in hex; the cost is part of the name ``scrypt1`` and never read from the
 seal, so that whoever can write seals cannot make comparing them expensive.
@@ -17,7 +17,7 @@ _KIND = "scrypt1"
 _SALT_BYTES = 16
 
 
-def sealed(token: str) -> str:
+def hash_token(token: str) -> str:
     """Return a new seal of `token`. Takes about a tenth of a second and 32 MiB. ConfigError when it is too short."""
     if len(token) < MIN_TOKEN_CHARS:
         raise ConfigError(
@@ -28,7 +28,7 @@ def sealed(token: str) -> str:
     return f"{_KIND}${salt.hex()}${_digest(token, salt).hex()}"
 
 
-def opens(token: str, seal: str) -> bool:
+def verify_token(token: str, seal: str) -> bool:
     """Whether `seal` is one of `token`; a seal that is not as written is one of no token."""
     kind, _, rest = seal.partition("$")
     salt, _, digest = rest.partition("$")

@@ -14,13 +14,13 @@ from redis.exceptions import RedisError
 from redis.lock import Lock
 
 from .base import LAST_READING_S, MAX_WAIT_S
-from .board_rules import Decision, moving, registering, rolling_back
+from .board_rules import Decision, move_event, register_event, rollback_events
 from .codec import decode_event, encode_event
 from .config import BufferConfig
 from .errors import BoardConflict, DecodeError
 from .keys import EVENTS, HEARTBEAT, LAST_READING, LEASE, MEMBERS, NEXT_NUMBER
 from .lease import Lease, renewed
-from .redis_client import load_script, redis_door, refuse_text_client
+from .redis_client import load_script, refuse_text_client, translate_redis_errors
 from .version import BoardEvent, BoardFold, BoardState, DraftVersion, VersionState
 
 #: How often a write is decided anew because somebody else wrote first. Writers are a learner and a few people: losing
@@ -48,23 +48,23 @@ class RedisVersionBoard:
 
     def next_number(self) -> int:
         """See VersionBoard."""
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             reserved: Any = self._client.incr(NEXT_NUMBER.name(self._speculator))
         return int(reserved) - 1
 
     def register(self, version: DraftVersion, by: str, why: str) -> BoardEvent:
         """See VersionBoard."""
-        return self._write(registering(version, by, why))[0]
+        return self._write(register_event(version, by, why))[0]
 
     def move(
         self, number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
     ) -> BoardEvent:
         """See VersionBoard."""
-        return self._write(moving(number, state, by, why, replica, was))[0]
+        return self._write(move_event(number, state, by, why, replica, was))[0]
 
     def roll_back(self, by: str, why: str, number: int | None = None, was: VersionState | None = None) -> BoardState:
         """See VersionBoard."""
-        self._write(rolling_back(by, why, number, was))
+        self._write(rollback_events(by, why, number, was))
         return self.read()
 
     def read(self) -> BoardState:
@@ -74,7 +74,7 @@ class RedisVersionBoard:
     def events(self, after_id: str = "", wait_s: float = 0.0) -> list[BoardEvent]:
         """See VersionBoard."""
         name = EVENTS.name(self._speculator)
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             if wait_s > 0:  # its reply has another shape in every protocol: it only says when to look
                 self._client.xread({name: after_id or "0-0"}, count=1, block=math.ceil(min(wait_s, MAX_WAIT_S) * 1000))
             rows: Any = self._client.xrange(name, min=f"({after_id}" if after_id else "-")
@@ -84,7 +84,7 @@ class RedisVersionBoard:
         """A copy of the fold, brought up to date."""
         name = EVENTS.name(self._speculator)
         with self._fold_lock:
-            with redis_door(self._client):
+            with translate_redis_errors(self._client):
                 rows: Any = self._client.xrange(name, min=self._newest[0] if self._newest else "-")
                 if self._newest and rows[:1] != [self._newest]:
                     self._fold, self._newest = BoardFold(), None
@@ -106,7 +106,7 @@ class RedisVersionBoard:
 
     def _append(self, last_id: str, events: list[BoardEvent]) -> list[str]:
         args = ["append", last_id, *map(encode_event, events)]
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             return [event_id.decode() for event_id in self._script(keys=[EVENTS.name(self._speculator)], args=args)]
 
     def beat(self, member: str, reading: Mapping[str, object], ttl_s: float) -> None:
@@ -115,19 +115,19 @@ class RedisVersionBoard:
         keys = [HEARTBEAT.name(of, member), MEMBERS.name(of), LAST_READING.name(of, member)]
         raw = msgspec.json.encode(dict(reading))
         args = ["beat", member, max(1, round(ttl_s * 1000)), raw, round(LAST_READING_S * 1000)]
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             self._script(keys=keys, args=args)
 
     def last_reading(self, member: str) -> Mapping[str, object]:
         """See VersionBoard."""
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             # Not GET: a key of another type must not stop the beat that replaces it.
             values: Any = self._client.mget([LAST_READING.name(self._speculator, member)])
         return {} if values == [None] else _reading(member, *values)
 
     def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
         """See VersionBoard."""
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             names: Any = self._client.zrange(MEMBERS.name(self._speculator), 0, -1)
             members = sorted(name.decode() for name in names)
             keys = [HEARTBEAT.name(self._speculator, member) for member in members]
@@ -142,7 +142,7 @@ class RedisVersionBoard:
         key = LEASE.name(self._speculator, name)
         # Not thread-local: the token must be known to the thread that renews.
         lock = Lock(self._client, key, timeout=ttl_s, blocking=False, thread_local=False)
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             held = bool(lock.acquire())
         if not held:
             yield Lease(granted=False, ask=lambda: False)
@@ -155,7 +155,7 @@ class RedisVersionBoard:
             _quietly(lock.release)
 
     def _owns(self, lock: Lock) -> bool:
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             return bool(lock.owned())
 
 

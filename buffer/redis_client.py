@@ -111,13 +111,13 @@ def connect(url: str) -> redis.Redis:
     answer; neither message holds the password.
     """
     client = client_for(url)
-    with redis_door(client):
+    with translate_redis_errors(client):
         client.ping()
     return client
 
 
 @contextmanager
-def redis_door(client: redis.Redis) -> Iterator[None]:
+def translate_redis_errors(client: redis.Redis) -> Iterator[None]:
     """Translate every exception of redis-py inside the body to BufferUnavailable, saying where and what to do next."""
     try:
         yield

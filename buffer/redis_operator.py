@@ -1,4 +1,4 @@
-"""OperatorDesk: who may act as an operator on a speculator's board, and who was turned away."""
+"""OperatorAuth: who may act as an operator on a speculator's board, and who was turned away."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from .audit import AuditEntry, entry_time, printable
 from .config import BufferConfig
 from .errors import OperatorRefused
 from .keys import OPERATOR_TOKEN, REFUSALS_KEPT, REFUSED_OPERATORS
-from .operator_token import opens, sealed
-from .redis_client import redis_door, refuse_text_client
+from .operator_token import hash_token, verify_token
+from .redis_client import refuse_text_client, translate_redis_errors
 
 
-class OperatorDesk:
+class OperatorAuth:
     """Asks operators for their token, once one was set; keeps only its seal. Members of the board are never asked.
 
     The desk keeps honest programs from acting by mistake and people without the token from acting through them. It
@@ -32,7 +32,7 @@ class OperatorDesk:
 
         `act` names what `by` wants to do, for the message and the audit trail.
         """
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             seals: Any = self._client.xrevrange(self._seals, count=1)
         self._judge(seals, token, by, act)
 
@@ -42,19 +42,19 @@ class OperatorDesk:
         Raises ConfigError when `new` is too short and OperatorRefused as admit does; nothing is changed then. Of two
         who set a first token at the same moment one is asked for the other's.
         """
-        seal = sealed(new)
+        seal = hash_token(new)
 
         def write(pipe: Any) -> None:
             self._judge(pipe.xrevrange(self._seals, count=1), token, by, "token set")
             pipe.multi()
             pipe.xadd(self._seals, {"seal": seal, "by": by, "why": why})
 
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             self._client.transaction(write, self._seals)
 
     def history(self) -> list[AuditEntry]:
         """Every change of the token, and the newest REFUSALS_KEPT refused acts; oldest first in each."""
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             changes: Any = self._client.xrange(self._seals)
             refusals: Any = self._client.xrange(self._refusals)
         return [
@@ -66,10 +66,10 @@ class OperatorDesk:
         if not seals:
             return
         fields = seals[0][1]
-        if token and opens(token, _text(fields, b"seal")):
+        if token and verify_token(token, _text(fields, b"seal")):
             return
         got, setter = "another token" if token else "no token", printable(_text(fields, b"by"))
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             refusal: Any = {"by": by, "act": act, "why": f"got {got}"}
             self._client.xadd(self._refusals, refusal, maxlen=REFUSALS_KEPT, approximate=False)
         raise OperatorRefused(

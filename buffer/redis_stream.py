@@ -5,12 +5,12 @@ from typing import Any
 
 import redis
 
-from .base import MAX_DELIVERIES, WORN, BufferCounts, TraceEntry, place
+from .base import MAX_DELIVERIES, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, place
 from .codec import decode_entries, decode_trace, encode_trace
 from .config import BufferConfig
 from .errors import DecodeError
 from .keys import BURIED, COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACE_IDS, TRACES
-from .redis_client import load_script, redis_door, refuse_text_client
+from .redis_client import load_script, refuse_text_client, translate_redis_errors
 from .trace import DraftTrace
 
 #: Entries fetched per round trip by replay: enough to hide the trip, few enough for one reply to stay small.
@@ -82,7 +82,7 @@ class RedisTraceBuffer:
         rows: list[tuple[str, bytes]] = []
         start = b"0-0"
         while len(rows) < max_rows:
-            with redis_door(self._client):
+            with translate_redis_errors(self._client):
                 reply: Any = self._client.xautoclaim(
                     self._traces,
                     self._config.group,
@@ -101,7 +101,7 @@ class RedisTraceBuffer:
         """Entries nobody has read with ">", else this consumer's own pending entries behind an id."""
         if max_rows < 1:  # to Redis, a count of 0 is no limit
             return []
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             reply: Any = self._client.xreadgroup(self._config.group, consumer, {self._traces: behind}, count=max_rows)
         # redis-py answers [[name, rows]] in RESP2, {name: rows} or {name: [rows]} in RESP3.
         pages = list(reply.values()) if isinstance(reply, dict) else [page for _, page in reply]
@@ -113,7 +113,7 @@ class RedisTraceBuffer:
         worn = {entry_id.decode() for entry_id in self._run("worn", MAX_DELIVERIES, *(row[0] for row in rows))}
         for entry_id, raw in rows:
             if entry_id in worn:
-                self._run("bury", entry_id, WORN, raw)
+                self._run("bury", entry_id, TOO_MANY_DELIVERIES, raw)
         return [row for row in rows if row[0] not in worn]
 
     def _open(self, entry_id: str, raw: bytes) -> TraceEntry | None:
@@ -145,7 +145,7 @@ class RedisTraceBuffer:
         return decode_entries(reversed(rows))
 
     def _page(self, newest: str, max_rows: int) -> list[tuple[str, bytes]]:
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             page: Any = self._client.xrevrange(self._traces, max=newest, count=max_rows)
         return _rows(page)
 
@@ -164,7 +164,7 @@ class RedisTraceBuffer:
         """See TraceBuffer; the newest DEAD_LETTERS_KEPT are there to be read."""
         if max_letters < 1:
             return []
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             page: Any = self._client.xrevrange(self._dead_letters, count=max_letters)
         return [(fields[b"reason"].decode(), fields[b"raw"]) for _, fields in reversed(page)]
 
@@ -172,7 +172,7 @@ class RedisTraceBuffer:
         config = self._config
         now_ms = "" if self._clock is None else int(self._clock() * 1000)
         bounds = (now_ms, config.max_bytes, int(config.max_age_s * 1000), DEAD_LETTERS_KEPT)
-        with redis_door(self._client):
+        with translate_redis_errors(self._client):
             return self._script(keys=self._keys, args=[verb, config.group, *bounds, *args])
 
 

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from .progress import Report, quiet
-from .traffic import Served
+from ..rig.progress import Report, quiet
+from ..rig.traffic import Served
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,7 @@
 """What the demo has shown, in numbers: the dictionary of --json and the closing table."""
 
-import os
-import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 from rich.console import Console
@@ -12,10 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..buffer.trace import DraftTrace
-from ..dashboards.readings import RUN_COLUMNS, VersionLine, versions_table
+from ..dashboards.tables import RUN_COLUMNS, VersionLine, versions_table
 from ..policies.acceptance import Tally, served_tally
+from ..rig.machine import machine
+from ..rig.traffic import Served, pooled, tokens_per_second
 from .lossless import Lossless
-from .traffic import Served, pooled, tokens_per_second
 from .view import TraceLine
 
 _WINDOW_SHARE = 8  # an accept length "at" a point is pooled over an eighth of the domain's requests
@@ -81,12 +79,6 @@ def served_by_version(traces: Iterable[DraftTrace]) -> dict[int, Tally]:
     for trace in traces:
         tallies[trace.draft_version] = tallies.get(trace.draft_version, Tally(0, 0)) + served_tally(trace)
     return tallies
-
-
-def machine() -> dict[str, str | int]:
-    """What the numbers were measured on."""
-    versions = {package: _installed(package) for package in ("torch", "sglang")}
-    return {"processor": _processor(), "cores": os.cpu_count() or 1, "python": platform.python_version(), **versions}
 
 
 def closing_table(run: Run) -> Table:
@@ -209,20 +201,3 @@ def _disturbed(results: Iterable[Served]) -> tuple[int, int]:
         aborted += bool(result.failure) or result.finish == "abort"
         retracted += result.retractions
     return aborted, retracted
-
-
-def _processor() -> str:
-    """The processor's own name where Linux tells it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - no file of ours
-            named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        named = []
-    return named[0] if named else platform.processor() or platform.machine()
-
-
-def _installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "absent"

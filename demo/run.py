@@ -15,25 +15,23 @@ from ..buffer.errors import ConfigError
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect
 from ..buffer.redis_stream import RedisTraceBuffer
-from .corpus import CERTAIN_DOMAINS, load_corpus
+from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
+from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
+from ..rig.models.training import TrainPlan
+from ..rig.place import CONTEXT_TOKENS, DRAFT_STEPS, LEARNER, REPLICA, SPECULATOR, Place, server_flags, shared_env
+from ..rig.progress import progress_bar
+from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts, read_prompts
+from ..rig.runs import run_folder
+from ..rig.services import free_port, learner_service, redis_service, sglang_service
 from .lossless import lossless_check
-from .progress import progress_bar
-from .prompts import PROMPT_TOKENS, Prompt, domain_prompts, read_prompts
 from .report import Run, as_json, print_closing
-from .runs import run_folder
-from .services import free_port, learner_service, redis_service, sglang_service
 from .signals import ending_signals
 from .stages import Running, measured, serve_traffic, settle
-from .target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
-from .training import TrainPlan
 from .watch import Watch
 
-SPECULATOR, REPLICA, LEARNER = "demo", "demo-0", "demo-learner"
-DRAFT_STEPS = 3
 #: Traces that make a round: small, so that a short run sees many versions.
 MIN_NEW_TRACES = 32
 SEED = 0
-CONTEXT_TOKENS = 2048
 #: How long the last traces may take to be delivered and learnt once the traffic has ended.
 SETTLE_S = 60.0
 #: What SGLang keeps of the context for the drafts of a request's last round.
@@ -52,30 +50,6 @@ class DemoOptions:
     data_dir: Path
     keep_running: bool
     json: Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where this run keeps what it makes."""
-
-    folder: Path
-    redis_port: int
-    server_port: int
-
-    @property
-    def redis_url(self) -> str:
-        """The private Redis."""
-        return f"redis://127.0.0.1:{self.redis_port}/0"
-
-    @property
-    def server_url(self) -> str:
-        """The SGLang server."""
-        return f"http://127.0.0.1:{self.server_port}"
-
-    @property
-    def mlflow_uri(self) -> str:
-        """The MLflow store of this run."""
-        return f"sqlite:///{(self.folder / 'mlflow.db').absolute()}"
 
 
 def run_demo(options: DemoOptions) -> Run:
@@ -122,36 +96,6 @@ def _run(
     with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
         lossless = lossless_check(target.folder, results, options.max_tokens, count=CHECKED_REQUESTS, report=report)
     return replace(run, lossless=lossless, seconds=dict(seconds))
-
-
-def server_flags(target: Path, draft: Path) -> list[str]:
-    """SGLang's flags of the demo's server: greedy, EAGLE-3, a chain of DRAFT_STEPS drafts, on the CPU."""
-    flags = {
-        "--model-path": target,
-        "--device": "cpu",
-        "--max-total-tokens": 16384,
-        "--max-running-requests": 8,
-        "--context-length": CONTEXT_TOKENS,
-        "--speculative-algorithm": "EAGLE3",
-        "--speculative-draft-model-path": draft,
-        "--speculative-num-steps": DRAFT_STEPS,
-        "--speculative-eagle-topk": 1,
-        "--speculative-num-draft-tokens": DRAFT_STEPS + 1,
-        "--log-level": "warning",
-    }
-    return [str(word) for flag in flags.items() for word in flag]
-
-
-def shared_env(place: Place, target: TargetModel) -> dict[str, str]:
-    """Settings the server and the learner must agree on; one thread each, for two cores have to do."""
-    return {
-        "PACELINE_REDIS_URL": place.redis_url,
-        "PACELINE_SPECULATOR": SPECULATOR,
-        "PACELINE_TARGET": "demo-target",
-        "PACELINE_TARGET_VERSION": target.key,
-        "PACELINE_REPLICA": REPLICA,
-        "OMP_NUM_THREADS": "1",
-    }
 
 
 def learner_env(place: Place, target: TargetModel, draft: Path) -> dict[str, str]:

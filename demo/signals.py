@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Final
 
-from ..serving.signals import borrowed_signals
+from ..serving.launch.signals import borrowed_signals
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from ..buffer.base import TraceBuffer
-from ..dashboards.readings import as_int
+from ..dashboards.tables import as_int
+from ..rig.drained import drained
+from ..rig.prompts import Prompt
+from ..rig.services import Service
+from ..rig.traffic import Served, send
 from .lossless import Lossless
-from .prompts import Prompt
 from .report import Run, served_by_version
-from .services import Service
-from .traffic import Served, send
 from .view import LiveView
-from .watch import Watch, drained
+from .watch import Watch
 
 _REFRESH_S = 0.5
 #: Traffic waits while this many traces wait for the learner, about three rounds. On a quiet machine it never does; on a

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..dashboards.readings import RUN_COLUMNS, VersionLine, versions_table
+from ..dashboards.tables import RUN_COLUMNS, VersionLine, versions_table
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARKLINE_CELLS = 60

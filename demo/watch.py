@@ -1,13 +1,13 @@
 """Reads the board, the buffer and the heartbeats while the demo runs, and turns them into what is shown."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..buffer.base import TraceBuffer, VersionBoard
-from ..dashboards.readings import VersionLine, as_counts, as_int, version_lines
+from ..dashboards.tables import VersionLine, as_counts, as_int, version_lines
 from ..policies.acceptance import Tally
-from .traffic import Served, longest_gap_ms, pooled
+from ..rig.traffic import Served, longest_gap_ms, pooled
 from .view import TraceLine, ViewState
 
 #: Requests one point of an accept-length curve is pooled over.
@@ -90,25 +90,6 @@ class Watch:
             swaps=len(swaps),
             stall_ms=swaps[-1].stall_ms(results) if swaps else None,
         )
-
-
-def drained(reading: Callable[[], Mapping[str, object]], clock: Callable[[], float] = time.time) -> Callable[[], bool]:
-    """Whether a replica has delivered all it served before this call: a question to be asked again and again.
-
-    The first reading made behind the call may come of a turn that looked for steps before it; the next one cannot.
-    """
-    asked, behind = clock(), 0.0
-
-    def is_drained() -> bool:
-        nonlocal behind
-        now = reading()
-        at = now.get("at")
-        if not isinstance(at, int | float) or at <= asked:
-            return False
-        behind = behind or at
-        return at > behind and not as_int(now, "open") and not as_int(now, "queued")
-
-    return is_drained
 
 
 def curves(results: Sequence[Served]) -> dict[str, list[float]]:

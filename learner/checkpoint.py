@@ -18,7 +18,7 @@ _NOTES_FILE = "notes.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class LearnerNotes:
     """The learner's own memory; all that is not in the buffer, on the board or in the trainer."""
 
     round: int = 0  # rounds that trained
@@ -31,10 +31,10 @@ class Notes:
     excess: int = 0  # ... drafts that stood in replay beyond those that stood when served
     settled: Mapping[str, list[str]] = field(default_factory=dict)  # outcome -> entry ids of the last round
     set_aside: list[str] = field(default_factory=list)  # entry ids of misreplayed traces, the newest ones
-    watch: Mapping[str, object] = field(default_factory=dict)  # state of policies.drift.LearnWatch
+    watch: Mapping[str, object] = field(default_factory=dict)  # state of policies.drift.LearnSchedule
 
 
-def save(folder: Path, notes: Notes, save_trainer: Callable[[Path], object]) -> None:
+def save(folder: Path, notes: LearnerNotes, save_trainer: Callable[[Path], object]) -> None:
     """Write a checkpoint below `folder` in one step, then remove the ones before it. Blocks on the disk."""
 
     def write(new: Path) -> None:
@@ -47,7 +47,7 @@ def save(folder: Path, notes: Notes, save_trainer: Callable[[Path], object]) -> 
         shutil.rmtree(path)
 
 
-def save_notes(folder: Path, notes: Notes) -> None:
+def save_notes(folder: Path, notes: LearnerNotes) -> None:
     """Replace the notes of the checkpoint of `notes.round` in one step; its trainer stays. For rounds without training.
 
     FileNotFoundError when that is not the newest: somebody else has learnt meanwhile, and their trainer is not ours.
@@ -73,7 +73,7 @@ def require_room(folder: Path) -> None:
         )
 
 
-def is_newest(folder: Path, notes: Notes) -> bool:
+def is_newest(folder: Path, notes: LearnerNotes) -> bool:
     """Whether nothing was saved behind `notes`: then who holds them in memory may go on from there."""
     found = _rounds(folder)
     if not found:
@@ -82,7 +82,7 @@ def is_newest(folder: Path, notes: Notes) -> bool:
     return (saved.round, saved.rests) == (notes.round, notes.rests)
 
 
-def load(folder: Path) -> tuple[Notes, Path] | None:
+def load(folder: Path) -> tuple[LearnerNotes, Path] | None:
     """The newest checkpoint as its notes and its trainer file; None when there is none.
 
     Sweeps what a dead learner left half written, so only the holder of the speculator's lease may call it.
@@ -98,9 +98,9 @@ def _folder(folder: Path, number: int) -> Path:
     return folder / f"round-{number:08d}"
 
 
-def _read(found: Path) -> Notes:
+def _read(found: Path) -> LearnerNotes:
     # The folder's name has the last word on the number: under a wrong one every later round would fail to save.
-    notes = Notes(**json.loads((found / _NOTES_FILE).read_text(encoding="utf-8")))
+    notes = LearnerNotes(**json.loads((found / _NOTES_FILE).read_text(encoding="utf-8")))
     return replace(notes, round=int(found.name.removeprefix("round-")))
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from ..buffer.config import BufferConfig
 from ..buffer.environment import read_float, read_int
 from ..buffer.errors import ConfigError
-from ..policies.drift import LearnMode, LearnRules
-from ..policies.freshness import known_targets
+from ..policies.learn_schedule import LearnMode, LearnRules
+from ..policies.trace_weighting import known_targets
 
 #: Names that become folders, queues and registered models: no separators, no spaces.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

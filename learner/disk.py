@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from ..buffer.errors import WeightsRefused
 from ..buffer.version import DraftVersion
-from ..buffer.weights import WEIGHTS_FILE, weights_file
+from ..buffer.weights_file import WEIGHTS_FILE, weights_file
 
 #: What weights.py writes and publisher.py copies.
 _DRAFT_FILES = (WEIGHTS_FILE, "config.json")

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from ..buffer.base import TraceEntry
 from ..buffer.trace import NO_DRAFT, DraftTrace, Int32s
-from ..policies.freshness import is_expired
+from ..policies.trace_weighting import is_expired
 
 
 class Outcome(StrEnum):

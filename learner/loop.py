@@ -14,25 +14,25 @@ from ..buffer.base import TraceBuffer, VersionBoard
 from ..buffer.lease import Lease, require
 from ..buffer.trace import DraftTrace
 from ..buffer.version import BoardState, DraftVersion
-from ..policies.drift import LearnChoice, LearnDecision
 from ..policies.guard import Alarm
+from ..policies.learn_schedule import LearnChoice, LearnDecision
 from ..policies.promotion import Promotion
 from . import checkpoint
-from .alarms import gap_alarm, paused_by, rest_for
 from .backlog import Backlog
-from .canary import CanaryLimit
-from .caution import Caution
+from .claim_limiter import ClaimLimiter
 from .config import LearnerConfig
-from .delivery import deliver, hold_out, judge_candidate
-from .identity import Calibration
+from .delivery.canary import CanaryLimit
+from .delivery.delivery import deliver, hold_out, judge_candidate
+from .delivery.mlflow_registry import Registry
+from .delivery.publisher import prune
+from .delivery.run_record import record_of
+from .heartbeat import Heartbeat
 from .intake import KEPT, REFUSED, Outcome, Sorted, at_rest, counts_of, misreplayed
-from .publisher import prune
-from .pulse import Pulse
-from .record import record_of
-from .registry import Registry
-from .report import RoundKind, RoundReport
-from .standing import Standing, open_standing
-from .trainer import FitReport
+from .judging.alarms import gap_alarm, paused_by, rest_for
+from .judging.calibration import Calibration
+from .round_report import RoundKind, RoundReport
+from .state import LearnerState, open_standing
+from .training.trainer import FitReport
 
 _log = logging.getLogger(__name__)
 
@@ -45,9 +45,9 @@ class Learner:
         self._buffer = buffer
         self._board = board
         self._registry = registry
-        self._standing: Standing | None = None
-        self._pulse = Pulse(config, board)
-        self._caution = Caution(config.max_claim, config.checkpoints_dir / f"attempt-{config.name}.json")
+        self._standing: LearnerState | None = None
+        self._pulse = Heartbeat(config, board)
+        self._caution = ClaimLimiter(config.max_claim, config.checkpoints_dir / f"attempt-{config.name}.json")
         self._canary_limit = CanaryLimit(config.canary_limit_s)
         self._backlog = Backlog(config)
 
@@ -78,21 +78,21 @@ class Learner:
         self._pulse.beat(report.reading() | self._totals(standing))
         return report
 
-    def _stand(self) -> Standing:
+    def _stand(self) -> LearnerState:
         """What this learner remembers; opened anew when it remembers nothing, or the board another life.
 
         Or when another learner has saved a round meanwhile: what this one remembers has grown old.
         """
         kept = self._standing
-        if kept is None or not kept.is_of(self._board.read()):
+        if kept is None or not kept.matches_board(self._board.read()):
             return self._open()
         return kept if checkpoint.is_newest(self._config.checkpoints_dir, kept.notes) else self._open()
 
-    def _open(self) -> Standing:
+    def _open(self) -> LearnerState:
         self._caution.recall()
         return open_standing(self._config, self._buffer, self._board)
 
-    def _round(self, standing: Standing, lease: Lease) -> RoundReport:
+    def _round(self, standing: LearnerState, lease: Lease) -> RoundReport:
         started = time.perf_counter()
         standing.forget_expired(time.time())
         state = self._board.read()
@@ -128,7 +128,7 @@ class Learner:
             self._tidy(mlflow_answers)
         return replace(report, decision=decision, seconds=time.perf_counter() - started)
 
-    def _claim(self, standing: Standing) -> Sorted:
+    def _claim(self, standing: LearnerState) -> Sorted:
         """Take traces and give each its outcome; what is refused is acked here."""
         checkpoint.require_room(self._config.checkpoints_dir)
         self._caution.repay(self._buffer.forgive)
@@ -150,7 +150,7 @@ class Learner:
             _log.info("weights of versions %s were removed from %s", gone, self._config.versions_dir)
 
     def _set_aside(
-        self, standing: Standing, claimed: Sorted, calibration: Calibration, alarm: Alarm, lease: Lease
+        self, standing: LearnerState, claimed: Sorted, calibration: Calibration, alarm: Alarm, lease: Lease
     ) -> RoundReport:
         """Keep nothing of traces that replay otherwise than they were served, and remember which they were."""
         _log.error("alarm %s: %s", alarm.name, alarm.reading)
@@ -163,7 +163,7 @@ class Learner:
         return replace(report, decision=decision, alarm=alarm)
 
     def _rest(
-        self, standing: Standing, claimed: Sorted, calibration: Calibration, decision: LearnDecision, lease: Lease
+        self, standing: LearnerState, claimed: Sorted, calibration: Calibration, decision: LearnDecision, lease: Lease
     ) -> RoundReport:
         """As `_learn`, without training: the traces go where learning will find them."""
         rested, held_out = claimed[Outcome.RESTED], claimed[Outcome.HELD_OUT]
@@ -178,7 +178,7 @@ class Learner:
 
     def _learn(
         self,
-        standing: Standing,
+        standing: LearnerState,
         state: BoardState,
         claimed: Sorted,
         calibration: Calibration,
@@ -207,7 +207,7 @@ class Learner:
         _log.info("round %d: %d learnt, %d held out; %s (%s)", *done)
         return RoundReport(RoundKind.LEARNED, why, counts_of(claimed), fit, promotion, number, calibration)
 
-    def _replayed(self, standing: Standing) -> list[DraftTrace]:
+    def _replayed(self, standing: LearnerState) -> list[DraftTrace]:
         """The window; nothing behind a round that failed.
 
         Rested traces were never trained on, so the one that fails every round may lie there. Without the window those
@@ -216,15 +216,15 @@ class Learner:
         return [] if self._caution.has_suspects else [entry.trace for entry in standing.window]
 
     def _hand_in(
-        self, standing: Standing, version: DraftVersion, fit: FitReport, promotion: Promotion, decision: LearnDecision
+        self, own: LearnerState, version: DraftVersion, fit: FitReport, promotion: Promotion, decision: LearnDecision
     ) -> None:
         record = record_of(
             version,
-            standing.trainer.plan,
+            own.trainer.plan,
             fit,
             promotion,
             born_at=time.time(),
-            first_step=standing.notes.optimiser_steps,
+            first_step=own.notes.optimiser_steps,
             learn_reason=decision.reason,
         )
         self._registry.hand_in(record)
@@ -234,7 +234,7 @@ class Learner:
             if claimed[outcome]:
                 self._buffer.ack([entry.entry_id for entry in claimed[outcome]], outcome)
 
-    def _totals(self, standing: Standing) -> dict[str, object]:
+    def _totals(self, standing: LearnerState) -> dict[str, object]:
         notes, counts = standing.notes, self._buffer.counts()
         total = Calibration(notes.equal, notes.compared, notes.excess)
         return {

@@ -43,6 +43,6 @@ def add_learn_round(app: Celery, config: LearnerConfig) -> Task:
 @cache
 def _learner(config: LearnerConfig) -> Any:
     """The process's learner: its window and its optimiser live from one round to the next."""
-    from .assemble import open_learner  # noqa: PLC0415 - torch; see the module
+    from .wiring import open_learner  # noqa: PLC0415 - torch; see the module
 
     return open_learner(config)

@@ -46,7 +46,7 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class GuardInput:
     """What is known of one replica and its live version, over one watch. Defaults say that a thing was not read."""
 
     can_roll_back: bool = False  # is there a version to return to
@@ -80,16 +80,16 @@ class GuardLimits:
     min_steps: int = 200
 
 
-Check = Callable[[Readings, GuardLimits], Alarm | None]
+Check = Callable[[GuardInput, GuardLimits], Alarm | None]
 
 
-def alarms(readings: Readings, limits: GuardLimits | None = None) -> tuple[Alarm, ...]:
+def alarms(readings: GuardInput, limits: GuardLimits | None = None) -> tuple[Alarm, ...]:
     """What is wrong, the gravest first; empty when nothing is. What was not read raises no alarm."""
     found = [check(readings, limits or GuardLimits()) for check in CHECKS]
     return tuple(alarm for alarm in found if alarm is not None)
 
 
-def silent_death(readings: Readings, limits: GuardLimits) -> Alarm | None:
+def silent_death(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Accept length at the floor over enough rounds, and above it before."""
     now, before = readings.served, readings.served_before
     is_read = min(now.rounds, before.rounds) >= limits.min_rounds
@@ -100,7 +100,7 @@ def silent_death(readings: Readings, limits: GuardLimits) -> Alarm | None:
     return Alarm(AlarmName.SILENT_DEATH, figures, _out(readings))
 
 
-def degenerate_draft(readings: Readings, limits: GuardLimits) -> Alarm | None:
+def degenerate_draft(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Nearly all drafts are one token that the text does not repeat as much."""
     if min(readings.proposed_drafts, readings.committed_tokens) < limits.min_rounds:
         return None
@@ -112,7 +112,7 @@ def degenerate_draft(readings: Readings, limits: GuardLimits) -> Alarm | None:
     return Alarm(AlarmName.DEGENERATE_DRAFT, figures, _out(readings))
 
 
-def slower_than_plain(readings: Readings, limits: GuardLimits) -> Alarm | None:
+def slower_than_plain(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Goodput below plain decoding at the same load."""
     is_read = readings.goodput_steps >= limits.min_steps and readings.plain_tokens_per_s > 0.0
     if not is_read or readings.tokens_per_s >= readings.plain_tokens_per_s * (1.0 - limits.plain_margin):
@@ -124,7 +124,7 @@ def slower_than_plain(readings: Readings, limits: GuardLimits) -> Alarm | None:
     return Alarm(AlarmName.SLOWER_THAN_PLAIN, figures, Action.SPECULATION_OFF)
 
 
-def swap_without_effect(readings: Readings, limits: GuardLimits) -> Alarm | None:
+def swap_without_effect(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
     """The server holds other weights than the live version's: what it serves would be learnt from as that version's."""
     del limits
     published, loaded = readings.published_sha256, readings.loaded_sha256
@@ -134,7 +134,7 @@ def swap_without_effect(readings: Readings, limits: GuardLimits) -> Alarm | None
     return Alarm(AlarmName.SWAP_WITHOUT_EFFECT, figures, Action.PAUSE_LEARNING)
 
 
-def calibration_gap(readings: Readings, limits: GuardLimits) -> Alarm | None:
+def calibration_gap(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Served and replayed lengths of the same rounds apart: the gate would judge by figures that are not served."""
     ours, theirs = readings.served_compared, readings.replayed
     gap = ours.accept_length - theirs.accept_length
@@ -144,7 +144,7 @@ def calibration_gap(readings: Readings, limits: GuardLimits) -> Alarm | None:
     return Alarm(AlarmName.CALIBRATION_GAP, figures, Action.PAUSE_LEARNING)
 
 
-def hook_silent(readings: Readings, limits: GuardLimits) -> Alarm | None:
+def hook_silent(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Rounds were verified in requests to be captured, and none arrived."""
     if readings.engine_rounds < limits.min_rounds or readings.captured_rounds:
         return None
@@ -162,6 +162,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def _out(readings: Readings) -> Action:
+def _out(readings: GuardInput) -> Action:
     """A draft that is no good leaves: for the one before it, or for none."""
     return Action.ROLL_BACK if readings.can_roll_back else Action.SPECULATION_OFF

@@ -7,18 +7,18 @@ from typing import Any
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for
 from .breaker import Breaker
-from .canary_windows import CanaryWindows
+from .capture.courier_process import CourierProcess
+from .capture.engine_rounds import EngineRounds
+from .capture.sglang_capture import CaptureSettings, SglangCapture
 from .config import ServingConfig
-from .counts import CaptureCounts
-from .courier import POLL_S
-from .courier_process import CourierProcess
-from .cut import TeacherWidth
-from .engine_rounds import EngineRounds
-from .roll_out import RollOut
-from .sglang_capture import CaptureSettings, SglangCapture
-from .sglang_pacing import SglangPacing
-from .sglang_swap import SglangSwap
-from .swapper import Swapper
+from .courier.courier import POLL_S
+from .pacing.sglang_pacing import SglangPacing
+from .swap.canary_turns import CanaryTurns
+from .swap.sglang_swap import SglangSwap
+from .swap.staggered_rollout import StaggeredRollout
+from .swap.swapper import Swapper
+from .wire.counts import CaptureCounts
+from .wire.teacher_width import TeacherWidth
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
         courier.tell()
         pause.wait(POLL_S)
 
-    roll_out = RollOut(board, settings.replica, settings.roll_out_s)
-    swapper = Swapper(board, swap, settings.replica, wake_courier, CanaryWindows(settings.canary_window_s), roll_out)
+    roll_out = StaggeredRollout(board, settings.replica, settings.roll_out_s)
+    swapper = Swapper(board, swap, settings.replica, wake_courier, CanaryTurns(settings.canary_window_s), roll_out)
     courier = CourierProcess(
         settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary
     )

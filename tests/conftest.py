@@ -19,7 +19,7 @@ import paceline
 import pytest
 import redis
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
-from paceline.demo.services import free_port
+from paceline.rig.services import free_port
 
 TraceMaker = Callable[..., DraftTrace]
 
@@ -183,7 +183,7 @@ def make_draft() -> Callable[..., Any]:
 
 def build_draft(seed: int = 0, *, hidden: int = 16, vocab: int = 50, draft_ids: list[int] | None = None) -> Any:
     import torch
-    from paceline.learner.eagle3 import Eagle3Config, Eagle3Draft
+    from paceline.learner.model.eagle3 import Eagle3Config, Eagle3Draft
 
     config = Eagle3Config(
         hidden_size=hidden,
@@ -296,8 +296,8 @@ class Speculator:
     ) -> DraftTrace:
         """Trace `number`, served greedily by `weights` (the initial draft if None): a cyclic walk over 32 tokens."""
         import torch
-        from paceline.learner.replay import replay_traces
-        from paceline.learner.weights import load_draft, load_target_embedding
+        from paceline.learner.judging.replay import replay_traces
+        from paceline.learner.model.draft_io import load_draft, load_target_embedding
         from paceline.policies.acceptance import walk
 
         rng = np.random.default_rng(number)
@@ -324,7 +324,7 @@ class Speculator:
 def tiny_speculator(tmp_path: Path) -> Speculator:
     """The smallest EAGLE-3 pair that a learner works on: vocabulary 32, hidden size 16, features of width 48."""
     import torch
-    from paceline.learner.weights import random_draft
+    from paceline.learner.model.draft_io import random_draft
     from safetensors.torch import save_file
 
     sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
@@ -344,8 +344,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
     By steps, not by time: what half a minute makes of a target, and with it of every draft, differs from run to run.
     """
-    from paceline.demo.target import ensure_random_draft, ensure_target
-    from paceline.demo.training import TrainPlan
+    from paceline.rig.models.target import ensure_random_draft, ensure_target
+    from paceline.rig.models.training import TrainPlan
 
     folder = tmp_path_factory.mktemp("models")
     target = ensure_target(folder, TrainPlan(steps=200, seconds=300.0)).folder

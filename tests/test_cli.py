@@ -6,7 +6,7 @@ import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.buffer.weights import WEIGHTS_FILE, sha256_of
+from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.cli import app
 from typer.testing import CliRunner, Result
 

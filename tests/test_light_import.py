@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+HOUSE = Path(__file__).resolve().parents[1]
 HEAVY = ("redis", "torch", "celery", "mlflow", "sglang", "transformers")
 LIGHT = (
     "paceline",
@@ -35,6 +37,13 @@ def heavy_after(statement: str) -> list[str]:
 @pytest.mark.parametrize("module", LIGHT)
 def test_a_light_module_loads_nothing_heavy(module: str) -> None:
     assert heavy_after(f"import {module}") == []
+
+
+@pytest.mark.parametrize("folder", ["wire", "courier", "watch"])
+def test_the_courier_process_never_loads_torch(folder: str) -> None:
+    modules = sorted(path.stem for path in (HOUSE / "serving" / folder).glob("*.py") if path.stem != "__init__")
+    statement = "; ".join(f"import paceline.serving.{folder}.{module}" for module in modules)
+    assert set(heavy_after(statement)) <= {"redis"}
 
 
 def test_a_heavy_package_would_be_seen() -> None:

@@ -153,7 +153,7 @@ RULES: tuple[Rule, ...] = (
 DOC = '"""Says something."""\n'
 LAWFUL = {
     "buffer/base.py": DOC + 'class Box:\n    """A box."""\n    def put(self) -> None:\n        """Put."""\n',
-    "buffer/memory.py": DOC
+    "buffer/testing/memory_stream.py": DOC
     + 'class Memory:\n    """Twin."""\n    def put(self) -> None: ...\n    def _x(self) -> None: ...',
     "learner/config.py": DOC + "import os\nHOME = os.environ['HOME']\n",
     "serving/cpu_host/stubs/theirs/__init__.py": "def f(x): return x\n",
@@ -175,7 +175,7 @@ PLANTED: list[tuple[Rule, str, str, str]] = [
     (environment_readers, "cli.py", "import os\nx = os.getenv('A')", "os.getenv"),
     (environment_readers, "demo/a.py", "from os import environ", "os.environ"),
     (environment_readers, "demo/a.py", "import os\nx = os.environ['A']", "os.environ"),
-    (environment_readers, "serving/launch.py", "import os\nx = dict(os.environ)", "os.environ"),
+    (environment_readers, "serving/launch/server.py", "import os\nx = dict(os.environ)", "os.environ"),
     (without_return_types, "demo/a.py", "def _f(): ...", "_f -> ?"),
     (without_return_types, "demo/a.py", "class A:\n    def __init__(self): ...", "__init__ -> ?"),
     (without_docstrings, "demo/a.py", "x = 1", "module without docstring"),

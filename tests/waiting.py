@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 
 
-def until(is_so: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
+def until(holds: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
     """Wait for a condition; fail, saying what was waited for, after `limit_s`."""
     deadline_s, pause = time.monotonic() + limit_s, threading.Event()
-    while not is_so():
+    while not holds():
         assert time.monotonic() < deadline_s, f"waited {limit_s} s in vain: {what}"
         pause.wait(0.02)

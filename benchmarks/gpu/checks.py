@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from measure.answers import Answer, Ask, answer_all, asks
-from measure.rig import Rig
-from paceline.buffer.trace import DraftTrace
-from paceline.demo.prompts import Prompt
+from ...buffer.trace import DraftTrace
+from ...rig.prompts import Prompt
+from ..measure.answers import Answer, Ask, answer_all, asks
+from ..measure.rig import Rig
 
 MAX_TOKENS = 48
 #: More than one run of these checks ever captures.

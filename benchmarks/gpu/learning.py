@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure.answers import Answers, answer_all, asks, flush_cache
-from measure.rig import Rig
-from paceline.demo.prompts import Prompt
-from paceline.demo.run import DRAFT_STEPS
-from paceline.learner.trainer import DraftTrainer, FitReport, TrainingPlan
-from paceline.learner.weights import load_draft, load_target_embedding, save_draft
-
+from ...learner.model.draft_io import load_draft, load_target_embedding, save_draft
+from ...learner.training.trainer import DraftTrainer, FitReport, TrainingPlan
+from ...rig.place import DRAFT_STEPS
+from ...rig.prompts import Prompt
+from ..measure.answers import Answers, answer_all, asks, flush_cache
+from ..measure.rig import Rig
 from .checks import Captured, Finding, captured
 
 #: What a draft must gain on prompts it did not learn from for the traces to count as right.

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from paceline.demo.progress import Report
-from paceline.demo.target import ARCHITECTURE, DRAFT_LAYERS, TargetModel, ensure_random_draft, ensure_target
-from paceline.demo.training import TrainPlan
+from ...rig.models.target import ARCHITECTURE, DRAFT_LAYERS, TargetModel, ensure_random_draft, ensure_target
+from ...rig.models.training import TrainPlan
+from ...rig.progress import Report
 
 #: More than a replica keeps, so that every swap reads and checks a file.
 DRAFTS = 3

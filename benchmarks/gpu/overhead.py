@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from measure.answers import answer_all, asks, flush_cache
-from measure.paired import Ratio, Spread, in_rounds, ratio
-from measure.rig import Rig
-from paceline.dashboards.readings import as_counts
-from paceline.demo.prompts import Prompt
+from ...dashboards.tables import as_counts
+from ...rig.prompts import Prompt
+from ..measure.answers import answer_all, asks, flush_cache
+from ..measure.paired import Ratio, Spread, in_rounds, ratio
+from ..measure.rig import Rig
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Speculation off, on and paced, by batch size: tokens per second of three servers with one learnt draft.
 
-    python benchmarks/gpu/pacing.py                          # batch 1, 4, 16, 64 on the GPU
-    python benchmarks/gpu/pacing.py --device cpu --tiny      # the same code path on the CPU host: a smoke test
+    python -m paceline.benchmarks.gpu.pacing                          # batch 1, 4, 16, 64 on the GPU
+    python -m paceline.benchmarks.gpu.pacing --device cpu --tiny      # the same code path on the CPU host: a smoke test
 
 First a draft is learnt on a server of its own, since pacing a random draft shows nothing but 0. Then each server is
 started in turn; they do not run side by side, so what drifts with time is in the ratios. One warm-up per batch size
@@ -10,7 +10,6 @@ comes before the measured runs: in it pacing looks around, and kernels compile. 
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,21 +18,18 @@ from pathlib import Path
 from rich.console import Console
 
 # Started as a script, Python looks for modules beside this file alone; `measure` and `gpu` lie one folder up.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from measure.answers import answer_all, asks, flush_cache
-from measure.paired import Spread
-from measure.rig import Rig, held_out_prompts, make_rig
-from paceline.demo.progress import progress_bar
-from paceline.demo.prompts import Prompt
-from paceline.demo.report import machine
-from paceline.demo.run import Place
-from paceline.demo.services import free_port, redis_service
-from paceline.demo.target import TargetModel
-
-from gpu.learning import LearningPlan, learn_and_serve, training_plan
-from gpu.models import build_models, train_plan
-from gpu.server import Serving, require_capture, server_service, told_settings
+from ...rig.machine import machine
+from ...rig.models.target import TargetModel
+from ...rig.place import Place
+from ...rig.progress import progress_bar
+from ...rig.prompts import Prompt
+from ...rig.services import free_port, redis_service
+from ..measure.answers import answer_all, asks, flush_cache
+from ..measure.paired import Spread
+from ..measure.rig import Rig, held_out_prompts, make_rig
+from .learning import LearningPlan, learn_and_serve, training_plan
+from .models import build_models, train_plan
+from .server import Serving, require_capture, server_service, told_settings
 
 SEED = 0
 #: Lengths that pacing chooses from.

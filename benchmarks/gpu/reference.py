@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from paceline.learner.batch import as_float32
-from paceline.learner.eagle3_config import Eagle3Config
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from ...learner.model.eagle3_config import Eagle3Config
+from ...learner.training.batch import as_float32
 from .checks import Captured, Finding
 
 TIMES_NOISE = 3.0

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from paceline.buffer.trace import NO_DRAFT, DraftTrace
-from paceline.learner.batch import collate, draftable_rows
-from paceline.learner.eagle3 import Eagle3Draft
-from paceline.learner.replay import replay_traces
-from paceline.learner.weights import load_draft, load_target_embedding
-from paceline.policies.acceptance import identity
 from torch import Tensor
 
+from ...buffer.trace import NO_DRAFT, DraftTrace
+from ...learner.judging.replay import replay_traces
+from ...learner.model.draft_io import load_draft, load_target_embedding
+from ...learner.model.eagle3 import Eagle3Draft
+from ...learner.training.batch import collate, draftable_rows
+from ...policies.acceptance import identity
 from .checks import Finding
 
 #: Demanded where arithmetic is float32 on both sides; elsewhere the share is reported.

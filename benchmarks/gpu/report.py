@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from measure.stalls import Stalls
-from paceline.demo.report import machine
 from rich.console import Console
 from rich.table import Table
 
+from ...rig.machine import machine
+from ..measure.stalls import Stalls
 from .checks import Finding
 from .learning import Learned
 from .overhead import Overhead

@@ -1,9 +1,9 @@
 """Checks and measures the plugin on SGLang with CUDA, overlap scheduling and CUDA graphs; docs/gpu.md says what for.
 
-    python benchmarks/gpu/run.py                               # everything, on the GPU
-    python benchmarks/gpu/run.py --only checks,learning        # some stages
-    python benchmarks/gpu/run.py --device cpu --tiny           # the same code path on the CPU host, in minutes
-    python benchmarks/gpu/run.py -- --attention-backend fa3    # any SGLang flag; the last one wins
+    python -m paceline.benchmarks.gpu.run                               # everything, on the GPU
+    python -m paceline.benchmarks.gpu.run --only checks,learning        # some stages
+    python -m paceline.benchmarks.gpu.run --device cpu --tiny           # the same code path on the CPU host, in minutes
+    python -m paceline.benchmarks.gpu.run -- --attention-backend fa3    # any SGLang flag; the last one wins
 
 Writes OUT/report.json behind every stage, and the server's log beside it. Exits 1 when a check failed.
 """
@@ -20,25 +20,22 @@ import torch
 from rich.console import Console
 
 # Started as a script, Python looks for modules beside this file alone; `measure` and `gpu` lie one folder up.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from measure.answers import answer_all, asks
-from measure.rig import Rig, held_out_prompts, make_rig
-from measure.stalls import StallPlan, measure_stalls
-from paceline.demo.progress import progress_bar
-from paceline.demo.prompts import Prompt
-from paceline.demo.run import DRAFT_STEPS, Place
-from paceline.demo.services import free_port, redis_service
-from paceline.demo.target import TargetModel
-
-from gpu.checks import exact_findings, served_mix
-from gpu.learning import LearningPlan, learn_and_serve, training_plan
-from gpu.models import DRAFTS, SIZES, build_models, train_plan
-from gpu.overhead import OverheadPlan, measure_overhead
-from gpu.reference import Reference, feature_finding, teacher_finding
-from gpu.replayed import replay_findings, served_draft
-from gpu.report import Report, print_report
-from gpu.server import Serving, require_capture, server_service, told_settings
+from ...rig.models.target import TargetModel
+from ...rig.place import DRAFT_STEPS, Place
+from ...rig.progress import progress_bar
+from ...rig.prompts import Prompt
+from ...rig.services import free_port, redis_service
+from ..measure.answers import answer_all, asks
+from ..measure.rig import Rig, held_out_prompts, make_rig
+from ..measure.stalls import StallPlan, measure_stalls
+from .checks import exact_findings, served_mix
+from .learning import LearningPlan, learn_and_serve, training_plan
+from .models import DRAFTS, SIZES, build_models, train_plan
+from .overhead import OverheadPlan, measure_overhead
+from .reference import Reference, feature_finding, teacher_finding
+from .replayed import replay_findings, served_draft
+from .report import Report, print_report
+from .server import Serving, require_capture, server_service, told_settings
 
 STAGES = ("checks", "overhead", "learning", "swap")
 SEED = 0

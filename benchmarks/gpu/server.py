@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from measure.rig import Rig, wait_until
-from paceline.demo.progress import Report
-from paceline.demo.run import DRAFT_STEPS, Place, shared_env
-from paceline.demo.services import Service
-from paceline.demo.target import TargetModel
 
+from ...rig.models.target import TargetModel
+from ...rig.place import DRAFT_STEPS, Place, shared_env
+from ...rig.progress import Report
+from ...rig.services import Service
+from ..measure.rig import Rig, wait_until
 from .models import CONTEXT_TOKENS
 
 #: A first start on a GPU also compiles SGLang's own kernels.

@@ -1,4 +1,4 @@
 """The learning bench: traces recorded from the real server, replayed as a stream under one objective after another.
 
-Run by benchmarks/learning/record.py and bench.py; no part of the installed package.
+In: options of record.py and bench.py. Out: tables and plots of accepted drafts by objective, seed and chunk.
 """

@@ -1,8 +1,8 @@
 """Replays recorded traces as a stream, learns from them under one objective after another, and writes the tables.
 
-    python benchmarks/learning/bench.py            # every stage, under an hour on two cores
-    python benchmarks/learning/bench.py --quick    # the main rows on short streams, under five minutes
-    python benchmarks/learning/bench.py --list     # the stages, and about how long each takes
+    python -m paceline.benchmarks.learning.bench            # every stage, under an hour on two cores
+    python -m paceline.benchmarks.learning.bench --quick    # the main rows on short streams, under five minutes
+    python -m paceline.benchmarks.learning.bench --list     # the stages, and about how long each takes
 
 A long bench can be taken in parts, the later ones at the learning rates that the first one found:
 
@@ -25,25 +25,23 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 # Started as a script, Python looks for modules beside this file alone; `measure` and `learning` lie one folder up.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from gpu.models import SIZES
-from paceline.demo.progress import progress_bar
-from paceline.demo.report import machine
 from rich.console import Console
 
-from learning.container import read_traces
-from learning.cost import seconds
-from learning.lab import Lab, open_lab
-from learning.plots import plot_all
-from learning.programme import FULL, QUICK, Job, Programme
-from learning.record import ensure_recorded, settings
-from learning.results import Part, Results, TunedRate, fingerprint, merged, read_results, write_results
-from learning.runs import Run, run_job, use_one_thread
-from learning.setting import Setting
-from learning.tables import figures, groups, markdown, overall, wire_markdown
-from learning.warm import ensure_warm_head
-from learning.wire import WEIGHED, WireSize, wire_sizes
+from ...rig.machine import machine
+from ...rig.progress import progress_bar
+from ..gpu.models import SIZES
+from .container import read_traces
+from .cost import seconds
+from .lab import Lab, open_lab
+from .plots import plot_all
+from .programme import FULL, QUICK, Job, Programme
+from .record import ensure_recorded, settings
+from .results import Part, Results, TunedRate, fingerprint, merged, read_results, write_results
+from .runs import Run, run_job, use_one_thread
+from .setting import Setting
+from .tables import figures, groups, markdown, overall, wire_markdown
+from .warm import ensure_warm_head
+from .wire import WEIGHED, WireSize, wire_sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from paceline.policies.objective import Objective
-
-from learning.programme import Job
-from learning.rows import Rate
-from learning.stream import Sizes
+from ...policies.objectives.losses import Objective
+from .programme import Job
+from .rows import Rate
+from .stream import Sizes
 
 #: One optimiser step of the demo's head per draft unrolled, one thread, both cores at work.
 STEP_S_PER_DRAFT = 0.025

@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu.models import SIZES, train_plan
-from paceline.buffer.errors import ConfigError
-from paceline.demo.corpus import CERTAIN_DOMAINS, load_corpus
-from paceline.demo.progress import Report, quiet
-from paceline.demo.target import TargetModel, ensure_random_draft, ensure_target
-from paceline.demo.training import TrainPlan
-
-from learning.setting import Setting
+from ...buffer.errors import ConfigError
+from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
+from ...rig.models.target import TargetModel, ensure_random_draft, ensure_target
+from ...rig.models.training import TrainPlan
+from ...rig.progress import Report, quiet
+from ..gpu.models import SIZES, train_plan
+from .setting import Setting
 
 #: The last one found is the domain that traffic shifts to.
 DOMAINS = (*CERTAIN_DOMAINS, "html", "c")

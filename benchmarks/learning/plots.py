@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from learning.runs import Point, Run
-from learning.tables import Group, groups
+from .runs import Point, Run
+from .tables import Group, groups
 
 AXES: dict[str, Callable[[Point], float]] = {
     "traces seen": lambda point: point.end,

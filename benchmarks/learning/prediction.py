@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from paceline.buffer.trace import DraftTrace, Int32s
-from paceline.policies.acceptance import Tally, replayed_tally, served_tally, walk
+
+from ...buffer.trace import DraftTrace, Int32s
+from ...policies.acceptance import Tally, replayed_tally, served_tally, walk
 
 COLUMNS = (
     "version", "draft", "predicted", "served, other prompts", "error", "by chance of prompts", "served, same prompts",

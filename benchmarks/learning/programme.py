@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from learning.rows import (
+from .rows import (
     ANCHORS,
     AURORA,
     AURORA_AS_PRODUCT,
@@ -30,8 +30,8 @@ from learning.rows import (
     Row,
     plain,
 )
-from learning.setting import Setting
-from learning.stream import Sizes, needed_per_domain
+from .setting import Setting
+from .stream import Sizes, needed_per_domain
 
 STARTS = ("cold", "warm")
 #: What was tuned, temperature, start -> learning rate.

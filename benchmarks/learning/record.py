@@ -1,8 +1,8 @@
 """Records traces from the real server, through the product's own capture, one file per setting.
 
-    python benchmarks/learning/record.py                                   # temperatures 0, 0.7; draft lengths 3, 5, 10
-    python benchmarks/learning/record.py --per-domain 80 --settings t0-k5  # fewer
-    python benchmarks/learning/record.py --draft random                    # drafted by an untrained head
+    python -m paceline.benchmarks.learning.record              # temperatures 0, 0.7; draft lengths 3, 5, 10
+    python -m paceline.benchmarks.learning.record --per-domain 80 --settings t0-k5  # fewer
+    python -m paceline.benchmarks.learning.record --draft random                    # drafted by an untrained head
 
 The target is the demo's, trained over every text domain of this machine; both verdict rules that replay can judge are
 there: greedy at temperature 0, target_only above. The draft decides which drafts were refused, not what was committed.
@@ -10,33 +10,30 @@ there: greedy at temperature 0, target_only above. The draft decides which draft
 
 import argparse
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 # Started as a script, Python looks for modules beside this file alone; `measure` and `learning` lie one folder up.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from gpu.server import Serving, server_service
-from measure.rig import Rig, make_rig, wait_until
-from paceline.buffer.trace import DraftTrace
-from paceline.dashboards.readings import as_int
-from paceline.demo.corpus import load_corpus
-from paceline.demo.progress import Report, progress_bar, quiet
-from paceline.demo.prompts import Prompt, domain_prompts
-from paceline.demo.report import machine
-from paceline.demo.run import Place, server_flags, shared_env
-from paceline.demo.services import Service, free_port, redis_service, sglang_service
-from paceline.demo.target import load_tokenizer
-from paceline.demo.traffic import Served, send
 from rich.console import Console
 
-from learning.container import read_card, write_traces
-from learning.lab import Lab, open_lab
-from learning.setting import SETTINGS, Setting
-from learning.warm import ensure_warm_head
+from ...buffer.trace import DraftTrace
+from ...dashboards.tables import as_int
+from ...rig.machine import machine
+from ...rig.models.corpus import load_corpus
+from ...rig.models.target import load_tokenizer
+from ...rig.place import Place, server_flags, shared_env
+from ...rig.progress import Report, progress_bar, quiet
+from ...rig.prompts import Prompt, domain_prompts
+from ...rig.services import Service, free_port, redis_service, sglang_service
+from ...rig.traffic import Served, send
+from ..gpu.server import Serving, server_service
+from ..measure.rig import Rig, make_rig, wait_until
+from .container import read_card, write_traces
+from .lab import Lab, open_lab
+from .setting import SETTINGS, Setting
+from .warm import ensure_warm_head
 
 CONCURRENCY = 8
 MAX_TOKENS = 64

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from paceline.buffer.trace import DraftTrace
 
-from learning.programme import Rates
-from learning.runs import Run
-from learning.wire import WireSize
+from ...buffer.trace import DraftTrace
+from .programme import Rates
+from .runs import Run
+from .wire import WireSize
 
 
 @dataclass(frozen=True, slots=True)

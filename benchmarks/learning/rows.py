@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from paceline.learner.plan import TrainingPlan
-from paceline.policies.objective import Objective, Weighting
+from ...learner.training.plan import TrainingPlan
+from ...policies.objectives.losses import Objective, Weighting
 
 #: Traces kept for replay, as learner.config has it.
 WINDOW_TRACES = 200

@@ -12,19 +12,19 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from paceline.buffer.trace import DraftTrace
-from paceline.learner.eagle3 import Eagle3Draft
-from paceline.learner.replay import replay_traces
-from paceline.learner.trainer import DraftTrainer
-from paceline.learner.weights import load_draft, load_target_embedding
-from paceline.policies.acceptance import Tally, replayed_tally
-from paceline.policies.objective import Objective
 
-from learning.container import read_card, read_traces
-from learning.lab import Lab
-from learning.programme import Job
-from learning.rows import WINDOW_TRACES, Rate
-from learning.stream import domain_of, make_stream, with_top_k
+from ...buffer.trace import DraftTrace
+from ...learner.judging.replay import replay_traces
+from ...learner.model.draft_io import load_draft, load_target_embedding
+from ...learner.model.eagle3 import Eagle3Draft
+from ...learner.training.trainer import DraftTrainer
+from ...policies.acceptance import Tally, replayed_tally
+from ...policies.objectives.losses import Objective
+from .container import read_card, read_traces
+from .lab import Lab
+from .programme import Job
+from .rows import WINDOW_TRACES, Rate
+from .stream import domain_of, make_stream, with_top_k
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.buffer.trace import DraftTrace
+from ...buffer.trace import DraftTrace
 
 #: Every so-manieth request of a domain is kept for tuning the learning rate and is in no stream.
 TUNING_EVERY = 4

@@ -4,14 +4,13 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline.policies.acceptance import Tally
-
-from learning.figures import Mean, gains, recovered, requests_to_reach
-from learning.programme import STAGES, STARTS, Stage
-from learning.rows import COMMITTED, SOFT, TOP_KS, Rate
-from learning.runs import Point, Run
-from learning.setting import Setting
-from learning.wire import WireSize
+from ...policies.acceptance import Tally
+from .figures import Mean, gains, recovered, requests_to_reach
+from .programme import STAGES, STARTS, Stage
+from .rows import COMMITTED, SOFT, TOP_KS, Rate
+from .runs import Point, Run
+from .setting import Setting
+from .wire import WireSize
 
 COLUMNS = (
     "row", "learning rate", "seeds", "before the shift", "gain", "behind the shift", "gain",

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
-from paceline.demo.corpus import load_corpus
-from paceline.demo.progress import Report, quiet
-from paceline.demo.target import load_tokenizer
-from paceline.learner.disk import write_folder
-from paceline.learner.trainer import DraftTrainer, TrainingPlan
-from paceline.learner.weights import load_draft, load_target_embedding, save_draft
-from paceline.policies.objective import Objective
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from learning.lab import Lab
+from ...buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from ...learner.disk import write_folder
+from ...learner.model.draft_io import load_draft, load_target_embedding, save_draft
+from ...learner.training.trainer import DraftTrainer, TrainingPlan
+from ...policies.objectives.losses import Objective
+from ...rig.models.corpus import load_corpus
+from ...rig.models.target import load_tokenizer
+from ...rig.progress import Report, quiet
+from .lab import Lab
 
 WINDOWS = 2000
 WINDOW_TOKENS = 96

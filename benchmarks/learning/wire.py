@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paceline.buffer.codec import encode_trace
-from paceline.buffer.trace import DraftTrace
-
-from learning.stream import with_top_k
+from ...buffer.codec import encode_trace
+from ...buffer.trace import DraftTrace
+from .stream import with_top_k
 
 TOP_KS = (0, 1, 4, 16, 64)
 #: Traces weighed per setting: they are much alike, and a trace with features takes milliseconds to compress.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from paceline.demo.prompts import Prompt
-from paceline.policies.acceptance import Tally
-from paceline.serving.sglang_requests import OPT_OUT_KEY
 
+from ...policies.acceptance import Tally
+from ...rig.prompts import Prompt
+from ...serving.capture.sglang_requests import OPT_OUT_KEY
 from .rig import under_new_ids, wait_until
 
 PATIENCE_S = 300.0

@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline.buffer.base import TraceBuffer, VersionBoard
-from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.version import DraftVersion, VersionState
-from paceline.dashboards.readings import as_counts, as_int
-from paceline.demo.corpus import CERTAIN_DOMAINS, load_corpus
-from paceline.demo.prompts import Prompt, domain_prompts
-from paceline.demo.run import LEARNER, REPLICA, SPECULATOR, Place
-from paceline.demo.target import TargetModel, load_tokenizer
-from paceline.demo.watch import Watch, drained
-from paceline.serving.staging import WEIGHTS_FILE, sha256_of
+from ...buffer.base import TraceBuffer, VersionBoard
+from ...buffer.config import BufferConfig
+from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.redis_client import connect
+from ...buffer.redis_stream import RedisTraceBuffer
+from ...buffer.version import DraftVersion, VersionState
+from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+from ...dashboards.tables import as_counts, as_int
+from ...demo.watch import Watch
+from ...rig.drained import drained
+from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
+from ...rig.models.target import TargetModel, load_tokenizer
+from ...rig.place import LEARNER, REPLICA, SPECULATOR, Place
+from ...rig.prompts import Prompt, domain_prompts
 
 BY = "bench"
 
@@ -88,10 +89,10 @@ def under_new_ids(prompts: Sequence[Prompt], label: str = "run") -> list[Prompt]
     return [replace(prompt, request_id=f"{label}-{run}-{prompt.request_id}") for prompt in prompts]
 
 
-def wait_until(is_so: Callable[[], object], what: str, limit_s: float = 120.0) -> None:
+def wait_until(holds: Callable[[], object], what: str, limit_s: float = 120.0) -> None:
     """Poll a condition of another process; exits, saying what was waited for, after `limit_s`."""
     deadline_s = time.monotonic() + limit_s
-    while not is_so():
+    while not holds():
         if time.monotonic() > deadline_s:
             raise SystemExit(f"waited {limit_s:.0f} s in vain for {what}")
         time.sleep(0.05)

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from paceline.buffer.errors import BufferUnavailable
-from paceline.buffer.version import DraftVersion, VersionState
-from paceline.buffer.weights import WEIGHTS_FILE, sha256_of
-from paceline.dashboards.readings import as_int
-from paceline.demo.progress import Report
-from paceline.demo.prompts import Prompt
-from paceline.demo.traffic import Served, send
-from paceline.policies.acceptance import Tally
 
+from ...buffer.errors import BufferUnavailable
+from ...buffer.version import DraftVersion, VersionState
+from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+from ...dashboards.tables import as_int
+from ...policies.acceptance import Tally
+from ...rig.progress import Report
+from ...rig.prompts import Prompt
+from ...rig.traffic import Served, send
 from .rig import BY, Rig, under_new_ids
 from .vitals import Vitals, child_named, vitals
 
@@ -125,8 +125,14 @@ def stream(rig: Rig, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over
                     return
                 yield prompt
 
-    size = {"concurrency": plan.concurrency, "max_tokens": plan.max_tokens}
-    asyncio.run(send(rig.url, endless(), **size, on_served=lambda served: seen.take(served, plan.max_tokens)))
+    sending = send(
+        rig.url,
+        endless(),
+        concurrency=plan.concurrency,
+        max_tokens=plan.max_tokens,
+        on_served=lambda served: seen.take(served, plan.max_tokens),
+    )
+    asyncio.run(sending)
 
 
 def swap_all(rig: Rig, server_pid: int, drafts: Sequence[Path], seen: Soak, report: Report) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
-from paceline.dashboards.readings import as_counts
-from paceline.policies.acceptance import Tally
 
+from ...dashboards.tables import as_counts
+from ...policies.acceptance import Tally
 from .soaking import Sample, Soak, SwapSeen, traced
 
 #: Of a window in which nothing was swapped, beside every swap: half way to the next one.
@@ -25,7 +26,8 @@ def process_rows(soak: Soak) -> list[str]:
     rows = []
     first, last = tenths(soak.samples)
     apart = np.mean([sample.swaps for sample in last]) - np.mean([sample.swaps for sample in first])
-    for name, of in (("scheduler", lambda s: s.scheduler), ("courier", lambda s: s.courier)):
+    for name in ("scheduler", "courier"):
+        of = attrgetter(name)
         before, after = (np.median([of(sample).rss_mib for sample in part]) for part in (first, last))
         each_kib = 1024 * (after - before) / apart
         rows.append(

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import httpx
 import torch
-from paceline.buffer.version import VersionState
-from paceline.demo.prompts import Prompt
-from paceline.demo.traffic import Served, longest_gap_ms, send
-from paceline.serving.staging import WEIGHTS_FILE
 from safetensors.torch import load_file
 
+from ...buffer.version import VersionState
+from ...buffer.weights_file import WEIGHTS_FILE
+from ...rig.prompts import Prompt
+from ...rig.traffic import Served, longest_gap_ms, send
 from .paired import Spread
 from .rig import Rig, under_new_ids, wait_until
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.demo.report import machine
+from ...rig.machine import machine
 
 EXAMPLE_NAME = "EXAMPLE, made up and measured nowhere"
 

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.demo.processes import descendants
+from ...rig.processes import descendants
 
 PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from .config import SWITCH
-from .flags import names_given, value_of
 
 #: Top-level stand-ins for `sgl_kernel` and `torchvision`; on the server's PYTHONPATH and nowhere else.
 STUBS: Final = Path(__file__).parent / "stubs"
@@ -67,3 +66,28 @@ def _needs_no_hub(args: Sequence[str]) -> bool:
     tokenizer = value_of(args, "--tokenizer-path")
     others = [path for path in (draft, tokenizer) if path is not None]
     return target is not None and all(Path(path).is_dir() for path in (target, *others))
+
+
+def names_given(args: Sequence[str]) -> frozenset[str]:
+    """Every `--name` on the command line, whether spelled `--name value`, `--name=value` or alone."""
+    return frozenset(arg.partition("=")[0] for arg in args if arg.startswith("--"))
+
+
+def value_of(args: Sequence[str], *names: str) -> str | None:
+    """The value of a flag under any of its `names`; the last one counts, as in argparse. None when absent or bare."""
+    found: str | None = None
+    for arg, following in zip(args, [*args[1:], ""], strict=True):
+        name, equals, value = arg.partition("=")
+        if name in names:
+            found = value if equals else following
+    return found or None
+
+
+def is_accelerator_present() -> bool:
+    """Whether this torch build sees an accelerator (CUDA, ROCm, XPU, MPS or a registered device).
+
+    Loads torch on the first call, which takes seconds; creates no device context.
+    """
+    import torch  # noqa: PLC0415 - most launches name their device and never need torch in this process
+
+    return torch.accelerator.is_available()

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from paceline.buffer.base import VersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict
-from paceline.buffer.memory_board import MemoryVersionBoard
 from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import MOVES, BoardEvent, BoardState, DraftVersion, VersionState
 
 NUMBERS = st.integers(0, 3)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.operator_token import MIN_TOKEN_CHARS, opens, sealed
+from paceline.buffer.operator_token import MIN_TOKEN_CHARS, hash_token, verify_token
 
 TOKEN = "correct horse battery"
-SEAL = sealed(TOKEN)
+SEAL = hash_token(TOKEN)
 
 
 def test_a_seal_is_scrypt_of_the_token_and_its_salt():
@@ -20,27 +20,27 @@ def test_a_seal_is_scrypt_of_the_token_and_its_salt():
 
 
 def test_a_token_is_sealed_under_another_salt_each_time():
-    other = sealed(TOKEN)
+    other = hash_token(TOKEN)
     assert other.split("$")[1] != SEAL.split("$")[1]
     assert other.split("$")[2] != SEAL.split("$")[2]
-    assert opens(TOKEN, other)
+    assert verify_token(TOKEN, other)
 
 
 @pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN + " ", TOKEN.upper(), SEAL, "\udcff" * 16])
 def test_no_other_token_opens_a_seal(token):
-    assert not opens(token, SEAL)
+    assert not verify_token(token, SEAL)
 
 
 def test_a_token_of_any_bytes_opens_its_seal():
     for token in ("\udcff" * 16, "пароль-оператора-1"):
-        assert opens(token, sealed(token))
+        assert verify_token(token, hash_token(token))
 
 
 def test_a_short_token_is_refused_without_being_shown():
     with pytest.raises(
         ConfigError, match=f"got 15 characters, expected at least {MIN_TOKEN_CHARS}; make one"
     ) as caught:
-        sealed("hunter2-hunter2")
+        hash_token("hunter2-hunter2")
     assert "hunter2" not in str(caught.value)
 
 
@@ -52,4 +52,4 @@ def test_a_short_token_is_refused_without_being_shown():
 @example(SEAL + "00")
 @example(SEAL + "é")
 def test_a_seal_that_is_not_as_written_opens_for_nobody(seal):
-    assert not opens(TOKEN, seal)
+    assert not verify_token(TOKEN, seal)

@@ -6,17 +6,17 @@ import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError, OperatorRefused
 from paceline.buffer.keys import OPERATOR_TOKEN, REFUSALS_KEPT, REFUSED_OPERATORS
-from paceline.buffer.redis_operator import OperatorDesk
+from paceline.buffer.redis_operator import OperatorAuth
 
 FIRST, SECOND = "the first token of all", "the second token of all"
 
 
 @pytest.fixture
-def desk(redis_client) -> OperatorDesk:
-    return OperatorDesk(redis_client, BufferConfig())
+def desk(redis_client) -> OperatorAuth:
+    return OperatorAuth(redis_client, BufferConfig())
 
 
-def told(desk: OperatorDesk) -> list[tuple[str, str, str, bool]]:
+def told(desk: OperatorAuth) -> list[tuple[str, str, str, bool]]:
     return [(entry.by, entry.what, entry.why, entry.refused) for entry in desk.history()]
 
 
@@ -123,4 +123,4 @@ def test_a_damaged_seal_admits_nobody(redis_client, desk, fields):
 
 def test_speculators_have_tokens_of_their_own(redis_client, desk):
     desk.set_token(FIRST, None, "operator:ann", "why")
-    OperatorDesk(redis_client, BufferConfig(speculator="other")).admit(None, "operator:bob", "rollback")
+    OperatorAuth(redis_client, BufferConfig(speculator="other")).admit(None, "operator:bob", "rollback")

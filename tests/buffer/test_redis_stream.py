@@ -9,7 +9,7 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError, OperatorRefused
 from paceline.buffer.keys import ALL_KEYS, COUNTS, DEAD_LETTERS, TRACES
 from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_operator import OperatorDesk
+from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.version import DraftVersion
 
@@ -180,7 +180,7 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
     buffer.ack([entry.entry_id for entry in buffer.claim("a", 9)], "trained")
     board.register(version(board.next_number()), "test", "first")
     board.beat("m", {}, 60.0)
-    desk = OperatorDesk(redis_client, CONFIG)
+    desk = OperatorAuth(redis_client, CONFIG)
     desk.set_token("a token of some length", None, "operator:ann", "why")
     with pytest.raises(OperatorRefused):
         desk.admit(None, "operator:eve", "rollback")

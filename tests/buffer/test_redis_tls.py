@@ -10,7 +10,7 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import client_for, connect, masked, tls_settings
-from paceline.buffer.redis_operator import OperatorDesk
+from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.version import DraftVersion, VersionState
 
@@ -43,7 +43,7 @@ def test_everything_works_behind_tls_for_a_user_who_may_touch_one_speculator(sec
         assert board.events(board.read().last_event_id, wait_s=0.01) == []
         with board.lease("round", 60.0) as lease:
             assert lease.is_held()
-        desk = OperatorDesk(client, CONFIG)
+        desk = OperatorAuth(client, CONFIG)
         desk.set_token("a token of some length", None, "operator:ann", "why")
         assert len(desk.history()) == 1
 

@@ -16,7 +16,7 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.learner.intake import is_held_out
 from paceline.serving import config
 from paceline.serving.breaker import Breaker
-from paceline.serving.courier_process import CourierProcess
+from paceline.serving.capture.courier_process import CourierProcess
 from waiting import until
 
 TRACES, SHARE, DEADLINE_S = 40, 0.25, 120

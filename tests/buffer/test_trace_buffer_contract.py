@@ -10,7 +10,7 @@ from paceline.buffer.base import MAX_DELIVERIES, BufferCounts, TraceBuffer, plac
 from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.keys import DEAD_LETTERS_KEPT, TRACES
-from paceline.buffer.memory import MemoryTraceBuffer
+from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 
 IDLE_S = 600.0
 BACKENDS = ["memory", "redis"]

@@ -10,7 +10,7 @@ from paceline.buffer.base import LAST_READING_S, VersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict
 from paceline.buffer.keys import HEARTBEAT, LAST_READING, LEASE
-from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 
 CANDIDATE, REFUSED, LIVE = VersionState.CANDIDATE, VersionState.REFUSED, VersionState.LIVE

@@ -5,13 +5,14 @@ import json
 
 import pytest
 from paceline.buffer.version import VersionState
-from paceline.dashboards.readings import VersionLine
+from paceline.dashboards.tables import VersionLine
 from paceline.demo.lossless import Lossless, spread
-from paceline.demo.prompts import Prompt
-from paceline.demo.report import Run, accept_lengths, as_json, faults, machine, print_closing, served_by_version
-from paceline.demo.traffic import Arrival, Served
+from paceline.demo.report import Run, accept_lengths, as_json, faults, print_closing, served_by_version
 from paceline.demo.view import TraceLine
 from paceline.policies.acceptance import Tally
+from paceline.rig.machine import machine
+from paceline.rig.prompts import Prompt
+from paceline.rig.traffic import Arrival, Served
 from rich.console import Console
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from paceline.buffer.errors import ConfigError
-from paceline.demo.run import CONTEXT_TOKENS, DemoOptions, Place, learner_env, run_demo, server_flags, shared_env
-from paceline.demo.target import TargetModel
+from paceline.demo.run import DemoOptions, learner_env, run_demo
 from paceline.learner.config import from_env
+from paceline.rig.models.target import TargetModel
+from paceline.rig.place import CONTEXT_TOKENS, Place, server_flags, shared_env
 
 PLACE = Place(Path("/data/runs/1"), 7001, 7002)
 TARGET = TargetModel(Path("/data/targets/k"), "k", {}, 1)

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import PacelineError
-from paceline.buffer.memory import MemoryTraceBuffer
-from paceline.buffer.memory_board import MemoryVersionBoard
-from paceline.demo.prompts import Prompt
-from paceline.demo.services import Service
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.demo.stages import Running, measured, serve_traffic, settle
 from paceline.demo.watch import Watch
+from paceline.rig.prompts import Prompt
+from paceline.rig.services import Service
 from rich.console import Console
 
 ROUND = 4
@@ -26,7 +26,7 @@ ROUND = 4
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     code = "import signal; print('up and then gone', flush=True); signal.pause()"
-    ready = lambda it: it.has_said("up")  # noqa: E731
+    ready = lambda it: it.log_contains("up")  # noqa: E731
     command = [sys.executable, "-c", code]
     with Service("probe", command, log=tmp_path / "log", is_ready=ready, start_limit_s=10.0) as started:
         yield started

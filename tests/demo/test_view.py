@@ -3,7 +3,7 @@
 import io
 
 from paceline.buffer.version import VersionState
-from paceline.dashboards.readings import VersionLine
+from paceline.dashboards.tables import VersionLine
 from paceline.demo.view import LiveView, TraceLine, ViewState, plain_line, render, sparkline
 from rich.console import Console
 

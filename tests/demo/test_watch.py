@@ -2,13 +2,14 @@
 
 import pytest
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.memory import MemoryTraceBuffer
-from paceline.buffer.memory_board import MemoryVersionBoard
-from paceline.demo.prompts import Prompt
-from paceline.demo.traffic import Arrival, Served
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.demo.view import TraceLine
-from paceline.demo.watch import CURVE_REQUESTS, Swap, Watch, curves, drained
+from paceline.demo.watch import CURVE_REQUESTS, Swap, Watch, curves
 from paceline.policies.acceptance import Tally
+from paceline.rig.drained import drained
+from paceline.rig.prompts import Prompt
+from paceline.rig.traffic import Arrival, Served
 
 
 @pytest.fixture

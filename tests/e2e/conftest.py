@@ -16,9 +16,9 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
-from paceline.demo.corpus import load_corpus
-from paceline.demo.services import Service, free_port, learner_service, redis_service, sglang_service
-from paceline.demo.watch import drained
+from paceline.rig.drained import drained
+from paceline.rig.models.corpus import load_corpus
+from paceline.rig.services import Service, free_port, learner_service, redis_service, sglang_service
 from waiting import until
 
 REPLICA, SECOND = "e2e-0", "e2e-1"

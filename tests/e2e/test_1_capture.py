@@ -4,8 +4,8 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from paceline.learner.replay import replay_traces
-from paceline.learner.weights import load_draft, load_target_embedding
+from paceline.learner.judging.replay import replay_traces
+from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import identity
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import until

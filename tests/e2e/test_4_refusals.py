@@ -12,8 +12,8 @@ import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
-from paceline.demo.services import free_port, sglang_service
-from paceline.demo.target import ensure_random_draft
+from paceline.rig.models.target import ensure_random_draft
+from paceline.rig.services import free_port, sglang_service
 from paceline.serving.plugin import CHAIN_FLAGS
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from waiting import until

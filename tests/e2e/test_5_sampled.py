@@ -15,9 +15,9 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import VerdictRule
-from paceline.demo.corpus import load_corpus
-from paceline.demo.services import free_port, redis_service, sglang_service
-from paceline.demo.watch import drained
+from paceline.rig.drained import drained
+from paceline.rig.models.corpus import load_corpus
+from paceline.rig.services import free_port, redis_service, sglang_service
 from paceline.serving.config import ServingConfig
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -8,9 +8,9 @@ import uuid
 from pathlib import Path
 
 import pytest
-from paceline.demo.corpus import CERTAIN_DOMAINS, load_corpus
-from paceline.demo.target import target_key
-from paceline.demo.training import TrainPlan
+from paceline.rig.models.corpus import CERTAIN_DOMAINS, load_corpus
+from paceline.rig.models.target import target_key
+from paceline.rig.models.training import TrainPlan
 
 pytestmark = pytest.mark.e2e
 

@@ -14,12 +14,12 @@ import httpx
 import pytest
 import torch
 from paceline.buffer.version import VersionState
-from paceline.buffer.weights import WEIGHTS_FILE, sha256_of, weights_file
-from paceline.demo.watch import drained
-from paceline.learner.replay import replay_traces
-from paceline.learner.trainer import DraftTrainer, TrainingPlan
-from paceline.learner.weights import load_draft, load_target_embedding, save_draft
+from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of, weights_file
+from paceline.learner.judging.replay import replay_traces
+from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
+from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import Tally, replayed_tally
+from paceline.rig.drained import drained
 from safetensors.torch import load_file, save_file
 from waiting import until
 

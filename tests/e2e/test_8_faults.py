@@ -83,7 +83,7 @@ def courier_pid(rig):
         except OSError:  # it has ended, or is not ours
             continue
         wanted = {f"PACELINE_REPLICA={REPLICA}", f"PACELINE_REDIS_URL={rig.redis_url}"}
-        if b"paceline.serving.courier_process" in words and wanted <= set(env.decode(errors="replace").split("\0")):
+        if b"paceline.serving.courier" in words and wanted <= set(env.decode(errors="replace").split("\0")):
             return int(folder.name)
     raise AssertionError(f"no courier of {REPLICA}")
 

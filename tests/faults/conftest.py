@@ -20,12 +20,12 @@ from paceline.buffer.redis_client import client_for
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import DraftVersion
-from paceline.buffer.weights import WEIGHTS_FILE, sha256_of
-from paceline.demo.corpus import load_corpus
-from paceline.demo.readiness import is_healthy
-from paceline.demo.services import Service, free_port, redis_service
-from paceline.demo.target import ensure_random_draft
-from paceline.demo.watch import drained
+from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
+from paceline.rig.drained import drained
+from paceline.rig.models.corpus import load_corpus
+from paceline.rig.models.target import ensure_random_draft
+from paceline.rig.readiness import is_healthy
+from paceline.rig.services import Service, free_port, redis_service
 from waiting import until
 
 SCRIPT = Path(__file__).with_name("server_mortal.py")

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from paceline.buffer.version import VersionState
-from paceline.buffer.weights import weights_file
-from paceline.learner.weights import load_draft, load_target_embedding
+from paceline.buffer.weights_file import weights_file
+from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from waiting import until
 
 pytestmark = pytest.mark.e2e

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.memory import MemoryTraceBuffer
-from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import DraftTrace
-from paceline.learner.caution import Caution
+from paceline.learner.claim_limiter import ClaimLimiter
 from paceline.learner.config import LearnerConfig
+from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.loop import Learner
-from paceline.learner.registry import Registry
-from paceline.learner.trainer import DraftTrainer
-from paceline.learner.weights import load_draft, load_target_embedding
+from paceline.learner.model.draft_io import load_draft, load_target_embedding
+from paceline.learner.training.trainer import DraftTrainer
 
 SHARE = 0.25
 BATCH = 24
@@ -108,4 +108,4 @@ def house(tiny_speculator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def fearless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Successors take the same traces at once, and not first a quarter of what their predecessor died with."""
-    monkeypatch.setattr(Caution, "recall", lambda _: None)
+    monkeypatch.setattr(ClaimLimiter, "recall", lambda _: None)

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from paceline.learner import standing
+from paceline.learner import state as standing
 from paceline.learner.intake import is_held_out
-from paceline.learner.report import RoundKind
+from paceline.learner.round_report import RoundKind
 from paceline.policies.acceptance import served_by_request
 
 SHARE = 0.25

@@ -1,11 +1,11 @@
 """What keeps a learner from learning: replay that disagrees with what was served, a replica that asks it to wait."""
 
 import pytest
-from paceline.learner.alarms import gap_alarm, paused_by, rest_for
-from paceline.learner.identity import Calibration, compare_with_served
-from paceline.learner.report import RoundKind
-from paceline.policies.drift import LearnChoice, LearnDecision
+from paceline.learner.judging.alarms import gap_alarm, paused_by, rest_for
+from paceline.learner.judging.calibration import Calibration, compare_with_served
+from paceline.learner.round_report import RoundKind
 from paceline.policies.guard import AlarmName
+from paceline.policies.learn_schedule import LearnChoice, LearnDecision
 
 STANDING = {"learning_paused": "swap_without_effect: weights in the server are aa, published were bb"}
 
@@ -57,7 +57,7 @@ def test_traces_wait_while_a_replica_asks_for_it_and_are_learnt_behind_that(hous
 
 def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_good(house, monkeypatch):
     gap = Calibration(equal=0, compared=300, accepted=300, excess=55)
-    monkeypatch.setattr("paceline.learner.standing.compare_with_served", lambda *_: gap)
+    monkeypatch.setattr("paceline.learner.state.compare_with_served", lambda *_: gap)
     bad = house.send()
     report = house.learner().learn_once()
     assert (report.kind, report.alarm.name, dict(report.outcomes)) == (
@@ -67,7 +67,7 @@ def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_go
     )
     (told,) = house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"]
     assert (told["name"], told["action"]) == ("calibration_gap", "pause_learning")
-    monkeypatch.setattr("paceline.learner.standing.compare_with_served", compare_with_served)
+    monkeypatch.setattr("paceline.learner.state.compare_with_served", compare_with_served)
     learner = house.learner()  # a successor reads back what the stream holds
     for _ in range(2):
         house.send()
@@ -85,7 +85,7 @@ def test_killed_before_they_are_acked_they_are_set_aside_once_all_the_same(house
 
     house.send()
     with monkeypatch.context() as patched:
-        patched.setattr("paceline.learner.standing.compare_with_served", lambda *_: gap)
+        patched.setattr("paceline.learner.state.compare_with_served", lambda *_: gap)
         patched.setattr(house.buffer, "ack", killed)
         with pytest.raises(KeyboardInterrupt):
             house.learner().learn_once()

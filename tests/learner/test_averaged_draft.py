@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from paceline.learner.trainer import DraftTrainer, TrainingPlan
+from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
 
 DECAY = 0.7
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
-from paceline.learner.batch import as_float32, collate, draftable_rows, teacher_nodes, verdict_rows
+from paceline.learner.training.batch import as_float32, collate, draftable_rows, teacher_nodes, verdict_rows
 
 CPU = torch.device("cpu")
 

@@ -1,9 +1,9 @@
 """Where a version drafts first, and how long its canary may last."""
 
 import pytest
-from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.learner.canary import CanaryLimit, let_on
+from paceline.learner.delivery.canary import CanaryLimit, start_canary_or_go_live
 
 SERVED = {"version": 0, "ended": [["ab", [], 3, 3]]}
 ABLE = {"capture": "on", "swap": "on", "stretches": SERVED}
@@ -39,13 +39,13 @@ def beat(board, **readings):
 )
 def test_a_version_goes_live_at_once_where_there_is_nothing_to_hold_it_against(board, replicas, with_canary):
     beat(board, **replicas)
-    let_on(board, 1, "won", with_canary=with_canary)
+    start_canary_or_go_live(board, 1, "won", with_canary=with_canary)
     assert (board.read().live, board.read().canary) == (1, None)
 
 
 def test_a_replica_that_will_soon_serve_the_live_version_is_one_to_hold_a_canary_against(board):
     beat(board, a=ABLE, b={**ABLE, "draft_version": 7, "stretches": {**SERVED, "version": 7}})
-    let_on(board, 1, "won", with_canary=True)
+    start_canary_or_go_live(board, 1, "won", with_canary=True)
     assert (board.read().canary, board.read().rows[1].replica) == (1, "a")
 
 
@@ -53,24 +53,24 @@ def test_a_replica_that_will_soon_serve_the_live_version_is_one_to_hold_a_canary
 @pytest.mark.parametrize("others", [{}, {"b": {**ABLE, "capture": "off"}}])
 def test_a_replica_that_alternates_needs_no_other_one(board, others, served):
     beat(board, a={**ABLE, "stretches": served, "canary_window_s": 20.0}, **others)
-    let_on(board, 1, "won", with_canary=True)
+    start_canary_or_go_live(board, 1, "won", with_canary=True)
     assert (board.read().canary, board.read().rows[1].replica) == (1, "a")
 
 
 def test_replicas_are_canaries_by_turns(board):
     beat(board, a=ABLE, b=ABLE)
-    let_on(board, 1, "won the gate", with_canary=True)
+    start_canary_or_go_live(board, 1, "won the gate", with_canary=True)
     row = board.read().rows[1]
     assert (row.state, row.replica, row.why, board.read().live) == (VersionState.CANARY, "b", "won the gate", 0)
     board.roll_back("replica:b", "worse", 1)
-    let_on(board, 2, "won the gate", with_canary=True)
+    start_canary_or_go_live(board, 2, "won the gate", with_canary=True)
     assert board.read().rows[2].replica == "a"
 
 
 def test_a_second_canary_waits_as_a_candidate(board):
     beat(board, a=ABLE, b=ABLE)
-    let_on(board, 1, "won", with_canary=True)
-    let_on(board, 2, "won", with_canary=True)
+    start_canary_or_go_live(board, 1, "won", with_canary=True)
+    start_canary_or_go_live(board, 2, "won", with_canary=True)
     assert board.read().rows[2].state is VersionState.CANDIDATE
 
 
@@ -90,7 +90,7 @@ def test_an_undecided_canary_ends_at_its_limit_counted_from_when_it_was_seen(boa
     limit.end_overdue(board, board.read())
     assert board.read().live == 0
     watch.now_s = 1000.0
-    let_on(board, 1, "won", with_canary=True)
+    start_canary_or_go_live(board, 1, "won", with_canary=True)
     limit.end_overdue(board, board.read())
     watch.now_s = 1049.9
     limit.end_overdue(board, board.read())
@@ -108,10 +108,10 @@ def test_the_next_canary_has_a_time_of_its_own(board):
     watch = Watch()
     limit = CanaryLimit(50.0, watch)
     beat(board, a=ABLE, b=ABLE)
-    let_on(board, 1, "won", with_canary=True)
+    start_canary_or_go_live(board, 1, "won", with_canary=True)
     limit.end_overdue(board, board.read())
     board.roll_back("replica:b", "worse", 1)
-    let_on(board, 2, "won", with_canary=True)
+    start_canary_or_go_live(board, 2, "won", with_canary=True)
     watch.now_s = 60.0
     limit.end_overdue(board, board.read())
     assert board.read().canary == 2
@@ -119,6 +119,6 @@ def test_the_next_canary_has_a_time_of_its_own(board):
 
 def test_a_limit_of_nothing_ends_a_canary_at_once(board):
     beat(board, a=ABLE, b=ABLE)
-    let_on(board, 1, "won", with_canary=True)
+    start_canary_or_go_live(board, 1, "won", with_canary=True)
     CanaryLimit(0.0).end_overdue(board, board.read())
     assert board.read().canary is None

@@ -6,8 +6,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from paceline.learner import code_version as module
-from paceline.learner.code_version import code_version, commit_of
+from paceline.learner.delivery import code_version as module
+from paceline.learner.delivery.code_version import code_version, commit_of
 
 SHA = "532fcfad7bfe529e78668282a350ebb348fb4e4b"
 

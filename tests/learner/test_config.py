@@ -8,7 +8,7 @@ import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
 from paceline.learner.config import LearnerConfig, from_env, name_on
-from paceline.policies.drift import LearnMode, LearnRules
+from paceline.policies.learn_schedule import LearnMode, LearnRules
 
 NEEDED = {"PACELINE_TARGET": "llama", "PACELINE_TARGET_PATH": "/m/llama", "PACELINE_DRAFT": "/m/draft"}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.buffer.errors import ConfigError
-from paceline.learner.eagle3 import Eagle3Config, Eagle3Draft
+from paceline.learner.model.eagle3 import Eagle3Config, Eagle3Draft
 
 RAW = {
     "architectures": ["LlamaForCausalLMEagle3"],

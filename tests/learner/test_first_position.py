@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 from paceline.buffer.trace import Sampling
-from paceline.learner.batch import verdict_rows
-from paceline.learner.first_position import FirstPosition, first_position
+from paceline.learner.training.batch import verdict_rows
+from paceline.learner.training.first_position import FirstPosition, first_position
 
 VOCAB = 5
 SAMPLED = {"sampling": Sampling(temperature=0.7)}

@@ -9,11 +9,11 @@ import pytest
 import torch
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import DraftVersion
-from paceline.buffer.weights import sha256_of
-from paceline.learner import holdout
-from paceline.learner.holdout import Holdout
-from paceline.learner.shelf import DraftShelf
-from paceline.learner.weights import load_draft, load_target_embedding, random_draft
+from paceline.buffer.weights_file import sha256_of
+from paceline.learner.judging import holdout
+from paceline.learner.judging.holdout import Holdout
+from paceline.learner.model.draft_cache import DraftCache
+from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft
 from paceline.policies.acceptance import Tally, served_tally
 
 
@@ -84,7 +84,7 @@ def test_the_shelf_keeps_the_drafts_used_last_and_refuses_foreign_bytes(tiny_spe
         folder = tmp_path / f"draft {number}"  # a blank, as file:// URIs encode
         random_draft(tiny_speculator.target, folder, seed=number)
         versions.append(version_at(folder, number))
-    shelf = DraftShelf(load_target_embedding(tiny_speculator.target), torch.device("cpu"), capacity=2)
+    shelf = DraftCache(load_target_embedding(tiny_speculator.target), torch.device("cpu"), capacity=2)
     zero, one = shelf.draft(versions[0]), shelf.draft(versions[1])
     assert shelf.draft(versions[0]) is zero
     shelf.draft(versions[2])

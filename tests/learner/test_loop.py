@@ -9,20 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from paceline.buffer import memory
 from paceline.buffer.base import MAX_DELIVERIES
 from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, BufferUnavailable, LeaseLost
-from paceline.buffer.memory import MemoryTraceBuffer
-from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.testing import memory_stream as memory
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
-from paceline.learner import checkpoint, delivery, holdout, loop
+from paceline.learner import checkpoint, loop
+from paceline.learner.delivery import delivery
 from paceline.learner.intake import is_held_out
-from paceline.learner.replay import replay_traces
-from paceline.learner.report import RoundKind
-from paceline.learner.trainer import DraftTrainer
+from paceline.learner.judging import holdout
+from paceline.learner.judging.replay import replay_traces
+from paceline.learner.round_report import RoundKind
+from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Promotion, Verdict
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.trace import NO_DRAFT, Sampling, VerdictRule
-from paceline.learner.batch import collate, verdict_rows
-from paceline.learner.off_path import chain_hidden, node_losses
-from paceline.learner.scoring import score_batch
-from paceline.learner.served_rounds import collate_rounds
-from paceline.learner.trainer import DraftTrainer, TrainingPlan
-from paceline.policies.objective import Objective, Weighting
+from paceline.learner.training.batch import collate, verdict_rows
+from paceline.learner.training.off_path import chain_hidden, node_losses
+from paceline.learner.training.scoring import score_batch
+from paceline.learner.training.served_rounds import collate_rounds
+from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
+from paceline.policies.objectives.losses import Objective, Weighting
 
 CPU = torch.device("cpu")
 WARM = Sampling(temperature=0.7, top_k=3, top_p=0.9)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from paceline.buffer.errors import BoardConflict, ConfigError
-from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner import disk
+from paceline.learner.delivery.publisher import Lineage, prune, publish, publish_initial, version_folder
 from paceline.learner.disk import sweep, write_folder, write_text
-from paceline.learner.publisher import Lineage, prune, publish, publish_initial, version_folder
 
 LINEAGE = Lineage(0, "target", "1", "committed", ("1-0", "9-0"), {"holdout_accept_length": 2.5})
 

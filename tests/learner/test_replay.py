@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from paceline.learner.replay import replay_traces
+from paceline.learner.judging.replay import replay_traces
 from paceline.policies.acceptance import identity, replayed_tally, served_tally
 
 STEPS = 3

@@ -6,11 +6,12 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from paceline.learner import checkpoint, delivery
+from paceline.learner import checkpoint
+from paceline.learner.delivery import delivery
 from paceline.learner.intake import is_held_out
-from paceline.learner.report import RoundKind
-from paceline.learner.trainer import DraftTrainer
-from paceline.policies.drift import LearnChoice
+from paceline.learner.round_report import RoundKind
+from paceline.learner.training.trainer import DraftTrainer
+from paceline.policies.learn_schedule import LearnChoice
 from paceline.policies.promotion import Promotion, Verdict
 
 SHARE, BATCH = 0.25, 24

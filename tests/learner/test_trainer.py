@@ -8,16 +8,16 @@ import pytest
 import torch
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.trace import Sampling, VerdictRule
-from paceline.learner.batch import collate, verdict_rows
 from paceline.learner.config import OBJECTIVES
-from paceline.learner.first_position import FirstPosition
-from paceline.learner.replay import replay_traces
-from paceline.learner.scoring import score_batch
-from paceline.learner.served_rounds import collate_rounds
-from paceline.learner.trainer import DraftTrainer, TrainingPlan
+from paceline.learner.judging.replay import replay_traces
+from paceline.learner.training.batch import collate, verdict_rows
+from paceline.learner.training.first_position import FirstPosition
+from paceline.learner.training.scoring import score_batch
+from paceline.learner.training.served_rounds import collate_rounds
+from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import Tally, replayed_tally
-from paceline.policies.objective import WITH_REFERENCE, Objective, Weighting
-from paceline.policies.objective_reinforce import reinforce_losses
+from paceline.policies.objectives.baselines.reinforce import reinforce_losses
+from paceline.policies.objectives.losses import WITH_REFERENCE, Objective, Weighting
 
 CPU = torch.device("cpu")
 
@@ -169,7 +169,7 @@ def test_first_position_acceptance_is_measured_before_training(make_traces, make
 def test_uncertain_text_alone_does_not_make_a_draft_cold(
     make_traces, make_draft, monkeypatch, attainable, learning_rate
 ):
-    monkeypatch.setattr("paceline.learner.trainer.first_position", lambda *_: FirstPosition(0.35, attainable))
+    monkeypatch.setattr("paceline.learner.training.trainer.first_position", lambda *_: FirstPosition(0.35, attainable))
     fit = DraftTrainer(make_draft(1), TrainingPlan(passes=1)).fit(make_traces(range(2)), [])
     assert fit.learning_rate == learning_rate
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 from paceline.policies.acceptance import Tally
-from paceline.policies.guard import Action, Alarm, AlarmName, GuardLimits, Readings, alarms
+from paceline.policies.guard import Action, Alarm, AlarmName, GuardInput, GuardLimits, alarms
 
-HEALTHY = Readings(
+HEALTHY = GuardInput(
     can_roll_back=True,
     served=Tally(900, 1000),
     served_before=Tally(950, 1000),
@@ -47,7 +47,7 @@ SICK = [
 
 def test_a_healthy_replica_and_one_of_which_nothing_was_read_raise_no_alarm() -> None:
     assert alarms(HEALTHY) == ()
-    assert alarms(Readings()) == ()
+    assert alarms(GuardInput()) == ()
 
 
 @pytest.mark.parametrize(("sick", "name", "action", "figures"), SICK)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from paceline.policies.objective import (
+from paceline.policies.objectives.losses import (
     Weighting,
     committed_losses,
     mean_acceptance,

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from paceline.policies.objective_group import best_token_probs, chain_rewards, group_advantages, group_losses
+from paceline.policies.objectives.baselines.group import best_token_probs, chain_rewards, group_advantages, group_losses
 
 B, Q, S = 2, 5, 3
 RNG = np.random.default_rng(4)

@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from paceline.policies.objective import soft_losses
-from paceline.policies.objective_acceptance import (
+from paceline.policies.objectives.acceptance import (
     kl_divergences,
     matched_log_accepts,
     rejection_log_accepts,
     target_only_log_accepts,
 )
-from paceline.policies.objective_divergence import TAIL_FLOOR, jensen_shannon_losses, reverse_kl_losses
-from paceline.policies.objective_overlap import lk_mix_losses, tvd_plus_plus_losses
-from paceline.policies.objective_selection import accepted_weights, selective_losses, wrong_position_losses
+from paceline.policies.objectives.baselines.divergence import TAIL_FLOOR, jensen_shannon_losses, reverse_kl_losses
+from paceline.policies.objectives.baselines.overlap import lk_mix_losses, tvd_plus_plus_losses
+from paceline.policies.objectives.baselines.selection import accepted_weights, selective_losses, wrong_position_losses
+from paceline.policies.objectives.losses import soft_losses
 
 V, N = 6, 5
 #: A usual teacher; one sure of a token; one whose last entry is padding that repeats an id; a flat one; a lopsided one.

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from paceline.policies.objective_reinforce import leave_one_out_baselines, reinforce_losses
+from paceline.policies.objectives.baselines.reinforce import leave_one_out_baselines, reinforce_losses
 
 V, S, R = 3, 2, 2
 PREFIXES = [prefix for n in range(S) for prefix in itertools.product(range(V), repeat=n)]

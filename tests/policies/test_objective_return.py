@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from paceline.policies.objective_acceptance import matched_log_accepts
-from paceline.policies.objective_return import (
+from paceline.policies.objectives.acceptance import matched_log_accepts
+from paceline.policies.objectives.baselines.expected_length import (
     expected_length_losses,
     log_expected_length_losses,
     log_follows,

@@ -5,24 +5,23 @@ import math
 import numpy as np
 import pytest
 import torch
-from paceline.policies.objective import WITH_REFERENCE, Objective, Weighting, onto_grid
-from paceline.policies.objective_acceptance import (
+from paceline.policies.objectives.acceptance import (
     kl_divergences,
     matched_log_accepts,
     rejection_log_accepts,
     target_only_log_accepts,
 )
-from paceline.policies.objective_divergence import jensen_shannon_losses, reverse_kl_losses
-from paceline.policies.objective_group import (
-    best_token_probs,
-    chain_rewards,
-    group_advantages,
-    group_losses,
+from paceline.policies.objectives.baselines.divergence import jensen_shannon_losses, reverse_kl_losses
+from paceline.policies.objectives.baselines.expected_length import (
+    expected_length_losses,
+    log_expected_length_losses,
+    log_follows,
 )
-from paceline.policies.objective_overlap import lk_mix_losses, tvd_plus_plus_losses
-from paceline.policies.objective_return import expected_length_losses, log_expected_length_losses, log_follows
-from paceline.policies.objective_selection import selective_losses, wrong_position_losses
-from paceline.policies.objective_table import Positions, grid_loss
+from paceline.policies.objectives.baselines.group import best_token_probs, chain_rewards, group_advantages, group_losses
+from paceline.policies.objectives.baselines.overlap import lk_mix_losses, tvd_plus_plus_losses
+from paceline.policies.objectives.baselines.selection import selective_losses, wrong_position_losses
+from paceline.policies.objectives.losses import WITH_REFERENCE, Objective, Weighting, onto_grid
+from paceline.policies.objectives.table import Positions, grid_loss
 
 V, K, ROUNDS = 5, 3, 6
 MASK = torch.tensor([[[1, 1, 1], [1, 0, 1]], [[1, 1, 0], [0, 0, 0]]]).bool()

@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from paceline.policies.pacing import (
+from paceline.policies.pacing.bandit import BanditPacing
+from paceline.policies.pacing.base import (
     CostTable,
     FixedSteps,
     Pacing,
@@ -14,8 +15,7 @@ from paceline.policies.pacing import (
     interpolated,
     wilson_upper,
 )
-from paceline.policies.pacing_bandit import BanditPacing
-from paceline.policies.pacing_threshold import ThresholdPacing, stop_length
+from paceline.policies.pacing.threshold import ThresholdPacing, stop_length
 
 
 def rounds_of(rng: np.random.Generator, chances: list[float], steps: int, count: int) -> list[int]:

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from paceline.policies.pacing import CostTable, Pacing
-from paceline.policies.pacing_goodput import GoodputPacing
-from paceline.policies.pacing_smartspec import SmartSpecPacing
+from paceline.benchmarks.pacing_baselines.smartspec import SmartSpecPacing
+from paceline.policies.pacing.base import CostTable, Pacing
+from paceline.policies.pacing.goodput import GoodputPacing
 
 MAX_STEPS = 6
 LENGTHS = range(MAX_STEPS + 1)

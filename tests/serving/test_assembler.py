@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
-from paceline.serving.assembler import IDLE_CLOSE_S, WindowAssembler
-from paceline.serving.counts import CaptureCounts, DropReason
-from paceline.serving.steps import Commit, PrefillStep, RequestFacts, VerifyStep
-from paceline.serving.window import trace_maker
+from paceline.serving.courier.assembler import IDLE_CLOSE_S, WindowAssembler
+from paceline.serving.courier.trace_window import trace_maker
+from paceline.serving.wire.counts import CaptureCounts, DropReason
+from paceline.serving.wire.request_forward import Commit, RequestFacts, RequestPrefill, RequestVerify
 
 FACTS = RequestFacts("tenant-a", Sampling(), VerdictRule.GREEDY)
 DIM, STEPS, TOP_K = 4, 3, 2
@@ -33,7 +33,7 @@ class ToyServer:
         index = len(self.tokens) - len(self.prompt)
         token = int(self.rng.integers(0, 90)) if first is None else first
         self.tokens.append(token)
-        return PrefillStep(
+        return RequestPrefill(
             request_id,
             version,
             FACTS,
@@ -58,7 +58,7 @@ class ToyServer:
             del self.tokens[root + 1 + len(new) :]
         self.served.append((root, drafted, accepted))
         ids = self.rng.integers(0, 90, (STEPS + 1, TOP_K)).astype(np.int32)
-        return VerifyStep(
+        return RequestVerify(
             request_id,
             version,
             root,
@@ -129,8 +129,8 @@ def test_a_cached_prefix_moves_the_window_behind_it_and_is_not_replayable():
 def test_prefill_chunks_are_joined():
     server = ToyServer(2, prompt_len=10)
     whole = server.prefill()
-    first = PrefillStep("r", 0, FACTS, 0, whole.ids[:6], whole.features[:6], whole.feature_dtype, Commit(-1, (), ""))
-    second = PrefillStep("r", 0, FACTS, 6, whole.ids[6:], whole.features[6:], whole.feature_dtype, whole.commit)
+    first = RequestPrefill("r", 0, FACTS, 0, whole.ids[:6], whole.features[:6], whole.feature_dtype, Commit(-1, (), ""))
+    second = RequestPrefill("r", 0, FACTS, 6, whole.ids[6:], whole.features[6:], whole.feature_dtype, whole.commit)
     made, counts = assembler()
     (trace,) = feed(made, [first, second, server.verify(finish="length")])
     assert_is_what_was_served(trace, server)
@@ -263,7 +263,7 @@ def test_a_request_without_a_verify_round_is_a_counted_drop():
     server = ToyServer(9)
     step = server.prefill()
     made, counts = assembler()
-    ended = PrefillStep("r", 0, FACTS, 0, step.ids, step.features, step.feature_dtype, Commit(0, (5,), "length"))
+    ended = RequestPrefill("r", 0, FACTS, 0, step.ids, step.features, step.feature_dtype, Commit(0, (5,), "length"))
     assert feed(made, [ended]) == []
     assert (counts.captured, counts.dropped) == (1, {DropReason.NO_ROUNDS: 1})
 

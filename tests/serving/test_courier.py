@@ -6,25 +6,27 @@ import numpy as np
 import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
-from paceline.buffer.memory import MemoryTraceBuffer
-from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
-from paceline.serving.assembler import WindowAssembler
 from paceline.serving.breaker import Breaker
-from paceline.serving.counts import CaptureCounts, DropReason
-from paceline.serving.courier import RETRY_S, Courier
-from paceline.serving.draft_watch import DraftWatch
-from paceline.serving.steps import Commit, PrefillStep, RequestFacts, VerifyStep
-from paceline.serving.window import trace_maker
+from paceline.serving.courier.assembler import WindowAssembler
+from paceline.serving.courier.courier import RETRY_S, Courier
+from paceline.serving.courier.trace_window import trace_maker
+from paceline.serving.watch.draft_monitor import DraftMonitor
+from paceline.serving.wire.counts import CaptureCounts, DropReason
+from paceline.serving.wire.request_forward import Commit, RequestFacts, RequestPrefill, RequestVerify
 
 FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
 
 
 def prefill(name):
     rows = np.zeros((3, 4), np.float32)
-    return PrefillStep(name, 0, FACTS, 0, np.arange(3, dtype=np.int32), rows, FeatureDtype.FLOAT32, Commit(0, (7,), ""))
+    return RequestPrefill(
+        name, 0, FACTS, 0, np.arange(3, dtype=np.int32), rows, FeatureDtype.FLOAT32, Commit(0, (7,), "")
+    )
 
 
 ENDS = Commit(1, (8, 5), "length")
@@ -33,7 +35,7 @@ ENDS = Commit(1, (8, 5), "length")
 def verify(name, commit=ENDS):
     drafted, ids = np.asarray([8, 9], np.int32), np.zeros((3, 1), np.int32)
     rows = np.zeros((2, 4), np.float32)
-    return VerifyStep(
+    return RequestVerify(
         name, 0, 3, 7, drafted, 1, ids, np.zeros((3, 1), np.float16), rows, FeatureDtype.FLOAT32, commit
     )  # fmt: skip
 
@@ -105,7 +107,7 @@ class Rig:
             self.board,
             "replica:rep",
             backlog_bytes,
-            DraftWatch(self.board, "rep", CanaryRules(), GuardLimits()),
+            DraftMonitor(self.board, "rep", CanaryRules(), GuardLimits()),
             clock=lambda: self.now,
         )
 

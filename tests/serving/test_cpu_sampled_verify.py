@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline.policies.objective import served_probs
+from paceline.policies.objectives.losses import served_probs
 from paceline.serving.cpu_host import plugin
 from safetensors.torch import load_file, save_file
 from scipy.stats import binomtest, chisquare

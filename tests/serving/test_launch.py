@@ -11,8 +11,8 @@ from pathlib import Path
 import paceline
 import pytest
 from paceline.buffer.errors import ConfigError
-from paceline.serving import launch
-from paceline.serving.launch import LaunchPlan, launch_plan, run_server
+from paceline.serving.launch import server as launch
+from paceline.serving.launch.server import LaunchPlan, launch_plan, run_server
 
 SERVER = (sys.executable, "-m", "sglang.launch_server")
 STUBS = str(Path(paceline.__file__).parent / "serving/cpu_host/stubs")

@@ -2,25 +2,25 @@
 
 import pytest
 import torch
-from paceline.serving import outbox
 from paceline.serving.breaker import Breaker
-from paceline.serving.lane import Chosen, HostStep
-from paceline.serving.letters import BEST_IDS, VERDICTS, VerifyHead, arrays_of
-from paceline.serving.outbox import Outbox
-from paceline.serving.steps import Commit
+from paceline.serving.capture import outbox
+from paceline.serving.capture.device_output import Chosen, HostForward
+from paceline.serving.capture.outbox import Outbox
+from paceline.serving.wire.messages import BEST_IDS, VERDICTS, VerifyHead, arrays_of
+from paceline.serving.wire.request_forward import Commit
 
 GOES_ON, ENDS = (Commit(1, (8,), ""),), (Commit(1, (8,), "length"),)
 
 
 class Line:
-    """Remembers what a CourierLink was told."""
+    """Remembers what a CourierSender was told."""
 
     def __init__(self):
         self.letters, self.lost = [], []
 
-    def offer(self, postings):
-        self.letters.append([posting.head.request_ids[0] for posting in postings])
-        self.last = postings
+    def offer(self, forwards):
+        self.letters.append([forward.head.request_ids[0] for forward in forwards])
+        self.last = forwards
         return True
 
     def lose(self, request_ids):
@@ -39,7 +39,7 @@ def step(name, tokens=3, make_head=None):
     def head(commits, dtype):
         return VerifyHead(chosen.request_ids, 0, commits, chosen.is_greedy, dtype)
 
-    return HostStep(chosen, tensors, make_head or head, lambda *_: None)
+    return HostForward(chosen, tensors, make_head or head, lambda *_: None)
 
 
 def test_forwards_wait_until_there_are_enough_of_them(box):

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from paceline.buffer.trace import Sampling
-from paceline.serving import sglang_requests
 from paceline.serving.breaker import Breaker
-from paceline.serving.counts import CaptureCounts
-from paceline.serving.cut import TeacherWidth
-from paceline.serving.lane import Chosen, DeviceStep
-from paceline.serving.sglang_capture import CaptureSettings, SglangCapture, _best
-from paceline.serving.sglang_requests import OPT_OUT_KEY
+from paceline.serving.capture import sglang_requests
+from paceline.serving.capture.device_output import Chosen, DeviceForward
+from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture, _best
+from paceline.serving.capture.sglang_requests import OPT_OUT_KEY
+from paceline.serving.wire.counts import CaptureCounts
+from paceline.serving.wire.teacher_width import TeacherWidth
 
 
 class Draft:
@@ -69,7 +69,7 @@ def test_a_copy_to_the_host_that_fails_costs_its_requests_a_step_and_raises_noth
     settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0)
     capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
     chosen = Chosen((0,), ("a",), (True,), 3)
-    step = DeviceStep(chosen, {"x": torch.zeros(1)}, None, None, capture._copy_failed)
+    step = DeviceForward(chosen, {"x": torch.zeros(1)}, None, None, capture._copy_failed)
 
     def no_pinned_memory(_):
         raise RuntimeError("CUDA error: out of memory")

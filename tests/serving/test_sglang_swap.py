@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from paceline.buffer.errors import WeightsRefused
-from paceline.serving import sglang_ranks, sglang_swap, swap_channel
-from paceline.serving.commands import Act, Readiness, SwapCommand
-from paceline.serving.sglang_swap import SglangSwap
-from paceline.serving.staging import StagedDraft, Staging, read_layout, sha256_of
+from paceline.serving import sglang_ranks
+from paceline.serving.swap import sglang_swap, swap_channel
+from paceline.serving.swap.commands import Act, Readiness, SwapCommand
+from paceline.serving.swap.sglang_swap import SglangSwap
+from paceline.serving.swap.staging import StagedDraft, Staging, read_layout, sha256_of
 from safetensors.torch import save_file
 
 

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from paceline.serving.signals import borrowed_signals
+from paceline.serving.launch.signals import borrowed_signals
 
 BORROWED = (signal.SIGUSR1, signal.SIGUSR2)
 

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 import torch
 from paceline.buffer.errors import WeightsRefused
-from paceline.serving.staging import read_layout, sha256_of, stage
+from paceline.serving.swap.staging import read_layout, sha256_of, stage
 from safetensors.torch import save_file
 
 CPU = torch.device("cpu")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from paceline.serving.swap_effect import MIN_CHANGED, SAMPLED_VALUES, SwapEffect, take_probe, try_probe
+from paceline.serving.swap.swap_effect import MIN_CHANGED, SAMPLED_VALUES, SwapEffect, take_probe, try_probe
 
 WIDE = 10 * SAMPLED_VALUES
 

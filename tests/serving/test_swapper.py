@@ -2,12 +2,12 @@
 
 import pytest
 from paceline.buffer.errors import BoardConflict, WeightsRefused
-from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
-from paceline.serving.canary_windows import CanaryWindows
-from paceline.serving.commands import SwapOutcome
-from paceline.serving.roll_out import RollOut
-from paceline.serving.swapper import Swapper
+from paceline.serving.swap.canary_turns import CanaryTurns
+from paceline.serving.swap.commands import SwapOutcome
+from paceline.serving.swap.staggered_rollout import StaggeredRollout
+from paceline.serving.swap.swapper import Swapper
 
 
 class Switch:
@@ -272,7 +272,7 @@ def test_a_canary_that_is_refused_is_rolled_back_though_nothing_was_live_before_
 
 def test_with_windows_a_canary_and_the_live_version_take_turns_on_its_replica(board):
     now, switch, called = [0.0], Switch(), []
-    swapper = Swapper(board, switch, "rep", lambda: called.append(now[0]), CanaryWindows(20.0, lambda: now[0]))
+    swapper = Swapper(board, switch, "rep", lambda: called.append(now[0]), CanaryTurns(20.0, lambda: now[0]))
     board.move(1, VersionState.CANARY, "l", "won", "rep")
     seen = []
     for now[0] in (0.0, 19.0, 20.0, 39.0, 40.0, 60.0):
@@ -308,7 +308,7 @@ def test_a_board_that_begins_anew_names_other_weights_by_the_same_number(board):
 
 def test_a_new_live_version_waits_for_its_turn_and_what_drafted_before_does_not(board):
     now, switch = [0.0], Switch()
-    roll_out = RollOut(board, "rep", 5.0, lambda: now[0])
+    roll_out = StaggeredRollout(board, "rep", 5.0, lambda: now[0])
     swapper = Swapper(board, switch, "rep", lambda: None, roll_out=roll_out)
     board.beat("replica:first", {"draft_version": 0, "swap": "on"}, 1000.0)
     board.move(1, VersionState.LIVE, "l", "better")

@@ -6,22 +6,23 @@ import numpy as np
 import pytest
 import torch
 from paceline.buffer.codec import decode_trace, encode_trace
-from paceline.buffer.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import NO_DRAFT, FeatureDtype, Sampling, VerdictRule
-from paceline.learner.batch import teacher_nodes
-from paceline.learner.served_rounds import collate_rounds
+from paceline.learner.training.batch import teacher_nodes
+from paceline.learner.training.served_rounds import collate_rounds
 from paceline.policies.acceptance import identity, served_tally
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
-from paceline.serving import sglang_capture
-from paceline.serving.assembler import WindowAssembler
 from paceline.serving.breaker import Breaker
-from paceline.serving.counts import CaptureCounts
-from paceline.serving.cut import Forward, TeacherWidth
-from paceline.serving.draft_watch import DraftWatch
-from paceline.serving.sglang_capture import CaptureSettings, SglangCapture
-from paceline.serving.steps import NO_FEATURES, Commit, PrefillStep, RequestFacts, VerifyStep
-from paceline.serving.window import trace_maker
+from paceline.serving.capture import sglang_capture
+from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
+from paceline.serving.courier.assembler import WindowAssembler
+from paceline.serving.courier.split import CapturedForward
+from paceline.serving.courier.trace_window import trace_maker
+from paceline.serving.watch.draft_monitor import DraftMonitor
+from paceline.serving.wire.counts import CaptureCounts
+from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestFacts, RequestPrefill, RequestVerify
+from paceline.serving.wire.teacher_width import TeacherWidth
 
 VOCAB, DIM, PROMPT = 50, 4, [3, 1, 4]
 FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
@@ -46,7 +47,7 @@ class ToyEngine:
         ids = np.asarray(self.texts[name][: len(PROMPT)], np.int32)
         rows = np.asarray([self.state(name, i) for i in range(len(PROMPT))], np.float32)
         first = Commit(0, (self.texts[name][len(PROMPT)],), "")
-        return PrefillStep(name, 7, FACTS, 0, ids, rows, FeatureDtype.FLOAT32, first)
+        return RequestPrefill(name, 7, FACTS, 0, ids, rows, FeatureDtype.FLOAT32, first)
 
     def verify(self, k):
         """What SGLang hands to the hook behind a chain of `k` drafts, and what it commits."""
@@ -95,8 +96,8 @@ def traces_of(engine, lengths, monkeypatch):
     found = [trace for name in "ab" for trace in made.add(engine.prefill(name), 0.0)]
     for turn in range(250):
         commits = tuple(engine.verify(lengths[turn % len(lengths)]))
-        posting = attached.pop().copy_to_host(torch.clone).posting(commits)
-        for step in Forward(posting, TeacherWidth(2, 1)).steps():
+        posting = attached.pop().copy_to_host(torch.clone).to_wire(commits)
+        for step in CapturedForward(posting, TeacherWidth(2, 1)).steps():
             found += made.add(step, 0.0)
         if len(found) == 2:
             return {trace.request_id: trace for trace in found}
@@ -142,13 +143,13 @@ def test_the_wire_and_the_learner_take_such_a_trace(lengths, monkeypatch):
 
 
 def test_rounds_of_plain_decoding_say_nothing_of_the_draft():
-    watch = DraftWatch(MemoryVersionBoard(), "rep", CanaryRules(), GuardLimits(min_rounds=10))
+    watch = DraftMonitor(MemoryVersionBoard(), "rep", CanaryRules(), GuardLimits(min_rounds=10))
     ids = np.zeros((1, 0), np.int32)
     for number in range(400):
         drafted = np.zeros(number % 2, np.int32)
         commit = Commit(number, (5,) * (len(drafted) + 1), "length" if number == 399 else "")
         watch.add(
-            VerifyStep(
+            RequestVerify(
                 "r",
                 0,
                 3,

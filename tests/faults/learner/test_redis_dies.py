@@ -1,7 +1,7 @@
 """Redis killed with SIGKILL in the middle of a round, or between two, and back with its data or without."""
 
 import pytest
-from paceline.buffer.weights import sha256_of
+from paceline.buffer.weights_file import sha256_of
 
 BATCH = 16
 #: The calls of a round that reach for Redis lie behind these.

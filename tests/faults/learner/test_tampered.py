@@ -7,8 +7,8 @@ from paceline.buffer.codec import encode_event
 from paceline.buffer.errors import BoardConflict, DecodeError, WeightsRefused
 from paceline.buffer.keys import EVENTS
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
-from paceline.buffer.weights import check_weights, sha256_of
-from paceline.learner.weights import load_draft, load_target_embedding, random_draft, save_draft
+from paceline.buffer.weights_file import check_weights, sha256_of
+from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft, save_draft
 
 BATCH = 16
 STREAM = EVENTS.name("default")

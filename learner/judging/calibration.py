@@ -1,0 +1,71 @@
+"""Does replay give the served lengths? The check that makes offline figures worth reading.
+
+For every claimed trace whose own draft version can be loaded, that version is replayed on it. Equal counts on
+every round mean that capture, weights and replay speak of the same model.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...buffer.trace import DraftTrace, Int32s
+from ...buffer.version import BoardState
+from ...policies.acceptance import identity, proposed_drafts
+from ..model.draft_cache import DraftCache
+from ..model.eagle3 import Eagle3Draft
+from .replay import replay_traces
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Rounds compared with their replay; adds up over traces."""
+
+    equal: int = 0
+    compared: int = 0
+    excess: int = 0  # drafts that stood in replay beyond those that stood when served, over the compared rounds
+    accepted: int = 0  # drafts that stood when served, over the compared rounds
+
+    def __add__(self, other: "Calibration") -> "Calibration":
+        return Calibration(
+            self.equal + other.equal,
+            self.compared + other.compared,
+            self.excess + other.excess,
+            self.accepted + other.accepted,
+        )
+
+    @property
+    def gap(self) -> float:
+        """Replayed minus served accept length; 0.0 when nothing was compared."""
+        return self.excess / self.compared if self.compared else 0.0
+
+
+def compare_with_served(traces: Iterable[DraftTrace], state: BoardState, shelf: DraftCache) -> Calibration:
+    """Replay each `replay_exact` trace with the version that served it; traces of unknown versions are left out."""
+    served: dict[tuple[int, int], list[DraftTrace]] = defaultdict(list)
+    for trace in traces:
+        if trace.replay_exact and len(trace.rounds) and trace.draft_version in state.rows:
+            served[trace.draft_version, trace.rounds.drafted.shape[1]].append(trace)
+    total = Calibration()
+    for (number, steps), group in served.items():
+        draft = shelf.draft(state.rows[number].version)
+        if draft is not None and steps:
+            total = sum(_compare(draft, group, steps), total)
+    return total
+
+
+def _compare(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> list[Calibration]:
+    runs = replay_traces(draft, traces, steps)
+    return [_calibration(trace, run) for trace, run in zip(traces, runs, strict=True)]
+
+
+def _calibration(trace: DraftTrace, runs: Int32s) -> Calibration:
+    equal, compared = identity(trace, runs)
+    if not compared:
+        return Calibration()
+    replayed = runs[trace.rounds.starts]
+    proposed, served = proposed_drafts(trace), trace.visible_accepted()
+    told = (replayed >= 0) & (proposed > 0)
+    excess = int((np.minimum(replayed, proposed) - served)[told].sum())
+    return Calibration(equal, compared, excess, int(served[told].sum()))

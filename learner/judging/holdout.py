@@ -1,0 +1,65 @@
+"""The held-out requests: the most recent ones, never trained on, on which candidate and live draft are compared."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from ...buffer.trace import DraftTrace
+from ...policies.acceptance import Tally, replayed_tally
+from ..model.eagle3 import Eagle3Draft
+from .replay import replay_traces
+
+
+class Holdout:
+    """Traces of the `max_requests` held-out requests heard of last, grouped by request."""
+
+    def __init__(self, max_requests: int) -> None:
+        self._max_requests = max_requests
+        self._requests: OrderedDict[str, dict[str, DraftTrace]] = OrderedDict()
+        self._live_key: tuple[int, int] | None = None
+        self._live: dict[str, Tally] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @property
+    def trace_ids(self) -> set[str]:
+        """Ids of all traces kept, the dedupe keys."""
+        return {trace_id for traces in self._requests.values() for trace_id in traces}
+
+    def add(self, trace: DraftTrace) -> None:
+        """Keep a trace and make its request the most recent one; the oldest request leaves when there are too many."""
+        self._requests.setdefault(trace.request_id, {})[trace.trace_id] = trace
+        self._requests.move_to_end(trace.request_id)
+        if len(self._requests) > self._max_requests:
+            self._requests.popitem(last=False)
+
+    def retain(self, is_kept: Callable[[DraftTrace], bool]) -> None:
+        """Forget the traces that are not to be kept, and requests left without one."""
+        left = {
+            request: {trace_id: trace for trace_id, trace in traces.items() if is_kept(trace)}
+            for request, traces in self._requests.items()
+        }
+        self._requests = OrderedDict((request, traces) for request, traces in left.items() if traces)
+
+    def score(self, draft: Eagle3Draft, steps: int) -> list[Tally]:
+        """Replay `draft` with `steps` drafts a round: one tally per request, oldest request first."""
+        traces = [trace for traces in self._requests.values() for trace in traces.values()]
+        return self._by_request(_replay(draft, traces, steps))
+
+    def score_live(self, number: int, draft: Eagle3Draft, steps: int) -> list[Tally]:
+        """As `score`, for the draft of version `number`; what it scored before on a trace is not replayed again."""
+        if self._live_key != (number, steps):
+            self._live_key, self._live = (number, steps), {}
+        kept = {trace_id: trace for traces in self._requests.values() for trace_id, trace in traces.items()}
+        known = {trace_id: tally for trace_id, tally in self._live.items() if trace_id in kept}
+        fresh = [trace for trace_id, trace in kept.items() if trace_id not in known]
+        self._live = known | _replay(draft, fresh, steps)
+        return self._by_request(self._live)
+
+    def _by_request(self, tallies: dict[str, Tally]) -> list[Tally]:
+        return [sum((tallies[trace_id] for trace_id in traces), Tally()) for traces in self._requests.values()]
+
+
+def _replay(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> dict[str, Tally]:
+    runs = replay_traces(draft, traces, steps) if traces else []
+    return {trace.trace_id: replayed_tally(trace, run) for trace, run in zip(traces, runs, strict=True)}

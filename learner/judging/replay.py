@@ -1,0 +1,82 @@
+"""Replay: what a draft would have had accepted on recorded text, without a server and without logits.
+
+Axes: B traces, Q chains still alive, N chains that predict a token inside their trace.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...buffer.trace import DraftTrace, Int32s
+from ..model.eagle3 import DraftChains, Eagle3Draft
+from ..training.batch import Batch, collate, draftable_rows
+
+#: Padded rows times padded keys of one group: bounds the attention scores to 64 MB per head.
+_SCORES_PER_GROUP = 1 << 24
+_TRACES_PER_GROUP = 16
+
+
+@torch.inference_mode()
+def replay_traces(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> list[Int32s]:
+    """Per trace int32[T]: how many of `steps` drafts of a round rooted at tokens[s] would be accepted.
+
+    A draft is accepted when the draft's most likely token is the committed one, fed its own hidden state; the
+    run is capped by the tokens behind s. -1 where no feature allows drafting: s == 0 or s above the number of
+    feature rows. `draft` does not change.
+    """
+    runs = [np.full(len(trace.tokens), -1, np.int32) for trace in traces]
+    for group in _groups(traces):
+        batch = collate([traces[i] for i in group], draft.device, every_row=True)
+        for i, run in zip(group, _replay(draft, batch, steps).cpu().numpy(), strict=True):
+            rows = draftable_rows(traces[i])
+            runs[i][1 : rows + 1] = run[:rows]
+    return runs
+
+
+def _groups(traces: Sequence[DraftTrace]) -> Iterator[list[int]]:
+    """Indices of traces that can draft, neighbours in length together so that little is padded."""
+    can_draft = (i for i, trace in enumerate(traces) if draftable_rows(trace))
+    group: list[int] = []
+    for i in sorted(can_draft, key=lambda i: len(traces[i].tokens)):
+        is_full = (len(group) + 1) * len(traces[i].tokens) ** 2 > _SCORES_PER_GROUP or len(group) == _TRACES_PER_GROUP
+        if group and is_full:
+            yield group
+            group = []
+        group.append(i)
+    if group:
+        yield group
+
+
+def _replay(draft: Eagle3Draft, batch: Batch, steps: int) -> Tensor:
+    """Accepted drafts by row, int64[B, rows]. Chains are dropped at their first rejection: most die early."""
+    chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ)
+    runs_BQ = torch.zeros_like(batch.rows_BQ)
+    is_alive_BQ = batch.row_mask_BQ
+    for _ in range(steps):
+        is_alive_BQ = is_alive_BQ & (chains.predicted() < batch.lengths_B[:, None])
+        is_alive_BQ = _keep_alive(chains, is_alive_BQ)
+        if not is_alive_BQ.shape[1]:
+            break
+        is_alive_BQ = _advance(draft, chains, batch.tokens_BT, is_alive_BQ)
+        runs_BQ.scatter_add_(1, chains.rows_BQ, is_alive_BQ.long())
+    return runs_BQ
+
+
+def _keep_alive(chains: DraftChains, is_alive_BQ: Tensor) -> Tensor:
+    """Drop columns until the trace with most chains alive has just those; return who is alive of the rest."""
+    most = int(is_alive_BQ.sum(1).max())
+    if most == is_alive_BQ.shape[1]:
+        return is_alive_BQ
+    index_BP = is_alive_BQ.sort(dim=1, descending=True, stable=True).indices[:, :most]
+    chains.keep(index_BP)
+    return is_alive_BQ.gather(1, index_BP)
+
+
+def _advance(draft: Eagle3Draft, chains: DraftChains, tokens_BT: Tensor, is_alive_BQ: Tensor) -> Tensor:
+    predicted_BQ = chains.predicted().clamp(max=tokens_BT.shape[1] - 1)
+    committed_BQ = tokens_BT.gather(1, predicted_BQ)
+    hidden_BQH = draft.advance(chains)
+    is_hit_N = draft.best_tokens(hidden_BQH[is_alive_BQ]) == committed_BQ[is_alive_BQ]
+    return torch.zeros_like(is_alive_BQ).masked_scatter(is_alive_BQ, is_hit_N)

@@ -1,0 +1,171 @@
+"""Weights files in the layout SGLang's llama_eagle3.py reads.
+
+SGLang skips tensor names it does not know without a word, so names are checked here, in both directions. The
+target's embedding is never part of a draft's file: the server shares it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ...buffer.errors import ConfigError
+from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+from .eagle3 import Eagle3Draft
+from .eagle3_config import Eagle3Config
+
+CONFIG_FILE = "config.json"
+
+_EMBEDDING = "model.embed_tokens.weight"
+_INIT_STD = 0.02  # Llama's initializer_range
+_DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
+
+
+def load_draft(folder: Path, embedding: Tensor) -> Eagle3Draft:
+    """Read a draft folder into float32 on the CPU; the names and dtypes of its file are kept for save_draft.
+
+    Takes the layer as `midlayer.` or `layers.0.`, with or without `model.` before it. ConfigError when a file
+    is absent or a tensor is missing, unknown or of the wrong shape.
+    """
+    config, tensors = Eagle3Config.from_json(folder / CONFIG_FILE), _read(folder / WEIGHTS_FILE)
+    shift = tensors.pop("d2t", None)  # d2t stores target id minus draft id
+    tensors = {name: tensor for name, tensor in tensors.items() if name != "t2d" and "embed_tokens" not in name}
+    draft = Eagle3Draft(config, embedding, None if shift is None else shift.long() + torch.arange(len(shift)))
+    own = {_canonical(name): tensor.float() for name, tensor in tensors.items()}
+    _check_shapes(folder / WEIGHTS_FILE, own, dict(draft.named_parameters()))
+    draft.load_state_dict(own)
+    draft.file_dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+    return draft
+
+
+def save_draft(draft: Eagle3Draft, folder: Path) -> str:
+    """Write model.safetensors and config.json into `folder`, made if absent; return the sha256 of the weights file.
+
+    Names and dtypes are those of the file the draft was loaded from, else `midlayer.` and float32; d2t (int64)
+    and t2d (bool) are always there. Equal weights give equal bytes. Not atomic: publish by renaming the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    parameters = dict(draft.named_parameters())
+    dtypes = draft.file_dtypes or dict.fromkeys(parameters, torch.float32)
+    tensors = {name: _exported(parameters[_canonical(name)], dtype) for name, dtype in dtypes.items()}
+    ids_V = draft.draft_to_target_V.cpu()
+    tensors["d2t"] = ids_V - torch.arange(len(ids_V))
+    tensors["t2d"] = draft.target_to_draft_W.cpu() >= 0
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    draft.config.to_json(folder / CONFIG_FILE)
+    return sha256_of(folder / WEIGHTS_FILE)
+
+
+def load_target_embedding(target_folder: Path) -> Tensor:
+    """The target's token embedding, float32 [vocab, hidden]; ConfigError when the folder has none."""
+    return _target_tensor(target_folder, _EMBEDDING)
+
+
+def random_draft(
+    target_folder: Path,
+    out_folder: Path,
+    seed: int,
+    *,
+    draft_ids: Sequence[int] | None = None,
+    layer_ids: Sequence[int] | None = None,
+    dtype: str = "float32",
+) -> str:
+    """Write an untrained draft for a Llama target into `out_folder`; return the sha256 of its weights file.
+
+    Head and last norm start as the target's, the rest is random by `seed`. `draft_ids` are the target ids the
+    draft may say (all by default). `layer_ids` i mean the output of target layer i; the default is SGLang's own
+    choice where that names three different layers. ConfigError when the target has too few layers.
+    """
+    if dtype not in _DTYPES:
+        raise ConfigError(f"dtype: got {dtype!r}, expected one of {sorted(_DTYPES)}")
+    target = json.loads(_text(target_folder / CONFIG_FILE))
+    ids_V = torch.arange(target["vocab_size"]) if draft_ids is None else torch.tensor(sorted(draft_ids))
+    source = _draft_source(target, len(ids_V), layer_ids or _default_layers(target["num_hidden_layers"]), dtype)
+    out_folder.mkdir(parents=True, exist_ok=True)
+    (out_folder / CONFIG_FILE).write_text(json.dumps(source), encoding="utf-8")
+    config = Eagle3Config.from_json(out_folder / CONFIG_FILE)
+    draft = Eagle3Draft(config, load_target_embedding(target_folder), ids_V)
+    _initialise(draft, target_folder, seed, tied=bool(target.get("tie_word_embeddings")))
+    draft.file_dtypes = dict.fromkeys(dict(draft.named_parameters()), _DTYPES[dtype])
+    return save_draft(draft, out_folder)
+
+
+@torch.no_grad()
+def _initialise(draft: Eagle3Draft, target_folder: Path, seed: int, *, tied: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in draft.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=_INIT_STD, generator=generator)
+    head = _target_tensor(target_folder, _EMBEDDING if tied else "lm_head.weight")
+    draft.lm_head.weight.copy_(head[draft.draft_to_target_V])
+    draft.norm.weight.copy_(_target_tensor(target_folder, "model.norm.weight"))
+
+
+#: Settings of a target that its draft must not take over: those of its weights, and what is listed layer by layer.
+_TARGETS_ALONE = frozenset({"dtype", "quantization_config", "layer_types", "use_sliding_window", "sliding_window"})
+
+
+def _draft_source(target: Mapping[str, object], words: int, layer_ids: Sequence[int], dtype: str) -> dict[str, object]:
+    """config.json of a draft: the target's own settings, with what makes it an EAGLE-3 head."""
+    eagle = {"eagle_aux_hidden_state_layer_ids": list(layer_ids), "use_aux_hidden_state": True}
+    # A draft layer has no biases, and its head is its own.
+    own = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False, "num_hidden_layers": 1}
+    named = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "torch_dtype": dtype}
+    kept = {name: value for name, value in target.items() if name not in _TARGETS_ALONE}
+    return {**kept, **own, **named, "draft_vocab_size": words, "eagle_config": eagle}
+
+
+def _default_layers(layers: int) -> list[int]:
+    chosen = [1, layers // 2 - 1, layers - 4] if layers >= 8 else [0, (layers - 2) // 2, layers - 2]
+    if len(set(chosen)) < 3:
+        raise ConfigError(f"target: got {layers} layers, expected at least 4; pass layer_ids for a smaller one")
+    return chosen
+
+
+def _canonical(name: str) -> str:
+    name = name.removeprefix("model.")
+    return name.replace("layers.0.", "midlayer.", 1) if name.startswith("layers.0.") else name
+
+
+def _exported(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    return parameter.detach().to("cpu", dtype, copy=True).contiguous()
+
+
+def _check_shapes(path: Path, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    missing, unknown = expected.keys() - got.keys(), got.keys() - expected.keys()
+    if missing or unknown:
+        raise ConfigError(f"{path}: missing {sorted(missing)}, unknown {sorted(unknown)}, expected {sorted(expected)}")
+    for name, tensor in got.items():
+        if tensor.shape != expected[name].shape:
+            raise ConfigError(f"{path}: {name} is {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}")
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return dict(load_file(path))
+    except Exception as error:  # safetensors raises its own type and OSError: every unreadable file is a ConfigError
+        raise ConfigError(f"{path}: got {error}, expected a safetensors file") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: got {error}, expected a readable file") from error
+
+
+def _target_tensor(folder: Path, name: str) -> Tensor:
+    """One tensor of the target without reading the rest, whether it lies in one file or in shards."""
+    index = folder / f"{WEIGHTS_FILE}.index.json"
+    shard = json.loads(_text(index))["weight_map"].get(name, WEIGHTS_FILE) if index.exists() else WEIGHTS_FILE
+    try:
+        with safe_open(folder / shard, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+    except Exception as error:  # as above: an absent file, a broken one and a missing tensor are one mistake
+        raise ConfigError(f"{folder / shard}: got {error}, expected a tensor named {name}") from error
+    return tensor.float()

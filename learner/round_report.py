@@ -1,0 +1,52 @@
+"""What one round did, for the log, the heartbeat and the tests."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ..policies.guard import Alarm
+from ..policies.learn_schedule import LearnDecision
+from ..policies.promotion import Promotion
+from .judging.calibration import Calibration
+from .training.trainer import FitReport
+
+
+class RoundKind(StrEnum):
+    """How far a round went."""
+
+    IDLE = "idle"  # nothing to train on, or somebody else holds the speculator
+    LEARNED = "learned"  # the trainer took steps and its checkpoint is on disk
+    RESTED = "rested"  # traces were looked at and kept for replay; nothing was trained
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One call of Learner.learn_once, after everything it did is durable."""
+
+    kind: RoundKind
+    why: str
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # outcome -> traces acked with it in this round
+    fit: FitReport | None = None
+    promotion: Promotion | None = None
+    version: int | None = None  # published in this round, promoted or refused
+    calibration: Calibration = field(default_factory=Calibration)  # over the traces of this round
+    seconds: float = 0.0
+    decision: LearnDecision | None = None  # to learn or to rest; None where there was nothing to decide on
+    alarm: Alarm | None = None  # raised by the traces of this round
+
+    def reading(self) -> dict[str, object]:
+        """The report as JSON values for a heartbeat; figures this round did not make are left out."""
+        found: dict[str, object] = {"kind": self.kind.value, "why": self.why}
+        if self.decision is not None:
+            found |= {"learn": self.decision.choice.value, "learn_reason": self.decision.reason}
+            found["standing_alarms"] = [self.alarm.told()] if self.alarm else []
+        if self.fit is not None and self.fit.losses:
+            found |= {"loss_first": self.fit.losses[0], "loss_last": self.fit.losses[-1], "round_s": self.seconds}
+            found |= {"first_position_accept": self.fit.first_position_accept, "skipped_steps": self.fit.skipped_steps}
+        if self.promotion is not None:
+            found |= {"verdict": self.promotion.verdict.value, "reason": self.promotion.reason}
+            found |= {"candidate_accept_length": self.promotion.candidate_accept_length}
+            found |= {"live_accept_length": self.promotion.live_accept_length}
+        if self.version is not None:
+            found["version"] = self.version
+        return found

@@ -1,0 +1,191 @@
+"""Traces as tensors: padded tokens and features, the rows to draft from, and what each token should have been.
+
+Axes: B traces, T tokens, F feature rows, D feature width, Q rows drafted from, S draft steps, K teacher entries,
+P proposed drafts of a served round.
+Padding is zero and never reaches a loss: rows look back only, and what lies behind a trace is masked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ...buffer.errors import ConfigError
+from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Int32s, Sampling, VerdictRule
+from ...policies.objectives.losses import served_probs, tempered_probs
+
+_UNTEMPERED = Sampling(temperature=1.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """B traces, each with at least one row to draft from. `rows_BQ` is padded with row 0, marked in `row_mask_BQ`."""
+
+    tokens_BT: Tensor  # int64, target ids
+    lengths_B: Tensor  # int64
+    features_BFD: Tensor  # float32
+    rows_BQ: Tensor  # int64
+    row_mask_BQ: Tensor  # bool
+    rejection_B: Tensor  # bool, judged under `rejection`
+    teacher_ids_BTK: Tensor | None = None  # int64 target ids, indexed by the token they judge; None: committed only
+    teacher_probs_BTK: Tensor | None = None  # float32, sums to one
+    proposed_BQP: Tensor | None = None  # int64 target ids that a round served from this row proposed; None: not asked
+    accepted_BQ: Tensor | None = None  # int64, proposals that stood; -1 at rows no round was served from
+
+    def scored_mask(self, steps: int) -> Tensor:
+        """Which (row, step) predict a token inside the trace, bool[B, Q, steps]."""
+        inside_BQS = self.predicted(steps) < self.lengths_B[:, None, None]
+        return inside_BQS & self.row_mask_BQ[..., None]
+
+    def predicted(self, steps: int) -> Tensor:
+        """Position that step k of a row predicts, row + 2 + k, int64[B, Q, steps]."""
+        return self.rows_BQ[..., None] + 2 + torch.arange(steps, device=self.rows_BQ.device)
+
+
+def draftable_rows(trace: DraftTrace) -> int:
+    """Feature rows that have a next token to start from: roots tokens[1] up to tokens[rows]."""
+    return max(min(len(trace.features), len(trace.tokens) - 1), 0)
+
+
+def verdict_rows(trace: DraftTrace) -> Int32s:
+    """Rows whose first prediction is a committed token: every place where a round could have started.
+
+    Not only the recorded roots: with other weights the rounds would have started elsewhere.
+    """
+    return np.arange(max(trace.context_len - 2, 0), min(len(trace.features), len(trace.tokens) - 2), dtype=np.int32)
+
+
+def teacher_nodes(trace: DraftTrace) -> Int32s:
+    """For each token, the verified node that judged it given exactly the tokens before it; -1 without one; int32[T].
+
+    Node n of round r (numbered r * (S + 1) + n) follows the root and n drafts. Its path is the committed text
+    when all n drafts stood, n <= accepted[r], and it then judges tokens[starts[r] + 1 + n]. Nodes behind a
+    rejection follow text that was never committed. Since the next root is the token behind the accepted
+    drafts, every token from the first root on is judged once; (row p, step k) reads the node of token p + 2 + k.
+    """
+    rounds, width = trace.rounds, trace.rounds.drafted.shape[1] + 1
+    node_RN = np.arange(len(rounds) * width, dtype=np.int32).reshape(len(rounds), width)
+    depth_N = np.arange(width)
+    judged_RN = rounds.starts[:, None] + 1 + depth_N
+    stood_RN = (depth_N <= rounds.accepted[:, None]) & (judged_RN < len(trace.tokens))
+    nodes_T = np.full(len(trace.tokens), -1, np.int32)
+    nodes_T[judged_RN[stood_RN]] = node_RN[stood_RN]
+    return nodes_T
+
+
+def collate(
+    traces: Sequence[DraftTrace],
+    device: torch.device,
+    *,
+    every_row: bool = False,
+    soft: bool = False,
+    as_served: bool = True,
+    verdicts: bool = False,
+    teacher_temperature: float = 1.0,
+) -> Batch:
+    """Pad `traces` into one Batch on `device`.
+
+    Drafts from the rows that a verdict exists for, or from all that can draft (`every_row`). `soft` adds the
+    teacher, at each request's own sampling or, without `as_served`, at temperature 1 for greedy requests too; it is
+    then sharpened by `teacher_temperature`. `verdicts` adds what the served rounds proposed. Traces without a row must
+    be left out before. ConfigError when feature widths differ.
+    """
+    rows = [np.arange(draftable_rows(trace)) if every_row else verdict_rows(trace) for trace in traces]
+    teacher = _soft_labels(traces, as_served, teacher_temperature) if soft else (None, None)
+    proposed, accepted = _verdicts(traces, rows) if verdicts else (None, None)
+    return Batch(
+        tokens_BT=torch.from_numpy(_padded([trace.tokens for trace in traces])).to(device),
+        lengths_B=torch.tensor([len(trace.tokens) for trace in traces], device=device),
+        features_BFD=torch.from_numpy(_padded_features(traces)).to(device),
+        rows_BQ=torch.from_numpy(_padded(rows)).to(device),
+        row_mask_BQ=torch.from_numpy(_padded([np.ones(len(r)) for r in rows]).astype(bool)).to(device),
+        rejection_B=torch.tensor([trace.verdict_rule is VerdictRule.REJECTION for trace in traces], device=device),
+        teacher_ids_BTK=None if teacher[0] is None else teacher[0].to(device),
+        teacher_probs_BTK=None if teacher[1] is None else teacher[1].to(device),
+        proposed_BQP=None if proposed is None else proposed.to(device),
+        accepted_BQ=None if accepted is None else accepted.to(device),
+    )
+
+
+def as_float32(features: npt.NDArray[Any], dtype: FeatureDtype) -> npt.NDArray[np.float32]:
+    """Feature rows as numbers; bfloat16 arrives as its bits, which are the upper half of a float32."""
+    if dtype is FeatureDtype.BFLOAT16:
+        return (features.astype(np.uint32) << 16).view(np.float32)
+    return features.astype(np.float32)
+
+
+def teacher_probs(logprobs_NK: npt.NDArray[Any], sampling: Sampling, teacher_temperature: float) -> Tensor:
+    """What the target samples from at N nodes, float32[N, K], sharpened by `teacher_temperature`.
+
+    `logprobs_NK` are a trace's, best first, K at least 1. A greedy request has all of it on the first entry.
+    """
+    if sampling.temperature <= 0.0:
+        probs_NK = torch.zeros(logprobs_NK.shape)
+        probs_NK[:, 0] = 1.0
+        return probs_NK
+    served_NK = served_probs(torch.from_numpy(logprobs_NK), sampling.temperature, sampling.top_k, sampling.top_p)
+    return tempered_probs(served_NK, teacher_temperature)
+
+
+def _padded(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    out = np.zeros((len(arrays), max(map(len, arrays))), np.int64)
+    for line, array in zip(out, arrays, strict=True):
+        line[: len(array)] = array
+    return out
+
+
+def _padded_features(traces: Sequence[DraftTrace]) -> npt.NDArray[np.float32]:
+    widths = {trace.features.shape[1] for trace in traces}
+    if len(widths) > 1:
+        raise ConfigError(f"features: got widths {sorted(widths)} in one batch, expected one; do not mix targets")
+    out = np.zeros((len(traces), max(len(trace.features) for trace in traces), *widths), np.float32)
+    for lines, trace in zip(out, traces, strict=True):
+        lines[: len(trace.features)] = as_float32(trace.features, trace.feature_dtype)
+    return out
+
+
+def _verdicts(traces: Sequence[DraftTrace], rows: Sequence[npt.NDArray[Any]]) -> tuple[Tensor, Tensor]:
+    """Proposals and how many stood, at the rows served rounds started from: row p drafts for the root at p + 1."""
+    shape = len(traces), max(map(len, rows))
+    proposed_BQP = np.full((*shape, max(trace.rounds.drafted.shape[1] for trace in traces)), NO_DRAFT, np.int64)
+    accepted_BQ = np.full(shape, -1, np.int64)
+    for trace, trace_rows, proposed_QP, accepted_Q in zip(traces, rows, proposed_BQP, accepted_BQ, strict=True):
+        _, at, of = np.intersect1d(trace_rows, trace.rounds.starts - 1, return_indices=True)
+        proposed_QP[at, : trace.rounds.drafted.shape[1]] = trace.rounds.drafted[of]
+        accepted_Q[at] = trace.rounds.accepted[of]
+    return torch.from_numpy(proposed_BQP), torch.from_numpy(accepted_BQ)
+
+
+def _soft_labels(traces: Sequence[DraftTrace], as_served: bool, teacher_temperature: float) -> tuple[Tensor, Tensor]:
+    """Teacher of every token; all probability on the committed token where no node judged it.
+
+    A committed token is a draw from the distribution it stands in for, so the stand-in is unbiased; for greedy
+    requests it is that distribution, unless `as_served` is off.
+    """
+    width = max(1, *(trace.rounds.teacher_ids.shape[2] for trace in traces))
+    length = max(len(trace.tokens) for trace in traces)
+    ids_BTK = torch.zeros(len(traces), length, width, dtype=torch.int64)
+    probs_BTK = torch.zeros(len(traces), length, width)
+    probs_BTK[..., 0] = 1.0
+    for trace, ids_TK, probs_TK in zip(traces, ids_BTK, probs_BTK, strict=True):
+        ids_TK[: len(trace.tokens), 0] = torch.from_numpy(trace.tokens.astype(np.int64))
+        _write_teacher(trace, trace.sampling if as_served else _UNTEMPERED, teacher_temperature, ids_TK, probs_TK)
+    return ids_BTK, probs_BTK
+
+
+def _write_teacher(
+    trace: DraftTrace, sampling: Sampling, teacher_temperature: float, ids_TK: Tensor, probs_TK: Tensor
+) -> None:
+    rounds = trace.rounds
+    width = rounds.teacher_ids.shape[2]
+    if width == 0 or sampling.temperature <= 0.0:
+        return
+    nodes_T = teacher_nodes(trace)
+    judged, nodes = np.flatnonzero(nodes_T >= 0), nodes_T[nodes_T >= 0]
+    logprobs_NK = rounds.teacher_logprobs.reshape(-1, width)[nodes]
+    ids_TK[judged, :width] = torch.from_numpy(rounds.teacher_ids.reshape(-1, width)[nodes].astype(np.int64))
+    probs_TK[judged, :width] = teacher_probs(logprobs_NK, sampling, teacher_temperature)

@@ -1,0 +1,75 @@
+"""How good a draft's first position is, and how good it could be: what tells a cold draft from uncertain text.
+
+Axes as in batch.py; N rows with a verdict.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ...buffer.trace import DraftTrace
+from ..model.eagle3 import Eagle3Draft
+from .batch import collate, teacher_nodes, verdict_rows
+
+_MEASURED_TOGETHER = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPosition:
+    """Means over the rows of some traces; NaN without a row."""
+
+    accept: float  # chance that the draft's best token is what the target says, as the request was sampled
+    attainable: float  # the same of the target's likeliest token: 1 for greedy text, less the more uncertain text is
+
+    @property
+    def share(self) -> float:
+        """Of what could stand, what does. Temperature lowers the chances of a perfect draft, but not its share."""
+        return self.accept / self.attainable
+
+
+@torch.no_grad()
+def first_position(draft: Eagle3Draft, traces: Sequence[DraftTrace]) -> FirstPosition:
+    """Measure `traces`, each with a row to draft from; changes nothing.
+
+    Rows of a sampled request that no captured teacher has judged are left out: the committed token alone does not say
+    what was attainable. Where no row has a teacher it stands in all the same, and uncertain text looks cold.
+    """
+    judged = [judged_rows(trace) for trace in traces]
+    if not any(rows.any() for rows in judged):
+        judged = [np.ones(len(rows), bool) for rows in judged]
+    accept, attainable, rows = 0.0, 0.0, 0
+    for begin in range(0, len(traces), _MEASURED_TOGETHER):
+        kept_N = torch.from_numpy(np.concatenate(judged[begin : begin + _MEASURED_TOGETHER])).to(draft.device)
+        measured = _best_and_teacher(draft, traces[begin : begin + _MEASURED_TOGETHER])
+        best_N, ids_NK, probs_NK = (tensor[kept_N] for tensor in measured)
+        accept += float(probs_NK[ids_NK == best_N[:, None]].sum())
+        attainable += float(probs_NK.amax(dim=1).sum())
+        rows += len(best_N)
+    return FirstPosition(accept / rows, attainable / rows) if rows else FirstPosition(math.nan, math.nan)
+
+
+def judged_rows(trace: DraftTrace) -> npt.NDArray[np.bool_]:
+    """For each of `verdict_rows`, whether the trace says what its first prediction could be; all of a greedy one."""
+    rows = verdict_rows(trace)
+    if trace.sampling.temperature <= 0.0:
+        return np.ones(len(rows), bool)
+    has_teacher = trace.rounds.teacher_ids.shape[2] > 0
+    judged: npt.NDArray[np.bool_] = has_teacher & (teacher_nodes(trace)[rows + 2] >= 0)
+    return judged
+
+
+def _best_and_teacher(draft: Eagle3Draft, traces: Sequence[DraftTrace]) -> tuple[Tensor, Tensor, Tensor]:
+    batch = collate(traces, draft.device, soft=True)
+    if batch.teacher_ids_BTK is None or batch.teacher_probs_BTK is None:
+        raise AssertionError("a batch collated with soft=True has no teacher")
+    hidden_BQH = draft.advance(draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ))
+    judged_BQ1 = (batch.rows_BQ + 2)[..., None]
+    at_BQK = judged_BQ1.expand(-1, -1, batch.teacher_ids_BTK.shape[2])
+    mask_BQ = batch.row_mask_BQ
+    best_N = draft.best_tokens(hidden_BQH[mask_BQ])
+    return best_N, batch.teacher_ids_BTK.gather(1, at_BQK)[mask_BQ], batch.teacher_probs_BTK.gather(1, at_BQK)[mask_BQ]

@@ -1,0 +1,194 @@
+"""When to learn: while it pays, and again when the live draft has lost ground or meets traffic it does badly on.
+
+Learning costs what serving could use, so the default rests once several rounds in a row made no better draft. It
+begins to rest by one measure (the gate's) and ends the rest by others (what is served), so no figure on an edge can
+switch it on and off.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from .acceptance import Tally
+
+
+class LearnMode(StrEnum):
+    """What decides: the traffic, nothing (every round trains), or nothing (none does: a baseline without updates)."""
+
+    DRIFT = "drift"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class LearnChoice(StrEnum):
+    """What the learner should do with the traces at hand."""
+
+    LEARN = "learn"
+    REST = "rest"
+
+
+@dataclass(frozen=True, slots=True)
+class LearnDecision:
+    """What was decided and why, in one sentence with figures."""
+
+    choice: LearnChoice
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LearnRules:
+    """The numbers of the decision. ValueError when one is out of its range."""
+
+    mode: LearnMode = LearnMode.DRIFT
+    flat_rounds: int = 6  # rounds in a row without a better draft that begin a rest
+    cool_down_s: float = 60.0  # a rest lasts at least so long
+    fall_share: float = 0.10  # loss of accepted drafts per round that ends a rest
+    sustained_requests: int = 20  # requests since the fall before it counts
+    low_share: float = 0.10  # of the requests before the rest: the share that is called low, by the worst of them
+    unexplored_share: float = 0.30  # of the latest requests being that low ends a rest
+    latest_requests: int = 40  # how many the latest are; a rest needs as many to be held against
+    delta: float = 0.002  # ADWIN's confidence: a smaller one cuts later and less often by mistake
+
+    def __post_init__(self) -> None:
+        if min(self.flat_rounds, self.sustained_requests, self.latest_requests) < 1 or self.cool_down_s < 0.0:
+            raise ValueError(f"rules: got {self}, expected counts of at least 1 and a cool-down of at least 0 s")
+        if not 0.0 < self.low_share < self.unexplored_share < 1.0 or not 0.0 < self.fall_share < 1.0:
+            raise ValueError(f"rules: got {self}, expected 0 < low_share < unexplored_share < 1 and 0 < fall_share < 1")
+
+
+#: Requests before a rest that its traffic is held against.
+USUAL_REQUESTS = 200
+#: Requests of a rest that are remembered; a change is found in far fewer.
+REMEMBERED_REQUESTS = 1000
+
+
+@dataclass(slots=True)
+class _Rest:
+    began_at_s: float
+    usual: tuple[float, ...]  # accepted per round of requests before it, oldest first
+
+
+class LearnSchedule:
+    """Decides whether to learn; begins as a learner that never rested. Deterministic; times are unix seconds."""
+
+    def __init__(self, rules: LearnRules) -> None:
+        self._rules = rules
+        self._flat_rounds = 0
+        # Flat rounds and `_latest` before the last better draft, while it may be taken back.
+        self._before: tuple[int, tuple[float, ...]] | None = None
+        self._rest: _Rest | None = None
+        # Accepted per round by request, since the rest began; while learning, since the last better draft.
+        self._latest: deque[float] = deque(maxlen=REMEMBERED_REQUESTS)
+
+    def observe(self, served: Iterable[Tally]) -> None:
+        """What was accepted of each request, in the order served; one without rounds says nothing."""
+        self._latest.extend(tally.accepted / tally.rounds for tally in served if tally.rounds)
+
+    def decide(self, now_s: float) -> LearnDecision:
+        """Learn from the traces at hand? Ends a rest when it says so."""
+        if self._rules.mode is LearnMode.NEVER:
+            return LearnDecision(LearnChoice.REST, "learning is set to never")
+        if self._rules.mode is LearnMode.ALWAYS:
+            return LearnDecision(LearnChoice.LEARN, "learning is set to always")
+        if self._rest is None:
+            flat, most = self._flat_rounds, self._rules.flat_rounds
+            return LearnDecision(LearnChoice.LEARN, f"{flat} rounds in a row made no better draft, {most} begin a rest")
+        decision = self._judge(self._rest, now_s)
+        if decision.choice is LearnChoice.LEARN:
+            self._rest, self._flat_rounds = None, 0
+            self._latest.clear()
+        return decision
+
+    def learnt(self, now_s: float, *, is_better: bool | None, is_warm: bool) -> None:
+        """Note the end of a round that trained; under `drift` a rest may begin here.
+
+        `is_better`: whether the gate let the candidate pass; None while it waits, which says nothing. A draft that is
+        not warm goes on learning whatever the gate says: its first gains are too small to be seen.
+        """
+        self._before = (self._flat_rounds, tuple(self._latest)) if is_better and is_warm else None
+        if is_better:
+            self._latest.clear()  # an older draft served them
+        if is_better or not is_warm:
+            self._flat_rounds = 0
+        elif is_better is not None:
+            self._flat_rounds += 1
+        self._rest_if_done(now_s)
+
+    def taken_back(self, now_s: float) -> None:
+        """Note that the last better draft was rolled back where it served: no gain, so a rest may begin here.
+
+        Else a gate that lets all pass beside a canary that lets nothing pass would have it learn for ever. Without
+        such a draft, or told a second time, nothing changes.
+        """
+        if self._before is not None:
+            flat_rounds, latest = self._before
+            self._flat_rounds, self._before = flat_rounds + 1, None
+            self._latest = deque((*latest, *self._latest), maxlen=REMEMBERED_REQUESTS)
+            self._rest_if_done(now_s)
+
+    def _rest_if_done(self, now_s: float) -> None:
+        rules = self._rules
+        is_done = self._flat_rounds >= rules.flat_rounds and len(self._latest) >= rules.latest_requests
+        if rules.mode is LearnMode.DRIFT and is_done:
+            self._rest = _Rest(now_s, tuple(self._latest)[-USUAL_REQUESTS:])
+            self._latest.clear()
+
+    def _judge(self, rest: _Rest, now_s: float) -> LearnDecision:
+        rules = self._rules
+        rest.began_at_s = min(rest.began_at_s, now_s)  # a clock set back must not make the rest longer than it is
+        rested_s = now_s - rest.began_at_s
+        if rested_s < rules.cool_down_s:
+            return LearnDecision(
+                LearnChoice.REST, f"at rest for {rested_s:.0f} s, {rules.cool_down_s:g} s is the least"
+            )
+        usual, level = sum(rest.usual) / len(rest.usual), _level_behind_a_cut(rest.usual, self._latest, rules)
+        if level is not None and level < usual * (1.0 - rules.fall_share):
+            return LearnDecision(LearnChoice.LEARN, f"accepted per round fell from {usual:.3f} to {level:.3f}")
+        latest = tuple(self._latest)[-rules.latest_requests :]
+        low = sum(value < _low(rest.usual, rules.low_share) for value in latest)
+        figures = f"{low} of the latest {len(latest)} requests are as low as one in {1.0 / rules.low_share:.0f} was"
+        if len(latest) >= rules.latest_requests and low >= rules.unexplored_share * len(latest):
+            return LearnDecision(LearnChoice.LEARN, f"unexplored traffic: {figures}")
+        return LearnDecision(
+            LearnChoice.REST, f"{rules.flat_rounds} rounds made no better draft than {usual:.3f} per round; {figures}"
+        )
+
+    def state(self) -> dict[str, object]:
+        """What continuing needs, as JSON values; a restored watch decides as this one would."""
+        rest = None if self._rest is None else {"began_at_s": self._rest.began_at_s, "usual": list(self._rest.usual)}
+        before = None if self._before is None else [self._before[0], list(self._before[1])]
+        return {"flat_rounds": self._flat_rounds, "before": before, "latest": list(self._latest), "rest": rest}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`; an empty one is that of a watch that has seen nothing."""
+        rest = state.get("rest")
+        self._flat_rounds = int(state.get("flat_rounds", 0))
+        before = state.get("before")
+        self._before = (before[0], tuple(before[1])) if before else None
+        self._latest = deque(state.get("latest", ()), maxlen=REMEMBERED_REQUESTS)
+        self._rest = _Rest(rest["began_at_s"], tuple(rest["usual"])) if rest else None
+
+
+def _low(usual: Sequence[float], share: float) -> float:
+    """The value that at most `share` of `usual` lie below."""
+    return sorted(usual)[int(share * len(usual))]
+
+
+def _level_behind_a_cut(usual: Sequence[float], latest: Iterable[float], rules: LearnRules) -> float | None:
+    """Mean of what ADWIN kept when it cut its window among `latest`; None without a cut or while too few came since.
+
+    ADWIN (Bifet, Gavalda 2007; river's) needs no scale: it cuts where the newer part of its window has another mean.
+    """
+    # Its import takes over a second: only a learner at rest pays for it.
+    from river.drift import ADWIN  # noqa: PLC0415
+
+    made: Any = ADWIN  # river's classes are not typed
+    detector, has_cut = made(delta=rules.delta, clock=1), False
+    for value in usual:
+        detector.update(value)
+    for value in latest:
+        detector.update(value)
+        has_cut = has_cut or detector.drift_detected
+    return float(detector.estimation) if has_cut and detector.width >= rules.sustained_requests else None

@@ -1,0 +1,5 @@
+"""How many tokens to draft: policies over acceptance and step costs.
+
+In: accepted drafts and costs per decode step. Out: the number of draft steps of the next one.
+Serving enters, and the pacing bench.
+"""

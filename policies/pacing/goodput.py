@@ -1,0 +1,91 @@
+"""Choose the length that commits most tokens per millisecond: paceline's default."""
+
+from collections.abc import Mapping, Sequence
+
+from .base import CostTable, PositionAcceptance, StepCosts, bucket_of
+
+
+class GoodputPacing:
+    """Goodput from measured costs and position-wise acceptance, with a bounded share of time spent on finding out.
+
+        goodput(k) = batch * (1 + sum_{j <= k} prod_{i <= j} chance_i) / cost(bucket, k)
+
+    Committed tokens over time as in SmartSpec, but every position has its own chance, since deep drafts are not as
+    good as the first, and costs are measured where the server runs. Acceptance is the drafter's and shared by all
+    batch sizes; costs belong to a bucket. The shortest length, plain decoding where it is offered, is measured first,
+    and others run only where they are expected to beat it. Another length is tried when it might be better by
+    `optimism` standard deviations and its cost is unknown or was measured long ago, while less than `explore_share` of
+    the time in this bucket went into trials; so trials take that share of the time, at most, and `free_trials` steps
+    to begin with. With a table of costs none is unknown.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        table: CostTable | None = None,
+        *,
+        explore_share: float = 0.03,
+        optimism: float = 2.0,
+        recheck_steps: int = 400,
+        free_trials: int = 4,
+    ) -> None:
+        self._lengths, self._explore_share, self._optimism = tuple(sorted(lengths)), explore_share, optimism
+        self._recheck_steps, self._free_trials = recheck_steps, free_trials
+        self._acceptance = PositionAcceptance(self._lengths[-1])
+        self._is_table = table is not None
+        self._costs = StepCosts(self._lengths, table)
+        self._time_ms: dict[int, float] = {}  # by bucket
+        self._trials_ms: dict[int, list[float]] = {}  # number of trials, and their time
+        self._steps_run: dict[int, int] = {}  # by bucket
+        self._ran_at: dict[tuple[int, int], int] = {}  # bucket, length -> steps run in the bucket when it ran there
+
+    def steps(self, batch_size: int) -> int:
+        """The best length known, or one worth a trial. Changes nothing: what runs is told by `observe`."""
+        bucket = bucket_of(batch_size)
+        if not self._is_table and self._lengths[0] not in self._costs.measured(bucket):
+            return self._lengths[0]
+        trial = self._trial(bucket)
+        return self._best(bucket) if trial is None else trial
+
+    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
+        """Counts acceptance and cost; time spent on another length than the best known one counts as a trial."""
+        bucket = bucket_of(batch_size)
+        if cost_ms is not None:
+            trials = self._trials_ms.setdefault(bucket, [0.0, 0.0])
+            if steps != self._best(bucket):
+                trials[:] = trials[0] + 1, trials[1] + cost_ms
+            self._time_ms[bucket] = self._time_ms.get(bucket, 0.0) + cost_ms
+            self._ran_at[bucket, steps] = self._steps_run[bucket] = self._steps_run.get(bucket, 0) + 1
+            self._costs.observe(bucket, steps, cost_ms)
+        self._acceptance.observe(steps, accepted)
+
+    def draft_changed(self) -> None:
+        """Another draft serves from here on: acceptance is learnt anew, and every length may be tried again."""
+        self._acceptance.forget()
+        self._ran_at = {ran: at - self._recheck_steps for ran, at in self._ran_at.items()}
+
+    def _known(self, bucket: int) -> Mapping[int, float]:
+        """Steps -> milliseconds of what may be chosen without a trial."""
+        return self._costs.predicted(bucket) if self._is_table else self._costs.measured(bucket)
+
+    def _best(self, bucket: int) -> int:
+        """Of the lengths known in the bucket, the shortest of equals; the shortest of all before any is."""
+        tokens, costs = self._acceptance.lengths(), self._known(bucket)
+        return max(costs, key=lambda k: tokens[k] / costs[k], default=self._lengths[0])
+
+    def _trial(self, bucket: int) -> int | None:
+        """The length worth a trial now: none while trials are over their share, or when none might be better."""
+        count, spent_ms = self._trials_ms.get(bucket, (0.0, 0.0))
+        if count >= self._free_trials and spent_ms > self._explore_share * self._time_ms[bucket]:
+            return None
+        best, known = self._best(bucket), self._known(bucket)
+        costs, tokens = self._costs.predicted(bucket), self._acceptance.lengths(self._optimism)
+        sure = self._acceptance.lengths()[best] / costs[best]
+        # A length that ran a while ago may cost something else by now; what nobody measures stays wrong for ever.
+        open_lengths = [k for k in self._lengths if k not in known or self._is_stale(bucket, k)]
+        hoped = {k: tokens[k] / costs[k] for k in open_lengths if k != best}
+        hopeful = [k for k in hoped if hoped[k] > sure or k == self._lengths[0]]
+        return max(hopeful, key=hoped.__getitem__, default=None)
+
+    def _is_stale(self, bucket: int, k: int) -> bool:
+        return self._steps_run.get(bucket, 0) - self._ran_at.get((bucket, k), 0) >= self._recheck_steps

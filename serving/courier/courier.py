@@ -1,0 +1,224 @@
+"""The courier: takes forwards from the scheduler, assembles traces, delivers them, and says how it goes."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ...buffer.base import TraceBuffer, VersionBoard
+from ...buffer.errors import BufferUnavailable, PacelineError
+from ...buffer.trace import DraftTrace
+from ..breaker import Breaker
+from ..watch.draft_monitor import DraftMonitor
+from ..watch.engine_monitor import EngineMonitor
+from ..wire.counts import CaptureCounts, DropReason
+from ..wire.request_forward import RequestForward
+from .assembler import WindowAssembler
+from .recovered_counts import adopt_last_counts
+
+log = logging.getLogger(__name__)
+
+#: The longest a forward waits to be taken, and the shortest time between two tries to reach a lost Redis.
+POLL_S = 0.25
+#: ... and while a canary drafts here, whose rounds are to be counted soon.
+TRIAL_POLL_S = 0.02
+RETRY_S = 1.0
+#: GuardInput go out this often and are forgotten after BEAT_TTL_S, so that a dead replica disappears from the board.
+BEAT_S = 1.0
+BEAT_TTL_S = 10.0
+#: Traces per append; one append is one atomic round trip.
+APPEND_TRACES = 16
+
+
+class CapturedForward(Protocol):
+    """One captured forward of the engine."""
+
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """The captured requests of its batch."""
+        ...
+
+    def steps(self) -> list[RequestForward]:
+        """Cut it into one step per request."""
+        ...
+
+
+class Source(Protocol):
+    """Where forwards come from; CourierReceiver is the one that ships."""
+
+    status: dict[str, Any]  # what the scheduler process says of itself
+
+    def take(self, wait_s: float) -> tuple[Sequence[CapturedForward], set[str]]:
+        """Forwards, oldest first, and the requests of which a step is missing behind them; waits up to `wait_s`."""
+        ...
+
+    def acknowledge(self, counts: dict[str, Any]) -> None:
+        """Say how far things have come. Never blocks."""
+        ...
+
+
+class Courier:
+    """Owns the assembler and the way to the buffer. `run` is the body of its process.
+
+    While the buffer is unavailable, traces wait in a backlog of at most `backlog_bytes` (estimated by their arrays);
+    beyond that the oldest are dropped and counted. Delivery resumes by itself.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        assembler: WindowAssembler,
+        counts: CaptureCounts,
+        breaker: Breaker,
+        buffer: TraceBuffer,
+        board: VersionBoard,
+        member: str,
+        backlog_bytes: int,
+        watch: DraftMonitor,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._source, self._assembler, self._counts, self._breaker = source, assembler, counts, breaker
+        self._buffer, self._board, self._member = buffer, board, member
+        self._backlog: deque[DraftTrace] = deque()
+        self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
+        self._watch, self._engine_watch = watch, EngineMonitor()
+        self._clock = clock
+        self._lost_at = -RETRY_S  # when Redis did not answer last
+        self._beat_at = -BEAT_S  # last beat
+        self._buffer_error = ""
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Work until `is_over`, then close every window and deliver what the buffer takes in one last turn.
+
+        A fault opens the breaker and never ends the courier.
+        """
+        pause = threading.Event()  # never set
+        is_last = False
+        while not is_last:
+            is_last = is_over()
+            try:
+                self.turn(0.0 if is_last else self._poll_s)
+                if is_last:
+                    self._finish()
+            except Exception as fault:  # the courier outlives any fault; serving goes on without capture
+                log.exception("paceline: courier fault")
+                self._breaker.open(f"courier: {type(fault).__name__}: {fault}")
+                pause.wait(RETRY_S)
+
+    def turn(self, wait_s: float) -> None:
+        """One turn: take forwards (waiting up to `wait_s`), assemble, deliver what the buffer takes, beat when due."""
+        forwards, lost = self._source.take(wait_s)
+        now = self._clock()
+        if reason := self._source.status.get("capture_reason"):
+            self._breaker.open(str(reason))
+        if self._breaker.is_open:
+            self._assembler.drop_all(DropReason.CAPTURE_OFF)
+        else:
+            for forward in forwards:
+                for step in self._cut(forward):
+                    self._watch.add(step)
+                    self._queue(self._assembler.add(step, now))
+        self._assembler.lose(lost, DropReason.TAP_FULL)
+        self._engine_watch.turn(self._source.status)
+        self._queue(self._assembler.close_idle(now))
+        if not self._is_waiting(now):
+            self._watch.turn(now)
+            self._deliver(now)
+        self._source.acknowledge(self._counts.reading())
+        if not self._is_waiting(now) and not 0.0 <= now - self._beat_at < BEAT_S:
+            self._beat(now)
+
+    def reading(self) -> dict[str, object]:
+        """What this replica says about itself, as JSON values."""
+        return {
+            **self._counts.reading(),
+            **self._source.status,
+            **self._watch.reading(),
+            **self._engine_watch.reading(),
+            "at": self._clock(),
+            "capture": "off" if self._breaker.is_open else "on",
+            "capture_reason": self._breaker.reason,
+            "open": len(self._assembler),
+            "queued": len(self._backlog),
+            "buffer_error": self._buffer_error,
+        }
+
+    @property
+    def _poll_s(self) -> float:
+        return TRIAL_POLL_S if self._watch.is_on_trial or self._source.status.get("is_canary") else POLL_S
+
+    def _is_waiting(self, now: float) -> bool:
+        """Whether Redis was lost a moment ago. Like the beat, not a moment in the future: a clock may be set back."""
+        return 0.0 <= now - self._lost_at < RETRY_S
+
+    def _finish(self) -> None:
+        now = self._clock()
+        self._queue(self._assembler.close_all(now))
+        self._deliver(now)
+        if not self._buffer_error:
+            self._beat(now)
+
+    def _cut(self, forward: CapturedForward) -> list[RequestForward]:
+        try:
+            return forward.steps()
+        except Exception as fault:  # noqa: BLE001 - it costs the traces of its requests, and not one token
+            self._breaker.note("courier: cut", fault)
+            self._assembler.lose(set(forward.request_ids), DropReason.INVALID)
+            return []
+
+    def _queue(self, traces: list[DraftTrace]) -> None:
+        for trace in traces:
+            self._backlog.append(trace)
+            self._backlog_bytes += _size_bytes(trace)
+        while self._backlog_bytes > self._max_backlog_bytes and self._backlog:
+            self._backlog_bytes -= _size_bytes(self._backlog.popleft())
+            self._counts.drop(DropReason.BACKLOG_FULL)
+
+    def _deliver(self, now: float) -> None:
+        try:
+            adopt_last_counts(self._board, self._member, self._counts)
+            while self._backlog:
+                self._append(list(self._backlog)[:APPEND_TRACES])
+            self._buffer_error = ""
+        except BufferUnavailable as fault:
+            self._away(fault, now)
+
+    def _append(self, traces: list[DraftTrace]) -> None:
+        """Deliver `traces`, the head of the backlog; they leave it once the buffer took them or never will."""
+        try:
+            self._buffer.append(traces)
+        except PacelineError as fault:
+            if isinstance(fault, BufferUnavailable):
+                raise
+            log.warning("paceline: %d traces cannot be stored: %s", len(traces), fault)
+            for trace in traces:
+                self._forget(trace)
+                self._counts.drop(DropReason.INVALID)
+            return
+        self._counts.deliver(len(traces), sum(self._forget(trace) for trace in traces))
+
+    def _forget(self, trace: DraftTrace) -> int:
+        self._backlog.popleft()
+        size = _size_bytes(trace)
+        self._backlog_bytes -= size
+        return size
+
+    def _beat(self, now: float) -> None:
+        self._beat_at = now
+        try:
+            self._board.beat(self._member, self.reading(), BEAT_TTL_S)
+        except BufferUnavailable as fault:
+            self._away(fault, now)
+
+    def _away(self, fault: BufferUnavailable, now: float) -> None:
+        if not self._buffer_error:
+            log.warning("paceline: buffer unavailable, traces wait in the backlog: %s", fault)
+        self._buffer_error = str(fault)
+        self._lost_at = now
+
+
+def _size_bytes(trace: DraftTrace) -> int:
+    rounds = trace.rounds
+    return trace.features.nbytes + trace.tokens.nbytes + rounds.teacher_ids.nbytes + rounds.teacher_logprobs.nbytes

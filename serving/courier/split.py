@@ -1,0 +1,115 @@
+"""The knife: one letter's arrays, cut into one step per captured request. The courier's work."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...buffer.trace import Float16s, Int32s
+from ..wire.messages import (
+    BEST_IDS,
+    FEATURES,
+    LOGITS,
+    READ_IDS,
+    TEACHER_IDS,
+    TEACHER_LOGPROBS,
+    VERDICTS,
+    Arrays,
+    PrefillHead,
+    VerifyHead,
+    WireForward,
+    arrays_of,
+)
+from ..wire.request_forward import NO_FEATURES, RequestForward, RequestPrefill, RequestVerify
+from ..wire.teacher_width import TeacherWidth
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedForward:
+    """One captured forward as it arrived."""
+
+    forward: WireForward
+    teacher: TeacherWidth
+
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """The captured requests of its batch."""
+        return self.forward.head.request_ids
+
+    def steps(self) -> list[RequestForward]:
+        """One step per request, in the order of `request_ids`; any exception when the arrays do not fit the head."""
+        head, arrays = self.forward.head, arrays_of(self.forward)
+        if isinstance(head, VerifyHead):
+            return split_verify(head, arrays, self.teacher)
+        return split_prefill(head, arrays)
+
+
+def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> list[RequestForward]:
+    """Cut a verify round. ValueError when there are not as many feature rows as tokens were committed."""
+    verdicts = arrays[VERDICTS]
+    width = verdicts.shape[1] - 2
+    ends = np.cumsum(verdicts[:, -1]).tolist()
+    features = arrays.get(FEATURES, NO_FEATURES)
+    if len(features) not in {0, ends[-1]}:
+        raise ValueError(f"features of a verify round: got {len(features)} rows, expected {ends[-1]}")
+    teachers = _teachers(head, arrays, teacher, width)
+    steps: list[RequestForward] = []
+    for i, (row, commit, end) in enumerate(zip(verdicts.tolist(), head.commits, ends, strict=True)):
+        steps.append(
+            RequestVerify(
+                head.request_ids[i], head.draft_version, row[width], row[0], verdicts[i, 1:width].astype(np.int32),
+                row[-1] - 1,  # SGLang counts the bonus token
+                *teachers[i], features[end - row[-1] : end], head.feature_dtype, commit,
+            )
+        )  # fmt: skip
+    return steps
+
+
+def split_prefill(head: PrefillHead, arrays: Arrays) -> list[RequestForward]:
+    """Cut a prefill."""
+    ids, features = arrays[READ_IDS], arrays.get(FEATURES, NO_FEATURES)
+    rows = zip(head.request_ids, head.facts, head.spans, head.commits, strict=True)
+    return [
+        RequestPrefill(
+            request_id, head.draft_version, facts, start,
+            ids[begin:end], features[begin:end], head.feature_dtype, commit,
+        )
+        for request_id, facts, (start, begin, end), commit in rows
+    ]  # fmt: skip
+
+
+def top_logprobs(logits: npt.NDArray[np.float32], top_k: int) -> tuple[Int32s, Float16s]:
+    """The `top_k` most likely entries of the last axis and their log-probabilities, falling."""
+    shape = (*logits.shape[:-1], top_k)
+    rows_RV = logits.reshape(-1, logits.shape[-1]).astype(np.float32, copy=False)
+    some_RK = np.argpartition(rows_RV, -top_k, axis=1)[:, -top_k:]
+    falling_RK = np.argsort(-np.take_along_axis(rows_RV, some_RK, 1), axis=1, kind="stable")
+    ids_RK = np.take_along_axis(some_RK, falling_RK, 1)
+    best_R1 = np.take_along_axis(rows_RV, ids_RK[:, :1], 1)
+    norm_R1 = best_R1 + np.log(np.exp(rows_RV - best_R1).sum(axis=1, keepdims=True))
+    logprobs_RK = np.take_along_axis(rows_RV, ids_RK, 1) - norm_R1
+    return ids_RK.astype(np.int32).reshape(shape), logprobs_RK.astype(np.float16).reshape(shape)
+
+
+def _teachers(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth, width: int) -> list[tuple[Int32s, Float16s]]:
+    """Per request; where the engine has no device, whole logits come and the teacher is found here."""
+    if BEST_IDS in arrays:
+        ids_RNK = arrays[BEST_IDS][..., None].astype(np.int32)
+        logprobs_RNK = np.zeros(ids_RNK.shape, np.float16)
+    elif LOGITS in arrays:
+        ids_RNK, logprobs_RNK = top_logprobs(arrays[LOGITS], max(teacher.sampled, teacher.greedy))
+    elif TEACHER_IDS in arrays:
+        ids_RNK, logprobs_RNK = arrays[TEACHER_IDS], arrays[TEACHER_LOGPROBS]
+    else:
+        ids_RNK = np.zeros((len(head.request_ids), width, 0), np.int32)
+        logprobs_RNK = np.zeros(ids_RNK.shape, np.float16)
+    return [
+        _narrowed(ids_NK, logprobs_NK, teacher.of(is_greedy), is_greedy)
+        for ids_NK, logprobs_NK, is_greedy in zip(ids_RNK, logprobs_RNK, head.is_greedy, strict=True)
+    ]
+
+
+def _narrowed(ids_NK: Int32s, logprobs_NK: Float16s, top_k: int, is_greedy: bool) -> tuple[Int32s, Float16s]:
+    if is_greedy and top_k == 1:  # what verified it: all of the mass on the best token
+        logprobs_NK = np.zeros_like(logprobs_NK)
+    return ids_NK[:, :top_k], logprobs_NK[:, :top_k]

@@ -1,0 +1,113 @@
+"""An open window of one request, and the trace it becomes when it is closed."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...buffer.errors import TraceInvalid
+from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, VerifyRounds
+from ..wire.request_forward import NO_FEATURES, RequestFacts, RequestVerify
+
+
+@dataclass(slots=True)
+class Window:
+    """What a DraftTrace will hold, still growing."""
+
+    request_id: str
+    facts: RequestFacts
+    draft_version: int
+    offset: int
+    replay_exact: bool
+    touched_at: float
+    tokens: list[int] = field(default_factory=list)
+    context_len: int = 0
+    rounds: list[tuple[int, RequestVerify]] = field(default_factory=list)  # (index of the root in tokens, step)
+    features: list[npt.NDArray[Any]] = field(default_factory=list)
+    feature_rows: int = 0
+    feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
+
+    @property
+    def end(self) -> int:
+        """Position behind the last token."""
+        return self.offset + len(self.tokens)
+
+    def add_features(self, rows: npt.NDArray[Any], dtype: FeatureDtype, at: int, count: int) -> None:
+        """Add the first `count` rows, the states at tokens `at` and behind; nothing when they were not captured.
+
+        Raises TraceInvalid when they do not continue the rows that are there: a row must stay at its token.
+        """
+        if not len(rows):
+            return
+        if at != self.feature_rows:
+            raise TraceInvalid(f"features: got rows at token {at}, expected at {self.feature_rows}")
+        self.features.append(rows[:count])
+        self.feature_rows += len(rows[:count])
+        self.feature_dtype = dtype
+
+    def stacked_features(self) -> npt.NDArray[Any]:
+        """All feature rows so far, [F, D]."""
+        return np.concatenate(self.features) if self.features else NO_FEATURES
+
+    def tail(self, keep: int, draft_version: int, now: float) -> "Window":
+        """A window that goes on behind this one, with its newest `keep` tokens as context."""
+        cut = max(len(self.tokens) - keep, 0)
+        fresh = Window(self.request_id, self.facts, draft_version, self.offset + cut, False, now)
+        fresh.tokens = self.tokens[cut:]
+        fresh.context_len = len(fresh.tokens)
+        fresh.features = [self.stacked_features()[cut:]]
+        fresh.feature_rows, fresh.feature_dtype = len(fresh.features[0]), self.feature_dtype
+        return fresh
+
+
+#: (closed window, why the request ended, unix seconds) -> its trace; TraceInvalid when the rules are broken.
+TraceMaker = Callable[[Window, str, float], DraftTrace]
+
+
+def trace_maker(replica: str, target: str, target_version: str) -> TraceMaker:
+    """Return the function that turns a closed window into a trace of this replica."""
+
+    def make(window: Window, finish: str, now: float) -> DraftTrace:
+        features = window.stacked_features()
+        return DraftTrace(
+            trace_id=uuid.uuid4().hex,
+            request_id=window.request_id,
+            replica=replica,
+            tenant=window.facts.tenant,
+            target=target,
+            target_version=target_version,
+            draft_version=window.draft_version,
+            verdict_rule=window.facts.verdict_rule,
+            sampling=window.facts.sampling,
+            born_at=now,
+            offset=window.offset,
+            tokens=np.asarray(window.tokens, np.int32),
+            context_len=window.context_len,
+            rounds=_rounds(window.rounds),
+            features=features,
+            feature_dtype=window.feature_dtype,
+            replay_exact=window.replay_exact and len(features) > 0,
+            finish=finish,
+        )
+
+    return make
+
+
+def _rounds(rounds: list[tuple[int, RequestVerify]]) -> VerifyRounds:
+    steps = [step for _, step in rounds]
+    width = max(len(step.drafted) for step in steps)
+    top_k = steps[0].teacher_ids.shape[1]
+    drafted = np.full((len(steps), width), NO_DRAFT, np.int32)
+    teacher_ids = np.zeros((len(steps), width + 1, top_k), np.int32)
+    teacher_logprobs = np.full((len(steps), width + 1, top_k), -np.inf, np.float16)
+    for row, step in enumerate(steps):
+        n = len(step.drafted)
+        drafted[row, :n] = step.drafted
+        teacher_ids[row, : n + 1] = step.teacher_ids
+        teacher_logprobs[row, : n + 1] = step.teacher_logprobs
+    starts = np.asarray([start for start, _ in rounds], np.int32)
+    accepted = np.asarray([step.accepted for step in steps], np.int32)
+    return VerifyRounds(starts, drafted, accepted, teacher_ids, teacher_logprobs)

@@ -1,0 +1,135 @@
+"""`paceline serve -- <any sglang flags>`: SGLang's own server, plus the CPU host where `--device cpu` asks for it.
+
+The server runs in a process group of its own, so that its scheduler and detokenizer can be ended with it.
+"""
+
+import importlib.metadata
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+from ...buffer.errors import ConfigError
+from ..cpu_host.config import SWITCH, is_switched_on
+from ..cpu_host.defaults import default_flags, is_accelerator_present, names_given, server_env, value_of
+from .signals import borrowed_signals
+
+#: SGLang versions whose CPU path and hook targets are proven.
+PROVEN_VERSIONS: Final = ("0.5.21",)
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """One server process: its whole command line and its whole environment."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+def launch_plan(
+    sglang_args: Sequence[str],
+    base_env: Mapping[str, str],
+    has_accelerator: Callable[[], bool] = is_accelerator_present,
+) -> LaunchPlan:
+    """Decide how to start SGLang with `sglang_args`; starts nothing.
+
+    With `--device cpu` the CPU host's defaults stand before the user's flags (argparse: the last one wins) and
+    `base_env` is completed, unless PACELINE_CPU_HOST=0 leaves the CPU to SGLang's own kernels. Otherwise both are
+    passed on untouched. Logs a warning when the installed SGLang is not a proven version.
+    Raises ConfigError when SGLang is not installed, when no device is named and none but a CPU is here
+    (`has_accelerator` is asked only then, and may take seconds), and when a CPU server hides flags in `--config`.
+    """
+    _warn_unless_proven(_installed_sglang())
+    command = (sys.executable, "-m", "sglang.launch_server")
+    if _wants_cpu_host(sglang_args, base_env):
+        _refuse_config_file(sglang_args)
+        argv = (*command, *default_flags(sglang_args), *sglang_args)
+        return LaunchPlan(argv, server_env(sglang_args, base_env))
+    if "--device" not in names_given(sglang_args) and not has_accelerator():
+        raise ConfigError("no GPU is visible and no --device was given; add `--device cpu` to serve on this CPU")
+    return LaunchPlan((*command, *sglang_args), dict(base_env))
+
+
+def inspection_plan(
+    base_env: Mapping[str, str], has_accelerator: Callable[[], bool] = is_accelerator_present
+) -> LaunchPlan:
+    """A process that can import SGLang and looks at its hook targets: without a GPU that takes the CPU host."""
+    argv = (sys.executable, "-m", f"{__package__.rpartition('.')[0]}.sglang_hooks")
+    return LaunchPlan(argv, dict(base_env) if has_accelerator() else server_env(("--device", "cpu"), base_env))
+
+
+def run_server(plan: LaunchPlan) -> int:
+    """Run the server until it ends; returns its exit code, or 128 + N when signal N ended it.
+
+    Blocks; only for the main thread, whose handlers for SIGTERM, SIGINT and SIGHUP it borrows (a signal that is
+    ignored stays ignored). The first of them is passed on as SIGTERM, on which SGLang finishes its requests; a second
+    one kills the server's whole process group at once. On return no process of that group is left. A SIGKILL of this
+    process is the one end that the server survives. Raises OSError when the interpreter cannot be started.
+    """
+    relay = _SignalRelay()
+    with borrowed_signals(_ENDING, relay):
+        server = subprocess.Popen(plan.argv, env=dict(plan.env), start_new_session=True)
+        relay.aim_at(server.pid)
+        # Not reaped yet: while the dead leader keeps its id, the group's number cannot belong to anybody else.
+        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+        os.killpg(server.pid, signal.SIGKILL)
+        code = server.wait()
+    return code if code >= 0 else 128 - code
+
+
+class _SignalRelay:
+    """Answers the first signal by asking a process to end, and the second by killing the process's group."""
+
+    def __init__(self) -> None:
+        self._group: int | None = None
+        self._received = 0
+
+    def aim_at(self, group: int) -> None:
+        """Name the receiver; signals that came before it existed ask it to end now."""
+        self._group = group
+        if self._received:
+            os.kill(group, signal.SIGTERM)
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self._received += 1
+        if self._group is None:
+            return
+        if self._received == 1:
+            os.kill(self._group, signal.SIGTERM)
+        else:
+            os.killpg(self._group, signal.SIGKILL)
+
+
+def _wants_cpu_host(args: Sequence[str], env: Mapping[str, str]) -> bool:
+    return value_of(args, "--device") == "cpu" and is_switched_on(env) is not False
+
+
+def _refuse_config_file(args: Sequence[str]) -> None:
+    if "--config" in names_given(args):
+        raise ConfigError(
+            "--config hides flags that a CPU server's defaults could override; "
+            f"spell them on the command line, or set {SWITCH}=0 to start without the CPU host"
+        )
+
+
+def _installed_sglang() -> str:
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigError(
+            f"sglang is not installed beside {sys.executable}; "
+            f"pip install sglang=={PROVEN_VERSIONS[-1]} (for a CPU: serving/cpu_host/requirements.txt)"
+        ) from None
+
+
+def _warn_unless_proven(version: str) -> None:
+    if version not in PROVEN_VERSIONS:
+        proven = ", ".join(PROVEN_VERSIONS)
+        _LOG.warning("SGLang %s is installed, paceline is proven with %s: capture may turn itself off", version, proven)

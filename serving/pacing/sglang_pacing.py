@@ -1,0 +1,111 @@
+"""Pacing inside SGLang's scheduler: paceline's policy on the seat of SGLang's own adaptive one.
+
+On tensor-parallel ranks every rank chooses for itself, and all must choose alike or the server hangs in its next
+collective. Costs by a rank's own clock would differ, so several ranks take them from a table, the same file for all;
+accepted drafts and swaps are the same on every rank by themselves.
+"""
+
+import logging
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...buffer.errors import ConfigError
+from .. import sglang_ranks
+from ..config import PacingName
+from .adaptive_policy import PacelineAdaptivePolicy
+from .choice import COSTED, build_policy, load_table
+
+log = logging.getLogger(__name__)
+
+#: SGLang says every switch of the number of steps at level INFO; paced, that may be a line per decode step.
+_SWITCH_LOG, _SWITCH_LINE = "sglang.srt.speculative.eagle_worker_v2", "Switch adaptive runtime state"
+
+
+class SglangPacing:
+    """Hook bodies, and the paced steps once SGLang has built its adaptive controller. One per scheduler process.
+
+    Whatever cannot be set up leaves SGLang's own rule in place, with the reason in the log and in the reading.
+    """
+
+    def __init__(self, name: PacingName, costs_file: str, ranks: Callable[[], int] = sglang_ranks.count) -> None:
+        self._name, self._costs_file, self._ranks = name, costs_file, ranks
+        self._reason = "the server runs without --speculative-adaptive"
+        self._paced: PacelineAdaptivePolicy | None = None
+
+    def before_controller(
+        self, controller: Any, worker: Any, policy: Any
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """BEFORE AdaptiveController.__init__(self, worker, policy); every rank, before any step runs.
+
+        Blocks until every rank has come here, and paces on all of them or on none.
+        """
+        paced, is_agreed = None, False
+        try:
+            paced = self._seat(worker, policy)
+        except Exception as fault:  # noqa: BLE001 - whatever it is, SGLang's own rule can go on
+            self._reason = str(fault) if isinstance(fault, ConfigError) else f"{type(fault).__name__}: {fault}"
+        try:
+            is_agreed = self._ranks_agree(is_paced=paced is not None)
+        except Exception as fault:  # noqa: BLE001 - same
+            self._reason = f"{type(fault).__name__}: {fault}"
+        if paced is None or not is_agreed:
+            log.error("paceline: pacing is off, SGLang's own rule stays: %s", self._reason)
+            return None
+        self._paced = paced
+        logging.getLogger(_SWITCH_LOG).addFilter(_is_no_switch)
+        log.warning("paceline: pacing by %s over %s draft steps", self._name, paced.candidate_steps)
+        return (controller, worker, paced), {}
+
+    def _ranks_agree(self, *, is_paced: bool) -> bool:
+        """Whether all ranks can pace, by one policy and one table: others would choose differently, and hang."""
+        if self._ranks() == 1:
+            return is_paced
+        costs = Path(self._costs_file).read_bytes() if is_paced and self._costs_file else b""
+        choice = zlib.crc32(f"{is_paced} {self._name} ".encode() + costs)
+        is_same = sglang_ranks.is_same_on_all(choice)
+        if is_paced and not is_same:
+            self._reason = "another rank cannot pace, or has another policy or table of step costs; see its log"
+        return is_paced and is_same
+
+    def before_forward(self, _worker: Any, batch: Any, *_: Any, **__: Any) -> None:
+        """BEFORE EAGLEWorkerV2.forward_batch_generation: a prefill's time is nobody's decode step."""
+        paced = self._paced
+        if paced is None:
+            return
+        try:
+            if batch.forward_mode.is_extend():
+                paced.interrupt()
+        except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
+            paced.end(fault)
+
+    def draft_changed(self) -> None:
+        """Other weights draft from here on; scheduler thread, every rank between the same two steps."""
+        if self._paced is not None:
+            self._paced.draft_changed()
+
+    def reading(self) -> Mapping[str, object]:
+        """For the replica's heartbeat, as JSON values; any thread may ask."""
+        if self._paced is None:
+            return {"policy": "off", "reason": self._reason}
+        return {"policy": str(self._name), **self._paced.reading()}
+
+    def _seat(self, worker: Any, policy: Any) -> PacelineAdaptivePolicy:
+        lengths, static_steps = sorted(policy.candidate_steps), worker.speculative_num_steps
+        table, ranks = load_table(self._costs_file), self._ranks()
+        if self._name in COSTED and table is None and ranks > 1:
+            raise ConfigError(
+                f"PACELINE_PACING={self._name} with --tp-size {ranks}: got no "
+                "PACELINE_PACING_COSTS, expected a table of step costs, since every rank has its own clock; "
+                "PACELINE_PACING=sweep measures one"
+            )
+        chosen = build_policy(self._name, lengths, static_steps, table)
+        rank_costs = None if ranks == 1 else table
+        return PacelineAdaptivePolicy(
+            chosen, lengths, static_steps, rank_costs, reports_per_batch_size=self._name is PacingName.SWEEP
+        )
+
+
+def _is_no_switch(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(_SWITCH_LINE)

@@ -1,0 +1,219 @@
+"""Swaps draft weights inside SGLang's scheduler, between two iterations: no pause, no drain, no cache flush.
+
+A command joins the requests the entry rank has just received; SGLang's own broadcast carries it to every rank in the
+same iteration. PREPARE stages the file on each rank in a background thread; COMMIT copies in place, so captured CUDA
+graphs stay valid; ABANDON forgets what was staged. The scheduler never waits for a staging: one that is not done
+makes the commit answer "not yet". Verification uses the target alone, so a swap cannot change an output.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...buffer.errors import PacelineError, WeightsRefused
+from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+from .. import sglang_ranks
+from .commands import Act, Readiness, SwapCommand, SwapOutcome
+from .staging import DraftLayout, StagedDraft, Staging, read_layout, stage
+from .swap_channel import Answer, SwapChannel
+from .swap_effect import SwapEffect, try_probe
+
+log = logging.getLogger(__name__)
+
+#: Drafts kept beside the live one, the live one included: what an instant rollback can reach.
+KEPT_DRAFTS = 2
+
+
+class SglangSwap:
+    """Hook bodies on the scheduler's side and `swap` for the swapper thread. One instance per scheduler process."""
+
+    def __init__(self, draft_version: int, draft_changed: Callable[[], object] = lambda: None) -> None:
+        """`draft_changed` is called in the scheduler thread behind every commit; it must not raise."""
+        self.draft_version = draft_version  # of the weights that draft right now
+        self._draft_changed = draft_changed
+        self.fault = "SGLang has not built its request dispatcher yet"
+        self.effect = SwapEffect()  # of this rank's swaps
+        self._channel = SwapChannel()
+        self._kept: dict[int, StagedDraft] = {}  # by version number; the same on every rank
+        self._scheduler: Any = None
+        self._ranks = 1  # tensor-parallel ranks
+        self._runner: Any = None
+        self._layout: DraftLayout | None = None
+
+    def running(self) -> list[Any]:
+        """SGLang's running requests, as any thread may see them; empty before there is a scheduler."""
+        batch = self._scheduler.running_batch if self._scheduler is not None else None
+        return list(batch.reqs) if batch else []
+
+    def after_pull(self, received: list[Any] | None, *_: Any, **__: Any) -> None:
+        """AFTER SchedulerRequestReceiver._pull_raw_reqs: `received` is None on ranks that do not receive."""
+        while received is not None and (command := self._channel.take()) is not None:
+            received.append(command)
+
+    def after_init_dispatcher(self, _result: Any, scheduler: Any, *_: Any, **__: Any) -> None:
+        """AFTER Scheduler.init_request_dispatcher: model workers exist here. A fault leaves swapping off.
+
+        The handler comes first. A rank that cannot bind must still answer commands that another rank sends: SGLang's
+        dispatcher raises on a command without a handler.
+        """
+        try:
+            self._register(scheduler)
+            self._bind(scheduler)
+            self.fault = ""
+        except Exception as fault:  # an exception leaving a hook would kill SGLang's scheduler
+            self.fault = f"{type(fault).__name__}: {fault}"
+            log.exception("paceline: draft swaps are off")
+
+    def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool] = lambda: True) -> SwapOutcome:
+        """Stage `file` and make it the live draft; blocks until done. Call from one thread, not the scheduler's.
+
+        Raises, and the server goes on with the weights it has: WeightsRefused when a check fails, OSError when this
+        host cannot read or hold the file, TimeoutError when swapping is off, the scheduler does not come to its next
+        iteration, or `is_wanted`, asked once the weights are staged, says no; and what `is_wanted` raises.
+        """
+        if self.fault:
+            raise TimeoutError(f"draft swaps are off: {self.fault}")
+        attempt = self._channel.next_attempt()
+        try:
+            if not self._keeps(number, sha256):
+                self._channel.prepare(SwapCommand(Act.PREPARE, attempt, number, str(file), sha256))
+            if not is_wanted():
+                raise TimeoutError(f"version {number}: it was taken off while it was staged")
+            answer = self._channel.commit(SwapCommand(Act.COMMIT, attempt, number, str(file), sha256))
+        except (PacelineError, OSError):
+            self._channel.abandon(attempt, number)  # other ranks may hold what they staged
+            raise
+        assert answer.outcome is not None  # noqa: S101 - commit returns no other answer
+        self.effect.settle(sha256, answer.probe)
+        return answer.outcome
+
+    def _register(self, scheduler: Any) -> None:
+        from sglang.utils import TypeBasedDispatcher
+
+        self._scheduler, self._ranks = scheduler, sglang_ranks.count()
+        scheduler._request_dispatcher += TypeBasedDispatcher([(SwapCommand, self._handle)])  # noqa: SLF001 - no public API
+
+    def _bind(self, scheduler: Any) -> None:
+        ((_, self._runner),) = scheduler.draft_worker.weight_update_runners()
+        folder = Path(scheduler.server_args.speculative_draft_model_path)
+        self._layout = read_layout(folder)
+        # The weights the server starts with, so that a roll back to them needs no disk.
+        device = torch.device(self._runner.device)
+        first = stage(folder / WEIGHTS_FILE, "", self._layout, device, self._runner.dtype)
+        first = self._kept[self.draft_version] = replace(first, sha256=sha256_of(folder / WEIGHTS_FILE))
+        self.effect.settle(first.sha256, try_probe(first.tensors, self._runner.model))
+
+    def _handle(self, command: SwapCommand) -> None:
+        """Scheduler thread, at the top of an iteration; returns None, so nothing goes back to the tokenizer."""
+        try:
+            self._act_on(command)
+        except Exception as fault:  # an exception leaving a handler would kill SGLang's scheduler
+            log.exception("paceline: %s of version %d failed", command.act, command.number)
+            refusal = f"{type(fault).__name__}: {fault}"
+            self._channel.stagings.setdefault(command.attempt, Staging()).refuse(fault)
+            self._channel.stagings[command.attempt].done.set()
+            self._channel.answers.put(Answer(command.attempt, Readiness.REFUSED, refusal=refusal))
+
+    def _act_on(self, command: SwapCommand) -> None:
+        match command.act:
+            case Act.PREPARE:
+                staging = self._channel.stagings.setdefault(command.attempt, Staging())
+                threading.Thread(
+                    target=self._stage, args=(command, staging), name="paceline-stage", daemon=True
+                ).start()
+            case Act.COMMIT:
+                self._channel.answers.put(self._commit(command))
+            case Act.ABANDON:
+                self._channel.stagings.pop(command.attempt, None)
+
+    def _stage(self, command: SwapCommand, staging: Staging) -> None:
+        try:
+            staging.draft = self._staged_from(Path(command.file), command.sha256)
+        except Exception as fault:  # noqa: BLE001 - a staging thread reports; it never dies silently
+            staging.refuse(fault)
+            log.warning("paceline: version %d not staged: %s", command.number, staging.refusal)
+        finally:
+            staging.done.set()
+
+    def _staged_from(self, file: Path, sha256: str) -> StagedDraft:
+        if self._layout is None:
+            raise WeightsRefused(f"this rank cannot swap: {self.fault}")
+        return stage(file, sha256, self._layout, torch.device(self._runner.device), self._runner.dtype)
+
+    def _commit(self, command: SwapCommand) -> Answer:
+        began = time.perf_counter()
+        draft, readiness, refusal = self._staged(command)
+        readiness = self._least_ready(readiness)
+        if readiness is not Readiness.READY:
+            return Answer(command.attempt, readiness, refusal=refusal)
+        assert draft is not None  # noqa: S101 - ready means staged
+        self._channel.stagings.pop(command.attempt, None)
+        try:
+            self._copy(draft)
+        except Exception as fault:  # a failed copy must not stop serving
+            log.exception("paceline: swap to version %d failed", command.number)
+            self._put_back()
+            self._draft_changed()  # as on the ranks where it worked: what is chosen by it must stay alike
+            return Answer(command.attempt, Readiness.REFUSED, refusal=f"{type(fault).__name__}: {fault}")
+        self.draft_version = command.number
+        self._keep(command.number, draft)
+        self._draft_changed()
+        commit_ms = 1e3 * (time.perf_counter() - began)
+        outcome = SwapOutcome(command.number, commit_ms, 1e3 * draft.seconds, len(self.running()), time.time())
+        with self._forward_stream(draft):
+            probe = try_probe(draft.tensors, self._runner.model)
+        return Answer(command.attempt, readiness, outcome, probe=probe)
+
+    def _staged(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
+        if self._keeps(command.number, command.sha256):
+            return self._kept[command.number], Readiness.READY, ""
+        staging = self._channel.stagings.get(command.attempt)
+        if staging is None or not staging.done.is_set():
+            return None, Readiness.NOT_YET, ""
+        if staging.draft is None:
+            return None, Readiness.REFUSED, staging.refusal
+        return staging.draft, Readiness.READY, ""
+
+    def _least_ready(self, own: Readiness) -> Readiness:
+        """Every rank comes here for every commit command, whatever its own state: a collective has no absentees."""
+        return own if self._ranks == 1 else Readiness(sglang_ranks.least(int(own)))
+
+    def _copy(self, draft: StagedDraft) -> None:
+        with self._forward_stream(draft):
+            is_loaded, word = self._runner.weight_updater.update_weights_from_tensor(draft.tensors, load_format=None)
+        if not is_loaded:
+            raise WeightsRefused(f"SGLang refused the weights: {word}")
+
+    def _put_back(self) -> None:
+        """Copy the draft before again: one that failed half way would leave a mixture under the old number."""
+        try:
+            self._copy(self._kept[self.draft_version])
+        except Exception:  # serving goes on with whatever drafts; verification uses the target alone
+            log.exception("paceline: the weights of version %d could not be put back", self.draft_version)
+
+    def _forward_stream(self, draft: StagedDraft) -> AbstractContextManager[Any]:
+        """Behind the forward in flight and before the next one, on the stream that runs them."""
+        if draft.ready is None:
+            return nullcontext()
+        stream = self._scheduler.forward_stream if self._scheduler.enable_overlap else self._scheduler.schedule_stream
+        stream.wait_event(draft.ready)
+        context: AbstractContextManager[Any] = torch.cuda.stream(stream)
+        return context
+
+    def _keeps(self, number: int, sha256: str) -> bool:
+        """A board that lost its data gives numbers anew: the same number is the same weights only by their digest."""
+        kept = self._kept.get(number)
+        return kept is not None and ("" in {kept.sha256, sha256} or kept.sha256 == sha256)
+
+    def _keep(self, number: int, draft: StagedDraft) -> None:
+        self._kept.pop(number, None)
+        self._kept[number] = draft
+        while len(self._kept) > KEPT_DRAFTS:
+            del self._kept[next(iter(self._kept))]

@@ -1,0 +1,170 @@
+"""Loads and checks a weights file beside the live draft, so that a swap only copies what is known to fit."""
+
+import hashlib
+import json
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ...buffer.errors import WeightsRefused
+from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+
+#: EAGLE-3 shares this parameter with the target: loading it would overwrite the target.
+SHARED_WITH_TARGET = "embed_tokens"
+#: The vocabulary map. SGLang's workers and graphs hold their own copy, so it is fixed for a server's life.
+VOCABULARY_MAP = "d2t"
+#: Written by trainers, skipped by SGLang's loader.
+UNUSED = frozenset({"t2d"})
+FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLayout:
+    """What every later weights file must look like: the served draft's own file."""
+
+    shapes: Mapping[str, tuple[int, ...]]  # by parameter name, vocabulary map and shared parameters left out
+    vocabulary_map: torch.Tensor | None
+    shared: Mapping[str, str] = field(default_factory=dict)  # parameter of the target in the file -> its fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class StagedDraft:
+    """Checked weights in the server's dtype on its device; `ready` is a CUDA event, None on a CPU."""
+
+    tensors: list[tuple[str, torch.Tensor]]
+    ready: Any
+    seconds: float
+    sha256: str = ""  # of the file; empty: unknown
+
+
+@dataclass(slots=True)
+class Staging:
+    """A staging under way: once `done`, either the draft or why there is none."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    draft: StagedDraft | None = None
+    refusal: str = ""
+    is_local: bool = False  # no disk, or no memory: another host may do better
+
+    def refuse(self, fault: Exception) -> None:
+        """Note why there is no draft."""
+        is_refusal = isinstance(fault, WeightsRefused)
+        self.is_local = not is_refusal or isinstance(fault.__cause__, OSError)
+        self.refusal = str(fault) if is_refusal else f"{type(fault).__name__}: {fault}"
+
+    def check(self) -> None:
+        """Raise WeightsRefused when the file must not enter the server, OSError when this host cannot have it."""
+        if self.refusal:
+            raise OSError(self.refusal) if self.is_local else WeightsRefused(self.refusal)
+
+
+def read_layout(folder: Path) -> DraftLayout:
+    """Layout of the draft in `folder` from its file's header; a parameter shared with the target is read and digested.
+
+    Blocks on the disk. OSError when there is no draft to read.
+    """
+    if not (folder / WEIGHTS_FILE).is_file():
+        raise FileNotFoundError(f"no safetensors draft in {folder}: expected {WEIGHTS_FILE}")
+    shapes: dict[str, tuple[int, ...]] = {}
+    shared: dict[str, str] = {}
+    with safe_open(folder / WEIGHTS_FILE, "pt") as weights:
+        names = set(weights.keys())
+        for name in sorted(names - UNUSED - {VOCABULARY_MAP}):
+            if SHARED_WITH_TARGET in name:
+                shared[name] = _fingerprint(weights.get_tensor(name))
+            else:
+                shapes[name] = tuple(weights.get_slice(name).get_shape())
+        vocabulary_map = weights.get_tensor(VOCABULARY_MAP) if VOCABULARY_MAP in names else None
+    return DraftLayout(shapes, vocabulary_map, shared)
+
+
+def stage(file: Path, sha256: str, layout: DraftLayout, device: torch.device, dtype: torch.dtype) -> StagedDraft:
+    """Check `file` and load it to `device` in `dtype`. Blocks on the disk; touches no live tensor.
+
+    Raises WeightsRefused for an absent, tampered, truncated or non-safetensors file, an unknown or missing name,
+    another vocabulary map, a wrong shape or dtype, and values that are not finite. A parameter shared with the target
+    is never loaded: it is passed over when it is bit by bit the one in the file the server was started with, so that
+    this file can come back, and any other is refused. An empty `sha256` is not compared.
+    """
+    began = time.perf_counter()
+    try:
+        _check_digest(file, sha256)
+        with safe_open(file, "pt") as weights:
+            names = set(weights.keys())
+            _check_shared(weights, names, layout)
+            _check_names(names, layout)
+            _check_vocabulary_map(weights, names, layout)
+            tensors = [(n, _load(weights, n, layout.shapes[n], device, dtype)) for n in sorted(layout.shapes)]
+    except (OSError, SafetensorError, struct.error, json.JSONDecodeError) as fault:
+        raise WeightsRefused(f"{file.name}: not a readable safetensors file: {fault}") from fault
+    return StagedDraft(tensors, _record_event(device), time.perf_counter() - began, sha256)
+
+
+def _check_digest(file: Path, sha256: str) -> None:
+    if sha256 and (got := sha256_of(file)) != sha256:
+        raise WeightsRefused(f"{file.name}: got sha256 {got[:12]}…, expected {sha256[:12]}… (the file was changed)")
+
+
+def _check_shared(weights: Any, names: set[str], layout: DraftLayout) -> None:
+    for name in sorted(name for name in names if SHARED_WITH_TARGET in name):
+        expected = layout.shared.get(name, "none, as in the file the server was started with")
+        got = _fingerprint(weights.get_tensor(name))
+        if got != expected:
+            raise WeightsRefused(
+                f"{name}: belongs to the target and must not be shipped with a draft; got {got}, expected {expected}; "
+                "write the file again without it: the server shares the target's own"
+            )
+
+
+def _fingerprint(tensor: torch.Tensor) -> str:
+    """Dtype, shape and a digest of the bytes: equal for tensors that are equal bit by bit, and for no others."""
+    digest = hashlib.sha256(tensor.contiguous().flatten().view(torch.uint8).numpy().data).hexdigest()
+    return f"{tensor.dtype} {tuple(tensor.shape)} sha256 {digest}"
+
+
+def _check_names(names: set[str], layout: DraftLayout) -> None:
+    names = {name for name in names if SHARED_WITH_TARGET not in name}
+    known = set(layout.shapes) | {VOCABULARY_MAP} | UNUSED
+    unknown, missing = sorted(names - known), sorted(set(layout.shapes) - names)
+    if unknown or missing:
+        raise WeightsRefused(
+            f"names differ from the served draft: got unknown {unknown[:3]}, expected also {missing[:3]}"
+        )
+
+
+def _check_vocabulary_map(weights: Any, names: set[str], layout: DraftLayout) -> None:
+    if VOCABULARY_MAP not in names:
+        return  # the served map stays, which is what is wanted
+    offered = weights.get_tensor(VOCABULARY_MAP)
+    if layout.vocabulary_map is None or not torch.equal(offered, layout.vocabulary_map):
+        raise WeightsRefused(
+            f"{VOCABULARY_MAP}: differs from the served draft's vocabulary map; restart the server for it"
+        )
+
+
+def _load(weights: Any, name: str, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    tensor: torch.Tensor = weights.get_tensor(name)
+    if tuple(tensor.shape) != shape:
+        raise WeightsRefused(f"{name}: got shape {tuple(tensor.shape)}, expected {shape}")
+    if tensor.dtype not in FLOATS:
+        raise WeightsRefused(f"{name}: got dtype {tensor.dtype}, expected a floating one")
+    # Cast while staging, so that the commit is a plain copy; checked behind the cast, which may overflow.
+    cast = tensor.to(device=device, dtype=dtype, copy=True)
+    if not bool(torch.isfinite(cast).all()):
+        raise WeightsRefused(f"{name}: holds values that are not finite in {dtype}")
+    return cast
+
+
+def _record_event(device: torch.device) -> Any:
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    return event

@@ -1,0 +1,93 @@
+"""Between the swapper thread, which asks for swaps, and the scheduler thread, which carries them out.
+
+Plain queues of one process. Commands reach the other ranks through SGLang's own request broadcast.
+"""
+
+import itertools
+import queue
+import threading
+import time
+from dataclasses import dataclass
+
+from ...buffer.errors import WeightsRefused
+from .commands import Act, Readiness, SwapCommand, SwapOutcome
+from .staging import Staging
+from .swap_effect import Probe
+
+#: The longest the scheduler may take to reach its next iteration; a long prefill is the usual reason.
+PICKUP_S = 60.0
+#: The longest a file may take to stage.
+STAGE_S = 300.0
+#: Between two commits of one swap, while another rank still stages.
+NOT_YET_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one rank's scheduler did about a commit."""
+
+    attempt: int
+    readiness: Readiness
+    outcome: SwapOutcome | None = None
+    refusal: str = ""
+    probe: Probe | None = None
+
+
+class SwapChannel:
+    """`prepare`, `commit` and `abandon` are for the swapper thread and block; the rest is for the scheduler's."""
+
+    def __init__(self) -> None:
+        self.inbox: queue.SimpleQueue[SwapCommand] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self.stagings: dict[int, Staging] = {}  # by attempt
+        self._attempts = itertools.count(1)
+
+    def next_attempt(self) -> int:
+        """Number of one more swap; answers to earlier attempts are passed over."""
+        return next(self._attempts)
+
+    def take(self) -> SwapCommand | None:
+        """The oldest command that waits; None when none does. Never blocks."""
+        try:
+            return self.inbox.get_nowait()
+        except queue.Empty:
+            return None
+
+    def prepare(self, command: SwapCommand) -> None:
+        """Have the file staged on every rank; returns when it is staged on this one.
+
+        Raises WeightsRefused when a check fails, OSError when this host cannot read or hold the file, TimeoutError.
+        """
+        staging = self.stagings[command.attempt] = Staging()
+        self.inbox.put(command)
+        if not staging.done.wait(PICKUP_S + STAGE_S):
+            raise TimeoutError(f"version {command.number}: the weights were not staged in time")
+        staging.check()
+
+    def commit(self, command: SwapCommand) -> Answer:
+        """Commit once all ranks are ready; the answer has an outcome. Raises WeightsRefused or TimeoutError."""
+        deadline, pause = time.monotonic() + STAGE_S, threading.Event()
+        while time.monotonic() < deadline:
+            self.inbox.put(command)
+            answer = self._await(command)
+            if answer.outcome is not None:
+                return answer
+            if answer.readiness is Readiness.REFUSED:
+                raise WeightsRefused(answer.refusal or "another rank refused the weights; see its log")
+            pause.wait(NOT_YET_S)
+        raise TimeoutError(f"version {command.number}: another rank has not staged the weights in {STAGE_S} s")
+
+    def abandon(self, attempt: int, number: int) -> None:
+        """Have every rank forget what it may have staged."""
+        self.inbox.put(SwapCommand(Act.ABANDON, attempt, number, "", ""))
+
+    def _await(self, command: SwapCommand) -> Answer:
+        while True:
+            try:
+                answer = self.answers.get(timeout=PICKUP_S)
+            except queue.Empty:
+                raise TimeoutError(
+                    f"version {command.number}: the scheduler reached no iteration within {PICKUP_S} s"
+                ) from None
+            if answer.attempt == command.attempt:
+                return answer

@@ -1,0 +1,188 @@
+"""Follows the board: what is live there, or canary on this replica, becomes what drafts here."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from ...buffer.base import MAX_WAIT_S, VersionBoard
+from ...buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
+from ...buffer.version import BoardFold, BoardState, DraftVersion
+from ...buffer.weights_file import weights_file
+from .canary_turns import CanaryTurns
+from .commands import SwapOutcome
+from .staggered_rollout import StaggeredRollout
+
+log = logging.getLogger(__name__)
+
+#: Between two tries to reach a lost Redis.
+RETRY_S = 0.5
+#: Swaps a replica reports in its heartbeat; the board's events hold the whole history.
+REPORTED_SWAPS = 64
+
+
+class DraftSwitch(Protocol):
+    """What a swapper needs of an engine; SglangSwap is the one that ships."""
+
+    draft_version: int
+
+    def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool]) -> SwapOutcome:
+        """Make `file` the live draft, if `is_wanted` once it is staged.
+
+        It stays as it was behind WeightsRefused, OSError (not to be had on this host) and TimeoutError.
+        """
+        ...
+
+
+class Swapper:
+    """Follows the board in a thread of its own and swaps when the version for this replica is not what drafts here.
+
+    A refusal rolls the version back on the board with the reason, unless somebody moved it, or it was itself returned
+    to by a roll back: one bad disk must not take one version after the other from all. A time-out is tried again at
+    the next look, and so is a file that cannot be read here while another replica drafts with it.
+
+    Only new events are read, so that a long history costs nothing, and Redis is asked to answer when there is one: a
+    thread that wakes often takes the GIL from the scheduler. `before_canary` is called before a canary is swapped in
+    and may block: whoever counts its rounds must be awake by then. With `windows` a canary on this replica takes turns
+    with the live version. With `roll_out` a new live version waits for its turn.
+    """
+
+    def __init__(
+        self,
+        board: VersionBoard,
+        switch: DraftSwitch,
+        replica: str,
+        before_canary: Callable[[], object],
+        windows: CanaryTurns | None = None,
+        roll_out: StaggeredRollout | None = None,
+    ) -> None:
+        self._board, self._switch, self._replica = board, switch, replica
+        self._before_canary, self._windows = before_canary, windows or CanaryTurns(0.0)
+        self._roll_out = roll_out or StaggeredRollout(board, replica, hold_s=0.0)
+        self._taken_over: int | None = None  # the live version that drafted here last; None: it has to catch up
+        self._is_anew = False  # the board began again: its numbers name other weights
+        self.is_canary = False  # whether a canary drafts here, or is about to
+        self._fold = BoardFold()
+        self._state = self._fold.state()
+        self._swaps: deque[SwapOutcome] = deque(maxlen=REPORTED_SWAPS)
+        self._refused: dict[tuple[int, float], str] = {}  # (number, when it was let on) -> why
+        self._last_fault = ""
+        self._stop = threading.Event()
+
+    def start(self) -> threading.Thread:
+        """Run in a daemon thread and return it."""
+        thread = threading.Thread(target=self.run, name="paceline-swapper", daemon=True)
+        thread.start()
+        return thread
+
+    def stop(self) -> None:
+        """Ask `run` to return."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Follow the board until `stop`."""
+        while not self._stop.is_set():
+            try:
+                self.turn(MAX_WAIT_S)
+            except BufferUnavailable:
+                self._stop.wait(RETRY_S)  # the courier reports it; serving goes on with the draft it has
+            except Exception as fault:  # noqa: BLE001 - the swapper must outlive any fault; serving goes on as it is
+                self._say(f"swapper: {type(fault).__name__}: {fault}")
+                self._stop.wait(RETRY_S)
+
+    def turn(self, wait_s: float = 0.0) -> None:
+        """One look at the board, waiting up to `wait_s` for news, and at most one swap."""
+        state = self._look(min(wait_s, self._windows.left_s()))
+        wanted = self._wanted(state)
+        self.is_canary = wanted is not None and wanted == state.canary
+        if wanted is None or not self._is_due(wanted, state):
+            return
+        row = state.rows[wanted]
+        version, promotion = row.version, (wanted, row.changed_at)
+        if promotion in self._refused:  # promoted again, it is staged again: its file may have been mended
+            self._roll_back(version.number, self._refused[promotion])
+            return
+        if self.is_canary:
+            self._before_canary()
+        try:
+            self._swap(version)
+        except TimeoutError as fault:
+            self._say(f"version {version.number} waits: {fault}")
+        except (WeightsRefused, OSError) as refusal:
+            if isinstance(refusal, OSError) and self._drafts_elsewhere(version.number):
+                self._say(f"version {version.number} waits: another replica drafts with it, here {refusal}")
+                return
+            self._refused[promotion] = str(refusal)
+            log.error("paceline: version %d refused: %s", version.number, refusal)  # noqa: TRY400 - it says it all
+            self._roll_back(version.number, str(refusal))
+
+    def reading(self) -> Mapping[str, object]:
+        """What this replica says about its draft, as JSON values; any thread may ask."""
+        swaps = [
+            {"number": s.number, "commit_ms": s.commit_ms, "stage_ms": s.stage_ms, "running": s.running, "at": s.at}
+            for s in tuple(self._swaps)
+        ]
+        return {"draft_version": self._switch.draft_version, "swaps": swaps, "swaps_refused": len(self._refused)}
+
+    def _swap(self, version: DraftVersion) -> None:
+        def is_wanted() -> bool:
+            state = self._look()
+            wanted = self._wanted(state)
+            # The version, not its number: a board that begins anew may give the number to other weights.
+            return wanted is not None and state.rows[wanted].version == version
+
+        file = weights_file(version.weights_uri)
+        self._swaps.append(self._switch.swap(version.number, file, version.sha256, is_wanted))
+        self._is_anew = False
+
+    def _drafts_elsewhere(self, number: int) -> bool:
+        own = f"replica:{self._replica}"
+        return any(
+            member.startswith("replica:") and member != own and reading.get("draft_version") == number
+            for member, reading in self._board.heartbeats().items()
+        )
+
+    def _is_due(self, wanted: int, state: BoardState) -> bool:
+        """Whether `wanted` is to be swapped in now; notes which live version drafts here."""
+        if wanted == self._switch.draft_version and not self._is_anew:
+            self._taken_over = wanted if wanted == state.live else self._taken_over
+            return False
+        is_new = wanted == state.live and self._taken_over not in {None, wanted} and not self._is_anew
+        return not is_new or self._roll_out.may_swap_now(state, self._switch.draft_version)
+
+    def _wanted(self, state: BoardState) -> int | None:
+        wanted = state.drafts_on(self._replica)
+        if wanted is None or wanted != state.canary:
+            self._windows.over()
+            return wanted
+        return wanted if self._windows.is_its_turn(wanted) else state.live
+
+    def _look(self, wait_s: float = 0.0) -> BoardState:
+        new = self._board.events(self._fold.last_event_id, wait_s)
+        try:
+            self._fold.extend(new)
+        except BoardConflict:
+            # The board begins anew (Redis lost its data): what was known before says nothing about it.
+            anew = BoardFold()
+            anew.extend(self._board.events())
+            self._fold, self._is_anew = anew, True
+        if self._fold.last_event_id != self._state.last_event_id:
+            self._state = self._fold.state()
+        return self._state
+
+    def _roll_back(self, number: int, why: str) -> None:
+        if number == self._state.live and (self._state.previous is None or self._state.is_returned_to):
+            before = "no version before it" if self._state.previous is None else "returned to it already"
+            self._say(f"version {number} stays refused, and the board has {before}: {why}")
+            return
+        try:
+            self._board.roll_back(f"replica:{self._replica}", f"refused by {self._replica}: {why}", number)
+        except BoardConflict as conflict:
+            self._say(f"somebody else moved version {number} first: {conflict}")
+
+    def _say(self, word: str) -> None:
+        if word != self._last_fault:  # most faults are met again at every look
+            log.warning("paceline: %s", word)
+        self._last_fault = word

@@ -1,0 +1,123 @@
+"""What the scheduler process tells the courier process: captured forwards, several to a letter, and its own state.
+
+A letter is one MessagePack frame, its arrays in it as they lie in memory. Both ends are of one release and one machine,
+so there is no schema number; nothing is executed to read it.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ...buffer.trace import FeatureDtype
+from .request_forward import Commit, RequestFacts
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+#: int64, [requests, width + 2]: root and drafts, position of the root, accepted drafts plus the bonus token.
+VERDICTS = "verdicts"
+#: int32 [requests, width, K] and float16 of that shape; LOGITS [requests, width, V] in place of both; BEST_IDS int64
+#: [requests, width], the target's best token, where no request needs more.
+TEACHER_IDS, TEACHER_LOGPROBS, LOGITS, BEST_IDS = "teacher_ids", "teacher_logprobs", "logits", "best_ids"
+#: int32, [tokens of the whole prefill batch].
+READ_IDS = "read_ids"
+#: [rows, D]: of a prefill one per token read; of a verify round those of root and accepted drafts, request by request.
+FEATURES = "features"
+
+
+class VerifyHead(msgspec.Struct, frozen=True, tag="verify"):
+    """One verify round of a batch; row i of every array belongs to request i."""
+
+    request_ids: tuple[str, ...]
+    draft_version: int
+    commits: tuple[Commit, ...]
+    is_greedy: tuple[bool, ...]
+    feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
+
+
+class PrefillHead(msgspec.Struct, frozen=True, tag="prefill"):
+    """One prefill of a batch."""
+
+    request_ids: tuple[str, ...]
+    draft_version: int
+    commits: tuple[Commit, ...]
+    facts: tuple[RequestFacts, ...]
+    spans: tuple[tuple[int, int, int], ...]  # position of the first token read; its rows' begin and end in the arrays
+    feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Where the courier before this one stood when it died; the first letter to another one."""
+
+    counts: dict[str, Any]  # of its last receipt
+    cut_off: tuple[str, ...]  # running requests: their beginning is gone
+    begun_since: int  # requests that began behind that receipt, so that its counts miss them
+
+
+class WireForward(msgspec.Struct, frozen=True):
+    """One captured forward."""
+
+    head: VerifyHead | PrefillHead
+    arrays: tuple[tuple[str, str, tuple[int, ...], memoryview], ...] = ()  # name, dtype, shape, bytes
+
+
+class Message(msgspec.Struct, frozen=True):
+    """`lost` requests miss a step from here on; `status` is the scheduler's own share of the replica's reading."""
+
+    forwards: tuple[WireForward, ...] = ()
+    lost: tuple[str, ...] = ()
+    status: dict[str, Any] | None = None
+    resume: Resume | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """The courier's answer: what it has read since it began, and its counts of just that."""
+
+    received_bytes: int
+    counts: dict[str, Any]
+
+
+_MESSAGES = msgspec.msgpack.Decoder(Message)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def to_wire(head: VerifyHead | PrefillHead, arrays: Arrays) -> WireForward:
+    """A forward as a letter holds it; arrays are not copied where they are contiguous."""
+    blocks = ((name, np.ascontiguousarray(array)) for name, array in arrays.items())
+    return WireForward(
+        head,
+        tuple((name, block.dtype.str, block.shape, block.reshape(-1).view(np.uint8).data) for name, block in blocks),
+    )
+
+
+def arrays_of(posting: WireForward) -> dict[str, npt.NDArray[Any]]:
+    """Its arrays, read-only views of the letter's frame; ValueError when one does not fit its shape."""
+    arrays = {}
+    for name, dtype, shape, block in posting.arrays:
+        wanted_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        if len(block) != wanted_bytes:
+            raise ValueError(f"letter: array {name} got {len(block)} bytes, expected {wanted_bytes}")
+        arrays[name] = np.frombuffer(block, dtype).reshape(shape)
+    return arrays
+
+
+def encode_message(letter: Message) -> bytes:
+    """As one frame."""
+    return _encoder.encode(letter)
+
+
+def decode_message(frame: bytes) -> Message:
+    """From one frame, of which it holds views; msgspec.DecodeError for anything else."""
+    return _MESSAGES.decode(frame)
+
+
+def encode_receipt(receipt: Receipt) -> bytes:
+    """As one frame."""
+    return _encoder.encode(receipt)
+
+
+def decode_receipt(frame: bytes) -> Receipt:
+    """From one frame; msgspec.DecodeError for anything else."""
+    return msgspec.msgpack.decode(frame, type=Receipt)

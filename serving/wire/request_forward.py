@@ -1,0 +1,63 @@
+"""What one forward step did to one request, as plain host data: the tap's content, the assembler's food.
+
+Named tuples, not dataclasses: thousands are made per second beside SGLang's scheduler.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...buffer.trace import FeatureDtype, Float16s, Int32s, Sampling, VerdictRule
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What a client asked for, as far as a trace needs it."""
+
+    tenant: str
+    sampling: Sampling
+    verdict_rule: VerdictRule
+
+
+class Commit(NamedTuple):
+    """What became visible by one step."""
+
+    output_index: int  # visible output tokens before the step; -1: nothing became visible
+    tokens: tuple[int, ...]
+    finish: str  # why the request ended with this step; empty: it goes on
+
+
+class RequestPrefill(NamedTuple):
+    """One prefill chunk of one request."""
+
+    request_id: str
+    draft_version: int
+    facts: RequestFacts
+    start: int  # position of ids[0]; positions before it came from the prefix cache or an earlier chunk
+    ids: Int32s  # [n] tokens the target read
+    features: npt.NDArray[Any]  # [n, D]; [0, 0] when not captured
+    feature_dtype: FeatureDtype
+    commit: Commit
+
+
+class RequestVerify(NamedTuple):
+    """One verify round of one request."""
+
+    request_id: str
+    draft_version: int
+    root: int  # position of the root in the request
+    root_token: int
+    drafted: Int32s  # [S]
+    accepted: int
+    teacher_ids: Int32s  # [S + 1, K]
+    teacher_logprobs: Float16s  # [S + 1, K]
+    features: npt.NDArray[Any]  # [accepted + 1, D] of the root and the accepted drafts; [0, 0] when not captured
+    feature_dtype: FeatureDtype
+    commit: Commit
+
+
+RequestForward = RequestPrefill | RequestVerify
+
+NO_FEATURES: npt.NDArray[np.float32] = np.zeros((0, 0), np.float32)

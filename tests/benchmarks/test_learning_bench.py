@@ -1,0 +1,141 @@
+"""The pure parts of benchmarks/learning, loaded by path: container, order of the stream, recovery, intervals."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paceline.benchmarks.learning import container, figures, stream
+from paceline.buffer.codec import encode_trace
+from paceline.buffer.errors import DecodeError
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "learning"
+
+
+SIZES = stream.Sizes(before_shift=10, after_shift=6, cadence=4)
+
+
+@pytest.fixture
+def pool(make_trace):
+    domains = {"py": 12, "prose": 12, "c": 12}
+    return [
+        make_trace(n, request_id=f"{domain}-{n:04d}", trace_id=f"{domain}-{n}")
+        for domain, count in domains.items()
+        for n in range(count)
+    ]
+
+
+def ids(chosen):
+    return [trace.request_id for trace in chosen.traces]
+
+
+def test_a_container_gives_back_card_and_traces_in_their_order(tmp_path, pool):
+    path = tmp_path / "new" / "t0-k3.traces"
+    container.write_traces(path, {"setting": "t0-k3"}, pool)
+    assert container.read_card(path) == {"setting": "t0-k3", "traces": len(pool)}
+    assert [encode_trace(t) for t in container.read_traces(path)] == [encode_trace(t) for t in pool]
+    assert [file.name for file in path.parent.iterdir()] == ["t0-k3.traces"]
+
+
+@pytest.mark.parametrize("lost", [1, 700])
+def test_a_container_that_is_cut_short_is_refused(tmp_path, pool, lost):
+    path = tmp_path / "t.traces"
+    container.write_traces(path, {}, pool[:3])
+    path.write_bytes(path.read_bytes()[:-lost])
+    with pytest.raises(DecodeError):
+        container.read_traces(path)
+
+
+def test_a_container_that_lacks_a_whole_trace_or_is_another_file_is_refused(tmp_path, pool):
+    path = tmp_path / "t.traces"
+    container.write_traces(path, {}, pool[:2])
+    path.write_bytes(path.read_bytes()[: -4 - len(encode_trace(pool[1]))])
+    with pytest.raises(DecodeError, match="got 1 traces, expected 2"):
+        container.read_traces(path)
+    path.write_bytes(b"something else entirely")
+    with pytest.raises(DecodeError, match="at its start"):
+        container.read_card(path)
+
+
+def test_a_stream_is_mixed_evenly_and_then_shifts_for_good(pool):
+    made = stream.make_stream(pool, "c", SIZES, seed=1)
+    names = [stream.domain_of(trace) for trace in made.traces]
+    assert made.shift_at == 10
+    assert Counter(names[:10]) == {"py": 5, "prose": 5}
+    assert names[10:] == ["c"] * 6
+    assert names[:10] != sorted(names[:10])
+    assert len(set(ids(made))) == 16
+
+
+def test_a_seed_names_one_order_whatever_order_the_traces_came_in(pool):
+    first = ids(stream.make_stream(pool, "c", SIZES, seed=1))
+    assert ids(stream.make_stream(pool[::-1], "c", SIZES, seed=1)) == first
+    assert ids(stream.make_stream(pool, "c", SIZES, seed=2)) != first
+
+
+def test_tuning_and_the_streams_share_no_request(pool):
+    tuning = stream.Sizes(before_shift=6, after_shift=3, cadence=3)
+    tuned = set(ids(stream.make_stream(pool, "c", tuning, seed=0, tuning=True)))
+    assert len(tuned) == 9
+    assert all(not tuned & set(ids(stream.make_stream(pool, "c", SIZES, seed=seed))) for seed in range(5))
+
+
+def test_chunks_keep_the_order_and_never_reach_across_the_shift(pool):
+    made = stream.make_stream(pool, "c", SIZES, seed=1)
+    chunks = list(made.chunks(4))
+    assert [len(chunk) for chunk in chunks] == [4, 4, 2, 4, 2]
+    assert [trace for chunk in chunks for trace in chunk] == list(made.traces)
+
+
+def test_too_few_traces_end_the_bench_and_what_is_asked_for_is_enough(pool):
+    with pytest.raises(SystemExit, match="record more"):
+        stream.make_stream(pool[:14], "c", SIZES, seed=0)
+    tuning = stream.Sizes(before_shift=4, after_shift=3, cadence=2)
+    assert stream.needed_per_domain(3, SIZES, tuning) == 16
+    wanted = stream.needed_per_domain(3, SIZES, tuning)
+    assert sum(n % stream.TUNING_EVERY != 3 for n in range(wanted)) >= SIZES.after_shift
+    assert sum(n % stream.TUNING_EVERY == 3 for n in range(wanted)) >= tuning.after_shift
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 3, 4, 9])
+def test_fewer_teacher_entries_are_the_best_ones_and_nothing_else_changes(make_trace, top_k):
+    trace = make_trace(3, top_k=4)
+    cut = stream.with_top_k(trace, top_k)
+    assert np.array_equal(cut.rounds.teacher_ids, trace.rounds.teacher_ids[..., :top_k])
+    assert np.array_equal(cut.rounds.teacher_logprobs, trace.rounds.teacher_logprobs[..., :top_k])
+    whole = replace(cut, rounds=trace.rounds)
+    assert encode_trace(whole) == encode_trace(trace)
+
+
+@pytest.mark.parametrize(
+    ("level", "requests"), [(0.0, 40.0), (0.2, 40.0), (0.5, 60.0), (0.8, 80.0), (0.7, 73.0 + 1 / 3), (0.9, None)]
+)
+def test_requests_to_a_level_are_read_between_chunks(level, requests):
+    found = figures.requests_to_reach([40, 80, 120], [0.2, 0.8, 0.4], level)
+    assert found == (None if requests is None else pytest.approx(requests))
+
+
+def test_recovery_counts_requests_behind_the_shift_to_nine_tenths_of_the_last_two_chunks_before_it():
+    ends, values = [40, 80, 120, 160, 200], [0.0, 0.8, 1.2, 0.4, 1.4]
+    assert figures.recovered(ends, values, shift_at=120) == pytest.approx(40 + 40 * (0.9 - 0.4) / (1.4 - 0.4))
+    assert figures.recovered(ends, [*values[:-1], 0.89], shift_at=120) is None
+    assert figures.recovered(ends, values, shift_at=200) is None
+
+
+def test_an_interval_is_student_s():
+    mean = figures.Mean.of([1.0, 2.0, 3.0])
+    assert (mean.value, mean.seeds) == (2.0, 3)
+    assert mean.half_width == pytest.approx(4.302652729911275 * 1.0 / math.sqrt(3))  # t(0.975, 2 degrees), tables
+    assert mean.text(1) == "2.0 ± 2.5"
+    assert not mean.excludes_zero
+    assert figures.Mean.of([1.0, 1.1, 0.9]).excludes_zero
+    assert (figures.Mean.of([1.0]).text(), figures.Mean.of([1.0]).excludes_zero) == ("1.00", False)
+    assert figures.Mean.of([]).seeds == 0
+
+
+def test_gains_are_paired_by_seed():
+    gain = figures.gains([1.1, 2.2, 5.0], [1.0, 2.0, 0.0])
+    assert (gain.value, gain.seeds) == (pytest.approx(0.1), 2)
+    assert gain.half_width == pytest.approx(0.0, abs=1e-9)

@@ -1,0 +1,72 @@
+"""Weights behind a version are found, read whole and compared with the board before somebody moves it by hand."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from paceline.buffer.errors import BoardConflict, WeightsRefused
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.version import BoardState, DraftVersion, VersionState
+from paceline.buffer.weights_file import check_weights, sha256_of, weights_file
+
+CONTENT = b"weights of version 1"
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "v 000001"
+    made.mkdir()
+    (made / "model.safetensors").write_bytes(CONTENT)
+    return made
+
+
+def board_of(uri: str) -> BoardState:
+    board = MemoryVersionBoard()
+    for number, sha256 in enumerate(("0" * 64, DIGEST)):
+        board.next_number()
+        version = DraftVersion(number, None, "t", "0", "eagle3", uri, sha256, "", ("", ""))
+        board.register(version, "learner", "new")
+    board.move(0, VersionState.LIVE, "learner", "start")
+    return board.read()
+
+
+def test_whole_weights_give_their_file(folder: Path) -> None:
+    assert check_weights(board_of(folder.as_uri()), 1) == folder / "model.safetensors"
+
+
+def test_one_changed_bit_is_refused_with_both_digests(folder: Path) -> None:
+    changed = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
+    (folder / "model.safetensors").write_bytes(changed)
+    with pytest.raises(WeightsRefused) as refused:
+        check_weights(board_of(folder.as_uri()), 1)
+    got = hashlib.sha256(changed).hexdigest()[:12]
+    assert f"version 1: got sha256 {got}… of {folder}/model.safetensors, expected {DIGEST[:12]}…" in str(refused.value)
+    assert "--unchecked" not in str(refused.value)
+
+
+@pytest.mark.parametrize("lost", ["file", "folder"])
+def test_weights_that_are_gone_are_refused_with_the_way_on(folder: Path, lost: str) -> None:
+    (folder / "model.safetensors").unlink()
+    if lost == "folder":
+        folder.rmdir()
+    with pytest.raises(WeightsRefused) as refused:
+        check_weights(board_of(folder.as_uri()), 1)
+    assert f"version 1: got no readable {folder}/model.safetensors (No such file or directory)" in str(refused.value)
+    assert "pass --unchecked" in str(refused.value)
+
+
+def test_a_number_that_is_not_on_the_board_is_refused_before_any_disk_is_read(folder: Path) -> None:
+    message = r"version 7: got a number that is not on the board, expected one of \[0, 1\]"
+    with pytest.raises(BoardConflict, match=message):
+        check_weights(board_of(folder.as_uri()), 7)
+
+
+def test_only_file_uris_name_weights() -> None:
+    assert str(weights_file("file:///a/v%20b")) == "/a/v b/model.safetensors"
+    with pytest.raises(WeightsRefused, match=r"weights_uri: got 's3://bucket/v1', expected a file:// URI"):
+        weights_file("s3://bucket/v1")
+
+
+def test_the_digest_is_sha256_in_lower_case_hex(folder: Path) -> None:
+    assert sha256_of(folder / "model.safetensors") == DIGEST

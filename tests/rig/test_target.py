@@ -1,0 +1,112 @@
+"""The small target: trained from local text, whole or not there, and readable by everybody else's tools."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from paceline.demo.lossless import greedy, lossless_check
+from paceline.policies.acceptance import Tally
+from paceline.rig.models.target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
+from paceline.rig.models.training import TrainPlan
+from paceline.rig.prompts import Prompt
+from paceline.rig.traffic import Arrival, Served
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+PLAN = TrainPlan(seconds=1.5, batch_windows=4, window_tokens=32)
+TEXT = "def draft(self):\n    return self.wheel  # naïve\n"
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def target(data_dir: Path) -> TargetModel:
+    return ensure_target(data_dir, PLAN, domains=["prose"])
+
+
+def test_a_target_is_trained_once_and_then_found(target: TargetModel, data_dir: Path) -> None:
+    before = (target.folder / "model.safetensors").stat().st_mtime_ns
+    again = ensure_target(data_dir, PLAN, domains=["prose"])
+    assert again == target
+    assert (target.folder / "model.safetensors").stat().st_mtime_ns == before
+    assert [path.name for path in (data_dir / "targets").iterdir()] == [target.key]
+
+
+def test_a_target_says_how_long_it_learnt_and_how_well(target: TargetModel) -> None:
+    assert target.steps >= 1
+    assert set(target.held_out_loss) == {"prose"}
+    assert 0.0 < target.held_out_loss["prose"] < 20.0
+
+
+def test_transformers_loads_the_target_and_its_tokenizer(target: TargetModel) -> None:
+    model = AutoModelForCausalLM.from_pretrained(target.folder)
+    tokenizer = AutoTokenizer.from_pretrained(target.folder)
+    assert (model.dtype, model.config.num_hidden_layers, model.config.hidden_size) == (torch.float32, 4, 256)
+    assert tokenizer(TEXT).input_ids == load_tokenizer(target.folder).encode(TEXT).ids
+    assert tokenizer.decode(tokenizer(TEXT).input_ids) == TEXT
+
+
+def test_loading_and_saving_a_model_draws_nothing_through_the_demos_own_bars(
+    target: TargetModel, tmp_path: Path, capfd
+) -> None:
+    ensure_target(tmp_path, TrainPlan(steps=1, batch_windows=1, window_tokens=16), domains=["prose"])
+    ensure_random_draft(target.folder, tmp_path / "draft", 0)
+    lossless_check(target.folder, [], 4)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_first_draft_is_random_by_its_seed_and_written_once(target: TargetModel, tmp_path: Path) -> None:
+    first, again, other = (ensure_random_draft(target.folder, tmp_path / name, seed) for name, seed in
+                           (("a", 1), ("b", 1), ("c", 2)))  # fmt: skip
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (first, again, other)]
+    assert weights[0] == weights[1] != weights[2]
+    assert ensure_random_draft(target.folder, first, 99) == first
+    assert (first / "model.safetensors").read_bytes() == weights[0]
+
+
+def test_the_first_draft_speaks_the_targets_words(target: TargetModel, tmp_path: Path) -> None:
+    folder = ensure_random_draft(target.folder, tmp_path / "draft", 0)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert config["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "use_aux_hidden_state": True}
+    assert config["draft_vocab_size"] == config["vocab_size"] == 2048
+    model = AutoModelForCausalLM.from_pretrained(target.folder)
+    with safe_open(folder / "model.safetensors", "pt") as draft:
+        assert torch.equal(draft.get_tensor("lm_head.weight"), model.lm_head.weight)
+        assert torch.equal(draft.get_tensor("norm.weight"), model.model.norm.weight)
+        assert not draft.get_tensor("d2t").any()
+
+
+def test_greedy_with_a_cache_is_greedy_without_one(target: TargetModel) -> None:
+    model = AutoModelForCausalLM.from_pretrained(target.folder).eval()
+    tokens = load_tokenizer(target.folder).encode(TEXT).ids
+    fed = list(tokens)
+    for _ in range(6):
+        fed.append(int(model(torch.tensor([fed])).logits[0, -1].argmax()))
+    assert greedy(model, tokens, 6) == tuple(fed[len(tokens) :])
+
+
+def test_a_single_wrong_or_missing_token_is_found(target: TargetModel) -> None:
+    model = AutoModelForCausalLM.from_pretrained(target.folder).eval()
+    right = greedy(model, (5, 6, 7), 4)
+    wrong = (*right[:3], (right[3] + 1) % 2048)
+    outputs = {"right": right, "wrong": wrong, "short": right[:3], "unanswered": ()}
+    results = [
+        Served(Prompt(name, "py", (5, 6, 7)), 0.0, (Arrival(1.0, 4),), output, "length", Tally(0, 0), 0)
+        for name, output in outputs.items()
+    ]
+    found = lossless_check(target.folder, results, 4)
+    assert (found.checked, found.identical, found.different) == (4, 1, ("wrong", "short", "unanswered"))
+
+
+def test_a_build_that_fails_leaves_nothing_behind(data_dir: Path, tmp_path: Path) -> None:
+    def report(done: float, note: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ensure_target(tmp_path, PLAN, domains=["prose"], report=report)
+    assert list(tmp_path.iterdir()) == []

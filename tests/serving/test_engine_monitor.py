@@ -1,0 +1,103 @@
+"""Alarms from what the scheduler process says: a hook that fell silent, a swap that changed nothing."""
+
+from types import SimpleNamespace
+
+import pytest
+from paceline.policies.guard import AlarmName, GuardLimits
+from paceline.serving.capture.engine_rounds import EngineRounds
+from paceline.serving.pacing.goodput_tally import GoodputTally
+from paceline.serving.watch.engine_monitor import EngineMonitor
+
+LIMITS = GuardLimits(min_rounds=100)
+
+
+def names(watch):
+    return [alarm["name"] for alarm in watch.reading()["standing_alarms"]]
+
+
+def told(engine, captured, **more):
+    return {"engine_rounds": engine, "captured_rounds": captured, **more}
+
+
+def test_rounds_that_the_engine_counts_and_nobody_captures_raise_the_alarm_once(caplog):
+    watch = EngineMonitor(LIMITS)
+    for engine, captured in ((500, 490), (599, 490), (600, 490), (650, 490)):
+        watch.turn(told(engine, captured))
+    # 500 was when a round was captured last, so at 600 a hundred are missing.
+    assert names(watch) == [AlarmName.HOOK_SILENT]
+    assert watch.reading()["standing_alarms"][0]["reading"] == "150 rounds verified, none captured"
+    assert caplog.text.count("alarm hook_silent") == 1
+    watch.turn(told(660, 491))
+    assert names(watch) == []
+
+
+@pytest.mark.parametrize("status", [{}, told(599, 490), told(5000, 490, capture_reason="off for a reason of its own")])
+def test_no_alarm_without_a_hundred_rounds_or_while_capture_is_off_anyway(status):
+    watch = EngineMonitor(LIMITS)
+    watch.turn(told(500, 490))
+    watch.turn(status)
+    assert names(watch) == []
+
+
+def test_a_swap_without_effect_stands_and_pauses_learning_until_the_weights_are_there():
+    watch = EngineMonitor(LIMITS)
+    watch.turn({"published_sha256": "b" * 64, "loaded_sha256": "a" * 64})
+    assert names(watch) == [AlarmName.SWAP_WITHOUT_EFFECT]
+    assert watch.reading()["learning_paused"] == (
+        f"swap_without_effect: weights in the server are {'a' * 12}, published were {'b' * 12}"
+    )
+    watch.turn({"published_sha256": "b" * 64, "loaded_sha256": "b" * 64})
+    assert watch.reading() == {"standing_alarms": [], "learning_paused": ""}
+
+
+def test_a_silent_hook_does_not_pause_learning():
+    watch = EngineMonitor(LIMITS)
+    watch.turn(told(100, 0))
+    assert names(watch) == [AlarmName.HOOK_SILENT]
+    assert watch.reading()["learning_paused"] == ""
+
+
+def request(rid, rounds):
+    return SimpleNamespace(rid=rid, spec_verify_ct=rounds)
+
+
+def test_the_engines_rounds_are_added_up_over_requests_that_come_and_go():
+    rounds = EngineRounds(lambda req: req.rid != "opted-out")
+    looks = [
+        [request("a", 3), request("opted-out", 50)],  # 3
+        [request("a", 7), request("b", 2)],  # 4 + 2
+        [request("b", 2)],  # 0
+        [request("b", 6), request("a", 9)],  # 4 + 2: retracted in between, it comes back with all its rounds
+        [request("b", 1)],  # another request under the same id: its rounds are counted from here on
+        [request("b", 4)],  # 3
+        [],
+    ]
+    assert [rounds.look(look) for look in looks] == [3, 9, 9, 15, 15, 18, 18]
+
+
+def test_drafts_that_do_not_pay_are_told_where_they_pay_least():
+    tally = GoodputTally()
+    for bucket, draft_steps, tokens, cost_ms, times in (
+        (1, 0, 1, 10.0, 60),  # 100 tokens/s
+        (1, 3, 2, 16.0, 60),  # 125
+        (1, 5, 9, 1.0, 59),  # ran less often: not looked at
+        (4, 0, 4, 20.0, 60),  # 200
+        (4, 2, 5, 30.0, 55),  # 166.7
+        (5, 0, 5, 10.0, 60),
+        (5, 3, 1, 10.0, 49),  # far worse, but too few steps to say
+        (9, 3, 1, 1.0, 60),  # never without drafts
+    ):
+        for _ in range(times):
+            tally.add(bucket, draft_steps, tokens, cost_ms)
+    assert tally.reading() == [
+        {"bucket": 1, "tokens_per_s": 125.0, "plain_tokens_per_s": 100.0, "steps": 60},
+        {"bucket": 4, "tokens_per_s": pytest.approx(500 / 3), "plain_tokens_per_s": 200.0, "steps": 55},
+        {"bucket": 5, "tokens_per_s": 100.0, "plain_tokens_per_s": 500.0, "steps": 49},
+    ]
+    watch = EngineMonitor()
+    watch.turn({"pacing": {"goodput": tally.reading()}})
+    (alarm,) = watch.reading()["standing_alarms"]
+    assert (alarm["name"], alarm["action"]) == (AlarmName.SLOWER_THAN_PLAIN, "speculation_off")
+    assert alarm["reading"] == "166.7 tokens/s with speculation, 200.0 without, 55 steps"
+    watch.turn({"pacing": {"policy": "off", "reason": "not asked for"}})
+    assert names(watch) == []

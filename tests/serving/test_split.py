@@ -1,0 +1,172 @@
+"""Letters keep every byte, and cutting finds each request's own rows."""
+
+import numpy as np
+import pytest
+import torch
+from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
+from paceline.serving.capture.device_output import NODES, Chosen, HostForward
+from paceline.serving.courier.split import CapturedForward, split_prefill, split_verify, top_logprobs
+from paceline.serving.wire.messages import (
+    BEST_IDS,
+    FEATURES,
+    LOGITS,
+    READ_IDS,
+    TEACHER_IDS,
+    TEACHER_LOGPROBS,
+    VERDICTS,
+    Message,
+    PrefillHead,
+    Resume,
+    VerifyHead,
+    WireForward,
+    arrays_of,
+    decode_message,
+    encode_message,
+    to_wire,
+)
+from paceline.serving.wire.request_forward import Commit, RequestFacts
+from paceline.serving.wire.teacher_width import TeacherWidth
+
+FACTS = RequestFacts("acme", Sampling(0.7, 40, 0.9, True), VerdictRule.TARGET_ONLY)
+VERIFY = VerifyHead(
+    ("a", "b"), 4, (Commit(1, (8, 5), ""), Commit(3, (6,), "length")), (False, True), FeatureDtype.BFLOAT16
+)
+WIDTH = TeacherWidth(sampled=2, greedy=1)
+# root, two drafts, position of the root, accepted drafts plus the bonus token
+VERDICT_ROWS = np.asarray([[7, 8, 9, 20, 2], [3, 4, 5, 30, 1]], np.int32)
+
+
+def sent(letter):
+    return decode_message(encode_message(letter))
+
+
+def test_a_letter_arrives_as_it_was_sent():
+    arrays = {
+        FEATURES: np.arange(12, dtype=np.uint16).reshape(3, 4).T,  # not contiguous
+        LOGITS: np.zeros((0, 3, 5), np.float32),
+    }
+    head = PrefillHead(("a",), 2, (Commit(-1, (), "abort"),), (FACTS,), ((5, 0, 3),), FeatureDtype.BFLOAT16)
+    resume = Resume({"a": 1}, ("y",), 2)
+    letter = sent(Message((to_wire(head, arrays), to_wire(VERIFY, {})), ("x",), {"swaps": [{"at": 1.5}]}, resume))
+    got = arrays_of(letter.forwards[0])
+    assert ([forward.head for forward in letter.forwards], letter.lost, letter.status, letter.resume) == (
+        [head, VERIFY], ("x",), {"swaps": [{"at": 1.5}]}, resume,
+    )  # fmt: skip
+    for name, array in arrays.items():
+        assert got[name].dtype == array.dtype
+        np.testing.assert_array_equal(got[name], array)
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (("verdicts", "<i4", (2, 5), memoryview(b"1234")), "array verdicts got 4 bytes, expected 40"),
+        (("verdicts", "<i4", (1,), memoryview(b"12345")), "array verdicts got 5 bytes, expected 4"),
+    ],
+)
+def test_arrays_that_do_not_fit_their_shape_are_an_error(block, said):
+    with pytest.raises(ValueError, match=said):
+        arrays_of(sent(Message((WireForward(VERIFY, (block,)),))).forwards[0])
+
+
+FEATURE_ROWS = np.arange(3 * 2, dtype=np.uint16).reshape(3, 2)  # two of the first request, one of the second
+
+
+def test_a_verify_round_is_cut_into_each_requests_rows():
+    ids = np.arange(12, dtype=np.int32).reshape(2, 3, 2)
+    arrays = {
+        VERDICTS: VERDICT_ROWS,
+        FEATURES: FEATURE_ROWS,
+        TEACHER_IDS: ids,
+        TEACHER_LOGPROBS: np.full((2, 3, 2), -1.5, np.float16),
+    }
+    first, second = CapturedForward(sent(Message((to_wire(VERIFY, arrays),))).forwards[0], WIDTH).steps()
+    assert (first.request_id, first.root, first.root_token, first.drafted.tolist(), first.accepted) == (
+        "a", 20, 7, [8, 9], 1,
+    )  # fmt: skip
+    assert (second.request_id, second.root, second.root_token, second.drafted.tolist(), second.accepted) == (
+        "b", 30, 3, [4, 5], 0,
+    )  # fmt: skip
+    assert first.features.tolist() == FEATURE_ROWS[:2].tolist()
+    assert second.features.tolist() == FEATURE_ROWS[2:].tolist()
+    assert (first.teacher_ids.tolist(), first.teacher_logprobs.tolist()) == (ids[0].tolist(), [[-1.5, -1.5]] * 3)
+    assert second.teacher_ids.tolist() == ids[1, :, :1].tolist()
+    assert second.teacher_logprobs.tolist() == [[0.0]] * 3  # greedy: all of the mass on the best token
+    assert (first.commit, second.commit, first.feature_dtype) == (*VERIFY.commits, FeatureDtype.BFLOAT16)
+
+
+def test_best_tokens_alone_are_a_teacher_of_greedy_requests_only():
+    best = np.asarray([[8, 5, 2], [6, 1, 1]], np.int32)
+    first, second = split_verify(VERIFY, {VERDICTS: VERDICT_ROWS, BEST_IDS: best}, TeacherWidth(sampled=0, greedy=1))
+    assert (first.teacher_ids.shape, first.teacher_logprobs.shape) == ((3, 0), (3, 0))
+    assert (second.teacher_ids.tolist(), second.teacher_logprobs.tolist()) == ([[6], [1], [1]], [[0.0]] * 3)
+
+
+def test_whole_logits_are_judged_here_as_wide_as_the_request_asks():
+    logits = np.random.default_rng(1).normal(0, 3, (2, 3, 9)).astype(np.float32)
+    first, second = split_verify(VERIFY, {VERDICTS: VERDICT_ROWS, LOGITS: logits}, TeacherWidth(sampled=1, greedy=3))
+    assert first.teacher_ids[:, 0].tolist() == logits[0].argmax(-1).tolist()
+    assert second.teacher_ids.tolist() == np.argsort(-logits[1], axis=-1)[:, :3].tolist()
+    assert (first.teacher_logprobs < 0).all()
+
+
+def test_feature_rows_that_do_not_fit_the_verdicts_are_an_error():
+    arrays = {VERDICTS: VERDICT_ROWS, FEATURES: np.zeros((4, 2), np.float32)}
+    with pytest.raises(ValueError, match="got 4 rows, expected 3"):
+        split_verify(VERIFY, arrays, WIDTH)
+
+
+def test_without_a_teacher_and_features_a_round_has_empty_ones():
+    first, _ = split_verify(VERIFY, {VERDICTS: VERDICT_ROWS}, WIDTH)
+    assert (first.teacher_ids.shape, first.teacher_logprobs.shape, first.features.shape) == ((3, 0), (3, 0), (0, 0))
+
+
+def test_rows_behind_the_accepted_ones_stay_where_they_are():
+    depth = 3
+    rows = torch.arange(3 * depth * 2.0).view(-1, 2).to(torch.bfloat16)
+    verdicts = torch.cat([torch.zeros(3, 4), torch.tensor([[2], [0], [1]])], dim=1).long()
+    nodes = torch.tensor([[4, 5, -1], [-1, -1, -1], [8, -1, -1]])
+    chosen = Chosen((0, 1, 2), ("a", "b", "c"), (True,) * 3, 0)
+    ways = {"a device's": ({FEATURES: rows}, [0, 1, 6]), "a host's": ({FEATURES: rows, NODES: nodes}, [4, 5, 8])}
+    for way, (tensors, kept) in ways.items():
+        step = HostForward(chosen, {VERDICTS: verdicts, **tensors}, head_of(chosen), lambda *_: None)
+        wire = step.to_wire(())
+        assert wire.head.feature_dtype is FeatureDtype.BFLOAT16
+        assert arrays_of(wire)[FEATURES].tolist() == rows[kept].view(torch.uint16).tolist(), way
+        assert NODES not in arrays_of(wire)
+
+
+def head_of(chosen):
+    return lambda commits, dtype: VerifyHead(chosen.request_ids, 0, commits, chosen.is_greedy, dtype)
+
+
+def test_a_prefill_is_cut_at_its_spans():
+    head = PrefillHead(
+        ("a", "c"), 1, (Commit(0, (9,), ""), Commit(0, (4,), "")), (FACTS, FACTS), ((0, 0, 2), (16, 5, 6))
+    )
+    arrays = {READ_IDS: np.arange(6, dtype=np.int32), FEATURES: np.arange(6.0, dtype=np.float32).reshape(6, 1)}
+    first, last = split_prefill(head, arrays)
+    assert (first.start, first.ids.tolist(), first.features.tolist()) == (0, [0, 1], [[0.0], [1.0]])
+    assert (last.start, last.ids.tolist(), last.features.tolist(), last.facts) == (16, [5], [[5.0]], FACTS)
+
+
+def test_whole_logits_become_the_same_teacher_a_slow_softmax_finds():
+    logits = np.random.default_rng(3).normal(0, 3, (2, 3, 50)).astype(np.float32)
+    ids, logprobs = top_logprobs(logits, 4)
+    wide = logits.astype(np.float64)
+    oracle = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    for request in range(2):
+        for node in range(3):
+            best = sorted(range(50), key=lambda token: -oracle[request, node, token])[:4]
+            assert ids[request, node].tolist() == best
+            np.testing.assert_allclose(logprobs[request, node], oracle[request, node, best], atol=4e-3)
+    whole, _ = top_logprobs(logits, 50)
+    assert sorted(whole[0, 0].tolist()) == list(range(50))
+
+
+def test_logits_of_an_impossible_token_stay_finite_for_the_others():
+    logits = np.asarray([[0.0, -np.inf, 1.0]], np.float32)
+    ids, logprobs = top_logprobs(logits, 3)
+    assert ids.tolist() == [[2, 0, 1]]
+    np.testing.assert_allclose(logprobs[0, :2], [-0.3133, -1.3133], atol=1e-3)
+    assert logprobs[0, 2] == -np.inf
