@@ -87,7 +87,7 @@ class AlarmLine:
 
     member: str
     name: str
-    reading: str  # one sentence with figures
+    detail: str  # one sentence with figures
     action: str  # what was done about it, or is asked for
     version: int | None = None  # that drafted; None where it is no matter of a version
     at: float | None = None  # unix seconds; None: it stands
@@ -123,7 +123,7 @@ def alarms_table(lines: Sequence[AlarmLine]) -> Table:
     for line in lines:
         version = "" if line.version is None else str(line.version)
         since = "stands" if line.at is None else _moment(line.at)
-        cells = (line.member, line.name, version, since, line.action, line.reading)
+        cells = (line.member, line.name, version, since, line.action, line.detail)
         table.add_row(*map(Text, cells), style="red" if line.at is None else None)
     return table
 

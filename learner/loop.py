@@ -63,7 +63,7 @@ class Learner:
                 # What this learner remembers grows old while another one learns.
                 self._standing = None
                 report = RoundReport(RoundKind.IDLE, f"another learner of {self._config.speculator} is at work")
-                self._pulse.beat(report.reading())
+                self._pulse.beat(report.status())
                 return report
             try:
                 standing, self._standing = self._stand(), None
@@ -75,7 +75,7 @@ class Learner:
             # Kept only when the round ended well: half a round in memory must not be trained on.
             self._standing = standing
             self._caution.succeed()
-        self._pulse.beat(report.reading() | self._totals(standing))
+        self._pulse.beat(report.status() | self._totals(standing))
         return report
 
     def _stand(self) -> LearnerState:
@@ -153,7 +153,7 @@ class Learner:
         self, standing: LearnerState, claimed: Sorted, calibration: Calibration, alarm: Alarm, lease: Lease
     ) -> RoundReport:
         """Keep nothing of traces that replay otherwise than they were served, and remember which they were."""
-        _log.error("alarm %s: %s", alarm.name, alarm.reading)
+        _log.error("alarm %s: %s", alarm.name, alarm.detail)
         claimed, decision = misreplayed(claimed), rest_for(alarm)
         require(lease, "nothing was saved")
         standing.note_set_aside(claimed, calibration)

@@ -34,7 +34,7 @@ class RoundReport:
     decision: LearnDecision | None = None  # to learn or to rest; None where there was nothing to decide on
     alarm: Alarm | None = None  # raised by the traces of this round
 
-    def reading(self) -> dict[str, object]:
+    def status(self) -> dict[str, object]:
         """The report as JSON values for a heartbeat; figures this round did not make are left out."""
         found: dict[str, object] = {"kind": self.kind.value, "why": self.why}
         if self.decision is not None:

@@ -34,7 +34,7 @@ def add_learn_round(app: Celery, config: LearnerConfig) -> Task:
         """One round for this process's speculator; what it did, as JSON values."""
         report = _learner(config).learn_once()
         _log.info("round of %s: %s, %s", config.speculator, report.kind.value, report.why)
-        reading: dict[str, object] = report.reading()
+        reading: dict[str, object] = report.status()
         return reading
 
     return learn_round

@@ -37,12 +37,12 @@ class Alarm:
     """One thing that is wrong."""
 
     name: AlarmName
-    reading: str  # one sentence with figures, for people
+    detail: str  # one sentence with figures, for people
     action: Action
 
     def told(self) -> dict[str, str]:
         """As JSON values, for a heartbeat."""
-        return {"name": self.name.value, "reading": self.reading, "action": self.action.value}
+        return {"name": self.name.value, "reading": self.detail, "action": self.action.value}
 
 
 @dataclass(frozen=True, slots=True)

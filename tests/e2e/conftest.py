@@ -66,10 +66,10 @@ class Rig:
 
     def drained(self) -> dict[str, Any]:
         """The replica's reading once every trace of the requests answered so far has left the server."""
-        until(drained(self.reading), "the server to deliver its traces")
-        return self.reading()
+        until(drained(self.status), "the server to deliver its traces")
+        return self.status()
 
-    def reading(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What the replica said last; empty while it is silent."""
         return dict(self.board.heartbeats().get(f"replica:{REPLICA}", {}))
 
@@ -130,7 +130,7 @@ def running(
             folder, target, draft, redis, url, port, RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
         )
         made.texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > MIN_TEXT_CHARS]
-        until(lambda: made.reading().get("capture") == "on", "the replica's first heartbeat")
+        until(lambda: made.status().get("capture") == "on", "the replica's first heartbeat")
         yield made
         client.close()
 
@@ -219,7 +219,7 @@ def learned(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Learned:
                 break
         until(lambda: rig.board.read().live not in {None, started_with}, "a learnt version to go live", 240.0)
         live = rig.board.read().live
-        until(lambda: rig.reading()["draft_version"] >= live, "the swap")
+        until(lambda: rig.status()["draft_version"] >= live, "the swap")
         jobs = [{"rid": f"after-{i}", "text": rig.texts[i][:160], "max_tokens": 64} for i in range(ROUND)]
         after = rig.generate_all(jobs)
         until(lambda: not is_learning(rig), "the round's end", 240.0)

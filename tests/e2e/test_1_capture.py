@@ -166,8 +166,8 @@ def test_a_client_may_opt_out_and_name_its_tenant(rig):
     rig.drained()
     assert rig.traces_of("private") == []
     assert [trace.tenant for trace in rig.traces_of("named")] == ["acme"]
-    until(lambda: "opted_out" in rig.reading()["skipped"], "the scheduler to say whom it skipped")
-    assert rig.reading()["skipped"]["opted_out"] == 1
+    until(lambda: "opted_out" in rig.status()["skipped"], "the scheduler to say whom it skipped")
+    assert rig.status()["skipped"]["opted_out"] == 1
 
 
 def test_a_batch_of_which_a_part_opted_out_is_captured_for_the_rest_alone(rig):
@@ -193,7 +193,7 @@ def test_redis_may_go_and_come_back_while_requests_are_served(rig):
     finally:
         rig.redis.start()
     assert [reply["output_ids"] for reply in during] == [before["output_ids"]] * 4
-    until(lambda: rig.reading().get("buffer_error") == "", "the replica to find Redis again")
+    until(lambda: rig.status().get("buffer_error") == "", "the replica to find Redis again")
     reading = rig.drained()
     assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
     assert all(rig.traces_of(f"redis-gone-{i}") for i in range(4))  # the backlog outlived the gap

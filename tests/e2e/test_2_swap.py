@@ -51,7 +51,7 @@ def initial(rig):
 
 
 def drafting(rig):
-    return rig.reading().get("draft_version")
+    return rig.status().get("draft_version")
 
 
 def shuffled(tensors):

@@ -68,9 +68,9 @@ def test_the_command_line_lists_promotes_and_rolls_back(rig, learned):
     live = rig.board.read().live
     assert "live" in listed.stdout
     assert cli(rig, "promote", "0", "--why", "by hand").returncode == 0
-    until(lambda: rig.reading()["draft_version"] == 0, "the promotion")
+    until(lambda: rig.status()["draft_version"] == 0, "the promotion")
     assert cli(rig, "rollback").returncode == 0
-    until(lambda: rig.reading()["draft_version"] == live, "the roll back")
+    until(lambda: rig.status()["draft_version"] == live, "the roll back")
     assert rig.board.read().rows[0].state is VersionState.ROLLED_BACK
 
 

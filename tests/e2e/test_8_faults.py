@@ -31,7 +31,7 @@ def answers(rig, name):
 
 
 def is_well(rig):
-    reading = rig.reading()
+    reading = rig.status()
     return reading.get("capture") == "on" and reading.get("buffer_error") == ""
 
 
@@ -102,7 +102,7 @@ def test_a_courier_killed_at_work_is_replaced_and_what_it_held_is_counted(rig, p
         os.kill(courier_pid(rig), signal.SIGKILL)
         *_, last = chunks
     assert json.loads(last)["text"] == calm["text"]
-    until(lambda: rig.reading().get("courier_restarts", 0) > before["courier_restarts"], "another courier")
+    until(lambda: rig.status().get("courier_restarts", 0) > before["courier_restarts"], "another courier")
     after = assert_balanced(rig)
     assert after["captured"] == before["captured"] + 1
     assert after["dropped"].get("courier_died", 0) == before["dropped"].get("courier_died", 0) + 1

@@ -38,8 +38,8 @@ def serve(rig, label):
 def pacing(rig):
     """What the replica says of its pacing once everything served so far is in it."""
     told_at = time.time() + 2.5  # the watch tells the courier every second, and the courier the board
-    until(lambda: rig.reading().get("at", 0.0) > told_at, "the replica's next reading")
-    return rig.reading()["pacing"]
+    until(lambda: rig.status().get("at", 0.0) > told_at, "the replica's next reading")
+    return rig.status()["pacing"]
 
 
 def steps_of(said):
@@ -68,7 +68,7 @@ def learnt_draft(paced_rig, random_served):
         version = DraftVersion(number, None, "e2e-target", "0", "eagle3", source.as_uri(), digest, "test", ("", ""))
         rig.board.register(version, "test", name)
         rig.board.move(number, VersionState.LIVE, "test", name)
-    until(lambda: rig.reading().get("draft_version") == number, "the swap")
+    until(lambda: rig.status().get("draft_version") == number, "the swap")
     return folder
 
 

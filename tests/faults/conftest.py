@@ -28,7 +28,7 @@ from paceline.rig.readiness import is_healthy
 from paceline.rig.services import Service, free_port, redis_service
 from waiting import until
 
-SCRIPT = Path(__file__).with_name("server_mortal.py")
+SCRIPT = Path(__file__).with_name("killable_server.py")
 CONFIG = BufferConfig(speculator="faults")
 REPLICA, STEPS, KV_TOKENS = "faults-0", 3, 8192
 MIN_TEXT_CHARS = 3000
@@ -61,7 +61,7 @@ class House:
         self.server = self._service(point)
         self.server.start()
         self.point = point
-        until(lambda: self.reading().get("at", 0.0) > began and self.is_well(), "the replica's first heartbeat")
+        until(lambda: self.status().get("at", 0.0) > began and self.is_well(), "the replica's first heartbeat")
         until(self.follows_the_board, "the server to draft with the live version")
 
     def _service(self, point: str) -> Service:
@@ -99,7 +99,7 @@ class House:
         """Whether the server's own processes are gone; what is left of it ends itself."""
         return self.server is not None and not self.server.is_running()
 
-    def reading(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What the replica said last; empty while it or Redis is silent."""
         try:
             return dict(self.board.heartbeats().get(f"replica:{REPLICA}", {}))
@@ -107,16 +107,16 @@ class House:
             return {}
 
     def is_well(self) -> bool:
-        reading = self.reading()
+        reading = self.status()
         return reading.get("capture") == "on" and reading.get("buffer_error") == "" and reading.get("swap") == "on"
 
     def follows_the_board(self) -> bool:
-        return self.reading().get("draft_version") == (self.board.read().live or 0)
+        return self.status().get("draft_version") == (self.board.read().live or 0)
 
     def drained(self) -> dict[str, Any]:
         """The reading once every trace of the requests answered so far has left; its books balance."""
-        until(drained(self.reading), "the server to deliver its traces")
-        reading = self.reading()
+        until(drained(self.status), "the server to deliver its traces")
+        reading = self.status()
         assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
         return reading
 

@@ -1,4 +1,4 @@
-"""An SGLang server that dies by SIGKILL at one point of its life: python server_mortal.py POINT SGLANG_FLAGS.
+"""An SGLang server that dies by SIGKILL at one point of its life: python killable_server.py POINT SGLANG_FLAGS.
 
 Started as `paceline serve` starts it, but for one thing: the scheduler process loads this file too, being a spawned
 child of it, and arms paceline's plugin before SGLang calls it. POINT `none` lives.

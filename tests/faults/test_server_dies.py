@@ -16,7 +16,7 @@ from waiting import until
 
 pytestmark = pytest.mark.e2e
 
-SCRIPT = Path(__file__).with_name("server_mortal.py")
+SCRIPT = Path(__file__).with_name("killable_server.py")
 #: In the order in which one server's life follows the other; each ends where the next one begins.
 POINTS = ("between_announcement_and_swap", "half_way_through_a_swap", "half_way_through_a_roll_back", "none")
 SCHEDULER_ALONE = "half_way_through_a_swap"
@@ -54,12 +54,12 @@ def test_a_server_killed_here_comes_back_with_the_boards_version_whole(house, pl
     assert house.answers(crowd(house, f"before-{point}")) == [answer[:TOKENS] for answer in plain]
     known = house.drained()
     with house.asking(crowd(house, f"during-{point}", LONG)):
-        until(lambda: house.reading().get("open", 0) == CROWD, "all requests to run")
+        until(lambda: house.status().get("open", 0) == CROWD, "all requests to run")
         number, written = announced(house, point), house.board.events()
         last = last_words(house, point)
     house.ensure(POINTS[POINTS.index(point) + 1])
     assert house.board.events() == written  # nobody moved anything: neither the dying server nor its successor
-    assert house.board.read().live == house.reading()["draft_version"] == number
+    assert house.board.read().live == house.status()["draft_version"] == number
     assert house.answers(crowd(house, f"after-{point}")) == [answer[:TOKENS] for answer in plain]
     told = house.drained()
     served = {name: traces_of(house, f"{name}-{point}") for name in ("before", "during", "after")}
@@ -82,7 +82,7 @@ def last_words(house, point):
     said = []
 
     def is_over():
-        said.extend(filter(None, [house.reading()]))  # it is forgotten soon
+        said.extend(filter(None, [house.status()]))  # it is forgotten soon
         return house.has_died() and (point != SCHEDULER_ALONE or said[-1]["open"] == 0)
 
     until(is_over, "the server to die")

@@ -56,7 +56,7 @@ def test_each_sickness_raises_its_alarm_alone_with_figures(
 ) -> None:
     (alarm,) = alarms(replace(HEALTHY, **sick))
     assert (alarm.name, alarm.action) == (name, action)
-    assert figures in alarm.reading
+    assert figures in alarm.detail
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_decode_step_is_chosen_and_told_with_its_cost():
         (2, 3, [3, 3], pytest.approx(2.0)),
         (2, 0, [0, 0], pytest.approx(2.0)),
     ]
-    reading = seat.reading()
+    reading = seat.status()
     assert reading["steps"] == {"2": {"0": 1, "3": 2}}
     assert reading["cost_ms"] == {"2": {"0": pytest.approx(2.0), "3": pytest.approx(2.0)}}
     assert (reading["faults"], reading["reason"], reading["unmatched"]) == (0, "", 0)
@@ -156,7 +156,7 @@ def test_what_a_sweeping_replica_says_is_such_a_file(tmp_path):
         steps = seat.get_steps_for_batch(7)
         seat.on_verify_complete([0] * 7, 7)
     assert steps == 5
-    (tmp_path / "costs.json").write_text(json.dumps(seat.reading()))
+    (tmp_path / "costs.json").write_text(json.dumps(seat.status()))
     table = load_table(str(tmp_path / "costs.json"))
     assert [table.cost_ms(7, k) for k in LENGTHS] == [pytest.approx(2.0)] * 4
 
@@ -181,11 +181,11 @@ OWN = SimpleNamespace(candidate_steps=[5, 0, 3])
 
 def test_sglangs_policy_is_replaced_and_its_lengths_are_kept():
     pacing = SglangPacing(PacingName.FIXED, "", lambda: 1)
-    assert pacing.reading() == {"policy": "off", "reason": "the server runs without --speculative-adaptive"}
+    assert pacing.status() == {"policy": "off", "reason": "the server runs without --speculative-adaptive"}
     (controller, _, seat), options = pacing.before_controller("controller", WORKER, OWN)
     assert (controller, options, seat.candidate_steps) == ("controller", {}, [0, 3, 5])
     assert seat.get_steps_for_batch(1) == 3
-    assert pacing.reading()["policy"] == "fixed"
+    assert pacing.status()["policy"] == "fixed"
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_ranks_of_different_choices_all_keep_sglangs_own_rule(tmp_path, monkeypa
     assert [rank.before_controller(None, WORKER, OWN) for rank in ranks] == [None] * 4
     assert seen[0] == seen[2]
     assert len(set(seen)) == 3
-    assert "another rank cannot pace" in ranks[0].reading()["reason"]
-    assert "No such file" in ranks[3].reading()["reason"]
+    assert "another rank cannot pace" in ranks[0].status()["reason"]
+    assert "No such file" in ranks[3].status()["reason"]
 
 
 def test_no_fault_of_pacing_reaches_sglang(monkeypatch):
@@ -221,7 +221,7 @@ def test_no_fault_of_pacing_reaches_sglang(monkeypatch):
     monkeypatch.setattr(sglang_ranks, "is_same_on_all", fail)
     apart = SglangPacing(PacingName.FIXED, "", lambda: 2)
     assert apart.before_controller(None, WORKER, OWN) is None
-    assert apart.reading() == {"policy": "off", "reason": "RuntimeError: odd"}
+    assert apart.status() == {"policy": "off", "reason": "RuntimeError: odd"}
     pacing = SglangPacing(PacingName.FIXED, "", lambda: 1)
     seat = pacing.before_controller(None, WORKER, OWN)[0][2]
     pacing.before_forward(None, SimpleNamespace())  # a batch of another release, without its forward mode

@@ -46,7 +46,7 @@ class House:
 
     def turn(self):
         self.now += READ_S
-        self.board.beat("replica:other", self.other.reading(), 60.0)
+        self.board.beat("replica:other", self.other.status(), 60.0)
         self.watch.turn(self.now)
 
     @property
@@ -182,7 +182,7 @@ def test_a_live_draft_that_dies_is_rolled_back_once():
     serve(house.watch, "last", 1, [DEAD] * 4)
     house.turn()
     assert (house.state.live, house.state.rows[1].state) == (0, VersionState.ROLLED_BACK)
-    (alarm,) = house.watch.reading()["alarms"]
+    (alarm,) = house.watch.status()["alarms"]
     assert (alarm["name"], alarm["version"]) == (AlarmName.SILENT_DEATH, 1)
     assert alarm["reading"] == "accept length 1.000 over 50 rounds, 3.000 before"
 
@@ -201,7 +201,7 @@ def test_a_version_that_was_returned_to_stays_for_then_it_is_the_traffic():
     serve_watch(house, "dead", 1, DEAD)
     house.turn()
     assert house.state.live == 1
-    assert [alarm["version"] for alarm in house.watch.reading()["alarms"]] == [1]
+    assert [alarm["version"] for alarm in house.watch.status()["alarms"]] == [1]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_draft_that_says_one_token_whatever_the_text_is_rolled_back(drafted, t
     house.turn()
     row = house.state.rows[1]
     assert (row.state is VersionState.ROLLED_BACK) == is_out
-    assert [alarm["name"] for alarm in house.watch.reading()["alarms"]] == [AlarmName.DEGENERATE_DRAFT] * is_out
+    assert [alarm["name"] for alarm in house.watch.status()["alarms"]] == [AlarmName.DEGENERATE_DRAFT] * is_out
     assert row.why.startswith("degenerate_draft: 100% of 150 drafts are one token, 0% of the text is") == is_out
 
 
@@ -227,7 +227,7 @@ def test_one_request_alone_raises_no_alarm():
     house.turn()
     serve(house.watch, "stubborn", 1, [DEAD] * 500)
     house.turn()
-    assert (house.state.live, house.watch.reading()["alarms"]) == (1, [])
+    assert (house.state.live, house.watch.status()["alarms"]) == (1, [])
 
 
 def test_one_request_that_nothing_can_draft_takes_no_draft_down_in_company():
@@ -239,7 +239,7 @@ def test_one_request_that_nothing_can_draft_takes_no_draft_down_in_company():
     for name in "abc":
         serve(house.watch, name, 1, [3] * 10)
         house.turn()
-    assert (house.state.live, house.watch.reading()["alarms"]) == (1, [])
+    assert (house.state.live, house.watch.status()["alarms"]) == (1, [])
 
 
 def test_an_alarm_that_nobody_can_act_on_is_raised_once():
@@ -250,7 +250,7 @@ def test_an_alarm_that_nobody_can_act_on_is_raised_once():
                 finish = "length" if number == 9 else ""
                 house.watch.add(step(f"{watch}-{request}", 0, 1, finish, drafted=(9, 9, 9), text=5))
         house.turn()
-    assert [alarm["name"] for alarm in house.watch.reading()["alarms"]] == [AlarmName.DEGENERATE_DRAFT]
+    assert [alarm["name"] for alarm in house.watch.status()["alarms"]] == [AlarmName.DEGENERATE_DRAFT]
 
 
 def test_a_dead_canary_is_out_by_requests_that_ran_when_it_came(house):
@@ -277,7 +277,7 @@ def test_an_unreadable_board_leaves_the_counting_and_everything_else_alone(house
     for name in "abc":
         serve(house.watch, name, 1, [DEAD] * 8)
         house.watch.turn(house.now)
-    assert len(house.watch.reading()["stretches"]["ended"]) == 3
+    assert len(house.watch.status()["stretches"]["ended"]) == 3
     assert caplog.text.count("is not watched: board event 1-1: nonsense") == 1
 
 
@@ -286,7 +286,7 @@ def test_a_draft_that_was_never_good_raises_no_alarm():
     for number in range(4):
         serve_watch(house, f"cold-{number}", 0, DEAD)
         house.turn()
-    assert house.watch.reading()["alarms"] == []
+    assert house.watch.status()["alarms"] == []
     assert house.state.live == 0
 
 
@@ -296,7 +296,7 @@ def test_requests_that_run_when_the_version_changes_are_left_out(house):
     house.watch.add(step("new", 1, GOOD))
     house.watch.add(step("long", 1, DEAD, "length"))
     house.watch.add(step("new", 1, DEAD, "length"))
-    stretches = house.watch.reading()["stretches"]
+    stretches = house.watch.status()["stretches"]
     assert (stretches["version"], [ended[1:] for ended in stretches["ended"]]) == (1, [[[], GOOD, 2]])
 
 
@@ -350,7 +350,7 @@ def test_a_live_version_is_held_against_its_own_turns_and_not_against_the_canary
     house.turn()
     serve_watch(house, "turn", 1, DEAD)
     house.turn()
-    assert house.watch.reading()["alarms"] == []
+    assert house.watch.status()["alarms"] == []
     assert (house.state.live, house.state.canary) == (1, 2)
 
 

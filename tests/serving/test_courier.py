@@ -121,7 +121,7 @@ class Rig:
 
     def balance(self):
         """captured, delivered, dropped, and what is still on its way: must add up at any time."""
-        reading = self.courier.reading()
+        reading = self.courier.status()
         on_the_way = reading["open"] + reading["queued"]
         assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values()) + on_the_way
         return reading["captured"], reading["delivered"], dict(reading["dropped"]), on_the_way
@@ -142,14 +142,14 @@ def test_a_lost_buffer_costs_nothing_while_the_backlog_lasts_and_delivery_resume
     rig.serve("a")
     rig.turn()
     assert rig.balance() == (1, 0, {}, 1)
-    assert "start Redis" in rig.courier.reading()["buffer_error"]
+    assert "start Redis" in rig.courier.status()["buffer_error"]
     rig.serve("b")
     rig.buffer.is_away = False
     rig.turn()
     assert rig.balance() == (2, 0, {}, 2)  # not before the next try is due
     rig.turn(RETRY_S)
     assert rig.balance() == (2, 2, {}, 0)
-    assert rig.courier.reading()["buffer_error"] == ""
+    assert rig.courier.status()["buffer_error"] == ""
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["a", "b"]
 
 
@@ -189,7 +189,7 @@ def test_an_open_breaker_drops_what_is_open_and_counts_it():
     rig.breaker.open("three faults")
     rig.turn()
     assert rig.balance() == (1, 0, {DropReason.CAPTURE_OFF: 1}, 0)
-    assert (rig.courier.reading()["capture"], rig.courier.reading()["capture_reason"]) == ("off", "three faults")
+    assert (rig.courier.status()["capture"], rig.courier.status()["capture_reason"]) == ("off", "three faults")
 
 
 def test_a_forward_that_cannot_be_cut_costs_its_own_requests_and_nothing_else():
@@ -317,7 +317,7 @@ def test_a_last_reading_that_makes_no_sense_is_passed_over_with_a_warning(caplog
     assert rig.balance() == (1, 1, {}, 0)
     assert "counts begin anew; the last reading of replica:rep is unreadable" in caplog.text
     assert word in caplog.text
-    assert rig.courier.reading()["capture"] == "on"
+    assert rig.courier.status()["capture"] == "on"
 
 
 @pytest.mark.parametrize("is_redis_away", [False, True])

@@ -12,7 +12,7 @@ LIMITS = GuardLimits(min_rounds=100)
 
 
 def names(watch):
-    return [alarm["name"] for alarm in watch.reading()["standing_alarms"]]
+    return [alarm["name"] for alarm in watch.status()["standing_alarms"]]
 
 
 def told(engine, captured, **more):
@@ -25,7 +25,7 @@ def test_rounds_that_the_engine_counts_and_nobody_captures_raise_the_alarm_once(
         watch.turn(told(engine, captured))
     # 500 was when a round was captured last, so at 600 a hundred are missing.
     assert names(watch) == [AlarmName.HOOK_SILENT]
-    assert watch.reading()["standing_alarms"][0]["reading"] == "150 rounds verified, none captured"
+    assert watch.status()["standing_alarms"][0]["reading"] == "150 rounds verified, none captured"
     assert caplog.text.count("alarm hook_silent") == 1
     watch.turn(told(660, 491))
     assert names(watch) == []
@@ -43,18 +43,18 @@ def test_a_swap_without_effect_stands_and_pauses_learning_until_the_weights_are_
     watch = EngineMonitor(LIMITS)
     watch.turn({"published_sha256": "b" * 64, "loaded_sha256": "a" * 64})
     assert names(watch) == [AlarmName.SWAP_WITHOUT_EFFECT]
-    assert watch.reading()["learning_paused"] == (
+    assert watch.status()["learning_paused"] == (
         f"swap_without_effect: weights in the server are {'a' * 12}, published were {'b' * 12}"
     )
     watch.turn({"published_sha256": "b" * 64, "loaded_sha256": "b" * 64})
-    assert watch.reading() == {"standing_alarms": [], "learning_paused": ""}
+    assert watch.status() == {"standing_alarms": [], "learning_paused": ""}
 
 
 def test_a_silent_hook_does_not_pause_learning():
     watch = EngineMonitor(LIMITS)
     watch.turn(told(100, 0))
     assert names(watch) == [AlarmName.HOOK_SILENT]
-    assert watch.reading()["learning_paused"] == ""
+    assert watch.status()["learning_paused"] == ""
 
 
 def request(rid, rounds):
@@ -89,14 +89,14 @@ def test_drafts_that_do_not_pay_are_told_where_they_pay_least():
     ):
         for _ in range(times):
             tally.add(bucket, draft_steps, tokens, cost_ms)
-    assert tally.reading() == [
+    assert tally.status() == [
         {"bucket": 1, "tokens_per_s": 125.0, "plain_tokens_per_s": 100.0, "steps": 60},
         {"bucket": 4, "tokens_per_s": pytest.approx(500 / 3), "plain_tokens_per_s": 200.0, "steps": 55},
         {"bucket": 5, "tokens_per_s": 100.0, "plain_tokens_per_s": 500.0, "steps": 49},
     ]
     watch = EngineMonitor()
-    watch.turn({"pacing": {"goodput": tally.reading()}})
-    (alarm,) = watch.reading()["standing_alarms"]
+    watch.turn({"pacing": {"goodput": tally.status()}})
+    (alarm,) = watch.status()["standing_alarms"]
     assert (alarm["name"], alarm["action"]) == (AlarmName.SLOWER_THAN_PLAIN, "speculation_off")
     assert alarm["reading"] == "166.7 tokens/s with speculation, 200.0 without, 55 steps"
     watch.turn({"pacing": {"policy": "off", "reason": "not asked for"}})

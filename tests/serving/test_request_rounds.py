@@ -25,10 +25,10 @@ def test_pieces_are_cut_at_the_looks_that_were_reached():
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
 def test_a_reading_brings_the_same_pieces_back(accepted):
     stretch = made(*accepted)
-    back = read_request_rounds(stretch.reading(), LOOKS)
+    back = read_request_rounds(stretch.status(), LOOKS)
     assert back is not None
     assert list(back.pieces()) == list(stretch.pieces())
-    assert back.request_id == made(3).reading()[0] != "r"  # the same for every stretch of the request, and not its id
+    assert back.request_id == made(3).status()[0] != "r"  # the same for every stretch of the request, and not its id
     assert (back.accepted, back.rounds) == (sum(accepted), len(accepted))
 
 

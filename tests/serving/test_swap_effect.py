@@ -35,7 +35,7 @@ def swapped(effect, model, seed, *, takes=True):
     if takes:
         model.take(staged(seed))
     effect.settle(f"sha-{seed}", take_probe(staged(seed), model))
-    return effect.reading()
+    return effect.status()
 
 
 def test_a_copy_that_copies_nothing_is_seen_and_one_that_does_again_ends_it(model):
@@ -71,7 +71,7 @@ def test_without_a_probe_a_swap_is_taken_at_its_word(model, caplog):
     assert try_probe([], model) is None
     assert "the effect of a swap is not known" in caplog.text
     effect.settle("b", None)
-    assert effect.reading() == {"published_sha256": "b", "loaded_sha256": "b"}
+    assert effect.status() == {"published_sha256": "b", "loaded_sha256": "b"}
     assert swapped(effect, model, 1)["loaded_sha256"] == "sha-1"
 
 

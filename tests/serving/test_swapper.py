@@ -63,7 +63,7 @@ def test_a_new_live_version_is_swapped_in_once(board):
     swapper.turn()
     swapper.turn()
     assert switch.asked == [(1, "/w/v 1/model.safetensors", "sha1")]
-    reading = swapper.reading()
+    reading = swapper.status()
     assert reading["draft_version"] == 1
     assert reading["swaps"] == [{"number": 1, "commit_ms": 2.5, "stage_ms": 9.0, "running": 3, "at": 50.0}]
 
@@ -88,7 +88,7 @@ def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stay
     assert (state.live, state.rows[1].state) == (0, VersionState.ROLLED_BACK)
     assert state.rows[1].why == "refused by rep: norm.weight: holds values that are not finite"
     assert switch.draft_version == 0
-    assert swapper.reading()["swaps_refused"] == 1
+    assert swapper.status()["swaps_refused"] == 1
 
 
 def test_a_version_returned_to_is_not_rolled_back_in_its_turn_by_a_replica_that_cannot_have_it(board):
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_dra
     board.beat("replica:other", {"draft_version": 1}, 60.0)
     for _ in range(2):
         swapper.turn()
-    assert (board.read().live, swapper.reading()["swaps_refused"]) == (1, 0)
+    assert (board.read().live, swapper.status()["swaps_refused"]) == (1, 0)
     switch.fault = None
     swapper.turn()
     assert switch.draft_version == 1

@@ -163,5 +163,5 @@ def test_rounds_of_plain_decoding_say_nothing_of_the_draft():
                 commit,
             )
         )
-    ((_, _, accepted, rounds),) = watch.reading()["stretches"]["ended"]
+    ((_, _, accepted, rounds),) = watch.status()["stretches"]["ended"]
     assert (accepted, rounds) == (200, 200)

@@ -24,7 +24,7 @@ from paceline.learner.model.draft_io import load_draft, load_target_embedding
 
 sys.path.append(str(Path(__file__).parent))
 
-from nursery import LearnerProcess, Nursery
+from learner_processes import LearnerProcess, Nursery
 
 SHARE = 0.25
 #: Long enough that a busy machine keeps it, for a lost one fails its round; a dead learner's ends so much later.
@@ -208,7 +208,7 @@ def _settings(speculator: Any, url: str, folder: Path) -> dict[str, str]:
         "PACELINE_DRAFT": str(speculator.draft),
         "PACELINE_DATA_DIR": str(folder / "data"),
         "PACELINE_MLFLOW_URI": NO_MLFLOW,
-        "PACELINE_LEARNER": "mortal",
+        "PACELINE_LEARNER": "killable",
         "PACELINE_MIN_NEW_TRACES": "1",
         "PACELINE_PASSES": "2",
         "PACELINE_LEARN": "always",

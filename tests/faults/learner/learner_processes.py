@@ -1,4 +1,4 @@
-"""The test's side of mortal_learner.py: start learners, give them orders, hear how they ended."""
+"""The test's side of killable_learner.py: start learners, give them orders, hear how they ended."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SCRIPT = Path(__file__).with_name("mortal_learner.py")
+SCRIPT = Path(__file__).with_name("killable_learner.py")
 
 #: The longest that one answer may take; far more than any does.
 _PATIENCE_S = 120.0

@@ -31,7 +31,7 @@ def test_rounds_go_on_over_a_jump_of_the_clock(house, point, seconds):
     house.assert_sound()
     events = house.board.events()
     assert [event.event_id for event in events] == sorted((event.event_id for event in events), key=place)
-    seen, acked = house.board.heartbeats()["learner:mortal"], house.buffer.counts().acked
+    seen, acked = house.board.heartbeats()["learner:killable"], house.buffer.counts().acked
     assert {outcome: seen[outcome] for outcome in acked} == acked
 
 

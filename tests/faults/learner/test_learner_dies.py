@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from mortal_learner import POINTS
+from killable_learner import POINTS
 from paceline.buffer.base import MAX_DELIVERIES
 
 TRACES = 24

@@ -56,7 +56,7 @@ def test_a_board_that_lost_its_data_between_two_rounds_begins_anew_by_itself(fra
     learner = house.learn(BATCH)
     house.learn_more(learner, BATCH)
     before = house.board.read()
-    rounds = house.board.heartbeats()["learner:mortal"]["rounds"]
+    rounds = house.board.heartbeats()["learner:killable"]["rounds"]
     frail_redis.die()
     frail_redis.come_back(with_data=False)
     learner = learner if is_same_process else house.learner()
@@ -67,7 +67,7 @@ def test_a_board_that_lost_its_data_between_two_rounds_begins_anew_by_itself(fra
     house.assert_sound()
     assert_begun_anew(house, before)
     # The checkpoint goes on: what was learnt before is not unlearnt.
-    assert house.board.heartbeats()["learner:mortal"]["rounds"] > rounds
+    assert house.board.heartbeats()["learner:killable"]["rounds"] > rounds
 
 
 def test_a_redis_that_restarts_with_its_data_between_two_rounds_changes_nothing(frail_house, frail_redis):
