@@ -1,4 +1,4 @@
-"""Learners to be struck: `python killable_learner.py` loads torch and MLflow once and forks a learner per line of stdin.
+"""Learners that tests kill: `python killable_learner.py` loads torch and MLflow once and forks one per line of stdin.
 
 A line is JSON: {"env": settings as for `paceline learn`, "line": path of a Unix socket, "errors": path of a log}, or
 {"wait": pid}, which is answered with how that learner ended. A learner connects to its socket, reads an order per line
