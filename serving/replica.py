@@ -47,7 +47,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
     counts, pause = CaptureCounts(), threading.Event()  # never set
 
     def wake_courier() -> None:
-        courier.tell()
+        courier.report()
         pause.wait(POLL_S)
 
     roll_out = StaggeredRollout(board, settings.replica, settings.roll_out_s)

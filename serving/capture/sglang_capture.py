@@ -29,7 +29,7 @@ from ..wire.messages import (
 )
 from ..wire.request_forward import Commit
 from ..wire.teacher_width import TeacherWidth
-from .device_output import NODES, Chosen, DeviceForward, HostForward
+from .device_output import NODES, Chosen, ForwardOutput
 from .outbox import Outbox
 from .sglang_requests import OPT_OUT_KEY, commit_of, custom_params_of, facts_of, is_greedy
 
@@ -60,9 +60,10 @@ class SglangCapture:
         self._settings, self._outbox, self._counts = settings, outbox, counts
         self._draft_version = draft_version
         self.rounds = 0  # verify rounds of captured requests that the hook has seen
-        self._prefill: DeviceForward | None = None
+        self._prefill: ForwardOutput | None = None
         self._chosen: tuple[tuple[str, ...], Chosen | None] = ((), None)  # of the last batch, by its request ids
         self._breaker, self._consume = breaker, breaker.guard(self._offer)
+        self._copy_failed = breaker.guard(self._lose)
         self.after_verify = breaker.guard(self._after_verify)
         self.before_draft_prefill = breaker.guard(self._before_draft_prefill)
         self.after_prefill = breaker.guard(self._after_prefill)
@@ -90,7 +91,7 @@ class SglangCapture:
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
             return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype)
 
-        _attach(logits_output, DeviceForward(chosen, tensors, head, self._consume, self._copy_failed))
+        _attach(logits_output, ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed))
 
     def _teacher(self, logits: torch.Tensor, rows: torch.Tensor | None, chosen: Chosen) -> dict[str, torch.Tensor]:
         """Teacher of every verified node, after penalties, bias and grammar: what letters.py says, none for width 0.
@@ -131,7 +132,7 @@ class SglangCapture:
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
             return PrefillHead(chosen.request_ids, chosen.draft_version, commits, facts, spans, dtype)
 
-        self._prefill = DeviceForward(chosen, tensors, head, self._consume, self._copy_failed)
+        self._prefill = ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
 
     def _after_prefill(self, result: Any, *_: Any, **__: Any) -> None:
         """AFTER _forward_prefill_batch: SGLang clears the lane before the draft's prefill, so attach only now."""
@@ -176,21 +177,21 @@ class SglangCapture:
             return SkipReason.SAMPLED_OUT
         return None
 
-    def _copy_failed(self, chosen: Chosen, fault: Exception) -> None:
+    def _lose(self, chosen: Chosen, fault: Exception) -> None:
         self._breaker.note("copy_to_host", fault)
-        self._outbox.link.lose(chosen.request_ids)
+        self._outbox.sender.lose(chosen.request_ids)
 
-    def _offer(self, step: HostForward, batch: Any, commits: Sequence[Any]) -> None:
+    def _offer(self, step: ForwardOutput, batch: Any, commits: Sequence[Any]) -> None:
         """Scheduler thread, after commit and before streaming: put aside, and now and then send what lies there."""
         reqs = [batch.reqs[row] for row in step.chosen.rows]
         if tuple(req.rid for req in reqs) != step.chosen.request_ids:
-            self._outbox.link.lose(step.chosen.request_ids)
+            self._outbox.sender.lose(step.chosen.request_ids)
             return
         seen = tuple(commit_of(req, commits[row]) for row, req in zip(step.chosen.rows, reqs, strict=True))
         self._outbox.add(step, seen)
 
 
-def _attach(logits_output: Any, step: DeviceForward) -> None:
+def _attach(logits_output: Any, step: ForwardOutput) -> None:
     from sglang.srt.managers.auxiliary_output import append_auxiliary_output
 
     logits_output.auxiliary_device_output = append_auxiliary_output(logits_output.auxiliary_device_output, step)

@@ -11,13 +11,13 @@ from typing import Any
 class DropReason(StrEnum):
     """Why a captured trace was not delivered."""
 
-    TAP_FULL = "tap_full"  # the courier fell behind and a step of the request was lost
-    GAP = "gap"  # a step did not continue the window
+    QUEUE_FULL = "queue_full"  # the courier fell behind, and a forward of the request was lost
+    GAP = "gap"  # a forward did not continue the trace window
     NO_ROUNDS = "no_rounds"  # the request ended before its first verify round
     INVALID = "invalid"  # the window broke an alignment rule
     BACKLOG_FULL = "backlog_full"  # Redis was away for longer than the backlog lasts
     CAPTURE_OFF = "capture_off"  # the breaker opened while the window was open
-    COURIER_DIED = "courier_died"  # it was in the hands of a courier process that ended
+    COURIER_DIED = "courier_died"  # a courier process held it and ended
     SERVER_DIED = "server_died"  # its server and that server's courier were killed together
 
 
@@ -56,6 +56,13 @@ class CaptureCounts:
         """One request that is not captured."""
         with self._lock:
             self.skipped[reason] += 1
+
+    def refuse(self, traces: int, reason: DropReason) -> None:
+        """Traces captured and dropped at once."""
+        if traces:
+            with self._lock:
+                self.captured += traces
+                self.dropped[reason] += traces
 
     def deliver(self, traces: int, payload_bytes: int) -> None:
         """Traces the buffer has taken."""

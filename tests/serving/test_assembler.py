@@ -203,19 +203,19 @@ def test_a_request_that_lost_a_step_is_dropped_and_its_later_steps_are_ignored()
     server = ToyServer(8)
     made, counts = assembler()
     feed(made, [server.prefill(), server.verify()])
-    made.lose({"r"}, DropReason.TAP_FULL)
-    made.lose({"r"}, DropReason.TAP_FULL)
+    made.lose({"r"}, DropReason.QUEUE_FULL)
+    made.lose({"r"}, DropReason.QUEUE_FULL)
     assert feed(made, [server.verify(), server.verify(finish="length")]) == []
-    assert (counts.captured, counts.dropped) == (1, {DropReason.TAP_FULL: 1})
+    assert (counts.captured, counts.dropped) == (1, {DropReason.QUEUE_FULL: 1})
 
 
 def test_a_request_lost_at_its_first_step_is_captured_and_dropped_once():
     server = ToyServer(8)
     made, counts = assembler()
     server.prefill()
-    made.lose({"r"}, DropReason.TAP_FULL)
+    made.lose({"r"}, DropReason.QUEUE_FULL)
     assert feed(made, [server.verify(), server.verify(finish="length")]) == []
-    assert (counts.captured, counts.dropped) == (1, {DropReason.TAP_FULL: 1})
+    assert (counts.captured, counts.dropped) == (1, {DropReason.QUEUE_FULL: 1})
     again = ToyServer(9)  # the name is free for another request
     (trace,) = feed(made, [again.prefill(), again.verify(finish="length")])
     assert_is_what_was_served(trace, again)

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.redis_client import TIMEOUT_S
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.breaker import Breaker
+from paceline.serving.capture.courier_process import MAX_SILENCE_S
 from paceline.serving.courier.assembler import WindowAssembler
-from paceline.serving.courier.courier import RETRY_S, Courier
+from paceline.serving.courier.courier import APPEND_TRACES, RETRY_S, Courier
+from paceline.serving.courier.receiver import Received
 from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.counts import CaptureCounts, DropReason
@@ -62,7 +65,7 @@ class Forward:
     def request_ids(self):
         return tuple(step.request_id for step in self.made)
 
-    def steps(self):
+    def split(self):
         if self.fault:
             raise self.fault
         return self.made
@@ -72,8 +75,9 @@ class Line:
     """The line from the scheduler as a list; a forward that finds it full is lost, as in link.py."""
 
     def __init__(self, max_forwards):
-        self.forwards, self.lost, self.max_forwards = [], set(), max_forwards
-        self.status, self.counts = {}, None
+        self.forwards, self.lost, self.lost_unnamed = [], set(), 0
+        self.max_forwards = max_forwards
+        self.status, self.counts, self.receipts = {}, None, 0
 
     def offer(self, forward):
         has_room = len(self.forwards) < self.max_forwards
@@ -84,11 +88,13 @@ class Line:
         return has_room
 
     def take(self, wait_s):
-        taken, self.forwards, lost, self.lost = self.forwards, [], self.lost, set()
-        return taken, lost
+        received = Received(self.forwards, self.lost, self.lost_unnamed)
+        self.forwards, self.lost, self.lost_unnamed = [], set(), 0
+        return received
 
     def acknowledge(self, counts):
         self.counts = counts
+        self.receipts += 1
 
 
 class Rig:
@@ -153,6 +159,18 @@ def test_a_lost_buffer_costs_nothing_while_the_backlog_lasts_and_delivery_resume
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["a", "b"]
 
 
+def test_a_courier_that_delivers_a_long_backlog_reports_after_every_append_that_it_is_not_hung():
+    rig, receipts = Rig(line_forwards=1000), []
+    rig.buffer.append, append = lambda traces: receipts.append(rig.line.receipts) or append(traces), rig.buffer.append
+    for i in range(5 * APPEND_TRACES):
+        rig.serve(f"r{i}")
+    rig.turn()
+    assert receipts == [0, 1, 2, 3, 4]
+    assert rig.line.counts["delivered"] == 5 * APPEND_TRACES
+    # A turn makes fewer than ten calls of Redis between two receipts; each may take a connection and a reply.
+    assert MAX_SILENCE_S > 10 * 2 * TIMEOUT_S
+
+
 def test_a_full_backlog_drops_the_oldest_and_counts_them():
     probe = Rig()
     probe.serve("x")
@@ -179,7 +197,7 @@ def test_a_full_line_drops_whole_requests_and_never_a_part_of_one():
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["a", "c"]
     captured, delivered, dropped, on_the_way = rig.balance()
     assert (delivered, on_the_way) == (2, 0)
-    assert (captured, dropped) == (3, {DropReason.TAP_FULL: 1})
+    assert (captured, dropped) == (3, {DropReason.QUEUE_FULL: 1})
 
 
 def test_an_open_breaker_drops_what_is_open_and_counts_it():
@@ -230,6 +248,15 @@ def test_the_last_turn_closes_and_delivers_what_is_open():
     assert rig.balance() == (3, 2, {DropReason.NO_ROUNDS: 1}, 0)
 
 
+def test_requests_lost_without_a_name_are_captured_and_dropped_at_once():
+    rig = Rig()
+    rig.line.lost_unnamed = 3
+    rig.serve("a")
+    rig.turn()
+    rig.turn()
+    assert rig.balance() == (4, 1, {DropReason.QUEUE_FULL: 3}, 0)
+
+
 def test_another_courier_goes_on_with_the_counts_and_ignores_what_it_has_not_seen_begin():
     rig = Rig()
     rig.counts.resume({"captured": 9, "delivered": 4, "dropped": {"gap": 2}, "rounds": 70, "payload_bytes": 5}, 2)
@@ -241,7 +268,7 @@ def test_another_courier_goes_on_with_the_counts_and_ignores_what_it_has_not_see
     assert len(rig.courier._assembler) == 0
 
 
-BEFORE = {"gap": 2, "a_reason_of_tomorrow": 1}
+BEFORE = {"gap": 2, "tap_full": 3, "a_reason_of_tomorrow": 1}  # two that this release does not know
 
 
 def redis_gone(*_):
@@ -250,7 +277,7 @@ def redis_gone(*_):
 
 def said_before(rig, **changes):
     """The last reading of another server, long silent: it held two traces."""
-    books = {"captured": 9, "delivered": 4, "dropped": BEFORE, "rounds": 70, "payload_bytes": 5, "open": 2}
+    books = {"captured": 12, "delivered": 4, "dropped": BEFORE, "rounds": 70, "payload_bytes": 5, "open": 2}
     rig.board.beat("replica:rep", {**books, **changes}, 60.0)
     rig.now += 3600.0
 
@@ -261,7 +288,7 @@ def test_a_server_goes_on_with_the_counts_of_the_one_before_it_and_counts_what_d
     rig.serve("first")
     for _ in range(3):
         rig.turn(2.0)
-    assert rig.balance() == (10, 5, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
+    assert rig.balance() == (13, 5, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
     assert rig.board.heartbeats()["replica:rep"]["rounds"] == 71
 
 
@@ -274,7 +301,7 @@ def test_a_courier_that_goes_on_for_another_of_its_server_takes_over_from_that_o
     said_before(rig)  # the courier that died had not said what it took over
     successor.counts.resume(rig.line.counts, 0)
     successor.turn()
-    assert successor.balance() == rig.balance() == (9, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
+    assert successor.balance() == rig.balance() == (12, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
 
 
 def test_the_last_turn_overwrites_nothing_that_was_not_taken_over():
@@ -284,7 +311,7 @@ def test_the_last_turn_overwrites_nothing_that_was_not_taken_over():
     rig.serve("first")
     rig.board.last_reading, known = redis_gone, rig.board.last_reading
     rig.courier.run(lambda: True)
-    assert known("replica:rep")["captured"] == 9
+    assert known("replica:rep")["captured"] == 12
 
 
 def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeypatch):
@@ -296,7 +323,7 @@ def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeyp
         assert rig.balance() == (0, 0, {}, 0)
         assert "replica:rep" not in rig.board.heartbeats()  # it would have overwritten them
     rig.turn(RETRY_S)
-    assert rig.balance() == (9, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
+    assert rig.balance() == (12, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +332,7 @@ def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeyp
         ({"captured": -1}, "Expected `int` >= 0"),
         ({"captured": "9"}, "Expected `int`, got `str`"),
         ({"captured": 1 << 60}, "Expected `int` <= 9007199254740992"),
-        ({"delivered": 7}, "got 10 traces delivered or dropped, expected at most the 9 captured"),
+        ({"delivered": 7}, "got 13 traces delivered or dropped, expected at most the 12 captured"),
         ({"dropped": [2]}, "Expected `object`, got `array`"),
     ],
 )
@@ -356,3 +383,4 @@ def test_a_fault_in_the_courier_opens_the_breaker_and_does_not_end_it():
     ends = iter([False, True])
     rig.courier.run(lambda: next(ends))
     assert (len(turns), rig.breaker.reason) == (2, "courier: ValueError: odd step")
+    assert rig.line.receipts == 2  # it is faulty and not hung

@@ -7,7 +7,7 @@ import torch
 from paceline.buffer.trace import Sampling
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture import sglang_requests
-from paceline.serving.capture.device_output import Chosen, DeviceForward
+from paceline.serving.capture.device_output import Chosen, ForwardOutput
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture, _best
 from paceline.serving.capture.sglang_requests import OPT_OUT_KEY
 from paceline.serving.wire.counts import CaptureCounts
@@ -65,11 +65,11 @@ def test_a_new_request_under_an_old_id_is_asked_again(capture):
 
 def test_a_copy_to_the_host_that_fails_costs_its_requests_a_step_and_raises_nothing():
     lost, breaker = [], Breaker()
-    outbox = SimpleNamespace(link=SimpleNamespace(lose=lost.extend))
+    outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
     settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0)
     capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
     chosen = Chosen((0,), ("a",), (True,), 3)
-    step = DeviceForward(chosen, {"x": torch.zeros(1)}, None, None, capture._copy_failed)
+    step = ForwardOutput(chosen, {"x": torch.zeros(1)}, None, None, capture._copy_failed)
 
     def no_pinned_memory(_):
         raise RuntimeError("CUDA error: out of memory")

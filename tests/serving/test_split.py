@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
-from paceline.serving.capture.device_output import NODES, Chosen, HostForward
+from paceline.serving.capture.device_output import NODES, Chosen, ForwardOutput
 from paceline.serving.courier.split import CapturedForward, split_prefill, split_verify, top_logprobs
 from paceline.serving.wire.messages import (
     BEST_IDS,
@@ -47,7 +47,7 @@ def test_a_letter_arrives_as_it_was_sent():
     }
     head = PrefillHead(("a",), 2, (Commit(-1, (), "abort"),), (FACTS,), ((5, 0, 3),), FeatureDtype.BFLOAT16)
     resume = Resume({"a": 1}, ("y",), 2)
-    letter = sent(Message((to_wire(head, arrays), to_wire(VERIFY, {})), ("x",), {"swaps": [{"at": 1.5}]}, resume))
+    letter = sent(Message((to_wire(head, arrays), to_wire(VERIFY, {})), ("x",), 3, {"swaps": [{"at": 1.5}]}, resume))
     got = arrays_of(letter.forwards[0])
     assert ([forward.head for forward in letter.forwards], letter.lost, letter.status, letter.resume) == (
         [head, VERIFY], ("x",), {"swaps": [{"at": 1.5}]}, resume,
@@ -80,7 +80,7 @@ def test_a_verify_round_is_cut_into_each_requests_rows():
         TEACHER_IDS: ids,
         TEACHER_LOGPROBS: np.full((2, 3, 2), -1.5, np.float16),
     }
-    first, second = CapturedForward(sent(Message((to_wire(VERIFY, arrays),))).forwards[0], WIDTH).steps()
+    first, second = CapturedForward(sent(Message((to_wire(VERIFY, arrays),))).forwards[0], WIDTH).split()
     assert (first.request_id, first.root, first.root_token, first.drafted.tolist(), first.accepted) == (
         "a", 20, 7, [8, 9], 1,
     )  # fmt: skip
@@ -129,7 +129,7 @@ def test_rows_behind_the_accepted_ones_stay_where_they_are():
     chosen = Chosen((0, 1, 2), ("a", "b", "c"), (True,) * 3, 0)
     ways = {"a device's": ({FEATURES: rows}, [0, 1, 6]), "a host's": ({FEATURES: rows, NODES: nodes}, [4, 5, 8])}
     for way, (tensors, kept) in ways.items():
-        step = HostForward(chosen, {VERDICTS: verdicts, **tensors}, head_of(chosen), lambda *_: None)
+        step = ForwardOutput(chosen, {VERDICTS: verdicts, **tensors}, head_of(chosen), lambda *_: None, lambda *_: None)
         wire = step.to_wire(())
         assert wire.head.feature_dtype is FeatureDtype.BFLOAT16
         assert arrays_of(wire)[FEATURES].tolist() == rows[kept].view(torch.uint16).tolist(), way
