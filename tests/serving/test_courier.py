@@ -342,7 +342,7 @@ def test_a_last_reading_that_makes_no_sense_is_passed_over_with_a_warning(caplog
     rig.serve("first")
     rig.turn()
     assert rig.balance() == (1, 1, {}, 0)
-    assert "counts begin anew; the last reading of replica:rep is unreadable" in caplog.text
+    assert "counts start at zero; the last status of replica:rep is unreadable" in caplog.text
     assert word in caplog.text
     assert rig.courier.status()["capture"] == "on"
 
