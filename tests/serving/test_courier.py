@@ -56,14 +56,14 @@ class FlakyBuffer(MemoryTraceBuffer):
 
 @dataclass(frozen=True)
 class Forward:
-    """Steps that were cut already; a fault instead of steps is what a broken lane would raise."""
+    """A forward that was split already; with a fault, one that cannot be."""
 
     made: list
     fault: Exception | None = None
 
     @property
     def request_ids(self):
-        return tuple(step.request_id for step in self.made)
+        return tuple(forward.request_id for forward in self.made)
 
     def split(self):
         if self.fault:
@@ -72,7 +72,7 @@ class Forward:
 
 
 class Line:
-    """The line from the scheduler as a list; a forward that finds it full is lost, as in link.py."""
+    """The line from the scheduler as a list; a forward that finds it full is lost, as with CourierSender."""
 
     def __init__(self, max_forwards):
         self.forwards, self.lost, self.lost_unnamed = [], set(), 0
@@ -118,7 +118,7 @@ class Rig:
         )
 
     def serve(self, name):
-        """One request of one round, both steps offered to the line."""
+        """One request of one round, both forwards offered to the line."""
         return [self.line.offer(Forward([prefill(name)])), self.line.offer(Forward([verify(name)]))]
 
     def turn(self, seconds=0.0):
@@ -126,11 +126,11 @@ class Rig:
         self.courier.turn(wait_s=0.0)
 
     def balance(self):
-        """captured, delivered, dropped, and what is still on its way: must add up at any time."""
-        reading = self.courier.status()
-        on_the_way = reading["open"] + reading["queued"]
-        assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values()) + on_the_way
-        return reading["captured"], reading["delivered"], dict(reading["dropped"]), on_the_way
+        """captured, delivered, dropped, and what is still on its way, which must add up at any time."""
+        status = self.courier.status()
+        on_the_way = status["open"] + status["queued"]
+        assert status["captured"] == status["delivered"] + sum(status["dropped"].values()) + on_the_way
+        return status["captured"], status["delivered"], dict(status["dropped"]), on_the_way
 
 
 def test_served_requests_reach_the_buffer_in_order():
@@ -210,10 +210,10 @@ def test_an_open_breaker_drops_what_is_open_and_counts_it():
     assert (rig.courier.status()["capture"], rig.courier.status()["capture_reason"]) == ("off", "three faults")
 
 
-def test_a_forward_that_cannot_be_cut_costs_its_own_requests_and_nothing_else():
+def test_a_forward_that_cannot_be_split_costs_its_own_requests_and_nothing_else():
     rig = Rig()
     rig.line.offer(Forward([prefill("a")]))
-    rig.line.offer(Forward([prefill("a"), prefill("b")], RuntimeError("a lane of another shape")))
+    rig.line.offer(Forward([prefill("a"), prefill("b")], RuntimeError("arrays of another shape")))
     rig.serve("c")
     rig.turn()
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["c"]
@@ -221,18 +221,18 @@ def test_a_forward_that_cannot_be_cut_costs_its_own_requests_and_nothing_else():
     assert (rig.breaker.faults, rig.breaker.is_open) == (1, False)
 
 
-def test_what_the_scheduler_says_of_itself_is_part_of_the_reading_and_opens_the_breaker():
+def test_what_the_scheduler_reports_is_part_of_the_status_and_opens_the_breaker():
     rig = Rig()
     rig.line.status = {"draft_version": 3, "skipped": {"opted_out": 2}, "capture_reason": ""}
     rig.serve("a")
     rig.turn()
-    told = rig.board.heartbeats()["replica:rep"]
-    assert (told["draft_version"], told["skipped"], told["capture"]) == (3, {"opted_out": 2}, "on")
+    status = rig.board.heartbeats()["replica:rep"]
+    assert (status["draft_version"], status["skipped"], status["capture"]) == (3, {"opted_out": 2}, "on")
     assert rig.line.counts["delivered"] == 1
     rig.line.status["capture_reason"] = "hook targets: got none"
     rig.turn(1.1)
-    told = rig.board.heartbeats()["replica:rep"]
-    assert (told["capture"], told["capture_reason"]) == ("off", "hook targets: got none")
+    status = rig.board.heartbeats()["replica:rep"]
+    assert (status["capture"], status["capture_reason"]) == ("off", "hook targets: got none")
 
 
 def test_the_last_turn_closes_and_delivers_what_is_open():
@@ -257,7 +257,7 @@ def test_requests_lost_without_a_name_are_captured_and_dropped_at_once():
     assert rig.balance() == (4, 1, {DropReason.QUEUE_FULL: 3}, 0)
 
 
-def test_another_courier_goes_on_with_the_counts_and_ignores_what_it_has_not_seen_begin():
+def test_another_courier_continues_the_counts_and_ignores_what_it_has_not_seen_begin():
     rig = Rig()
     rig.counts.resume({"captured": 9, "delivered": 4, "dropped": {"gap": 2}, "rounds": 70, "payload_bytes": 5}, 2)
     rig.courier._assembler.ignore(("cut-off",))
@@ -275,16 +275,16 @@ def redis_gone(*_):
     raise BufferUnavailable("Redis at nowhere: gone; start Redis")
 
 
-def said_before(rig, **changes):
-    """The last reading of another server, long silent: it held two traces."""
-    books = {"captured": 12, "delivered": 4, "dropped": BEFORE, "rounds": 70, "payload_bytes": 5, "open": 2}
-    rig.board.beat("replica:rep", {**books, **changes}, 60.0)
+def reported_before(rig, **changes):
+    """The last status of another server, long silent: it held two traces."""
+    counts = {"captured": 12, "delivered": 4, "dropped": BEFORE, "rounds": 70, "payload_bytes": 5, "open": 2}
+    rig.board.beat("replica:rep", {**counts, **changes}, 60.0)
     rig.now += 3600.0
 
 
-def test_a_server_goes_on_with_the_counts_of_the_one_before_it_and_counts_what_died_with_it():
+def test_a_server_continues_the_counts_of_the_one_before_it_and_counts_what_died_with_it():
     rig = Rig()
-    said_before(rig)
+    reported_before(rig)
     rig.serve("first")
     for _ in range(3):
         rig.turn(2.0)
@@ -292,21 +292,21 @@ def test_a_server_goes_on_with_the_counts_of_the_one_before_it_and_counts_what_d
     assert rig.board.heartbeats()["replica:rep"]["rounds"] == 71
 
 
-def test_a_courier_that_goes_on_for_another_of_its_server_takes_over_from_that_one_alone():
+def test_a_courier_that_continues_for_another_of_its_server_adopts_the_counts_of_that_one_alone():
     rig = Rig()
-    said_before(rig)
+    reported_before(rig)
     rig.turn()
     successor = Rig()
     successor.board, successor.courier._board = rig.board, rig.board
-    said_before(rig)  # the courier that died had not said what it took over
+    reported_before(rig)  # the courier that died had not reported what it adopted
     successor.counts.resume(rig.line.counts, 0)
     successor.turn()
     assert successor.balance() == rig.balance() == (12, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
 
 
-def test_the_last_turn_overwrites_nothing_that_was_not_taken_over():
+def test_the_last_turn_overwrites_no_counts_that_were_not_adopted():
     rig = Rig()
-    said_before(rig)
+    reported_before(rig)
     rig.buffer.is_away = True
     rig.serve("first")
     rig.board.last_reading, known = redis_gone, rig.board.last_reading
@@ -316,7 +316,7 @@ def test_the_last_turn_overwrites_nothing_that_was_not_taken_over():
 
 def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeypatch):
     rig = Rig()
-    said_before(rig)
+    reported_before(rig)
     with monkeypatch.context() as patched:
         patched.setattr(rig.board, "last_reading", redis_gone)
         rig.turn()
@@ -327,7 +327,7 @@ def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("changes", "word"),
+    ("changes", "message"),
     [
         ({"captured": -1}, "Expected `int` >= 0"),
         ({"captured": "9"}, "Expected `int`, got `str`"),
@@ -336,14 +336,14 @@ def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeyp
         ({"dropped": [2]}, "Expected `object`, got `array`"),
     ],
 )
-def test_a_last_reading_that_makes_no_sense_is_passed_over_with_a_warning(caplog, changes, word):
+def test_a_last_status_that_makes_no_sense_is_ignored_with_a_warning(caplog, changes, message):
     rig = Rig()
-    said_before(rig, **changes)
+    reported_before(rig, **changes)
     rig.serve("first")
     rig.turn()
     assert rig.balance() == (1, 1, {}, 0)
     assert "counts start at zero; the last status of replica:rep is unreadable" in caplog.text
-    assert word in caplog.text
+    assert message in caplog.text
     assert rig.courier.status()["capture"] == "on"
 
 
@@ -360,7 +360,7 @@ def test_a_clock_set_back_keeps_nobody_waiting(is_redis_away):
     assert rig.counts.delivered == 2
 
 
-def test_the_board_hears_the_replica_every_second():
+def test_the_status_reaches_the_board_every_second():
     rig = Rig()
     rig.serve("a")
     rig.turn()
@@ -377,10 +377,10 @@ def test_a_fault_in_the_courier_opens_the_breaker_and_does_not_end_it():
 
     def broken(wait_s):
         turns.append(wait_s)
-        raise ValueError("odd step")
+        raise ValueError("odd forward")
 
     rig.courier.turn = broken
     ends = iter([False, True])
     rig.courier.run(lambda: next(ends))
-    assert (len(turns), rig.breaker.reason) == (2, "courier: ValueError: odd step")
+    assert (len(turns), rig.breaker.reason) == (2, "courier: ValueError: odd forward")
     assert rig.line.receipts == 2  # it is faulty and not hung
