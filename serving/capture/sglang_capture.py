@@ -1,4 +1,4 @@
-"""Capture on SGLang's own auxiliary-output lane (sglang/srt/managers/auxiliary_output.py).
+"""Capture through SGLang's own auxiliary outputs (sglang/srt/managers/auxiliary_output.py).
 
 Hook bodies run in the scheduler thread. They build a few fresh tensors and attach them to
 ``logits_output.auxiliary_device_output``; SGLang copies them to the host on its copy stream and calls ``consume``
@@ -39,7 +39,7 @@ HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
-    """What is captured of whom."""
+    """What is captured of which requests."""
 
     teacher: TeacherWidth
     features: bool
@@ -47,7 +47,7 @@ class CaptureSettings:
 
 
 class SglangCapture:
-    """The three hook bodies and what they share. `draft_version` is read when a step is launched."""
+    """The three hook bodies and what they share. `draft_version` is read when a forward is launched."""
 
     def __init__(
         self,
@@ -94,9 +94,9 @@ class SglangCapture:
         _attach(logits_output, ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed))
 
     def _teacher(self, logits: torch.Tensor, rows: torch.Tensor | None, chosen: Chosen) -> dict[str, torch.Tensor]:
-        """Teacher of every verified node, after penalties, bias and grammar: what letters.py says, none for width 0.
+        """Teacher of every verified node, after penalties, bias and grammar: see messages.py; none for width 0.
 
-        Without a device top-K would be found on the scheduler's own core: then the logits are kept for the courier.
+        Without an accelerator top-K would take the scheduler's own core, so whole logits are kept for the courier.
         """
         widths = self._settings.teacher
         best_only = widths.greedy <= 1 and (widths.sampled == 0 or all(chosen.is_greedy))
@@ -115,7 +115,7 @@ class SglangCapture:
     def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
         self._prefill = None
-        self._chosen = ((), None)  # a new request may bear the id of one that has ended
+        self._chosen = ((), None)  # a new request may have the id of one that has ended
         chosen = self._choose(batch, count_skips=True)
         if chosen is None:
             return
@@ -135,13 +135,13 @@ class SglangCapture:
         self._prefill = ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
 
     def _after_prefill(self, result: Any, *_: Any, **__: Any) -> None:
-        """AFTER _forward_prefill_batch: SGLang clears the lane before the draft's prefill, so attach only now."""
-        step, self._prefill = self._prefill, None
-        if step is not None and result is not None and result.logits_output is not None:
-            _attach(result.logits_output, step)
+        """AFTER _forward_prefill_batch: before the draft's prefill SGLang clears auxiliary outputs, so attach now."""
+        forward, self._prefill = self._prefill, None
+        if forward is not None and result is not None and result.logits_output is not None:
+            _attach(result.logits_output, forward)
 
     def _choose_again(self, batch: Any) -> Chosen | None:
-        """As `_choose`, from memory while the batch is the one of the last round and the draft is."""
+        """As `_choose`, remembered for as long as neither the batch nor the draft version changes."""
         request_ids = tuple([req.rid for req in batch.reqs or ()])  # a list: a generator takes twice the time
         known_ids, known = self._chosen
         if request_ids != known_ids or known is None or known.draft_version != self._draft_version():
@@ -181,28 +181,29 @@ class SglangCapture:
         self._breaker.note("copy_to_host", fault)
         self._outbox.sender.lose(chosen.request_ids)
 
-    def _offer(self, step: ForwardOutput, batch: Any, commits: Sequence[Any]) -> None:
-        """Scheduler thread, after commit and before streaming: put aside, and now and then send what lies there."""
-        reqs = [batch.reqs[row] for row in step.chosen.rows]
-        if tuple(req.rid for req in reqs) != step.chosen.request_ids:
-            self._outbox.sender.lose(step.chosen.request_ids)
+    def _offer(self, forward: ForwardOutput, batch: Any, commits: Sequence[Any]) -> None:
+        """Scheduler thread, after commit and before streaming: put aside, and now and then send what waits."""
+        chosen = forward.chosen
+        reqs = [batch.reqs[row] for row in chosen.rows]
+        if tuple(req.rid for req in reqs) != chosen.request_ids:
+            self._outbox.sender.lose(chosen.request_ids)
             return
-        seen = tuple(commit_of(req, commits[row]) for row, req in zip(step.chosen.rows, reqs, strict=True))
-        self._outbox.add(step, seen)
+        visible = tuple(commit_of(req, commits[row]) for row, req in zip(chosen.rows, reqs, strict=True))
+        self._outbox.add(forward, visible)
 
 
-def _attach(logits_output: Any, step: ForwardOutput) -> None:
+def _attach(logits_output: Any, forward: ForwardOutput) -> None:
     from sglang.srt.managers.auxiliary_output import append_auxiliary_output
 
-    logits_output.auxiliary_device_output = append_auxiliary_output(logits_output.auxiliary_device_output, step)
+    logits_output.auxiliary_device_output = append_auxiliary_output(logits_output.auxiliary_device_output, forward)
 
 
 def _committed_rows(features: torch.Tensor, accept_index: torch.Tensor) -> dict[str, torch.Tensor]:
     if features.device.type == "cpu":
-        # Picked out later, many rounds at once, and not by what the scheduler waits for. SGLang makes both anew in
-        # every forward on a CPU, where there are no graphs.
+        # Selected later, for many rounds at once, and not while the scheduler waits. SGLang allocates both for every
+        # forward on a CPU, where there are no graphs.
         return {FEATURES: features, NODES: accept_index}
-    # The rows behind the accepted ones go along: their number is known to the device alone.
+    # The rows after the accepted ones go along: their number is known to the device alone.
     return {FEATURES: features.index_select(0, accept_index.clamp(min=0).reshape(-1).long())}
 
 
