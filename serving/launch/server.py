@@ -58,7 +58,7 @@ def launch_plan(
 def inspection_plan(
     base_env: Mapping[str, str], has_accelerator: Callable[[], bool] = is_accelerator_present
 ) -> LaunchPlan:
-    """The process behind `paceline check`, which imports SGLang: without a GPU that takes the CPU host."""
+    """The process of `paceline check`, which imports SGLang: without a GPU that takes the CPU host."""
     argv = (sys.executable, "-m", f"{__package__}.check")
     return LaunchPlan(argv, dict(base_env) if has_accelerator() else server_env(("--device", "cpu"), base_env))
 

@@ -141,8 +141,8 @@ class Swapper:
     def _drafts_elsewhere(self, number: int) -> bool:
         own = f"replica:{self._replica}"
         return any(
-            member.startswith("replica:") and member != own and reading.get("draft_version") == number
-            for member, reading in self._board.heartbeats().items()
+            member.startswith("replica:") and member != own and status.get("draft_version") == number
+            for member, status in self._board.heartbeats().items()
         )
 
     def _is_due(self, wanted: int, state: BoardState) -> bool:
