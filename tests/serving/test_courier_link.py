@@ -226,6 +226,12 @@ def status(courier, redis_client):
     return read
 
 
+def is_acknowledged(courier, status):
+    """Whether the first delivery has reached the board, and the sender as well."""
+    receipt = courier.sender._receipt
+    return status.get("delivered") == 1 and receipt is not None and receipt.counts["delivered"] == 1
+
+
 def kill(courier):
     courier._process.kill()
     courier._process.wait()
@@ -250,7 +256,7 @@ def test_a_courier_that_ends_at_work_is_replaced_and_every_trace_is_accounted_fo
     for name in ("a", "b"):
         courier.sender.offer([prefill(name)])
     courier.sender.offer([verify("a")])
-    until(lambda: status().get("delivered") == 1, "the first trace")
+    until(lambda: is_acknowledged(courier, status()), "the first trace, in the heartbeat and in a receipt")
     assert (status()["captured"], status()["draft_version"], status()["courier_fault"]) == (2, 7, "")
     first = courier._process.pid
     if end == "kill":
@@ -314,7 +320,7 @@ def test_couriers_that_die_at_once_are_started_ever_less_often_and_the_status_sa
 
 def test_a_courier_that_cannot_be_started_is_tried_again_and_its_counts_stay(courier, clock, status, monkeypatch):
     courier.sender.offer([prefill("a"), verify("a")])
-    until(lambda: status().get("delivered") == 1, "the first trace")
+    until(lambda: is_acknowledged(courier, status()), "the first trace, in the heartbeat and in a receipt")
     kill(courier)
     courier.look()
     with monkeypatch.context() as patch:
