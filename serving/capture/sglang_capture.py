@@ -62,8 +62,8 @@ class SglangCapture:
         self.rounds = 0  # verify rounds of captured requests that the hook has seen
         self._prefill: ForwardOutput | None = None
         self._chosen: tuple[tuple[str, ...], Chosen | None] = ((), None)  # of the last batch, by its request ids
-        self._breaker, self._consume = breaker, breaker.guard(self._offer)
-        self._copy_failed = breaker.guard(self._lose)
+        self._breaker = breaker
+        self._consume, self._copy_failed = breaker.guard(self._offer), breaker.guard(self._lose)
         self.after_verify = breaker.guard(self._after_verify)
         self.before_draft_prefill = breaker.guard(self._before_draft_prefill)
         self.after_prefill = breaker.guard(self._after_prefill)
@@ -99,11 +99,10 @@ class SglangCapture:
         Without an accelerator top-K would take the scheduler's own core, so whole logits are kept for the courier.
         """
         widths = self._settings.teacher
-        best_only = widths.greedy <= 1 and (widths.sampled == 0 or all(chosen.is_greedy))
         width = max(map(widths.of, chosen.is_greedy))
         if width == 0:
             return {}
-        if best_only:
+        if widths.greedy <= 1 and (widths.sampled == 0 or all(chosen.is_greedy)):
             return {BEST_IDS: _best(_rows(logits, rows))}
         if logits.device.type == "cpu":
             return {LOGITS: logits.clone() if rows is None else logits.index_select(0, rows)}

@@ -7,7 +7,7 @@ from ...buffer.errors import TraceInvalid
 from ...buffer.trace import DraftTrace
 from ..wire.counts import CaptureCounts, DropReason
 from ..wire.request_forward import RequestForward, RequestPrefill, RequestVerify
-from .trace_window import TraceMaker, TraceWindow
+from .trace_window import TraceMaker, TraceWindow, begin_window
 
 log = logging.getLogger(__name__)
 
@@ -106,9 +106,7 @@ class WindowAssembler:
         if window is None:
             self._counts.opened()
         if window is None or window.end != prefill.start:
-            exact = prefill.start == 0 and prefill.commit.output_index <= 0
-            window = TraceWindow(prefill.request_id, prefill.facts, prefill.draft_version, prefill.start, exact, now)
-            self._open[prefill.request_id] = window
+            window = self._open[prefill.request_id] = begin_window(prefill, now)
         window.replay_exact &= window.draft_version == prefill.draft_version
         window.draft_version = prefill.draft_version
         window.add_features(prefill.features, prefill.feature_dtype, len(window.tokens), len(prefill.ids))

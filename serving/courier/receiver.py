@@ -50,7 +50,7 @@ class CourierReceiver:
         self.status: dict[str, Any] = {}  # what the scheduler process reported last
 
     def take(self, wait_s: float, max_messages: int = 256) -> Received:
-        """Wait `wait_s`; return what is there then."""
+        """Wait `wait_s`; return what has arrived by then, of at most `max_messages`."""
         # Not until the first message comes: many small turns cost more than few large ones.
         self._pause.wait(wait_s)
         received = Received()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ...buffer.errors import TraceInvalid
 from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, VerifyRounds
-from ..wire.request_forward import NO_FEATURES, RequestFacts, RequestVerify
+from ..wire.request_forward import NO_FEATURES, RequestFacts, RequestPrefill, RequestVerify
 
 
 @dataclass(slots=True)
@@ -61,6 +61,12 @@ class TraceWindow:
         fresh.features = [self.stacked_features()[cut:]]
         fresh.feature_rows, fresh.feature_dtype = len(fresh.features[0]), self.feature_dtype
         return fresh
+
+
+def begin_window(prefill: RequestPrefill, now: float) -> TraceWindow:
+    """An empty window that starts with this prefill."""
+    exact = prefill.start == 0 and prefill.commit.output_index <= 0
+    return TraceWindow(prefill.request_id, prefill.facts, prefill.draft_version, prefill.start, exact, now)
 
 
 #: (closed window, why the request ended, unix seconds) -> its trace; TraceInvalid when the rules are broken.
