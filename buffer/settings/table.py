@@ -1,0 +1,267 @@
+"""The one table of settings: every name, default, range and unit of paceline."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from ..masking import masked
+from .choices import PacingName
+from .setting import Reader, Setting
+
+#: Where the learner and the commands look for Redis. A server captures nothing until it is given a URL.
+LOCAL_REDIS: Final = "redis://127.0.0.1:6379/0"
+
+_Count = Annotated[int, Meta(ge=1)]
+_Seconds = Annotated[float, Meta(ge=0)]
+_Interval = Annotated[float, Meta(gt=0)]
+_Share = Annotated[float, Meta(gt=0, lt=1)]
+_Text = Annotated[str, Meta(min_length=1)]
+#: A name becomes a Redis key, a folder, a queue and a registered model: no separators, no blanks, no braces.
+NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_Name = Annotated[
+    str,
+    Meta(
+        pattern=rf"^{NAME_PATTERN}\Z",
+        description="1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit",
+    ),
+]
+
+_BUFFER = (
+    Setting(
+        "CONFIG",
+        Path,
+        None,
+        "TOML file with further settings; a variable of the environment wins over it.",
+        unset="`paceline.toml` in the working directory, if there is one",
+    ),
+    Setting(
+        "REDIS_URL",
+        str,
+        None,
+        "Redis that holds traces and versions: redis://, rediss:// (verified TLS) or unix://.",
+        unset=f"servers capture nothing; the learner and the commands use {LOCAL_REDIS}",
+        mask=masked,
+    ),
+    Setting(
+        "REDIS_CA", str, None, "PEM file of the CA that signed Redis' certificate.", unset="the system's certificates"
+    ),
+    Setting("SPECULATOR", _Name, "default", "One draft and its traffic: part of every Redis key, folder and queue."),
+    Setting(
+        "TARGET",
+        _Text,
+        "target",
+        "Name of the served model on traces and versions; the learner needs it, and it must equal the servers'.",
+    ),
+    Setting(
+        "TARGET_VERSION", _Text, "0", "Version of the served model's weights; the learner's must equal the servers'."
+    ),
+    Setting("BUFFER_MAX_BYTES", _Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", "bytes"),
+    Setting(
+        "BUFFER_MAX_AGE_S",
+        Annotated[float, Meta(ge=0.001)],
+        86_400.0,
+        "Age at which traces, which hold user content, are removed from Redis, acked or not.",
+        "s",
+    ),
+    Setting(
+        "BUFFER_CLAIM_IDLE_MS",
+        Annotated[int, Meta(ge=0)],
+        600_000,
+        "A trace that was claimed this long ago and never acked is given to the next claim.",
+        "ms",
+    ),
+)
+
+_SERVING = (
+    Setting(
+        "REPLICA", str, "", "Name of this server in heartbeats and on traces.", unset="host name and port of the server"
+    ),
+    Setting(
+        "DRAFT_VERSION",
+        Annotated[int, Meta(ge=-1)],
+        0,
+        "Number on the board of the draft weights that the server starts with.",
+    ),
+    Setting(
+        "SAMPLE_RATE",
+        Annotated[float, Meta(ge=0, le=1)],
+        1.0,
+        "Share of requests that are captured, chosen by a hash of the request id.",
+    ),
+    Setting(
+        "CAPTURE_FEATURES",
+        bool,
+        True,
+        "Whether traces hold the target's hidden states; without them capture is cheaper, but nothing can be learned.",
+    ),
+    Setting(
+        "TEACHER_TOP_K",
+        Annotated[int, Meta(ge=0)],
+        4,
+        "The target's most likely tokens kept at every verified position of a sampled request; 0 keeps none.",
+        "tokens",
+    ),
+    Setting(
+        "CAPTURE_MEMORY_BYTES",
+        Annotated[int, Meta(ge=2)],
+        512 << 20,
+        "Memory for capture: half for the queue to the courier, half for traces that wait while Redis is away.",
+        "bytes",
+    ),
+    Setting(
+        "TRACE_TOKENS",
+        Annotated[int, Meta(ge=16)],
+        2048,
+        "A longer request is split into traces of this length, each with a quarter of it as context.",
+        "tokens",
+    ),
+    Setting(
+        "CANARY_REQUESTS",
+        Annotated[int, Meta(ge=30)],
+        400,
+        "A canary on this server is decided after this many requests at the latest.",
+        "requests",
+    ),
+    Setting(
+        "CANARY_TURN_S",
+        _Seconds,
+        0.0,
+        "On a single server, canary and live version take turns of this length; 0: no canary on a single server.",
+        "s",
+    ),
+    Setting("STAGGER_S", _Seconds, 5.0, "Time between two servers that take a new live version; 0: all at once.", "s"),
+    Setting(
+        "PACING",
+        PacingName,
+        PacingName.GOODPUT,
+        "Who chooses the number of draft steps on a server started with --speculative-adaptive.",
+    ),
+    Setting(
+        "PACING_COSTS",
+        str,
+        "",
+        "File of step costs, needed where several ranks must choose alike.",
+        unset="the server measures its costs",
+    ),
+    Setting(
+        "CPU_HOST",
+        bool,
+        None,
+        "Whether SGLang runs on paceline's CPU kernels.",
+        unset="yes with `paceline serve -- --device cpu`",
+    ),
+)
+
+_LEARNER = (
+    Setting(
+        "TARGET_PATH",
+        Path,
+        None,
+        "Folder of the served model; its embedding is shared with the draft.",
+        unset="required",
+    ),
+    Setting("DRAFT", Path, None, "Folder of the draft that the servers were started with.", unset="required"),
+    Setting("DATA_DIR", Path, Path(".paceline"), "Folder of versions, checkpoints and registrations not yet sent."),
+    Setting("MLFLOW_URI", str, "", "MLflow tracking server.", unset="a SQLite file in the data folder", mask=masked),
+    Setting(
+        "LEARNER",
+        _Name,
+        None,
+        "Name of this learner, different for every process and the same at every start.",
+        unset="`learner-` and the host name",
+    ),
+    Setting(
+        "LEARN",
+        Literal["drift", "always", "never"],
+        "drift",
+        "Which rounds train: as the traffic drifts, all, or none; what is not trained on is kept for replay.",
+    ),
+    Setting(
+        "REST_AFTER_ROUNDS", _Count, 6, "Learning rounds in a row without a better draft that begin a rest.", "rounds"
+    ),
+    Setting("COOL_DOWN_S", _Seconds, 60.0, "Shortest rest.", "s"),
+    Setting(
+        "TRACE_TTL_S", _Seconds, 0.0, "Age at which traces are no longer learned from; 0: while Redis keeps them.", "s"
+    ),
+    Setting(
+        "TARGET_MAX_AGE",
+        Annotated[int, Meta(ge=0)],
+        0,
+        "Target versions before the newest whose traces still train, each counting half of the next.",
+        "versions",
+    ),
+    Setting(
+        "TARGET_VERSIONS",
+        tuple[str, ...],
+        (),
+        "History of the target, oldest first, ending with its version.",
+        unset="versions are whole numbers that count up",
+    ),
+    Setting("MIN_NEW_TRACES", _Count, 40, "Waiting traces that make a learning round.", "traces"),
+    Setting("REPLAY_TRACES", _Count, 200, "Learned traces kept for replay.", "traces"),
+    Setting("PASSES", _Count, 4, "Training passes over every new trace.", "passes"),
+    Setting("HOLDOUT_SHARE", _Share, 0.1, "Share of requests, by hash, that are never trained on."),
+    Setting(
+        "HOLDOUT_REQUESTS",
+        Annotated[int, Meta(ge=2)],
+        48,
+        "Most recent held-out requests that candidate and live draft are compared on; a sixth is the least.",
+        "requests",
+    ),
+    Setting("GATE_CONFIDENCE", _Share, 0.95, "Confidence that a candidate is better before it is published."),
+    Setting(
+        "DRAFT_STEPS",
+        _Count,
+        None,
+        "Draft steps the learner trains; changing them restarts the optimiser.",
+        "steps",
+        unset="as many as the widest trace has",
+    ),
+    Setting(
+        "OBJECTIVE",
+        Literal["committed", "soft", "target_only", "rejection", "matched"],
+        "soft",
+        "What the draft is trained towards (docs/learning.md).",
+    ),
+    Setting("DEVICE", _Text, "auto", "Device of the learner, as torch names it; auto: CUDA where there is a GPU."),
+    Setting("ROUND_INTERVAL_S", _Interval, 30.0, "Time between the starts of two learning rounds.", "s"),
+    Setting("ROUND_LEASE_S", _Interval, 60.0, "A learner that is killed frees its speculator after this time.", "s"),
+    Setting(
+        "CANARY_LIMIT_S",
+        _Seconds,
+        1800.0,
+        "An undecided canary is rolled back after this time; 0: no canaries, versions go live at once.",
+        "s",
+    ),
+    Setting(
+        "KEPT_VERSIONS",
+        _Count,
+        8,
+        "Newest versions whose weights stay on disk, besides the live one and the one before it.",
+        "versions",
+    ),
+)
+
+_COMMAND_LINE = (
+    Setting(
+        "OPERATOR_TOKEN",
+        str,
+        None,
+        "Token that promote, rollback and token set ask for once one is set.",
+        unset="no token is shown",
+        mask=lambda _: "***",
+    ),
+)
+
+#: Every setting, grouped by who reads it.
+SETTINGS: Final[tuple[Setting, ...]] = (
+    *_BUFFER,
+    *(replace(row, reader=Reader.SERVING) for row in _SERVING),
+    *(replace(row, reader=Reader.LEARNER) for row in _LEARNER),
+    *(replace(row, reader=Reader.COMMAND_LINE) for row in _COMMAND_LINE),
+)
+
+#: By name without PACELINE_.
+BY_NAME: Final = {row.name: row for row in SETTINGS}
