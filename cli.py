@@ -53,18 +53,22 @@ def settings(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md.")] = False,
 ) -> None:
-    """List every setting: its value, and whether the environment, a file or the default gives it."""
+    """List every setting: its value, and whether the environment, a file or the default gives it.
+
+    Exit code 1: a name is set that is no setting, or a value is out of range.
+    """
     import json
 
     from .buffer.settings.listing import settings_json, settings_lines, settings_markdown
+    from .buffer.settings.sources import read_settings
 
     with _errors():
         if as_markdown:
             typer.echo(settings_markdown(), nl=False)
-        elif as_json:
-            typer.echo(json.dumps(settings_json(_settings()), indent=2))
-        else:
-            typer.echo("\n".join(settings_lines(_settings())))
+            return
+        found = read_settings(os.environ)
+        typer.echo(json.dumps(settings_json(found), indent=2) if as_json else "\n".join(settings_lines(found)))
+        found.require_known()
 
 
 @app.command()

@@ -11,8 +11,9 @@ from pathlib import Path
 from ..buffer.config import BufferConfig
 from ..buffer.errors import ConfigError
 from ..buffer.settings.fields import check_fields, configured, required_setting, setting
+from ..buffer.settings.kinds import NAME_PATTERN
 from ..buffer.settings.sources import read_settings
-from ..buffer.settings.table import LOCAL_REDIS, NAME_PATTERN
+from ..buffer.settings.table import LOCAL_REDIS
 from ..policies.learn_schedule import LearnMode, LearnRules
 from ..policies.trace_weighting import known_targets
 

@@ -91,7 +91,7 @@ def _variables(environ: Mapping[str, str]) -> tuple[dict[str, _Given], list[str]
         if name in BY_NAME:
             known[name] = _Given(text, variable, Origin.ENVIRONMENT)
         else:
-            unknown.append(f"{variable}: {_answer(name, PREFIX.__add__)}")
+            unknown.append(f"{variable}: {_answer(name, lambda known: PREFIX + known)}")
     return known, unknown
 
 
@@ -164,5 +164,5 @@ def _answer(name: str, written: Callable[[str], str]) -> str:
     if name in DELETED:
         return f"got a deleted setting, expected it unset: {DELETED[name]}"
     nearest = [name] if name in BY_NAME else difflib.get_close_matches(name, BY_NAME, n=1)
-    hint = f"the nearest is {written(nearest[0])}; " if nearest else ""
-    return f"got an unknown name, expected that of a setting; {hint}`paceline settings` lists all"
+    hint = f"the nearest is {written(nearest[0])}, " if nearest else ""
+    return f"got an unknown name, expected a setting ({hint}`paceline settings` lists all)"

@@ -8,25 +8,11 @@ from msgspec import Meta
 
 from ..masking import masked
 from .choices import PacingName
+from .kinds import Count, Interval, Name, Seconds, Share, Text
 from .setting import Reader, Setting
 
 #: Where the learner and the commands look for Redis. A server captures nothing until it is given a URL.
 LOCAL_REDIS: Final = "redis://127.0.0.1:6379/0"
-
-_Count = Annotated[int, Meta(ge=1)]
-_Seconds = Annotated[float, Meta(ge=0)]
-_Interval = Annotated[float, Meta(gt=0)]
-_Share = Annotated[float, Meta(gt=0, lt=1)]
-_Text = Annotated[str, Meta(min_length=1)]
-#: A name becomes a Redis key, a folder, a queue and a registered model: no separators, no blanks, no braces.
-NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-_Name = Annotated[
-    str,
-    Meta(
-        pattern=rf"^{NAME_PATTERN}\Z",
-        description="1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit",
-    ),
-]
 
 _BUFFER = (
     Setting(
@@ -47,17 +33,17 @@ _BUFFER = (
     Setting(
         "REDIS_CA", str, None, "PEM file of the CA that signed Redis' certificate.", unset="the system's certificates"
     ),
-    Setting("SPECULATOR", _Name, "default", "One draft and its traffic: part of every Redis key, folder and queue."),
+    Setting("SPECULATOR", Name, "default", "One draft and its traffic: part of every Redis key, folder and queue."),
     Setting(
         "TARGET",
-        _Text,
+        Text,
         "target",
         "Name of the served model on traces and versions; the learner needs it, and it must equal the servers'.",
     ),
     Setting(
-        "TARGET_VERSION", _Text, "0", "Version of the served model's weights; the learner's must equal the servers'."
+        "TARGET_VERSION", Text, "0", "Version of the served model's weights; the learner's must equal the servers'."
     ),
-    Setting("BUFFER_MAX_BYTES", _Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", "bytes"),
+    Setting("BUFFER_MAX_BYTES", Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", "bytes"),
     Setting(
         "BUFFER_MAX_AGE_S",
         Annotated[float, Meta(ge=0.001)],
@@ -126,12 +112,12 @@ _SERVING = (
     ),
     Setting(
         "CANARY_TURN_S",
-        _Seconds,
+        Seconds,
         0.0,
         "On a single server, canary and live version take turns of this length; 0: no canary on a single server.",
         "s",
     ),
-    Setting("STAGGER_S", _Seconds, 5.0, "Time between two servers that take a new live version; 0: all at once.", "s"),
+    Setting("STAGGER_S", Seconds, 5.0, "Time between two servers that take a new live version; 0: all at once.", "s"),
     Setting(
         "PACING",
         PacingName,
@@ -167,7 +153,7 @@ _LEARNER = (
     Setting("MLFLOW_URI", str, "", "MLflow tracking server.", unset="a SQLite file in the data folder", mask=masked),
     Setting(
         "LEARNER",
-        _Name,
+        Name,
         None,
         "Name of this learner, different for every process and the same at every start.",
         unset="`learner-` and the host name",
@@ -179,11 +165,11 @@ _LEARNER = (
         "Which rounds train: as the traffic drifts, all, or none; what is not trained on is kept for replay.",
     ),
     Setting(
-        "REST_AFTER_ROUNDS", _Count, 6, "Learning rounds in a row without a better draft that begin a rest.", "rounds"
+        "REST_AFTER_ROUNDS", Count, 6, "Learning rounds in a row without a better draft that begin a rest.", "rounds"
     ),
-    Setting("COOL_DOWN_S", _Seconds, 60.0, "Shortest rest.", "s"),
+    Setting("COOL_DOWN_S", Seconds, 60.0, "Shortest rest.", "s"),
     Setting(
-        "TRACE_TTL_S", _Seconds, 0.0, "Age at which traces are no longer learned from; 0: while Redis keeps them.", "s"
+        "TRACE_TTL_S", Seconds, 0.0, "Age at which traces are no longer learned from; 0: while Redis keeps them.", "s"
     ),
     Setting(
         "TARGET_MAX_AGE",
@@ -199,10 +185,10 @@ _LEARNER = (
         "History of the target, oldest first, ending with its version.",
         unset="versions are whole numbers that count up",
     ),
-    Setting("MIN_NEW_TRACES", _Count, 40, "Waiting traces that make a learning round.", "traces"),
-    Setting("REPLAY_TRACES", _Count, 200, "Learned traces kept for replay.", "traces"),
-    Setting("PASSES", _Count, 4, "Training passes over every new trace.", "passes"),
-    Setting("HOLDOUT_SHARE", _Share, 0.1, "Share of requests, by hash, that are never trained on."),
+    Setting("MIN_NEW_TRACES", Count, 40, "Waiting traces that make a learning round.", "traces"),
+    Setting("REPLAY_TRACES", Count, 200, "Learned traces kept for replay.", "traces"),
+    Setting("PASSES", Count, 4, "Training passes over every new trace.", "passes"),
+    Setting("HOLDOUT_SHARE", Share, 0.1, "Share of requests, by hash, that are never trained on."),
     Setting(
         "HOLDOUT_REQUESTS",
         Annotated[int, Meta(ge=2)],
@@ -210,10 +196,10 @@ _LEARNER = (
         "Most recent held-out requests that candidate and live draft are compared on; a sixth is the least.",
         "requests",
     ),
-    Setting("GATE_CONFIDENCE", _Share, 0.95, "Confidence that a candidate is better before it is published."),
+    Setting("GATE_CONFIDENCE", Share, 0.95, "Confidence that a candidate is better before it is published."),
     Setting(
         "DRAFT_STEPS",
-        _Count,
+        Count,
         None,
         "Draft steps the learner trains; changing them restarts the optimiser.",
         "steps",
@@ -225,19 +211,19 @@ _LEARNER = (
         "soft",
         "What the draft is trained towards (docs/learning.md).",
     ),
-    Setting("DEVICE", _Text, "auto", "Device of the learner, as torch names it; auto: CUDA where there is a GPU."),
-    Setting("ROUND_INTERVAL_S", _Interval, 30.0, "Time between the starts of two learning rounds.", "s"),
-    Setting("ROUND_LEASE_S", _Interval, 60.0, "A learner that is killed frees its speculator after this time.", "s"),
+    Setting("DEVICE", Text, "auto", "Device of the learner, as torch names it; auto: CUDA where there is a GPU."),
+    Setting("ROUND_INTERVAL_S", Interval, 30.0, "Time between the starts of two learning rounds.", "s"),
+    Setting("ROUND_LEASE_S", Interval, 60.0, "A learner that is killed frees its speculator after this time.", "s"),
     Setting(
         "CANARY_LIMIT_S",
-        _Seconds,
+        Seconds,
         1800.0,
         "An undecided canary is rolled back after this time; 0: no canaries, versions go live at once.",
         "s",
     ),
     Setting(
         "KEPT_VERSIONS",
-        _Count,
+        Count,
         8,
         "Newest versions whose weights stay on disk, besides the live one and the one before it.",
         "versions",
