@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ..masking import masked
 from .choices import PacingName
-from .kinds import Count, Interval, Name, Seconds, Share, Text
+from .kinds import Count, Interval, Name, Seconds, Share, Text, Whole
 from .setting import Reader, Setting
 
 #: Where the learner and the commands look for Redis. A server captures nothing until it is given a URL.
@@ -30,19 +30,10 @@ _BUFFER = (
         unset=f"servers capture nothing; the learner and the commands use {LOCAL_REDIS}",
         mask=masked,
     ),
-    Setting(
-        "REDIS_CA", str, None, "PEM file of the CA that signed Redis' certificate.", unset="the system's certificates"
-    ),
+    Setting("REDIS_CA", str, None, "PEM file of the CA of Redis' certificate.", unset="the system's certificates"),
     Setting("SPECULATOR", Name, "default", "One draft and its traffic: part of every Redis key, folder and queue."),
-    Setting(
-        "TARGET",
-        Text,
-        "target",
-        "Name of the served model on traces and versions; the learner needs it, and it must equal the servers'.",
-    ),
-    Setting(
-        "TARGET_VERSION", Text, "0", "Version of the served model's weights; the learner's must equal the servers'."
-    ),
+    Setting("TARGET", Text, "target", "Name of the served model; the same on servers and learner, which needs it."),
+    Setting("TARGET_VERSION", Text, "0", "Version of the served model's weights; the same on servers and learner."),
     Setting("BUFFER_MAX_BYTES", Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", "bytes"),
     Setting(
         "BUFFER_MAX_AGE_S",
@@ -53,7 +44,7 @@ _BUFFER = (
     ),
     Setting(
         "BUFFER_CLAIM_IDLE_MS",
-        Annotated[int, Meta(ge=0)],
+        Whole,
         600_000,
         "A trace that was claimed this long ago and never acked is given to the next claim.",
         "ms",
@@ -61,9 +52,7 @@ _BUFFER = (
 )
 
 _SERVING = (
-    Setting(
-        "REPLICA", str, "", "Name of this server in heartbeats and on traces.", unset="host name and port of the server"
-    ),
+    Setting("REPLICA", str, "", "Name of this server in heartbeats and traces.", unset="its host name and port"),
     Setting(
         "DRAFT_VERSION",
         Annotated[int, Meta(ge=-1)],
@@ -84,7 +73,7 @@ _SERVING = (
     ),
     Setting(
         "TEACHER_TOP_K",
-        Annotated[int, Meta(ge=0)],
+        Whole,
         4,
         "The target's most likely tokens kept at every verified position of a sampled request; 0 keeps none.",
         "tokens",
@@ -107,7 +96,7 @@ _SERVING = (
         "CANARY_REQUESTS",
         Annotated[int, Meta(ge=30)],
         400,
-        "A canary on this server is decided after this many requests at the latest.",
+        "A canary on this server is decided after so many requests at the latest.",
         "requests",
     ),
     Setting(
@@ -162,20 +151,16 @@ _LEARNER = (
         "LEARN",
         Literal["drift", "always", "never"],
         "drift",
-        "Which rounds train: as the traffic drifts, all, or none; what is not trained on is kept for replay.",
+        "Which learning rounds train: as traffic drifts, all, or none. Traces not trained on are kept for replay.",
     ),
-    Setting(
-        "REST_AFTER_ROUNDS", Count, 6, "Learning rounds in a row without a better draft that begin a rest.", "rounds"
-    ),
+    Setting("REST_AFTER_ROUNDS", Count, 6, "Learning rounds in a row without a better draft before a rest.", "rounds"),
     Setting("COOL_DOWN_S", Seconds, 60.0, "Shortest rest.", "s"),
-    Setting(
-        "TRACE_TTL_S", Seconds, 0.0, "Age at which traces are no longer learned from; 0: while Redis keeps them.", "s"
-    ),
+    Setting("TRACE_TTL_S", Seconds, 0.0, "Age at which a trace is no longer learned from; 0: it always is.", "s"),
     Setting(
         "TARGET_MAX_AGE",
-        Annotated[int, Meta(ge=0)],
+        Whole,
         0,
-        "Target versions before the newest whose traces still train, each counting half of the next.",
+        "How many earlier target versions are trained on; the traces of each count half of those of the next.",
         "versions",
     ),
     Setting(
@@ -185,7 +170,13 @@ _LEARNER = (
         "History of the target, oldest first, ending with its version.",
         unset="versions are whole numbers that count up",
     ),
-    Setting("MIN_NEW_TRACES", Count, 40, "Waiting traces that make a learning round.", "traces"),
+    Setting(
+        "MIN_NEW_TRACES",
+        Count,
+        40,
+        "Fewer pending traces leave a learning round idle, unless they fill half of the buffer.",
+        "traces",
+    ),
     Setting("REPLAY_TRACES", Count, 200, "Learned traces kept for replay.", "traces"),
     Setting("PASSES", Count, 4, "Training passes over every new trace.", "passes"),
     Setting("HOLDOUT_SHARE", Share, 0.1, "Share of requests, by hash, that are never trained on."),
@@ -193,7 +184,7 @@ _LEARNER = (
         "HOLDOUT_REQUESTS",
         Annotated[int, Meta(ge=2)],
         48,
-        "Most recent held-out requests that candidate and live draft are compared on; a sixth is the least.",
+        "Latest held-out requests on which candidate and live draft are compared; a sixth of them is the least.",
         "requests",
     ),
     Setting("GATE_CONFIDENCE", Share, 0.95, "Confidence that a candidate is better before it is published."),
