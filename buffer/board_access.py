@@ -18,7 +18,7 @@ class BoardAccess:
 
     board: VersionBoard
     auth: OperatorAuth
-    token: str | None  # of whoever runs the command; a secret
+    token: str | None  # the operator's; a secret
 
     def board_for(self, operator: str, act: str) -> VersionBoard:
         """Return the board if `operator` has the token, or if none is set; OperatorAuth.admit says what is raised."""

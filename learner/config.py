@@ -22,10 +22,10 @@ _LEAST_CLAIM = 400
 
 
 def name_on(host: str) -> str:
-    """The name of a learner on `host`: the same at every start, so that it takes up what it left pending.
+    """Name of the learner on `host`: the same at every start, so that it resumes the traces it left pending.
 
-    At most 64 letters, digits, '.', '_' and '-'. A host name that would have to be changed or cut is told apart by a
-    digest of the whole. Two learners on one host share it and must be named by PACELINE_LEARNER.
+    At most 64 letters, digits, '.', '_' and '-'; a host name that has to be changed or cut for that gets a digest of
+    the whole name. Two learners on one host need different names in PACELINE_LEARNER.
     """
     name = f"learner-{host}"
     if re.fullmatch(NAME_PATTERN, name):
@@ -105,7 +105,7 @@ class LearnerConfig:
 
     @property
     def tracking_uri(self) -> str:
-        """Where MLflow keeps runs: the setting, else a SQLite file in the data folder."""
+        """Where MLflow keeps runs: the setting or, without one, a SQLite file in the data folder."""
         return self.mlflow_uri or f"sqlite:///{(self.data_dir / 'mlflow.db').absolute()}"
 
     @property
@@ -115,12 +115,12 @@ class LearnerConfig:
 
     @property
     def checkpoints_dir(self) -> Path:
-        """What a restarted learner goes on from; nobody else reads it."""
+        """What a restarted learner continues from; nobody else reads it."""
         return self.data_dir / "checkpoints" / self.speculator
 
     @property
     def queue(self) -> str:
-        """Celery queue of the rounds of this speculator."""
+        """Celery queue of this speculator's learning rounds."""
         return f"paceline.learn.{self.speculator}"
 
 
@@ -132,9 +132,9 @@ def from_env(environ: Mapping[str, str] = os.environ) -> LearnerConfig:
 
 
 def quiet_mlflow() -> None:
-    """Set what MLflow reads while it is imported: no telemetry, no progress bars, short patience with a dead server.
+    """Set what MLflow reads while it is imported: no telemetry, no progress bars, short waits for a dead server.
 
-    Values the operator set stay. Call before the first import of mlflow.
+    Values that are set already are kept. Call before the first import of mlflow.
     """
     for key, value in _MLFLOW_ENV.items():
         os.environ.setdefault(key, value)
@@ -146,7 +146,7 @@ _MLFLOW_ENV: Mapping[str, str] = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # A round must not hang for minutes on a tracking server that is down; the registration is retried next round.
+    # A learning round must not hang for minutes when the tracking server is down; the next one registers the version.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }

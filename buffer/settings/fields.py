@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 def setting(name: str, **default: Any) -> Any:
     """Return a dataclass field that holds the setting `name` and has its default; secrets stay out of the repr.
 
-    `default` or `default_factory` give another default, where the table leaves it to the reader.
+    `default` or `default_factory` give another default, where one process has its own.
     """
     row = BY_NAME[name]
     own = default or {"default": row.default}

@@ -1,4 +1,4 @@
-"""Names that settings had in earlier releases, so that whoever still sets one learns what to set instead."""
+"""Names from earlier releases, and what to set instead."""
 
 from typing import Final
 

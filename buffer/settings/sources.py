@@ -66,7 +66,7 @@ class Settings:
 
 
 def is_reserved(variable: str) -> bool:
-    """Whether a PACELINE_ variable may be set for purposes that are none of paceline's."""
+    """Whether a PACELINE_ variable belongs to tests, CI or Kubernetes and is ignored here."""
     return _RESERVED.match(variable) is not None
 
 

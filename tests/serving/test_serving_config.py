@@ -8,6 +8,7 @@ import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.settings.choices import PacingName
+from paceline.buffer.settings.table import SETTINGS
 from paceline.serving import plugin
 from paceline.serving.config import ServingConfig, courier_env, from_env
 from paceline.serving.cpu_host.config import is_switched_on
@@ -19,6 +20,11 @@ def test_without_a_redis_url_there_is_none_and_capture_stays_off():
     assert from_env({}).redis_url is None
     assert from_env({"PACELINE_REDIS_URL": ""}).redis_url is None
     assert from_env({}) == ServingConfig()
+
+
+@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.name)
+def test_an_empty_variable_changes_nothing(row):
+    assert from_env({row.variable: ""}) == from_env({})
 
 
 def test_every_setting_comes_from_its_variable():

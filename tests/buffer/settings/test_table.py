@@ -18,7 +18,7 @@ from paceline.policies.learn_schedule import LearnMode
 from paceline.serving.config import ServingConfig
 
 CONFIGS = (BufferConfig, ServingConfig, LearnerConfig)
-#: Read where they are needed: they belong to no process for long.
+#: Read where they are needed; no config object holds them.
 ELSEWHERE = {"CONFIG", "CPU_HOST", "OPERATOR_TOKEN"}
 
 
