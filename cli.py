@@ -191,7 +191,7 @@ def _admitted(redis_url: str, speculator: str, act: str) -> "VersionBoard":
     """The board, for an operator who showed the token or needs none."""
     from .buffer.config import operator_token
 
-    _desk(redis_url, speculator).admit(operator_token(), _operator(), act)
+    _desk(redis_url, speculator).require(operator_token(), _operator(), act)
     return _board(redis_url, speculator)
 
 

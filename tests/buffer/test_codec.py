@@ -11,7 +11,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from paceline.buffer.codec import MAX_TRACE_BYTES, SCHEMA, decode_event, decode_trace, encode_event, encode_trace
+from paceline.buffer.codec import MAX_TRACE_BYTES, TRACE_SCHEMA, decode_event, decode_trace, encode_event, encode_trace
 from paceline.buffer.errors import BoardConflict, DecodeError, TraceInvalid
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
@@ -129,7 +129,7 @@ def test_decoded_arrays_are_read_only(make_trace):
             array[0] = 0
 
 
-def wire(raw: bytes, schema: int = SCHEMA, **options: bool) -> bytes:
+def wire(raw: bytes, schema: int = TRACE_SCHEMA, **options: bool) -> bytes:
     return schema.to_bytes(2, "big") + zstandard.ZstdCompressor(**options).compress(raw)
 
 
@@ -216,7 +216,7 @@ def test_a_decompression_bomb_is_refused_before_it_grows():
     # A frame header with its content size in 4 bytes and a 2 MiB window; no data behind it is looked at.
     header = zstandard.MAGIC_NUMBER.to_bytes(4, "little") + b"\x80\x58" + size.to_bytes(4, "little")
     with pytest.raises(DecodeError, match=f"declares {size} bytes, expected 0..{MAX_TRACE_BYTES}"):
-        decode_trace(SCHEMA.to_bytes(2, "big") + header + bytes(100))
+        decode_trace(TRACE_SCHEMA.to_bytes(2, "big") + header + bytes(100))
 
 
 PLAIN = unpacked(GOOD)
@@ -313,11 +313,11 @@ LONG, WIDE = "x" * 1_000_000, "x" * 1_000_000 + "\U0001f600"  # one wide letter 
 #: Name -> (wire bytes, most memory that decoding them may take, in units of the bound).
 GREEDY = {
     "a frame that promises the bound and holds nothing": (
-        SCHEMA.to_bytes(2, "big") + b"\x28\xb5\x2f\xfd\x80\x58" + SMALL.to_bytes(4, "little") + bytes(9),
+        TRACE_SCHEMA.to_bytes(2, "big") + b"\x28\xb5\x2f\xfd\x80\x58" + SMALL.to_bytes(4, "little") + bytes(9),
         1.1,
     ),
     "a frame that promises more": (
-        SCHEMA.to_bytes(2, "big") + b"\x28\xb5\x2f\xfd\x80\x58" + PROMISE + bytes(9),
+        TRACE_SCHEMA.to_bytes(2, "big") + b"\x28\xb5\x2f\xfd\x80\x58" + PROMISE + bytes(9),
         0.1,
     ),
     "a list that promises 2^32 axes": (swollen(b"\xa5int32\x91\x05", b"\xa5int32\xdd" + PROMISE), 0.1),
@@ -374,10 +374,11 @@ def test_an_event_comes_back_under_the_id_its_board_gave_it():
         (b'{"schema":1}', "missing required field `event`"),
         (encode_event(golden_event())[:-1], "truncated"),
         (encode_event(golden_event()) + b"x", "trailing"),
-        (encode_event(golden_event()).replace(b'"schema":1', b'"schema":2'), "got schema 2, expected 1"),
+        (encode_event(golden_event()).replace(b'"schema":1', b'"schema":2'), "board event 5-1 schema: got 2, expected 1; if a newer paceline wrote it"),
         (encode_event(golden_event()).replace(b'"candidate"', b'"undead"'), "Invalid enum value 'undead'"),
         (encode_event(golden_event()).replace(b'"learner"', b'"\xff"'), "utf-8"),
-        (encode_event(golden_event()).replace(b'"learner"', b'"\\ud800"'), "surrogate"),
+        (encode_event(golden_event()).replace(b'"learner"', b'"\\ud800"'), "escape"),
+        (encode_event(golden_event()).replace(b'"why"', b'"x":' + b"[" * 9999 + b"]" * 9999 + b',"why"'), "recursion"),
     ],
 )
 def test_unreadable_events_are_refused_with_the_reason_and_the_raw_bytes(raw, reason):

@@ -6,7 +6,7 @@ import pytest
 from paceline.buffer.codec import encode_event
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, DecodeError
-from paceline.buffer.keys import EVENTS, HEARTBEAT, LAST_READING, LEASE, MEMBERS
+from paceline.buffer.keys import EVENTS, HEARTBEAT, LAST_STATUS, LEASE, MEMBERS
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 
@@ -67,7 +67,7 @@ def test_an_expired_member_leaves_the_index_with_the_next_beat_of_anybody(redis_
 def test_an_event_of_a_later_schema_is_refused_with_its_bytes(redis_client, board):
     raw = candidate(0).replace(b'"schema":1', b'"schema":2')
     redis_client.xadd(EVENTS.name("default"), {"event": raw})
-    with pytest.raises(DecodeError, match="got schema 2, expected 1") as caught:
+    with pytest.raises(DecodeError, match="schema: got 2, expected 1") as caught:
         board.read()
     assert caught.value.raw == raw
 
@@ -86,23 +86,23 @@ STRANGE = [b"", b"\xff", b"[1]", b'"text"', b'{"a":"\xff"}', b'{"a":' + b"[" * 1
 def test_what_a_stranger_wrote_as_a_heartbeat_is_a_decode_error(redis_client, board, raw):
     board.beat("replica", {"draft": 1}, 60.0)
     redis_client.set(HEARTBEAT.name("default", "replica"), raw)
-    with pytest.raises(DecodeError, match="reading of replica") as caught:
+    with pytest.raises(DecodeError, match="status of replica") as caught:
         board.heartbeats()
     assert caught.value.raw == raw
 
 
 @pytest.mark.parametrize("raw", STRANGE, ids=range(len(STRANGE)))
 def test_what_a_stranger_wrote_as_a_last_reading_is_a_decode_error(redis_client, board, raw):
-    redis_client.set(LAST_READING.name("default", "replica"), raw)
-    with pytest.raises(DecodeError, match="reading of replica"):
-        board.last_reading("replica")
+    redis_client.set(LAST_STATUS.name("default", "replica"), raw)
+    with pytest.raises(DecodeError, match="status of replica"):
+        board.last_status("replica")
 
 
 def test_a_last_reading_of_another_type_is_none_and_the_next_beat_takes_its_place(redis_client, board):
-    redis_client.lpush(LAST_READING.name("default", "replica"), b"{}")
-    assert board.last_reading("replica") == {}
+    redis_client.lpush(LAST_STATUS.name("default", "replica"), b"{}")
+    assert board.last_status("replica") == {}
     board.beat("replica", {"draft": 1}, 60.0)
-    assert board.last_reading("replica") == {"draft": 1}
+    assert board.last_status("replica") == {"draft": 1}
 
 
 def test_a_lease_is_renewed_while_its_body_runs(redis_client, board):

@@ -21,19 +21,19 @@ def told(desk: OperatorAuth) -> list[tuple[str, str, str, bool]]:
 
 
 def test_without_a_token_everybody_is_admitted_and_nothing_is_noted(desk):
-    desk.admit(None, "operator:ann", "promote 3")
-    desk.admit("anything at all", "operator:ann", "promote 3")
+    desk.require(None, "operator:ann", "promote 3")
+    desk.require("anything at all", "operator:ann", "promote 3")
     assert desk.history() == []
 
 
 def test_once_a_token_is_set_only_its_holder_is_admitted(desk):
     desk.set_token(FIRST, None, "operator:ann", "hardening")
-    desk.admit(FIRST, "operator:bob", "promote 3")
+    desk.require(FIRST, "operator:bob", "promote 3")
     for token, got in ((None, "no token"), ("", "no token"), (SECOND, "another token")):
         with pytest.raises(
             OperatorRefused, match=rf"^promote 3: got {got}, expected the operator token that"
         ) as caught:
-            desk.admit(token, "operator:eve", "promote 3")
+            desk.require(token, "operator:eve", "promote 3")
         assert "operator:ann set for default; put it into PACELINE_OPERATOR_TOKEN" in str(caught.value)
         assert "delete the key paceline:{default}:operator_token in Redis" in str(caught.value)
     assert told(desk) == [
@@ -56,11 +56,11 @@ def test_a_token_is_changed_by_its_holder_alone(desk):
     for token in (None, SECOND):
         with pytest.raises(OperatorRefused, match="token set: got"):
             desk.set_token(SECOND, token, "operator:eve", "mine now")
-    desk.admit(FIRST, "operator:ann", "rollback")
+    desk.require(FIRST, "operator:ann", "rollback")
     desk.set_token(SECOND, FIRST, "operator:ann", "rotated")
-    desk.admit(SECOND, "operator:ann", "rollback")
+    desk.require(SECOND, "operator:ann", "rollback")
     with pytest.raises(OperatorRefused):
-        desk.admit(FIRST, "operator:ann", "rollback")
+        desk.require(FIRST, "operator:ann", "rollback")
     changes = [row for row in told(desk) if not row[3]]
     assert changes == [
         ("operator:ann", "operator token set", "why", False),
@@ -86,13 +86,13 @@ def test_of_many_who_set_a_first_token_at_the_same_moment_one_succeeds(desk):
         outcomes = dict(zip("abcd", pool.map(attempt, "abcd"), strict=True))
     assert sorted(outcomes.values()) == [False, False, False, True]
     winner = next(name for name, succeeded in outcomes.items() if succeeded)
-    desk.admit(f"the token of all of {winner}", "operator:x", "rollback")
+    desk.require(f"the token of all of {winner}", "operator:x", "rollback")
 
 
 def test_neither_token_stands_in_redis_or_in_an_error(redis_client, desk):
     desk.set_token(FIRST, None, "operator:ann", "why")
     with pytest.raises(OperatorRefused) as caught:
-        desk.admit(SECOND, "operator:eve", "promote 3")
+        desk.require(SECOND, "operator:eve", "promote 3")
     written = [redis_client.xrange(key.name("default")) for key in (OPERATOR_TOKEN, REFUSED_OPERATORS)]
     assert redis_client.keys("*") and len(redis_client.keys("*")) == 2  # noqa: PT018 - nothing else was written
     for token in (FIRST, SECOND):
@@ -106,7 +106,7 @@ def test_only_the_newest_refusals_are_kept_and_changes_of_the_token_stay(redis_c
             pipe.xadd(REFUSED_OPERATORS.name("default"), {"by": f"operator:{number}", "act": "a", "why": "w"})
         pipe.execute()
     with pytest.raises(OperatorRefused):
-        desk.admit(None, "operator:newest", "a")
+        desk.require(None, "operator:newest", "a")
     first, *refused = told(desk)
     assert first[:2] == ("operator:ann", "operator token set")
     assert (len(refused), refused[0][0], refused[-1][0]) == (REFUSALS_KEPT, "operator:1", "operator:newest")
@@ -117,10 +117,10 @@ def test_a_damaged_seal_admits_nobody(redis_client, desk, fields):
     redis_client.xadd(OPERATOR_TOKEN.name("default"), fields)
     for token in (None, "", FIRST):
         with pytest.raises(OperatorRefused):
-            desk.admit(token, "operator:eve", "rollback")
+            desk.require(token, "operator:eve", "rollback")
     assert len(desk.history()) == 4
 
 
 def test_speculators_have_tokens_of_their_own(redis_client, desk):
     desk.set_token(FIRST, None, "operator:ann", "why")
-    OperatorAuth(redis_client, BufferConfig(speculator="other")).admit(None, "operator:bob", "rollback")
+    OperatorAuth(redis_client, BufferConfig(speculator="other")).require(None, "operator:bob", "rollback")

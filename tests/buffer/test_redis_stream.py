@@ -183,7 +183,7 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
     desk = OperatorAuth(redis_client, CONFIG)
     desk.set_token("a token of some length", None, "operator:ann", "why")
     with pytest.raises(OperatorRefused):
-        desk.admit(None, "operator:eve", "rollback")
+        desk.require(None, "operator:eve", "rollback")
     with board.lease("l", 60.0):
         found = {name.decode(): redis_client.type(name).decode() for name in redis_client.scan_iter()}
     member = {"heartbeat:": "m", "last_reading:": "m", "lease:": "l"}

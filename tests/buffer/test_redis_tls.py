@@ -122,7 +122,7 @@ def test_a_port_without_tls_is_named_as_such(secure_redis):
 
 
 def test_a_ca_beside_an_address_without_tls_is_a_mistake(secure_redis, monkeypatch):
-    with pytest.raises(ConfigError, match="got redis:// beside PACELINE_REDIS_CA, expected rediss:// for TLS"):
+    with pytest.raises(ConfigError, match="got redis:// with PACELINE_REDIS_CA set, expected rediss:// for TLS"):
         connect(secure_redis.plain_url)
     monkeypatch.delenv("PACELINE_REDIS_CA")
     connect(secure_redis.plain_url).close()

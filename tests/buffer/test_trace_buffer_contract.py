@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import redis
-from paceline.buffer.base import MAX_DELIVERIES, BufferCounts, TraceBuffer, place
+from paceline.buffer.base import MAX_DELIVERIES, BufferCounts, TraceBuffer, entry_order
 from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.keys import DEAD_LETTERS_KEPT, TRACES
@@ -98,7 +98,7 @@ def test_ids_sort_by_age_even_when_the_clock_goes_back(backend, make_trace):
     first = buffer.append([make_trace(0), make_trace(1)])
     backend.clock.now -= 3600
     ids = first + buffer.append([make_trace(2)])
-    places = [place(entry_id) for entry_id in ids]
+    places = [entry_order(entry_id) for entry_id in ids]
     assert places == sorted(set(places)) == [tuple(map(int, entry_id.split("-"))) for entry_id in ids]
 
 
@@ -120,7 +120,7 @@ def test_a_trace_that_left_the_stream_may_come_again(backend, make_trace):
     first = buffer.append([odd])
     backend.pass_time(61.0)
     second = buffer.append([odd])
-    assert place(second[0]) > place(first[0])
+    assert entry_order(second[0]) > entry_order(first[0])
     assert buffer.append([odd]) == second
     assert buffer.counts() == BufferCounts(2, 1, 0, {}, 1, len(encode_trace(odd)), 1)
 
@@ -228,7 +228,7 @@ def test_an_entry_that_nobody_ever_acks_goes_to_the_dead_letters(backend, make_t
         buffer.resume("a") if again == "resumed" else backend.pass_time(IDLE_S)
     buffer.append([make_trace(1)])
     assert names(buffer.claim("a", 1)) == ["trace-1"]
-    assert buffer.dead_letters(9) == [("handed out 5 times and never acked", encode_trace(make_trace(0)))]
+    assert buffer.dead_letters(9) == [("delivered 5 times and never acked", encode_trace(make_trace(0)))]
     assert buffer.ack(ids, "trained") == 0
     counts = buffer.counts()
     assert (counts.delivered, counts.dead_lettered, counts.acked, counts.pending) == (2, 1, {}, 1)

@@ -116,7 +116,7 @@ def test_a_canary_drafts_on_its_replica_alone_until_it_is_decided():
 
 def test_a_second_canary_one_of_no_replica_and_a_replica_for_anything_else_are_refused():
     events = [*life(0, CANDIDATE, LIVE), *life(1, CANDIDATE, CANARY), *life(2, CANDIDATE)]
-    with pytest.raises(BoardConflict, match="version 2 as canary: got canary 1 at work, expected none"):
+    with pytest.raises(BoardConflict, match="version 2 as canary: got canary 1 in use, expected none"):
         fold([*events, event(2, CANARY)])
     with pytest.raises(BoardConflict, match="version 2 as canary: got replica '', expected the one it drafts on"):
         fold([*life(2, CANDIDATE), BoardEvent(2, CANARY, "test", "why", 0.0)])

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 import redis
-from paceline.buffer.base import LAST_READING_S, VersionBoard
+from paceline.buffer.base import LAST_STATUS_S, VersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict
-from paceline.buffer.keys import HEARTBEAT, LAST_READING, LEASE
+from paceline.buffer.keys import HEARTBEAT, LAST_STATUS, LEASE
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 
@@ -265,15 +265,15 @@ def test_heartbeats_hold_the_last_reading_of_every_member_until_it_expires(backe
 
 
 def test_the_last_reading_of_a_member_outlives_its_heart(backend, board):
-    assert board.last_reading("replica-0") == {}
+    assert board.last_status("replica-0") == {}
     for draft in (1, 2):
         board.beat("replica-0", {"draft": draft}, 60.0)
     board.beat("replica-1", {}, 60.0)
     backend.expire(HEARTBEAT.name("default", "replica-0"))
     assert "replica-0" not in board.heartbeats()
-    assert board.last_reading("replica-0") == {"draft": 2}
-    backend.expire(LAST_READING.name("default", "replica-0"), ttl_s=LAST_READING_S)
-    assert board.last_reading("replica-0") == {}
+    assert board.last_status("replica-0") == {"draft": 2}
+    backend.expire(LAST_STATUS.name("default", "replica-0"), ttl_s=LAST_STATUS_S)
+    assert board.last_status("replica-0") == {}
 
 
 def test_a_lease_is_held_by_one_and_free_again_behind_its_body(board):

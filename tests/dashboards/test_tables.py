@@ -82,5 +82,5 @@ def test_alarms_are_listed_by_member_what_stands_first_and_nonsense_is_passed_ov
     console = Console(file=io.StringIO(), width=160)
     console.print(alarms_table(lines))
     shown = console.file.getvalue()
-    assert shown.count("stands") == 2
+    assert shown.count("active") == 2
     assert "1970-01-01 00:00:09Z" in shown
