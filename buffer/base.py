@@ -27,7 +27,7 @@ def entry_order(entry_id: str) -> tuple[int, int]:
     return int(ms), int(sequence or 0)
 
 
-#: How often an entry is delivered; the next claim that meets it makes it a dead letter. A trace that kills its reader
+#: How often an entry is delivered; the next claim that meets it makes it a dead letter. A trace that kills its readers
 #: must not come back for ever; five deliveries are enough to survive unrelated failures.
 MAX_DELIVERIES = 5
 

@@ -37,7 +37,7 @@ MAX_TRACE_BYTES = 512 * 1024**2
 
 _SCHEMA_BYTES = 2
 _MAX_AXES = 8  # no field has more than 3
-_MAX_REASON_CHARS = 400  # an error may quote what it met, whose length a stranger chose
+_MAX_REASON_CHARS = 400  # an error may quote its input, whose length is anybody's choice
 _LEVEL = 1  # features are noise to a compressor: higher levels cost the courier time and gain next to nothing
 _DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "float16", "float32", "uint16")}
 

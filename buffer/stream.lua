@@ -68,9 +68,9 @@ local function ensure_group()
   end
 end
 
--- The bounds belong to the stream and are those of whoever writes to it: a learner with other settings must not cut
--- away what the servers mean to keep. They are stored because a reader has to apply them too: traces hold user
--- content and must leave by age when nobody writes.
+-- The bounds belong to the stream and are its writers': a learner with other settings must not trim what the servers
+-- mean to keep. They are stored because readers must apply them too: traces hold user content, and have to leave by
+-- age when nobody appends.
 local function stream_bounds()
   local stored = redis.call('HMGET', bounds, 'max_bytes', 'max_age_ms')
   return tonumber(stored[1] or ARGV[4]), tonumber(stored[2] or ARGV[5])

@@ -205,7 +205,7 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
     assert all(name.startswith("paceline:{default}:") for name in found)
 
 
-def test_a_batch_that_redis_has_no_memory_for_leaves_no_trace_behind(redis_client, make_trace):
+def test_a_batch_that_redis_has_no_memory_for_is_not_stored_in_part(redis_client, make_trace):
     buffer = RedisTraceBuffer(redis_client, CONFIG)
     (first,) = buffer.append([make_trace(0)])
     redis_client.config_set("maxmemory", 1)

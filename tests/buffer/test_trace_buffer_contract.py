@@ -286,9 +286,9 @@ def test_all_entries_stay_pending_when_the_receiver_of_the_ids_raises(buffer, ma
     buffer.append([make_trace(0), make_trace(1)])
 
     def refuse(_):
-        raise OSError(28, "no room")
+        raise OSError(28, "disk full")
 
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="disk full"):
         buffer.claim("a", 2, refuse)
     assert buffer.counts().pending == 2
     buffer.resume("a")

@@ -56,7 +56,7 @@ def test_the_boards_table_shows_parents_and_times_and_the_runs_table_what_was_se
     ]
     assert "1970-01-01 00:00:09Z" in board
     assert "1970" not in run
-    assert [word for word in ("held-out", "served", "rounds", "1.75", "│      4 │") if word not in run] == []
+    assert [text for text in ("held-out", "served", "rounds", "1.75", "│      4 │") if text not in run] == []
 
 
 def test_a_reason_is_text_and_never_markup() -> None:
