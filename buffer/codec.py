@@ -4,7 +4,7 @@ A trace travels as two bytes of schema number, big-endian, then one zstd frame (
 holding a msgpack map of the fields of DraftTrace. An array is ``[dtype, shape, bytes]``, little-endian, C order.
 The schema number is outside the frame so that a later schema may change everything in it.
 
-Traces live for a day and board events for ever, so each have schema numbers of their own. A release reads what it
+Traces live for a day and board events for ever, so each has schema numbers of its own. A release reads what it
 writes and what the release before it wrote; event schemas stay readable for as long as a board may hold them.
 
 Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes. Decoded arrays are read-only.
