@@ -4,7 +4,7 @@ Leases, claims and heartbeats are Redis' own time, so a learner's clock only dat
 """
 
 import pytest
-from paceline.buffer.base import place
+from paceline.buffer.base import entry_order
 from paceline.buffer.version import DraftVersion, VersionState
 from waiting import until
 
@@ -30,7 +30,7 @@ def test_rounds_go_on_over_a_jump_of_the_clock(house, point, seconds):
     house.assert_accounted(house.sent)
     house.assert_sound()
     events = house.board.events()
-    assert [event.event_id for event in events] == sorted((event.event_id for event in events), key=place)
+    assert [event.event_id for event in events] == sorted((event.event_id for event in events), key=entry_order)
     seen, acked = house.board.heartbeats()["learner:killable"], house.buffer.counts().acked
     assert {outcome: seen[outcome] for outcome in acked} == acked
 
