@@ -185,6 +185,7 @@ def test_built_traces_say_what_a_greedy_target_would(make_trace):
 SECRET = 987_654  # a token id that stands nowhere else
 
 
+@pytest.mark.guarantee("no-content-in-logs")
 @pytest.mark.parametrize(
     "broken",
     [

@@ -87,6 +87,7 @@ def test_every_trace_is_accounted_for(demo):
     assert traces["delivered"] == traces["learned"] + traces["held_out"] + traces["rested"] + traces["pending"]
 
 
+@pytest.mark.guarantee("answers-unchanged")
 def test_every_request_is_answered_as_plain_decoding_answers_it(demo):
     _, _, report, _ = demo
     assert report["lossless"] == {"checked": REQUESTS, "identical": REQUESTS}

@@ -169,6 +169,7 @@ def bad_draft(rig, learned, tmp_path, request):
     return changed(rig, rig.board.read().live, tmp_path / "bad", request.param)
 
 
+@pytest.mark.guarantee("bad-canary-leaves")
 def test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second_replica(rig, ports, bad_draft):
     live = rig.board.read().live
     number = publish(rig, live, bad_draft)
@@ -189,6 +190,7 @@ def test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second
     assert set(reasons) == {"length"}
 
 
+@pytest.mark.guarantee("alarm-silent-death")
 def test_a_draft_that_nobody_would_accept_is_taken_off_even_when_it_went_live_at_once(rig, ports):
     live = rig.board.read().live
     with traffic(rig, ports) as reasons:

@@ -48,6 +48,7 @@ def announced(house, point):
     return number
 
 
+@pytest.mark.guarantee("server-killed")
 @pytest.mark.parametrize("point", POINTS[:-1])
 def test_a_server_killed_here_comes_back_with_the_boards_version_whole(house, plain, naive_draft, point):
     house.ensure(point)

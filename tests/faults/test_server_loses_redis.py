@@ -29,6 +29,7 @@ def served(house):
     return number
 
 
+@pytest.mark.guarantee("server-loses-redis")
 def test_a_redis_that_lost_its_data_costs_no_token_and_the_next_version_is_swapped_in(house, served, naive_draft):
     plain = house.answers(crowd(house, "calm"))
     before = house.drained()

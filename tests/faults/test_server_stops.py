@@ -8,6 +8,7 @@ pytestmark = pytest.mark.e2e
 CROWD, TOKENS = 6, 40
 
 
+@pytest.mark.guarantee("server-stopped")
 def test_a_server_ended_in_good_order_delivers_all_it_answered(house):
     house.ensure("none")
     jobs = [(f"last-{i}", house.texts[i][100:260], TOKENS) for i in range(CROWD)]

@@ -12,6 +12,7 @@ BATCH, DAY_S = 16, 86_400.0
 both_ways = pytest.mark.parametrize("seconds", [DAY_S, -DAY_S], ids=["forwards", "backwards"])
 
 
+@pytest.mark.guarantee("learner-clock-jumps")
 @both_ways
 @pytest.mark.parametrize("point", ["between_two_rounds", "before_the_gate", "between_candidate_and_verdict"])
 def test_rounds_go_on_over_a_jump_of_the_clock(house, point, seconds):
@@ -35,6 +36,7 @@ def test_rounds_go_on_over_a_jump_of_the_clock(house, point, seconds):
     assert {outcome: seen[outcome] for outcome in acked} == acked
 
 
+@pytest.mark.guarantee("learner-clock-jumps")
 @both_ways
 def test_a_lease_outlives_its_holders_clock_and_keeps_others_out(house, seconds):
     house.send(BATCH)
@@ -59,6 +61,7 @@ def put_canary(house):
     return number
 
 
+@pytest.mark.guarantee("canary-clock-jumps")
 @both_ways
 def test_a_canary_has_its_time_whatever_the_clock_says(house, seconds):
     learner = house.learn(BATCH, MIN_HOLDOUT_REQUESTS="40")
@@ -73,6 +76,7 @@ def test_a_canary_has_its_time_whatever_the_clock_says(house, seconds):
     house.assert_accounted(house.sent)
 
 
+@pytest.mark.guarantee("canary-clock-jumps")
 @both_ways
 def test_a_canary_that_nobody_decides_ends_whatever_the_clock_says(house, seconds):
     house.learn(BATCH, MIN_HOLDOUT_REQUESTS="40").end()

@@ -18,6 +18,7 @@ def says_where(said, house):
     return said.get("error") == "OSError" and where in said["why"] and room in said["why"]
 
 
+@pytest.mark.guarantee("disk-full")
 @pytest.mark.parametrize("point", POINTS)
 def test_a_round_without_room_fails_says_so_and_is_made_up_for(house, point):
     learner = house.learn(BATCH)
@@ -42,6 +43,7 @@ def test_a_round_without_room_fails_says_so_and_is_made_up_for(house, point):
     house.assert_sound()
 
 
+@pytest.mark.guarantee("disk-full")
 def test_a_first_round_without_room_puts_nothing_on_the_board(house):
     house.send(BATCH)
     learner = house.learner()

@@ -11,6 +11,7 @@ MLFLOW_POINT = "half_way_through_telling_mlflow"  # test_mlflow_away.py
 REST_POINTS = [point for point in POINTS if "rest" in point]
 
 
+@pytest.mark.guarantee("learner-killed")
 @pytest.mark.parametrize("point", [point for point in POINTS if point not in {MLFLOW_POINT, *REST_POINTS}])
 def test_a_learner_killed_at_any_point_leaves_nothing_unaccounted_and_nothing_half(house, point):
     traces = house.send(TRACES)
@@ -25,6 +26,7 @@ def test_a_learner_killed_at_any_point_leaves_nothing_unaccounted_and_nothing_ha
     house.assert_sound()
 
 
+@pytest.mark.guarantee("resting-learner-killed")
 @pytest.mark.parametrize("point", REST_POINTS)
 def test_a_learner_killed_while_it_rests_rests_each_trace_once_and_learning_begins_behind_it(house, point):
     rested = house.send(TRACES)
@@ -47,6 +49,7 @@ def test_a_learner_killed_while_it_rests_rests_each_trace_once_and_learning_begi
     }
 
 
+@pytest.mark.guarantee("poison-trace")
 def test_of_many_traces_the_one_that_kills_every_learner_ends_alone(house):
     traces = house.send(TRACES)
     poison = next(trace for trace in traces[TRACES // 2 :] if not house.held_out([trace]))
@@ -66,6 +69,7 @@ def test_of_many_traces_the_one_that_kills_every_learner_ends_alone(house):
     house.assert_sound()
 
 
+@pytest.mark.guarantee("two-learners")
 def test_two_learners_at_once_learn_every_trace_once(house):
     house.send(TRACES)
     pair = [house.learner(LEARNER=name) for name in ("first", "second")]

@@ -37,6 +37,7 @@ def key(tags):
     return int(tags["paceline.version"]), tags["paceline.sha256"]
 
 
+@pytest.mark.guarantee("mlflow-away")
 def test_versions_wait_while_mlflow_is_away_and_are_told_once_though_a_learner_dies_telling(house, client, mlflow_uri):
     learner = house.learn(BATCH)
     house.learn_more(learner, BATCH)

@@ -21,6 +21,7 @@ def assert_begun_anew(house, before):
     assert state.rows[0].version.sha256 == sha256_of(house.speculator.draft / "model.safetensors")
 
 
+@pytest.mark.guarantee("redis-killed", "redis-lost-its-data")
 @pytest.mark.parametrize("with_data", [True, False], ids=["with_data", "without_data"])
 @pytest.mark.parametrize("in_time", [True, False], ids=["back_in_the_round", "back_behind_the_round"])
 @pytest.mark.parametrize("point", POINTS)
@@ -50,6 +51,7 @@ def test_a_learner_outlives_a_redis_killed_in_its_round(frail_house, frail_redis
         assert_begun_anew(house, before)
 
 
+@pytest.mark.guarantee("redis-killed-between-rounds")
 @pytest.mark.parametrize("is_same_process", [True, False], ids=["same_learner", "its_successor"])
 def test_a_board_that_lost_its_data_between_two_rounds_begins_anew_by_itself(frail_house, frail_redis, is_same_process):
     house = frail_house
@@ -70,6 +72,7 @@ def test_a_board_that_lost_its_data_between_two_rounds_begins_anew_by_itself(fra
     assert house.board.heartbeats()["learner:killable"]["rounds"] > rounds
 
 
+@pytest.mark.guarantee("redis-killed-between-rounds")
 def test_a_redis_that_restarts_with_its_data_between_two_rounds_changes_nothing(frail_house, frail_redis):
     house = frail_house
     learner = house.learn(BATCH)

@@ -20,6 +20,7 @@ def post(house):
     return traces, deliveries
 
 
+@pytest.mark.guarantee("delivered-twice")
 def test_what_the_stream_still_holds_is_stored_once_and_learnt_once(house, post):
     traces, deliveries = post
     learner = house.learner(PASSES="1")
@@ -32,6 +33,7 @@ def test_what_the_stream_still_holds_is_stored_once_and_learnt_once(house, post)
     house.assert_sound()
 
 
+@pytest.mark.guarantee("delivered-twice")
 def test_what_the_stream_has_forgotten_is_known_to_the_learner_and_counted_as_a_duplicate(house, post):
     _, deliveries = post
     learner = house.learner(PASSES="1", WINDOW_TRACES=str(TRACES), HOLDOUT_WINDOW=str(TRACES))

@@ -20,6 +20,7 @@ def suspended(learner):
         os.kill(learner.pid, signal.SIGCONT)
 
 
+@pytest.mark.guarantee("learner-suspended")
 @pytest.mark.parametrize("point", ["before_the_gate", "between_folder_and_board"])
 def test_rounds_that_lose_their_lease_make_no_dead_letters_however_many_they_are(house, point):
     house.send(BATCH)
@@ -36,6 +37,7 @@ def test_rounds_that_lose_their_lease_make_no_dead_letters_however_many_they_are
     house.assert_sound()
 
 
+@pytest.mark.guarantee("learner-suspended")
 def test_traces_of_a_suspended_learner_are_learnt_by_another_and_not_twice(house):
     house.send(BATCH)
     sleeper = house.learner(ROUND_LEASE_S=SHORT_LEASE_S, LEARNER="sleeper")

@@ -58,6 +58,7 @@ FORGERIES = {
 }
 
 
+@pytest.mark.guarantee("live-weights-changed")
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["same_learner", "its_successor"])
 def test_a_live_version_with_changed_weights_is_never_read_and_is_rolled_back(house, is_restarted):
     learner = house.learn(BATCH)
@@ -79,6 +80,7 @@ def test_a_live_version_with_changed_weights_is_never_read_and_is_rolled_back(ho
     house.assert_accounted(house.sent)
 
 
+@pytest.mark.guarantee("forged-version")
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_live_version_is_rolled_back_and_learning_goes_on(house, forgery):
     learner = house.learn(BATCH)
@@ -93,6 +95,7 @@ def test_a_forged_live_version_is_rolled_back_and_learning_goes_on(house, forger
     house.assert_accounted(house.sent)
 
 
+@pytest.mark.guarantee("not-a-draft")
 def test_a_file_that_is_no_draft_stops_no_round(house):
     learner = house.learn(BATCH)
     folder = no_draft(house)
@@ -107,6 +110,7 @@ def test_a_file_that_is_no_draft_stops_no_round(house):
     house.learn_more(learner, BATCH)
 
 
+@pytest.mark.guarantee("checkpoint-lost")
 def test_without_a_checkpoint_training_starts_from_no_changed_weights(house):
     house.learn(BATCH, MIN_HOLDOUT_REQUESTS="40").end()
     number = house.board.next_number()
@@ -135,6 +139,7 @@ STRANGE_WORDS = {
 }
 
 
+@pytest.mark.guarantee("garbage-on-the-board")
 @pytest.mark.parametrize("word", STRANGE_WORDS)
 def test_a_strangers_event_stops_rounds_with_its_name_and_nothing_else_until_it_is_off(house, word):
     fields, error = STRANGE_WORDS[word]
