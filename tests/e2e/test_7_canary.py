@@ -1,4 +1,4 @@
-"""Two real servers behind one board: a canary drafts on one of them, and a bad one never reaches the other."""
+"""Two real servers on one board: a canary drafts on one of them, and a bad one never reaches the other."""
 
 import itertools
 import random
