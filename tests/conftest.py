@@ -23,6 +23,24 @@ from paceline.rig.services import free_port
 
 TraceMaker = Callable[..., DraftTrace]
 
+#: Tests that share what is expensive to build, so that one worker of pytest-xdist runs each group; the longest first.
+SHARED = {"sglang": ("e2e/", "faults/test_"), "learners": ("faults/learner/",)}
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give every test the group of its folder or its file, so that no fixture is built by both workers."""
+    if hasattr(config, "workerinput"):
+        groups = {item: group_of(item.path) for item in items}
+        items.sort(key=lambda item: [*SHARED, groups[item]].index(groups[item]))
+        for item, group in groups.items():
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def group_of(path: Path) -> str:
+    file = path.relative_to(Path(__file__).parent).as_posix()
+    return next((name for name, beginnings in SHARED.items() if file.startswith(beginnings)), file)
+
 
 @pytest.fixture(autouse=True)
 def _signals_are_not_ignored() -> Iterator[None]:
@@ -89,7 +107,7 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture
 def redis_client(redis_url: str) -> Iterator[redis.Redis]:
-    """A client of an empty Redis, made by the product's own door."""
+    """A client of an empty Redis, as the product makes it."""
     from paceline.buffer.redis_client import connect
 
     with connect(redis_url) as client:
@@ -111,7 +129,7 @@ def make_trace() -> TraceMaker:
     """Build a legal trace of a greedy target from a few numbers; `changes` replace fields of DraftTrace.
 
     tokens = context, one token of the prefill (the first root), then per round the accepted drafts and the target's
-    own token. The teacher's first choice at every node on the served path is the token that was committed behind it.
+    own token. The teacher's first choice at every node on the served path is the token committed there.
     F = T - 1 features (float32), none with feature_dim=0. Arrays are read-only, as they come from the wire.
     """
     return build_trace
@@ -134,14 +152,14 @@ def build_trace(
     for _ in range(rounds):
         starts.append(len(tokens) - 1)
         drafts = rng.integers(0, vocab, steps).tolist()
-        stood = int(rng.integers(0, steps + 1))
+        kept = int(rng.integers(0, steps + 1))
         # Greedy: the target's own token differs from the draft it rejected.
-        own = int((drafts[stood] + rng.integers(1, vocab)) % vocab) if stood < steps else int(rng.integers(0, vocab))
-        tokens += [*drafts[:stood], own]
+        own = int((drafts[kept] + rng.integers(1, vocab)) % vocab) if kept < steps else int(rng.integers(0, vocab))
+        tokens += [*drafts[:kept], own]
         drafted.append(drafts)
-        accepted.append(stood)
+        accepted.append(kept)
         teacher_ids.append(
-            [best_first(rng, first, vocab)[:top_k] for first in node_choices(rng, drafts, stood, own, vocab)]
+            [best_first(rng, first, vocab)[:top_k] for first in node_choices(rng, drafts, kept, own, vocab)]
         )
     logprobs = np.sort(rng.normal(-3, 1, (rounds, steps + 1, top_k)))[..., ::-1]
     verified = VerifyRounds(
@@ -266,10 +284,10 @@ def rotated(head: np.ndarray, position: int, theta: float) -> np.ndarray:
     return np.concatenate([turned.real, turned.imag])
 
 
-def node_choices(rng: np.random.Generator, drafts: list[int], stood: int, own: int, vocab: int) -> list[int]:
-    """The target's choice behind root and drafts: what was committed, then anything on the rejected path."""
-    rejected = rng.integers(0, vocab, len(drafts) - stood).tolist()
-    return [*drafts[:stood], own, *rejected]
+def node_choices(rng: np.random.Generator, drafts: list[int], kept: int, own: int, vocab: int) -> list[int]:
+    """The target's choice at each node: what was committed, then anything on the rejected path."""
+    rejected = rng.integers(0, vocab, len(drafts) - kept).tolist()
+    return [*drafts[:kept], own, *rejected]
 
 
 def best_first(rng: np.random.Generator, first: int, vocab: int) -> list[int]:
@@ -311,10 +329,10 @@ class Speculator:
         draft = load_draft(weights or self.draft, load_target_embedding(self.target))
         starts, accepted = walk(replay_traces(draft, [bare], steps)[0], 3, tokens - 2)
         drafted = np.zeros((len(starts), steps), np.int32)
-        for row, (start, stood) in enumerate(zip(starts, accepted, strict=True)):
-            behind = text[start + 1 : start + 1 + steps]
-            drafted[row, : len(behind)] = behind
-            drafted[row, stood:] = (drafted[row, stood:] + 1) % 32  # wrong from the first rejection on
+        for row, (start, kept) in enumerate(zip(starts, accepted, strict=True)):
+            following = text[start + 1 : start + 1 + steps]
+            drafted[row, : len(following)] = following
+            drafted[row, kept:] = (drafted[row, kept:] + 1) % 32  # wrong from the first rejection on
         teacher = np.zeros((len(starts), steps + 1, 0))
         rounds = VerifyRounds(starts, drafted, accepted, teacher.astype(np.int32), teacher.astype(np.float16))
         return replace(replace(bare, rounds=rounds), **changes)
@@ -354,7 +372,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def cpu_kernels() -> Iterator[ModuleType]:
-    """The CPU host's stand-in for sgl_kernel, under a name that nothing can mistake for the real package."""
+    """The CPU host's stand-in for sgl_kernel, under a name that cannot be mistaken for the real package."""
     name = "_paceline_test_sgl_kernel"
     folder = Path(paceline.__file__).parent / "serving/cpu_host/stubs/sgl_kernel"
     spec = importlib.util.spec_from_file_location(name, folder / "__init__.py")

@@ -58,9 +58,9 @@ def test_a_live_version_is_a_registered_model_with_its_lineage(rig, learned):
 
 
 def test_the_learner_replays_what_was_served_by_every_version(learned):
-    said = learned.said
-    assert said["identity_compared"] > 100
-    assert said["identity_equal"] >= 0.999 * said["identity_compared"]
+    status = learned.status
+    assert status["identity_compared"] > 100
+    assert status["identity_equal"] >= 0.999 * status["identity_compared"]
 
 
 def test_the_command_line_lists_promotes_and_rolls_back(rig, learned):
@@ -68,7 +68,7 @@ def test_the_command_line_lists_promotes_and_rolls_back(rig, learned):
     assert listed.returncode == 0
     live = rig.board.read().live
     assert "live" in listed.stdout
-    assert cli(rig, "promote", "0", "--why", "by hand").returncode == 0
+    assert cli(rig, "promote", "0", "--why", "to compare").returncode == 0
     until(lambda: rig.status()["draft_version"] == 0, "the promotion")
     assert cli(rig, "rollback").returncode == 0
     until(lambda: rig.status()["draft_version"] == live, "the roll back")
