@@ -11,7 +11,7 @@ from paceline.buffer.keys import ALL_KEYS
 HOUSE = Path(__file__).resolve().parents[1]
 README_LINES = 80
 JOURNEYS = ("The journey of a trace", "The journey of a version")
-LINK = r"\]\(([^)#\s]+)(?:#[^)]*)?\)"
+LINK = r"\]\(([^)#\s]*)(?:#([^)]*))?\)"
 DOCUMENTS = [*HOUSE.glob("*.md"), *(HOUSE / "docs").glob("*.md"), *(HOUSE / "benchmarks").rglob("*.md")]
 
 
@@ -80,6 +80,12 @@ def table_rows(page: str, first_heading: str) -> dict[str, set[str]]:
     return {row[0].strip(" `"): set(re.findall(r"`([^`]+)`", row[-1])) for row in rows}
 
 
+def anchors(document: Path) -> set[str]:
+    """What the headings of a page are called in links to them, as GitHub makes it."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def architecture() -> str:
     return (HOUSE / "docs" / "architecture.md").read_text(encoding="utf-8")
 
@@ -106,10 +112,13 @@ def test_the_table_of_keys_is_that_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(HOUSE).as_posix())
-def test_every_linked_file_is_there(document: Path) -> None:
-    links = re.findall(LINK, document.read_text(encoding="utf-8"))
-    targets = [(document.parent / link).resolve() for link in links if "://" not in link]
-    assert [str(target) for target in targets if not target.exists()] == []
+def test_every_linked_file_and_heading_is_there(document: Path) -> None:
+    lost = []
+    for link, anchor in re.findall(LINK, document.read_text(encoding="utf-8")):
+        target = (document.parent / link).resolve() if link else document
+        if "://" not in link and not (target.exists() and (not anchor or anchor in anchors(target))):
+            lost.append(f"{link}#{anchor}")
+    assert lost == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(HOUSE).as_posix())
