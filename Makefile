@@ -35,7 +35,7 @@ SOURCES := __init__.py cli.py buffer policies serving learner dashboards rig dem
 LINK := $(VENV)/house
 
 # One thread each: a worker, and every process it starts, would otherwise take all cores for itself.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast test-faults lint check bench bench-calibration bench-learning

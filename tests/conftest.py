@@ -20,26 +20,35 @@ import pytest
 import redis
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.rig.services import free_port
+from xdist.scheduler import LoadScopeScheduling
 
 TraceMaker = Callable[..., DraftTrace]
 
-#: Tests that share what is expensive to build, so that one worker of pytest-xdist runs each group; the longest first.
-SHARED = {"sglang": ("e2e/", "faults/test_"), "learners": ("faults/learner/",)}
+#: Tests that share what is expensive to build, by the beginning of their path. One worker of pytest-xdist runs each
+#: group, the longest first; of other tests, those of one file.
+GROUPS = {"tests/e2e/": "sglang", "tests/faults/test_": "sglang", "tests/faults/learner/": "learners"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+class GroupScheduling(LoadScopeScheduling):
+    """No fixture of a group or a file is built by two workers."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def group_of(nodeid: str) -> str:
+    return next((GROUPS[start] for start in GROUPS if nodeid.startswith(start)), nodeid.partition("::")[0])
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give every test the group of its folder or its file, so that no fixture is built by both workers."""
+    """Long groups come first where several workers share the tests; the quick tests do otherwise."""
     if hasattr(config, "workerinput"):
-        groups = {item: group_of(item.path) for item in items}
-        items.sort(key=lambda item: [*SHARED, groups[item]].index(groups[item]))
-        for item, group in groups.items():
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-def group_of(path: Path) -> str:
-    file = path.relative_to(Path(__file__).parent).as_posix()
-    return next((name for name, beginnings in SHARED.items() if file.startswith(beginnings)), file)
+        order = list(GROUPS.values())
+        items.sort(key=lambda item: [*order, group_of(item.nodeid)].index(group_of(item.nodeid)))
 
 
 @pytest.fixture(autouse=True)
