@@ -19,6 +19,7 @@ import paceline
 import pytest
 import redis
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.rig.services import free_port
 from xdist.scheduler import LoadScopeScheduling
 
@@ -311,6 +312,10 @@ def array(values: object, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
     return made
 
 
+#: Digest of the weights, number, tokens and draft steps -> the trace: every test has the same target and initial draft.
+SERVED: dict[tuple[str, int, int, int], DraftTrace] = {}
+
+
 @dataclass(frozen=True)
 class Speculator:
     """A target folder, a random draft for it, and traffic that draft could have served; text any draft can learn."""
@@ -322,6 +327,13 @@ class Speculator:
         self, number: int, *, weights: Path | None = None, tokens: int = 24, steps: int = 3, **changes: object
     ) -> DraftTrace:
         """Trace `number`, served greedily by `weights` (the initial draft if None): a cyclic walk over 32 tokens."""
+        draft = weights or self.draft
+        key = (sha256_of(draft / WEIGHTS_FILE), number, tokens, steps)
+        if key not in SERVED:
+            SERVED[key] = self._serve(draft, number, tokens, steps)
+        return replace(SERVED[key], **changes)
+
+    def _serve(self, weights: Path, number: int, tokens: int, steps: int) -> DraftTrace:
         import torch
         from paceline.learner.judging.replay import replay_traces
         from paceline.learner.model.draft_io import load_draft, load_target_embedding
@@ -335,7 +347,7 @@ class Speculator:
             build_trace(0, rounds=0, steps=steps, top_k=0), tokens=text, context_len=4, features=features, **named
         )
         torch.set_num_threads(1)
-        draft = load_draft(weights or self.draft, load_target_embedding(self.target))
+        draft = load_draft(weights, load_target_embedding(self.target))
         starts, accepted = walk(replay_traces(draft, [bare], steps)[0], 3, tokens - 2)
         drafted = np.zeros((len(starts), steps), np.int32)
         for row, (start, kept) in enumerate(zip(starts, accepted, strict=True)):
@@ -344,7 +356,7 @@ class Speculator:
             drafted[row, kept:] = (drafted[row, kept:] + 1) % 32  # wrong from the first rejection on
         teacher = np.zeros((len(starts), steps + 1, 0))
         rounds = VerifyRounds(starts, drafted, accepted, teacher.astype(np.int32), teacher.astype(np.float16))
-        return replace(replace(bare, rounds=rounds), **changes)
+        return replace(bare, rounds=rounds)
 
 
 @pytest.fixture
