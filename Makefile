@@ -1,4 +1,4 @@
-# The boring names: demo, test, lint, check, bench, setup. Everything runs in .venv; the first target makes it.
+# The usual names: demo, test, lint, check, bench, setup. Everything runs in .venv; the first target makes it.
 #
 #   make demo ARGS="--requests 200"     make test ARGS="tests/buffer -k stream"
 #
@@ -25,17 +25,17 @@ READY := $(VENV)/.ready
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 # SGLang's own requirements would bring gigabytes of CUDA packages, so it comes alone (and pip must not warn of what
-# it misses); what its import needs stands in the CPU host's list. This release pins torch 2.13.0.
+# it misses); what its import needs is in the CPU host's list. This release pins torch 2.13.0.
 TORCH := torch==2.13.0
 SGLANG := sglang==0.5.21
 CPU_HOST := serving/cpu_host/requirements.txt
 
 SOURCES := __init__.py cli.py buffer policies serving learner dashboards rig demo benchmarks
 # mypy takes a package's name from its folder, and a checkout may be called anything: it looks through this link.
-LINK := $(VENV)/house
+LINK := $(VENV)/link
 
 # One thread each: a worker, and every process it starts, would otherwise take all cores for itself.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast test-faults lint check bench bench-calibration bench-learning
@@ -70,7 +70,7 @@ $(READY): pyproject.toml $(CPU_HOST) Makefile | $(PY)
 	@.ci/install_torch $(PY) $(TORCH) $(TORCH_PIP_ARGS)
 	@echo "setup 3/4: $(SGLANG), without its CUDA packages"
 	@$(PIP) --no-deps $(SGLANG)
-	@echo "setup 4/4: what SGLang needs on this machine, and paceline with all its doors"
+	@echo "setup 4/4: what SGLang needs on this machine, and paceline with all its extras"
 	@$(PIP) --no-warn-conflicts $(TORCH) -r $(CPU_HOST) -e '.[serving,learner,dashboards,demo,dev]'
 	@touch $@
 

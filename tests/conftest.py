@@ -19,27 +19,37 @@ import paceline
 import pytest
 import redis
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.rig.services import free_port
+from xdist.scheduler import LoadScopeScheduling
 
 TraceMaker = Callable[..., DraftTrace]
 
-#: Tests that share what is expensive to build, so that one worker of pytest-xdist runs each group; the longest first.
-SHARED = {"sglang": ("e2e/", "faults/test_"), "learners": ("faults/learner/",)}
+#: Tests that share what is expensive to build, by the beginning of their path. One worker of pytest-xdist runs each
+#: group, the longest first; of other tests, those of one file.
+GROUPS = {"tests/e2e/": "sglang", "tests/faults/test_": "sglang", "tests/faults/learner/": "learners"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+class GroupScheduling(LoadScopeScheduling):
+    """No fixture of a group or a file is built by two workers."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def group_of(nodeid: str) -> str:
+    return next((GROUPS[start] for start in GROUPS if nodeid.startswith(start)), nodeid.partition("::")[0])
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give every test the group of its folder or its file, so that no fixture is built by both workers."""
+    """Long groups come first where several workers share the tests; the quick tests do otherwise."""
     if hasattr(config, "workerinput"):
-        groups = {item: group_of(item.path) for item in items}
-        items.sort(key=lambda item: [*SHARED, groups[item]].index(groups[item]))
-        for item, group in groups.items():
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-def group_of(path: Path) -> str:
-    file = path.relative_to(Path(__file__).parent).as_posix()
-    return next((name for name, beginnings in SHARED.items() if file.startswith(beginnings)), file)
+        order = list(GROUPS.values())
+        items.sort(key=lambda item: [*order, group_of(item.nodeid)].index(group_of(item.nodeid)))
 
 
 @pytest.fixture(autouse=True)
@@ -302,6 +312,10 @@ def array(values: object, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
     return made
 
 
+#: Digest of the weights, number, tokens and draft steps -> the trace: every test has the same target and initial draft.
+SERVED: dict[tuple[str, int, int, int], DraftTrace] = {}
+
+
 @dataclass(frozen=True)
 class Speculator:
     """A target folder, a random draft for it, and traffic that draft could have served; text any draft can learn."""
@@ -313,6 +327,13 @@ class Speculator:
         self, number: int, *, weights: Path | None = None, tokens: int = 24, steps: int = 3, **changes: object
     ) -> DraftTrace:
         """Trace `number`, served greedily by `weights` (the initial draft if None): a cyclic walk over 32 tokens."""
+        draft = weights or self.draft
+        key = (sha256_of(draft / WEIGHTS_FILE), number, tokens, steps)
+        if key not in SERVED:
+            SERVED[key] = self._serve(draft, number, tokens, steps)
+        return replace(SERVED[key], **changes)
+
+    def _serve(self, weights: Path, number: int, tokens: int, steps: int) -> DraftTrace:
         import torch
         from paceline.learner.judging.replay import replay_traces
         from paceline.learner.model.draft_io import load_draft, load_target_embedding
@@ -326,7 +347,7 @@ class Speculator:
             build_trace(0, rounds=0, steps=steps, top_k=0), tokens=text, context_len=4, features=features, **named
         )
         torch.set_num_threads(1)
-        draft = load_draft(weights or self.draft, load_target_embedding(self.target))
+        draft = load_draft(weights, load_target_embedding(self.target))
         starts, accepted = walk(replay_traces(draft, [bare], steps)[0], 3, tokens - 2)
         drafted = np.zeros((len(starts), steps), np.int32)
         for row, (start, kept) in enumerate(zip(starts, accepted, strict=True)):
@@ -335,7 +356,7 @@ class Speculator:
             drafted[row, kept:] = (drafted[row, kept:] + 1) % 32  # wrong from the first rejection on
         teacher = np.zeros((len(starts), steps + 1, 0))
         rounds = VerifyRounds(starts, drafted, accepted, teacher.astype(np.int32), teacher.astype(np.float16))
-        return replace(replace(bare, rounds=rounds), **changes)
+        return replace(bare, rounds=rounds)
 
 
 @pytest.fixture

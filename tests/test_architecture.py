@@ -1,6 +1,6 @@
 """Who may import whom: the contracts are in pyproject.toml, and import-linter holds the product to them.
 
-What it cannot say stands here: imports inside paceline are relative, and a package's `__init__.py` only describes it.
+What it cannot say is checked here: imports inside paceline are relative, and a package's `__init__.py` describes it.
 """
 
 import ast

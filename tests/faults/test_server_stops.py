@@ -1,4 +1,4 @@
-"""A real server that is asked to end: what it answered is delivered, though nobody waits for it."""
+"""A real server that is asked to end: what it answered is delivered, though no client waits for that."""
 
 import pytest
 from waiting import until
