@@ -21,8 +21,8 @@ from redis.credentials import UsernamePasswordCredentialProvider
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 
-from .config import redis_ca
 from .errors import BufferUnavailable, ConfigError
+from .masking import masked
 
 #: Longest wait for one connection and for one reply to arrive. Redis answers within milliseconds; two seconds also
 #: cover a slow network, and a courier or learner that waits longer is better off counting the failure.
@@ -59,12 +59,12 @@ _NEXT_BY_TEXT = (
 )
 
 
-def client_for(url: str) -> redis.Redis:
+def client_for(url: str, ca_file: str | None = None) -> redis.Redis:
     """Return a client for `url` (redis://, rediss:// or unix://); nothing is connected yet.
 
     Raises ConfigError, without the password, when `url` is malformed or tls_settings refuses it.
     """
-    tls = tls_settings(url)
+    tls = tls_settings(url, ca_file)
     try:
         client = redis.Redis.from_url(
             url,
@@ -83,19 +83,18 @@ def client_for(url: str) -> redis.Redis:
     return client
 
 
-def tls_settings(url: str) -> dict[str, Any]:
+def tls_settings(url: str, ca_file: str | None = None) -> dict[str, Any]:
     """TLS of `url` as keyword arguments of redis-py's SSLConnection, for Celery's `broker_use_ssl` too; {} without TLS.
 
-    Celery must be given them: for a bare rediss:// it verifies nothing. Reads PACELINE_REDIS_CA, whose certificates
-    are trusted beside the system's. Raises ConfigError when that file holds none, when it is set and `url` is
-    redis://, and for options in `url`: none but those of unix:// are taken.
+    Celery must be given them: for a bare rediss:// it verifies nothing. The certificates in `ca_file` are trusted
+    beside the system's. Raises ConfigError when that file holds none, when it is given and `url` is redis://, and for
+    options in `url`: none but those of unix:// are taken.
     """
     try:
         scheme = urlsplit(url).scheme
         _refuse_options(url)
     except ValueError as error:
         raise _malformed(url, error) from None
-    ca_file = redis_ca()
     if ca_file and scheme == "redis":
         raise ConfigError("PACELINE_REDIS_URL: got redis:// beside PACELINE_REDIS_CA, expected rediss:// for TLS")
     if scheme != "rediss":
@@ -104,13 +103,13 @@ def tls_settings(url: str) -> dict[str, Any]:
     return {**verified, "ssl_ca_certs": _with_certificates(ca_file)} if ca_file else verified
 
 
-def connect(url: str) -> redis.Redis:
+def connect(url: str, ca_file: str | None = None) -> redis.Redis:
     """Return a client for `url` that has answered one PING.
 
     Blocks up to twice TIMEOUT_S. Raises ConfigError when `url` is malformed and BufferUnavailable when Redis does not
     answer; neither message holds the password.
     """
-    client = client_for(url)
+    client = client_for(url, ca_file)
     with translate_redis_errors(client):
         client.ping()
     return client
@@ -143,27 +142,6 @@ def address(client: redis.Redis) -> str:
         return f"unix://{settings['path']}"
     scheme = "rediss" if "ssl_cert_reqs" in settings else "redis"
     return f"{scheme}://{settings.get('host')}:{settings.get('port')}/{settings.get('db', 0)}"
-
-
-def masked(url: str) -> str:
-    """`url` with its password, and whatever follows a question mark, replaced by ``***``.
-
-    Of a url that cannot be told apart for certain nothing but the scheme is left: an unquoted ``/`` in a password
-    would else move its rest to the host.
-    """
-    scheme, separator, _ = url.partition("://")
-    hidden = f"{scheme}://***" if separator and scheme.isalpha() else "a malformed url"
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises when it is no number, as behind a lone password
-    except ValueError:
-        return hidden
-    if not separator or "@" in parts.path + parts.query + parts.fragment:
-        return hidden
-    user, at, host = parts.netloc.rpartition("@")
-    name, colon, _ = user.partition(":")
-    shown = f"{name}:***@" if colon else "***@" * bool(at)
-    return f"{scheme}://{shown}{host}{parts.path}{'?***' if parts.query else ''}"
 
 
 def _malformed(url: str, error: ValueError) -> ConfigError:

@@ -11,8 +11,9 @@ import redis
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError
 from paceline.buffer.lease import Lease
+from paceline.buffer.masking import masked
 from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_client import TIMEOUT_S, connect, masked
+from paceline.buffer.redis_client import TIMEOUT_S, connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.version import DraftVersion, VersionState
 

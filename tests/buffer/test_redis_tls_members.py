@@ -50,7 +50,7 @@ def courier_at(url, monkeypatch, tmp_path):
 def test_a_courier_reaches_redis_through_tls(secure_redis, monkeypatch, tmp_path):
     with (
         courier_at(secure_redis.url, monkeypatch, tmp_path) as said,
-        connect(secure_redis.url) as client,
+        connect(secure_redis.url, secure_redis.ca) as client,
     ):
         board = RedisVersionBoard(client, BufferConfig())
         until(lambda: board.heartbeats().get("replica:rep", {}).get("draft_version") == 7, "the courier's heartbeat")
@@ -97,7 +97,7 @@ def test_a_worker_with_beat_learns_a_round_through_tls_and_its_log_hides_the_pas
     secure_redis, learner, tiny_speculator
 ):
     held_out = sum(is_held_out(f"request-{i}", SHARE) for i in range(TRACES))
-    with connect(secure_redis.url) as client:
+    with connect(secure_redis.url, secure_redis.ca) as client:
         buffer = RedisTraceBuffer(client, BufferConfig())
         buffer.append([tiny_speculator.serve(i) for i in range(TRACES)])
         log = worked_until("round of default: learned", learner)

@@ -170,7 +170,7 @@ def rig_elsewhere(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFa
 
     It draws with SGLang's random seed 5, and a canary on it takes turns with the live version.
     """
-    env = {"PACELINE_CANARY_WINDOW_S": "3"}
+    env = {"PACELINE_CANARY_TURN_S": "3"}
     with running(models, tmp_path_factory.mktemp("elsewhere"), ["--random-seed", "5"], env) as made:
         yield made
 

@@ -171,7 +171,7 @@ def test_a_refused_candidate_is_shown_and_the_trainer_goes_on_from_it(house, mon
 
 def test_while_the_gate_waits_nothing_is_published(house) -> None:
     house.send()
-    report = house.learner(min_holdout_requests=40).learn_once()
+    report = house.learner(holdout_requests=240).learn_once()
     assert report.promotion is not None
     assert (report.promotion.verdict, report.version) == (Verdict.WAIT, None)
     assert set(house.board.read().rows) == {0}
@@ -619,7 +619,7 @@ def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(h
 
 
 def test_versions_wait_in_the_outbox_while_mlflow_is_away(house) -> None:
-    learner = house.learner(min_holdout_requests=2)
+    learner = house.learner(holdout_requests=12)
     versions = []
     for _ in range(2):
         house.send()
