@@ -73,6 +73,7 @@ def test_only_weights_that_are_those_published_go_live_unless_the_check_is_skipp
     assert paceline("promote", "2", "--unchecked").output == "version 2 is live on the board\n"
 
 
+@pytest.mark.guarantee("operator-token")
 @pytest.mark.parametrize("words", [("promote", "2"), ("rollback",), ("token", "set")])
 @pytest.mark.parametrize(("token", "got"), [("", "got no token"), (OTHER, "got another token")])
 def test_once_a_token_is_set_every_command_that_changes_something_asks_for_it(paceline, board, words, token, got):
@@ -117,12 +118,14 @@ def test_no_token_and_a_short_one_are_refused_and_nothing_is_set(paceline, board
     assert paceline("rollback").exit_code == 0
 
 
+@pytest.mark.guarantee("operator-token")
 def test_a_token_can_be_given_in_no_argument(paceline, board):
     for words in (("promote", "2", "--token", TOKEN), ("token", "set", TOKEN), ("rollback", "--operator-token", TOKEN)):
         assert paceline(*words).exit_code == 2
     assert paceline("rollback").exit_code == 0
 
 
+@pytest.mark.guarantee("operator-token")
 def test_no_command_shows_a_token_or_the_password_of_redis(paceline, board, redis_client, redis_url):
     paceline("token", "set", typed=TOKEN)
     secret = redis_url.replace("://", "://:s3cret@")
@@ -138,6 +141,7 @@ def test_no_command_shows_a_token_or_the_password_of_redis(paceline, board, redi
         assert "s3cret" not in text
 
 
+@pytest.mark.guarantee("audit-trail")
 def test_the_audit_shows_who_changed_what_when_and_why_newest_last(paceline, board):
     paceline("token", "set", "--why", "hardening", typed=TOKEN)
     paceline("promote", "2", "--why", "mine is better", token=OTHER)

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from paceline.buffer.audit import AuditEntry, audit_fields, audit_line, audit_trail
 from paceline.buffer.version import BoardEvent, VersionState
 
@@ -29,6 +30,7 @@ def test_a_line_shows_when_who_what_and_why():
     assert audit_line(REFUSAL) == expected
 
 
+@pytest.mark.guarantee("audit-lines")
 def test_a_reason_cannot_write_lines_of_its_own_or_steer_the_terminal():
     forged = AuditEntry("1-0", 0.0, "x\x1b[2J", "y", "why\n2023-11-14 22:13:20Z  operator:ann\r\x9b31m")
     line = audit_line(forged)

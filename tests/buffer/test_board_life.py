@@ -174,6 +174,7 @@ class TwoBoards(RuleBasedStateMachine):
             self.free_lease(name)
 
 
+@pytest.mark.guarantee("board-states")
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 def test_the_two_boards_live_the_same_random_life_and_hold_nothing_impossible(redis_client):
     relaxed = settings(max_examples=50, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))

@@ -247,6 +247,7 @@ def outcome(raw: bytes) -> object:
         return error.raw
 
 
+@pytest.mark.guarantee("bounded-decoding")
 def test_a_decompression_bomb_is_refused_before_it_grows():
     size = MAX_TRACE_BYTES + 1
     # A frame header with its content size in 4 bytes and a 2 MiB window; the data after it is never read.
@@ -276,6 +277,7 @@ def edited(raw: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
     return raw
 
 
+@pytest.mark.guarantee("data-is-never-code")
 @settings(max_examples=300)
 @given(edits=EDITS)
 def test_a_sound_frame_around_anything_is_a_trace_or_a_decode_error(edits):
@@ -288,6 +290,7 @@ def test_a_sound_frame_around_anything_is_a_trace_or_a_decode_error(edits):
         assert str(flat(decode_trace(encode_trace(got)))) == str(flat(got))  # as text: nan differs from itself
 
 
+@pytest.mark.guarantee("data-is-never-code")
 @settings(max_examples=300)
 @given(edits=EDITS)
 def test_any_bytes_are_an_event_or_a_decode_error(edits):
@@ -371,6 +374,7 @@ GREEDY = {
 }
 
 
+@pytest.mark.guarantee("bounded-decoding")
 @pytest.mark.parametrize("case", GREEDY)
 def test_no_bytes_make_the_decoder_take_memory_without_bound(case, monkeypatch):
     monkeypatch.setattr("paceline.buffer.codec.MAX_TRACE_BYTES", SMALL)

@@ -12,6 +12,7 @@ TOKEN = "correct horse battery"
 SEAL = hash_token(TOKEN)
 
 
+@pytest.mark.guarantee("token-hash")
 def test_a_seal_is_scrypt_of_the_token_and_its_salt():
     kind, salt, digest = SEAL.split("$")
     expected = hashlib.scrypt(TOKEN.encode(), salt=bytes.fromhex(salt), n=32768, r=8, p=1, maxmem=1 << 26)

@@ -74,6 +74,7 @@ def test_a_short_token_changes_nothing(auth):
     assert auth.history() == []
 
 
+@pytest.mark.guarantee("operator-token")
 def test_of_many_who_set_a_first_token_at_the_same_moment_one_succeeds(auth):
     def attempt(name: str) -> bool:
         try:
@@ -89,6 +90,7 @@ def test_of_many_who_set_a_first_token_at_the_same_moment_one_succeeds(auth):
     auth.require(f"the token of all of {winner}", "operator:x", "rollback")
 
 
+@pytest.mark.guarantee("token-hash")
 def test_neither_token_stands_in_redis_or_in_an_error(redis_client, auth):
     auth.set_token(FIRST, None, "operator:ann", "why")
     with pytest.raises(OperatorRefused) as caught:
@@ -99,6 +101,7 @@ def test_neither_token_stands_in_redis_or_in_an_error(redis_client, auth):
         assert token not in str(written) + str(caught.value) + repr(caught.value) + repr(auth) + str(auth.history())
 
 
+@pytest.mark.guarantee("refused-operators-kept")
 def test_only_the_newest_refusals_are_kept_and_changes_of_the_token_stay(redis_client, auth):
     auth.set_token(FIRST, None, "operator:ann", "why")
     with redis_client.pipeline() as pipe:
@@ -112,6 +115,7 @@ def test_only_the_newest_refusals_are_kept_and_changes_of_the_token_stay(redis_c
     assert (len(refused), refused[0][0], refused[-1][0]) == (REFUSALS_KEPT, "operator:1", "operator:newest")
 
 
+@pytest.mark.guarantee("operator-token")
 @pytest.mark.parametrize("fields", [{"x": "y"}, {"seal": ""}, {"seal": b"\xff"}, {"seal": "scrypt1$zz$zz"}])
 def test_a_damaged_seal_admits_nobody(redis_client, auth, fields):
     redis_client.xadd(OPERATOR_TOKEN.name("default"), fields)

@@ -28,6 +28,7 @@ def assert_hidden(text: str) -> None:
         assert form not in text
 
 
+@pytest.mark.guarantee("redis-tls")
 def test_everything_works_behind_tls_for_a_user_who_may_touch_one_speculator(secure_redis, make_trace):
     with connect(secure_redis.url, secure_redis.ca) as client:
         buffer, board = RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
@@ -49,6 +50,7 @@ def test_everything_works_behind_tls_for_a_user_who_may_touch_one_speculator(sec
         assert len(auth.history()) == 1
 
 
+@pytest.mark.guarantee("redis-acl")
 def test_that_user_may_touch_no_other_speculator_and_no_setting_of_redis(secure_redis):
     with connect(secure_redis.url, secure_redis.ca) as client:
         with pytest.raises(BufferUnavailable, match="check user and password in PACELINE_REDIS_URL and the user's ACL"):
@@ -65,17 +67,20 @@ def test_the_certificates_of_the_system_are_the_default(secure_redis, monkeypatc
     connect(secure_redis.url).close()
 
 
+@pytest.mark.guarantee("redis-tls")
 def test_a_certificate_of_another_ca_is_refused(secure_redis):
     with pytest.raises(BufferUnavailable, match=r"CERTIFICATE_VERIFY_FAILED.*PACELINE_REDIS_CA") as caught:
         connect(secure_redis.url, secure_redis.other_ca)
     assert f"Redis at rediss://localhost:{urlsplit(secure_redis.url).port}/0: " in str(caught.value)
 
 
+@pytest.mark.guarantee("redis-tls")
 def test_a_certificate_for_another_name_is_refused(secure_redis):
     with pytest.raises(BufferUnavailable, match="the host in PACELINE_REDIS_URL as the certificate does"):
         connect(secure_redis.at("127.0.0.1"), secure_redis.ca)
 
 
+@pytest.mark.guarantee("redis-tls")
 @pytest.mark.parametrize(
     "option",
     ["ssl_cert_reqs=none", "ssl_check_hostname=False", "ssl_ca_certs=/x", "ssl_exclude_verify_flags=", "ssl_x"],
@@ -172,6 +177,7 @@ def test_the_command_line_reaches_it_too(secure_redis):
     assert_hidden("".join(result.output for result in done))
 
 
+@pytest.mark.guarantee("password-hidden")
 @pytest.mark.parametrize("fault", ["password", "user", "certificate", "gone", "url", "permission"])
 def test_the_password_stands_in_no_error_no_log_and_no_repr(secure_redis, own_redis, caplog, fault):
     caplog.set_level(logging.DEBUG)
@@ -192,6 +198,7 @@ def test_the_password_stands_in_no_error_no_log_and_no_repr(secure_redis, own_re
     assert_hidden(shown + caplog.text)
 
 
+@pytest.mark.guarantee("password-hidden")
 def test_a_client_shows_neither_user_nor_password(secure_redis):
     with connect(secure_redis.url, secure_redis.ca) as client:
         pool = client.connection_pool
@@ -214,6 +221,7 @@ def test_configurations_do_not_show_the_password():
         assert_hidden(repr(config) + str(config))
 
 
+@pytest.mark.guarantee("password-hidden")
 @pytest.mark.parametrize(
     "url",
     [

@@ -46,6 +46,7 @@ def courier_at(url, monkeypatch, tmp_path):
         logged.close()
 
 
+@pytest.mark.guarantee("redis-tls")
 def test_a_courier_reaches_redis_through_tls(secure_redis, monkeypatch, tmp_path):
     with (
         courier_at(secure_redis.url, monkeypatch, tmp_path) as logged,
@@ -91,6 +92,7 @@ def learner(tiny_speculator, tmp_path, secure_redis):
     return {**os.environ, **given}
 
 
+@pytest.mark.guarantee("redis-tls")
 def test_a_worker_with_beat_learns_a_round_through_tls_and_its_log_hides_the_password(
     secure_redis, learner, tiny_speculator
 ):

@@ -185,6 +185,7 @@ def test_built_traces_hold_what_a_greedy_target_would_say(make_trace):
 SECRET = 987_654  # a token id that is used nowhere else
 
 
+@pytest.mark.guarantee("no-content-in-logs")
 @pytest.mark.parametrize(
     "broken",
     [

@@ -220,6 +220,7 @@ def test_resuming_takes_nothing_from_other_consumers(backend, make_trace):
     assert names(buffer.claim("a", 9)) == ["trace-1"]
 
 
+@pytest.mark.guarantee("dead-letters")
 @pytest.mark.parametrize("again", ["resumed", "idle"])
 def test_an_entry_that_nobody_ever_acks_goes_to_the_dead_letters(backend, make_trace, again):
     buffer = backend.open()
@@ -359,6 +360,7 @@ def corrupt(raw: bytes) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.guarantee("dead-letters")
 def test_bytes_that_cannot_be_decoded_go_to_the_dead_letters_byte_for_byte(buffer, make_trace):
     payloads = corrupt(encode_trace(make_trace()))
     buffer._append_raw(list(payloads.values()))
@@ -389,6 +391,7 @@ def test_only_the_newest_dead_letters_are_kept(buffer):
     assert buffer.counts().dead_lettered == len(raws)
 
 
+@pytest.mark.guarantee("bounded-memory")
 def test_the_oldest_entries_leave_when_the_bytes_are_full(backend, make_trace):
     size = len(encode_trace(make_trace(0)))
     buffer = backend.open(max_bytes=3 * size)
@@ -405,6 +408,7 @@ def test_a_batch_larger_than_the_buffer_leaves_its_newest_part(backend, make_tra
     assert names(buffer.claim("a", 9)) == ["trace-2", "trace-3"]
 
 
+@pytest.mark.guarantee("traces-expire")
 def test_entries_older_than_the_age_bound_leave_with_the_next_append(backend, make_trace):
     buffer = backend.open(max_age_s=60.0)
     buffer.append([make_trace(0)])
@@ -416,6 +420,7 @@ def test_entries_older_than_the_age_bound_leave_with_the_next_append(backend, ma
     assert names(buffer.replay(9)) == ["trace-1", "trace-2"]
 
 
+@pytest.mark.guarantee("traces-expire")
 def test_entries_older_than_the_age_bound_are_not_claimed(backend, make_trace):
     buffer = backend.open(max_age_s=60.0)
     buffer.append([make_trace(0)])

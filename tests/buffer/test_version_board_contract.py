@@ -123,6 +123,7 @@ def test_a_number_cannot_be_registered_twice(board):
     assert len(board.events()) == 1
 
 
+@pytest.mark.guarantee("board-states")
 def test_an_illegal_move_changes_nothing(board):
     board.register(version(0), "learner", "trained")
     with pytest.raises(BoardConflict, match="got retired"):

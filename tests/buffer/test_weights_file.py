@@ -68,6 +68,7 @@ def test_a_number_that_is_not_on_the_board_is_refused_before_any_disk_is_read(fo
         check_weights(board_of(folder.as_uri()), 7)
 
 
+@pytest.mark.guarantee("weights-from-own-disk")
 def test_only_file_uris_name_weights() -> None:
     assert str(weights_file("file:///a/v%20b")) == "/a/v b/model.safetensors"
     with pytest.raises(WeightsRefused, match=r"weights_uri: got 's3://bucket/v1', expected a file:// URI"):

@@ -76,6 +76,7 @@ def test_a_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house) 
     assert (house.buffer.counts().acked, house.buffer.counts().pending) == (expected, 0)
 
 
+@pytest.mark.guarantee("held-out-requests")
 def test_held_out_requests_are_never_trained_on(house) -> None:
     learner, traces = house.learner(), []
     for _ in range(3):
@@ -400,6 +401,7 @@ def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(house, mo
     assert learner._standing.notes.round == 4
 
 
+@pytest.mark.guarantee("poison-trace")
 def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_learnt(
     house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,6 +427,7 @@ def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_lear
     ]
 
 
+@pytest.mark.guarantee("poison-trace")
 @pytest.mark.parametrize("reader", ["decoding", "scoring"])
 def test_a_trace_that_its_reader_dies_of_outside_training_ends_alone_too(
     house, monkeypatch: pytest.MonkeyPatch, reader: str
@@ -497,6 +500,7 @@ def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
     assert learner.learn_once().kind is RoundKind.LEARNED
 
 
+@pytest.mark.guarantee("learner-suspended")
 @pytest.mark.parametrize("fault", ["lease", "redis"])
 def test_rounds_that_fail_for_no_traces_fault_cost_none_however_many_they_are(
     house, monkeypatch: pytest.MonkeyPatch, fault: str

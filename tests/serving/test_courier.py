@@ -153,6 +153,7 @@ def test_a_lost_buffer_costs_nothing_while_the_backlog_lasts_and_delivery_resume
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["a", "b"]
 
 
+@pytest.mark.guarantee("bounded-memory")
 def test_a_full_backlog_drops_the_oldest_and_counts_them():
     probe = Rig()
     probe.serve("x")
@@ -320,6 +321,7 @@ def test_a_last_reading_that_makes_no_sense_is_passed_over_with_a_warning(caplog
     assert rig.courier.status()["capture"] == "on"
 
 
+@pytest.mark.guarantee("server-clock-set-back")
 @pytest.mark.parametrize("is_redis_away", [False, True])
 def test_a_clock_set_back_keeps_nobody_waiting(is_redis_away):
     rig = Rig()
