@@ -143,7 +143,7 @@ def batched(
 def serving(lab: Lab, scratch: Path, versions: Sequence[Version]) -> Iterator[Rig]:
     """Redis and a server that drafts with the first version; all stand on its board by their place in the list."""
     place = Place(scratch, free_port(), free_port())
-    env = shared_env(place, lab.target) | {"PACELINE_GREEDY_TOP_K": "0"}
+    env = shared_env(place, lab.target)
     flags = [*server_flags(lab.target.folder, versions[0].folder), *chain_flags(SETTING.steps)]
     server = sglang_service(flags, place.server_port, log=place.folder / "sglang.log", env=env)
     with redis_service(place.folder / "redis", place.redis_port), server:

@@ -16,10 +16,13 @@ from ..buffer.redis_client import connect, tls_settings
 from .config import LearnerConfig, from_env
 from .tasks import LEARN_ROUND, add_learn_round
 
+#: A round is not started a second time before this.
+_LONGEST_ROUND_S = 3600
+
 
 def make_app(config: LearnerConfig) -> Celery:
     """The Celery app of one speculator: its queue, its one task and its beat. Connects to nothing."""
-    tls = tls_settings(config.redis_url)  # left to itself, kombu verifies no certificate
+    tls = tls_settings(config.redis_url, config.redis_ca)  # left to itself, kombu verifies no certificate
     app = Celery("paceline", broker=config.redis_url, broker_use_ssl=tls or None, set_as_current=False)
     app.conf.update(
         # JSON only: a broker that somebody else can write to must not run code here.
@@ -33,7 +36,7 @@ def make_app(config: LearnerConfig) -> Celery:
         worker_prefetch_multiplier=1,
         # A message that is not acked within this goes to another worker; with late acks it must exceed the longest
         # round, or a long round starts a second time (to find the lease held, and end at once).
-        broker_transport_options={"visibility_timeout": int(config.longest_round_s)},
+        broker_transport_options={"visibility_timeout": _LONGEST_ROUND_S},
         # What a round did stands on the board and in MLflow.
         result_backend=None,
         task_ignore_result=True,
@@ -59,7 +62,7 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
     Exactly one worker of a speculator should beat. Raises BufferUnavailable at once, saying what to do, when Redis
     does not answer; Redis going away later is waited for.
     """
-    connect(config.redis_url).close()
+    connect(config.redis_url, config.redis_ca).close()
     worker = make_app(config).Worker(
         hostname=host_format(default_nodename(f"{config.name}@%h")),
         queues=[config.queue],

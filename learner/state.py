@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard, place
+from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard, entry_order
 from ..buffer.errors import BoardConflict
 from ..buffer.trace import DraftTrace
 from ..buffer.version import BoardState, DraftVersion, VersionState
@@ -144,7 +144,7 @@ class LearnerState:
     def _measures(self, claimed: Sorted) -> list[DraftTrace]:
         """Traces of `claimed` that the newest target has judged, oldest first; older ones are no measure of a draft."""
         kept = sorted(
-            (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda entry: place(entry.entry_id)
+            (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda entry: entry_order(entry.entry_id)
         )
         return [entry.trace for entry in kept if entry.trace.target_version == self.config.target_version]
 
@@ -186,8 +186,8 @@ def open_standing(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoar
     # The saved weights have seen these traces: only their ack is missing.
     for outcome, entry_ids in notes.settled.items():
         buffer.ack(entry_ids, outcome)
-    window: deque[TraceEntry] = deque(maxlen=config.window_traces)
-    holdout, shelf = Holdout(config.holdout_window), DraftCache(embedding, device)
+    window: deque[TraceEntry] = deque(maxlen=config.replay_traces)
+    holdout, shelf = Holdout(config.holdout_requests), DraftCache(embedding, device)
     watch = LearnSchedule(config.learn_rules)
     watch.restore(notes.watch)
     standing = LearnerState(config, trainer, notes, window, holdout, shelf, watch)
@@ -242,4 +242,4 @@ def _read_back(standing: LearnerState, buffer: TraceBuffer) -> None:
 
 def _reach(config: LearnerConfig) -> int:
     """Stored traces read back: twice what is kept, since requests may have several windows and some were refused."""
-    return 2 * (config.window_traces + math.ceil(config.holdout_window / config.holdout_share))
+    return 2 * (config.replay_traces + math.ceil(config.holdout_requests / config.holdout_share))

@@ -16,6 +16,6 @@ def open_registry(config: LearnerConfig) -> Registry:
 
 def open_learner(config: LearnerConfig) -> Learner:
     """Connect to Redis and return a learner that has not started a round yet. Raises BufferUnavailable."""
-    client = connect(config.redis_url)
+    client = connect(config.redis_url, config.redis_ca)
     buffer = RedisTraceBuffer(client, config.buffer)
     return Learner(config, buffer, RedisVersionBoard(client, config.buffer), open_registry(config))

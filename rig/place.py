@@ -1,5 +1,6 @@
 """Where a local paceline lives, and the flags and settings its server and learner share."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def server_flags(target: Path, draft: Path) -> list[str]:
 def shared_env(place: Place, target: TargetModel) -> dict[str, str]:
     """Settings the server and the learner must agree on; one thread each, for two cores have to do."""
     return {
+        "PACELINE_CONFIG": os.devnull,  # not the operator's own file
         "PACELINE_REDIS_URL": place.redis_url,
         "PACELINE_SPECULATOR": SPECULATOR,
         "PACELINE_TARGET": "demo-target",

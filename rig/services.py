@@ -111,6 +111,10 @@ class Service:
             self._kill(self._process)
             self._process = None
 
+    def kill(self) -> None:
+        """SIGKILL to the process, its group and all it started, and wait until they are gone. Raises as `pid` does."""
+        self._kill(self._started())
+
     def log_contains(self, text: str) -> bool:
         """Whether `text` is in the log since the last start."""
         return text in self._log_text()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..buffer.errors import CaptureUnavailable, PacelineError
+from ..buffer.settings.choices import PacingName
 from . import config, hook_targets, sglang_hooks
 from .breaker import Breaker
 from .release import check_release
@@ -25,6 +26,8 @@ CHAIN_FLAGS = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculativ
 def register() -> None:
     """Called by SGLang's plugin loader. Does nothing until PACELINE_REDIS_URL is set; never raises."""
     try:
+        for problem in config.unknown_names():
+            log.error("paceline: %s; it is ignored", problem)
         settings = config.from_env()
         if settings.redis_url is not None:
             _hook_scheduler(settings)
@@ -77,12 +80,12 @@ def _install_and_report(scheduler: Any, settings: config.ServingConfig, breaker:
         replica.start()
 
 
-def _install(replica: Any, pacing: config.PacingName, *, is_entry_rank: bool) -> None:
+def _install(replica: Any, pacing: PacingName, *, is_entry_rank: bool) -> None:
     hooks: dict[str, tuple[str, Callable[..., Any]]] = {
         hook_targets.PULL_REQUESTS: ("after", replica.swap.after_pull),
         hook_targets.INIT_DISPATCHER: ("after", replica.swap.after_init_dispatcher),
     }
-    if pacing is not config.PacingName.OFF:
+    if pacing is not PacingName.OFF:
         hooks |= {
             hook_targets.ADAPTIVE_CONTROLLER: ("before", replica.pacing.before_controller),
             hook_targets.FORWARD: ("before", replica.pacing.before_forward),

@@ -122,7 +122,7 @@ def served_traces(lab: Lab, setting: Setting, head: Path, asked: Sequence[Prompt
 
 def service(lab: Lab, setting: Setting, head: Path, place: Place) -> Service:
     """The server that is recorded: on the CPU host as the demo starts it, else as the checks on a GPU do."""
-    env, log = {"PACELINE_TOP_K": str(TOP_K), "PACELINE_GREEDY_TOP_K": str(TOP_K)}, place.folder / "sglang.log"
+    env, log = {"PACELINE_TEACHER_TOP_K": str(TOP_K)}, place.folder / "sglang.log"
     more = chain_flags(setting.steps)
     if lab.device == "cpu":
         flags = [*server_flags(lab.target.folder, head), *more]

@@ -41,7 +41,7 @@ class CourierProcess:
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-")  # for its owner alone
         self._endpoint = f"ipc://{self._folder.name}/courier"
-        self.sender = CourierSender(self._endpoint, settings.tap_bytes)
+        self.sender = CourierSender(self._endpoint, settings.queue_bytes)
         self.outbox = Outbox(self.sender, breaker, is_canary)
         self._settings, self._status, self._clock = settings, status, clock
         self._process: subprocess.Popen[bytes] | None = None  # None: the next one is to be started at `_start_at_s`

@@ -51,10 +51,10 @@ class House:
             target_version="1",
             data_dir=folder / "data",
             min_new_traces=8,
-            window_traces=30,
+            replay_traces=30,
             passes=2,
             holdout_share=SHARE,
-            min_holdout_requests=3,
+            holdout_requests=18,
             device="cpu",
         )
         self.fitted: list[list[str]] = []  # trace ids of every fit, fresh ones

@@ -44,6 +44,7 @@ def test_replicas_alone_pause_learning(heartbeats, why):
     assert paused_by(heartbeats) == why
 
 
+@pytest.mark.guarantee("learning-paused")
 def test_traces_wait_while_a_replica_asks_for_it_and_are_learnt_behind_that(house):
     learner = house.learner()
     house.send()
@@ -55,6 +56,7 @@ def test_traces_wait_while_a_replica_asks_for_it_and_are_learnt_behind_that(hous
     assert learner.learn_once().kind is RoundKind.LEARNED
 
 
+@pytest.mark.guarantee("alarm-calibration-gap")
 def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_good(house, monkeypatch):
     gap = Calibration(equal=0, compared=300, accepted=300, excess=55)
     monkeypatch.setattr("paceline.learner.state.compare_with_served", lambda *_: gap)

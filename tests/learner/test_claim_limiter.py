@@ -117,6 +117,7 @@ def test_a_disk_that_takes_no_more_is_met_before_anything_is_claimed(tmp_path: P
         ClaimLimiter(8, tmp_path / "file" / "attempt").begin()
 
 
+@pytest.mark.guarantee("poison-trace")
 @pytest.mark.parametrize("kills", [False, True], ids=["fails", "kills"])
 @pytest.mark.parametrize("poison", [0, 137, 399])
 def test_of_400_traces_only_the_poisonous_one_is_lost(make_trace, tmp_path: Path, poison: int, kills: bool) -> None:

@@ -76,6 +76,7 @@ def test_a_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house) 
     assert (house.buffer.counts().acked, house.buffer.counts().pending) == (expected, 0)
 
 
+@pytest.mark.guarantee("held-out-requests")
 def test_held_out_requests_are_never_trained_on(house) -> None:
     learner, traces = house.learner(), []
     for _ in range(3):
@@ -170,7 +171,7 @@ def test_a_refused_candidate_is_shown_and_the_trainer_goes_on_from_it(house, mon
 
 def test_while_the_gate_waits_nothing_is_published(house) -> None:
     house.send()
-    report = house.learner(min_holdout_requests=40).learn_once()
+    report = house.learner(holdout_requests=240).learn_once()
     assert report.promotion is not None
     assert (report.promotion.verdict, report.version) == (Verdict.WAIT, None)
     assert set(house.board.read().rows) == {0}
@@ -400,6 +401,7 @@ def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(house, mo
     assert learner._standing.notes.round == 4
 
 
+@pytest.mark.guarantee("poison-trace")
 def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_learnt(
     house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,10 +423,11 @@ def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_lear
     assert (failed, counts.pending) == (MAX_DELIVERIES, 0)
     assert counts.acked == {"learned": len(learnable) - 1, "held_out": len(held_out(traces))}
     assert house.buffer.dead_letters(9) == [
-        ("handed out 5 times and never acked", encode_trace(next(t for t in traces if t.trace_id == poison)))
+        ("delivered 5 times and never acked", encode_trace(next(t for t in traces if t.trace_id == poison)))
     ]
 
 
+@pytest.mark.guarantee("poison-trace")
 @pytest.mark.parametrize("reader", ["decoding", "scoring"])
 def test_a_trace_that_its_reader_dies_of_outside_training_ends_alone_too(
     house, monkeypatch: pytest.MonkeyPatch, reader: str
@@ -497,6 +500,7 @@ def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
     assert learner.learn_once().kind is RoundKind.LEARNED
 
 
+@pytest.mark.guarantee("learner-suspended")
 @pytest.mark.parametrize("fault", ["lease", "redis"])
 def test_rounds_that_fail_for_no_traces_fault_cost_none_however_many_they_are(
     house, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -615,7 +619,7 @@ def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(h
 
 
 def test_versions_wait_in_the_outbox_while_mlflow_is_away(house) -> None:
-    learner = house.learner(min_holdout_requests=2)
+    learner = house.learner(holdout_requests=12)
     versions = []
     for _ in range(2):
         house.send()

@@ -207,7 +207,7 @@ def test_a_rested_trace_that_no_training_survives_costs_no_other_trace(house, mo
         "fit",
         lambda self, fresh, window: die() if poison in ids(window) else fit(self, fresh, window),
     )
-    learner, sent = house.learner(min_new_traces=1, window_traces=60), []
+    learner, sent = house.learner(min_new_traces=1, replay_traces=60), []
     for _ in range(4):
         sent += house.send()
         for _ in range(8):

@@ -102,6 +102,7 @@ def test_the_celery_command_finds_the_app_and_shows_its_one_task(environment: di
     assert done.stdout.split() == [LEARN_ROUND, "paceline.learn.default", "False", "True"]
 
 
+@pytest.mark.guarantee("data-is-never-code")
 def test_a_message_outlives_its_worker_and_is_never_a_pickle(config: LearnerConfig) -> None:
     app = make_app(config)
     conf = app.conf

@@ -171,6 +171,7 @@ def test_a_courier_that_delivers_a_long_backlog_reports_after_every_append_that_
     assert MAX_SILENCE_S > 10 * 2 * TIMEOUT_S
 
 
+@pytest.mark.guarantee("bounded-memory")
 def test_a_full_backlog_drops_the_oldest_and_counts_them():
     probe = Rig()
     probe.serve("x")
@@ -309,7 +310,7 @@ def test_the_last_turn_overwrites_no_counts_that_were_not_adopted():
     reported_before(rig)
     rig.buffer.is_away = True
     rig.serve("first")
-    rig.board.last_reading, known = redis_gone, rig.board.last_reading
+    rig.board.last_status, known = redis_gone, rig.board.last_status
     rig.courier.run(lambda: True)
     assert known("replica:rep")["captured"] == 12
 
@@ -318,7 +319,7 @@ def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeyp
     rig = Rig()
     reported_before(rig)
     with monkeypatch.context() as patched:
-        patched.setattr(rig.board, "last_reading", redis_gone)
+        patched.setattr(rig.board, "last_status", redis_gone)
         rig.turn()
         assert rig.balance() == (0, 0, {}, 0)
         assert "replica:rep" not in rig.board.heartbeats()  # it would have overwritten them
@@ -347,6 +348,7 @@ def test_a_last_status_that_makes_no_sense_is_ignored_with_a_warning(caplog, cha
     assert rig.courier.status()["capture"] == "on"
 
 
+@pytest.mark.guarantee("server-clock-set-back")
 @pytest.mark.parametrize("is_redis_away", [False, True])
 def test_a_clock_set_back_keeps_nobody_waiting(is_redis_away):
     rig = Rig()
