@@ -209,7 +209,7 @@ def test_a_version_restored_by_a_roll_back_stays_because_the_traffic_is_the_caus
 @pytest.mark.parametrize(
     ("drafted", "text", "is_out"), [((9, 9, 9), 5, True), ((9, 8, 7), 5, False), ((9, 9, 9), 9, False)]
 )
-def test_a_draft_that_says_one_token_whatever_the_text_is_rolled_back(drafted, text, is_out):
+def test_a_draft_that_proposes_one_token_whatever_the_text_is_rolled_back(drafted, text, is_out):
     fleet = Fleet(GuardLimits(min_rounds=50))
     fleet.board.move(1, VersionState.LIVE, "l", "better")
     for request in range(5):
@@ -234,7 +234,7 @@ def test_one_request_alone_raises_no_alarm():
 
 
 @pytest.mark.guarantee("one-request-decides-nothing")
-def test_one_request_that_nothing_can_draft_takes_no_draft_down_in_company():
+def test_one_request_that_nothing_can_draft_raises_no_alarm_among_others():
     fleet = Fleet(GuardLimits(min_rounds=50))
     fleet.board.move(1, VersionState.LIVE, "l", "better")
     serve_interval(fleet, "good", 1, GOOD)

@@ -43,7 +43,7 @@ def test_no_alarm_without_a_hundred_rounds_or_while_capture_is_off_anyway(status
 
 
 @pytest.mark.guarantee("alarm-swap-without-effect")
-def test_a_swap_without_effect_stands_and_pauses_learning_until_the_weights_are_there():
+def test_a_swap_without_effect_is_an_active_alarm_and_pauses_learning_until_the_weights_are_there():
     monitor = EngineMonitor(LIMITS)
     monitor.turn({"published_sha256": "b" * 64, "loaded_sha256": "a" * 64})
     assert names(monitor) == [AlarmName.SWAP_WITHOUT_EFFECT]
@@ -80,7 +80,7 @@ def test_the_engines_rounds_are_added_up_over_requests_that_come_and_go():
 
 
 @pytest.mark.guarantee("alarm-slower-than-plain")
-def test_drafts_that_do_not_pay_are_told_where_they_pay_least():
+def test_drafts_that_do_not_pay_are_reported_where_they_pay_least():
     tally = GoodputTally()
     for bucket, draft_steps, tokens, cost_ms, times in (
         (1, 0, 1, 10.0, 60),  # 100 tokens/s

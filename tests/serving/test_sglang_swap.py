@@ -113,7 +113,7 @@ def test_a_version_withdrawn_while_it_is_staged_is_not_loaded(swap, folder):
 
 
 @pytest.mark.guarantee("alarm-swap-without-effect")
-def test_an_update_that_says_it_worked_and_did_nothing_is_told(swap, folder):
+def test_an_update_that_reports_success_and_did_nothing_is_detected(swap, folder):
     with Scheduler(swap):
         swap.swap(1, *file_of(folder, 1))
         assert swap.effect.loaded_sha256 == swap.effect.published_sha256 == file_of(folder, 1)[1]

@@ -159,7 +159,7 @@ def test_a_file_changed_after_its_publication_is_refused(tmp_path, served):
 
 @pytest.mark.guarantee("data-is-never-code")
 @pytest.mark.parametrize("content", ["truncated", "garbage", "pickle", "empty", "absent"])
-def test_what_is_no_safetensors_file_is_refused(tmp_path, served, content):
+def test_a_file_that_is_not_safetensors_is_refused(tmp_path, served, content):
     file = offer(tmp_path, weights())
     whole = file.read_bytes()
     match content:

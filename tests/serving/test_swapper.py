@@ -93,7 +93,7 @@ def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stay
 
 
 @pytest.mark.guarantee("weights-disk-away")
-def test_a_version_returned_to_is_not_rolled_back_in_its_turn_by_a_replica_that_cannot_have_it(board):
+def test_a_version_restored_by_a_rollback_is_not_rolled_back_by_a_replica_that_cannot_load_it(board):
     for number in (1, 2):
         board.move(number, VersionState.LIVE, "l", "better")
     switch = Switch()
