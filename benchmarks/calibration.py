@@ -27,20 +27,20 @@ from ..learner.disk import write_folder
 from ..learner.judging.replay import replay_traces
 from ..learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from ..learner.training.trainer import DraftTrainer, TrainingPlan
+from ..rig.deployment import LocalDeployment, server_flags
 from ..rig.machine import machine
 from ..rig.models.corpus import load_corpus
 from ..rig.models.target import load_tokenizer
-from ..rig.place import Place, server_flags, shared_env
 from ..rig.progress import progress_bar
 from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts
-from ..rig.services import free_port, redis_service, sglang_service
+from ..rig.services import redis_service, sglang_service
 from .learning.container import read_traces
 from .learning.lab import Lab, open_lab
 from .learning.prediction import Prediction, compare, markdown, plot
 from .learning.record import chain_flags, ensure_recorded, serve
 from .learning.setting import Setting
 from .learning.warm import ensure_warm_head
-from .measure.rig import Rig, make_rig, under_new_ids, wait_until
+from .measure.measured_server import MeasuredServer, measured_server, under_new_ids, wait_until
 
 SETTING = Setting(0.0, 5)
 #: Recorded traces of one domain that a version is trained on beside those of the version before it.
@@ -65,8 +65,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         versions, used = trained(lab, Path(scratch) / "drafts", options.fits, console)
         batches = fresh_prompts(lab, used, options.requests, len(versions))
-        with serving(lab, Path(scratch), versions) as rig:
-            predictions = list(calibrate(lab, rig, versions, batches, console))
+        with serving(lab, Path(scratch), versions) as server:
+            predictions = list(calibrate(lab, server, versions, batches, console))
     told = (
         f"machine: {machine()}; {options.requests} requests per version and kind, temperature "
         f"{SETTING.temperature:g}, {SETTING.steps} drafts, seed {SEED}\n\n{markdown(predictions)}"
@@ -140,40 +140,40 @@ def batched(
 
 
 @contextmanager
-def serving(lab: Lab, scratch: Path, versions: Sequence[Version]) -> Iterator[Rig]:
+def serving(lab: Lab, scratch: Path, versions: Sequence[Version]) -> Iterator[MeasuredServer]:
     """Redis and a server that drafts with the first version; all stand on its board by their place in the list."""
-    place = Place(scratch, free_port(), free_port())
-    env = shared_env(place, lab.target) | {"PACELINE_GREEDY_TOP_K": "0"}
+    local = LocalDeployment.on_free_ports(scratch)
+    env = local.shared_env(lab.target) | {"PACELINE_GREEDY_TOP_K": "0"}
     flags = [*server_flags(lab.target.folder, versions[0].folder), *chain_flags(SETTING.steps)]
-    server = sglang_service(flags, place.server_port, log=place.folder / "sglang.log", env=env)
-    with redis_service(place.folder / "redis", place.redis_port), server:
-        rig = make_rig(place, [version.folder for version in versions])
-        wait_until(lambda: rig.watch.replica().get("capture") == "on", "the replica to capture")
-        yield rig
+    service = sglang_service(flags, local.server_port, log=local.folder / "sglang.log", env=env)
+    with redis_service(local.folder / "redis", local.redis_port), service:
+        server = measured_server(local, [version.folder for version in versions])
+        wait_until(lambda: server.reader.replica_status().get("capture") == "on", "the replica to capture")
+        yield server
 
 
 def calibrate(
-    lab: Lab, rig: Rig, versions: Sequence[Version], batches: Sequence[Sequence[Prompt]], console: Console
+    lab: Lab, server: MeasuredServer, versions: Sequence[Version], batches: Sequence[Sequence[Prompt]], console: Console
 ) -> Iterator[Prediction]:
     """Serve the first batch under the first version; then predict, swap and serve every later version."""
     embedding = load_target_embedding(lab.target.folder)
-    before = served(rig, 0, batches[0], console)
+    before = served(server, 0, batches[0], console)
     for number, version in enumerate(versions[1:], start=1):
         runs = replay_traces(load_draft(version.folder, embedding), before, SETTING.steps)
-        rig.go_live(number)
-        other = served(rig, number, batches[number], console)
-        same = served(rig, number, batches[number - 1], console)
+        server.go_live(number)
+        other = served(server, number, batches[number], console)
+        same = served(server, number, batches[number - 1], console)
         yield compare(number, version.name, list(zip(before, runs, strict=True)), same, other)
         before = other
 
 
-def served(rig: Rig, number: int, prompts: Sequence[Prompt], console: Console) -> list[DraftTrace]:
+def served(server: MeasuredServer, number: int, prompts: Sequence[Prompt], console: Console) -> list[DraftTrace]:
     """Traces of the prompts, in their order, all drafted by version `number`; exits when one is not."""
     asked = under_new_ids(prompts, f"v{number}")
     with progress_bar(f"serving version {number}", console) as report:
-        serve(rig, SETTING, asked, report)
-    rig.drained()
-    found = {entry.trace.request_id: entry.trace for entry in rig.buffer.replay(2 * len(asked))}
+        serve(server, SETTING, asked, report)
+    server.drained()
+    found = {entry.trace.request_id: entry.trace for entry in server.buffer.replay(2 * len(asked))}
     traces = [found[prompt.request_id] for prompt in asked if prompt.request_id in found]
     drafted_by = {trace.draft_version for trace in traces}
     if len(traces) < len(asked) or drafted_by != {number}:

@@ -23,19 +23,19 @@ from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 from rich.console import Console
 
+from ..rig.deployment import LocalDeployment, server_flags
 from ..rig.machine import machine
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
-from ..rig.place import Place, server_flags, shared_env
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.services import Service, free_port, redis_service, sglang_service
 from .measure.answers import answer_all, asks
+from .measure.measured_server import held_out_prompts
 from .measure.paired import in_rounds, ratio
-from .measure.rig import held_out_prompts
 
 MAX_TOKENS = 96
 #: Concurrency -> requests of one run. Short runs, many rounds: a shared machine drifts within seconds.
@@ -78,9 +78,9 @@ def main() -> None:
 def pair(target: TargetModel, draft: Path, first: str) -> Iterator[Mapping[str, Server]]:
     """The two servers and a Redis, `first` started first and both stopped."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
-        place = Place(Path(folder), free_port(), free_port())
-        running.enter_context(redis_service(place.folder / "redis", place.redis_port))
-        servers = {name: server(place, target, draft, free_port(), capture=name == ON) for name in (ON, OFF)}
+        local = LocalDeployment.on_free_ports(Path(folder))
+        running.enter_context(redis_service(local.folder / "redis", local.redis_port))
+        servers = {name: server(local, target, draft, free_port(), capture=name == ON) for name in (ON, OFF)}
         for name in sorted(servers, key=lambda name: name != first):
             running.enter_context(servers[name].service)
             running.enter_context(stopped(servers[name]))
@@ -96,13 +96,13 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def server(place: Place, target: TargetModel, draft: Path, port: int, *, capture: bool) -> Server:
+def server(local: LocalDeployment, target: TargetModel, draft: Path, port: int, *, capture: bool) -> Server:
     """One server; without PACELINE_REDIS_URL the plugin installs no hook."""
-    env = shared_env(place, target)
+    env = local.shared_env(target)
     if not capture:
         env["PACELINE_REDIS_URL"] = ""
     flags = [*server_flags(target.folder, draft), "--disable-radix-cache"]  # every run prefills the same tokens
-    return Server(sglang_service(flags, port, log=place.folder / f"{port}.log", env=env), port)
+    return Server(sglang_service(flags, port, log=local.folder / f"{port}.log", env=env), port)
 
 
 @contextmanager

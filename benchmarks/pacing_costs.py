@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from ..rig.deployment import LocalDeployment, server_flags
 from ..rig.models.target import VOCABULARY, TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
-from ..rig.place import Place, server_flags, shared_env
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
-from ..rig.services import free_port, redis_service, sglang_service
+from ..rig.services import redis_service, sglang_service
 from ..rig.traffic import Served, send
 from .measure.deepened import deepened
-from .measure.rig import Rig, make_rig, wait_until
+from .measure.measured_server import MeasuredServer, measured_server, wait_until
 from .measure.step_costs import Costs
 
 SEED = 0
@@ -51,8 +51,8 @@ def main() -> None:
     draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
     folder = target.folder.with_name(f"{target.key}-{options.layers}-layers")
     slow = TargetModel(deepened(target.folder, options.layers, folder), target.key, target.held_out_loss, target.steps)
-    with speculating(slow, draft, options.max_steps) as rig:
-        costs = swept(rig, options.batches, options.max_steps)
+    with speculating(slow, draft, options.max_steps) as server:
+        costs = swept(server, options.batches, options.max_steps)
     with plain(slow) as url:
         alone = {batch: plain_ms(url, batch) for batch in options.batches}
     measured = Costs(f"measured, CPU host, {options.layers} layers", costs, alone)
@@ -73,43 +73,45 @@ def parse() -> argparse.Namespace:
 
 
 @contextmanager
-def speculating(target: TargetModel, draft: Path, max_steps: int) -> Iterator[Rig]:
+def speculating(target: TargetModel, draft: Path, max_steps: int) -> Iterator[MeasuredServer]:
     """A server that tries every length from 0 to `max_steps` in turn, and captures nothing beside."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
-        place = Place(Path(folder), free_port(), free_port())
-        lengths = place.folder / "lengths.json"
+        local = LocalDeployment.on_free_ports(Path(folder))
+        lengths = local.folder / "lengths.json"
         lengths.write_text(json.dumps({"1": {"candidate_steps": list(range(max_steps + 1))}}), encoding="utf-8")
         adaptive = ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths), "--disable-radix-cache"]
-        env = shared_env(place, target) | {"PACELINE_PACING": "sweep", "PACELINE_SAMPLE_RATE": "0"}
+        env = local.shared_env(target) | {"PACELINE_PACING": "sweep", "PACELINE_SAMPLE_RATE": "0"}
         flags = [*server_flags(target.folder, draft), *adaptive]
-        running.enter_context(redis_service(place.folder / "redis", place.redis_port))
-        running.enter_context(sglang_service(flags, place.server_port, log=place.folder / "sglang.log", env=env))
-        rig = make_rig(place, [draft])
-        wait_until(lambda: pacing_of(rig).get("policy") == "sweep", "the replica to sweep")
-        yield rig
+        running.enter_context(redis_service(local.folder / "redis", local.redis_port))
+        running.enter_context(sglang_service(flags, local.server_port, log=local.folder / "sglang.log", env=env))
+        server = measured_server(local, [draft])
+        wait_until(lambda: pacing_of(server).get("policy") == "sweep", "the replica to sweep")
+        yield server
 
 
 @contextmanager
 def plain(target: TargetModel) -> Iterator[str]:
     """URL of the same server without speculation."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder), free_port(), free_port())
+        local = LocalDeployment.on_free_ports(Path(folder))
         flags = [word for word in server_flags(target.folder, target.folder) if word]
         at = flags.index("--speculative-algorithm")
         kept = [*flags[:at], *flags[flags.index("--log-level") :], "--disable-radix-cache"]
-        env = shared_env(place, target) | {"PACELINE_REDIS_URL": ""}
-        with sglang_service(kept, place.server_port, log=place.folder / "sglang.log", env=env):
-            yield place.server_url
+        env = local.shared_env(target) | {"PACELINE_REDIS_URL": ""}
+        with sglang_service(kept, local.server_port, log=local.folder / "sglang.log", env=env):
+            yield local.server_url
 
 
-def swept(rig: Rig, batches: Sequence[int], max_steps: int) -> dict[int, list[float]]:
+def swept(server: MeasuredServer, batches: Sequence[int], max_steps: int) -> dict[int, list[float]]:
     """Milliseconds of one step, batch size -> steps; whole batches of equal requests, so that they end together."""
     for batch in batches:
-        stream(rig.url, batch, STEPS_PER_LENGTH * (max_steps + 1), "sweep")
+        stream(server.url, batch, STEPS_PER_LENGTH * (max_steps + 1), "sweep")
     lengths = [str(k) for k in range(max_steps + 1)]
     told_at = time.time() + 2.0  # a beat that was not on its way already
-    wait_until(lambda: float(str(rig.watch.replica().get("at", 0.0))) > told_at, "the replica's next reading")
-    found: dict[str, dict[str, float]] = pacing_of(rig)["cost_ms"]
+    wait_until(
+        lambda: float(str(server.reader.replica_status().get("at", 0.0))) > told_at, "the replica's next reading"
+    )
+    found: dict[str, dict[str, float]] = pacing_of(server)["cost_ms"]
     return {batch: [found[str(batch)][k] for k in lengths] for batch in batches}
 
 
@@ -129,9 +131,9 @@ def stream(url: str, batch: int, tokens: int, label: str) -> list[Served]:
     return served
 
 
-def pacing_of(rig: Rig) -> dict[str, Any]:
+def pacing_of(server: MeasuredServer) -> dict[str, Any]:
     """What the replica says of its pacing."""
-    reading: Any = rig.watch.replica().get("pacing") or {}
+    reading: Any = server.reader.replica_status().get("pacing") or {}
     return dict(reading)
 
 

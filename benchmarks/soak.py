@@ -16,13 +16,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..rig.deployment import LocalDeployment, server_flags
 from ..rig.machine import machine
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
-from ..rig.place import Place, server_flags, shared_env
 from ..rig.progress import progress_bar
-from ..rig.services import free_port, redis_service, sglang_service
-from .measure.rig import held_out_prompts, make_rig
+from ..rig.services import redis_service, sglang_service
+from .measure.measured_server import held_out_prompts, measured_server
 from .measure.soaking import Soak, SoakPlan, soak
 from .measure.soaktable import table
 
@@ -51,15 +51,15 @@ def run(options: argparse.Namespace, target: TargetModel, drafts: list[Path], co
     plan = SoakPlan(options.swaps, options.gap_ms, options.concurrency)
     prompts = held_out_prompts(target, plan.prompts, SEED)
     with tempfile.TemporaryDirectory() as scratch:
-        place = Place(Path(scratch), free_port(), free_port())
-        env = shared_env(place, target) | {"PACELINE_BUFFER_MAX_BYTES": str(STREAM_BYTES)}
-        flags, log = server_flags(target.folder, drafts[0]), place.folder / "sglang.log"
+        local = LocalDeployment.on_free_ports(Path(scratch))
+        env = local.shared_env(target) | {"PACELINE_BUFFER_MAX_BYTES": str(STREAM_BYTES)}
+        flags, log = server_flags(target.folder, drafts[0]), local.folder / "sglang.log"
         with (
-            redis_service(place.folder / "redis", place.redis_port),
-            sglang_service(flags, place.server_port, log=log, env=env) as server,
+            redis_service(local.folder / "redis", local.redis_port),
+            sglang_service(flags, local.server_port, log=log, env=env) as server,
             progress_bar("swapping", console) as report,
         ):
-            return soak(make_rig(place, [drafts[0]]), server.pid, drafts, prompts, plan, report)
+            return soak(measured_server(local, [drafts[0]]), server.pid, drafts, prompts, plan, report)
 
 
 def random_drafts(target: TargetModel, data_dir: Path) -> list[Path]:

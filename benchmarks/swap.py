@@ -11,13 +11,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..rig.deployment import LocalDeployment, server_flags
 from ..rig.machine import machine
 from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
-from ..rig.place import Place, server_flags, shared_env
 from ..rig.progress import progress_bar
-from ..rig.services import free_port, redis_service, sglang_service
-from .measure.rig import held_out_prompts, make_rig
+from ..rig.services import redis_service, sglang_service
+from .measure.measured_server import held_out_prompts, measured_server
 from .measure.stalls import StallPlan, Stalls, measure_stalls
 
 DRAFTS = 3  # more than a replica keeps, so that every swap reads and checks a file
@@ -33,11 +33,11 @@ def main() -> None:
     drafts = [ensure_random_draft(target.folder, folder / f"{target.key}-{seed}", seed) for seed in range(DRAFTS)]
     prompts = held_out_prompts(target, plan.streams, plan.seed)
     with tempfile.TemporaryDirectory() as scratch:
-        place = Place(Path(scratch), free_port(), free_port())
-        flags, log = server_flags(target.folder, drafts[0]), place.folder / "sglang.log"
-        server = sglang_service(flags, place.server_port, log=log, env=shared_env(place, target))
-        with redis_service(place.folder / "redis", place.redis_port), server:
-            print_stalls(console, measure_stalls(make_rig(place, drafts), drafts, prompts, plan))
+        local = LocalDeployment.on_free_ports(Path(scratch))
+        flags, log = server_flags(target.folder, drafts[0]), local.folder / "sglang.log"
+        server = sglang_service(flags, local.server_port, log=log, env=local.shared_env(target))
+        with redis_service(local.folder / "redis", local.redis_port), server:
+            print_stalls(console, measure_stalls(measured_server(local, drafts), drafts, prompts, plan))
 
 
 def parse() -> argparse.Namespace:

@@ -12,9 +12,9 @@ from ..buffer.trace import DraftTrace
 from ..dashboards.tables import RUN_COLUMNS, VersionLine, versions_table
 from ..policies.acceptance import Tally, served_tally
 from ..rig.machine import machine
+from ..rig.reader import TraceAccount
 from ..rig.traffic import Served, pooled, tokens_per_second
 from .lossless import Lossless
-from .view import TraceLine
 
 _WINDOW_SHARE = 8  # an accept length "at" a point is pooled over an eighth of the domain's requests
 _MIN_WINDOW = 8
@@ -29,7 +29,7 @@ class Run:
     results: Sequence[Served]
     max_tokens: int  # asked for by every request
     versions: Sequence[VersionLine]
-    traces: TraceLine
+    traces: TraceAccount
     replay: tuple[int, int]  # rounds that replayed to their served length, rounds compared
     lossless: Lossless
     swaps: int
@@ -112,7 +112,7 @@ def faults(run: Run) -> list[str]:
         found.append(
             f"{len(run.lossless.different)} of {run.lossless.checked} requests differ from plain decoding: {named}"
         )
-    if not run.traces.is_accounted:
+    if not run.traces.is_balanced:
         found.append(f"the books of the traces do not balance: {run.traces}")
     return found
 
@@ -123,7 +123,7 @@ def _findings(run: Run) -> list[tuple[str, str]]:
         f"{value:.2f} ({name.replace('_', ' ')})" for name, value in lengths.items() if value is not None
     )
     dropped, set_aside = sum(traces.dropped.values()), sum(traces.set_aside.values())
-    whole = "all accounted for" if traces.is_accounted else "NOT ALL ACCOUNTED FOR"
+    whole = "all accounted for" if traces.is_balanced else "NOT ALL ACCOUNTED FOR"
     stalls = ", ".join(f"around swaps, {name} {value:.0f} ms" for name, value in _stalls(run).items())
     aborted, retracted = _disturbed(run.results)
     return [
@@ -165,7 +165,7 @@ def _version(line: VersionLine) -> dict[str, object]:
     }
 
 
-def _traces(line: TraceLine) -> dict[str, object]:
+def _traces(line: TraceAccount) -> dict[str, object]:
     return {
         "captured": line.captured,
         "delivered": line.delivered,

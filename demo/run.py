@@ -15,19 +15,19 @@ from ..buffer.errors import ConfigError
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect
 from ..buffer.redis_stream import RedisTraceBuffer
+from ..rig.deployment import CONTEXT_TOKENS, DRAFT_STEPS, LEARNER, REPLICA, SPECULATOR, LocalDeployment, server_flags
 from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
 from ..rig.models.training import TrainPlan
-from ..rig.place import CONTEXT_TOKENS, DRAFT_STEPS, LEARNER, REPLICA, SPECULATOR, Place, server_flags, shared_env
 from ..rig.progress import progress_bar
 from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts, read_prompts
+from ..rig.reader import SpeculatorReader
 from ..rig.runs import run_folder
-from ..rig.services import free_port, learner_service, redis_service, sglang_service
+from ..rig.services import learner_service, redis_service, sglang_service
 from .lossless import lossless_check
 from .report import Run, as_json, print_closing
 from .signals import ending_signals
 from .stages import Running, measured, serve_traffic, settle
-from .watch import Watch
 
 #: Traces that make a round: small, so that a short run sees many versions.
 MIN_NEW_TRACES = 32
@@ -67,7 +67,7 @@ def run_demo(options: DemoOptions) -> Run:
             target = ensure_target(options.data_dir, TrainPlan(), report=report)
         prompts = _prompts(options, target)
         with run_folder(options.data_dir / "runs") as folder:
-            run = _run(options, console, seconds, target, prompts, Place(folder, free_port(), free_port()))
+            run = _run(options, console, seconds, target, prompts, LocalDeployment.on_free_ports(folder))
         print_closing(console, run)
         if options.json is not None:
             options.json.write_text(json.dumps(as_json(run), indent=2) + "\n", encoding="utf-8")
@@ -80,32 +80,32 @@ def _run(
     seconds: dict[str, float],
     target: TargetModel,
     prompts: list[Prompt],
-    place: Place,
+    local: LocalDeployment,
 ) -> Run:
     draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
     with ExitStack() as stack:
-        running = _start(stack, console, seconds, place, target, draft)
+        running = _start(stack, console, seconds, local, target, draft)
         with _timed("traffic", seconds):
             size = {"concurrency": options.concurrency, "max_tokens": options.max_tokens}
-            results = asyncio.run(serve_traffic(running, console, place.server_url, prompts, **size))
+            results = asyncio.run(serve_traffic(running, console, local.server_url, prompts, **size))
         with _timed("settle", seconds):
             settle(running, MIN_NEW_TRACES, SETTLE_S)
-        run = measured(running, results, options.max_tokens, mlflow_uri=place.mlflow_uri, seconds=seconds)
+        run = measured(running, results, options.max_tokens, mlflow_uri=local.mlflow_uri, seconds=seconds)
         if options.keep_running:
-            _wait_for_ctrl_c(console, place, running)
+            _wait_for_ctrl_c(console, local, running)
     with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
         lossless = lossless_check(target.folder, results, options.max_tokens, count=CHECKED_REQUESTS, report=report)
     return replace(run, lossless=lossless, seconds=dict(seconds))
 
 
-def learner_env(place: Place, target: TargetModel, draft: Path) -> dict[str, str]:
+def learner_env(local: LocalDeployment, target: TargetModel, draft: Path) -> dict[str, str]:
     """Settings of the demo's learner alone."""
     return {
         "PACELINE_LEARNER": LEARNER,
         "PACELINE_TARGET_PATH": str(target.folder),
         "PACELINE_DRAFT": str(draft),
-        "PACELINE_DATA_DIR": str(place.folder),
-        "PACELINE_MLFLOW_URI": place.mlflow_uri,
+        "PACELINE_DATA_DIR": str(local.folder),
+        "PACELINE_MLFLOW_URI": local.mlflow_uri,
         "PACELINE_MIN_NEW_TRACES": str(MIN_NEW_TRACES),
         "PACELINE_DRAFT_STEPS": str(DRAFT_STEPS),
         "PACELINE_ROUND_INTERVAL_S": "1.0",
@@ -130,32 +130,37 @@ def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:
 
 
 def _start(
-    stack: ExitStack, console: Console, seconds: dict[str, float], place: Place, target: TargetModel, draft: Path
+    stack: ExitStack,
+    console: Console,
+    seconds: dict[str, float],
+    local: LocalDeployment,
+    target: TargetModel,
+    draft: Path,
 ) -> Running:
-    shared = shared_env(place, target)
+    shared = local.shared_env(target)
     with _timed("start", seconds):
-        redis = stack.enter_context(redis_service(place.folder / "redis", place.redis_port))
-        client = connect(place.redis_url)
+        redis = stack.enter_context(redis_service(local.folder / "redis", local.redis_port))
+        client = connect(local.redis_url)
         stack.callback(client.close)
-        logs, flags = place.folder / "logs", server_flags(target.folder, draft)
+        logs, flags = local.folder / "logs", server_flags(target.folder, draft)
         with progress_bar("starting SGLang", console) as report:
             log = logs / "sglang.log"
-            server = sglang_service(flags, place.server_port, log=log, env=shared, report=report)
+            server = sglang_service(flags, local.server_port, log=log, env=shared, report=report)
             stack.enter_context(server)
         with progress_bar("starting the learner", console) as report:
-            env = shared | learner_env(place, target, draft)
+            env = shared | learner_env(local, target, draft)
             learner = stack.enter_context(learner_service(log=logs / "learner.log", env=env, report=report))
     config = BufferConfig(speculator=SPECULATOR)
     buffer = RedisTraceBuffer(client, config)
-    watch = Watch(buffer, RedisVersionBoard(client, config), REPLICA, LEARNER)
-    return Running((redis, server, learner), watch, buffer)
+    reader = SpeculatorReader(buffer, RedisVersionBoard(client, config), REPLICA, LEARNER)
+    return Running((redis, server, learner), reader, buffer)
 
 
-def _wait_for_ctrl_c(console: Console, place: Place, running: Running) -> None:
-    console.print(f"running: SGLang on port {place.server_port}, Redis at {place.redis_url}; Ctrl-C ends both")
+def _wait_for_ctrl_c(console: Console, local: LocalDeployment, running: Running) -> None:
+    console.print(f"running: SGLang on port {local.server_port}, Redis at {local.redis_url}; Ctrl-C ends both")
     try:
         while True:
-            running.ensure()
+            running.ensure_running()
             time.sleep(1.0)
     except KeyboardInterrupt:
         console.print("ending")

@@ -198,7 +198,13 @@ def redis_service(folder: Path, port: int) -> Service:
 
 
 def sglang_service(
-    flags: Iterable[str], port: int, *, log: Path, env: Mapping[str, str], report: Report = quiet
+    flags: Iterable[str],
+    port: int,
+    *,
+    log: Path,
+    env: Mapping[str, str],
+    report: Report = quiet,
+    start_limit_s: float = 240.0,
 ) -> Service:
     """`paceline serve` with SGLang's own flags on `port` of 127.0.0.1; ready when it has generated a token."""
     command = [sys.executable, "-m", "paceline.cli", "serve", "--", "--host", "127.0.0.1", "--port", str(port), *flags]
@@ -207,7 +213,7 @@ def sglang_service(
         command,
         log=log,
         is_ready=lambda _: is_healthy(port),
-        start_limit_s=240.0,
+        start_limit_s=start_limit_s,
         env=env,
         report=report,
     )

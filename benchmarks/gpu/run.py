@@ -19,14 +19,15 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from ...rig.deployment import DRAFT_STEPS, LocalDeployment
+
 # Started as a script, Python looks for modules beside this file alone; `measure` and `gpu` lie one folder up.
 from ...rig.models.target import TargetModel
-from ...rig.place import DRAFT_STEPS, Place
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt
-from ...rig.services import free_port, redis_service
+from ...rig.services import redis_service
 from ..measure.answers import answer_all, asks
-from ..measure.rig import Rig, held_out_prompts, make_rig
+from ..measure.measured_server import MeasuredServer, held_out_prompts, measured_server
 from ..measure.stalls import StallPlan, measure_stalls
 from .checks import exact_findings, served_mix
 from .learning import LearningPlan, learn_and_serve, training_plan
@@ -46,7 +47,7 @@ class Bench:
     """Everything the stages work with."""
 
     options: argparse.Namespace
-    rig: Rig
+    server: MeasuredServer
     target: TargetModel
     drafts: list[Path]
     prompts: list[Prompt]
@@ -125,28 +126,28 @@ def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype
     plan = train_plan(options.size, options.train_seconds)
     with progress_bar("training the target (once)", console) as bar:
         target, drafts = build_models(options.data_dir, options.size, plan, options.device, bar)
-    place = Place(options.out, free_port(), free_port())
+    local = LocalDeployment.on_free_ports(options.out)
     running = 8 if options.tiny else 64
     serving = Serving(
         options.device, dtype, running, options.attention_backend, options.sampling_backend, tuple(options.sglang)
     )
-    stack.enter_context(redis_service(place.folder / f"redis-{place.redis_port}", place.redis_port))
+    stack.enter_context(redis_service(local.folder / f"redis-{local.redis_port}", local.redis_port))
     with progress_bar("starting SGLang", console) as bar:
-        service = server_service(serving, place, target, drafts[0], place.folder / "sglang.log", bar)
+        service = server_service(serving, local, target, drafts[0], local.folder / "sglang.log", bar)
         stack.enter_context(service)
-    rig = make_rig(place, drafts)
-    require_capture(rig)
-    report.server = told_settings(rig.url)
+    server = measured_server(local, drafts)
+    require_capture(server)
+    report.server = told_settings(server.url)
     parameters = SIZES[options.size].parameters
     report.target = {"parameters": parameters, "steps": target.steps, "held_out_loss": dict(target.held_out_loss)}
     prompts = held_out_prompts(target, max(options.requests + 64, 256), SEED)
-    return Bench(options, rig, target, drafts, prompts, dtype, report)
+    return Bench(options, server, target, drafts, prompts, dtype, report)
 
 
 def checks(bench: Bench) -> None:
     """Traces of the random draft against the answers, transformers, and the draft's own replay."""
     options, folder = bench.options, bench.target.folder
-    pairs = served_mix(bench.rig, bench.prompts[: options.prompts], 4 if options.tiny else 32, "check")
+    pairs = served_mix(bench.server, bench.prompts[: options.prompts], 4 if options.tiny else 32, "check")
     report = bench.report
     report.findings += exact_findings(pairs, "random draft")
     reference = Reference.load(folder, bench.drafts[0], bench.dtype, options.device)
@@ -162,7 +163,7 @@ def overhead(bench: Bench) -> None:
         plan = OverheadPlan(batches=(1, 4), waves=1, max_tokens=16, pairs=bench.options.pairs)
     else:
         plan = OverheadPlan(batches=(1, 8, 64), waves=3, max_tokens=256, pairs=bench.options.pairs)
-    bench.report.overhead = measure_overhead(bench.rig, bench.prompts, plan)
+    bench.report.overhead = measure_overhead(bench.server, bench.prompts, plan)
 
 
 def learning(bench: Bench) -> None:
@@ -176,12 +177,12 @@ def learning(bench: Bench) -> None:
         training=training_plan(options.device, tiny=options.tiny),
         device=options.device,
     )
-    place = options.out / "learnt"
-    learned = learn_and_serve(bench.rig, folder, bench.drafts[0], bench.prompts, plan, place)
+    learned_draft = options.out / "learnt"
+    learned = learn_and_serve(bench.server, folder, bench.drafts[0], bench.prompts, plan, learned_draft)
     bench.report.learned = learned
     gain = learned.finding()
     bench.report.findings += [gain, *exact_findings(learned.pairs, "learnt draft")]
-    draft = served_draft(place, folder, bench.dtype, options.device)
+    draft = served_draft(learned_draft, folder, bench.dtype, options.device)
     traces = [pair.trace for pair in learned.pairs]
     bench.report.findings += replay_findings(draft, traces, DRAFT_STEPS, bench.dtype, "learnt draft")
 
@@ -190,13 +191,13 @@ def swap(bench: Bench) -> None:
     """Longest waits around a swap; streams long enough to outlast it at the speed seen in a first run."""
     options = bench.options
     streams = 2 if options.tiny else 4
-    first = answer_all(bench.rig.url, asks(bench.prompts[:streams], "speed", 64, capture=False), streams)
+    first = answer_all(bench.server.url, asks(bench.prompts[:streams], "speed", 64, capture=False), streams)
     wanted_s = 3.0
     tokens = min(round(wanted_s * first.tokens_per_second / streams), 400 if options.tiny else 3000)
     plan = StallPlan(options.repeats, streams=streams, max_tokens=tokens, act_after_s=0.5, seed=SEED)
     dtype = getattr(torch, bench.dtype)
     assert len(bench.drafts) == DRAFTS
-    bench.report.stalls = measure_stalls(bench.rig, bench.drafts, bench.prompts, plan, payload_dtype=dtype)
+    bench.report.stalls = measure_stalls(bench.server, bench.drafts, bench.prompts, plan, payload_dtype=dtype)
 
 
 RUN: dict[str, Callable[[Bench], None]] = {"checks": checks, "overhead": overhead, "learning": learning, "swap": swap}

@@ -1,6 +1,5 @@
 """The server under test: `paceline serve` on a GPU, or on the CPU host, and what it says about itself."""
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,11 +7,11 @@ from pathlib import Path
 
 import httpx
 
+from ...rig.deployment import DRAFT_STEPS, LocalDeployment
 from ...rig.models.target import TargetModel
-from ...rig.place import DRAFT_STEPS, Place, shared_env
 from ...rig.progress import Report
-from ...rig.services import Service
-from ..measure.rig import Rig, wait_until
+from ...rig.services import Service, sglang_service
+from ..measure.measured_server import MeasuredServer, wait_until
 from .models import CONTEXT_TOKENS
 
 #: A first start on a GPU also compiles SGLang's own kernels.
@@ -79,7 +78,7 @@ class Serving:
 
 def server_service(
     serving: Serving,
-    place: Place,
+    local: LocalDeployment,
     target: TargetModel,
     draft: Path,
     log: Path,
@@ -87,31 +86,21 @@ def server_service(
     env: Mapping[str, str] | None = None,
 ) -> Service:
     """The server with the plugin at work; ready when it has generated a token. `env` goes before the usual settings."""
-    listen = ["--host", "127.0.0.1", "--port", str(place.server_port)]
-    return Service(
-        "SGLang server",
-        [sys.executable, "-m", "paceline.cli", "serve", "--", *listen, *serving.flags(target.folder, draft)],
+    return sglang_service(
+        serving.flags(target.folder, draft),
+        local.server_port,
         log=log,
-        is_ready=lambda _: is_healthy(place.server_port),
-        start_limit_s=START_LIMIT_S,
-        env=shared_env(place, target) | dict(env or {}),
+        env=local.shared_env(target) | dict(env or {}),
         report=report,
+        start_limit_s=START_LIMIT_S,
     )
 
 
-def is_healthy(port: int) -> bool:
-    """Whether the server answers; it does so behind its first token."""
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=30.0, trust_env=False).is_success
-    except httpx.HTTPError:
-        return False
-
-
-def require_capture(rig: Rig) -> None:
+def require_capture(server: MeasuredServer) -> None:
     """Exit, with the server's own reason, unless capture and swaps are on."""
     ready_at = time.time() + HEARTBEAT_S  # heartbeats before it may tell of the time before the server was ready
-    wait_until(lambda: float(str(rig.watch.replica().get("at", 0.0))) > ready_at, "the replica's heartbeat")
-    reading = rig.watch.replica()
+    wait_until(lambda: float(str(server.reader.replica_status().get("at", 0.0))) > ready_at, "the replica's heartbeat")
+    reading = server.reader.replica_status()
     if reading["capture"] != "on" or reading["swap"] != "on":
         raise SystemExit(
             f"capture is {reading['capture']} ({reading['capture_reason']}), swaps: {reading['swap_reason']}"

@@ -11,7 +11,7 @@ import httpx
 from ...policies.acceptance import Tally
 from ...rig.prompts import Prompt
 from ...serving.capture.sglang_requests import OPT_OUT_KEY
-from .rig import under_new_ids, wait_until
+from .measured_server import under_new_ids, wait_until
 
 PATIENCE_S = 300.0
 

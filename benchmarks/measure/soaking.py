@@ -18,7 +18,7 @@ from ...policies.acceptance import Tally
 from ...rig.progress import Report
 from ...rig.prompts import Prompt
 from ...rig.traffic import Served, send
-from .rig import BY, Rig, under_new_ids
+from .measured_server import BY, MeasuredServer, under_new_ids
 from .vitals import Vitals, child_named, vitals
 
 WARM_UP_S = 10.0  # of traffic before the first swap
@@ -98,24 +98,31 @@ class Soak:
 
 
 def soak(
-    rig: Rig, server_pid: int, drafts: Sequence[Path], prompts: Sequence[Prompt], plan: SoakPlan, report: Report
+    server: MeasuredServer,
+    server_pid: int,
+    drafts: Sequence[Path],
+    prompts: Sequence[Prompt],
+    plan: SoakPlan,
+    report: Report,
 ) -> Soak:
     """Blocks until `plan.swaps` swaps are done; exits when the server swaps no more or its traces do not add up."""
     seen, over = Soak(plan), threading.Event()
-    traffic = threading.Thread(target=stream, args=(rig, prompts, plan, seen, over))
+    traffic = threading.Thread(target=stream, args=(server, prompts, plan, seen, over))
     traffic.start()
     try:
         over.wait(WARM_UP_S)
-        swap_all(rig, server_pid, drafts, seen, report)
+        swap_all(server, server_pid, drafts, seen, report)
     finally:
         over.set()
         traffic.join()
-    seen.traces = dict(rig.drained())
+    seen.traces = dict(server.drained())
     seen.read(seen.traces["swaps"])
     return seen
 
 
-def stream(rig: Rig, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over: threading.Event) -> None:
+def stream(
+    server: MeasuredServer, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over: threading.Event
+) -> None:
     """Requests without end, `plan.concurrency` at a time, until it is over."""
 
     def endless() -> Iterator[Prompt]:
@@ -126,7 +133,7 @@ def stream(rig: Rig, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over
                 yield prompt
 
     sending = send(
-        rig.url,
+        server.url,
         endless(),
         concurrency=plan.concurrency,
         max_tokens=plan.max_tokens,
@@ -135,44 +142,49 @@ def stream(rig: Rig, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over
     asyncio.run(sending)
 
 
-def swap_all(rig: Rig, server_pid: int, drafts: Sequence[Path], seen: Soak, report: Report) -> None:
+def swap_all(server: MeasuredServer, server_pid: int, drafts: Sequence[Path], seen: Soak, report: Report) -> None:
     """Make versions live, `plan.gap_ms` apart at least, until enough of them were swapped in."""
-    scheduler, courier = child_named(server_pid, "sglang::scheduler"), child_named(server_pid, "courier_process")
+    scheduler, courier = (
+        child_named(server_pid, "sglang::scheduler"),
+        child_named(server_pid, "paceline.serving.courier"),
+    )
     weights = [(draft.absolute().as_uri(), sha256_of(draft / WEIGHTS_FILE)) for draft in drafts]
     sampled, pause, plan = 0.0, threading.Event(), seen.plan
     for turn in itertools.count(1):
         began = time.monotonic()
         try:
             if began - sampled >= SAMPLE_S:
-                look(rig, seen)
+                look(server, seen)
                 sampled = began
                 seen.samples.append(Sample(len(seen.swaps), time.time(), vitals(scheduler), vitals(courier)))
                 report(len(seen.swaps) / plan.swaps, f"{len(seen.swaps)} of {plan.swaps}")
             if len(seen.swaps) >= plan.swaps:
                 return
             if len(seen.made) - len(seen.swaps) - seen.passed_over < min(AHEAD, plan.swaps - len(seen.swaps)):
-                make_live(rig, *weights[turn % len(weights)], seen)
+                make_live(server, *weights[turn % len(weights)], seen)
         except BufferUnavailable:
             seen.unanswered += 1  # what was being written may have been written: the server says which version drafts
         pause.wait(max(0.0, plan.gap_ms / 1000.0 - (time.monotonic() - began)))
 
 
-def make_live(rig: Rig, uri: str, digest: str, seen: Soak) -> None:
+def make_live(server: MeasuredServer, uri: str, digest: str, seen: Soak) -> None:
     """The next version: registered and live, the one before it retired."""
-    began, number = time.monotonic(), rig.board.next_number()
-    rig.board.register(DraftVersion(number, None, "t", "0", "eagle3", uri, digest, "none", ("", "")), BY, "soak")
-    rig.board.move(number, VersionState.LIVE, BY, "the next one")
+    began, number = time.monotonic(), server.board.next_number()
+    server.board.register(DraftVersion(number, None, "t", "0", "eagle3", uri, digest, "none", ("", "")), BY, "soak")
+    server.board.move(number, VersionState.LIVE, BY, "the next one")
     seen.made.append((number, time.time(), time.monotonic() - began))
 
 
-def look(rig: Rig, seen: Soak) -> None:
+def look(server: MeasuredServer, seen: Soak) -> None:
     """Read what was swapped in; a version the server reports a newer one behind was passed over."""
-    seen.read(rig.watch.replica().get("swaps"))
+    seen.read(server.reader.replica_status().get("swaps"))
     newest = max(seen.swaps, default=-1)
     seen.passed_over = sum(number < newest and number not in seen.swaps for number, *_ in seen.made)
     waiting = [at for number, at, _ in seen.made if number > newest]
     if waiting and time.time() - waiting[0] > PATIENCE_S:
-        raise SystemExit(f"no swap behind version {newest} for {PATIENCE_S:.0f} s; last reading {rig.watch.replica()}")
+        raise SystemExit(
+            f"no swap behind version {newest} for {PATIENCE_S:.0f} s; last reading {server.reader.replica_status()}"
+        )
 
 
 def traced(seen: Soak) -> tuple[int, int]:

@@ -6,10 +6,10 @@ import pytest
 from paceline.buffer.errors import ConfigError
 from paceline.demo.run import DemoOptions, learner_env, run_demo
 from paceline.learner.config import from_env
+from paceline.rig.deployment import CONTEXT_TOKENS, LocalDeployment, server_flags
 from paceline.rig.models.target import TargetModel
-from paceline.rig.place import CONTEXT_TOKENS, Place, server_flags, shared_env
 
-PLACE = Place(Path("/data/runs/1"), 7001, 7002)
+PLACE = LocalDeployment(Path("/data/runs/1"), 7001, 7002)
 TARGET = TargetModel(Path("/data/targets/k"), "k", {}, 1)
 
 
@@ -33,7 +33,7 @@ def test_the_server_speculates_with_a_chain_on_the_cpu() -> None:
 
 
 def test_the_learner_reads_its_settings_and_agrees_with_the_server(tmp_path: Path, monkeypatch) -> None:
-    shared = shared_env(PLACE, TARGET)
+    shared = PLACE.shared_env(TARGET)
     for name, value in (shared | learner_env(PLACE, TARGET, Path("/d"))).items():
         monkeypatch.setenv(name, value)
     config = from_env()

@@ -4,7 +4,9 @@ import io
 
 from paceline.buffer.version import VersionState
 from paceline.dashboards.tables import VersionLine
-from paceline.demo.view import LiveView, TraceLine, ViewState, plain_line, render, sparkline
+from paceline.demo.view import LiveView, plain_line, render, sparkline
+from paceline.demo.view_state import ViewState
+from paceline.rig.reader import TraceAccount
 from rich.console import Console
 
 STATE = ViewState(
@@ -18,7 +20,7 @@ STATE = ViewState(
         VersionLine(1, VersionState.REFUSED, "interval [-0.1, 0.2] holds zero", 1.1),
         VersionLine(2, VersionState.LIVE, "better by 0.4", 1.5, 1.4375, 800),
     ],
-    traces=TraceLine(100, 97, {"tap_full": 3, "opt_out": 0}, learned=80, held_out=7, rested=2, pending=8),
+    traces=TraceAccount(100, 97, {"tap_full": 3, "opt_out": 0}, learned=80, held_out=7, rested=2, pending=8),
     swaps=2,
     stall_ms=31.4,
 )

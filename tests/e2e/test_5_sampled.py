@@ -15,7 +15,7 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import VerdictRule
-from paceline.rig.drained import drained
+from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.services import free_port, redis_service, sglang_service
 from paceline.serving.config import ServingConfig
@@ -126,7 +126,7 @@ def served(request, models, target, tmp_path_factory):
             "the replica's first heartbeat",
         )
         answers = ask(port, target.prompt)
-        until(drained(lambda: board.heartbeats()[f"replica:{rule}"]), "the server to deliver its traces")
+        until(drain_check(lambda: board.heartbeats()[f"replica:{rule}"]), "the server to deliver its traces")
         traces = {entry.trace.request_id: entry.trace for entry in RedisTraceBuffer(client, config).replay(10_000)}
     return VerdictRule(rule), answers, traces
 
