@@ -62,8 +62,8 @@ $(READY): pyproject.toml $(CPU_HOST) Makefile | $(PY)
 	@.ci/install_torch $(PY) $(TORCH) $(TORCH_PIP_ARGS)
 	@echo "setup 3/4: $(SGLANG), without its CUDA packages"
 	@$(PIP) --no-deps $(SGLANG)
-	@echo "setup 4/4: what SGLang needs on this machine, and paceline with all its doors"
-	@$(PIP) --no-warn-conflicts $(TORCH) -r $(CPU_HOST) -e '.[serving,learner,dashboards,demo,dev]'
+	@echo "setup 4/4: what SGLang needs on this machine, and paceline with all its extras"
+	@$(PIP) --no-warn-conflicts $(TORCH) -r $(CPU_HOST) -e '.[bench,dev]'
 	@touch $@
 
 demo: $(READY)
