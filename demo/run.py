@@ -1,4 +1,4 @@
-"""The whole loop on one machine: target, Redis, MLflow, SGLang, a learner, traffic, and the truth at the end."""
+"""The whole loop on one machine: target, Redis, MLflow, SGLang, a learner, traffic, and a report."""
 
 import asyncio
 import json
@@ -29,19 +29,19 @@ from .report import Run, as_json, print_closing
 from .signals import ending_signals
 from .stages import Running, measured, serve_traffic, settle
 
-#: Traces that make a round: small, so that a short run sees many versions.
+#: Traces of a learning round: few, so that a short run produces many versions.
 MIN_NEW_TRACES = 32
 SEED = 0
-#: How long the last traces may take to be delivered and learnt once the traffic has ended.
+#: How long delivering and learning the last traces may take once the traffic has ended.
 SETTLE_S = 60.0
-#: What SGLang keeps of the context for the drafts of a request's last round.
+#: Tokens of the context that SGLang reserves for the drafts of a request's last verify round.
 RESERVED_TOKENS = DRAFT_STEPS + 2
 CHECKED_REQUESTS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the command line may choose."""
+    """The options of the command line."""
 
     requests: int
     concurrency: int
@@ -53,11 +53,11 @@ class DemoOptions:
 
 
 def run_demo(options: DemoOptions) -> Run:
-    """Run the demo and print what was seen; writes options.json when asked to. Leaves nothing running.
+    """Run the demo, print the results and, if `options.json` is set, write them to that file. Leaves nothing running.
 
-    Ctrl-C, SIGTERM and SIGHUP end it early; only for the main thread. Raises ConfigError for bad input before
-    anything is started, PacelineError when a service does not start or ends before its time. What the run
-    promised and did not keep is no exception: see report.faults.
+    Ctrl-C, SIGTERM and SIGHUP end it early; call it in the main thread. Raises ConfigError for bad input before
+    anything is started, and PacelineError when a service does not start or ends early. Wrong or missing answers raise
+    nothing: see report.faults.
     """
     _refuse_unfit(options)
     with ending_signals():
@@ -99,7 +99,7 @@ def _run(
 
 
 def learner_env(local: LocalDeployment, target: TargetModel, draft: Path) -> dict[str, str]:
-    """Settings of the demo's learner alone."""
+    """Settings of the learner, beside those it shares with the server."""
     return {
         "PACELINE_LEARNER": LEARNER,
         "PACELINE_TARGET_PATH": str(target.folder),
@@ -115,9 +115,11 @@ def learner_env(local: LocalDeployment, target: TargetModel, draft: Path) -> dic
 def _refuse_unfit(options: DemoOptions) -> None:
     longest = CONTEXT_TOKENS - RESERVED_TOKENS - PROMPT_TOKENS
     if options.max_tokens > longest:
-        raise ConfigError(f"--max-tokens: got {options.max_tokens}, expected {longest} at most beside a prompt")
+        raise ConfigError(
+            f"--max-tokens: got {options.max_tokens}, expected at most {longest}, so that a prompt fits in as well"
+        )
     if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise ConfigError(f"--json {options.json}: got a folder that does not exist, expected one to write into")
+        raise ConfigError(f"--json {options.json}: got a folder that does not exist, expected an existing one")
 
 
 def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:
@@ -157,13 +159,15 @@ def _start(
 
 
 def _wait_for_ctrl_c(console: Console, local: LocalDeployment, running: Running) -> None:
-    console.print(f"running: SGLang on port {local.server_port}, Redis at {local.redis_url}; Ctrl-C ends both")
+    console.print(
+        f"still running: SGLang on port {local.server_port}, Redis at {local.redis_url}; end them with Ctrl-C"
+    )
     try:
         while True:
             running.ensure_running()
             time.sleep(1.0)
     except KeyboardInterrupt:
-        console.print("ending")
+        console.print("stopping")
 
 
 @contextmanager

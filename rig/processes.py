@@ -1,4 +1,4 @@
-"""Process groups and process trees: what must be gone when a service has ended."""
+"""Process groups and process trees, which must be gone when a service has ended."""
 
 import os
 import time
@@ -11,7 +11,7 @@ _POLL_S = 0.1
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """All living processes that `pid` started, directly or not, in any session or group; none when it is gone.
+    """All living processes that `pid` started, directly or not, in any session or group; none when it has ended.
 
     Call it while `pid` still lives: the children of a dead process belong to init.
     """

@@ -46,7 +46,7 @@ class Swap:
 
 
 class SpeculatorReader:
-    """A speculator with one replica and one learner. Every call reads Redis anew, and none writes to it."""
+    """A speculator with one replica and one learner. Every call reads from Redis; none writes."""
 
     def __init__(self, buffer: TraceBuffer, board: VersionBoard, replica: str, learner: str) -> None:
         self._buffer, self._board = buffer, board

@@ -155,7 +155,7 @@ def test_a_request_without_its_whole_answer_is_a_fault(changes: dict, says: str)
 
 def test_other_tokens_and_lost_traces_are_faults() -> None:
     lost = TraceAccount(100, 97, {"tap_full": 3}, learned=80, held_out=9, pending=7)
-    different, books = faults(run(lossless=Lossless(40, ("a", "b", "c", "d")), traces=lost))
+    different, account = faults(run(lossless=Lossless(40, ("a", "b", "c", "d")), traces=lost))
     assert different == "4 of 40 requests differ from plain decoding: a, b, c"
-    assert books.startswith("the books of the traces do not balance: ")
-    assert "pending=7" in books
+    assert account.startswith("traces are unaccounted for: ")
+    assert "pending=7" in account

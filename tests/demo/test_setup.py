@@ -1,4 +1,4 @@
-"""How `make setup` picks Python and torch, with stand-ins that only write down what they were asked."""
+"""How `make setup` picks Python and torch, with stand-ins that only record their arguments."""
 
 import os
 import shlex

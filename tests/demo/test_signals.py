@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP unwind the demo like an exception; nobody's own way with signals is changed for good."""
+"""SIGTERM and SIGHUP unwind the demo like an exception; earlier signal handlers are restored."""
 
 import asyncio
 import os
