@@ -1,8 +1,8 @@
-"""What an unreachable Redis costs the requests that are served meanwhile: paired periods on one CPU server.
+"""What an unreachable Redis costs the requests served meanwhile: paired periods on one CPU server.
 
-Requests are answered whole, several at a time, for so many seconds with Redis well and for so many with Redis stopped
-by SIGSTOP (it accepts connections and answers nothing, the hardest way to be gone), in turns. A failed request
-ends the run. Printed are the p99 of the time per output token, paired as a ratio, and where every trace went.
+Requests are answered whole, several at a time, in alternating periods with Redis running and with Redis stopped by
+SIGSTOP: it accepts connections and answers nothing, which is the hardest outage to handle. A failed request ends the
+run. Prints the p99 of the time per output token as paired ratios, and what became of every trace.
 
     python -m paceline.benchmarks.outage [--seconds 60] [--periods 3] [--concurrency 4] [--data-dir .paceline]
 """
@@ -28,10 +28,11 @@ from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.services import Service, redis_service, sglang_service
 from .measure.answers import answer_all, asks
+from .measure.command_line import benchmark_parser
 from .measure.measured_server import MeasuredServer, held_out_prompts, measured_server, wait_until
 from .measure.paired import ratio
 
-MAX_TOKENS, SEED, CROWDS = 48, 0, 4  # crowds of requests asked at once, so that all are busy to the end
+MAX_TOKENS, SEED, CROWDS = 48, 0, 4  # requests per slot in one call, so that all slots stay busy to the end
 
 
 def main() -> None:
@@ -52,24 +53,24 @@ def main() -> None:
         with redis_service(local.folder / "redis", local.redis_port) as redis, service:
             server = measured_server(local, [draft])
             period(server, prompts, options.concurrency, 5.0)  # warms up
-            tell(console, server, *measure(server, redis, prompts, options))
+            print_results(console, server, *measure(server, redis, prompts, options))
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of one period (60)")
-    parser.add_argument("--periods", type=int, default=3, help="of either kind (3)")
-    parser.add_argument("--concurrency", type=int, default=4)
-    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
+    parser = benchmark_parser("outage", __doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of one period (60)")
+    parser.add_argument("--periods", type=int, default=3, help="periods of each kind (3)")
+    parser.add_argument("--concurrency", type=int, default=4, help="requests in flight (4)")
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target and draft")
     return parser.parse_args()
 
 
 def measure(
     server: MeasuredServer, redis: Service, prompts: Sequence[Prompt], options: argparse.Namespace
 ) -> tuple[list[float], list[float], int]:
-    """p99 milliseconds per token of every period with Redis well, and without, and the requests answered."""
-    well, gone, requests = [], [], 0
+    """p99 milliseconds per token by period, with Redis running and with Redis stopped; and the requests answered."""
+    running_ms, stopped_ms, requests = [], [], 0
     with progress_bar("measuring", Console()) as report:
         for number in range(options.periods):
             report(number / options.periods, f"{number} of {options.periods} pairs")
@@ -80,10 +81,10 @@ def measure(
                 lambda: server.reader.replica_status().get("buffer_error") == "", "the replica to find Redis again"
             )
             server.drained()
-            well.append(float(np.percentile(times, 99)))
-            gone.append(float(np.percentile(others, 99)))
+            running_ms.append(float(np.percentile(times, 99)))
+            stopped_ms.append(float(np.percentile(others, 99)))
             requests += len(times) + len(others)
-    return well, gone, requests
+    return running_ms, stopped_ms, requests
 
 
 def period(server: MeasuredServer, prompts: Sequence[Prompt], concurrency: int, seconds: float) -> list[float]:
@@ -97,7 +98,7 @@ def period(server: MeasuredServer, prompts: Sequence[Prompt], concurrency: int, 
 
 @contextmanager
 def stopped(redis: Service) -> Iterator[None]:
-    """Let Redis answer nothing for the body."""
+    """Stop Redis during the body: it accepts connections and answers nothing."""
     os.kill(redis.pid, signal.SIGSTOP)
     try:
         yield
@@ -105,17 +106,20 @@ def stopped(redis: Service) -> Iterator[None]:
         os.kill(redis.pid, signal.SIGCONT)
 
 
-def tell(console: Console, server: MeasuredServer, well: list[float], gone: list[float], requests: int) -> None:
-    """Print the ratio and where the traces went."""
-    reading = server.drained()
+def print_results(
+    console: Console, server: MeasuredServer, running: list[float], stopped_ms: list[float], requests: int
+) -> None:
+    """Print the ratio and what became of the traces."""
+    status = server.drained()
     console.print(f"machine: {machine()}; seed {SEED}", soft_wrap=True)
     console.print(f"{requests} requests answered; a failed one would have ended this run")
     console.print(
-        f"p99 of milliseconds per token, Redis gone / well, paired: {ratio(gone, well).text()}", soft_wrap=True
+        f"p99 of milliseconds per token, Redis stopped / running, paired: {ratio(stopped_ms, running).text()}",
+        soft_wrap=True,
     )
     console.print(
-        f"traces captured {as_int(reading, 'captured')}, delivered {as_int(reading, 'delivered')}, "
-        f"dropped {as_counts(reading, 'dropped')}"
+        f"traces captured {as_int(status, 'captured')}, delivered {as_int(status, 'delivered')}, "
+        f"dropped {as_counts(status, 'dropped')}"
     )
 
 

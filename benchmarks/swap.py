@@ -1,6 +1,6 @@
 """Longest wait for a token around a draft swap: paceline's swap against SGLang's stock HTTP path, in one run.
 
-Three requests stream on one CPU server; measure/stalls.py says what is done to them and how it is timed.
+Three requests stream on one CPU server; benchmarks/measure/stalls.py describes the swaps and how they are timed.
 
     python -m paceline.benchmarks.swap [--repeats 10] [--data-dir .paceline]
 """
@@ -17,6 +17,7 @@ from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.services import redis_service, sglang_service
+from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts, measured_server
 from .measure.stalls import StallPlan, Stalls, measure_stalls
 
@@ -42,14 +43,14 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
+    parser = benchmark_parser("swap", __doc__)
+    parser.add_argument("--repeats", type=int, default=10, help="swaps of each kind (10)")
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target and drafts")
     return parser.parse_args()
 
 
 def print_stalls(console: Console, stalls: Stalls) -> None:
-    """Longest waits by way, and what the swap cost the scheduler."""
+    """Print the longest wait of each kind of swap, and what the swap cost the scheduler."""
     plan = stalls.plan
     console.print(
         f"machine: {machine()}; {plan.repeats} repeats ({stalls.void} void), seed {plan.seed}, "

@@ -13,7 +13,7 @@ from ..measure.paired import Ratio, Spread, in_rounds, ratio
 
 @dataclass(frozen=True, slots=True)
 class OverheadPlan:
-    """Which runs are made: a run at batch b sends b * waves requests, b at a time."""
+    """The runs: one at batch b sends b * waves requests, b at a time."""
 
     batches: tuple[int, ...]
     waves: int
@@ -37,8 +37,8 @@ class Overhead:
 def measure_overhead(server: MeasuredServer, prompts: Sequence[Prompt], plan: OverheadPlan) -> list[Overhead]:
     """Every batch size in turn.
 
-    Before each run the server's traces are delivered and its cache is flushed: every run prefills the same tokens and
-    carries no work of the one before. What the courier still compresses behind a run's last token is not in it.
+    Before each run the server delivers its traces and its cache is flushed: every run prefills the same tokens and does
+    no work of the run before. What the courier compresses after a run's last token is not measured.
     """
     return [_measure(server, prompts, plan, batch) for batch in plan.batches]
 

@@ -1,11 +1,11 @@
-"""Checks and measures the plugin on SGLang with CUDA, overlap scheduling and CUDA graphs; docs/gpu.md says what for.
+"""Checks and measures the plugin on SGLang with CUDA, overlap scheduling and CUDA graphs; docs/gpu.md is the manual.
 
     python -m paceline.benchmarks.gpu.run                               # everything, on the GPU
     python -m paceline.benchmarks.gpu.run --only checks,learning        # some stages
     python -m paceline.benchmarks.gpu.run --device cpu --tiny           # the same code path on the CPU host, in minutes
     python -m paceline.benchmarks.gpu.run -- --attention-backend fa3    # any SGLang flag; the last one wins
 
-Writes OUT/report.json behind every stage, and the server's log beside it. Exits 1 when a check failed.
+Writes OUT/report.json after every stage, and the server's log next to it. Exits with 1 when a check failed.
 """
 
 import argparse
@@ -20,13 +20,12 @@ import torch
 from rich.console import Console
 
 from ...rig.deployment import DRAFT_STEPS, LocalDeployment
-
-# Started as a script, Python looks for modules beside this file alone; `measure` and `gpu` lie one folder up.
 from ...rig.models.target import TargetModel
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt
 from ...rig.services import redis_service
 from ..measure.answers import answer_all, asks
+from ..measure.command_line import benchmark_parser
 from ..measure.measured_server import MeasuredServer, held_out_prompts, measured_server
 from ..measure.stalls import StallPlan, measure_stalls
 from .checks import exact_findings, served_mix
@@ -36,7 +35,7 @@ from .overhead import OverheadPlan, measure_overhead
 from .reference import Reference, feature_finding, teacher_finding
 from .replayed import replay_findings, served_draft
 from .report import Report, print_report
-from .server import Serving, require_capture, server_service, told_settings
+from .server import Serving, require_capture, resolved_settings, server_service
 
 STAGES = ("checks", "overhead", "learning", "swap")
 SEED = 0
@@ -56,7 +55,7 @@ class Bench:
 
 
 def main() -> int:
-    """Run the stages asked for; the swap comes last, since it leaves weights in the server that the board knows not."""
+    """Run the chosen stages. `swap` comes last: it leaves weights in the server that are not on the board."""
     options, console = parse(), Console()
     dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
     settings = {name: value for name, value in vars(options).items() if name not in {"out", "data_dir", "sglang"}}
@@ -78,34 +77,34 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """The command line; --tiny shrinks every figure that was not given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser = benchmark_parser("gpu.run", __doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where the server runs (cuda)")
     parser.add_argument("--tiny", action="store_true", help="the demo's target and a few requests: a smoke test")
     parser.add_argument("--size", choices=tuple(SIZES), help="target by millions of parameters (152m)")
     parser.add_argument("--train-seconds", type=float, help="budget of the target's training (180)")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="default: bfloat16 on a GPU, float32 on a CPU")
-    parser.add_argument("--attention-backend", default="triton")
-    parser.add_argument("--sampling-backend", default="pytorch")
-    parser.add_argument("--only", type=stages, default=STAGES, help=f"stages, by comma, of {', '.join(STAGES)}")
+    parser.add_argument("--attention-backend", default="triton", help="SGLang's flag (triton)")
+    parser.add_argument("--sampling-backend", default="pytorch", help="SGLang's flag (pytorch)")
+    parser.add_argument("--only", type=stages, default=STAGES, help=f"comma-separated stages of {', '.join(STAGES)}")
     parser.add_argument("--prompts", type=int, help="prompts of the checks, each served four times (32)")
     parser.add_argument("--pairs", type=int, help="pairs per batch size (7)")
     parser.add_argument("--repeats", type=int, help="swaps of each kind (10)")
     parser.add_argument("--requests", type=int, help="requests to learn from (384)")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of targets and drafts")
     parser.add_argument("--out", type=Path, default=Path(".paceline/gpu"), help="report.json and sglang.log")
-    parser.add_argument("sglang", nargs="*", help="behind --: more flags for SGLang")
+    parser.add_argument("sglang", nargs="*", help="after --: more flags for SGLang")
     options = parser.parse_args()
     small = {"size": "tiny", "train_seconds": 15.0, "prompts": 2, "pairs": 1, "repeats": 1, "requests": 8}
     usual = {"size": "152m", "train_seconds": 180.0, "prompts": 32, "pairs": 7, "repeats": 10, "requests": 384}
     for name, value in (small if options.tiny else usual).items():
         setattr(options, name, value if getattr(options, name) is None else getattr(options, name))
     if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("torch sees no GPU; --device cpu --tiny walks the same code path on a CPU")
+        parser.error("torch sees no GPU; --device cpu --tiny runs the same code on a CPU")
     return options
 
 
 def stages(text: str) -> tuple[str, ...]:
-    """Names of stages, divided by commas."""
+    """The stages named in `text`, separated by commas."""
     names = tuple(text.split(","))
     unknown = sorted(set(names) - set(STAGES))
     if unknown:
@@ -115,7 +114,7 @@ def stages(text: str) -> tuple[str, ...]:
 
 @contextmanager
 def timed(stage: str, report: Report) -> Iterator[None]:
-    """Note how long a stage took once it has ended well."""
+    """Record how long a stage took, once it has succeeded."""
     began_s = time.monotonic()
     yield
     report.seconds[stage] = time.monotonic() - began_s
@@ -137,7 +136,7 @@ def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype
         stack.enter_context(service)
     server = measured_server(local, drafts)
     require_capture(server)
-    report.server = told_settings(server.url)
+    report.server = resolved_settings(server.url)
     parameters = SIZES[options.size].parameters
     report.target = {"parameters": parameters, "steps": target.steps, "held_out_loss": dict(target.held_out_loss)}
     prompts = held_out_prompts(target, max(options.requests + 64, 256), SEED)
@@ -167,7 +166,7 @@ def overhead(bench: Bench) -> None:
 
 
 def learning(bench: Bench) -> None:
-    """A draft learnt from this run's traces, served, and replayed on its own traces."""
+    """A draft trained on this run's traces, served, and replayed on its own traces."""
     options, folder = bench.options, bench.target.folder
     plan = LearningPlan(
         requests=options.requests,
@@ -177,18 +176,18 @@ def learning(bench: Bench) -> None:
         training=training_plan(options.device, tiny=options.tiny),
         device=options.device,
     )
-    learned_draft = options.out / "learnt"
+    learned_draft = options.out / "learned"
     learned = learn_and_serve(bench.server, folder, bench.drafts[0], bench.prompts, plan, learned_draft)
     bench.report.learned = learned
     gain = learned.finding()
-    bench.report.findings += [gain, *exact_findings(learned.pairs, "learnt draft")]
+    bench.report.findings += [gain, *exact_findings(learned.pairs, "learned draft")]
     draft = served_draft(learned_draft, folder, bench.dtype, options.device)
     traces = [pair.trace for pair in learned.pairs]
-    bench.report.findings += replay_findings(draft, traces, DRAFT_STEPS, bench.dtype, "learnt draft")
+    bench.report.findings += replay_findings(draft, traces, DRAFT_STEPS, bench.dtype, "learned draft")
 
 
 def swap(bench: Bench) -> None:
-    """Longest waits around a swap; streams long enough to outlast it at the speed seen in a first run."""
+    """Longest waits around a swap, in streams long enough to outlast it at the speed of a first run."""
     options = bench.options
     streams = 2 if options.tiny else 4
     first = answer_all(bench.server.url, asks(bench.prompts[:streams], "speed", 64, capture=False), streams)

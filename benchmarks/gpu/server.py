@@ -1,4 +1,4 @@
-"""The server under test: `paceline serve` on a GPU, or on the CPU host, and what it says about itself."""
+"""The server under test: `paceline serve` on a GPU or on the CPU host, and the settings it reports."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from .models import CONTEXT_TOKENS
 
 #: A first start on a GPU also compiles SGLang's own kernels.
 START_LIMIT_S = 480.0
-#: The scheduler tells the courier every second how it fares, and the courier the board.
+#: The scheduler reports its status to the courier every second, and the courier reports it to the board.
 HEARTBEAT_S = 2.0
-#: What of SGLang's resolved settings is written to the report: they say whether overlap and graphs were really on.
-TOLD = (
+#: The resolved settings of SGLang that the report includes: they show whether overlap and graphs were really on.
+REPORTED = (
     "device",
     "dtype",
     "attention_backend",
@@ -85,7 +85,7 @@ def server_service(
     report: Report,
     env: Mapping[str, str] | None = None,
 ) -> Service:
-    """The server with the plugin at work; ready when it has generated a token. `env` goes before the usual settings."""
+    """The server with the plugin; ready when it has generated a token. `env` overrides the usual settings."""
     return sglang_service(
         serving.flags(target.folder, draft),
         local.server_port,
@@ -97,17 +97,15 @@ def server_service(
 
 
 def require_capture(server: MeasuredServer) -> None:
-    """Exit, with the server's own reason, unless capture and swaps are on."""
-    ready_at = time.time() + HEARTBEAT_S  # heartbeats before it may tell of the time before the server was ready
+    """Exit with the server's reason unless capture and swaps are on."""
+    ready_at = time.time() + HEARTBEAT_S  # an earlier heartbeat may describe the server before it was ready
     wait_until(lambda: float(str(server.reader.replica_status().get("at", 0.0))) > ready_at, "the replica's heartbeat")
-    reading = server.reader.replica_status()
-    if reading["capture"] != "on" or reading["swap"] != "on":
-        raise SystemExit(
-            f"capture is {reading['capture']} ({reading['capture_reason']}), swaps: {reading['swap_reason']}"
-        )
+    status = server.reader.replica_status()
+    if status["capture"] != "on" or status["swap"] != "on":
+        raise SystemExit(f"capture is {status['capture']} ({status['capture_reason']}), swaps: {status['swap_reason']}")
 
 
-def told_settings(url: str, keys: Sequence[str] = TOLD) -> Mapping[str, object]:
-    """Settings the server says it runs with; keys this SGLang does not know are left out."""
-    told = httpx.get(f"{url}/server_info", timeout=60.0, trust_env=False).raise_for_status().json()
-    return {key: told[key] for key in keys if key in told}
+def resolved_settings(url: str, keys: Sequence[str] = REPORTED) -> Mapping[str, object]:
+    """Settings the server reports; keys that this SGLang does not know are left out."""
+    settings = httpx.get(f"{url}/server_info", timeout=60.0, trust_env=False).raise_for_status().json()
+    return {key: settings[key] for key in keys if key in settings}

@@ -1,4 +1,4 @@
-"""Swaps a server's draft again and again through its board while requests stream, and samples what it holds."""
+"""Swaps a server's draft again and again through its board while requests stream, and samples its memory."""
 
 import asyncio
 import itertools
@@ -56,7 +56,7 @@ class SwapSeen:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was held when so many swaps were done."""
+    """What both processes held after a number of swaps."""
 
     swaps: int
     at: float  # unix seconds
@@ -66,7 +66,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Soak:
-    """Everything that was seen."""
+    """Everything that was recorded."""
 
     plan: SoakPlan
     began: float = field(default_factory=time.time)
@@ -76,22 +76,22 @@ class Soak:
     requests: list[Tally] = field(default_factory=list)  # accepted drafts and rounds, in the order they ended
     waits: list[np.ndarray] = field(default_factory=list)  # [n, 2]: a chunk, and the next one of the same request
     disturbed: list[str] = field(default_factory=list)  # requests that failed, were aborted or retracted
-    traces: dict[str, object] = field(default_factory=dict)  # the replica's last reading
+    traces: dict[str, object] = field(default_factory=dict)  # the replica's last status
     passed_over: int = 0
-    unanswered: int = 0  # calls of this script that Redis did not answer in time
+    unanswered: int = 0  # calls of this benchmark that Redis did not answer in time
 
     def take(self, served: Served, max_tokens: int) -> None:
-        """One request that has ended."""
+        """Add one request that has ended."""
         if served.failure or served.finish != "length" or served.retractions or len(served.output_ids) != max_tokens:
-            word = f"{served.finish!r}, {served.retractions} retractions {served.failure}"
-            self.disturbed.append(f"{served.prompt.request_id}: {len(served.output_ids)} tokens, {word}")
+            outcome = f"{served.finish!r}, {served.retractions} retractions {served.failure}"
+            self.disturbed.append(f"{served.prompt.request_id}: {len(served.output_ids)} tokens, {outcome}")
         times = np.array([arrival.at for arrival in served.arrivals])
         self.waits.append(np.stack([times[:-1], times[1:]], axis=1))
         self.requests.append(served.tally)
 
-    def read(self, told: object) -> None:
-        """The swaps of a reading."""
-        for swap in told if isinstance(told, list) else []:
+    def read(self, reported: object) -> None:
+        """Add the swaps that a heartbeat reports."""
+        for swap in reported if isinstance(reported, list) else []:
             if swap["at"] >= self.began:
                 seen = SwapSeen(swap["number"], swap["at"], swap["commit_ms"], swap["stage_ms"])
                 self.swaps.setdefault(seen.number, seen)
@@ -105,7 +105,7 @@ def soak(
     plan: SoakPlan,
     report: Report,
 ) -> Soak:
-    """Blocks until `plan.swaps` swaps are done; exits when the server swaps no more or its traces do not add up."""
+    """Blocks until `plan.swaps` swaps are done; exits when the server stops swapping or its traces do not add up."""
     seen, over = Soak(plan), threading.Event()
     traffic = threading.Thread(target=stream, args=(server, prompts, plan, seen, over))
     traffic.start()
@@ -123,7 +123,7 @@ def soak(
 def stream(
     server: MeasuredServer, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over: threading.Event
 ) -> None:
-    """Requests without end, `plan.concurrency` at a time, until it is over."""
+    """Send requests, `plan.concurrency` at a time, until `over` is set."""
 
     def endless() -> Iterator[Prompt]:
         while not over.is_set():
@@ -143,7 +143,7 @@ def stream(
 
 
 def swap_all(server: MeasuredServer, server_pid: int, drafts: Sequence[Path], seen: Soak, report: Report) -> None:
-    """Make versions live, `plan.gap_ms` apart at least, until enough of them were swapped in."""
+    """Make versions live, at least `plan.gap_ms` apart, until enough of them were swapped in."""
     scheduler, courier = (
         child_named(server_pid, "sglang::scheduler"),
         child_named(server_pid, "paceline.serving.courier"),
@@ -163,12 +163,12 @@ def swap_all(server: MeasuredServer, server_pid: int, drafts: Sequence[Path], se
             if len(seen.made) - len(seen.swaps) - seen.passed_over < min(AHEAD, plan.swaps - len(seen.swaps)):
                 make_live(server, *weights[turn % len(weights)], seen)
         except BufferUnavailable:
-            seen.unanswered += 1  # what was being written may have been written: the server says which version drafts
+            seen.unanswered += 1  # the version may be on the board all the same: the server reports which one drafts
         pause.wait(max(0.0, plan.gap_ms / 1000.0 - (time.monotonic() - began)))
 
 
 def make_live(server: MeasuredServer, uri: str, digest: str, seen: Soak) -> None:
-    """The next version: registered and live, the one before it retired."""
+    """Register the next version and make it live, which retires the one before it."""
     began, number = time.monotonic(), server.board.next_number()
     server.board.register(DraftVersion(number, None, "t", "0", "eagle3", uri, digest, "none", ("", "")), BY, "soak")
     server.board.move(number, VersionState.LIVE, BY, "the next one")
@@ -176,14 +176,14 @@ def make_live(server: MeasuredServer, uri: str, digest: str, seen: Soak) -> None
 
 
 def look(server: MeasuredServer, seen: Soak) -> None:
-    """Read what was swapped in; a version the server reports a newer one behind was passed over."""
+    """Read what was swapped in; a version older than one of these, and not among them, was passed over."""
     seen.read(server.reader.replica_status().get("swaps"))
     newest = max(seen.swaps, default=-1)
     seen.passed_over = sum(number < newest and number not in seen.swaps for number, *_ in seen.made)
     waiting = [at for number, at, _ in seen.made if number > newest]
     if waiting and time.time() - waiting[0] > PATIENCE_S:
         raise SystemExit(
-            f"no swap behind version {newest} for {PATIENCE_S:.0f} s; last reading {server.reader.replica_status()}"
+            f"no swap since version {newest} for {PATIENCE_S:.0f} s; last status {server.reader.replica_status()}"
         )
 
 

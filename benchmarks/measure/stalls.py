@@ -1,8 +1,8 @@
 """Longest wait for a token around a draft swap: none, paceline's own, and SGLang's stock HTTP path.
 
-Requests stream; then nothing happens ("none"), or the board makes another version live ("paceline"), or the stock
-endpoints are called: pause in place, begin, update from tensors, end, continue ("stock HTTP"). The order of the three
-is drawn anew in every repeat. Requests stay in flight, nothing is flushed.
+Requests stream; then nothing happens ("none"), or another version goes live on the board ("paceline"), or the stock
+endpoints are called: pause in place, begin, update from tensors, end, continue ("stock HTTP"). Each repeat has the
+three in a random order. Requests stay in flight, nothing is flushed.
 """
 
 import asyncio
@@ -32,18 +32,18 @@ Way = Callable[[MeasuredServer], Window]
 
 @dataclass(frozen=True, slots=True)
 class StallPlan:
-    """How one stretch of streaming is laid out."""
+    """How long requests stream, how many, and when the swap comes."""
 
     repeats: int
     streams: int = 3
     max_tokens: int = 320
-    act_after_s: float = 0.8  # behind the start of the streams
+    act_after_s: float = 0.8  # after the start of the streams
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Longest waits, milliseconds, by way; repeats without a request in flight through the act are `void`."""
+    """Longest waits, milliseconds, by way; `void` counts repeats in which no request streamed through the swap."""
 
     waits_ms: Mapping[str, Spread]
     commit_ms: Spread
@@ -62,8 +62,8 @@ def measure_stalls(
 ) -> Stalls:
     """Alternate the three ways. `drafts` are the versions 0, 1, ... of the board, more than a replica keeps.
 
-    `payload_dtype` is what the stock endpoint is sent, by default that of the file. Ends with stock weights in the
-    server that the board knows nothing of: measure nothing else behind it.
+    `payload_dtype` is that of the stock payload, by default that of the file. Leaves weights in the server that are not
+    on the board: measure nothing else afterwards.
     """
     payload, began = stock_payload(drafts[0], payload_dtype), time.time()
     ways: dict[str, Way] = {
@@ -96,7 +96,7 @@ def measure_stalls(
 async def stream(
     server: MeasuredServer, prompts: Sequence[Prompt], way: Way, plan: StallPlan
 ) -> tuple[list[Served], Window]:
-    """Stream the prompts and act once while they run; exits when a request was aborted or retracted."""
+    """Stream the prompts and swap once while they run; exits when a request was aborted or retracted."""
     streams = under_new_ids(prompts[: plan.streams])
     sending = asyncio.create_task(send(server.url, streams, concurrency=plan.streams, max_tokens=plan.max_tokens))
     await asyncio.sleep(plan.act_after_s)
@@ -106,20 +106,21 @@ async def stream(
         if result.failure or result.finish != "length" or result.retractions:
             raise SystemExit(
                 f"request {result.prompt.request_id}: got {len(result.output_ids)} tokens, finish {result.finish!r}, "
-                f"{result.retractions} retractions {result.failure}; expected {plan.max_tokens} and nothing else"
+                f"{result.retractions} retractions {result.failure}; expected {plan.max_tokens} tokens, "
+                "finish 'length' and no retraction"
             )
     return results, window
 
 
 def nothing(_server: MeasuredServer) -> Window:
-    """A stretch about as long as a swap, without one."""
+    """A window about as long as a swap, without one."""
     began = time.time()
     time.sleep(NOTHING_S)
     return began, time.time()
 
 
 def paceline_swap(server: MeasuredServer, versions: int) -> Window:
-    """Make the next of the first `versions` versions live and wait until the replica says that it drafts with it."""
+    """Make the next of the first `versions` versions live and wait until the replica reports the swap."""
     number, began = ((server.board.read().live or 0) + 1) % versions, time.time()
     server.board.move(number, VersionState.LIVE, "bench", "next one")
     wait_until(lambda: swaps_since(server, began), f"version {number} to be swapped in")
@@ -128,9 +129,9 @@ def paceline_swap(server: MeasuredServer, versions: int) -> Window:
 
 
 def swaps_since(server: MeasuredServer, began: float) -> list[dict[str, float]]:
-    """Swaps the replica made behind `began`, unix seconds, oldest first; it reports its newest 64."""
-    told = server.reader.replica_status().get("swaps")
-    return [swap for swap in told if swap["at"] >= began] if isinstance(told, list) else []
+    """Swaps the replica made since `began`, unix seconds, oldest first; it reports its newest 64."""
+    reported = server.reader.replica_status().get("swaps")
+    return [swap for swap in reported if swap["at"] >= began] if isinstance(reported, list) else []
 
 
 def stock_swap(server: MeasuredServer, payload: str) -> Window:
@@ -147,7 +148,7 @@ def stock_swap(server: MeasuredServer, payload: str) -> Window:
 
 
 def stock_payload(draft: Path, dtype: torch.dtype | None = None) -> str:
-    """A draft's weights as the stock endpoint takes them, in `dtype` or as they are in the file."""
+    """A draft's weights as the stock endpoint takes them, in `dtype` or in that of the file."""
     weights = [
         (k, v.to(dtype or v.dtype)) for k, v in load_file(draft / WEIGHTS_FILE).items() if k not in {"d2t", "t2d"}
     ]
