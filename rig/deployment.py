@@ -1,5 +1,6 @@
 """A paceline on this machine: its folder and ports, and the flags and settings its server and learner share."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -43,6 +44,7 @@ class LocalDeployment:
     def shared_env(self, target: TargetModel) -> dict[str, str]:
         """Settings that the server and the learner must agree on; one thread each, because two cores must suffice."""
         return {
+            "PACELINE_CONFIG": os.devnull,  # not the operator's own file
             "PACELINE_REDIS_URL": self.redis_url,
             "PACELINE_SPECULATOR": SPECULATOR,
             "PACELINE_TARGET": "demo-target",

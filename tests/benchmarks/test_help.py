@@ -55,7 +55,7 @@ def test_documented_commands_exist_and_know_their_options(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = documented()
-    assert {module for module, _ in commands} >= set(MODULES) - {"paceline.benchmarks.gpu.trim"}
+    assert {module for module, _ in commands} == set(MODULES)
     helps = {module: options(help_of(module, monkeypatch, capsys)) for module in MODULES}
     wrong = [f"{module} {' '.join(shlex.split(args))}" for module, args in commands if options(args) - helps[module]]
     assert wrong == []

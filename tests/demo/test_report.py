@@ -62,7 +62,7 @@ def test_one_domain_has_no_shift() -> None:
     assert accept_lengths([])["final"] == 1.0
 
 
-def test_the_json_has_every_field_of_the_promise() -> None:
+def test_the_json_has_every_documented_field() -> None:
     report = as_json(run())
     assert json.loads(json.dumps(report)) == report
     assert report["by_version"] == [
@@ -117,7 +117,7 @@ def test_served_acceptance_belongs_to_the_version_on_the_trace(make_trace) -> No
 
 
 @pytest.mark.parametrize(("captured", "verdict"), [(100, "all accounted for"), (101, "NOT ALL ACCOUNTED FOR")])
-def test_the_closing_table_says_what_was_seen(captured: int, verdict: str) -> None:
+def test_the_closing_table_shows_the_results(captured: int, verdict: str) -> None:
     console = Console(file=io.StringIO(), width=140)
     traces = TraceAccount(captured, 97, {"tap_full": 3}, learned=80, held_out=9, pending=8)
     print_closing(console, run(traces=traces))
@@ -136,7 +136,7 @@ def test_checked_requests_are_spread_over_the_whole_run() -> None:
     assert spread(results(), 1) == ordered[:1]
 
 
-def test_a_run_that_kept_its_promises_has_no_faults() -> None:
+def test_a_run_without_errors_has_no_faults() -> None:
     assert faults(run(lossless=Lossless(40, ()))) == []
 
 

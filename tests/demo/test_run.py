@@ -18,7 +18,7 @@ def options(tmp_path: Path, **changes: object) -> DemoOptions:
     return DemoOptions(**(fields | {"data_dir": tmp_path / "data"} | changes))
 
 
-def test_a_place_knows_its_addresses() -> None:
+def test_a_deployment_knows_its_addresses() -> None:
     assert PLACE.redis_url == "redis://127.0.0.1:7001/0"
     assert PLACE.server_url == "http://127.0.0.1:7002"
     assert PLACE.mlflow_uri == "sqlite:////data/runs/1/mlflow.db"
@@ -54,7 +54,7 @@ def test_bad_options_are_refused_before_anything_is_made(tmp_path: Path, changes
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_line_says_what_a_run_did_not_keep(monkeypatch, tmp_path: Path) -> None:
+def test_the_command_line_prints_the_faults_of_a_run(monkeypatch, tmp_path: Path) -> None:
     from paceline.cli import app
     from paceline.demo import run as module
     from typer.testing import CliRunner

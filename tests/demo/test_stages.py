@@ -55,7 +55,7 @@ def script(*steps: Callable[[], object]) -> Callable[[float], None]:
     return lambda _seconds: next(coming)()
 
 
-def test_settling_waits_for_a_fresh_reading_for_delivery_and_for_the_round(running: Running, board) -> None:
+def test_settling_waits_for_a_new_heartbeat_for_delivery_and_for_the_learning_round(running: Running, board) -> None:
     def says(member: str, **reading: object) -> Callable[[], None]:
         return lambda: board.beat(member, reading, 60.0)
 
@@ -98,7 +98,7 @@ def test_a_dead_service_ends_the_traffic_at_once(running: Running, service: Serv
             asyncio.run(traffic)
 
 
-def test_a_run_is_measured_from_what_its_members_said(running: Running, board, make_trace) -> None:
+def test_a_run_is_measured_from_the_status_of_its_members(running: Running, board, make_trace) -> None:
     traces = [make_trace(seed, trace_id=str(seed), draft_version=0) for seed in range(3)]
     running.buffer.append(traces)
     swaps = [{"number": n, "commit_ms": 1.0, "running": n, "at": 5.0} for n in (0, 1, 2)]
