@@ -10,6 +10,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def sources(root: Path) -> Iterator[tuple[str, Path]]:
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), file
 
 
+@cache
 def third_parties(tree: ast.AST) -> set[str]:
     """Top-level names of the packages imported anywhere below `tree`, the standard library left out."""
     found = set()
@@ -99,13 +101,34 @@ def third_parties(tree: ast.AST) -> set[str]:
     return found - sys.stdlib_module_names
 
 
+@cache
+def import_time(file: Path) -> ast.Module:
+    """The import statements that run when the module is imported."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+
+
 def needs_the_engine(file: Path) -> bool:
     """Whether importing the module imports SGLang or its kernels."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    top = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
-    return bool(third_parties(top) & {"sglang", "sgl_kernel"})
+    return bool(third_parties(import_time(file)) & {"sglang", "sgl_kernel"})
 
 
+def reached(start: str, files: dict[str, Path]) -> set[str]:
+    """Modules of paceline that importing `start` imports, itself included."""
+    found, left = set(), [start]
+    while left:
+        name = left.pop()
+        if name in files and name not in found:
+            found.add(name)
+            parts = name.split(".") if files[name].name == "__init__.py" else name.split(".")[:-1]
+            for node in import_time(files[name]).body:
+                if isinstance(node, ast.ImportFrom) and node.level:
+                    base = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
+                    left += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return found
+
+
+@cache
 def declared(extra: str) -> set[str]:
     """Normalised names of what paceline, with one extra, asks for directly; extras that name paceline are opened."""
     lines = [*PROJECT["project"]["dependencies"]]
@@ -180,35 +203,32 @@ def test_every_module_is_imported_from_the_wheel_with_what_is_declared(wheel: Pa
     assert files == {f"paceline.{name}".rstrip("."): str(file) for name, file in sources(package) if name in modules}
 
 
-def test_a_folder_asks_directly_for_what_it_imports() -> None:
-    owners = packages_distributions()
-    missing = []
-    for name, file in sources(HOUSE):
+def test_an_extra_names_all_that_its_folder_imports() -> None:
+    owners, files = packages_distributions(), dict(sources(HOUSE))
+    missing = set()
+    for name, file in files.items():
         folder = name.partition(".")[0]
-        names = third_parties(ast.parse(file.read_text(encoding="utf-8"))) - {"paceline"}
-        allowed = declared(EXTRAS.get(folder, "")) | (ENGINE if folder in {"serving", "rig", "benchmarks"} else set())
-        missing += [
-            f"{name}: {each}"
-            for each in sorted(names)
-            if each not in allowed and not allowed & {canonicalize_name(owner) for owner in owners.get(each, [])}
+        engine = ENGINE if folder in {"serving", "rig", "benchmarks"} else set()
+        allowed = declared(EXTRAS.get(folder, "")) | engine
+        trees = [
+            ast.parse(file.read_text(encoding="utf-8")),
+            *(import_time(files[each]) for each in reached(name, files)),
         ]
-    assert missing == []
+        for each in set().union(*map(third_parties, trees)) - {"paceline"} - allowed:
+            if not allowed & {canonicalize_name(owner) for owner in owners.get(each, [])}:
+                missing.add(f"{name}: {each}")
+    assert missing == set()
 
 
-@pytest.mark.parametrize("dockerfile", ["serving/Dockerfile", "learner/Dockerfile"])
-def test_an_image_installs_the_product_alone(dockerfile: str, tmp_path: Path) -> None:
-    stage = (HOUSE / dockerfile).read_text(encoding="utf-8").split("\nFROM ")[1]
+def test_the_images_install_the_product_alone(tmp_path: Path) -> None:
+    texts = [(HOUSE / name / "Dockerfile").read_text(encoding="utf-8") for name in ("serving", "learner")]
+    stage, same = (text.split("\nFROM ")[1] for text in texts)
+    assert stage == same
     copied = [name for line in re.findall(r"^COPY (.+) \S+$", stage, re.MULTILINE) for name in line.split()]
     assert set(copied) & FOLDERS == FOLDERS - NOT_PRODUCT
     source = copy_tree(copied, tmp_path / "source")
     (edit,) = re.findall(r"^RUN (sed .*) \\$", stage, re.MULTILINE)
     subprocess.run(edit, shell=True, check=True, cwd=source)
-    image = build(source, tmp_path / "image")
-    found = {path.name for path in (image / "paceline").iterdir()}
-    assert found == FOLDERS - NOT_PRODUCT | {"__init__.py", "cli.py"}
-    assert len(list((image / "paceline").rglob("*.py"))) == len([*copied_modules(copied)])
-
-
-def copied_modules(copied: list[str]) -> Iterator[Path]:
-    for name in copied:
-        yield from (HOUSE / name).rglob("*.py") if (HOUSE / name).is_dir() else [name] if name.endswith(".py") else []
+    modules = {path.relative_to(source) for path in source.rglob("*.py")}
+    image = build(source, tmp_path / "image") / "paceline"
+    assert {path.relative_to(image) for path in image.rglob("*.py")} == modules
