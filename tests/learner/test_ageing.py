@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from paceline.learner import state as standing
+from paceline.learner import recovery, state
 from paceline.learner.intake import is_held_out
-from paceline.learner.round_report import RoundKind
+from paceline.learner.learning_report import LearningKind
 from paceline.policies.acceptance import served_by_request
 
 SHARE = 0.25
@@ -40,16 +40,16 @@ def test_what_expires_later_leaves_replay_and_holdout_and_stays_out_behind_a_res
     learner = house.learner(trace_ttl_s=60.0)
     first = house.send(born_at=now[0])
     learner.learn_once()
-    assert learner._standing.holdout.trace_ids == ids(kept_out(first))
+    assert learner._state.holdout.trace_ids == ids(kept_out(first))
     now[0] += 61.0
     learner.learn_once()  # idle, but it lets go
-    assert (list(learner._standing.window), learner._standing.holdout.trace_ids) == ([], set())
+    assert (list(learner._state.replay_buffer), learner._state.holdout.trace_ids) == ([], set())
     second = house.send(born_at=now[0])
     learner.learn_once()
     assert house.replayed[-1] == []
     restarted = house.learner(trace_ttl_s=60.0)
     restarted.learn_once()
-    assert {entry.trace.trace_id for entry in restarted._standing.window} == ids(second) - ids(kept_out(second))
+    assert {entry.trace.trace_id for entry in restarted._state.replay_buffer} == ids(second) - ids(kept_out(second))
     # Learnt when it was young enough, and counted once.
     assert house.buffer.counts().acked == {
         "learned": 48 - len(kept_out(first + second)),
@@ -59,18 +59,19 @@ def test_what_expires_later_leaves_replay_and_holdout_and_stays_out_behind_a_res
 
 def test_without_a_time_to_live_traces_of_any_age_are_taken(house):
     house.send(born_at=0.0)
-    assert house.learner().learn_once().kind is RoundKind.LEARNED
+    assert house.learner().learn_once().kind is LearningKind.LEARNED
 
 
 def test_traces_of_older_targets_are_trained_on_as_far_as_it_was_allowed(house, monkeypatch):
     made = []
-    trainer = standing.DraftTrainer
+    trainer = recovery.DraftTrainer
 
     def noted(*arguments, **named):
         made.append(named["target_versions"])
         return trainer(*arguments, **named)
 
-    monkeypatch.setattr(standing, "DraftTrainer", noted)
+    for module in (recovery, state):
+        monkeypatch.setattr(module, "DraftTrainer", noted)
     by_version = {version: house.send(12, target_version=version) for version in ("6", "7", "8")}
     report = house.learner(target_version="8", target_max_age=1).learn_once()
     kept = {version: kept_out(traces) for version, traces in by_version.items()}
@@ -89,8 +90,8 @@ def test_the_watch_sees_the_newest_target_alone(house):
     house.send(12, target_version="8")
     learner = house.learner(learn="never", target_version="8", target_versions=("7", "8"), target_max_age=1)
     learner.learn_once()
-    assert len(learner._standing.watch.state()["latest"]) == 12
-    assert len(learner._standing.window) > 12 - len(kept_out([house.speculator.serve(i) for i in range(12, 24)]))
+    assert len(learner._state.schedule.state()["latest"]) == 12
+    assert len(learner._state.replay_buffer) > 12 - len(kept_out([house.speculator.serve(i) for i in range(12, 24)]))
 
 
 def test_a_target_that_moved_on_leaves_only_known_versions_in_replay(house):
@@ -99,8 +100,8 @@ def test_a_target_that_moved_on_leaves_only_known_versions_in_replay(house):
     for age, left in ((1, ids(traces) - ids(kept_out(traces))), (0, set())):
         moved = house.learner(target_version="8", target_max_age=age)
         moved.learn_once()
-        assert {entry.trace.trace_id for entry in moved._standing.window} == left
-        assert moved._standing.holdout.trace_ids == set()
+        assert {entry.trace.trace_id for entry in moved._state.replay_buffer} == left
+        assert moved._state.holdout.trace_ids == set()
 
 
 def test_requests_are_measured_whole_and_in_the_order_they_came(make_trace):

@@ -3,7 +3,7 @@
 import pytest
 from paceline.learner.judging.alarms import gap_alarm, paused_by, rest_for
 from paceline.learner.judging.calibration import Calibration, compare_with_served
-from paceline.learner.round_report import RoundKind
+from paceline.learner.learning_report import LearningKind
 from paceline.policies.guard import AlarmName
 from paceline.policies.learn_schedule import LearnChoice, LearnDecision
 
@@ -49,10 +49,10 @@ def test_traces_wait_while_a_replica_asks_for_it_and_are_learnt_behind_that(hous
     house.send()
     house.board.beat("replica:a", STANDING, 60.0)
     report = learner.learn_once()
-    assert (report.kind, report.why[:20]) == (RoundKind.IDLE, "paused by replica:a:")
+    assert (report.kind, report.why[:20]) == (LearningKind.IDLE, "paused by replica:a:")
     assert (house.buffer.counts().pending, house.fitted) == (24, [])
     house.board.beat("replica:a", {"learning_paused": ""}, 60.0)
-    assert learner.learn_once().kind is RoundKind.LEARNED
+    assert learner.learn_once().kind is LearningKind.LEARNED
 
 
 def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_good(house, monkeypatch):
@@ -61,7 +61,7 @@ def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_go
     bad = house.send()
     report = house.learner().learn_once()
     assert (report.kind, report.alarm.name, dict(report.outcomes)) == (
-        RoundKind.RESTED,
+        LearningKind.RESTED,
         AlarmName.CALIBRATION_GAP,
         {"misreplayed": 24},
     )
@@ -71,7 +71,7 @@ def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_go
     learner = house.learner()  # a successor reads back what the stream holds
     for _ in range(2):
         house.send()
-        assert learner.learn_once().kind is RoundKind.LEARNED
+        assert learner.learn_once().kind is LearningKind.LEARNED
     names = {trace.trace_id for trace in bad}
     assert names.isdisjoint(name for fit in [*house.fitted, *house.replayed] for name in fit)
     assert house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"] == []
@@ -91,7 +91,7 @@ def test_killed_before_they_are_acked_they_are_set_aside_once_all_the_same(house
             house.learner().learn_once()
     house.let_claims_lapse()
     successor = house.learner()
-    assert successor.learn_once().kind is RoundKind.IDLE
+    assert successor.learn_once().kind is LearningKind.IDLE
     counts = house.buffer.counts()
     assert (counts.acked, counts.pending, house.fitted) == ({"misreplayed": 24}, 0, [])
-    assert successor._standing.notes.compared == 300
+    assert successor._state.notes.compared == 300

@@ -205,3 +205,36 @@ def test_the_embedding_is_found_in_a_sharded_target(tmp_path, target):
     index = {"weight_map": dict.fromkeys(whole, "model-00002-of-00002.safetensors")}
     (target / "model.safetensors.index.json").write_text(json.dumps(index))
     assert torch.equal(load_target_embedding(target), whole["model.embed_tokens.weight"].float())
+
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        '{"weight_map": {"' + EMBEDDING + '": ',
+        "[]",
+        "null",
+        "{}",
+        '{"weight_map": []}',
+        '{"weight_map": {}}',
+        '{"weight_map": {"' + EMBEDDING + '": 3}}',
+        '{"weight_map": {"' + EMBEDDING + '": "model-00001-of-00002.safetensors"}}',
+    ],
+)
+def test_a_damaged_or_incomplete_index_is_named_with_what_it_holds(tmp_path, target, left):
+    (target / "model.safetensors").rename(target / "model-00002-of-00002.safetensors")
+    index = target / "model.safetensors.index.json"
+    index.write_text(left)
+    with pytest.raises(ConfigError, match=rf"^{index}: got .*, expected "):
+        load_target_embedding(target)
+    with pytest.raises(ConfigError, match=rf"^{index}: got "):
+        random_draft(target, tmp_path / "draft", seed=0)
+
+
+def test_an_index_that_is_no_text_is_named(target):
+    index = target / "model.safetensors.index.json"
+    index.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=rf"^{index}: got .*, expected JSON with a weight_map"):
+        load_target_embedding(target)

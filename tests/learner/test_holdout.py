@@ -1,4 +1,4 @@
-"""The holdout keeps the latest requests and scores them once; the shelf keeps few drafts and only true ones."""
+"""The holdout keeps the latest requests and scores them once; the cache keeps few drafts, all as published."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import DraftVersion
 from paceline.buffer.weights_file import sha256_of
@@ -78,20 +79,28 @@ def test_an_empty_holdout_scores_nothing(tiny_speculator: Any) -> None:
     assert sum(Holdout(3).score(draft, 3), Tally()).accept_length == 1.0
 
 
-def test_the_shelf_keeps_the_drafts_used_last_and_refuses_foreign_bytes(tiny_speculator: Any, tmp_path: Path) -> None:
-    versions = []
+def test_the_cache_keeps_the_drafts_used_last_and_refuses_other_bytes(
+    tiny_speculator: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = MemoryVersionBoard()
     for number in range(3):
-        folder = tmp_path / f"draft {number}"  # a blank, as file:// URIs encode
+        folder = tmp_path / f"draft {number}"  # a space, which file:// URIs encode
         random_draft(tiny_speculator.target, folder, seed=number)
-        versions.append(version_at(folder, number))
-    shelf = DraftCache(load_target_embedding(tiny_speculator.target), torch.device("cpu"), capacity=2)
-    zero, one = shelf.draft(versions[0]), shelf.draft(versions[1])
-    assert shelf.draft(versions[0]) is zero
-    shelf.draft(versions[2])
-    assert shelf.draft(versions[0]) is zero
-    again = shelf.draft(versions[1])
+        board.register(version_at(folder, number), "learner", "")
+    for number, uri in ((3, "file:///nowhere"), (4, "s3://nowhere")):
+        unreadable = replace(version_at(folder, number), weights_uri=uri, sha256=f"{number:064d}")
+        board.register(unreadable, "operator:ada", "")
+    state, embedding = board.read(), load_target_embedding(tiny_speculator.target)
+    drafts = DraftCache(embedding, torch.device("cpu"), capacity=2)
+    zero, one = drafts.draft(state, 0), drafts.draft(state, 1)
+    assert drafts.draft(state, 0) is zero
+    drafts.draft(state, 2)
+    assert drafts.draft(state, 0) is zero
+    again = drafts.draft(state, 1)
     assert again is not one
     assert torch.equal(again.fc.weight, one.fc.weight)
+    assert caplog.text == ""
     (tmp_path / "draft 2" / "model.safetensors").write_bytes(b"other")
-    assert shelf.draft(versions[2]) is None
-    assert shelf.draft(replace(versions[2], weights_uri="file:///nowhere", sha256="0" * 64)) is None
+    assert [drafts.draft(state, number) for number in (2, 3, 4)] == [None, None, None]
+    for number, reason in ((2, "got sha256"), (3, "got no readable"), (4, "weights_uri: got")):
+        assert any(f"version {number} is not compared" in line and reason in line for line in caplog.messages)

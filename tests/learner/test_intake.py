@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from paceline.buffer.base import TraceEntry
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, VerifyRounds
-from paceline.learner.intake import KEPT, REFUSED, Intake, Outcome, at_rest, is_held_out, sort_entries
+from paceline.learner.intake import KEPT, REFUSED, Intake, Outcome, as_rested, is_held_out, sort_entries
 
 INTAKE = Intake("target", ("1",), 0.1, feature_width=6, vocabulary=50)
 
@@ -100,7 +100,7 @@ def test_at_rest_only_what_would_be_learned_has_another_outcome(make_trace: Call
     entries = [TraceEntry(f"1-{i}", make_trace(i)) for i in range(30, 40)]
     entries.append(TraceEntry("2-0", make_trace(1, target="other")))
     claimed = sort_entries(entries, INTAKE, ())
-    rested = at_rest(claimed)
+    rested = as_rested(claimed)
     expected = [f"1-{i}" for i in range(30, 40) if i != WRITTEN_DOWN[0]]
     assert [entry.entry_id for entry in rested[Outcome.RESTED]] == expected
     assert rested[Outcome.LEARNED] == []

@@ -18,12 +18,15 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
-from paceline.learner import checkpoint, loop
+from paceline.learner import checkpoint, learning_round
 from paceline.learner.delivery import delivery
+from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.intake import is_held_out
 from paceline.learner.judging import holdout
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.round_report import RoundKind
+from paceline.learner.learning_report import LearningKind
+from paceline.learner.training import trainer
+from paceline.learner.training.first_position import FirstPosition
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Promotion, Verdict
@@ -71,7 +74,7 @@ def test_a_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house) 
     learnt = {"learned": BATCH - kept, "held_out": kept}
     expected = learnt | {"other_target_version": 2, "duplicate": 1, "no_features": 1, "incompatible": 2}
     assert kept >= 3
-    assert report.kind is RoundKind.LEARNED
+    assert report.kind is LearningKind.LEARNED
     assert report.outcomes == expected
     assert (house.buffer.counts().acked, house.buffer.counts().pending) == (expected, 0)
 
@@ -112,7 +115,7 @@ def test_a_better_draft_goes_live_with_lengths_that_its_published_weights_have(h
 def test_too_few_traces_leave_a_round_idle_and_claim_nothing(house) -> None:
     house.send(7)
     report = house.learner().learn_once()
-    assert (report.kind, report.why) == (RoundKind.IDLE, "7 traces wait, 8 make a round")
+    assert (report.kind, report.why) == (LearningKind.IDLE, "7 traces pending, 8 needed")
     assert len(house.buffer.claim("somebody", 99)) == 7
     assert house.fitted == []
     assert house.board.read().live == 0
@@ -123,7 +126,7 @@ def test_only_one_learner_of_a_speculator_works_at_a_time(house) -> None:
     with house.board.lease("learner:default", 60.0) as is_held:
         report = house.learner().learn_once()
     assert is_held
-    assert (report.kind, report.why) == (RoundKind.IDLE, "another learner of default is at work")
+    assert (report.kind, report.why) == (LearningKind.IDLE, "another learner of default is at work")
     assert house.buffer.counts().pending == BATCH
     assert house.board.heartbeats()[f"learner:{house.config.name}"]["kind"] == "idle"
 
@@ -135,11 +138,11 @@ def test_learners_that_take_turns_go_on_from_each_others_rounds(house, mode: str
     for number in range(6):
         house.send()
         kinds.append(pair[number % 2].learn_once().kind)
-    assert set(kinds) == {RoundKind.LEARNED if mode == "always" else RoundKind.RESTED}
+    assert set(kinds) == {LearningKind.LEARNED if mode == "always" else LearningKind.RESTED}
     notes, _ = checkpoint.load(house.config.checkpoints_dir)
-    assert (notes.round, notes.rests) == ((6, 0) if mode == "always" else (0, 6))
+    assert (notes.rounds_trained, notes.rounds_rested) == ((6, 0) if mode == "always" else (0, 6))
     assert house.buffer.counts().pending == 0
-    assert house.learner(learn="always").learn_once().kind is RoundKind.IDLE  # a successor stands where they did
+    assert house.learner(learn="always").learn_once().kind is LearningKind.IDLE  # a successor stands where they did
 
 
 def test_a_checkpoint_under_anothers_number_is_healed_and_notes_never_go_to_a_strangers(house) -> None:
@@ -147,10 +150,10 @@ def test_a_checkpoint_under_anothers_number_is_healed_and_notes_never_go_to_a_st
     house.learner(learn="always").learn_once()
     folder = house.config.checkpoints_dir
     notes, _ = checkpoint.load(folder)
-    (folder / "round-00000001" / "notes.json").write_text(json.dumps(asdict(replace(notes, round=0))))
-    assert checkpoint.load(folder)[0].round == 1
+    (folder / "round-00000001" / "notes.json").write_text(json.dumps(asdict(replace(notes, rounds_trained=0))))
+    assert checkpoint.load(folder)[0].rounds_trained == 1
     with pytest.raises(FileNotFoundError, match="as the newest checkpoint, expected this one"):
-        checkpoint.save_notes(folder, replace(notes, round=0))
+        checkpoint.save_notes(folder, replace(notes, rounds_trained=0))
 
 
 def test_a_refused_candidate_is_shown_and_the_trainer_goes_on_from_it(house, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +185,7 @@ def test_without_a_live_version_the_gate_waits_for_an_operator(house) -> None:
     learner.learn_once()
     house.board.move(0, VersionState.ROLLED_BACK, "operator:ada", "off")
     house.send()
-    assert learner.learn_once().why == "no version is live: promote one by hand and the gate compares with it"
+    assert learner.learn_once().why == "no version is live: promote one, and the gate compares with it"
 
 
 def test_a_live_version_whose_weights_are_gone_is_not_compared_with(house) -> None:
@@ -208,7 +211,7 @@ def test_an_operator_who_moves_live_while_a_candidate_is_judged_has_the_last_wor
         house.board.roll_back("operator:ada", "served worse")
         return judge_candidate(*arguments)
 
-    monkeypatch.setattr(loop, "judge_candidate", rolled_back_meanwhile)
+    monkeypatch.setattr(learning_round, "judge_candidate", rolled_back_meanwhile)
     house.send()
     learner.learn_once()
     state = house.board.read()
@@ -231,11 +234,11 @@ def test_with_two_replicas_a_winner_is_canary_first_and_traces_wait_until_it_is_
     house.send()
     report = learner.learn_once()
     assert (report.kind, report.why) == (
-        RoundKind.IDLE,
+        LearningKind.IDLE,
         "version 1 is canary; traces wait until it is decided",
     )
     house.board.move(1, VersionState.LIVE, "replica:b", "better")
-    assert learner.learn_once().kind is RoundKind.LEARNED
+    assert learner.learn_once().kind is LearningKind.LEARNED
 
 
 def test_the_gate_compares_with_the_version_an_operator_made_live(house) -> None:
@@ -297,11 +300,25 @@ def test_a_server_that_drafts_further_is_followed(house) -> None:
     learner.learn_once()
     house.send(steps=5)
     learner.learn_once()
-    assert learner._standing.trainer.plan.steps == 5
-    assert house.learner(draft_steps=2).learn_once().kind is RoundKind.IDLE
+    assert learner._state.trainer.plan.steps == 5
+    assert house.learner(draft_steps=2).learn_once().kind is LearningKind.IDLE
     restarted = house.learner()
     restarted.learn_once()
-    assert restarted._standing.trainer.plan.steps == 5
+    assert restarted._state.trainer.plan.steps == 5
+
+
+def test_a_warm_draft_between_the_two_thresholds_stays_warm_when_the_server_drafts_further(
+    house, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, kinds = house.learner(), []
+    for share, steps in ((0.5, 3), (0.45, 3), (0.45, 5), (0.39, 4), (0.45, 3)):
+        measured = FirstPosition(accept=share, attainable=1.0)
+        monkeypatch.setattr(trainer, "first_position", lambda *_, measured=measured: measured)
+        house.send(steps=steps)
+        fit = learner.learn_once().fit
+        assert fit is not None
+        kinds.append((learner._state.trainer.plan.steps, fit.is_cold))
+    assert kinds == [(3, False), (3, False), (5, False), (4, True), (3, True)]
 
 
 @pytest.mark.parametrize("died_at", ["learned", "held_out"])
@@ -317,7 +334,7 @@ def test_killed_between_checkpoint_and_ack_nothing_is_learnt_or_counted_twice(
     assert house.buffer.counts().pending >= 3
     # The successor acks at its start, without waiting for the claims to lapse.
     successor = house.learner()
-    assert successor.learn_once().kind is RoundKind.IDLE
+    assert successor.learn_once().kind is LearningKind.IDLE
     kept = len(held_out(traces))
     assert house.buffer.counts().acked == {"learned": BATCH - kept, "held_out": kept}
     house.let_claims_lapse()
@@ -372,11 +389,11 @@ def test_a_restarted_learner_stands_where_the_old_one_stood(house) -> None:
         traces += house.send()
         learner.learn_once()
     house.send_again(*traces[-3:])
-    before = learner._standing
+    before = learner._state
     restarted = house.learner()
-    assert restarted.learn_once().kind is RoundKind.IDLE
-    after = restarted._standing
-    assert [entry.entry_id for entry in after.window] == [entry.entry_id for entry in before.window]
+    assert restarted.learn_once().kind is LearningKind.IDLE
+    after = restarted._state
+    assert [entry.entry_id for entry in after.replay_buffer] == [entry.entry_id for entry in before.replay_buffer]
     assert after.holdout.trace_ids == before.holdout.trace_ids == ids(held_out(traces))
     assert after.notes == before.notes
     for ours, theirs in zip(after.trainer.draft.parameters(), before.trainer.draft.parameters(), strict=True):
@@ -389,7 +406,7 @@ def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(house, mo
     learner = house.learner(min_new_traces=1)
     house.send()
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "judge_candidate", die)
+        patched.setattr(learning_round, "judge_candidate", die)
         with pytest.raises(DiedError):
             learner.learn_once()
     for _ in range(4):  # a quarter at a time, without waiting for the claims to lapse
@@ -397,7 +414,7 @@ def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(house, mo
     assert sum(map(len, house.fitted[1:])) == len(house.fitted[0])
     assert [name for fit in house.fitted[1:] for name in fit] == house.fitted[0]
     assert house.buffer.counts().pending == 0
-    assert learner._standing.notes.round == 4
+    assert learner._state.notes.rounds_trained == 4
 
 
 def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_learnt(
@@ -462,7 +479,7 @@ def test_without_room_for_a_round_nothing_is_claimed_however_often_it_is_tried(
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.shutil, "disk_usage", lambda path: usage(path)._replace(free=1 << 10))
         for _ in range(MAX_DELIVERIES + 2):
-            with pytest.raises(OSError, match=r"got 0 MiB free there, expected \d+ for what a round writes: make room"):
+            with pytest.raises(OSError, match=r"got 0 MiB free, expected at least \d+ MiB .*: free some space"):
                 learner.learn_once()
     assert house.buffer.counts().pending == BATCH
     assert sum(learner.learn_once().outcomes.values()) == len(traces)
@@ -473,7 +490,9 @@ def lose_lease(house) -> None:
     house.board._leases["learner:default"] = (house.clock.now + 60.0, object())
 
 
-@pytest.mark.parametrize(("place", "name", "shown"), [(loop, "judge_candidate", {0}), (delivery, "_carry_out", {0, 1})])
+@pytest.mark.parametrize(
+    ("place", "name", "shown"), [(learning_round, "judge_candidate", {0}), (delivery, "_carry_out", {0, 1})]
+)
 def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
     house, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, shown: set[int]
 ) -> None:
@@ -494,14 +513,14 @@ def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
     assert house.buffer.counts().acked == {}
     assert [path.name for path in house.config.checkpoints_dir.glob("round-*")] == ["round-00000000"]
     house.let_leases_lapse()
-    assert learner.learn_once().kind is RoundKind.LEARNED
+    assert learner.learn_once().kind is LearningKind.LEARNED
 
 
 @pytest.mark.parametrize("fault", ["lease", "redis"])
 def test_rounds_that_fail_for_no_traces_fault_cost_none_however_many_they_are(
     house, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    traces, learner, judge = house.send(), house.learner(), loop.judge_candidate
+    traces, learner, judge = house.send(), house.learner(), learning_round.judge_candidate
 
     def late(*arguments: Any) -> Any:
         if fault == "redis":
@@ -510,7 +529,7 @@ def test_rounds_that_fail_for_no_traces_fault_cost_none_however_many_they_are(
         return judge(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "judge_candidate", late)
+        patched.setattr(learning_round, "judge_candidate", late)
         for _ in range(MAX_DELIVERIES + 2):
             with pytest.raises((LeaseLost, BufferUnavailable)):
                 learner.learn_once()
@@ -549,12 +568,12 @@ def test_few_large_traces_start_a_round_when_they_fill_half_of_the_buffer(house)
     house.buffer = MemoryTraceBuffer(bounds, house.clock)
     learner = house.learner(buffer=bounds, min_new_traces=40)
     house.send(9)
-    assert learner.learn_once().why == "9 traces wait, 40 make a round"
+    assert learner.learn_once().why == "9 traces pending, 40 needed"
     house.send(3)
-    assert learner.learn_once().kind is RoundKind.LEARNED
+    assert learner.learn_once().kind is LearningKind.LEARNED
     # What was learnt stays in the buffer for replay, but does not wait.
     house.send(5)
-    assert learner.learn_once().why == "5 traces wait, 40 make a round"
+    assert learner.learn_once().why == "5 traces pending, 40 needed"
 
 
 def test_traces_that_were_trimmed_unlearnt_are_warned_of_once(house, caplog: pytest.LogCaptureFixture) -> None:
@@ -563,14 +582,14 @@ def test_traces_that_were_trimmed_unlearnt_are_warned_of_once(house, caplog: pyt
     house.clock.now += BufferConfig().max_age_s + 1
     house.send(3)
     learner.learn_once()
-    assert "left the buffer" not in caplog.text  # it was not there to prevent it
+    assert "were trimmed" not in caplog.text  # it was not there to prevent it
     house.clock.now += BufferConfig().max_age_s + 1
     house.send(1)
     learner.learn_once()
     learner.learn_once()
-    warned = [record.getMessage() for record in caplog.records if "left the buffer" in record.getMessage()]
+    warned = [record.getMessage() for record in caplog.records if "were trimmed" in record.getMessage()]
     assert len(warned) == 1
-    assert warned[0].startswith("3 traces left the buffer unlearnt since the last round; raise PACELINE_BUFFER_MAX_BYT")
+    assert warned[0].startswith("3 traces were trimmed before they were learned since the last")
 
 
 def test_weights_of_old_versions_leave_the_disk_and_their_rows_stay(house, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -596,8 +615,8 @@ def test_a_learner_without_its_checkpoint_goes_on_from_the_live_version(house) -
     restarted = house.learner()
     restarted.learn_once()
     assert live in {1, 2}
-    assert restarted._standing.notes.parent == live
-    assert torch.equal(restarted._standing.trainer.draft.fc.weight, house.draft(live).fc.weight)
+    assert restarted._state.notes.parent == live
+    assert torch.equal(restarted._state.trainer.draft.fc.weight, house.draft(live).fc.weight)
 
 
 def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(house) -> None:
@@ -614,11 +633,17 @@ def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(h
     assert (beat["rounds"], beat["optimiser_steps"]) == (1, report.fit.steps)
 
 
-def test_versions_wait_in_the_outbox_while_mlflow_is_away(house) -> None:
+def test_while_mlflow_is_away_it_is_asked_once_and_versions_are_pending_in_folder_and_status(
+    house, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, connect = [], Registry._connect
+    monkeypatch.setattr(Registry, "_connect", lambda self: (asked.append(1), connect(self)))
     learner = house.learner(min_holdout_requests=2)
-    versions = []
+    versions, shown = [], []
     for _ in range(2):
         house.send()
         versions.append(learner.learn_once().version)
-    assert sorted(path.name for path in house.outbox.iterdir()) == [f"v{n:06d}.json" for n in versions]
-    assert versions == [1, 2]
+        assert learner.learn_once().kind is LearningKind.IDLE
+        shown.append(house.board.heartbeats()[f"learner:{house.config.name}"]["pending_registrations"])
+    assert sorted(path.name for path in house.pending.iterdir()) == [f"v{n:06d}.json" for n in versions]
+    assert (versions, shown, len(asked)) == ([1, 2], [1, 2], 1)

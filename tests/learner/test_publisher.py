@@ -10,7 +10,8 @@ from paceline.buffer.errors import BoardConflict, ConfigError
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner import disk
-from paceline.learner.delivery.publisher import Lineage, prune, publish, publish_initial, version_folder
+from paceline.learner.delivery.publisher import Lineage, prune, publish, publish_initial
+from paceline.learner.delivery.version_folders import version_folder
 from paceline.learner.disk import sweep, write_folder, write_text
 
 LINEAGE = Lineage(0, "target", "1", "committed", ("1-0", "9-0"), {"holdout_accept_length": 2.5})
@@ -160,7 +161,7 @@ def test_a_board_with_no_free_number_is_a_conflict_that_says_so(
         raise BoardConflict("taken")
 
     monkeypatch.setattr(started, "register", taken)
-    with pytest.raises(BoardConflict, match="no free number in 5 tries, the last was 5"):
+    with pytest.raises(BoardConflict, match="got 5 numbers that were taken, the last one 5, expected a free one"):
         put(started, tmp_path / "versions")
     assert [path.name for path in (tmp_path / "versions").iterdir()] == ["v000000"]
 

@@ -40,19 +40,19 @@ def key(tags):
 def test_versions_wait_while_mlflow_is_away_and_are_told_once_though_a_learner_dies_telling(house, client, mlflow_uri):
     learner = house.learn(BATCH)
     house.learn_more(learner, BATCH)
-    outbox = house.folder / "data/checkpoints/default/unregistered"
+    pending = house.folder / "data/checkpoints/default/pending_registrations"
     rows = house.board.read().rows
-    assert sorted(path.name for path in outbox.iterdir()) == [f"v{number:06d}.json" for number in rows if number]
+    assert sorted(path.name for path in pending.iterdir()) == [f"v{number:06d}.json" for number in rows if number]
     learner.end()
     victim = house.learner(MLFLOW_URI=mlflow_uri)
     victim.order("arm", point="half_way_through_telling_mlflow", how="die")
     with pytest.raises(EOFError):
         house.round(victim)
     assert victim.end() == -signal.SIGKILL
-    assert len(list(outbox.iterdir())) == len(rows) - 1
+    assert len(list(pending.iterdir())) == len(rows) - 1
     house.wait_for_lease()
     house.learn_more(house.learner(MLFLOW_URI=mlflow_uri), BATCH)
-    assert list(outbox.iterdir()) == []
+    assert list(pending.iterdir()) == []
     runs, versions = told(client)
     board = house.board.read()
     expected = Counter({(number, row.version.sha256): 1 for number, row in board.rows.items()})
