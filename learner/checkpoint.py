@@ -74,7 +74,7 @@ def require_room(folder: Path) -> None:
         raise OSError(
             errno.ENOSPC,
             f"{folder}: got {got:.0f} MiB free, expected at least {expected:.0f} MiB for what a learning round writes: "
-            "free some space; until then traces stay pending",
+            "make room; until then traces stay pending",
         )
 
 

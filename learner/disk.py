@@ -91,8 +91,8 @@ def _unwritten(path: Path, fault: Exception) -> OSError:
     free_mib = shutil.disk_usage(path.parent).free / 2**20
     return OSError(
         getattr(fault, "errno", None) or errno.EIO,
-        f"{path}: got {fault}, expected to write all of it; {free_mib:.0f} MiB are free there: free some space, and "
-        "check that the disk of PACELINE_DATA_DIR is mounted and writable",
+        f"{path}: got {fault}, expected to write all of it; {free_mib:.0f} MiB are free there: make room, and check "
+        "that the disk of PACELINE_DATA_DIR is mounted and writable",
     )
 
 

@@ -1,4 +1,4 @@
-"""ClaimLimiter: among many traces the one that no round survives ends alone, and soon."""
+"""ClaimLimiter: among many traces, the one that no learning round survives is soon claimed alone."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from paceline.buffer.lease import Lease
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.learner.claim_limiter import ClaimLimiter
 
-DIED = RuntimeError("of a trace")
+DIED = RuntimeError("caused by a trace")
 
 
 def gone(*_):
@@ -21,7 +21,7 @@ def gone(*_):
 HELD, LOST, UNKNOWN = (Lease(granted=True, ask=ask) for ask in (lambda: True, lambda: False, gone))
 
 
-def test_everything_is_taken_until_a_round_fails_and_again_when_what_failed_is_learnt(tmp_path: Path) -> None:
+def test_the_whole_claim_is_allowed_until_it_fails_and_again_once_it_is_learned(tmp_path: Path) -> None:
     limiter, taken = ClaimLimiter(400, tmp_path / "attempt"), []
     limiter.record_failure(DIED, HELD)  # nothing had been claimed
     limiter.record_claim(map(str, range(400)))
@@ -35,7 +35,7 @@ def test_everything_is_taken_until_a_round_fails_and_again_when_what_failed_is_l
     assert taken == [100, 100, 100, 100, 400]
 
 
-def test_suspects_that_come_no_more_are_forgotten(tmp_path: Path) -> None:
+def test_suspects_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     limiter = ClaimLimiter(8, tmp_path / "attempt")
     limiter.record_claim("abcdefgh")
     limiter.record_failure(DIED, HELD)
@@ -48,7 +48,7 @@ def test_suspects_that_come_no_more_are_forgotten(tmp_path: Path) -> None:
     ("failure", "lease"),
     [(LeaseLost("got lost"), HELD), (BufferUnavailable("gone"), HELD), (DIED, LOST), (DIED, UNKNOWN)],
 )
-def test_a_failure_of_the_house_accuses_nobody_and_is_owed_until_it_is_repaid(tmp_path: Path, failure, lease) -> None:
+def test_no_traces_fault_accuses_none_and_is_owed_until_it_is_forgiven(tmp_path: Path, failure, lease) -> None:
     limiter, forgiven = ClaimLimiter(8, tmp_path / "attempt"), []
     limiter.record_claim("ba")
     limiter.record_failure(failure, lease)
@@ -63,7 +63,7 @@ def test_a_failure_of_the_house_accuses_nobody_and_is_owed_until_it_is_repaid(tm
     assert forgiven == [["a", "b", "c"]]
 
 
-def test_a_failure_of_the_house_acquits_nobody(tmp_path: Path) -> None:
+def test_no_traces_fault_acquits_none(tmp_path: Path) -> None:
     limiter = ClaimLimiter(8, tmp_path / "attempt")
     limiter.record_claim("abcdefgh")
     limiter.record_failure(DIED, HELD)
@@ -73,13 +73,13 @@ def test_a_failure_of_the_house_acquits_nobody(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "attempt").read_text()) == list("abcdefgh")
 
 
-def test_a_successor_suspects_what_is_left_of_what_killed_and_nothing_once_it_is_learnt(tmp_path: Path) -> None:
+def test_a_restarted_learner_suspects_the_claim_that_killed_until_it_is_learned(tmp_path: Path) -> None:
     path = tmp_path / "attempt"
     ClaimLimiter(8, path).record_claim("abcdefgh")
-    for left, most in (("abcdefgh", 2), ("cdefgh", 1)):
+    for left, limit in (("abcdefgh", 2), ("cdefgh", 1)):
         limiter = ClaimLimiter(8, path)
         limiter.load_attempt()
-        assert (limiter.has_suspects, limiter.claim_limit) == (True, most)
+        assert (limiter.has_suspects, limiter.claim_limit) == (True, limit)
         limiter.record_claim(left[:2])
         limiter.record_success()
     limiter.record_claim("efgh")
@@ -89,19 +89,19 @@ def test_a_successor_suspects_what_is_left_of_what_killed_and_nothing_once_it_is
     assert (limiter.has_suspects, limiter.claim_limit) == (False, 8)
 
 
-def test_what_memory_knows_goes_before_the_file_which_says_more(tmp_path: Path) -> None:
+def test_memory_overrides_the_file_which_may_name_more(tmp_path: Path) -> None:
     limiter = ClaimLimiter(400, tmp_path / "attempt")
     limiter.record_claim(map(str, range(400)))
     limiter.record_failure(DIED, HELD)
     limiter.record_claim(map(str, range(100)))
     limiter.record_failure(DIED, HELD)
-    (tmp_path / "attempt").write_text(json.dumps(list(map(str, range(400)))))  # the disk took no more behind that
+    (tmp_path / "attempt").write_text(json.dumps(list(map(str, range(400)))))  # as if the disk had been full since
     limiter.load_attempt()
     assert limiter.claim_limit == 25
 
 
 @pytest.mark.parametrize("left", ['["1-1", ', "", "7", "null"])
-def test_a_file_that_cannot_be_read_suspects_nobody_and_is_replaced(tmp_path: Path, left: str) -> None:
+def test_with_an_unreadable_file_nothing_is_suspected_and_the_file_is_replaced(tmp_path: Path, left: str) -> None:
     path = tmp_path / "attempt"
     path.write_text(left)
     limiter = ClaimLimiter(8, path)
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_read_suspects_nobody_and_is_replaced(tmp_path: Pa
     assert json.loads(path.read_text()) == []
 
 
-def test_a_disk_that_takes_no_more_is_met_before_anything_is_claimed(tmp_path: Path) -> None:
+def test_a_full_disk_is_noticed_before_anything_is_claimed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(OSError, match="file"):
         ClaimLimiter(8, tmp_path / "file" / "attempt").prepare()

@@ -1,4 +1,4 @@
-"""The commit in a version's tags: what git says, without git."""
+"""The commit in a version's tags: the one git reports, read without git."""
 
 import shutil
 import subprocess

@@ -23,32 +23,32 @@ def version_at(folder: Path, number: int) -> DraftVersion:
     return DraftVersion(number, None, "target", "1", "eagle3", folder.as_uri(), digest, "", ("", ""))
 
 
-def test_the_request_heard_of_last_pushes_the_oldest_out(tiny_speculator: Any) -> None:
+def test_the_latest_request_pushes_the_oldest_out(tiny_speculator: Any) -> None:
     first, second, third = (tiny_speculator.serve(i) for i in range(3))
     kept = Holdout(2)
-    for trace in (first, second, replace(first, trace_id="later window"), third):
+    for trace in (first, second, replace(first, trace_id="later trace"), third):
         kept.add(trace)
     assert len(kept) == 2
-    assert kept.trace_ids == {"trace-0", "later window", "trace-2"}
+    assert kept.trace_ids == {"trace-0", "later trace", "trace-2"}
 
 
-def test_what_is_not_retained_is_forgotten_and_a_request_without_a_trace_with_it(tiny_speculator: Any) -> None:
+def test_what_is_not_retained_is_dropped_with_requests_left_without_a_trace(tiny_speculator: Any) -> None:
     first, second = tiny_speculator.serve(0, born_at=1.0), tiny_speculator.serve(1, born_at=1.0)
     kept = Holdout(9)
-    for trace in (first, second, replace(second, trace_id="later window", born_at=2.0)):
+    for trace in (first, second, replace(second, trace_id="later trace", born_at=2.0)):
         kept.add(trace)
     kept.retain(lambda trace: trace.born_at > 1.0)
     assert len(kept) == 1
-    assert kept.trace_ids == {"later window"}
+    assert kept.trace_ids == {"later trace"}
 
 
-def test_a_request_scores_the_sum_of_its_windows(tiny_speculator: Any) -> None:
+def test_a_request_scores_the_sum_of_its_traces(tiny_speculator: Any) -> None:
     traces = [tiny_speculator.serve(0), tiny_speculator.serve(1), tiny_speculator.serve(2, request_id="request-0")]
     kept = Holdout(9)
     for trace in traces:
         kept.add(trace)
     draft = load_draft(tiny_speculator.draft, load_target_embedding(tiny_speculator.target))
-    # The draft that served them: its replay is what was served. A new window makes its request the latest.
+    # The draft that served them: its replay is what was served. A new trace makes its request the latest.
     served = [served_tally(trace) for trace in traces]
     assert kept.score(draft, 3) == [served[1], served[0] + served[2]]
     assert kept.score_live(0, draft, 3) == kept.score(draft, 3)

@@ -1,4 +1,4 @@
-"""The registry against a real MLflow on SQLite: lineage, curves and aliases people can read, and nothing lost."""
+"""The registry against a real MLflow on SQLite: readable lineage, curves and aliases, and nothing lost."""
 
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def named(client: Any) -> dict[str, str]:
     return {alias: client.get_model_version(MODEL, at).tags["paceline.version"] for alias, at in aliases.items()}
 
 
-def test_every_version_is_a_run_and_a_model_version_that_says_where_it_comes_from(house: House, mlflow: Any) -> None:
+def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: House, mlflow: Any) -> None:
     registry = house.registry()
     house.version(0)
     house.move(0, VersionState.LIVE)
@@ -160,7 +160,7 @@ def test_every_version_is_a_run_and_a_model_version_that_says_where_it_comes_fro
     assert states == {"0": "live", "1": "rolled_back", "2": "refused"}
     assert client.list_artifacts(candidate.run_id) == []
 
-    house.move(2, VersionState.LIVE)  # by hand, after all
+    house.move(2, VersionState.LIVE)  # by an operator
     house.version(3)
     house.move(3, VersionState.LIVE)
     house.remove(3)
@@ -170,7 +170,7 @@ def test_every_version_is_a_run_and_a_model_version_that_says_where_it_comes_fro
     assert weights == {"0": "logged", "1": "logged", "2": "logged", "3": "gone"}
 
 
-def test_a_board_that_begins_anew_does_not_hide_behind_the_numbers_of_the_old_one(house: House, mlflow: Any) -> None:
+def test_a_board_that_lost_its_data_gets_versions_of_its_own_under_the_same_numbers(house: House, mlflow: Any) -> None:
     house.enqueue(house.registry(), 1)
     house.move(1, VersionState.LIVE)
     assert house.registry().sync(house.board.read())
@@ -187,7 +187,7 @@ def test_a_board_that_begins_anew_does_not_hide_behind_the_numbers_of_the_old_on
     assert client.get_model_version_by_alias(MODEL, "live").tags["paceline.sha256"] == "f" * 64
 
 
-def test_what_mlflow_missed_is_told_later_once_and_by_any_successor(
+def test_what_mlflow_missed_is_registered_later_once_and_by_any_learner(
     house: House, mlflow: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     house.version(0)

@@ -34,8 +34,8 @@ def ids(traces):
 
 
 def decide_all(monkeypatch, verdict):
-    told = Promotion(verdict, f"told to {verdict}", 0.1, (0.0, 0.2), 2.1, 2.0, 9)
-    monkeypatch.setattr(delivery, "judge", lambda *_, **__: told)
+    decided = Promotion(verdict, f"test says {verdict}", 0.1, (0.0, 0.2), 2.1, 2.0, 9)
+    monkeypatch.setattr(delivery, "judge", lambda *_, **__: decided)
 
 
 def weights(learner):
@@ -50,7 +50,7 @@ def known_traffic(house):
 
 @pytest.fixture
 def rested(house, monkeypatch):
-    """A learner whose warm draft gained nothing in two rounds, so that it is at rest, and the traces of its last."""
+    """A learner that rests after two learning rounds without a better draft, and the traces of its last one."""
     learner = house.learner(**DRIFT)
     for _ in range(4):
         house.send()
@@ -91,9 +91,9 @@ def test_a_rest_still_compares_replay_with_what_was_served(house, rested):
     assert (calibration.equal, calibration.compared) == (rounds, rounds)
 
 
-def test_traffic_that_the_draft_does_badly_on_is_learnt_at_once_with_what_rested_in_replay(house, rested):
+def test_traffic_that_the_draft_does_badly_on_is_learned_at_once_and_rested_traces_are_replayed(house, rested):
     learner, known = rested
-    strange = house.send(40)  # served by the initial draft: hardly anything stands
+    strange = house.send(40)  # served by the initial draft: hardly anything is accepted
     report = learner.learn_once()
     assert report.kind is LearningKind.LEARNED
     assert report.decision.choice is LearnChoice.LEARN
@@ -102,7 +102,7 @@ def test_traffic_that_the_draft_does_badly_on_is_learnt_at_once_with_what_rested
     assert set(ids(known)) - set(ids(held_out(known))) <= set(house.replayed[-1])
 
 
-def test_why_it_learns_and_rests_is_in_report_heartbeat_log_and_record(house, rested, caplog):
+def test_why_it_learns_or_rests_is_in_report_heartbeat_log_and_record(house, rested, caplog):
     caplog.set_level(logging.INFO)
     learner, _ = rested
     member = f"learner:{house.config.name}"
@@ -122,7 +122,7 @@ def test_why_it_learns_and_rests_is_in_report_heartbeat_log_and_record(house, re
     assert f"({report.decision.reason})" in caplog.text
 
 
-def test_a_restarted_learner_rests_on_and_stands_where_the_old_one_stood(house, rested):
+def test_a_restarted_learner_keeps_resting_with_the_state_of_the_old_one(house, rested):
     learner, _ = rested
     restarted = house.learner(**DRIFT)
     assert restarted.learn_once().kind is LearningKind.IDLE
@@ -139,7 +139,7 @@ def test_a_restarted_learner_rests_on_and_stands_where_the_old_one_stood(house, 
 
 @pytest.mark.usefixtures("fearless")
 @pytest.mark.parametrize("died_at", ["rested", "held_out", "notes"])
-def test_killed_at_rest_nothing_is_counted_or_seen_twice(house, rested, monkeypatch, died_at):
+def test_killed_while_resting_nothing_is_counted_or_observed_twice(house, rested, monkeypatch, died_at):
     learner, _ = rested
     counted, ack = dict(house.buffer.counts().acked), house.buffer.ack
     traces = known_traffic(house)
@@ -150,22 +150,22 @@ def test_killed_at_rest_nothing_is_counted_or_seen_twice(house, rested, monkeypa
         with pytest.raises(DiedError):
             learner.learn_once()
     house.let_claims_lapse()
-    successor = house.learner(**DRIFT)
-    successor.learn_once()
+    restarted = house.learner(**DRIFT)
+    restarted.learn_once()
     counts, kept = house.buffer.counts(), len(held_out(traces))
     assert counts.pending == 0
     assert counts.acked == counted | {
         "rested": counted["rested"] + BATCH - kept,
         "held_out": counted["held_out"] + kept,
     }
-    window = [entry.trace.trace_id for entry in successor._state.replay_buffer]
+    window = [entry.trace.trace_id for entry in restarted._state.replay_buffer]
     assert len(set(window)) == len(window)
-    # Seen by the watch once: as many requests since the rest began as came since.
-    assert len(successor._state.schedule.state()["latest"]) == 3 * BATCH
-    assert successor._state.notes.rounds_rested == 3
+    # The schedule observed each request once: as many as came since the rest began.
+    assert len(restarted._state.schedule.state()["latest"]) == 3 * BATCH
+    assert restarted._state.notes.rounds_rested == 3
 
 
-def test_never_is_a_baseline_without_updates_that_learns_when_it_may_again(house):
+def test_never_is_a_baseline_without_updates_and_learning_can_be_allowed_again(house):
     learner = house.learner(learn="never")
     before = None
     for _ in range(3):
@@ -215,13 +215,13 @@ def test_a_rested_trace_that_no_training_survives_costs_no_other_trace(house, mo
             except DiedError:
                 failed += 1
     counts = house.buffer.counts()
-    assert failed == 3  # once whenever it was replayed, until sixty traces had come behind it
+    assert failed == 3  # each time it was replayed, until sixty newer traces had pushed it out
     assert (counts.dead_lettered, counts.pending) == (0, 0)
     assert counts.acked["learned"] == len(sent) - len(held_out(sent))
     assert poison not in [entry.trace.trace_id for entry in learner._state.replay_buffer]
 
 
-def test_drafts_that_the_gate_lets_pass_and_serving_does_not_end_in_a_rest(house, monkeypatch):
+def test_drafts_that_the_gate_promotes_and_serving_rolls_back_end_in_a_rest(house, monkeypatch):
     learner = house.learner(**DRIFT)
     for _ in range(4):
         house.send()

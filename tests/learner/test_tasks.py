@@ -140,5 +140,5 @@ def test_a_worker_whose_redis_is_away_says_what_to_do(config: LearnerConfig) -> 
 def test_the_certificate_of_the_broker_is_verified(config: LearnerConfig) -> None:
     plain = make_app(config).connection()
     assert not plain.ssl
-    behind_tls = make_app(replace(config, redis_url="rediss://:secret@redis.example:6380/0")).connection()
-    assert behind_tls.ssl == {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
+    with_tls = make_app(replace(config, redis_url="rediss://:secret@redis.example:6380/0")).connection()
+    assert with_tls.ssl == {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
