@@ -21,7 +21,7 @@ class ClaimLimiter:
 
     Five attempts lead from 400 traces to one: as many as the buffer delivers a trace (base.MAX_DELIVERIES) before it
     makes it a dead letter. Its neighbours are learned. What a learning round has claimed is in the file `attempt` (one
-    per consumer) until the round ended well, so that a round which killed its process is known to the next one.
+    per consumer) until the round ended well, so a learning round that killed its process is known to the next one.
     """
 
     def __init__(self, max_claim: int, attempt: Path) -> None:

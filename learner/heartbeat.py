@@ -9,12 +9,12 @@ from ..buffer.errors import BufferUnavailable
 from ..buffer.lease import renewed
 from .config import LearnerConfig
 
-#: Round intervals after which a silent learner's heartbeat ends, so that one slow round does not look like a death.
+#: Round intervals until a silent learner's heartbeat ends: one slow learning round must not look like a death.
 _INTERVALS_ALIVE = 4
 
 
 class Heartbeat:
-    """Sends one learner's status. New figures replace those of the same name; an idle round keeps the others."""
+    """Sends one learner's status. New figures replace those of the same name; the others stay through idle rounds."""
 
     def __init__(self, config: LearnerConfig, board: VersionBoard) -> None:
         self._member = f"learner:{config.name}"
