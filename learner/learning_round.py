@@ -8,14 +8,16 @@ twice. A learner that lost its lease publishes and saves nothing more: another o
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..buffer.base import VersionBoard
+from ..buffer.base import TraceEntry, VersionBoard
 from ..buffer.lease import Lease, require
 from ..buffer.trace import DraftTrace
-from ..buffer.version import BoardState
+from ..buffer.version import BoardState, DraftVersion
 from ..policies.guard import Alarm
 from ..policies.learn_schedule import LearnChoice, LearnDecision
+from ..policies.promotion import Promotion
 from . import checkpoint
 from .delivery.delivery import deliver, hold_out, judge_candidate
 from .delivery.mlflow_registry import Registry
@@ -26,6 +28,7 @@ from .judging.alarms import gap_alarm, rest_for
 from .judging.calibration import Calibration
 from .learning_report import LearningKind, LearningReport
 from .state import LearnerState
+from .training.trainer import FitReport
 
 _log = logging.getLogger(__name__)
 
@@ -99,20 +102,7 @@ class LearningRound:
             fit = state.trainer.fit([entry.trace for entry in learned], self._replayed())
             promotion = judge_candidate(state, self.board_state)
             state.record_verdict(fit, promotion, time.time())
-            require(self.lease, "nothing was published")
-            version = deliver(state, self.board, self.board_state, promotion, learned)
-            state.replay_buffer.extend(learned)
-            if version is not None:
-                record = record_of(
-                    version,
-                    state.trainer.plan,
-                    fit,
-                    promotion,
-                    born_at=time.time(),
-                    first_step=state.notes.optimiser_steps,
-                    learn_reason=decision.reason,
-                )
-                self.registry.enqueue(record)
+            version = self._publish(learned, fit, promotion, decision)
         require(self.lease, "nothing was saved")
         state.record_learning(self.claimed, self.calibration, fit, version)
         checkpoint.save(state.config.checkpoints_dir, state.notes, state.trainer.save)
@@ -129,6 +119,27 @@ class LearningRound:
             self.calibration,
             decision=decision,
         )
+
+    def _publish(
+        self, learned: Sequence[TraceEntry], fit: FitReport, promotion: Promotion, decision: LearnDecision
+    ) -> DraftVersion | None:
+        """Put the trained draft on the board and make its registration pending; None when the gate waits."""
+        state = self.state
+        require(self.lease, "nothing was published")
+        version = deliver(state, self.board, self.board_state, promotion, learned)
+        state.replay_buffer.extend(learned)
+        if version is not None:
+            record = record_of(
+                version,
+                state.trainer.plan,
+                fit,
+                promotion,
+                born_at=time.time(),
+                first_step=state.notes.optimiser_steps,
+                learn_reason=decision.reason,
+            )
+            self.registry.enqueue(record)
+        return version
 
     def _replayed(self) -> list[DraftTrace]:
         """The replay buffer, or nothing after a learning round that failed.
