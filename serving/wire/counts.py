@@ -11,7 +11,7 @@ from typing import Any
 class DropReason(StrEnum):
     """Why a captured trace was not delivered."""
 
-    QUEUE_FULL = "queue_full"  # the courier fell behind, and a forward of the request was lost
+    QUEUE_FULL = "queue_full"  # the courier was too slow, and a forward of the request was lost
     GAP = "gap"  # a forward did not continue the trace window
     NO_ROUNDS = "no_rounds"  # the request ended before its first verify round
     INVALID = "invalid"  # the window broke an alignment rule
