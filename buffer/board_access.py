@@ -22,7 +22,7 @@ class BoardAccess:
 
     def board_for(self, operator: str, act: str) -> VersionBoard:
         """Return the board if `operator` has the token, or if none is set; OperatorAuth.admit says what is raised."""
-        self.auth.admit(self.token, operator, act)
+        self.auth.require(self.token, operator, act)
         return self.board
 
 

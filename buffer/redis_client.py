@@ -1,11 +1,13 @@
-"""The door to Redis: how a client is made, and how its exceptions become BufferUnavailable.
+"""How a Redis client is made, and how its exceptions become BufferUnavailable.
 
-TLS is never half: with rediss:// the server's certificate and name are verified, by nothing else than the system's
-trust and PACELINE_REDIS_CA, and no option of a URL can change that. User and password stand in no setting that a
-repr, a log or an error would show.
+TLS is always complete: with rediss:// the server's certificate and name are verified against the system's trust and
+PACELINE_REDIS_CA alone, and no option of a URL can change that. User and password are in no setting that a repr, a
+log or an error would show.
 
-The two clocks of a failure are here as well: a dead Redis is noticed within TIMEOUT_S, and nothing is retried behind
-the caller's back, because a repeated append would store its traces twice.
+A dead Redis is noticed within TIMEOUT_S, and nothing is retried on the caller's behalf. The caller knows how long it
+may block and what to do meanwhile (the courier keeps a backlog, the learner's next round is scheduled), and redis-py
+would repeat every command alike: append is idempotent by trace_id, but a repeated forgive or number counts twice, and
+a repeated ack reports that nothing was pending.
 """
 
 import ssl
@@ -24,22 +26,22 @@ from redis.retry import Retry
 from .errors import BufferUnavailable, ConfigError
 from .masking import masked
 
-#: Longest wait for one connection and for one reply to arrive. Redis answers within milliseconds; two seconds also
-#: cover a slow network, and a courier or learner that waits longer is better off counting the failure.
+#: Longest wait for a connection, and for a reply. Redis answers within milliseconds; two seconds also cover a slow
+#: network, and a courier or learner that waits longer is better off counting the failure.
 TIMEOUT_S = 2.0
 
-#: Options behind the ``?`` of a URL, by scheme. Where a host stands there is nothing left for them to say, they would
-#: loosen what this module promises, and Celery, which is given the same URL, takes none.
+#: Options that may follow the ``?`` of a URL, by scheme. Next to a host there is nothing left for them to say, they
+#: would loosen what this module promises, and Celery, which gets the same URL, takes none.
 _OPTIONS = {"unix": frozenset({"db", "username", "password"})}
 
-#: What the message of an exception points to; the first class that fits.
+#: Class of an exception -> what to do next; the first that fits counts.
 _NEXT: tuple[tuple[tuple[type[RedisError], ...], str], ...] = (
     ((AuthenticationError, NoPermissionError), "check user and password in PACELINE_REDIS_URL and the user's ACL"),
     ((BusyLoadingError,), "Redis is reading its data from disk; try again in a moment"),
     ((redis.ConnectionError, redis.TimeoutError), "start Redis or correct PACELINE_REDIS_URL"),
 )
 
-#: What a failed handshake points to; redis-py names the cause in the text alone.
+#: Text of a failed TLS handshake -> what to do next; redis-py names the cause in the text alone.
 _NEXT_BY_TLS = (
     (
         "CERTIFICATE_VERIFY_FAILED",
@@ -48,13 +50,13 @@ _NEXT_BY_TLS = (
     ("[SSL", "give PACELINE_REDIS_URL the TLS port of Redis"),
 )
 
-#: What an error reply means when its class does not say it.
+#: Text of an error reply -> what to do next, where its class does not tell.
 _NEXT_BY_TEXT = (
     ("'maxmemory'", "give Redis more maxmemory or lower PACELINE_BUFFER_MAX_BYTES"),
     ("nknown command", "paceline needs Redis 6.2 or later"),
     ("Unknown Redis command", "paceline needs Redis 6.2 or later"),
     ("read only replica", "point PACELINE_REDIS_URL at the primary, not at a replica"),
-    ("NOGROUP", "somebody deleted the stream at this moment; try again"),
+    ("NOGROUP", "the stream was deleted at this moment; try again"),
     ("WRONGTYPE", "another program uses a key of buffer/keys.py; give paceline its own database or speculator name"),
 )
 
@@ -68,7 +70,7 @@ def client_for(url: str, ca_file: str | None = None) -> redis.Redis:
     try:
         client = redis.Redis.from_url(
             url,
-            # Replies are read as RESP2 shapes, bytes everywhere; redis-py and the server would else negotiate both.
+            # Replies are read as RESP2 shapes and bytes; otherwise redis-py and the server would negotiate both.
             protocol=2,
             decode_responses=False,
             socket_timeout=TIMEOUT_S,
@@ -86,9 +88,9 @@ def client_for(url: str, ca_file: str | None = None) -> redis.Redis:
 def tls_settings(url: str, ca_file: str | None = None) -> dict[str, Any]:
     """TLS of `url` as keyword arguments of redis-py's SSLConnection, for Celery's `broker_use_ssl` too; {} without TLS.
 
-    Celery must be given them: for a bare rediss:// it verifies nothing. The certificates in `ca_file` are trusted
-    beside the system's. Raises ConfigError when that file holds none, when it is given and `url` is redis://, and for
-    options in `url`: none but those of unix:// are taken.
+    Celery needs them: for a bare rediss:// it verifies nothing. The certificates in `ca_file` are trusted beside
+    the system's. Raises ConfigError when that file holds none, when it is given and `url` is redis://, and for options
+    in `url`, except those of unix://.
     """
     try:
         scheme = urlsplit(url).scheme
@@ -96,7 +98,7 @@ def tls_settings(url: str, ca_file: str | None = None) -> dict[str, Any]:
     except ValueError as error:
         raise _malformed(url, error) from None
     if ca_file and scheme == "redis":
-        raise ConfigError("PACELINE_REDIS_URL: got redis:// beside PACELINE_REDIS_CA, expected rediss:// for TLS")
+        raise ConfigError("PACELINE_REDIS_URL: got redis:// with PACELINE_REDIS_CA set, expected rediss:// for TLS")
     if scheme != "rediss":
         return {}
     verified = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
@@ -125,7 +127,7 @@ def translate_redis_errors(client: redis.Redis) -> Iterator[None]:
 
 
 def load_script(client: redis.Redis, file_name: str) -> Any:
-    """Return the Lua script that lies beside this file, as redis-py's callable; sent again when the server lost it."""
+    """Return the Lua script `file_name` of this folder as redis-py's callable; sent again if the server lost it."""
     return client.register_script(Path(__file__).with_name(file_name).read_text(encoding="utf-8"))
 
 
@@ -153,7 +155,7 @@ def _malformed(url: str, error: ValueError) -> ConfigError:
 
 def _refuse_options(url: str) -> None:
     parts = urlsplit(url)
-    parts.port  # noqa: B018 - raises when it is no number, as behind a lone password
+    parts.port  # noqa: B018 - raises when it is not a number, as for a lone password
     if "@" in parts.query + parts.fragment:
         raise ValueError  # what looks like an option may be the rest of a password
     names = set(parse_qs(parts.query, keep_blank_values=True))
@@ -165,7 +167,7 @@ def _refuse_options(url: str) -> None:
     known = _OPTIONS.get(parts.scheme, frozenset())
     if names - known:
         raise ConfigError(
-            f"PACELINE_REDIS_URL: got option {', '.join(map(repr, sorted(names - known)))} behind the '?', "
+            f"PACELINE_REDIS_URL: got option {', '.join(map(repr, sorted(names - known)))} after the '?', "
             f"expected {', '.join(sorted(known)) or 'none'}; write redis://user:password@host:port/db and nothing more"
         )
 
@@ -181,7 +183,7 @@ def _hide_credentials(client: redis.Redis) -> None:
 def _with_certificates(ca_file: str) -> str:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=ca_file)
-    except OSError as error:  # ssl.SSLError is one of them
+    except OSError as error:  # ssl.SSLError is one
         raise ConfigError(f"PACELINE_REDIS_CA: got {ca_file} ({error}), expected a file of PEM certificates") from None
     return ca_file
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard, place
+from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard, entry_order
 from ..buffer.errors import BoardConflict
 from ..buffer.trace import DraftTrace
 from ..buffer.version import BoardState, DraftVersion, VersionState
@@ -144,7 +144,7 @@ class LearnerState:
     def _measures(self, claimed: Sorted) -> list[DraftTrace]:
         """Traces of `claimed` that the newest target has judged, oldest first; older ones are no measure of a draft."""
         kept = sorted(
-            (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda entry: place(entry.entry_id)
+            (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda entry: entry_order(entry.entry_id)
         )
         return [entry.trace for entry in kept if entry.trace.target_version == self.config.target_version]
 

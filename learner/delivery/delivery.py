@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from ...buffer.base import TraceEntry, VersionBoard, place
+from ...buffer.base import TraceEntry, VersionBoard, entry_order
 from ...buffer.errors import BoardConflict, WeightsRefused
 from ...buffer.version import BoardState, DraftVersion, VersionState
 from ...buffer.weights_file import check_weights
@@ -116,7 +116,7 @@ def _carry_out(
 
 def _window_ids(entries: Sequence[TraceEntry]) -> tuple[str, str]:
     """First and last stream id; a trace claimed again after a crash is older than the window's end."""
-    ids = sorted((entry.entry_id for entry in entries), key=place)
+    ids = sorted((entry.entry_id for entry in entries), key=entry_order)
     return ids[0], ids[-1]
 
 

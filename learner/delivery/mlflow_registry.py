@@ -208,7 +208,7 @@ class Registry:
 
 def version_tags(version: DraftVersion) -> dict[str, str]:
     """Lineage of a version as tags, the same words on run and model version."""
-    first, last = version.window
+    first, last = version.trained_on
     return {
         "paceline.parent": "" if version.parent is None else str(version.parent),
         "paceline.target": version.target,

@@ -156,6 +156,6 @@ def _describe(number: int, folder: Path, lineage: Lineage) -> DraftVersion:
         weights_uri=folder.absolute().as_uri(),
         sha256=sha256_of(folder / WEIGHTS_FILE),
         objective=lineage.objective,
-        window=lineage.window,
+        trained_on=lineage.window,
         scores=dict(lineage.scores),
     )

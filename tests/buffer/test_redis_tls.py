@@ -1,4 +1,4 @@
-"""A Redis behind TLS that admits one ACL user: the road is verified, and the password is shown nowhere."""
+"""A Redis behind TLS that admits ACL users only: the server is verified, and the password is shown nowhere."""
 
 import logging
 import traceback
@@ -45,9 +45,9 @@ def test_everything_works_behind_tls_for_a_user_who_may_touch_one_speculator(sec
         assert board.events(board.read().last_event_id, wait_s=0.01) == []
         with board.lease("round", 60.0) as lease:
             assert lease.is_held()
-        desk = OperatorAuth(client, CONFIG)
-        desk.set_token("a token of some length", None, "operator:ann", "why")
-        assert len(desk.history()) == 1
+        auth = OperatorAuth(client, CONFIG)
+        auth.set_token("a token of some length", None, "operator:ann", "why")
+        assert len(auth.history()) == 1
 
 
 @pytest.mark.guarantee("redis-acl")
@@ -60,10 +60,10 @@ def test_that_user_may_touch_no_other_speculator_and_no_setting_of_redis(secure_
                 client.execute_command(*command)
 
 
-def test_the_systems_trust_is_the_default(secure_redis, monkeypatch):
+def test_the_certificates_of_the_system_are_the_default(secure_redis, monkeypatch):
     with pytest.raises(BufferUnavailable, match="name the CA's file in PACELINE_REDIS_CA"):
         connect(secure_redis.url)
-    monkeypatch.setenv("SSL_CERT_FILE", str(secure_redis.ca))  # where OpenSSL looks for the system's
+    monkeypatch.setenv("SSL_CERT_FILE", str(secure_redis.ca))  # where OpenSSL looks for those of the system
     connect(secure_redis.url).close()
 
 
@@ -113,20 +113,20 @@ def test_a_socket_takes_its_database_as_an_option_and_nothing_else():
         client_for("unix:///run/redis.sock?DB=3")
 
 
-def test_what_may_be_the_rest_of_a_password_is_no_option_to_be_named():
+def test_what_may_be_the_rest_of_a_password_is_not_quoted_as_an_option():
     for url in ("redis://me:12?s3cret@host:1/0", "redis://me:12?x#s3cret@host", "redis://:abc?s3cret"):
         with pytest.raises(ConfigError, match=r"write / . # @ and : of a password as") as caught:
             client_for(url)
         assert_hidden(str(caught.value))
 
 
-def test_a_port_without_tls_is_named_as_such(secure_redis):
+def test_a_port_without_tls_is_reported(secure_redis):
     with pytest.raises(BufferUnavailable, match="start Redis or correct PACELINE_REDIS_URL"):
         connect(secure_redis.plain_url.replace("redis://", "rediss://", 1))
 
 
-def test_a_ca_beside_an_address_without_tls_is_a_mistake(secure_redis):
-    with pytest.raises(ConfigError, match="got redis:// beside PACELINE_REDIS_CA, expected rediss:// for TLS"):
+def test_a_ca_with_an_address_without_tls_is_a_config_error(secure_redis):
+    with pytest.raises(ConfigError, match="got redis:// with PACELINE_REDIS_CA set, expected rediss:// for TLS"):
         connect(secure_redis.plain_url, secure_redis.ca)
     connect(secure_redis.plain_url).close()
 
@@ -140,7 +140,7 @@ def test_a_ca_file_that_holds_no_certificate_is_a_config_error(tmp_path, content
         client_for("rediss://:s3cret@localhost/0", str(file))
 
 
-def test_a_wrong_password_is_named_as_such(secure_redis):
+def test_a_wrong_password_is_reported_without_it(secure_redis):
     wrong = secure_redis.url.replace("s3cret", "wrongs3cret")
     with pytest.raises(BufferUnavailable, match="check user and password in PACELINE_REDIS_URL") as caught:
         connect(wrong, secure_redis.ca)

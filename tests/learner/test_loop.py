@@ -423,7 +423,7 @@ def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_lear
     assert (failed, counts.pending) == (MAX_DELIVERIES, 0)
     assert counts.acked == {"learned": len(learnable) - 1, "held_out": len(held_out(traces))}
     assert house.buffer.dead_letters(9) == [
-        ("handed out 5 times and never acked", encode_trace(next(t for t in traces if t.trace_id == poison)))
+        ("delivered 5 times and never acked", encode_trace(next(t for t in traces if t.trace_id == poison)))
     ]
 
 

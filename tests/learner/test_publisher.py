@@ -61,7 +61,7 @@ def test_a_published_version_says_where_its_bytes_are_and_what_they_are(
         weights_uri=folder.as_uri(),
         sha256=hashlib.sha256(b"one").hexdigest(),
         objective="committed",
-        window=("1-0", "9-0"),
+        trained_on=("1-0", "9-0"),
         scores={"holdout_accept_length": 2.5},
     )
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]

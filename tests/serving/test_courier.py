@@ -283,7 +283,7 @@ def test_the_last_turn_overwrites_nothing_that_was_not_taken_over():
     said_before(rig)
     rig.buffer.is_away = True
     rig.serve("first")
-    rig.board.last_reading, known = redis_gone, rig.board.last_reading
+    rig.board.last_status, known = redis_gone, rig.board.last_status
     rig.courier.run(lambda: True)
     assert known("replica:rep")["captured"] == 9
 
@@ -292,7 +292,7 @@ def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeyp
     rig = Rig()
     said_before(rig)
     with monkeypatch.context() as patched:
-        patched.setattr(rig.board, "last_reading", redis_gone)
+        patched.setattr(rig.board, "last_status", redis_gone)
         rig.turn()
         assert rig.balance() == (0, 0, {}, 0)
         assert "replica:rep" not in rig.board.heartbeats()  # it would have overwritten them
