@@ -4,6 +4,7 @@ Leases, claims and heartbeats use Redis' own time; a learner's clock only dates 
 """
 
 import pytest
+from matrix import cases
 from paceline.buffer.base import entry_order
 from paceline.buffer.version import DraftVersion, VersionState
 from waiting import until
