@@ -29,14 +29,14 @@ def test_rounds_go_on_over_a_jump_of_the_clock(world, point, seconds):
         assert world.round(learner) == {"at": point}
         learner.order("skew", seconds=seconds)
         assert learner.go_on()["kind"] == "learned"
-    house.learn_all(learner)
-    house.learn_more(learner, BATCH)
-    house.learn_more(house.learner(), BATCH)  # a successor whose clock is right
-    house.assert_accounted(house.sent)
-    house.assert_sound()
-    events = house.board.events()
+    world.learn_all(learner)
+    world.learn_more(learner, BATCH)
+    world.learn_more(world.learner(), BATCH)  # a successor whose clock is right
+    world.assert_accounted(world.sent)
+    world.assert_sound()
+    events = world.board.events()
     assert [event.event_id for event in events] == sorted((event.event_id for event in events), key=entry_order)
-    seen, acked = house.board.heartbeats()["learner:killable"], house.buffer.counts().acked
+    seen, acked = world.board.heartbeats()["learner:killable"], world.buffer.counts().acked
     assert {outcome: seen[outcome] for outcome in acked} == acked
 
 
