@@ -20,7 +20,7 @@ from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import Tally, replayed_tally
-from paceline.rig.drained import drained
+from paceline.rig.drain import drain_check
 from safetensors.torch import load_file, save_file
 from waiting import until
 
@@ -187,7 +187,7 @@ def test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second
     assert (row.state, rig.board.read().live) == (VersionState.ROLLED_BACK, live)
     assert BAD_DRAFT.search(row.why), row.why
     for member in (FIRST, SECOND):
-        until(drained(lambda member=member: rig.board.heartbeats()[f"replica:{member}"]), f"{member} to deliver")
+        until(drain_check(lambda member=member: rig.board.heartbeats()[f"replica:{member}"]), f"{member} to deliver")
     rounds = rounds_of(rig, number)
     assert set(rounds) == {replica}
     assert rounds[replica] <= MAX_ROUNDS
