@@ -1,6 +1,8 @@
-"""The rider in front: an SGLang general plugin that captures draft traces and swaps draft weights.
+"""SGLang's processes and what runs beside them: an SGLang plugin that captures draft traces and swaps draft weights.
 
 In: verify rounds from SGLang's scheduler, live draft versions from the board. Out: DraftTrace, heartbeats.
-Only the SGLang process and the command line enter. A fault in here never costs a served token.
-This room knows sglang (only in files whose names say so) and torch; never celery, mlflow or learner.
+A folder is a process and a duty, named in the first line of its `__init__.py`; what several need is out here. SGLang
+imports `plugin`; the command line and the demo start servers through `launch`. A fault in here never costs a served
+token. Knows sglang (only in files whose names say so, plugin.py and cpu_host) and torch; never celery, mlflow or
+learner.
 """

@@ -10,8 +10,8 @@ from typing import ParamSpec
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
 
-#: Faults within FAULT_WINDOW_S after which capture turns itself off: one may be a passing oddity, three in a row are
-#: a bug. Faults far apart are counted and forgiven.
+#: Faults within FAULT_WINDOW_S after which capture turns itself off: a single one may pass, three in a row are a bug.
+#: Faults far apart are counted and forgiven.
 MAX_FAULTS = 3
 FAULT_WINDOW_S = 60.0
 
@@ -20,7 +20,7 @@ class Breaker:
     """Open means off. It opens by `open(reason)` or after MAX_FAULTS faults in a row, and never closes again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.faults = 0  # in the life of the process
+        self.faults = 0  # since the process started
         self._recent: deque[float] = deque(maxlen=MAX_FAULTS)
         self._clock = clock
         self.reason = ""  # why it is open; empty while it is closed
@@ -37,7 +37,7 @@ class Breaker:
             log.error("paceline: capture is off: %s", reason)
 
     def guard(self, body: Callable[P, None]) -> Callable[P, None]:
-        """Wrap a hook body: skipped while open, never raises, returns None (which changes no result)."""
+        """Wrap a hook body: skipped while open, never raises, returns None (which leaves the result as it is)."""
 
         @functools.wraps(body)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> None:

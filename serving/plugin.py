@@ -2,7 +2,7 @@
 
 Stage 1 (`register`) runs in every SGLang process and touches one target. Stage 2 runs inside
 ``Scheduler.init_model_worker``: in the scheduler process alone, before weights are loaded and graphs captured.
-Nothing in here may stop the server: a fault turns capture off, says so in the log and in the replica's heartbeat.
+Nothing in here may stop the server: a fault turns capture off, with the reason in the log and in the heartbeat.
 """
 
 import logging
@@ -13,8 +13,9 @@ from typing import Any
 
 from ..buffer.errors import CaptureUnavailable, PacelineError
 from ..buffer.settings.choices import PacingName
-from . import config
+from . import config, hook_targets, sglang_hooks
 from .breaker import Breaker
+from .release import check_release
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +29,21 @@ def register() -> None:
         for problem in config.unknown_names():
             log.error("paceline: %s; it is ignored", problem)
         settings = config.from_env()
+        if settings.redis_url is not None:
+            _hook_scheduler(settings)
     except PacelineError as fault:
         log.error("paceline: capture and swaps are off: %s", fault)  # noqa: TRY400 - the message says it all
-        return
-    if settings.redis_url is None:
-        return
+    except Exception:
+        log.exception("paceline: capture and swaps are off")
+
+
+def _hook_scheduler(settings: config.ServingConfig) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from .sglang_hooks import INIT_MODEL_WORKER
+    def start(scheduler: Any, *_: Any, **__: Any) -> None:
+        _start(scheduler, settings)
 
-    HookRegistry.register(INIT_MODEL_WORKER, lambda scheduler, *_, **__: _start(scheduler, settings), HookType.BEFORE)
+    HookRegistry.register(hook_targets.INIT_MODEL_WORKER, start, HookType.BEFORE)
 
 
 def _start(scheduler: Any, settings: config.ServingConfig) -> None:
@@ -75,36 +81,24 @@ def _install_and_report(scheduler: Any, settings: config.ServingConfig, breaker:
 
 
 def _install(replica: Any, pacing: PacingName, *, is_entry_rank: bool) -> None:
-    from .sglang_hooks import (
-        ADAPTIVE_CONTROLLER,
-        DRAFT_PREFILL,
-        EAGLE_SAMPLE,
-        FORWARD,
-        FORWARD_PREFILL,
-        INIT_DISPATCHER,
-        PULL_REQUESTS,
-        check_version,
-        install,
-    )
-
     hooks: dict[str, tuple[str, Callable[..., Any]]] = {
-        PULL_REQUESTS: ("after", replica.swap.after_pull),
-        INIT_DISPATCHER: ("after", replica.swap.after_init_dispatcher),
+        hook_targets.PULL_REQUESTS: ("after", replica.swap.after_pull),
+        hook_targets.INIT_DISPATCHER: ("after", replica.swap.after_init_dispatcher),
     }
     if pacing is not PacingName.OFF:
         hooks |= {
-            ADAPTIVE_CONTROLLER: ("before", replica.pacing.before_controller),
-            FORWARD: ("before", replica.pacing.before_forward),
+            hook_targets.ADAPTIVE_CONTROLLER: ("before", replica.pacing.before_controller),
+            hook_targets.FORWARD: ("before", replica.pacing.before_forward),
         }
     if is_entry_rank:  # one rank captures and talks to Redis; every rank takes part in a swap
         hooks |= {
-            EAGLE_SAMPLE: ("after", replica.capture.after_verify),
-            DRAFT_PREFILL: ("before", replica.capture.before_draft_prefill),
-            FORWARD_PREFILL: ("after", replica.capture.after_prefill),
+            hook_targets.EAGLE_SAMPLE: ("after", replica.capture.after_verify),
+            hook_targets.DRAFT_PREFILL: ("before", replica.capture.before_draft_prefill),
+            hook_targets.FORWARD_PREFILL: ("after", replica.capture.after_prefill),
         }
-    check_version()
+    check_release()
     _check_algorithm()
-    install(hooks)
+    sglang_hooks.install(hooks)
 
 
 def _is_entry_rank() -> bool:
@@ -117,7 +111,7 @@ def _is_entry_rank() -> bool:
 def _check_algorithm() -> None:
     """Raise CaptureUnavailable unless the server drafts chains with EAGLE3, by SGLang's resolved settings.
 
-    What was typed stays None wherever SGLang chooses by itself.
+    The flags as given stay None wherever SGLang chooses by itself.
     """
     from sglang.srt.runtime_context import get_parallel, get_spec
 

@@ -1,4 +1,4 @@
-"""Wires one replica: capture, courier process, swap, swapper and pacing of one SGLang scheduler process."""
+"""Connects the parts of one replica: capture, courier process, swaps and pacing of one SGLang scheduler process."""
 
 import threading
 from dataclasses import dataclass
@@ -47,11 +47,11 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
     counts, pause = CaptureCounts(), threading.Event()  # never set
 
     def wake_courier() -> None:
-        courier.tell()
+        courier.report()
         pause.wait(POLL_S)
 
-    roll_out = StaggeredRollout(board, settings.replica, settings.stagger_s)
-    swapper = Swapper(board, swap, settings.replica, wake_courier, CanaryTurns(settings.canary_turn_s), roll_out)
+    rollout = StaggeredRollout(board, settings.replica, settings.stagger_s)
+    swapper = Swapper(board, swap, settings.replica, wake_courier, CanaryTurns(settings.canary_turn_s), rollout)
     courier = CourierProcess(
         settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary
     )
@@ -64,7 +64,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
 
 
 def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts: CaptureCounts) -> dict[str, Any]:
-    """The scheduler process's share of the replica's reading; the courier has the rest."""
+    """The scheduler process's share of the replica's status; the courier has the rest."""
     swap, swapper = replica.swap, replica.swapper
     return {
         **swapper.status(),

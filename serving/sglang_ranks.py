@@ -1,4 +1,4 @@
-"""What the tensor-parallel ranks of one server decide together. In their scheduler processes only."""
+"""What the tensor-parallel ranks of one server decide together; in their scheduler processes only."""
 
 import torch
 
@@ -11,7 +11,7 @@ def count() -> int:
 
 
 def least(value: int) -> int:
-    """The smallest `value` of all ranks. Blocks until every rank has called it: a collective has no absentees."""
+    """The smallest `value` of all ranks. Blocks until every rank has called it."""
     from sglang.srt.runtime_context import get_parallel
 
     smallest = torch.tensor([value])

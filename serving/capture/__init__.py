@@ -1,5 +1,7 @@
-"""Scheduler process, scheduler thread: hook bodies that take what was drafted and verified out of SGLang.
+"""Scheduler process, scheduler thread: hook bodies that copy what was drafted and verified out of SGLang.
 
-In: tensors of a forward, still on the device. Out: messages to the courier process, which is started from here.
-Only SGLang's hooks enter. Nothing in here waits, and no exception leaves it.
+In: tensors of a forward, still on the device. Out: messages to the courier process, which is started and replaced from
+here by a thread of its own; that thread also sends what waits, and the scheduler's status.
+Only SGLang's hooks and replica.py use it. Nothing in the scheduler thread waits for the courier, and no exception
+leaves a hook.
 """

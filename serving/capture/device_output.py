@@ -1,7 +1,7 @@
 """One forward's captured tensors on their way to the host."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,38 +22,18 @@ _FEATURE_DTYPES = {
 #: FEATURES of a verify round are `depth` rows per request, the committed ones first.
 NODES = "nodes"
 
-#: What became visible, and the dtype of the features -> the head of the letter.
+#: What became visible, and the dtype of the features -> the head of the message.
 MakeHead = Callable[[tuple[Commit, ...], FeatureDtype], VerifyHead | PrefillHead]
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The captured requests of one batch, fixed when the step was launched."""
+    """The captured requests of one batch, fixed when the forward was launched."""
 
     rows: tuple[int, ...]
     request_ids: tuple[str, ...]
     is_greedy: tuple[bool, ...]
     draft_version: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceForward:
-    """DeviceAuxiliaryOutput of one forward. Its tensors alias no static buffer: every one was made for it."""
-
-    chosen: Chosen
-    tensors: dict[str, torch.Tensor]
-    make_head: MakeHead
-    on_consume: Callable[["HostForward", Any, Sequence[Any]], None]
-    on_copy_failed: Callable[[Chosen, Exception], None]
-
-    def copy_to_host(self, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> "HostForward | LostForward":
-        """Called by SGLang on its copy stream; a failed copy, out of pinned memory say, costs this forward alone."""
-        try:
-            host = {name: copy_tensor(tensor) for name, tensor in self.tensors.items()}
-        except Exception as fault:  # noqa: BLE001 - an exception here would kill SGLang's scheduler
-            self.on_copy_failed(self.chosen, fault)
-            return LostForward()
-        return HostForward(self.chosen, host, self.make_head, self.on_consume)
 
 
 class LostForward:
@@ -64,22 +44,43 @@ class LostForward:
 
 
 @dataclass(frozen=True, slots=True)
-class HostForward:
-    """HostAuxiliaryOutput of one forward."""
+class ForwardOutput:
+    """One forward: SGLang's DeviceAuxiliaryOutput, and once its tensors are on the host its HostAuxiliaryOutput.
+
+    The tensors alias no static buffer: every one was made for this forward. `on_consume` and `on_copy_failed` must not
+    raise.
+    """
 
     chosen: Chosen
     tensors: dict[str, torch.Tensor]
     make_head: MakeHead
-    on_consume: Callable[["HostForward", Any, Sequence[Any]], None]
+    on_consume: Callable[["ForwardOutput", Any, Sequence[Any]], None]
+    on_copy_failed: Callable[[Chosen, Exception], None]
+
+    def copy_to_host(self, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> "ForwardOutput | LostForward":
+        """Called by SGLang on its copy stream; a failed copy, out of pinned memory say, costs this forward alone."""
+        try:
+            return replace(self, tensors={name: copy_tensor(tensor) for name, tensor in self.tensors.items()})
+        except Exception as fault:  # noqa: BLE001 - an exception here would kill SGLang's scheduler
+            self.on_copy_failed(self.chosen, fault)
+            return LostForward()
 
     def consume(self, batch: Any, commits: Sequence[Any]) -> None:
         """Called by SGLang in the scheduler thread."""
         self.on_consume(self, batch, commits)
 
-    def to_wire(self, commits: tuple[Commit, ...]) -> WireForward:
-        """What the courier needs; bfloat16 as its bits, feature rows of what was committed alone."""
+    @property
+    def size_bytes(self) -> int:
+        """Of all tensors; what the courier gets is no larger, but for the head."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def head(self, commits: tuple[Commit, ...]) -> VerifyHead | PrefillHead:
+        """All but the arrays of what the courier gets."""
         features = self.tensors.get(FEATURES)
-        dtype = FeatureDtype.FLOAT32 if features is None else _FEATURE_DTYPES[features.dtype]
+        return self.make_head(commits, FeatureDtype.FLOAT32 if features is None else _FEATURE_DTYPES[features.dtype])
+
+    def to_wire(self, commits: tuple[Commit, ...]) -> WireForward:
+        """What the courier gets; bfloat16 as its bits, and feature rows only of what was committed."""
         arrays: dict[str, npt.NDArray[Any]] = {
             name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
             for name, tensor in self.tensors.items()
@@ -90,4 +91,4 @@ class HostForward:
         elif FEATURES in arrays and VERDICTS in arrays:
             depth = len(arrays[FEATURES]) // len(arrays[VERDICTS])
             arrays[FEATURES] = arrays[FEATURES][(np.arange(depth) < arrays[VERDICTS][:, -1:]).reshape(-1)]
-        return to_wire(self.make_head(commits, dtype), arrays)
+        return to_wire(self.head(commits), arrays)

@@ -1,56 +1,73 @@
 """Captured forwards on their way out of the scheduler thread: put aside one by one, sent many at once.
 
 Code that runs once between two forwards finds the processor's caches cold and takes several times as long as the same
-code in a row. So the scheduler thread only appends, and every so often makes the letter for all that lies here.
+code in a row. So the scheduler thread only appends, and every so often makes one message of all that is here.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 from ..breaker import Breaker
-from ..wire.messages import WireForward
 from ..wire.request_forward import Commit
 from .courier_sender import CourierSender
-from .device_output import HostForward
+from .device_output import ForwardOutput
 
-#: Forwards, and bytes of their tensors, that go at once; sooner when a request ends, the watch comes by, or a canary
-#: drafts, whose rounds are to be counted soon.
+#: Forwards, and bytes of their tensors, that go at once; sooner when a request ends, when the courier is looked after,
+#: or while a canary drafts, whose rounds are to be counted soon.
 MAX_FORWARDS, MAX_BYTES = 16, 16 << 20
+#: Beside its tensors, a forward's head and names at most, and what is said of each of its requests, roughly.
+FORWARD_BYTES, REQUEST_BYTES = 512, 256
+
+_T = TypeVar("_T")
+_Waiting = tuple[ForwardOutput, tuple[Commit, ...]]
 
 
 class Outbox:
-    """Holds forwards for `link`. `add` is for the scheduler thread; `flush` for any, and it raises nothing."""
+    """Holds forwards for `sender`. `add` is for the scheduler thread; `flush` for any, and it raises nothing."""
 
-    def __init__(self, link: CourierSender, breaker: Breaker, is_canary: Callable[[], bool]) -> None:
-        self.link = link
+    def __init__(self, sender: CourierSender, breaker: Breaker, is_canary: Callable[[], bool]) -> None:
+        self.sender = sender
         self._breaker, self._is_canary = breaker, is_canary
-        self._waiting: deque[tuple[HostForward, tuple[Commit, ...]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._flushing = threading.Lock()
         self.flush = breaker.guard(self._flush)
 
-    def add(self, step: HostForward, commits: tuple[Commit, ...]) -> None:
+    def add(self, forward: ForwardOutput, commits: tuple[Commit, ...]) -> None:
         """Put one forward aside, whose tensors must not change any more; then send all when it is time."""
-        self._waiting.append((step, commits))
-        self._waiting_bytes += sum(tensor.nbytes for tensor in step.tensors.values())
+        self._waiting.append((forward, commits))
+        self._waiting_bytes += forward.size_bytes
         is_full = len(self._waiting) >= MAX_FORWARDS or self._waiting_bytes >= MAX_BYTES
         if is_full or self._is_canary() or any(commit.finish for commit in commits):
             self.flush()
 
     def _flush(self) -> None:
-        with self._flushing:  # forwards leave in their order, whoever sends them
+        with self._flushing:  # forwards leave in their order, whichever thread sends them
             self._waiting_bytes = 0
-            forwards = []
+            waiting = []
             while self._waiting:
-                forwards += self._to_wire(*self._waiting.popleft())
-            if forwards:
-                self.link.offer(forwards)
+                waiting.append(self._waiting.popleft())
+            if not waiting:
+                return
+            # Asked before anything is gathered and encoded: on a full line that would be the steady state.
+            if not self.sender.has_room(sum(map(_encoded_bytes, waiting))):
+                self.sender.refuse(self._each(ForwardOutput.head, waiting))
+            elif forwards := self._each(ForwardOutput.to_wire, waiting):
+                self.sender.offer(forwards)
 
-    def _to_wire(self, step: HostForward, commits: tuple[Commit, ...]) -> list[WireForward]:
-        try:
-            return [step.to_wire(commits)]
-        except Exception as fault:  # noqa: BLE001 - it costs the traces of its requests, and not one token
-            self._breaker.note("outbox", fault)
-            self.link.lose(step.chosen.request_ids)
-            return []
+    def _each(self, make: Callable[[ForwardOutput, tuple[Commit, ...]], _T], waiting: list[_Waiting]) -> list[_T]:
+        made = []
+        for forward, commits in waiting:
+            try:
+                made.append(make(forward, commits))
+            except Exception as fault:  # noqa: BLE001 - it costs the traces of its requests, and not one token
+                self._breaker.note("outbox", fault)
+                self.sender.lose(forward.chosen.request_ids)
+        return made
+
+
+def _encoded_bytes(waiting: _Waiting) -> int:
+    forward, commits = waiting
+    return forward.size_bytes + FORWARD_BYTES + REQUEST_BYTES * len(commits)

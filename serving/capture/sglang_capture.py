@@ -1,4 +1,4 @@
-"""Capture on SGLang's own auxiliary-output lane (sglang/srt/managers/auxiliary_output.py).
+"""Capture through SGLang's own auxiliary outputs (sglang/srt/managers/auxiliary_output.py).
 
 Hook bodies run in the scheduler thread. They build a few fresh tensors and attach them to
 ``logits_output.auxiliary_device_output``; SGLang copies them to the host on its copy stream and calls ``consume``
@@ -29,7 +29,7 @@ from ..wire.messages import (
 )
 from ..wire.request_forward import Commit
 from ..wire.teacher_width import TeacherWidth
-from .device_output import NODES, Chosen, DeviceForward, HostForward
+from .device_output import NODES, Chosen, ForwardOutput
 from .outbox import Outbox
 from .sglang_requests import OPT_OUT_KEY, commit_of, custom_params_of, facts_of, is_greedy
 
@@ -39,7 +39,7 @@ HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
-    """What is captured of whom."""
+    """What is captured of which requests."""
 
     teacher: TeacherWidth
     features: bool
@@ -47,7 +47,7 @@ class CaptureSettings:
 
 
 class SglangCapture:
-    """The three hook bodies and what they share. `draft_version` is read when a step is launched."""
+    """The three hook bodies and what they share. `draft_version` is read when a forward is launched."""
 
     def __init__(
         self,
@@ -60,9 +60,10 @@ class SglangCapture:
         self._settings, self._outbox, self._counts = settings, outbox, counts
         self._draft_version = draft_version
         self.rounds = 0  # verify rounds of captured requests that the hook has seen
-        self._prefill: DeviceForward | None = None
+        self._prefill: ForwardOutput | None = None
         self._chosen: tuple[tuple[str, ...], Chosen | None] = ((), None)  # of the last batch, by its request ids
-        self._breaker, self._consume = breaker, breaker.guard(self._offer)
+        self._breaker = breaker
+        self._consume, self._copy_failed = breaker.guard(self._offer), breaker.guard(self._lose)
         self.after_verify = breaker.guard(self._after_verify)
         self.before_draft_prefill = breaker.guard(self._before_draft_prefill)
         self.after_prefill = breaker.guard(self._after_prefill)
@@ -90,19 +91,18 @@ class SglangCapture:
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
             return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype)
 
-        _attach(logits_output, DeviceForward(chosen, tensors, head, self._consume, self._copy_failed))
+        _attach(logits_output, ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed))
 
     def _teacher(self, logits: torch.Tensor, rows: torch.Tensor | None, chosen: Chosen) -> dict[str, torch.Tensor]:
-        """Teacher of every verified node, after penalties, bias and grammar: what letters.py says, none for width 0.
+        """Teacher of every verified node, after penalties, bias and grammar: see messages.py; none for width 0.
 
-        Without a device top-K would be found on the scheduler's own core: then the logits are kept for the courier.
+        Without an accelerator top-K would take the scheduler's own core, so whole logits are kept for the courier.
         """
         widths = self._settings.teacher
-        best_only = widths.greedy <= 1 and (widths.sampled == 0 or all(chosen.is_greedy))
         width = max(map(widths.of, chosen.is_greedy))
         if width == 0:
             return {}
-        if best_only:
+        if widths.greedy <= 1 and (widths.sampled == 0 or all(chosen.is_greedy)):
             return {BEST_IDS: _best(_rows(logits, rows))}
         if logits.device.type == "cpu":
             return {LOGITS: logits.clone() if rows is None else logits.index_select(0, rows)}
@@ -114,7 +114,7 @@ class SglangCapture:
     def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
         self._prefill = None
-        self._chosen = ((), None)  # a new request may bear the id of one that has ended
+        self._chosen = ((), None)  # a new request may have the id of one that has ended
         chosen = self._choose(batch, count_skips=True)
         if chosen is None:
             return
@@ -131,16 +131,16 @@ class SglangCapture:
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
             return PrefillHead(chosen.request_ids, chosen.draft_version, commits, facts, spans, dtype)
 
-        self._prefill = DeviceForward(chosen, tensors, head, self._consume, self._copy_failed)
+        self._prefill = ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
 
     def _after_prefill(self, result: Any, *_: Any, **__: Any) -> None:
-        """AFTER _forward_prefill_batch: SGLang clears the lane before the draft's prefill, so attach only now."""
-        step, self._prefill = self._prefill, None
-        if step is not None and result is not None and result.logits_output is not None:
-            _attach(result.logits_output, step)
+        """AFTER _forward_prefill_batch: before the draft's prefill SGLang clears auxiliary outputs, so attach now."""
+        forward, self._prefill = self._prefill, None
+        if forward is not None and result is not None and result.logits_output is not None:
+            _attach(result.logits_output, forward)
 
     def _choose_again(self, batch: Any) -> Chosen | None:
-        """As `_choose`, from memory while the batch is the one of the last round and the draft is."""
+        """As `_choose`, remembered for as long as neither the batch nor the draft version changes."""
         request_ids = tuple([req.rid for req in batch.reqs or ()])  # a list: a generator takes twice the time
         known_ids, known = self._chosen
         if request_ids != known_ids or known is None or known.draft_version != self._draft_version():
@@ -176,32 +176,33 @@ class SglangCapture:
             return SkipReason.SAMPLED_OUT
         return None
 
-    def _copy_failed(self, chosen: Chosen, fault: Exception) -> None:
+    def _lose(self, chosen: Chosen, fault: Exception) -> None:
         self._breaker.note("copy_to_host", fault)
-        self._outbox.link.lose(chosen.request_ids)
+        self._outbox.sender.lose(chosen.request_ids)
 
-    def _offer(self, step: HostForward, batch: Any, commits: Sequence[Any]) -> None:
-        """Scheduler thread, after commit and before streaming: put aside, and now and then send what lies there."""
-        reqs = [batch.reqs[row] for row in step.chosen.rows]
-        if tuple(req.rid for req in reqs) != step.chosen.request_ids:
-            self._outbox.link.lose(step.chosen.request_ids)
+    def _offer(self, forward: ForwardOutput, batch: Any, commits: Sequence[Any]) -> None:
+        """Scheduler thread, after commit and before streaming: put aside, and now and then send what waits."""
+        chosen = forward.chosen
+        reqs = [batch.reqs[row] for row in chosen.rows]
+        if tuple(req.rid for req in reqs) != chosen.request_ids:
+            self._outbox.sender.lose(chosen.request_ids)
             return
-        seen = tuple(commit_of(req, commits[row]) for row, req in zip(step.chosen.rows, reqs, strict=True))
-        self._outbox.add(step, seen)
+        visible = tuple(commit_of(req, commits[row]) for row, req in zip(chosen.rows, reqs, strict=True))
+        self._outbox.add(forward, visible)
 
 
-def _attach(logits_output: Any, step: DeviceForward) -> None:
+def _attach(logits_output: Any, forward: ForwardOutput) -> None:
     from sglang.srt.managers.auxiliary_output import append_auxiliary_output
 
-    logits_output.auxiliary_device_output = append_auxiliary_output(logits_output.auxiliary_device_output, step)
+    logits_output.auxiliary_device_output = append_auxiliary_output(logits_output.auxiliary_device_output, forward)
 
 
 def _committed_rows(features: torch.Tensor, accept_index: torch.Tensor) -> dict[str, torch.Tensor]:
     if features.device.type == "cpu":
-        # Picked out later, many rounds at once, and not by what the scheduler waits for. SGLang makes both anew in
-        # every forward on a CPU, where there are no graphs.
+        # Selected later, for many rounds at once, and not while the scheduler waits. SGLang allocates both for every
+        # forward on a CPU, where there are no graphs.
         return {FEATURES: features, NODES: accept_index}
-    # The rows behind the accepted ones go along: their number is known to the device alone.
+    # The rows after the accepted ones go along: their number is known to the device alone.
     return {FEATURES: features.index_select(0, accept_index.clamp(min=0).reshape(-1).long())}
 
 

@@ -1,4 +1,4 @@
-"""What SGLang knows of a request, as capture needs it. For the scheduler process only."""
+"""What SGLang knows of a request, in the form that capture needs. For the scheduler process only."""
 
 import functools
 from typing import Any
@@ -8,7 +8,7 @@ from ..wire.request_forward import Commit, RequestFacts
 
 #: Keys a client may set in ``sampling_params.custom_params``.
 OPT_OUT_KEY, TENANT_KEY = "paceline_opt_out", "paceline_tenant"
-#: A client chooses the name, and it goes with every trace.
+#: A client chooses the name, and every trace carries it.
 MAX_TENANT_CHARS = 128
 
 
@@ -31,7 +31,7 @@ def facts_of(req: Any) -> RequestFacts:
 
 
 def custom_params_of(sampling_params: Any) -> dict[str, Any]:
-    """What the client says to paceline; empty when it sent anything but an object."""
+    """What the client asks of paceline; empty when it sent anything but an object."""
     found = sampling_params.custom_params
     return found if isinstance(found, dict) else {}
 
@@ -42,7 +42,7 @@ def is_greedy(sampling_params: Any) -> bool:
 
 
 def commit_of(req: Any, commit: Any) -> Commit:
-    """What became visible of it by one step."""
+    """What became visible of it by one forward."""
     finish = req.finished_reason.to_json()["type"] if req.finished() else ""
     if commit is None:
         return Commit(-1, (), finish)
@@ -60,11 +60,11 @@ def sampled_rule() -> VerdictRule:
 
     # What SGLang resolved, which is not always what its arguments say: on ROCm it turns rejection sampling on.
     is_rejection = bool(get_spec().speculative_use_rejection_sampling)
-    if eagle_utils._verify_uses_greedy(  # noqa: SLF001 - the very answer that eagle_sample acts on
+    if eagle_utils._verify_uses_greedy(  # noqa: SLF001 - the same answer that eagle_sample acts on
         is_all_greedy=False,
-        is_cpu=eagle_utils._is_cpu,  # noqa: SLF001 - same
-        is_hip=eagle_utils._is_hip,  # noqa: SLF001 - same
-        is_xpu=eagle_utils._is_xpu,  # noqa: SLF001 - same
+        is_cpu=eagle_utils._is_cpu,  # noqa: SLF001 - no public API
+        is_hip=eagle_utils._is_hip,  # noqa: SLF001 - no public API
+        is_xpu=eagle_utils._is_xpu,  # noqa: SLF001 - no public API
         use_rejection_sampling=is_rejection,
     ):
         return VerdictRule.GREEDY

@@ -2,5 +2,5 @@
 
 In: messages of one scheduler process. Out: DraftTrace in the buffer, the replica's heartbeat, counts of what
 was dropped.
-Only `python -m paceline.serving.courier` enters; serving/capture starts it. No torch.
+Runs as `python -m paceline.serving.courier`, started by serving/capture. No torch.
 """

@@ -2,8 +2,8 @@
 
     python -m paceline.serving.courier ENDPOINT PARENT_PID HAS_PREDECESSOR
 
-takes its settings from the environment and ends, with one last turn, when its parent is gone. HAS_PREDECESSOR is
-`yes` when a courier of this server has taken the counts of the server before it over already, else `no`.
+takes its settings from the environment and ends, after one last turn, when its parent is gone. HAS_PREDECESSOR is
+`yes` when a courier of this server has already adopted the counts of the server before it, else `no`.
 """
 
 import os
@@ -31,7 +31,7 @@ from .trace_window import trace_maker
 def run_courier(
     settings: config.ServingConfig, endpoint: str, has_predecessor: bool, is_orphan: Callable[[], bool]
 ) -> None:
-    """Carry letters until `is_orphan`; blocks. A fault costs traces, each counted."""
+    """Work until `is_orphan`; blocks. A fault costs traces, each counted."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin starts no courier without it
     counts, breaker = CaptureCounts(has_predecessor=has_predecessor), Breaker()
     client = client_for(settings.redis_url, settings.redis_ca)
@@ -43,10 +43,10 @@ def run_courier(
         assembler.ignore(where.cut_off)
 
     board, rules = RedisVersionBoard(client, settings.buffer), CanaryRules(max_requests=settings.canary_requests)
-    watch = DraftMonitor(board, settings.replica, rules, GuardLimits(), alternates=settings.canary_turn_s > 0.0)
-    inlet = CourierReceiver(endpoint, TeacherWidth(settings.teacher_top_k), resume)
+    monitor = DraftMonitor(board, settings.replica, rules, GuardLimits(), alternates=settings.canary_turn_s > 0.0)
+    receiver = CourierReceiver(endpoint, TeacherWidth(settings.teacher_top_k), resume)
     courier = Courier(
-        inlet,
+        receiver,
         assembler,
         counts,
         breaker,
@@ -54,18 +54,18 @@ def run_courier(
         board,
         f"replica:{settings.replica}",
         settings.backlog_bytes,
-        watch,
+        monitor,
     )
     try:
         courier.run(is_orphan)
     finally:
-        inlet.close()
+        receiver.close()
 
 
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server; the courier ends when the server has
     endpoint, parent, has_predecessor = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "yes"
-    # Told, for the parent may be gone before this line is reached.
+    # The parent's id is an argument because the parent may be gone before this line is reached.
     run_courier(config.from_env(), endpoint, has_predecessor, lambda: os.getppid() != parent)
 
 

@@ -1,4 +1,4 @@
-"""Puts the steps of each request together into windows and closes them as DraftTrace."""
+"""Joins the forwards of each request into trace windows, and closes those as DraftTrace."""
 
 import logging
 from collections.abc import Iterable
@@ -7,23 +7,23 @@ from ...buffer.errors import TraceInvalid
 from ...buffer.trace import DraftTrace
 from ..wire.counts import CaptureCounts, DropReason
 from ..wire.request_forward import RequestForward, RequestPrefill, RequestVerify
-from .trace_window import TraceMaker, Window
+from .trace_window import TraceMaker, TraceWindow, begin_window
 
 log = logging.getLogger(__name__)
 
-#: A window nobody added to for this long belongs to a request that was aborted while it waited.
+#: A trace window that has not grown for this long belongs to a request that was aborted while it waited.
 IDLE_CLOSE_S = 300.0
-#: Requests remembered as broken. Their last step forgets them; this bounds those whose last step was lost as well.
+#: Requests remembered as broken, until their last forward. This bounds those whose last forward was lost as well.
 MAX_BROKEN = 4096
 
 
 class WindowAssembler:
-    """Steps in, traces out. One thread only (the courier's).
+    """Forwards in, traces out. One thread only (the courier's).
 
-    A window is closed when its request ends, when the draft version changes, when it holds `window_tokens` tokens
-    behind its context, or when the request is prefilled again after a retraction. The next window of the request
+    A trace window is closed when its request ends, when the draft version changes, when it holds `window_tokens`
+    tokens after its context, or when the request is prefilled again after a retraction. The next window of the request
     starts with up to `context_tokens` tokens of context; so does a request whose prompt is longer than
-    `window_tokens`. A window without a round yet is changed in place: there is nothing to close.
+    `window_tokens`. A window without a verify round yet is changed in place: there is nothing to close.
     """
 
     def __init__(self, make_trace: TraceMaker, counts: CaptureCounts, window_tokens: int, context_tokens: int) -> None:
@@ -31,49 +31,49 @@ class WindowAssembler:
         self._counts = counts
         self._window_tokens = window_tokens
         self._context_tokens = context_tokens
-        self._open: dict[str, Window] = {}
-        self._broken: dict[str, None] = {}  # dropped requests whose steps still come; a dict keeps their order
+        self._open: dict[str, TraceWindow] = {}
+        self._broken: dict[str, None] = {}  # dropped requests whose forwards still come; a dict keeps their order
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, step: RequestForward, now: float) -> list[DraftTrace]:
-        """Add one step; return the traces it closed. Broken windows are dropped and counted."""
-        if step.request_id in self._broken:
-            if step.commit.finish:
-                del self._broken[step.request_id]
+    def add(self, forward: RequestForward, now: float) -> list[DraftTrace]:
+        """Add one forward; return the traces it closed. Broken windows are dropped and counted."""
+        if forward.request_id in self._broken:
+            if forward.commit.finish:
+                del self._broken[forward.request_id]
             return []
         closed: list[DraftTrace] = []
         try:
-            self._take(step, now, closed)
+            self._add(forward, now, closed)
         except TraceInvalid as fault:
-            self._invalid(step.request_id, fault)
-            self._break(step, DropReason.INVALID)
+            self._invalid(forward.request_id, fault)
+            self._drop(forward, DropReason.INVALID)
         return closed
 
     def lose(self, request_ids: set[str], reason: DropReason) -> None:
-        """Drop requests of which a step is missing, known so far or not, and ignore what still comes of them."""
+        """Drop requests of which a forward is missing, known so far or not, and ignore what still comes of them."""
         for request_id in request_ids - self._broken.keys():
             if self._open.pop(request_id, None) is None:
-                self._counts.opened()  # its very first step was lost: captured and dropped at once
+                self._counts.opened()  # its first forward was lost: captured and dropped at once
             self._counts.drop(reason)
             self._broken[request_id] = None
         self._forget_oldest()
 
     def ignore(self, request_ids: Iterable[str]) -> None:
-        """Take no step of these requests: their beginning is not here, and somebody else has counted them."""
+        """Take no forward of these requests: they began with another courier, and are counted already."""
         self._broken.update(dict.fromkeys(request_ids))
         self._forget_oldest()
 
     def close_idle(self, now: float) -> list[DraftTrace]:
-        """Close windows nobody added to for IDLE_CLOSE_S seconds."""
+        """Close windows that have not grown for IDLE_CLOSE_S seconds."""
         closed: list[DraftTrace] = []
         for window in [w for w in self._open.values() if now - w.touched_at > IDLE_CLOSE_S]:
             self._close(window, "abandoned", now, closed)
         return closed
 
     def close_all(self, now: float) -> list[DraftTrace]:
-        """Close every window: the engine is gone, and what was served until then is whole."""
+        """Close every window: the engine is gone, and what was served until then is complete."""
         closed: list[DraftTrace] = []
         for window in list(self._open.values()):
             self._close(window, "abandoned", now, closed)
@@ -87,78 +87,76 @@ class WindowAssembler:
         while len(self._broken) > MAX_BROKEN:
             del self._broken[next(iter(self._broken))]
 
-    def _take(self, step: RequestForward, now: float, closed: list[DraftTrace]) -> None:
-        match step:
+    def _add(self, forward: RequestForward, now: float, closed: list[DraftTrace]) -> None:
+        match forward:
             case RequestPrefill():
-                window: Window | None = self._prefill(step, now, closed)
+                window: TraceWindow | None = self._prefill(forward, now, closed)
             case RequestVerify():
-                window = self._verify(step, now, closed)
+                window = self._verify(forward, now, closed)
         if window is not None:
             window.touched_at = now
-            if step.commit.finish:
-                self._close(window, step.commit.finish, now, closed)
+            if forward.commit.finish:
+                self._close(window, forward.commit.finish, now, closed)
 
-    def _prefill(self, step: RequestPrefill, now: float, closed: list[DraftTrace]) -> Window:
-        window = self._open.get(step.request_id)
+    def _prefill(self, prefill: RequestPrefill, now: float, closed: list[DraftTrace]) -> TraceWindow:
+        window = self._open.get(prefill.request_id)
         if window is not None and window.rounds:
             self._close(window, "", now, closed)  # prefilled again after a retraction
             window = None
         if window is None:
             self._counts.opened()
-        if window is None or window.end != step.start:
-            exact = step.start == 0 and step.commit.output_index <= 0
-            window = Window(step.request_id, step.facts, step.draft_version, step.start, exact, now)
-            self._open[step.request_id] = window
-        window.replay_exact &= window.draft_version == step.draft_version
-        window.draft_version = step.draft_version
-        window.add_features(step.features, step.feature_dtype, len(window.tokens), len(step.ids))
-        window.tokens.extend(step.ids.tolist())
+        if window is None or window.end != prefill.start:
+            window = self._open[prefill.request_id] = begin_window(prefill, now)
+        window.replay_exact &= window.draft_version == prefill.draft_version
+        window.draft_version = prefill.draft_version
+        window.add_features(prefill.features, prefill.feature_dtype, len(window.tokens), len(prefill.ids))
+        window.tokens.extend(prefill.ids.tolist())
         window.context_len = len(window.tokens)
-        window.tokens.extend(step.commit.tokens)
+        window.tokens.extend(prefill.commit.tokens)
         return window
 
-    def _verify(self, step: RequestVerify, now: float, closed: list[DraftTrace]) -> Window | None:
-        window = self._open.get(step.request_id)
-        if window is None or (not step.commit.tokens and not step.commit.finish):
-            return None  # an overshoot step behind the end of its request
-        if step.root != window.end - 1 or step.root_token != window.tokens[-1]:
-            self._break(step, DropReason.GAP)
+    def _verify(self, verify: RequestVerify, now: float, closed: list[DraftTrace]) -> TraceWindow | None:
+        window, committed = self._open.get(verify.request_id), verify.commit.tokens
+        if window is None or (not committed and not verify.commit.finish):
+            return None  # launched before the request's end was known
+        if verify.root != window.end - 1 or verify.root_token != window.tokens[-1]:
+            self._drop(verify, DropReason.GAP)
             return None
-        if not step.commit.tokens:
-            return window  # aborted in this step: nothing was seen by anybody, so nothing was judged
-        window = self._fitting(window, step, now, closed)
+        if not committed:
+            return window  # aborted in this round: nothing became visible, so nothing was judged
+        window = self._fitting(window, verify, now, closed)
         root = len(window.tokens) - 1
-        window.add_features(step.features, step.feature_dtype, root, min(len(step.commit.tokens), step.accepted) + 1)
-        window.rounds.append((root, step))
-        window.tokens.extend(step.commit.tokens)
+        window.add_features(verify.features, verify.feature_dtype, root, min(len(committed), verify.accepted) + 1)
+        window.rounds.append((root, verify))
+        window.tokens.extend(committed)
         self._counts.rounds += 1
         return window
 
-    def _fitting(self, window: Window, step: RequestVerify, now: float, closed: list[DraftTrace]) -> Window:
-        """The window this round belongs to: the open one, or the one that starts behind it."""
-        is_swapped = window.draft_version != step.draft_version
+    def _fitting(self, window: TraceWindow, verify: RequestVerify, now: float, closed: list[DraftTrace]) -> TraceWindow:
+        """The window this round belongs to: the open one, or the one that follows it."""
+        is_swapped = window.draft_version != verify.draft_version
         if not window.rounds:
             if len(window.tokens) > self._window_tokens:
-                window = window.tail(self._context_tokens, step.draft_version, now)
-                self._open[step.request_id] = window
+                window = window.tail(self._context_tokens, verify.draft_version, now)
+                self._open[verify.request_id] = window
             window.replay_exact &= not is_swapped
-            window.draft_version = step.draft_version
+            window.draft_version = verify.draft_version
             return window
         if not is_swapped and len(window.tokens) - window.context_len < self._window_tokens:
             return window
-        fresh = window.tail(self._context_tokens, step.draft_version, now)
+        fresh = window.tail(self._context_tokens, verify.draft_version, now)
         self._close(window, "", now, closed)
-        self._open[step.request_id] = fresh
+        self._open[verify.request_id] = fresh
         self._counts.opened()
         return fresh
 
-    def _break(self, step: RequestForward, reason: DropReason) -> None:
-        """Drop the request of `step`; its last step leaves nothing behind."""
-        self.lose({step.request_id}, reason)
-        if step.commit.finish:
-            self._broken.pop(step.request_id, None)
+    def _drop(self, forward: RequestForward, reason: DropReason) -> None:
+        """Drop the request of `forward`; its last forward leaves nothing to remember."""
+        self.lose({forward.request_id}, reason)
+        if forward.commit.finish:
+            self._broken.pop(forward.request_id, None)
 
-    def _close(self, window: Window, finish: str, now: float, closed: list[DraftTrace]) -> None:
+    def _close(self, window: TraceWindow, finish: str, now: float, closed: list[DraftTrace]) -> None:
         self._open.pop(window.request_id, None)
         if not window.rounds:
             self._counts.drop(DropReason.NO_ROUNDS)
@@ -170,4 +168,4 @@ class WindowAssembler:
             self._counts.drop(DropReason.INVALID)
 
     def _invalid(self, request_id: str, fault: TraceInvalid) -> None:
-        log.warning("paceline: window of %s is invalid: %s", request_id, fault)
+        log.warning("paceline: trace window of %s is invalid: %s", request_id, fault)

@@ -1,10 +1,11 @@
-"""The courier: takes forwards from the scheduler, assembles traces, delivers them, and says how it goes."""
+"""The courier: takes forwards from the scheduler, assembles traces, delivers them, and reports its status."""
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from ...buffer.base import TraceBuffer, VersionBoard
@@ -16,46 +17,36 @@ from ..watch.engine_monitor import EngineMonitor
 from ..wire.counts import CaptureCounts, DropReason
 from ..wire.request_forward import RequestForward
 from .assembler import WindowAssembler
+from .receiver import Received
 from .recovered_counts import adopt_last_counts
+from .split import CapturedForward
 
 log = logging.getLogger(__name__)
 
-#: The longest a forward waits to be taken, and the shortest time between two tries to reach a lost Redis.
+#: The longest a forward waits to be taken.
 POLL_S = 0.25
-#: ... and while a canary drafts here, whose rounds are to be counted soon.
+#: The same while a canary drafts here, whose rounds are to be counted soon.
 TRIAL_POLL_S = 0.02
+#: The shortest time between two tries to reach a lost Redis.
 RETRY_S = 1.0
-#: GuardInput go out this often and are forgotten after BEAT_TTL_S, so that a dead replica disappears from the board.
+#: The status goes out this often and expires after BEAT_TTL_S, so that a dead replica disappears from the board.
 BEAT_S = 1.0
 BEAT_TTL_S = 10.0
 #: Traces per append; one append is one atomic round trip.
 APPEND_TRACES = 16
 
 
-class CapturedForward(Protocol):
-    """One captured forward of the engine."""
-
-    @property
-    def request_ids(self) -> tuple[str, ...]:
-        """The captured requests of its batch."""
-        ...
-
-    def steps(self) -> list[RequestForward]:
-        """Cut it into one step per request."""
-        ...
-
-
 class Source(Protocol):
     """Where forwards come from; CourierReceiver is the one that ships."""
 
-    status: dict[str, Any]  # what the scheduler process says of itself
+    status: dict[str, Any]  # what the scheduler process reported last
 
-    def take(self, wait_s: float) -> tuple[Sequence[CapturedForward], set[str]]:
-        """Forwards, oldest first, and the requests of which a step is missing behind them; waits up to `wait_s`."""
+    def take(self, wait_s: float) -> Received:
+        """Return what has come; waits up to `wait_s`."""
         ...
 
     def acknowledge(self, counts: dict[str, Any]) -> None:
-        """Say how far things have come. Never blocks."""
+        """Report that all received so far is in `counts`, and that the courier is not hung; never blocks."""
         ...
 
 
@@ -76,14 +67,14 @@ class Courier:
         board: VersionBoard,
         member: str,
         backlog_bytes: int,
-        watch: DraftMonitor,
+        monitor: DraftMonitor,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._source, self._assembler, self._counts, self._breaker = source, assembler, counts, breaker
         self._buffer, self._board, self._member = buffer, board, member
         self._backlog: deque[DraftTrace] = deque()
         self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
-        self._watch, self._engine_watch = watch, EngineMonitor()
+        self._draft_monitor, self._engine_monitor = monitor, EngineMonitor()
         self._clock = clock
         self._lost_at = -RETRY_S  # when Redis did not answer last
         self._beat_at = -BEAT_S  # last beat
@@ -105,38 +96,38 @@ class Courier:
             except Exception as fault:  # the courier outlives any fault; serving goes on without capture
                 log.exception("paceline: courier fault")
                 self._breaker.open(f"courier: {type(fault).__name__}: {fault}")
+                with suppress(Exception):  # a courier that meets the fault in every turn is not hung
+                    self._source.acknowledge(self._counts.status())
                 pause.wait(RETRY_S)
 
     def turn(self, wait_s: float) -> None:
         """One turn: take forwards (waiting up to `wait_s`), assemble, deliver what the buffer takes, beat when due."""
-        forwards, lost = self._source.take(wait_s)
+        received = self._source.take(wait_s)
         now = self._clock()
         if reason := self._source.status.get("capture_reason"):
             self._breaker.open(str(reason))
         if self._breaker.is_open:
             self._assembler.drop_all(DropReason.CAPTURE_OFF)
         else:
-            for forward in forwards:
-                for step in self._cut(forward):
-                    self._watch.add(step)
-                    self._queue(self._assembler.add(step, now))
-        self._assembler.lose(lost, DropReason.TAP_FULL)
-        self._engine_watch.turn(self._source.status)
+            self._assemble(received.forwards, now)
+        self._assembler.lose(received.lost, DropReason.QUEUE_FULL)
+        self._counts.refuse(received.lost_unnamed, DropReason.QUEUE_FULL)
+        self._engine_monitor.turn(self._source.status)
         self._queue(self._assembler.close_idle(now))
         if not self._is_waiting(now):
-            self._watch.turn(now)
+            self._draft_monitor.turn(now)
             self._deliver(now)
         self._source.acknowledge(self._counts.status())
         if not self._is_waiting(now) and not 0.0 <= now - self._beat_at < BEAT_S:
             self._beat(now)
 
     def status(self) -> dict[str, object]:
-        """What this replica says about itself, as JSON values."""
+        """This replica's status, as JSON values."""
         return {
             **self._counts.status(),
             **self._source.status,
-            **self._watch.status(),
-            **self._engine_watch.status(),
+            **self._draft_monitor.status(),
+            **self._engine_monitor.status(),
             "at": self._clock(),
             "capture": "off" if self._breaker.is_open else "on",
             "capture_reason": self._breaker.reason,
@@ -147,10 +138,10 @@ class Courier:
 
     @property
     def _poll_s(self) -> float:
-        return TRIAL_POLL_S if self._watch.is_on_trial or self._source.status.get("is_canary") else POLL_S
+        return TRIAL_POLL_S if self._draft_monitor.is_on_trial or self._source.status.get("is_canary") else POLL_S
 
     def _is_waiting(self, now: float) -> bool:
-        """Whether Redis was lost a moment ago. Like the beat, not a moment in the future: a clock may be set back."""
+        """Whether Redis was lost a moment ago. A moment in the future is none: a clock may be set back."""
         return 0.0 <= now - self._lost_at < RETRY_S
 
     def _finish(self) -> None:
@@ -160,12 +151,18 @@ class Courier:
         if not self._buffer_error:
             self._beat(now)
 
-    def _cut(self, forward: CapturedForward) -> list[RequestForward]:
+    def _assemble(self, captured: list[CapturedForward], now: float) -> None:
+        for batch in captured:
+            for forward in self._split(batch):
+                self._draft_monitor.add(forward)
+                self._queue(self._assembler.add(forward, now))
+
+    def _split(self, captured: CapturedForward) -> list[RequestForward]:
         try:
-            return forward.steps()
+            return captured.split()
         except Exception as fault:  # noqa: BLE001 - it costs the traces of its requests, and not one token
-            self._breaker.note("courier: cut", fault)
-            self._assembler.lose(set(forward.request_ids), DropReason.INVALID)
+            self._breaker.note("courier: split", fault)
+            self._assembler.lose(set(captured.request_ids), DropReason.INVALID)
             return []
 
     def _queue(self, traces: list[DraftTrace]) -> None:
@@ -181,12 +178,13 @@ class Courier:
             adopt_last_counts(self._board, self._member, self._counts)
             while self._backlog:
                 self._append(list(self._backlog)[:APPEND_TRACES])
+                self._source.acknowledge(self._counts.status())  # a long backlog takes a slow Redis minutes
             self._buffer_error = ""
         except BufferUnavailable as fault:
             self._away(fault, now)
 
     def _append(self, traces: list[DraftTrace]) -> None:
-        """Deliver `traces`, the head of the backlog; they leave it once the buffer took them or never will."""
+        """Deliver `traces`, the head of the backlog; they leave it once the buffer has taken or refused them."""
         try:
             self._buffer.append(traces)
         except PacelineError as fault:

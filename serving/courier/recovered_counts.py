@@ -1,4 +1,4 @@
-"""What the server before this one, of the same replica, took along when it died with its courier."""
+"""Recovers the trace counts of this replica's previous server after both of its processes were killed."""
 
 import logging
 from typing import Annotated
@@ -11,12 +11,12 @@ from ..wire.counts import CaptureCounts, DropReason
 
 log = logging.getLogger(__name__)
 
-#: Counts beyond it are no counts, and JSON does not carry them.
+#: A larger count cannot be one, and JSON does not carry it.
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class _ReportedCounts(msgspec.Struct):
-    """The part of a replica's reading that says where its captured traces went."""
+    """The part of a replica's status that says where its captured traces went."""
 
     captured: _Count = 0
     delivered: _Count = 0
@@ -31,18 +31,17 @@ class _ReportedCounts(msgspec.Struct):
 
 
 def adopt_last_counts(board: VersionBoard, member: str, counts: CaptureCounts) -> None:
-    """Let `counts` go on where the last server of that name ended, what it held counted as dropped; once in a life.
+    """Continue `counts` from the last status of `member`, what its server held counted as dropped; done once.
 
-    Without it, whole process trees that are killed at once would lose traces that nobody counts. Call before the first
-    beat, which takes the place of that server's. Counts of a courier that goes on for another one of the same server
-    have it behind them. A reading that cannot be understood is passed over, with a warning. Raises BufferUnavailable;
-    then call again.
+    Without it, traces lost when whole process trees are killed would not be counted. Call before the first beat, which
+    replaces that status. Nothing is left to do for a courier that continues the counts of another one of the same
+    server. A status that makes no sense is ignored, with a warning. Raises BufferUnavailable; then call again.
     """
     if counts.has_predecessor:
         return
     try:
-        books = msgspec.convert(dict(board.last_status(member)), _ReportedCounts)
-        counts.resume(msgspec.to_builtins(books), 0, DropReason.SERVER_DIED)
+        reported = msgspec.convert(dict(board.last_status(member)), _ReportedCounts)
+        counts.resume(msgspec.to_builtins(reported), 0, DropReason.SERVER_DIED)
     except (DecodeError, msgspec.ValidationError) as fault:  # those of __post_init__ too
-        log.warning("paceline: counts begin anew; the last reading of %s is unreadable: %s", member, fault)
+        log.warning("paceline: counts start at zero; the last status of %s is unreadable: %s", member, fault)
     counts.has_predecessor = True

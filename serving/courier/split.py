@@ -1,4 +1,4 @@
-"""The knife: one letter's arrays, cut into one step per captured request. The courier's work."""
+"""Splits a captured forward of a batch into one RequestForward per captured request."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ from ..wire.teacher_width import TeacherWidth
 
 @dataclass(frozen=True, slots=True)
 class CapturedForward:
-    """One captured forward as it arrived."""
+    """One captured forward of a batch, as it arrived."""
 
     forward: WireForward
     teacher: TeacherWidth
@@ -36,8 +36,8 @@ class CapturedForward:
         """The captured requests of its batch."""
         return self.forward.head.request_ids
 
-    def steps(self) -> list[RequestForward]:
-        """One step per request, in the order of `request_ids`; any exception when the arrays do not fit the head."""
+    def split(self) -> list[RequestForward]:
+        """One share per request, in the order of `request_ids`; any exception when the arrays do not fit the head."""
         head, arrays = self.forward.head, arrays_of(self.forward)
         if isinstance(head, VerifyHead):
             return split_verify(head, arrays, self.teacher)
@@ -45,7 +45,7 @@ class CapturedForward:
 
 
 def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> list[RequestForward]:
-    """Cut a verify round. ValueError when there are not as many feature rows as tokens were committed."""
+    """Split a verify round. ValueError when there are not as many feature rows as tokens were committed."""
     verdicts = arrays[VERDICTS]
     width = verdicts.shape[1] - 2
     ends = np.cumsum(verdicts[:, -1]).tolist()
@@ -53,20 +53,20 @@ def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> lis
     if len(features) not in {0, ends[-1]}:
         raise ValueError(f"features of a verify round: got {len(features)} rows, expected {ends[-1]}")
     teachers = _teachers(head, arrays, teacher, width)
-    steps: list[RequestForward] = []
+    shares: list[RequestForward] = []
     for i, (row, commit, end) in enumerate(zip(verdicts.tolist(), head.commits, ends, strict=True)):
-        steps.append(
+        shares.append(
             RequestVerify(
                 head.request_ids[i], head.draft_version, row[width], row[0], verdicts[i, 1:width].astype(np.int32),
                 row[-1] - 1,  # SGLang counts the bonus token
                 *teachers[i], features[end - row[-1] : end], head.feature_dtype, commit,
             )
         )  # fmt: skip
-    return steps
+    return shares
 
 
 def split_prefill(head: PrefillHead, arrays: Arrays) -> list[RequestForward]:
-    """Cut a prefill."""
+    """Split a prefill."""
     ids, features = arrays[READ_IDS], arrays.get(FEATURES, NO_FEATURES)
     rows = zip(head.request_ids, head.facts, head.spans, head.commits, strict=True)
     return [
@@ -92,7 +92,7 @@ def top_logprobs(logits: npt.NDArray[np.float32], top_k: int) -> tuple[Int32s, F
 
 
 def _teachers(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth, width: int) -> list[tuple[Int32s, Float16s]]:
-    """Per request; where the engine has no device, whole logits come and the teacher is found here."""
+    """Per request; without an accelerator, whole logits come and the teacher is found here."""
     if BEST_IDS in arrays:
         ids_RNK = arrays[BEST_IDS][..., None].astype(np.int32)
         logprobs_RNK = np.zeros(ids_RNK.shape, np.float16)

@@ -1,4 +1,4 @@
-"""An open window of one request, and the trace it becomes when it is closed."""
+"""An open trace window of one request, and the trace it becomes when it is closed."""
 
 import uuid
 from collections.abc import Callable
@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from ...buffer.errors import TraceInvalid
 from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, VerifyRounds
-from ..wire.request_forward import NO_FEATURES, RequestFacts, RequestVerify
+from ..wire.request_forward import NO_FEATURES, RequestFacts, RequestPrefill, RequestVerify
 
 
 @dataclass(slots=True)
-class Window:
+class TraceWindow:
     """What a DraftTrace will hold, still growing."""
 
     request_id: str
@@ -25,20 +25,20 @@ class Window:
     touched_at: float
     tokens: list[int] = field(default_factory=list)
     context_len: int = 0
-    rounds: list[tuple[int, RequestVerify]] = field(default_factory=list)  # (index of the root in tokens, step)
+    rounds: list[tuple[int, RequestVerify]] = field(default_factory=list)  # (index of the root in tokens, its round)
     features: list[npt.NDArray[Any]] = field(default_factory=list)
     feature_rows: int = 0
     feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
 
     @property
     def end(self) -> int:
-        """Position behind the last token."""
+        """Position after the last token."""
         return self.offset + len(self.tokens)
 
     def add_features(self, rows: npt.NDArray[Any], dtype: FeatureDtype, at: int, count: int) -> None:
-        """Add the first `count` rows, the states at tokens `at` and behind; nothing when they were not captured.
+        """Add the first `count` rows, the states at tokens `at` and after; nothing when they were not captured.
 
-        Raises TraceInvalid when they do not continue the rows that are there: a row must stay at its token.
+        Raises TraceInvalid when they do not continue the rows so far: a row must stay at its token.
         """
         if not len(rows):
             return
@@ -52,10 +52,10 @@ class Window:
         """All feature rows so far, [F, D]."""
         return np.concatenate(self.features) if self.features else NO_FEATURES
 
-    def tail(self, keep: int, draft_version: int, now: float) -> "Window":
-        """A window that goes on behind this one, with its newest `keep` tokens as context."""
+    def tail(self, keep: int, draft_version: int, now: float) -> "TraceWindow":
+        """A window that continues this one, with its newest `keep` tokens as context."""
         cut = max(len(self.tokens) - keep, 0)
-        fresh = Window(self.request_id, self.facts, draft_version, self.offset + cut, False, now)
+        fresh = TraceWindow(self.request_id, self.facts, draft_version, self.offset + cut, False, now)
         fresh.tokens = self.tokens[cut:]
         fresh.context_len = len(fresh.tokens)
         fresh.features = [self.stacked_features()[cut:]]
@@ -63,14 +63,20 @@ class Window:
         return fresh
 
 
+def begin_window(prefill: RequestPrefill, now: float) -> TraceWindow:
+    """An empty window that starts with this prefill."""
+    exact = prefill.start == 0 and prefill.commit.output_index <= 0
+    return TraceWindow(prefill.request_id, prefill.facts, prefill.draft_version, prefill.start, exact, now)
+
+
 #: (closed window, why the request ended, unix seconds) -> its trace; TraceInvalid when the rules are broken.
-TraceMaker = Callable[[Window, str, float], DraftTrace]
+TraceMaker = Callable[[TraceWindow, str, float], DraftTrace]
 
 
 def trace_maker(replica: str, target: str, target_version: str) -> TraceMaker:
     """Return the function that turns a closed window into a trace of this replica."""
 
-    def make(window: Window, finish: str, now: float) -> DraftTrace:
+    def make(window: TraceWindow, finish: str, now: float) -> DraftTrace:
         features = window.stacked_features()
         return DraftTrace(
             trace_id=uuid.uuid4().hex,
@@ -97,17 +103,17 @@ def trace_maker(replica: str, target: str, target_version: str) -> TraceMaker:
 
 
 def _rounds(rounds: list[tuple[int, RequestVerify]]) -> VerifyRounds:
-    steps = [step for _, step in rounds]
-    width = max(len(step.drafted) for step in steps)
-    top_k = steps[0].teacher_ids.shape[1]
-    drafted = np.full((len(steps), width), NO_DRAFT, np.int32)
-    teacher_ids = np.zeros((len(steps), width + 1, top_k), np.int32)
-    teacher_logprobs = np.full((len(steps), width + 1, top_k), -np.inf, np.float16)
-    for row, step in enumerate(steps):
-        n = len(step.drafted)
-        drafted[row, :n] = step.drafted
-        teacher_ids[row, : n + 1] = step.teacher_ids
-        teacher_logprobs[row, : n + 1] = step.teacher_logprobs
+    verified = [verify for _, verify in rounds]
+    width = max(len(verify.drafted) for verify in verified)
+    top_k = verified[0].teacher_ids.shape[1]
+    drafted = np.full((len(verified), width), NO_DRAFT, np.int32)
+    teacher_ids = np.zeros((len(verified), width + 1, top_k), np.int32)
+    teacher_logprobs = np.full((len(verified), width + 1, top_k), -np.inf, np.float16)
+    for row, verify in enumerate(verified):
+        n = len(verify.drafted)
+        drafted[row, :n] = verify.drafted
+        teacher_ids[row, : n + 1] = verify.teacher_ids
+        teacher_logprobs[row, : n + 1] = verify.teacher_logprobs
     starts = np.asarray([start for start, _ in rounds], np.int32)
-    accepted = np.asarray([step.accepted for step in steps], np.int32)
+    accepted = np.asarray([verify.accepted for verify in verified], np.int32)
     return VerifyRounds(starts, drafted, accepted, teacher_ids, teacher_logprobs)

@@ -1,8 +1,8 @@
-"""The CPU host: what SGLang 0.5.21 lacks on a machine without an accelerator, in plain torch.
+"""Every process of a CPU server, wherever SGLang calls: what SGLang 0.5.21 lacks without an accelerator, in torch.
 
-In: a server command with `--device cpu` (launch.py asks defaults.py what to add). Out: the attention backend
-`cpu_sdpa`, and stand-ins for two packages that exist only as CUDA builds. EAGLE3, STANDALONE and NGRAM run on it,
-greedy and sampled.
-Only the CPU server process enters: the stand-ins reach it through its PYTHONPATH, the backend through an SGLang
-plugin that sleeps unless PACELINE_CPU_HOST=1.
+In: a server command with `--device cpu`, which launch/server.py completes by defaults.py in the command-line process.
+Out: the attention backend `cpu_sdpa`, and stand-ins for two packages that exist only as CUDA builds. EAGLE3,
+STANDALONE and NGRAM run on it, greedy and sampled.
+The stand-ins come by the server's PYTHONPATH, the backend by an SGLang plugin that does nothing unless
+PACELINE_CPU_HOST=1.
 """

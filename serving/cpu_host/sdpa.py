@@ -103,7 +103,7 @@ def attend(
 ) -> Tensor:
     """softmax(scaling * q k^T) v over each request's own keys, in the queries' dtype; returns [B, N, Hq, D].
 
-    `slots_BS` may hold anything at and behind a request's length: those keys are masked.
+    `slots_BS` may hold anything from a request's length on: those keys are masked.
     """
     visible_BNS = visible_keys(seq_lens_B, query_BNHD.shape[1], slots_BS.shape[1], window, tree_BNN)
     key_BHSD = key_pool[slots_BS].transpose(1, 2).to(query_BNHD.dtype)

@@ -3,7 +3,6 @@
 The server runs in a process group of its own, so that its scheduler and detokenizer can be ended with it.
 """
 
-import importlib.metadata
 import logging
 import os
 import signal
@@ -17,10 +16,9 @@ from typing import Final
 from ...buffer.errors import ConfigError
 from ..cpu_host.config import SWITCH, is_switched_on
 from ..cpu_host.defaults import default_flags, is_accelerator_present, names_given, server_env, value_of
+from ..release import SUPPORTED, installed_release
 from .signals import borrowed_signals
 
-#: SGLang versions whose CPU path and hook targets are proven.
-PROVEN_VERSIONS: Final = ("0.5.21",)
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOG = logging.getLogger(__name__)
 
@@ -40,13 +38,13 @@ def launch_plan(
 ) -> LaunchPlan:
     """Decide how to start SGLang with `sglang_args`; starts nothing.
 
-    With `--device cpu` the CPU host's defaults stand before the user's flags (argparse: the last one wins) and
+    With `--device cpu` the CPU host's defaults come before the user's flags (argparse: the last one wins) and
     `base_env` is completed, unless PACELINE_CPU_HOST=0 leaves the CPU to SGLang's own kernels. Otherwise both are
-    passed on untouched. Logs a warning when the installed SGLang is not a proven version.
+    passed on untouched. Logs a warning when the installed SGLang is not a supported release.
     Raises ConfigError when SGLang is not installed, when no device is named and none but a CPU is here
     (`has_accelerator` is asked only then, and may take seconds), and when a CPU server hides flags in `--config`.
     """
-    _warn_unless_proven(_installed_sglang())
+    _check_sglang()
     command = (sys.executable, "-m", "sglang.launch_server")
     if _wants_cpu_host(sglang_args, base_env):
         _refuse_config_file(sglang_args)
@@ -60,8 +58,8 @@ def launch_plan(
 def inspection_plan(
     base_env: Mapping[str, str], has_accelerator: Callable[[], bool] = is_accelerator_present
 ) -> LaunchPlan:
-    """A process that can import SGLang and looks at its hook targets: without a GPU that takes the CPU host."""
-    argv = (sys.executable, "-m", f"{__package__.rpartition('.')[0]}.sglang_hooks")
+    """The process of `paceline check`, which imports SGLang: without a GPU that takes the CPU host."""
+    argv = (sys.executable, "-m", f"{__package__}.check")
     return LaunchPlan(argv, dict(base_env) if has_accelerator() else server_env(("--device", "cpu"), base_env))
 
 
@@ -70,8 +68,8 @@ def run_server(plan: LaunchPlan) -> int:
 
     Blocks; only for the main thread, whose handlers for SIGTERM, SIGINT and SIGHUP it borrows (a signal that is
     ignored stays ignored). The first of them is passed on as SIGTERM, on which SGLang finishes its requests; a second
-    one kills the server's whole process group at once. On return no process of that group is left. A SIGKILL of this
-    process is the one end that the server survives. Raises OSError when the interpreter cannot be started.
+    one kills the server's whole process group at once. On return no process of that group is left. The server outlives
+    this process only if that is killed by SIGKILL. Raises OSError when the interpreter cannot be started.
     """
     relay = _SignalRelay()
     with borrowed_signals(_ENDING, relay):
@@ -119,17 +117,16 @@ def _refuse_config_file(args: Sequence[str]) -> None:
         )
 
 
-def _installed_sglang() -> str:
-    try:
-        return importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
+def _check_sglang() -> None:
+    found = installed_release()
+    if found is None:
         raise ConfigError(
             f"sglang is not installed beside {sys.executable}; "
-            f"pip install sglang=={PROVEN_VERSIONS[-1]} (for a CPU: serving/cpu_host/requirements.txt)"
-        ) from None
-
-
-def _warn_unless_proven(version: str) -> None:
-    if version not in PROVEN_VERSIONS:
-        proven = ", ".join(PROVEN_VERSIONS)
-        _LOG.warning("SGLang %s is installed, paceline is proven with %s: capture may turn itself off", version, proven)
+            f"pip install sglang=={SUPPORTED[-1]} (for a CPU: serving/cpu_host/requirements.txt)"
+        )
+    if found not in SUPPORTED:
+        _LOG.warning(
+            "SGLang %s is installed, paceline supports %s: the server runs with capture, swaps and pacing off",
+            found,
+            ", ".join(SUPPORTED),
+        )

@@ -1,4 +1,4 @@
-"""Signal handlers for a while: nobody's own way with signals is changed for good."""
+"""Signal handlers that are installed for a while, and then replaced by those before them."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -8,7 +8,7 @@ from types import FrameType
 
 @contextmanager
 def borrowed_signals(numbers: Iterable[int], answer: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """`answer` gets these signals in the body; afterwards they do what they did before.
+    """`answer` gets these signals in the body; afterwards the handlers before it are back.
 
     A signal that is ignored stays ignored (nohup). Raises ValueError outside the main thread.
     """

@@ -1,4 +1,4 @@
-"""The seat that SGLang keeps for its adaptive policy, with one of paceline's pacing policies on it."""
+"""Implements SGLang's AdaptiveSpecPolicy with one of paceline's pacing policies."""
 
 import logging
 import time
@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 class PacelineAdaptivePolicy:
     """SGLang's AdaptiveSpecPolicy (srt/speculative/adaptive_runtime_state.py), for the scheduler thread.
 
-    Every length may run at every batch size, so CUDA graphs are captured for all of them. `rank_costs`, a table, takes
-    the place of this process's own clock, which no other rank shares. A fault ends pacing for good, with
-    `static_steps` from there on: it is logged once, and costs no token.
+    Every length may run at every batch size, so CUDA graphs are captured for all of them. `rank_costs`, a table,
+    replaces this process's own clock, which no other rank shares. A fault ends pacing for good, with `static_steps`
+    from then on: it is logged once, and costs no token. No method raises.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class PacelineAdaptivePolicy:
         reports_per_batch_size: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`lengths` ascending, `static_steps` one of them. Costs go by bucket, or by batch size if told so."""
+        """`lengths` ascending, `static_steps` one of them. Costs are by bucket, or by batch size on request."""
         self._policy, self._lengths, self._static_steps = policy, tuple(lengths), static_steps
         self._rank_costs, self._reports_per_batch_size = rank_costs, reports_per_batch_size
         self._meter = StepMeter(clock)
@@ -39,7 +39,7 @@ class PacelineAdaptivePolicy:
         self._costs = StepCosts(lengths)
         self._goodput = GoodputTally()  # of the draft that serves now
         self.faults = 0
-        self.reason = ""  # why pacing has ended; empty while it goes on
+        self.reason = ""  # why pacing has ended; empty while it has not
 
     @property
     def candidate_steps(self) -> list[int]:
@@ -53,7 +53,7 @@ class PacelineAdaptivePolicy:
     def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
         """All of them, whatever the length."""
         del step
-        return self._graph_sizes
+        return self._graph_sizes and list(self._graph_sizes)
 
     def get_steps_for_batch(self, batch_size: int) -> int:
         """Draft steps of the decode step that begins now."""
@@ -69,27 +69,27 @@ class PacelineAdaptivePolicy:
         return steps
 
     def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        """A decode step was verified. Returns None: SGLang switches at the head of the next one, not here."""
+        """A decode step was verified. Returns None: SGLang switches at the start of the next one, not here."""
         if self.reason:
             return
         try:
             verified = self._meter.verify(batch_size)
             if verified is not None:
                 self._observe(batch_size, verified, num_correct_drafts_per_req)
-        except Exception as fault:  # noqa: BLE001 - same
+        except Exception as fault:  # noqa: BLE001 - an exception here would kill SGLang's scheduler
             self.end(fault)
 
     def interrupt(self) -> None:
-        """Something else than a decode step begins."""
+        """Something other than a decode step begins."""
         self._meter.interrupt()
 
     def draft_changed(self) -> None:
-        """Other weights draft from here on."""
+        """Other weights draft from now on."""
         try:
             self._goodput = GoodputTally()
             self._meter.interrupt()  # the copy was no part of a decode step
             self._policy.draft_changed()
-        except Exception as fault:  # noqa: BLE001 - same
+        except Exception as fault:  # noqa: BLE001 - an exception here would kill SGLang's scheduler
             self.end(fault)
 
     def status(self) -> dict[str, object]:
@@ -120,8 +120,8 @@ class PacelineAdaptivePolicy:
         return max((k for k in self._lengths if k <= steps), default=self._lengths[0])
 
     def end(self, fault: Exception) -> None:
-        """End pacing for good over `fault`, which is logged once."""
+        """End pacing for good because of `fault`, which is logged once."""
         self.faults += 1
         if not self.reason:
             self.reason = f"{type(fault).__name__}: {fault}"
-            log.error("paceline: pacing has ended, %d steps from here on", self._static_steps, exc_info=fault)
+            log.error("paceline: pacing has ended, %d steps from now on", self._static_steps, exc_info=fault)

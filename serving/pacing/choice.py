@@ -32,7 +32,7 @@ def build_policy(name: PacingName, lengths: Sequence[int], static_steps: int, ta
 
 
 def load_table(file: str) -> CostTable | None:
-    """The costs in `file`, as benchmarks/pacing_costs.py writes them or a sweeping replica tells; None without a file.
+    """The costs in `file`, written by benchmarks/pacing_costs.py or reported by a sweeping replica; None without one.
 
     Raises ConfigError when it cannot be read as {"cost_ms": {"batch size": [plain, 1 step, 2 steps, ...]}}, or with
     {"steps": milliseconds} in place of the list.

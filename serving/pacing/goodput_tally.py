@@ -1,4 +1,4 @@
-"""What was committed in which time, by batch bucket and number of draft steps: whether drafts pay, as measured."""
+"""Tokens committed and time taken, by batch bucket and number of draft steps: whether drafts pay."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class GoodputTally:
     def status(self) -> list[dict[str, float]]:
         """For every bucket in which both ran: goodput of plain decoding and of the number of drafts that ran most.
 
-        Tokens per second, and the fewer decode steps of the two.
+        In tokens per second, with the lower number of decode steps of the two.
         """
         sums = dict(self._sums)
         rows = []

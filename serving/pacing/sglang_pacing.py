@@ -1,8 +1,8 @@
-"""Pacing inside SGLang's scheduler: paceline's policy on the seat of SGLang's own adaptive one.
+"""Pacing inside SGLang's scheduler: paceline's policy in place of SGLang's own adaptive one.
 
 On tensor-parallel ranks every rank chooses for itself, and all must choose alike or the server hangs in its next
 collective. Costs by a rank's own clock would differ, so several ranks take them from a table, the same file for all;
-accepted drafts and swaps are the same on every rank by themselves.
+accepted drafts and swaps are the same on every rank anyway.
 """
 
 import logging
@@ -19,14 +19,14 @@ from .choice import COSTED, build_policy, load_table
 
 log = logging.getLogger(__name__)
 
-#: SGLang says every switch of the number of steps at level INFO; paced, that may be a line per decode step.
+#: SGLang logs every switch of the number of steps at level INFO; with pacing, that may be a line per decode step.
 _SWITCH_LOG, _SWITCH_LINE = "sglang.srt.speculative.eagle_worker_v2", "Switch adaptive runtime state"
 
 
 class SglangPacing:
-    """Hook bodies, and the paced steps once SGLang has built its adaptive controller. One per scheduler process.
+    """Hook bodies, and the policy once SGLang builds its adaptive controller. One per scheduler process.
 
-    Whatever cannot be set up leaves SGLang's own rule in place, with the reason in the log and in the reading.
+    When anything cannot be set up, SGLang's own rule stays, with the reason in the log and in the status.
     """
 
     def __init__(self, name: PacingName, costs_file: str, ranks: Callable[[], int] = sglang_ranks.count) -> None:
@@ -39,16 +39,16 @@ class SglangPacing:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """BEFORE AdaptiveController.__init__(self, worker, policy); every rank, before any step runs.
 
-        Blocks until every rank has come here, and paces on all of them or on none.
+        Blocks until every rank has called it, and paces on all of them or on none.
         """
         paced, is_agreed = None, False
         try:
-            paced = self._seat(worker, policy)
-        except Exception as fault:  # noqa: BLE001 - whatever it is, SGLang's own rule can go on
+            paced = self._policy(worker, policy)
+        except Exception as fault:  # noqa: BLE001 - SGLang's own rule can stay
             self._reason = str(fault) if isinstance(fault, ConfigError) else f"{type(fault).__name__}: {fault}"
         try:
             is_agreed = self._ranks_agree(is_paced=paced is not None)
-        except Exception as fault:  # noqa: BLE001 - same
+        except Exception as fault:  # noqa: BLE001 - SGLang's own rule can stay
             self._reason = f"{type(fault).__name__}: {fault}"
         if paced is None or not is_agreed:
             log.error("paceline: pacing is off, SGLang's own rule stays: %s", self._reason)
@@ -70,7 +70,7 @@ class SglangPacing:
         return is_paced and is_same
 
     def before_forward(self, _worker: Any, batch: Any, *_: Any, **__: Any) -> None:
-        """BEFORE EAGLEWorkerV2.forward_batch_generation: a prefill's time is nobody's decode step."""
+        """BEFORE EAGLEWorkerV2.forward_batch_generation: a prefill's time belongs to no decode step."""
         paced = self._paced
         if paced is None:
             return
@@ -81,7 +81,7 @@ class SglangPacing:
             paced.end(fault)
 
     def draft_changed(self) -> None:
-        """Other weights draft from here on; scheduler thread, every rank between the same two steps."""
+        """Other weights draft from now on; scheduler thread, every rank between the same two steps."""
         if self._paced is not None:
             self._paced.draft_changed()
 
@@ -91,7 +91,7 @@ class SglangPacing:
             return {"policy": "off", "reason": self._reason}
         return {"policy": str(self._name), **self._paced.status()}
 
-    def _seat(self, worker: Any, policy: Any) -> PacelineAdaptivePolicy:
+    def _policy(self, worker: Any, policy: Any) -> PacelineAdaptivePolicy:
         lengths, static_steps = sorted(policy.candidate_steps), worker.speculative_num_steps
         table, ranks = load_table(self._costs_file), self._ranks()
         if self._name in COSTED and table is None and ranks > 1:

@@ -1,4 +1,4 @@
-"""How long decode steps take, seen from outside the engine: from one verified step to the next."""
+"""How long decode steps take, measured outside the engine: from one verified step to the next."""
 
 import time
 from collections import deque
@@ -21,37 +21,37 @@ class Verified:
 class _Launched:
     batch_size: int
     steps: int
-    is_behind_decode: bool  # whether the forward before it was a decode step too
+    follows_decode: bool  # whether the forward before it was a decode step too
 
 
 class StepMeter:
     """Pairs launches with verifications, oldest first. For one thread.
 
-    The cost of a step is the time since the step before was verified, so that it holds what the scheduler does between
-    two forwards, and with overlap scheduling what a step adds and not how long it waited. A step behind a prefill has
-    no cost: whatever ran or was waited for in between would be counted as its own.
+    The cost of a step is the time since the step before was verified. So it includes what the scheduler does between
+    two forwards, and with overlap scheduling it is what a step adds and not how long it waited. A step after a prefill
+    has no cost: what ran in between would be counted as its own.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._launched: deque[_Launched] = deque()
-        self._is_behind_decode = False
+        self._follows_decode = False
         self._verified_s = 0.0
-        self.unmatched = 0  # verifications that no launch was found for
+        self.unmatched = 0  # verifications without a launch
 
     def launch(self, batch_size: int, steps: int) -> None:
         """A decode step begins."""
-        self._launched.append(_Launched(batch_size, steps, self._is_behind_decode))
-        self._is_behind_decode = True
+        self._launched.append(_Launched(batch_size, steps, self._follows_decode))
+        self._follows_decode = True
         if len(self._launched) > MAX_IN_FLIGHT:
             self._launched.popleft()
 
     def interrupt(self) -> None:
-        """Something else than a decode step begins."""
-        self._is_behind_decode = False
+        """Something other than a decode step begins."""
+        self._follows_decode = False
 
     def verify(self, batch_size: int) -> Verified | None:
-        """A decode step has ended; None when it is not the one that was launched first."""
+        """A decode step has ended; None when it is not the one launched first."""
         now_s = self._clock()
         since_ms, self._verified_s = 1e3 * (now_s - self._verified_s), now_s
         if not self._launched or self._launched[0].batch_size != batch_size:
@@ -59,4 +59,4 @@ class StepMeter:
             self.unmatched += 1
             return None
         launched = self._launched.popleft()
-        return Verified(launched.steps, since_ms if launched.is_behind_decode else None)
+        return Verified(launched.steps, since_ms if launched.follows_decode else None)

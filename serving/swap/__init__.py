@@ -1,5 +1,6 @@
-"""Scheduler process: new draft weights, staged and asked for by threads of their own, copied in by the scheduler's.
+"""Scheduler process, three threads: the swapper's asks for new weights, one per file stages, the scheduler's copies.
 
 In: versions on the board, weights files. Out: the live draft, and what each swap did.
-Swapper and staging threads wait for Redis and disks; the scheduler thread never waits for them.
+Swapper and staging threads wait for Redis and disks; the scheduler thread never waits for them. On several
+tensor-parallel ranks every scheduler process stages and copies, and the entry rank's alone has a swapper.
 """

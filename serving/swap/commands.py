@@ -1,4 +1,4 @@
-"""What the swapper asks of SGLang's scheduler ranks, and what they answer."""
+"""Commands of the swapper to SGLang's scheduler ranks, and their answers."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -13,7 +13,7 @@ class Act(StrEnum):
 
 
 class Readiness(IntEnum):
-    """How far a rank is; the least of all ranks decides, so that all copy at the same step or none does."""
+    """How far a rank is; the least of all ranks decides, so that all copy at the same iteration or none does."""
 
     REFUSED = 0
     NOT_YET = 1
@@ -25,7 +25,7 @@ class SwapCommand:
     """Travels among the scheduler's ranks with SGLang's own request broadcast."""
 
     act: Act
-    attempt: int  # one per call of `swap`; answers to an attempt that was given up on are passed over
+    attempt: int  # one per call of `swap`; answers to an attempt that was abandoned are ignored
     number: int
     file: str
     sha256: str
@@ -33,7 +33,7 @@ class SwapCommand:
 
 @dataclass(frozen=True, slots=True)
 class SwapOutcome:
-    """What a commit did. `running` requests were in flight and went on."""
+    """What a commit did. `running` requests were in flight and continued."""
 
     number: int
     commit_ms: float

@@ -2,8 +2,8 @@
 
 A command joins the requests the entry rank has just received; SGLang's own broadcast carries it to every rank in the
 same iteration. PREPARE stages the file on each rank in a background thread; COMMIT copies in place, so captured CUDA
-graphs stay valid; ABANDON forgets what was staged. The scheduler never waits for a staging: one that is not done
-makes the commit answer "not yet". Verification uses the target alone, so a swap cannot change an output.
+graphs stay valid; ABANDON forgets what was staged. The scheduler never waits for staging: until that is done, a commit
+is answered "not yet". Verification uses the target alone, so a swap cannot change an output.
 """
 
 import logging
@@ -27,7 +27,7 @@ from .swap_effect import SwapEffect, try_probe
 
 log = logging.getLogger(__name__)
 
-#: Drafts kept beside the live one, the live one included: what an instant rollback can reach.
+#: Drafts kept on the device, the live one included: what an instant rollback can reach.
 KEPT_DRAFTS = 2
 
 
@@ -35,7 +35,7 @@ class SglangSwap:
     """Hook bodies on the scheduler's side and `swap` for the swapper thread. One instance per scheduler process."""
 
     def __init__(self, draft_version: int, draft_changed: Callable[[], object] = lambda: None) -> None:
-        """`draft_changed` is called in the scheduler thread behind every commit; it must not raise."""
+        """`draft_changed` is called in the scheduler thread after every commit; it must not raise."""
         self.draft_version = draft_version  # of the weights that draft right now
         self._draft_changed = draft_changed
         self.fault = "SGLang has not built its request dispatcher yet"
@@ -48,20 +48,25 @@ class SglangSwap:
         self._layout: DraftLayout | None = None
 
     def running(self) -> list[Any]:
-        """SGLang's running requests, as any thread may see them; empty before there is a scheduler."""
-        batch = self._scheduler.running_batch if self._scheduler is not None else None
-        return list(batch.reqs) if batch else []
+        """SGLang's running requests; any thread may ask. Empty before there is a scheduler, and on a fault."""
+        try:
+            return list(self._scheduler.running_batch.reqs)
+        except (AttributeError, TypeError):  # a commit asks as well, after its copy: too late to fail
+            return []
 
     def after_pull(self, received: list[Any] | None, *_: Any, **__: Any) -> None:
         """AFTER SchedulerRequestReceiver._pull_raw_reqs: `received` is None on ranks that do not receive."""
-        while received is not None and (command := self._channel.take()) is not None:
-            received.append(command)
+        try:
+            while received is not None and (command := self._channel.take()) is not None:
+                received.append(command)
+        except Exception:  # an exception leaving a hook would kill SGLang's scheduler; the swap times out
+            log.exception("paceline: a swap command is lost")
 
     def after_init_dispatcher(self, _result: Any, scheduler: Any, *_: Any, **__: Any) -> None:
         """AFTER Scheduler.init_request_dispatcher: model workers exist here. A fault leaves swapping off.
 
-        The handler comes first. A rank that cannot bind must still answer commands that another rank sends: SGLang's
-        dispatcher raises on a command without a handler.
+        The handler is registered first: a rank that cannot bind must still answer commands that another rank sends,
+        since SGLang's dispatcher raises on a command without a handler.
         """
         try:
             self._register(scheduler)
@@ -74,9 +79,9 @@ class SglangSwap:
     def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool] = lambda: True) -> SwapOutcome:
         """Stage `file` and make it the live draft; blocks until done. Call from one thread, not the scheduler's.
 
-        Raises, and the server goes on with the weights it has: WeightsRefused when a check fails, OSError when this
-        host cannot read or hold the file, TimeoutError when swapping is off, the scheduler does not come to its next
-        iteration, or `is_wanted`, asked once the weights are staged, says no; and what `is_wanted` raises.
+        Raises, and the server keeps the weights it has: WeightsRefused when a check fails, OSError when this host
+        cannot load the file, TimeoutError when swapping is off, the scheduler does not reach its next iteration, or
+        `is_wanted`, asked once the weights are staged, returns False; and what `is_wanted` raises.
         """
         if self.fault:
             raise TimeoutError(f"draft swaps are off: {self.fault}")
@@ -85,10 +90,10 @@ class SglangSwap:
             if not self._keeps(number, sha256):
                 self._channel.prepare(SwapCommand(Act.PREPARE, attempt, number, str(file), sha256))
             if not is_wanted():
-                raise TimeoutError(f"version {number}: it was taken off while it was staged")
+                raise TimeoutError(f"version {number}: it was withdrawn while it was staged")
             answer = self._channel.commit(SwapCommand(Act.COMMIT, attempt, number, str(file), sha256))
         except (PacelineError, OSError):
-            self._channel.abandon(attempt, number)  # other ranks may hold what they staged
+            self._channel.abandon(attempt, number)  # other ranks may keep what they staged
             raise
         assert answer.outcome is not None  # noqa: S101 - commit returns no other answer
         self.effect.settle(sha256, answer.probe)
@@ -104,7 +109,7 @@ class SglangSwap:
         ((_, self._runner),) = scheduler.draft_worker.weight_update_runners()
         folder = Path(scheduler.server_args.speculative_draft_model_path)
         self._layout = read_layout(folder)
-        # The weights the server starts with, so that a roll back to them needs no disk.
+        # The weights the server starts with, so that a rollback to them needs no disk.
         device = torch.device(self._runner.device)
         first = stage(folder / WEIGHTS_FILE, "", self._layout, device, self._runner.dtype)
         first = self._kept[self.draft_version] = replace(first, sha256=sha256_of(folder / WEIGHTS_FILE))
@@ -136,7 +141,7 @@ class SglangSwap:
     def _stage(self, command: SwapCommand, staging: Staging) -> None:
         try:
             staging.draft = self._staged_from(Path(command.file), command.sha256)
-        except Exception as fault:  # noqa: BLE001 - a staging thread reports; it never dies silently
+        except Exception as fault:  # noqa: BLE001 - a staging thread reports its fault
             staging.refuse(fault)
             log.warning("paceline: version %d not staged: %s", command.number, staging.refusal)
         finally:
@@ -160,7 +165,7 @@ class SglangSwap:
         except Exception as fault:  # a failed copy must not stop serving
             log.exception("paceline: swap to version %d failed", command.number)
             self._put_back()
-            self._draft_changed()  # as on the ranks where it worked: what is chosen by it must stay alike
+            self._draft_changed()  # as on the ranks where it worked: pacing must choose the same on all
             return Answer(command.attempt, Readiness.REFUSED, refusal=f"{type(fault).__name__}: {fault}")
         self.draft_version = command.number
         self._keep(command.number, draft)
@@ -182,24 +187,24 @@ class SglangSwap:
         return staging.draft, Readiness.READY, ""
 
     def _least_ready(self, own: Readiness) -> Readiness:
-        """Every rank comes here for every commit command, whatever its own state: a collective has no absentees."""
+        """Every rank calls this for every commit, whatever its own state: a collective waits for all of them."""
         return own if self._ranks == 1 else Readiness(sglang_ranks.least(int(own)))
 
     def _copy(self, draft: StagedDraft) -> None:
         with self._forward_stream(draft):
-            is_loaded, word = self._runner.weight_updater.update_weights_from_tensor(draft.tensors, load_format=None)
+            is_loaded, why = self._runner.weight_updater.update_weights_from_tensor(draft.tensors, load_format=None)
         if not is_loaded:
-            raise WeightsRefused(f"SGLang refused the weights: {word}")
+            raise WeightsRefused(f"SGLang refused the weights: {why}")
 
     def _put_back(self) -> None:
-        """Copy the draft before again: one that failed half way would leave a mixture under the old number."""
+        """Copy the previous draft again: a copy that failed half-way leaves a mixture under the old number."""
         try:
             self._copy(self._kept[self.draft_version])
-        except Exception:  # serving goes on with whatever drafts; verification uses the target alone
+        except Exception:  # serving continues with the mixture; verification uses the target alone
             log.exception("paceline: the weights of version %d could not be put back", self.draft_version)
 
     def _forward_stream(self, draft: StagedDraft) -> AbstractContextManager[Any]:
-        """Behind the forward in flight and before the next one, on the stream that runs them."""
+        """After the forward in flight and before the next one, on the stream that runs them."""
         if draft.ready is None:
             return nullcontext()
         stream = self._scheduler.forward_stream if self._scheduler.enable_overlap else self._scheduler.schedule_stream
@@ -208,7 +213,7 @@ class SglangSwap:
         return context
 
     def _keeps(self, number: int, sha256: str) -> bool:
-        """A board that lost its data gives numbers anew: the same number is the same weights only by their digest."""
+        """A board that lost its data gives numbers again: the same number is the same weights only by their digest."""
         kept = self._kept.get(number)
         return kept is not None and ("" in {kept.sha256, sha256} or kept.sha256 == sha256)
 

@@ -1,4 +1,4 @@
-"""Loads and checks a weights file beside the live draft, so that a swap only copies what is known to fit."""
+"""Loads and checks a weights file while the live draft serves, so that a swap only copies what is known to fit."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 @dataclass(frozen=True, slots=True)
 class DraftLayout:
-    """What every later weights file must look like: the served draft's own file."""
+    """What every later weights file must look like, by the served draft's own file."""
 
     shapes: Mapping[str, tuple[int, ...]]  # by parameter name, vocabulary map and shared parameters left out
     vocabulary_map: torch.Tensor | None
@@ -46,12 +46,12 @@ class StagedDraft:
 
 @dataclass(slots=True)
 class Staging:
-    """A staging under way: once `done`, either the draft or why there is none."""
+    """A staging in progress: once `done`, either the draft or why there is none."""
 
     done: threading.Event = field(default_factory=threading.Event)
     draft: StagedDraft | None = None
     refusal: str = ""
-    is_local: bool = False  # no disk, or no memory: another host may do better
+    is_local: bool = False  # for lack of a disk or memory, which another host may have
 
     def refuse(self, fault: Exception) -> None:
         """Note why there is no draft."""
@@ -60,7 +60,7 @@ class Staging:
         self.refusal = str(fault) if is_refusal else f"{type(fault).__name__}: {fault}"
 
     def check(self) -> None:
-        """Raise WeightsRefused when the file must not enter the server, OSError when this host cannot have it."""
+        """Raise WeightsRefused when the file must not enter the server, OSError when this host cannot load it."""
         if self.refusal:
             raise OSError(self.refusal) if self.is_local else WeightsRefused(self.refusal)
 
@@ -90,8 +90,8 @@ def stage(file: Path, sha256: str, layout: DraftLayout, device: torch.device, dt
 
     Raises WeightsRefused for an absent, tampered, truncated or non-safetensors file, an unknown or missing name,
     another vocabulary map, a wrong shape or dtype, and values that are not finite. A parameter shared with the target
-    is never loaded: it is passed over when it is bit by bit the one in the file the server was started with, so that
-    this file can come back, and any other is refused. An empty `sha256` is not compared.
+    is never loaded: it is ignored when it equals, bit by bit, the one in the file the server was started with, so that
+    this file can come back; any other is refused. An empty `sha256` is not compared.
     """
     began = time.perf_counter()
     try:
@@ -141,7 +141,7 @@ def _check_names(names: set[str], layout: DraftLayout) -> None:
 
 def _check_vocabulary_map(weights: Any, names: set[str], layout: DraftLayout) -> None:
     if VOCABULARY_MAP not in names:
-        return  # the served map stays, which is what is wanted
+        return  # the served map stays, as it must
     offered = weights.get_tensor(VOCABULARY_MAP)
     if layout.vocabulary_map is None or not torch.equal(offered, layout.vocabulary_map):
         raise WeightsRefused(
@@ -155,7 +155,7 @@ def _load(weights: Any, name: str, shape: tuple[int, ...], device: torch.device,
         raise WeightsRefused(f"{name}: got shape {tuple(tensor.shape)}, expected {shape}")
     if tensor.dtype not in FLOATS:
         raise WeightsRefused(f"{name}: got dtype {tensor.dtype}, expected a floating one")
-    # Cast while staging, so that the commit is a plain copy; checked behind the cast, which may overflow.
+    # Cast while staging, so that the commit is a plain copy; checked after the cast, which may overflow.
     cast = tensor.to(device=device, dtype=dtype, copy=True)
     if not bool(torch.isfinite(cast).all()):
         raise WeightsRefused(f"{name}: holds values that are not finite in {dtype}")

@@ -43,11 +43,11 @@ class SwapChannel:
         self._attempts = itertools.count(1)
 
     def next_attempt(self) -> int:
-        """Number of one more swap; answers to earlier attempts are passed over."""
+        """Number of one more swap; answers to earlier attempts are ignored."""
         return next(self._attempts)
 
     def take(self) -> SwapCommand | None:
-        """The oldest command that waits; None when none does. Never blocks."""
+        """The oldest command that waits, or None. Never blocks."""
         try:
             return self.inbox.get_nowait()
         except queue.Empty:
@@ -56,7 +56,7 @@ class SwapChannel:
     def prepare(self, command: SwapCommand) -> None:
         """Have the file staged on every rank; returns when it is staged on this one.
 
-        Raises WeightsRefused when a check fails, OSError when this host cannot read or hold the file, TimeoutError.
+        Raises WeightsRefused when a check fails, OSError when this host cannot load the file, TimeoutError.
         """
         staging = self.stagings[command.attempt] = Staging()
         self.inbox.put(command)

@@ -1,7 +1,7 @@
-"""Whether a swap changed what drafts: samples of the model's own parameters, taken behind every commit.
+"""Whether a swap changed what drafts: samples of the model's own parameters, taken after every commit.
 
-A copy that reports success and copies nothing would be learnt from under the wrong version number. New weights differ
-from those before nearly everywhere, so some values of every parameter are enough to tell.
+After a copy that reports success and copies nothing, traces would carry the wrong version number. New weights differ
+from those before nearly everywhere, so some values of every parameter suffice.
 """
 
 import logging
@@ -24,7 +24,7 @@ class Probe:
     """Samples on their way to the host; `ready` is a CUDA event, None on a CPU."""
 
     file: torch.Tensor  # of the tensors that were staged
-    model: torch.Tensor  # of the model's parameters, behind the copy
+    model: torch.Tensor  # of the model's parameters, after the copy
     ready: Any
 
     def wait(self) -> None:
@@ -37,7 +37,7 @@ def try_probe(staged: Iterable[tuple[str, torch.Tensor]], model: torch.nn.Module
     """As `take_probe`; None, and a line in the log, when it fails: then the swap is done and its effect unknown."""
     try:
         return take_probe(staged, model)
-    except Exception:  # on one rank alone, an exception here would part it from the others
+    except Exception:  # on one rank alone, an exception here would leave it with another version
         log.exception("paceline: the effect of a swap is not known")
         return None
 
@@ -55,14 +55,14 @@ def take_probe(staged: Iterable[tuple[str, torch.Tensor]], model: torch.nn.Modul
 
 
 class SwapEffect:
-    """Digests of the weights that were to draft, and of those that do; for one thread behind the other."""
+    """Digests of the weights that were to draft, and of those that do; for one thread at a time."""
 
     def __init__(self) -> None:
         self._digests = "", ""  # one value, so that a reader never sees half of a swap
         self._last: Probe | None = None
 
     def settle(self, sha256: str, probe: Probe | None) -> None:
-        """Take note of a commit of the file with this digest; without a probe it is taken at its word.
+        """Record a commit of the file with this digest; without a probe it is taken to have worked.
 
         Blocks until the device is done with it.
         """
@@ -80,7 +80,7 @@ class SwapEffect:
 
     @property
     def loaded_sha256(self) -> str:
-        """Of the file whose weights the model holds, as far as its parameters tell."""
+        """Of the file whose weights the model holds, as far as its parameters show."""
         return self._digests[1]
 
     def status(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Follows the board: what is live there, or canary on this replica, becomes what drafts here."""
+"""Follows the board: the live version there, or the canary on this replica, becomes what drafts here."""
 
 import logging
 import threading
@@ -31,22 +31,23 @@ class DraftSwitch(Protocol):
     def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool]) -> SwapOutcome:
         """Make `file` the live draft, if `is_wanted` once it is staged.
 
-        It stays as it was behind WeightsRefused, OSError (not to be had on this host) and TimeoutError.
+        After WeightsRefused, OSError (this host cannot load the file) and TimeoutError it is as it was.
         """
         ...
 
 
 class Swapper:
-    """Follows the board in a thread of its own and swaps when the version for this replica is not what drafts here.
+    """Follows the board in a thread of its own and swaps when what drafts here is not the wanted version.
 
-    A refusal rolls the version back on the board with the reason, unless somebody moved it, or it was itself returned
-    to by a roll back: one bad disk must not take one version after the other from all. A time-out is tried again at
-    the next look, and so is a file that cannot be read here while another replica drafts with it.
+    A refusal rolls the version back on the board with the reason, unless another member has moved it. A version that
+    was itself restored by a roll back is left alone, so that one bad disk cannot roll the fleet back step by step. A
+    time-out is tried again at the next look, and so is a file that cannot be read here while another replica drafts
+    with it.
 
-    Only new events are read, so that a long history costs nothing, and Redis is asked to answer when there is one: a
-    thread that wakes often takes the GIL from the scheduler. `before_canary` is called before a canary is swapped in
-    and may block: whoever counts its rounds must be awake by then. With `windows` a canary on this replica takes turns
-    with the live version. With `roll_out` a new live version waits for its turn.
+    Only new events are read, so that a long history costs nothing, and Redis blocks until there is one: a thread that
+    wakes often takes the GIL from the scheduler. `before_canary` is called before a canary is swapped in and may
+    block, until whatever counts its rounds is ready. With `turns` a canary on this replica alternates with the live
+    version. With `rollout` a new live version waits until this replica may swap.
     """
 
     def __init__(
@@ -55,19 +56,19 @@ class Swapper:
         switch: DraftSwitch,
         replica: str,
         before_canary: Callable[[], object],
-        windows: CanaryTurns | None = None,
-        roll_out: StaggeredRollout | None = None,
+        turns: CanaryTurns | None = None,
+        rollout: StaggeredRollout | None = None,
     ) -> None:
         self._board, self._switch, self._replica = board, switch, replica
-        self._before_canary, self._windows = before_canary, windows or CanaryTurns(0.0)
-        self._roll_out = roll_out or StaggeredRollout(board, replica, hold_s=0.0)
-        self._taken_over: int | None = None  # the live version that drafted here last; None: it has to catch up
-        self._is_anew = False  # the board began again: its numbers name other weights
+        self._before_canary, self._turns = before_canary, turns or CanaryTurns(0.0)
+        self._rollout = rollout or StaggeredRollout(board, replica, hold_s=0.0)
+        self._last_live: int | None = None  # the live version that drafted here last; None: it has to catch up
+        self._is_other_board = False  # the board was replaced: its numbers name other weights
         self.is_canary = False  # whether a canary drafts here, or is about to
         self._fold = BoardFold()
         self._state = self._fold.state()
         self._swaps: deque[SwapOutcome] = deque(maxlen=REPORTED_SWAPS)
-        self._refused: dict[tuple[int, float], str] = {}  # (number, when it was let on) -> why
+        self._refused: dict[tuple[int, float], str] = {}  # (number, when it was promoted) -> why
         self._last_fault = ""
         self._stop = threading.Event()
 
@@ -87,14 +88,14 @@ class Swapper:
             try:
                 self.turn(MAX_WAIT_S)
             except BufferUnavailable:
-                self._stop.wait(RETRY_S)  # the courier reports it; serving goes on with the draft it has
-            except Exception as fault:  # noqa: BLE001 - the swapper must outlive any fault; serving goes on as it is
+                self._stop.wait(RETRY_S)  # the courier reports it; serving continues with the draft it has
+            except Exception as fault:  # noqa: BLE001 - the swapper outlives any fault; serving continues
                 self._say(f"swapper: {type(fault).__name__}: {fault}")
                 self._stop.wait(RETRY_S)
 
     def turn(self, wait_s: float = 0.0) -> None:
         """One look at the board, waiting up to `wait_s` for news, and at most one swap."""
-        state = self._look(min(wait_s, self._windows.left_s()))
+        state = self._look(min(wait_s, self._turns.left_s()))
         wanted = self._wanted(state)
         self.is_canary = wanted is not None and wanted == state.canary
         if wanted is None or not self._is_due(wanted, state):
@@ -115,11 +116,11 @@ class Swapper:
                 self._say(f"version {version.number} waits: another replica drafts with it, here {refusal}")
                 return
             self._refused[promotion] = str(refusal)
-            log.error("paceline: version %d refused: %s", version.number, refusal)  # noqa: TRY400 - it says it all
+            log.error("paceline: version %d refused: %s", version.number, refusal)  # noqa: TRY400 - the message says it all
             self._roll_back(version.number, str(refusal))
 
     def status(self) -> Mapping[str, object]:
-        """What this replica says about its draft, as JSON values; any thread may ask."""
+        """For the replica's heartbeat, as JSON values; any thread may ask."""
         swaps = [
             {"number": s.number, "commit_ms": s.commit_ms, "stage_ms": s.stage_ms, "running": s.running, "at": s.at}
             for s in tuple(self._swaps)
@@ -130,59 +131,59 @@ class Swapper:
         def is_wanted() -> bool:
             state = self._look()
             wanted = self._wanted(state)
-            # The version, not its number: a board that begins anew may give the number to other weights.
+            # The version, not its number: a board that was replaced may give the number to other weights.
             return wanted is not None and state.rows[wanted].version == version
 
         file = weights_file(version.weights_uri)
         self._swaps.append(self._switch.swap(version.number, file, version.sha256, is_wanted))
-        self._is_anew = False
+        self._is_other_board = False
 
     def _drafts_elsewhere(self, number: int) -> bool:
         own = f"replica:{self._replica}"
         return any(
-            member.startswith("replica:") and member != own and reading.get("draft_version") == number
-            for member, reading in self._board.heartbeats().items()
+            member.startswith("replica:") and member != own and status.get("draft_version") == number
+            for member, status in self._board.heartbeats().items()
         )
 
     def _is_due(self, wanted: int, state: BoardState) -> bool:
         """Whether `wanted` is to be swapped in now; notes which live version drafts here."""
-        if wanted == self._switch.draft_version and not self._is_anew:
-            self._taken_over = wanted if wanted == state.live else self._taken_over
+        if wanted == self._switch.draft_version and not self._is_other_board:
+            self._last_live = wanted if wanted == state.live else self._last_live
             return False
-        is_new = wanted == state.live and self._taken_over not in {None, wanted} and not self._is_anew
-        return not is_new or self._roll_out.may_swap_now(state, self._switch.draft_version)
+        is_new = wanted == state.live and self._last_live not in {None, wanted} and not self._is_other_board
+        return not is_new or self._rollout.may_swap_now(state, self._switch.draft_version)
 
     def _wanted(self, state: BoardState) -> int | None:
         wanted = state.drafts_on(self._replica)
         if wanted is None or wanted != state.canary:
-            self._windows.over()
+            self._turns.end()
             return wanted
-        return wanted if self._windows.is_its_turn(wanted) else state.live
+        return wanted if self._turns.is_its_turn(wanted) else state.live
 
     def _look(self, wait_s: float = 0.0) -> BoardState:
         new = self._board.events(self._fold.last_event_id, wait_s)
         try:
             self._fold.extend(new)
         except BoardConflict:
-            # The board begins anew (Redis lost its data): what was known before says nothing about it.
-            anew = BoardFold()
-            anew.extend(self._board.events())
-            self._fold, self._is_anew = anew, True
+            # Redis lost its data and the board starts from nothing: what was known before does not apply.
+            fresh = BoardFold()
+            fresh.extend(self._board.events())
+            self._fold, self._is_other_board = fresh, True
         if self._fold.last_event_id != self._state.last_event_id:
             self._state = self._fold.state()
         return self._state
 
     def _roll_back(self, number: int, why: str) -> None:
         if number == self._state.live and (self._state.previous is None or self._state.is_returned_to):
-            before = "no version before it" if self._state.previous is None else "returned to it already"
-            self._say(f"version {number} stays refused, and the board has {before}: {why}")
+            before = "has no version before it" if self._state.previous is None else "was rolled back to it already"
+            self._say(f"version {number} stays refused, and the board {before}: {why}")
             return
         try:
             self._board.roll_back(f"replica:{self._replica}", f"refused by {self._replica}: {why}", number)
         except BoardConflict as conflict:
-            self._say(f"somebody else moved version {number} first: {conflict}")
+            self._say(f"another member moved version {number} first: {conflict}")
 
-    def _say(self, word: str) -> None:
-        if word != self._last_fault:  # most faults are met again at every look
-            log.warning("paceline: %s", word)
-        self._last_fault = word
+    def _say(self, fault: str) -> None:
+        if fault != self._last_fault:  # most faults are met again at every look
+            log.warning("paceline: %s", fault)
+        self._last_fault = fault

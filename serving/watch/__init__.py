@@ -1,5 +1,6 @@
-"""Courier process, its only thread: judges drafts and capture by the rounds as they are served.
+"""Courier process, its only thread: monitors drafts and capture by the verify rounds as they are served.
 
-In: one request's verify rounds, the heartbeats of other replicas. Out: verdicts on canaries, alarms.
-Only the courier enters. No torch.
+In: one request's verify rounds, the scheduler's status, the heartbeats of other replicas. Out: verdicts on canaries,
+alarms.
+Only the courier uses it. No torch.
 """

@@ -1,7 +1,7 @@
-"""A canary on trial: its requests against those that the other replicas serve meanwhile with the live version.
+"""Tries a canary: its requests against those that the other replicas serve meanwhile with the live version.
 
-The same traffic, so a shift of the traffic is not taken for a worse draft. Requests that ran when the canary came are
-left out: the live arm has none that begin in their middle.
+Both serve the same traffic, so a shift of the traffic is not taken for a worse draft. Requests that ran when the
+canary came are left out: in the live arm there are none that begin half-way.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,43 +12,45 @@ from ...policies.acceptance import Tally
 from ...policies.canary import Arm, CanaryDecision, CanaryRules, CanaryTest
 from .request_rounds import RequestRounds, read_request_rounds
 
-#: Between two looks at the board and at what the other replicas report.
+#: Between two reads of the board and of the other replicas' heartbeats.
 READ_S = 1.0
 
 
 class CanaryTrial:
     """The trial of version `number` on `replica`. Reads the board when it is made; any call may raise as boards do."""
 
-    def __init__(self, board: VersionBoard, replica: str, number: int, rules: CanaryRules, looks: list[int]) -> None:
+    def __init__(
+        self, board: VersionBoard, replica: str, number: int, rules: CanaryRules, checkpoints: list[int]
+    ) -> None:
         self._board, self._replica, self.number = board, replica, number
-        self._test, self._looks = CanaryTest(rules), looks
-        self._known: set[tuple[str, str]] = set()  # (replica, request) of the live stretches in the test
-        self._met: set[str] = set()  # replicas whose stretches were read before
+        self._test, self._checkpoints = CanaryTest(rules), checkpoints
+        self._counted: set[tuple[str, str]] = set()  # (replica, request) of the others' requests in the test
+        self._met: set[str] = set()  # replicas whose heartbeats were read before
         self._read_at = -READ_S
-        self.live = Tally()  # what the live arm holds
+        self.live = Tally()  # of the live arm
         self.is_over = False
         self._read(board.read())
 
-    def take_up(self, stretches: Iterable[RequestRounds], running: Mapping[str, RequestRounds]) -> None:
+    def add_canary(self, requests: Iterable[RequestRounds], running: Mapping[str, RequestRounds]) -> None:
         """Count what was served before the trial was made; those in `running` have not ended."""
-        for stretch in stretches:
-            self._observe(Arm.CANARY, stretch, ended=stretch.request_id not in running)
+        for request in requests:
+            self._observe(Arm.CANARY, request, ended=request.request_id not in running)
 
-    def take_live(self, stretches: Iterable[RequestRounds], *, is_history: bool) -> None:
-        """Count requests that the live version has served and that have ended; `is_history`: before the canary came."""
-        for stretch in stretches:
-            self._observe(Arm.LIVE, stretch, ended=True, is_history=is_history)
-            self.live += Tally(stretch.accepted, stretch.rounds)
+    def add_live(self, requests: Iterable[RequestRounds], *, is_history: bool) -> None:
+        """Count ended requests that the live version has served; `is_history`: before the canary came."""
+        for request in requests:
+            self._observe(Arm.LIVE, request, ended=True, is_history=is_history)
+            self.live += Tally(request.accepted, request.rounds)
 
     def count(self, version: int, request_id: str, accepted: int, *, ended: bool) -> None:
-        """One round of a request that began under `version`, the canary or the live one between its windows."""
+        """One round of a request that began under `version`, the canary or the live one between its turns."""
         arm, round_ = Arm.CANARY if version == self.number else Arm.LIVE, Tally(accepted, 1)
         self._test.observe(arm, request_id, round_, ended=ended)
         if arm is Arm.LIVE:
             self.live += round_
 
     def turn(self, now: float) -> None:
-        """Look at the others when it is time, and write the verdict on the board once there is one."""
+        """Read the other replicas' heartbeats when it is time, and write a verdict on the board once there is one."""
         if not 0.0 <= now - self._read_at < READ_S:  # a clock set back must not stop it
             self._read_at = now
             self._read(self._board.read())
@@ -56,28 +58,30 @@ class CanaryTrial:
             self._judge()
 
     def _read(self, state: BoardState) -> None:
-        self.is_over = state.canary != self.number  # an operator's hand goes before the trial's
-        for member, reading in self._board.heartbeats().items():
+        self.is_over = state.canary != self.number  # the operator's decision overrides the trial's
+        for member, status in self._board.heartbeats().items():
             if member.startswith("replica:") and member != f"replica:{self._replica}":
-                self._take(member, reading.get("stretches"), state.live)
+                self._add_reported(member, status.get("stretches"), state.live)
 
-    def _take(self, member: str, told: object, live: int | None) -> None:
-        if not isinstance(told, Mapping) or told.get("version") != live or not isinstance(told.get("ended"), list):
+    def _add_reported(self, member: str, reported: object, live: int | None) -> None:
+        if not isinstance(reported, Mapping) or reported.get("version") != live:
             return
-        # What a replica tells first had ended by then, on whatever traffic there was.
+        if not isinstance(reported.get("ended"), list):
+            return
+        # What a replica reports first had ended by then, on whatever traffic there was.
         is_history = member not in self._met
         self._met.add(member)
-        for value in told["ended"]:
-            stretch = read_request_rounds(value, self._looks)
-            if stretch is not None and (member, stretch.request_id) not in self._known:
-                self._known.add((member, stretch.request_id))
-                self.take_live([stretch], is_history=is_history)
+        for value in reported["ended"]:
+            request = read_request_rounds(value, self._checkpoints)
+            if request is not None and (member, request.request_id) not in self._counted:
+                self._counted.add((member, request.request_id))
+                self.add_live([request], is_history=is_history)
 
-    def _observe(self, arm: Arm, stretch: RequestRounds, *, ended: bool, is_history: bool = False) -> None:
-        *pieces, last = stretch.pieces()
-        for piece in pieces:
-            self._test.observe(arm, stretch.request_id, piece, ended=False, is_history=is_history)
-        self._test.observe(arm, stretch.request_id, last, ended=ended, is_history=is_history)
+    def _observe(self, arm: Arm, request: RequestRounds, *, ended: bool, is_history: bool = False) -> None:
+        *segments, last = request.segments()
+        for segment in segments:
+            self._test.observe(arm, request.request_id, segment, ended=False, is_history=is_history)
+        self._test.observe(arm, request.request_id, last, ended=ended, is_history=is_history)
 
     def _judge(self) -> None:
         verdict, by = self._test.verdict(), f"replica:{self._replica}"

@@ -1,4 +1,4 @@
-"""What a replica's own figures say against each other: silent hooks, swaps without effect, drafts that do not pay."""
+"""Contradictions in a replica's own figures: silent hooks, swaps without effect, drafts that do not pay."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,34 +13,34 @@ MIN_STEPS = 50
 
 
 class EngineMonitor:
-    """Turns the scheduler's status into alarms; for the courier's thread. An alarm stands until its cause is gone."""
+    """Turns the scheduler's status into alarms, active until their cause is gone; for the courier's thread."""
 
     def __init__(self, limits: GuardLimits | None = None) -> None:
         self._limits = limits or GuardLimits(min_steps=MIN_STEPS)
         self._engine_rounds = self._captured_rounds = 0  # when a round was captured last
-        self._standing: dict[AlarmName, Alarm] = {}
+        self._active: dict[AlarmName, Alarm] = {}
 
     def turn(self, status: Mapping[str, Any]) -> None:
-        """Look at what the scheduler process said last; fields it did not send raise no alarm."""
+        """Look at what the scheduler process reported last; fields it did not send raise no alarm."""
         engine, captured = int(status.get("engine_rounds", 0)), int(status.get("captured_rounds", 0))
         if captured != self._captured_rounds or status.get("capture_reason"):
             self._engine_rounds, self._captured_rounds = engine, captured
-        readings = GuardInput(
+        figures = GuardInput(
             engine_rounds=engine - self._engine_rounds,
             published_sha256=str(status.get("published_sha256", "")),
             loaded_sha256=str(status.get("loaded_sha256", "")),
             **_slowest(status.get("pacing", {}).get("goodput", []), self._limits.min_steps),
         )
-        found = {alarm.name: alarm for alarm in alarms(readings, self._limits)}
-        for name in found.keys() - self._standing.keys():
+        found = {alarm.name: alarm for alarm in alarms(figures, self._limits)}
+        for name in found.keys() - self._active.keys():
             log.error("paceline: alarm %s: %s", name, found[name].detail)
-        self._standing = found
+        self._active = found
 
     def status(self) -> dict[str, object]:
-        """For the replica's heartbeat: what stands, and why a learner should wait; empty when it need not."""
-        standing = list(self._standing.values())
-        why = "; ".join(f"{a.name}: {a.detail}" for a in standing if a.action is Action.PAUSE_LEARNING)
-        return {"standing_alarms": [alarm.told() for alarm in standing], "learning_paused": why}
+        """For the replica's heartbeat: active alarms, and why a learner should wait; empty when it need not."""
+        active = list(self._active.values())
+        why = "; ".join(f"{a.name}: {a.detail}" for a in active if a.action is Action.PAUSE_LEARNING)
+        return {"standing_alarms": [alarm.told() for alarm in active], "learning_paused": why}
 
 
 def _slowest(goodput: Sequence[Mapping[str, float]], min_steps: int) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Both ends of the line between scheduler and courier process: what crosses it, and the counts of both sides.
+"""Scheduler process and courier process, any thread: the messages between them, and the counts of both.
 
 In: nothing but plain host data. Out: messages as bytes, and back; one request's share of a forward; counters.
-Capture, courier and watch enter. No torch: the courier process would need seconds and 200 MiB more to start.
+Capture, courier and watch use it. No torch: the courier would take seconds and 200 MiB more to start.
 """

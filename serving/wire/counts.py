@@ -1,4 +1,4 @@
-"""Where every captured trace went: captured == delivered + dropped + open + queued, at any time."""
+"""What became of every captured trace: captured == delivered + dropped + open + queued, at any time."""
 
 import threading
 from collections import Counter
@@ -11,13 +11,13 @@ from typing import Any
 class DropReason(StrEnum):
     """Why a captured trace was not delivered."""
 
-    TAP_FULL = "tap_full"  # the courier fell behind and a step of the request was lost
-    GAP = "gap"  # a step did not continue the window
+    QUEUE_FULL = "queue_full"  # the courier fell behind, and a forward of the request was lost
+    GAP = "gap"  # a forward did not continue the trace window
     NO_ROUNDS = "no_rounds"  # the request ended before its first verify round
     INVALID = "invalid"  # the window broke an alignment rule
     BACKLOG_FULL = "backlog_full"  # Redis was away for longer than the backlog lasts
     CAPTURE_OFF = "capture_off"  # the breaker opened while the window was open
-    COURIER_DIED = "courier_died"  # it was in the hands of a courier process that ended
+    COURIER_DIED = "courier_died"  # a courier process held it and ended
     SERVER_DIED = "server_died"  # its server and that server's courier were killed together
 
 
@@ -39,23 +39,30 @@ class CaptureCounts:
     skipped: Counter[SkipReason] = field(default_factory=Counter)
     rounds: int = 0
     payload_bytes: int = 0
-    has_predecessor: bool = False  # the counts of the server before this one are in, as far as there are any
+    has_predecessor: bool = False  # the counts of the server before this one, if any, are included
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def opened(self) -> None:
-        """One more window."""
+        """One more trace window."""
         with self._lock:
             self.captured += 1
 
     def drop(self, reason: DropReason) -> None:
-        """One captured trace that will not be delivered."""
+        """One captured trace is not delivered."""
         with self._lock:
             self.dropped[reason] += 1
 
     def skip(self, reason: SkipReason) -> None:
-        """One request that is not captured."""
+        """One request is not captured."""
         with self._lock:
             self.skipped[reason] += 1
+
+    def refuse(self, traces: int, reason: DropReason) -> None:
+        """Traces captured and dropped at once."""
+        if traces:
+            with self._lock:
+                self.captured += traces
+                self.dropped[reason] += traces
 
     def deliver(self, traces: int, payload_bytes: int) -> None:
         """Traces the buffer has taken."""
@@ -64,10 +71,10 @@ class CaptureCounts:
             self.payload_bytes += payload_bytes
 
     def resume(self, before: Mapping[str, Any], begun_since: int, why: DropReason = DropReason.COURIER_DIED) -> None:
-        """Go on where another courier's `reading` ended; what it had neither delivered nor dropped died with it.
+        """Continue from the counts of another courier; what it had neither delivered nor dropped died with it.
 
-        So did `begun_since` requests behind that reading. What it delivered behind it is counted as lost too.
-        Reasons of another build are kept as they are.
+        So did `begun_since` requests that began after those counts. What it delivered after them is counted as lost
+        too. Reasons that this release does not know are kept as they are.
         """
         with self._lock:
             self.captured += before.get("captured", 0) + begun_since
@@ -77,9 +84,9 @@ class CaptureCounts:
             self.has_predecessor |= before.get("has_predecessor", False)
             dropped = before.get("dropped", {})
             self.dropped.update(dropped)
-            in_hand = before.get("captured", 0) - before.get("delivered", 0) - sum(dropped.values())
-            if in_hand + begun_since:
-                self.dropped[why] += in_hand + begun_since
+            held = before.get("captured", 0) - before.get("delivered", 0) - sum(dropped.values())
+            if held + begun_since:
+                self.dropped[why] += held + begun_since
 
     def status(self) -> dict[str, object]:
         """A consistent snapshot as JSON values."""

@@ -1,7 +1,7 @@
-"""What the scheduler process tells the courier process: captured forwards, several to a letter, and its own state.
+"""Messages from the scheduler process to the courier process: captured forwards, and the scheduler's status.
 
-A letter is one MessagePack frame, its arrays in it as they lie in memory. Both ends are of one release and one machine,
-so there is no schema number; nothing is executed to read it.
+A message is one MessagePack frame that holds its arrays as they are in memory. Both ends are of one release and on one
+machine, so there is no schema number; nothing is executed to read it.
 """
 
 import math
@@ -49,11 +49,11 @@ class PrefillHead(msgspec.Struct, frozen=True, tag="prefill"):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Where the courier before this one stood when it died; the first letter to another one."""
+    """The position of a courier that died; the first message to the next one."""
 
     counts: dict[str, Any]  # of its last receipt
     cut_off: tuple[str, ...]  # running requests: their beginning is gone
-    begun_since: int  # requests that began behind that receipt, so that its counts miss them
+    begun_since: int  # requests that began after that receipt, so that its counts miss them
 
 
 class WireForward(msgspec.Struct, frozen=True):
@@ -64,16 +64,17 @@ class WireForward(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """`lost` requests miss a step from here on; `status` is the scheduler's own share of the replica's reading."""
+    """`lost` requests miss a forward from here on; `status` is the scheduler's share of the replica's status."""
 
     forwards: tuple[WireForward, ...] = ()
     lost: tuple[str, ...] = ()
+    lost_unnamed: int = 0  # further requests, of which no forward was sent
     status: dict[str, Any] | None = None
     resume: Resume | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """The courier's answer: what it has read since it began, and its counts of just that."""
+    """The courier's answer: what it has read since it started, and its counts of exactly that."""
 
     received_bytes: int
     counts: dict[str, Any]
@@ -84,7 +85,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def to_wire(head: VerifyHead | PrefillHead, arrays: Arrays) -> WireForward:
-    """A forward as a letter holds it; arrays are not copied where they are contiguous."""
+    """A forward as a message holds it; arrays are not copied where they are contiguous."""
     blocks = ((name, np.ascontiguousarray(array)) for name, array in arrays.items())
     return WireForward(
         head,
@@ -92,20 +93,20 @@ def to_wire(head: VerifyHead | PrefillHead, arrays: Arrays) -> WireForward:
     )
 
 
-def arrays_of(posting: WireForward) -> dict[str, npt.NDArray[Any]]:
-    """Its arrays, read-only views of the letter's frame; ValueError when one does not fit its shape."""
+def arrays_of(forward: WireForward) -> dict[str, npt.NDArray[Any]]:
+    """Its arrays, read-only views of the message's frame; ValueError when one does not fit its shape."""
     arrays = {}
-    for name, dtype, shape, block in posting.arrays:
+    for name, dtype, shape, block in forward.arrays:
         wanted_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         if len(block) != wanted_bytes:
-            raise ValueError(f"letter: array {name} got {len(block)} bytes, expected {wanted_bytes}")
+            raise ValueError(f"message: array {name} got {len(block)} bytes, expected {wanted_bytes}")
         arrays[name] = np.frombuffer(block, dtype).reshape(shape)
     return arrays
 
 
-def encode_message(letter: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     """As one frame."""
-    return _encoder.encode(letter)
+    return _encoder.encode(message)
 
 
 def decode_message(frame: bytes) -> Message:

@@ -1,4 +1,4 @@
-"""What one forward step did to one request, as plain host data: the tap's content, the assembler's food.
+"""What one forward did to one request, as plain host data.
 
 Named tuples, not dataclasses: thousands are made per second beside SGLang's scheduler.
 """
@@ -22,11 +22,11 @@ class RequestFacts:
 
 
 class Commit(NamedTuple):
-    """What became visible by one step."""
+    """What became visible by one forward."""
 
-    output_index: int  # visible output tokens before the step; -1: nothing became visible
+    output_index: int  # visible output tokens before the forward; -1: nothing became visible
     tokens: tuple[int, ...]
-    finish: str  # why the request ended with this step; empty: it goes on
+    finish: str  # why the request ended with this forward; empty: it continues
 
 
 class RequestPrefill(NamedTuple):

@@ -1,4 +1,4 @@
-"""SGLang's seat for an adaptive policy: what it is asked, what it is told, and that no fault leaves it."""
+"""SGLang's adaptive policy by paceline: what it answers, what it observes, and that no fault leaves it."""
 
 import json
 from types import SimpleNamespace
@@ -18,8 +18,8 @@ from paceline.serving.pacing.sglang_pacing import SglangPacing
 LENGTHS = (0, 1, 3, 5)
 
 
-class Told:
-    """Answers with what it was given, and writes down what it is told; raises when given an error."""
+class Scripted:
+    """Answers with what it was given, and records what it observes; raises when given an error."""
 
     def __init__(self, answers):
         self.answers, self.observed, self.changes = list(answers), [], 0
@@ -38,79 +38,81 @@ class Told:
 
 
 def ticking(step_s=0.002):
-    """A clock that goes on by `step_s` with every look."""
+    """A clock that advances by `step_s` with every call."""
     now_s = iter(range(10**6))
     return lambda: next(now_s) * step_s
 
 
-def test_a_decode_step_is_chosen_and_told_with_its_cost():
-    policy = Told([3, 3, 0])
-    seat = PacelineAdaptivePolicy(policy, LENGTHS, 3, clock=ticking())
+def test_a_decode_step_is_chosen_and_observed_with_its_cost():
+    policy = Scripted([3, 3, 0])
+    adaptive = PacelineAdaptivePolicy(policy, LENGTHS, 3, clock=ticking())
     for accepted in ([2, 0], [3, 3], [0, 0]):
-        steps = seat.get_steps_for_batch(2)
-        assert seat.on_verify_complete([min(a, steps) for a in accepted], 2) is None
+        steps = adaptive.get_steps_for_batch(2)
+        assert adaptive.on_verify_complete([min(a, steps) for a in accepted], 2) is None
     assert policy.observed == [
         (2, 3, [2, 0], None),
         (2, 3, [3, 3], pytest.approx(2.0)),
         (2, 0, [0, 0], pytest.approx(2.0)),
     ]
-    reading = seat.status()
-    assert reading["steps"] == {"2": {"0": 1, "3": 2}}
-    assert reading["cost_ms"] == {"2": {"0": pytest.approx(2.0), "3": pytest.approx(2.0)}}
-    assert (reading["faults"], reading["reason"], reading["unmatched"]) == (0, "", 0)
+    status = adaptive.status()
+    assert status["steps"] == {"2": {"0": 1, "3": 2}}
+    assert status["cost_ms"] == {"2": {"0": pytest.approx(2.0), "3": pytest.approx(2.0)}}
+    assert (status["faults"], status["reason"], status["unmatched"]) == (0, "", 0)
 
 
 @pytest.mark.parametrize(("wanted", "offered"), [(0, 0), (1, 1), (2, 1), (4, 3), (9, 5), (-1, 0)])
 def test_a_length_that_is_not_offered_becomes_the_next_shorter_one(wanted, offered):
-    assert PacelineAdaptivePolicy(Told([wanted]), LENGTHS, 3).get_steps_for_batch(1) == offered
+    assert PacelineAdaptivePolicy(Scripted([wanted]), LENGTHS, 3).get_steps_for_batch(1) == offered
 
 
 def test_graphs_are_captured_for_every_length_at_every_batch_size():
-    seat = PacelineAdaptivePolicy(Told([]), LENGTHS, 3)
-    assert seat.candidate_steps == [0, 1, 3, 5]
-    seat.set_cuda_graph_bs([8, 1, 4])
-    assert [seat.cuda_graph_bs_for_step(k) for k in LENGTHS] == [[1, 4, 8]] * 4
-    seat.set_cuda_graph_bs(None)
-    assert seat.cuda_graph_bs_for_step(0) is None
+    adaptive = PacelineAdaptivePolicy(Scripted([]), LENGTHS, 3)
+    assert adaptive.candidate_steps == [0, 1, 3, 5]
+    adaptive.set_cuda_graph_bs([8, 1, 4])
+    assert [adaptive.cuda_graph_bs_for_step(k) for k in LENGTHS] == [[1, 4, 8]] * 4
+    adaptive.cuda_graph_bs_for_step(0).clear()
+    assert adaptive.cuda_graph_bs_for_step(0) == [1, 4, 8]  # what SGLang does with its list changes no other
+    adaptive.set_cuda_graph_bs(None)
+    assert adaptive.cuda_graph_bs_for_step(0) is None
 
 
 def test_a_fault_ends_pacing_for_good_and_is_logged_once(caplog):
-    policy = Told([5, ValueError("odd"), 5, 5])
-    seat = PacelineAdaptivePolicy(policy, LENGTHS, 3)
+    policy = Scripted([5, ValueError("odd"), 5, 5])
+    adaptive = PacelineAdaptivePolicy(policy, LENGTHS, 3)
     chosen = []
     for _ in range(4):
-        chosen.append(seat.get_steps_for_batch(1))
-        seat.on_verify_complete([0], 1)
+        chosen.append(adaptive.get_steps_for_batch(1))
+        adaptive.on_verify_complete([0], 1)
     assert chosen == [5, 3, 3, 3]
-    assert (seat.faults, seat.reason) == (1, "ValueError: odd")
-    assert caplog.text.count("pacing has ended, 3 steps from here on") == 1
+    assert (adaptive.faults, adaptive.reason) == (1, "ValueError: odd")
+    assert caplog.text.count("pacing has ended, 3 steps from now on") == 1
     assert len(policy.observed) == 1
 
 
 @pytest.mark.parametrize("act", ["observe", "draft_changed"])
-def test_a_fault_in_being_told_leaves_the_scheduler_alone_too(act, monkeypatch):
-    policy = Told([1, 1])
+def test_a_fault_while_observing_leaves_the_scheduler_alone_too(act, monkeypatch):
+    policy = Scripted([1, 1])
 
     def fail(*_):
         raise RuntimeError("odd")
 
     monkeypatch.setattr(policy, act, fail)
-    seat = PacelineAdaptivePolicy(policy, LENGTHS, 3)
-    seat.get_steps_for_batch(1)
-    seat.on_verify_complete([0], 1)
-    seat.draft_changed()
-    assert seat.get_steps_for_batch(1) == 3
-    assert seat.reason == "RuntimeError: odd"
+    adaptive = PacelineAdaptivePolicy(policy, LENGTHS, 3)
+    adaptive.get_steps_for_batch(1)
+    adaptive.on_verify_complete([0], 1)
+    adaptive.draft_changed()
+    assert adaptive.get_steps_for_batch(1) == 3
+    assert adaptive.reason == "RuntimeError: odd"
 
 
-def test_costs_of_a_table_are_told_instead_of_the_ranks_own_clock():
-    policy = Told([1, 3])
-    seat = PacelineAdaptivePolicy(
+def test_costs_of_a_table_replace_the_ranks_own_clock():
+    policy = Scripted([1, 3])
+    adaptive = PacelineAdaptivePolicy(
         policy, LENGTHS, 3, CostTable({1: {0: 10.0, 2: 14.0}, 3: {0: 20.0, 2: 28.0}}), clock=ticking()
     )
     for _ in range(2):
-        seat.get_steps_for_batch(2)
-        seat.on_verify_complete([0, 1], 2)
+        adaptive.get_steps_for_batch(2)
+        adaptive.on_verify_complete([0, 1], 2)
     assert [cost_ms for *_, cost_ms in policy.observed] == [pytest.approx(18.0), pytest.approx(24.0)]
 
 
@@ -124,14 +126,14 @@ def test_costs_of_a_table_are_told_instead_of_the_ranks_own_clock():
         ("goodput", GoodputPacing),
     ],
 )
-def test_every_name_has_its_policy_and_it_stays_among_what_is_offered(name, kind):
+def test_every_name_has_its_policy_which_stays_among_the_lengths(name, kind):
     policy = build_policy(PacingName(name), LENGTHS, 3, None)
     assert type(policy) is kind
-    seat = PacelineAdaptivePolicy(policy, LENGTHS, 3)
+    adaptive = PacelineAdaptivePolicy(policy, LENGTHS, 3)
     for _ in range(60):
-        assert seat.get_steps_for_batch(2) in LENGTHS
-        seat.on_verify_complete([0, 0], 2)
-    assert seat.reason == ""
+        assert adaptive.get_steps_for_batch(2) in LENGTHS
+        adaptive.on_verify_complete([0, 0], 2)
+    assert adaptive.reason == ""
 
 
 def test_a_sweep_takes_every_length_in_turn():
@@ -150,13 +152,15 @@ def test_a_table_is_read_from_the_file_that_the_bench_writes(tmp_path):
     assert [table.cost_ms(b, k) for b, k in ((1, 0), (1, 1), (4, 1), (2, 0), (1, 3))] == [10, 12, 24, 12, 16]
 
 
-def test_what_a_sweeping_replica_says_is_such_a_file(tmp_path):
-    seat = PacelineAdaptivePolicy(SweepPacing(LENGTHS, run=2), LENGTHS, 3, reports_per_batch_size=True, clock=ticking())
+def test_what_a_sweeping_replica_reports_is_such_a_file(tmp_path):
+    adaptive = PacelineAdaptivePolicy(
+        SweepPacing(LENGTHS, run=2), LENGTHS, 3, reports_per_batch_size=True, clock=ticking()
+    )
     for _ in range(16):
-        steps = seat.get_steps_for_batch(7)
-        seat.on_verify_complete([0] * 7, 7)
+        steps = adaptive.get_steps_for_batch(7)
+        adaptive.on_verify_complete([0] * 7, 7)
     assert steps == 5
-    (tmp_path / "costs.json").write_text(json.dumps(seat.status()))
+    (tmp_path / "costs.json").write_text(json.dumps(adaptive.status()))
     table = load_table(str(tmp_path / "costs.json"))
     assert [table.cost_ms(7, k) for k in LENGTHS] == [pytest.approx(2.0)] * 4
 
@@ -165,7 +169,7 @@ def test_what_a_sweeping_replica_says_is_such_a_file(tmp_path):
     "text",
     ["", "[]", '{"cost_ms": {"1": []}}', '{"cost_ms": {}}', '{"cost_ms": {"1": [0.0]}}', '{"cost_ms": {"a": [1]}}'],
 )
-def test_a_file_that_is_no_table_is_named(tmp_path, text):
+def test_a_file_that_is_not_a_table_is_named(tmp_path, text):
     (tmp_path / "costs.json").write_text(text)
     with pytest.raises(ConfigError, match="PACELINE_PACING_COSTS: got "):
         load_table(str(tmp_path / "costs.json"))
@@ -182,9 +186,9 @@ OWN = SimpleNamespace(candidate_steps=[5, 0, 3])
 def test_sglangs_policy_is_replaced_and_its_lengths_are_kept():
     pacing = SglangPacing(PacingName.FIXED, "", lambda: 1)
     assert pacing.status() == {"policy": "off", "reason": "the server runs without --speculative-adaptive"}
-    (controller, _, seat), options = pacing.before_controller("controller", WORKER, OWN)
-    assert (controller, options, seat.candidate_steps) == ("controller", {}, [0, 3, 5])
-    assert seat.get_steps_for_batch(1) == 3
+    (controller, _, adaptive), options = pacing.before_controller("controller", WORKER, OWN)
+    assert (controller, options, adaptive.candidate_steps) == ("controller", {}, [0, 3, 5])
+    assert adaptive.get_steps_for_batch(1) == 3
     assert pacing.status()["policy"] == "fixed"
 
 
@@ -223,18 +227,18 @@ def test_no_fault_of_pacing_reaches_sglang(monkeypatch):
     assert apart.before_controller(None, WORKER, OWN) is None
     assert apart.status() == {"policy": "off", "reason": "RuntimeError: odd"}
     pacing = SglangPacing(PacingName.FIXED, "", lambda: 1)
-    seat = pacing.before_controller(None, WORKER, OWN)[0][2]
+    adaptive = pacing.before_controller(None, WORKER, OWN)[0][2]
     pacing.before_forward(None, SimpleNamespace())  # a batch of another release, without its forward mode
-    assert seat.reason.startswith("AttributeError")
-    assert seat.get_steps_for_batch(1) == 3
-    seat.on_verify_complete([1], 1)
+    assert adaptive.reason.startswith("AttributeError")
+    assert adaptive.get_steps_for_batch(1) == 3
+    adaptive.on_verify_complete([1], 1)
     for broken in ("launch", "verify", "interrupt"):
-        seat = PacelineAdaptivePolicy(Told([2]), LENGTHS, 3)
-        monkeypatch.setattr(seat._meter, broken, fail)
-        seat.get_steps_for_batch(1)
-        seat.on_verify_complete([1], 1)
-        seat.draft_changed()
-        assert seat.reason == "RuntimeError: odd", broken
+        adaptive = PacelineAdaptivePolicy(Scripted([2]), LENGTHS, 3)
+        monkeypatch.setattr(adaptive._meter, broken, fail)
+        adaptive.get_steps_for_batch(1)
+        adaptive.on_verify_complete([1], 1)
+        adaptive.draft_changed()
+        assert adaptive.reason == "RuntimeError: odd", broken
 
 
 def test_two_ranks_with_clocks_of_their_own_choose_alike_by_one_table(tmp_path):
@@ -242,29 +246,29 @@ def test_two_ranks_with_clocks_of_their_own_choose_alike_by_one_table(tmp_path):
     chosen = []
     for step_s in (0.001, 0.5):
         table = load_table(str(tmp_path / "costs.json"))
-        seat = PacelineAdaptivePolicy(GoodputPacing(LENGTHS, table), LENGTHS, 3, table, clock=ticking(step_s))
+        adaptive = PacelineAdaptivePolicy(GoodputPacing(LENGTHS, table), LENGTHS, 3, table, clock=ticking(step_s))
         chosen.append([])
         for turn in range(300):
-            chosen[-1].append(seat.get_steps_for_batch(1))
-            seat.on_verify_complete([min(turn % 7, chosen[-1][-1])], 1)
+            chosen[-1].append(adaptive.get_steps_for_batch(1))
+            adaptive.on_verify_complete([min(turn % 7, chosen[-1][-1])], 1)
             if turn == 150:
-                seat.draft_changed()
+                adaptive.draft_changed()
     assert chosen[0] == chosen[1]
     assert max(chosen[0]) == 5
 
 
-def test_a_prefill_interrupts_and_a_swap_is_told(monkeypatch):
+def test_a_prefill_interrupts_and_a_swap_is_passed_on(monkeypatch):
     pacing = SglangPacing(PacingName.FIXED, "", lambda: 1)
     prefill = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: True))
     pacing.before_forward(None, prefill)
     pacing.draft_changed()
-    seat = pacing.before_controller(None, WORKER, OWN)[0][2]
-    policy = Told([3, 3])
-    monkeypatch.setattr(seat, "_policy", policy)
+    adaptive = pacing.before_controller(None, WORKER, OWN)[0][2]
+    policy = Scripted([3, 3])
+    monkeypatch.setattr(adaptive, "_policy", policy)
     for _ in range(2):
         pacing.before_forward(None, prefill)
-        seat.get_steps_for_batch(1)
-        seat.on_verify_complete([1], 1)
+        adaptive.get_steps_for_batch(1)
+        adaptive.on_verify_complete([1], 1)
     pacing.draft_changed()
     assert [cost_ms for *_, cost_ms in policy.observed] == [None, None]
     assert policy.changes == 1

@@ -1,4 +1,4 @@
-"""Windows are put together exactly as the server committed them, whatever ends or interrupts a request."""
+"""Trace windows hold exactly what the server committed, whatever ends or interrupts a request."""
 
 import numpy as np
 import pytest
@@ -78,27 +78,27 @@ def assembler(window_tokens=1000, context_tokens=8):
     return WindowAssembler(trace_maker("rep", "target", "7"), counts, window_tokens, context_tokens), counts
 
 
-def feed(made, steps, now=0.0):
-    return [trace for step in steps for trace in made.add(step, now)]
+def feed(made, forwards, now=0.0):
+    return [trace for forward in forwards for trace in made.add(forward, now)]
 
 
 def assert_is_what_was_served(trace, server):
-    """Tokens, rounds and feature rows of `trace` equal the server's own books at its offset."""
+    """Tokens, rounds and feature rows of `trace` equal the server's own record at its offset."""
     lo = trace.offset
     assert trace.tokens.tolist() == server.tokens[lo : lo + len(trace.tokens)]
-    books = {root: (drafted, accepted) for root, drafted, accepted in server.served}
+    record = {root: (drafted, accepted) for root, drafted, accepted in server.served}
     for start, drafted, accepted in zip(trace.rounds.starts, trace.rounds.drafted, trace.rounds.accepted, strict=True):
-        assert books[lo + int(start)] == (drafted.tolist(), int(accepted))
+        assert record[lo + int(start)] == (drafted.tolist(), int(accepted))
     for i, row in enumerate(trace.features):
         assert row.tolist() == server.state(lo + i).tolist()
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_request_becomes_one_trace_equal_to_the_servers_books(seed):
+def test_a_request_becomes_one_trace_equal_to_the_servers_record(seed):
     server = ToyServer(seed)
     made, counts = assembler()
-    steps = [server.prefill(), *(server.verify() for _ in range(9)), server.verify(finish="length")]
-    (trace,) = feed(made, steps)
+    forwards = [server.prefill(), *(server.verify() for _ in range(9)), server.verify(finish="length")]
+    (trace,) = feed(made, forwards)
     assert_is_what_was_served(trace, server)
     assert len(trace.tokens) == len(server.tokens)
     assert len(trace.features) == len(server.tokens) - 1
@@ -118,7 +118,7 @@ def test_a_round_cut_by_the_end_of_the_request_keeps_only_visible_tokens(visible
     assert trace.visible_accepted()[-1] == min(accepted, len(server.tokens) - 1 - last_root)
 
 
-def test_a_cached_prefix_moves_the_window_behind_it_and_is_not_replayable():
+def test_a_cached_prefix_moves_the_window_past_it_and_is_not_replayable():
     server = ToyServer(1, prompt_len=12, cached=5)
     made, _ = assembler()
     (trace,) = feed(made, [server.prefill(), server.verify(finish="length")])
@@ -140,8 +140,8 @@ def test_prefill_chunks_are_joined():
 def test_a_swap_inside_a_request_closes_the_window_of_the_old_version():
     server = ToyServer(4)
     made, counts = assembler()
-    steps = [server.prefill(3), *(server.verify(3) for _ in range(4)), *(server.verify(4) for _ in range(3))]
-    old, new = feed(made, [*steps, server.verify(4, finish="length")])
+    forwards = [server.prefill(3), *(server.verify(3) for _ in range(4)), *(server.verify(4) for _ in range(3))]
+    old, new = feed(made, [*forwards, server.verify(4, finish="length")])
     for trace in (old, new):
         assert_is_what_was_served(trace, server)
     assert (old.draft_version, len(old.rounds), old.replay_exact, old.finish) == (3, 4, True, "")
@@ -162,35 +162,35 @@ def test_a_long_request_is_cut_into_windows_that_share_no_round():
     assert counts.captured == len(traces) > 2
 
 
-def test_a_retracted_request_that_is_prefilled_again_goes_on_in_a_new_window():
+def test_a_retracted_request_that_is_prefilled_again_continues_in_a_new_window():
     server = ToyServer(6)
     made, counts = assembler()
-    steps = [
+    forwards = [
         server.prefill(),
         *(server.verify() for _ in range(3)),
         server.prefill(start=2),
         server.verify(finish="length"),
     ]
-    before, after = feed(made, steps)
+    before, after = feed(made, forwards)
     assert_is_what_was_served(before, server)
     assert_is_what_was_served(after, server)
     assert (before.finish, after.offset, after.replay_exact) == ("", 2, False)
     assert counts.captured == 2
 
 
-def test_steps_of_several_requests_interleave():
+def test_forwards_of_several_requests_interleave():
     servers = {f"r{i}": ToyServer(10 + i) for i in range(4)}
     made, _ = assembler()
-    steps = [server.prefill(request_id=name) for name, server in servers.items()]
+    forwards = [server.prefill(request_id=name) for name, server in servers.items()]
     for turn in range(5):
-        steps += [s.verify(request_id=n, finish="length" if turn == 4 else "") for n, s in servers.items()]
-    traces = feed(made, steps)
+        forwards += [s.verify(request_id=n, finish="length" if turn == 4 else "") for n, s in servers.items()]
+    traces = feed(made, forwards)
     assert [trace.request_id for trace in traces] == list(servers)
     for trace in traces:
         assert_is_what_was_served(trace, servers[trace.request_id])
 
 
-def test_a_step_that_does_not_continue_the_window_drops_it_as_a_gap():
+def test_a_forward_that_does_not_continue_the_window_drops_it_as_a_gap():
     server = ToyServer(7)
     made, counts = assembler()
     first, _, third = server.prefill(), server.verify(), server.verify()
@@ -199,23 +199,23 @@ def test_a_step_that_does_not_continue_the_window_drops_it_as_a_gap():
     assert (counts.captured, len(made)) == (1, 0)
 
 
-def test_a_request_that_lost_a_step_is_dropped_and_its_later_steps_are_ignored():
+def test_a_request_that_lost_a_forward_is_dropped_and_its_later_forwards_are_ignored():
     server = ToyServer(8)
     made, counts = assembler()
     feed(made, [server.prefill(), server.verify()])
-    made.lose({"r"}, DropReason.TAP_FULL)
-    made.lose({"r"}, DropReason.TAP_FULL)
+    made.lose({"r"}, DropReason.QUEUE_FULL)
+    made.lose({"r"}, DropReason.QUEUE_FULL)
     assert feed(made, [server.verify(), server.verify(finish="length")]) == []
-    assert (counts.captured, counts.dropped) == (1, {DropReason.TAP_FULL: 1})
+    assert (counts.captured, counts.dropped) == (1, {DropReason.QUEUE_FULL: 1})
 
 
-def test_a_request_lost_at_its_first_step_is_captured_and_dropped_once():
+def test_a_request_lost_at_its_first_forward_is_captured_and_dropped_once():
     server = ToyServer(8)
     made, counts = assembler()
     server.prefill()
-    made.lose({"r"}, DropReason.TAP_FULL)
+    made.lose({"r"}, DropReason.QUEUE_FULL)
     assert feed(made, [server.verify(), server.verify(finish="length")]) == []
-    assert (counts.captured, counts.dropped) == (1, {DropReason.TAP_FULL: 1})
+    assert (counts.captured, counts.dropped) == (1, {DropReason.QUEUE_FULL: 1})
     again = ToyServer(9)  # the name is free for another request
     (trace,) = feed(made, [again.prefill(), again.verify(finish="length")])
     assert_is_what_was_served(trace, again)
@@ -240,12 +240,12 @@ def test_a_prompt_longer_than_a_window_keeps_its_newest_tokens_as_context():
     assert (counts.captured, counts.dropped) == (1, {})
 
 
-def test_feature_rows_that_do_not_stand_at_their_tokens_drop_the_window():
+def test_feature_rows_that_are_not_at_their_tokens_drop_the_window():
     server = ToyServer(16)
     made, counts = assembler()
-    steps = [server.prefill(), server.verify(), server.verify(), server.verify(finish="length")]
-    steps[1] = steps[1]._replace(features=np.zeros((0, 0), np.float32))
-    assert feed(made, steps) == []
+    forwards = [server.prefill(), server.verify(), server.verify(), server.verify(finish="length")]
+    forwards[1] = forwards[1]._replace(features=np.zeros((0, 0), np.float32))
+    assert feed(made, forwards) == []
     assert (counts.captured, counts.dropped, len(made)) == (1, {DropReason.INVALID: 1}, 0)
 
 
@@ -262,25 +262,27 @@ def test_an_invalid_window_names_positions_and_never_content(caplog):
 
 def test_a_request_without_a_verify_round_is_a_counted_drop():
     server = ToyServer(9)
-    step = server.prefill()
+    prefill = server.prefill()
     made, counts = assembler()
-    ended = RequestPrefill("r", 0, FACTS, 0, step.ids, step.features, step.feature_dtype, Commit(0, (5,), "length"))
+    ended = RequestPrefill(
+        "r", 0, FACTS, 0, prefill.ids, prefill.features, prefill.feature_dtype, Commit(0, (5,), "length")
+    )
     assert feed(made, [ended]) == []
     assert (counts.captured, counts.dropped) == (1, {DropReason.NO_ROUNDS: 1})
 
 
-def test_an_abort_in_a_step_keeps_the_rounds_seen_before():
+def test_an_abort_in_a_round_keeps_the_rounds_before_it():
     server = ToyServer(11)
     made, _ = assembler()
-    steps = [server.prefill(), server.verify(), server.verify()]
+    forwards = [server.prefill(), server.verify(), server.verify()]
     seen = len(server.tokens)
-    steps.append(server.verify(visible=0, finish="abort"))
+    forwards.append(server.verify(visible=0, finish="abort"))
     server.served.pop()
-    (trace,) = feed(made, steps)
+    (trace,) = feed(made, forwards)
     assert (trace.finish, len(trace.rounds), len(trace.tokens)) == ("abort", 2, seen)
 
 
-def test_a_window_nobody_adds_to_is_closed_after_a_while():
+def test_a_window_that_does_not_grow_is_closed_after_a_while():
     server = ToyServer(12)
     made, _ = assembler()
     feed(made, [server.prefill(), server.verify()], now=100.0)
@@ -289,7 +291,7 @@ def test_a_window_nobody_adds_to_is_closed_after_a_while():
     assert (trace.finish, len(trace.rounds)) == ("abandoned", 1)
 
 
-def test_overshoot_steps_behind_the_end_are_ignored():
+def test_overshoot_forwards_after_the_end_are_ignored():
     server = ToyServer(13)
     made, counts = assembler()
     (trace,) = feed(made, [server.prefill(), server.verify(finish="length"), server.verify()])

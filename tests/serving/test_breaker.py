@@ -6,9 +6,9 @@ from paceline.serving.breaker import FAULT_WINDOW_S, MAX_FAULTS, Breaker
 def test_a_guarded_body_never_raises_and_opens_the_breaker_after_max_faults():
     breaker, calls = Breaker(), []
 
-    def body(word):
-        calls.append(word)
-        raise ValueError(word)
+    def body(call):
+        calls.append(call)
+        raise ValueError(call)
 
     guarded = breaker.guard(body)
     for turn in range(MAX_FAULTS + 2):

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.redis_client import TIMEOUT_S
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.breaker import Breaker
+from paceline.serving.capture.courier_process import MAX_SILENCE_S
 from paceline.serving.courier.assembler import WindowAssembler
-from paceline.serving.courier.courier import RETRY_S, Courier
+from paceline.serving.courier.courier import APPEND_TRACES, RETRY_S, Courier
+from paceline.serving.courier.receiver import Received
 from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.counts import CaptureCounts, DropReason
@@ -53,27 +56,28 @@ class FlakyBuffer(MemoryTraceBuffer):
 
 @dataclass(frozen=True)
 class Forward:
-    """Steps that were cut already; a fault instead of steps is what a broken lane would raise."""
+    """A forward that was split already; with a fault, one that cannot be."""
 
     made: list
     fault: Exception | None = None
 
     @property
     def request_ids(self):
-        return tuple(step.request_id for step in self.made)
+        return tuple(forward.request_id for forward in self.made)
 
-    def steps(self):
+    def split(self):
         if self.fault:
             raise self.fault
         return self.made
 
 
 class Line:
-    """The line from the scheduler as a list; a forward that finds it full is lost, as in link.py."""
+    """The line from the scheduler as a list; a forward that finds it full is lost, as with CourierSender."""
 
     def __init__(self, max_forwards):
-        self.forwards, self.lost, self.max_forwards = [], set(), max_forwards
-        self.status, self.counts = {}, None
+        self.forwards, self.lost, self.lost_unnamed = [], set(), 0
+        self.max_forwards = max_forwards
+        self.status, self.counts, self.receipts = {}, None, 0
 
     def offer(self, forward):
         has_room = len(self.forwards) < self.max_forwards
@@ -84,11 +88,13 @@ class Line:
         return has_room
 
     def take(self, wait_s):
-        taken, self.forwards, lost, self.lost = self.forwards, [], self.lost, set()
-        return taken, lost
+        received = Received(self.forwards, self.lost, self.lost_unnamed)
+        self.forwards, self.lost, self.lost_unnamed = [], set(), 0
+        return received
 
     def acknowledge(self, counts):
         self.counts = counts
+        self.receipts += 1
 
 
 class Rig:
@@ -112,7 +118,7 @@ class Rig:
         )
 
     def serve(self, name):
-        """One request of one round, both steps offered to the line."""
+        """One request of one round, both forwards offered to the line."""
         return [self.line.offer(Forward([prefill(name)])), self.line.offer(Forward([verify(name)]))]
 
     def turn(self, seconds=0.0):
@@ -120,11 +126,11 @@ class Rig:
         self.courier.turn(wait_s=0.0)
 
     def balance(self):
-        """captured, delivered, dropped, and what is still on its way: must add up at any time."""
-        reading = self.courier.status()
-        on_the_way = reading["open"] + reading["queued"]
-        assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values()) + on_the_way
-        return reading["captured"], reading["delivered"], dict(reading["dropped"]), on_the_way
+        """captured, delivered, dropped, and what is still on its way, which must add up at any time."""
+        status = self.courier.status()
+        on_the_way = status["open"] + status["queued"]
+        assert status["captured"] == status["delivered"] + sum(status["dropped"].values()) + on_the_way
+        return status["captured"], status["delivered"], dict(status["dropped"]), on_the_way
 
 
 def test_served_requests_reach_the_buffer_in_order():
@@ -151,6 +157,18 @@ def test_a_lost_buffer_costs_nothing_while_the_backlog_lasts_and_delivery_resume
     assert rig.balance() == (2, 2, {}, 0)
     assert rig.courier.status()["buffer_error"] == ""
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["a", "b"]
+
+
+def test_a_courier_that_delivers_a_long_backlog_reports_after_every_append_that_it_is_not_hung():
+    rig, receipts = Rig(line_forwards=1000), []
+    rig.buffer.append, append = lambda traces: receipts.append(rig.line.receipts) or append(traces), rig.buffer.append
+    for i in range(5 * APPEND_TRACES):
+        rig.serve(f"r{i}")
+    rig.turn()
+    assert receipts == [0, 1, 2, 3, 4]
+    assert rig.line.counts["delivered"] == 5 * APPEND_TRACES
+    # A turn makes fewer than ten calls of Redis between two receipts; each may take a connection and a reply.
+    assert MAX_SILENCE_S > 10 * 2 * TIMEOUT_S
 
 
 @pytest.mark.guarantee("bounded-memory")
@@ -180,7 +198,7 @@ def test_a_full_line_drops_whole_requests_and_never_a_part_of_one():
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["a", "c"]
     captured, delivered, dropped, on_the_way = rig.balance()
     assert (delivered, on_the_way) == (2, 0)
-    assert (captured, dropped) == (3, {DropReason.TAP_FULL: 1})
+    assert (captured, dropped) == (3, {DropReason.QUEUE_FULL: 1})
 
 
 def test_an_open_breaker_drops_what_is_open_and_counts_it():
@@ -193,10 +211,10 @@ def test_an_open_breaker_drops_what_is_open_and_counts_it():
     assert (rig.courier.status()["capture"], rig.courier.status()["capture_reason"]) == ("off", "three faults")
 
 
-def test_a_forward_that_cannot_be_cut_costs_its_own_requests_and_nothing_else():
+def test_a_forward_that_cannot_be_split_costs_its_own_requests_and_nothing_else():
     rig = Rig()
     rig.line.offer(Forward([prefill("a")]))
-    rig.line.offer(Forward([prefill("a"), prefill("b")], RuntimeError("a lane of another shape")))
+    rig.line.offer(Forward([prefill("a"), prefill("b")], RuntimeError("arrays of another shape")))
     rig.serve("c")
     rig.turn()
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["c"]
@@ -204,18 +222,18 @@ def test_a_forward_that_cannot_be_cut_costs_its_own_requests_and_nothing_else():
     assert (rig.breaker.faults, rig.breaker.is_open) == (1, False)
 
 
-def test_what_the_scheduler_says_of_itself_is_part_of_the_reading_and_opens_the_breaker():
+def test_what_the_scheduler_reports_is_part_of_the_status_and_opens_the_breaker():
     rig = Rig()
     rig.line.status = {"draft_version": 3, "skipped": {"opted_out": 2}, "capture_reason": ""}
     rig.serve("a")
     rig.turn()
-    told = rig.board.heartbeats()["replica:rep"]
-    assert (told["draft_version"], told["skipped"], told["capture"]) == (3, {"opted_out": 2}, "on")
+    status = rig.board.heartbeats()["replica:rep"]
+    assert (status["draft_version"], status["skipped"], status["capture"]) == (3, {"opted_out": 2}, "on")
     assert rig.line.counts["delivered"] == 1
     rig.line.status["capture_reason"] = "hook targets: got none"
     rig.turn(1.1)
-    told = rig.board.heartbeats()["replica:rep"]
-    assert (told["capture"], told["capture_reason"]) == ("off", "hook targets: got none")
+    status = rig.board.heartbeats()["replica:rep"]
+    assert (status["capture"], status["capture_reason"]) == ("off", "hook targets: got none")
 
 
 def test_the_last_turn_closes_and_delivers_what_is_open():
@@ -231,7 +249,16 @@ def test_the_last_turn_closes_and_delivers_what_is_open():
     assert rig.balance() == (3, 2, {DropReason.NO_ROUNDS: 1}, 0)
 
 
-def test_another_courier_goes_on_with_the_counts_and_ignores_what_it_has_not_seen_begin():
+def test_requests_lost_without_a_name_are_captured_and_dropped_at_once():
+    rig = Rig()
+    rig.line.lost_unnamed = 3
+    rig.serve("a")
+    rig.turn()
+    rig.turn()
+    assert rig.balance() == (4, 1, {DropReason.QUEUE_FULL: 3}, 0)
+
+
+def test_another_courier_continues_the_counts_and_ignores_what_it_has_not_seen_begin():
     rig = Rig()
     rig.counts.resume({"captured": 9, "delivered": 4, "dropped": {"gap": 2}, "rounds": 70, "payload_bytes": 5}, 2)
     rig.courier._assembler.ignore(("cut-off",))
@@ -242,82 +269,82 @@ def test_another_courier_goes_on_with_the_counts_and_ignores_what_it_has_not_see
     assert len(rig.courier._assembler) == 0
 
 
-BEFORE = {"gap": 2, "a_reason_of_tomorrow": 1}
+BEFORE = {"gap": 2, "tap_full": 3, "a_reason_of_tomorrow": 1}  # two that this release does not know
 
 
 def redis_gone(*_):
     raise BufferUnavailable("Redis at nowhere: gone; start Redis")
 
 
-def said_before(rig, **changes):
-    """The last reading of another server, long silent: it held two traces."""
-    books = {"captured": 9, "delivered": 4, "dropped": BEFORE, "rounds": 70, "payload_bytes": 5, "open": 2}
-    rig.board.beat("replica:rep", {**books, **changes}, 60.0)
+def reported_before(rig, **changes):
+    """The last status of another server, long silent: it held two traces."""
+    counts = {"captured": 12, "delivered": 4, "dropped": BEFORE, "rounds": 70, "payload_bytes": 5, "open": 2}
+    rig.board.beat("replica:rep", {**counts, **changes}, 60.0)
     rig.now += 3600.0
 
 
-def test_a_server_goes_on_with_the_counts_of_the_one_before_it_and_counts_what_died_with_it():
+def test_a_server_continues_the_counts_of_the_one_before_it_and_counts_what_died_with_it():
     rig = Rig()
-    said_before(rig)
+    reported_before(rig)
     rig.serve("first")
     for _ in range(3):
         rig.turn(2.0)
-    assert rig.balance() == (10, 5, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
+    assert rig.balance() == (13, 5, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
     assert rig.board.heartbeats()["replica:rep"]["rounds"] == 71
 
 
-def test_a_courier_that_goes_on_for_another_of_its_server_takes_over_from_that_one_alone():
+def test_a_courier_that_continues_for_another_of_its_server_adopts_the_counts_of_that_one_alone():
     rig = Rig()
-    said_before(rig)
+    reported_before(rig)
     rig.turn()
     successor = Rig()
     successor.board, successor.courier._board = rig.board, rig.board
-    said_before(rig)  # the courier that died had not said what it took over
+    reported_before(rig)  # the courier that died had not reported what it adopted
     successor.counts.resume(rig.line.counts, 0)
     successor.turn()
-    assert successor.balance() == rig.balance() == (9, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
+    assert successor.balance() == rig.balance() == (12, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
 
 
-def test_the_last_turn_overwrites_nothing_that_was_not_taken_over():
+def test_the_last_turn_overwrites_no_counts_that_were_not_adopted():
     rig = Rig()
-    said_before(rig)
+    reported_before(rig)
     rig.buffer.is_away = True
     rig.serve("first")
     rig.board.last_status, known = redis_gone, rig.board.last_status
     rig.courier.run(lambda: True)
-    assert known("replica:rep")["captured"] == 9
+    assert known("replica:rep")["captured"] == 12
 
 
 def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeypatch):
     rig = Rig()
-    said_before(rig)
+    reported_before(rig)
     with monkeypatch.context() as patched:
         patched.setattr(rig.board, "last_status", redis_gone)
         rig.turn()
         assert rig.balance() == (0, 0, {}, 0)
         assert "replica:rep" not in rig.board.heartbeats()  # it would have overwritten them
     rig.turn(RETRY_S)
-    assert rig.balance() == (9, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
+    assert rig.balance() == (12, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
 
 
 @pytest.mark.parametrize(
-    ("changes", "word"),
+    ("changes", "message"),
     [
         ({"captured": -1}, "Expected `int` >= 0"),
         ({"captured": "9"}, "Expected `int`, got `str`"),
         ({"captured": 1 << 60}, "Expected `int` <= 9007199254740992"),
-        ({"delivered": 7}, "got 10 traces delivered or dropped, expected at most the 9 captured"),
+        ({"delivered": 7}, "got 13 traces delivered or dropped, expected at most the 12 captured"),
         ({"dropped": [2]}, "Expected `object`, got `array`"),
     ],
 )
-def test_a_last_reading_that_makes_no_sense_is_passed_over_with_a_warning(caplog, changes, word):
+def test_a_last_status_that_makes_no_sense_is_ignored_with_a_warning(caplog, changes, message):
     rig = Rig()
-    said_before(rig, **changes)
+    reported_before(rig, **changes)
     rig.serve("first")
     rig.turn()
     assert rig.balance() == (1, 1, {}, 0)
-    assert "counts begin anew; the last reading of replica:rep is unreadable" in caplog.text
-    assert word in caplog.text
+    assert "counts start at zero; the last status of replica:rep is unreadable" in caplog.text
+    assert message in caplog.text
     assert rig.courier.status()["capture"] == "on"
 
 
@@ -335,7 +362,7 @@ def test_a_clock_set_back_keeps_nobody_waiting(is_redis_away):
     assert rig.counts.delivered == 2
 
 
-def test_the_board_hears_the_replica_every_second():
+def test_the_status_reaches_the_board_every_second():
     rig = Rig()
     rig.serve("a")
     rig.turn()
@@ -352,9 +379,10 @@ def test_a_fault_in_the_courier_opens_the_breaker_and_does_not_end_it():
 
     def broken(wait_s):
         turns.append(wait_s)
-        raise ValueError("odd step")
+        raise ValueError("odd forward")
 
     rig.courier.turn = broken
     ends = iter([False, True])
     rig.courier.run(lambda: next(ends))
-    assert (len(turns), rig.breaker.reason) == (2, "courier: ValueError: odd step")
+    assert (len(turns), rig.breaker.reason) == (2, "courier: ValueError: odd forward")
+    assert rig.line.receipts == 2  # it is faulty and not hung

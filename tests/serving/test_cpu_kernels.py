@@ -30,7 +30,7 @@ def test_slots_are_written_range_after_range_and_nowhere_else(cpu_kernels, table
     assert table.tolist() == before.tolist()
 
 
-def test_draft_slots_are_the_ones_behind_each_sequence(cpu_kernels, table):
+def test_draft_slots_are_the_ones_after_each_sequence(cpu_kernels, table):
     out = torch.zeros(2 * 6, dtype=torch.int64)
     cpu_kernels.assign_draft_cache_locs_contiguous_cpu(
         torch.tensor([1, 3]), table, torch.tensor([4, 10]), out, 20, 2, 3
@@ -89,7 +89,7 @@ def test_rotation_drops_the_first_token_and_appends_the_new_one(cpu_kernels):
     assert tokens.tolist() == [2, 3, 70, 5, 6, 90]
 
 
-def test_rotation_puts_the_new_token_where_it_is_told(cpu_kernels):
+def test_rotation_puts_the_new_token_where_it_should_be(cpu_kernels):
     tokens = torch.tensor([1, 2, 3, 4, 5, 6])
     starts, lens, new = torch.tensor([0, 3]), torch.tensor([3, 3]), torch.tensor([70, 90])
     cpu_kernels.rotate_input_ids_cpu(tokens, starts, lens, new, torch.tensor([1, 4]))

@@ -1,4 +1,4 @@
-"""The CPU host's SGLang plugin: asleep by default, and exact in what it adds to SGLang's choice of backends."""
+"""The CPU host's SGLang plugin: off by default, and exact in what it adds to SGLang's choice of backends."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ def modules_after_registering(env):
 
 
 @pytest.mark.parametrize("env", [{}, {"PACELINE_CPU_HOST": "0"}, {"PACELINE_CPU_HOST": ""}])
-def test_a_server_that_is_no_cpu_host_loads_nothing(env):
+def test_a_server_that_is_not_a_cpu_host_loads_nothing(env):
     assert {"sglang", "torch", "sgl_kernel"}.isdisjoint(modules_after_registering(env))
 
 
@@ -26,7 +26,7 @@ def test_a_malformed_switch_is_an_error_naming_key_and_value(monkeypatch):
         plugin.register()
 
 
-def test_cpu_sdpa_needs_no_triton_and_others_answer_for_themselves():
+def test_cpu_sdpa_needs_no_triton_and_other_backends_are_asked_as_before():
     assert plugin._support_triton(lambda backend: backend == "triton", "triton") is True
     assert plugin._support_triton(lambda backend: backend == "triton", "torch_native") is False
     assert plugin._support_triton(lambda _: pytest.fail("not to be asked"), "cpu_sdpa") is False

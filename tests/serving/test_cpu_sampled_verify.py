@@ -195,7 +195,7 @@ def test_rejection_equals_sglang_s_triton_kernel_in_triton_s_interpreter(cpu_ker
         pytest.skip("SGLang or Triton is not installed")
     source = Path(sglang.origin).parent / "kernels/ops/speculative/reject_sampling.py"
     candidates, target, draft, coins, final = chain_case(5, batch=96)
-    draft[::7] *= -1  # what a broken drafter may hand over
+    draft[::7] *= -1  # what a broken drafter may propose
     draft[3::7] = float("nan")
     case = {"candidates": candidates, "target_probs": target, "draft_probs": draft, "uniform_samples": coins}
     case |= {"uniform_samples_for_final_sampling": final, "index": torch.arange(96 * NODES).view(96, NODES)}
@@ -214,7 +214,7 @@ def test_rejection_equals_sglang_s_triton_kernel_in_triton_s_interpreter(cpu_ker
 
 
 def drafted_by(rule, draft_VV, root, generator):
-    """A chain of tokens behind each root, int64[B, NODES], and the q each came from, [B, STEPS, V]."""
+    """A chain of tokens after each root, int64[B, NODES], and the q each came from, [B, STEPS, V]."""
     tokens, rows = [root], []
     for _ in range(STEPS):
         q_BV = draft_VV[tokens[-1]]
@@ -224,23 +224,23 @@ def drafted_by(rule, draft_VV, root, generator):
     return torch.stack(tokens, 1), torch.stack(rows, 1)
 
 
-def one_round(cpu_kernels, rule, target_VV, draft_VV, root, generator, told_q=None):
+def one_round(cpu_kernels, rule, target_VV, draft_VV, root, generator, reported_q=None):
     tokens, q_BSV = drafted_by(rule, draft_VV, root, generator)
     coins = torch.rand(tokens.shape, generator=generator)
     final = torch.rand(len(tokens), generator=generator)
     if rule == "rejection":
-        kernel, draft = cpu_kernels.chain_speculative_sampling_cpu, q_BSV if told_q is None else told_q(q_BSV)
+        kernel, draft = cpu_kernels.chain_speculative_sampling_cpu, q_BSV if reported_q is None else reported_q(q_BSV)
     else:
         kernel, draft = cpu_kernels.tree_speculative_sampling_target_only, torch.zeros_like(target_VV[tokens])
     return verify(kernel, tokens, target_VV[tokens], draft, coins, final)
 
 
-def texts(cpu_kernels, rule, target_VV, draft_VV, *, count, length, generator, told_q=None):
-    """`count` texts of `length` tokens behind root 0, decoded in rounds; a round's tokens beyond the end are cut."""
+def texts(cpu_kernels, rule, target_VV, draft_VV, *, count, length, generator, reported_q=None):
+    """`count` texts of `length` tokens after root 0, decoded in rounds; a round's tokens beyond the end are cut."""
     found = [[0] for _ in range(count)]
     while unfinished := [text for text in found if len(text) <= length]:
         roots = torch.tensor([text[-1] for text in unfinished])
-        made = one_round(cpu_kernels, rule, target_VV, draft_VV, roots, generator, told_q)
+        made = one_round(cpu_kernels, rule, target_VV, draft_VV, roots, generator, reported_q)
         for text, said in zip(unfinished, committed(made), strict=True):
             text.extend(said)
     return [tuple(text[1 : length + 1]) for text in found]
@@ -270,8 +270,8 @@ def test_decoding_in_rounds_gives_every_text_its_probability_under_the_target(cp
 
 def test_the_chi_square_sees_a_q_that_the_draft_was_not_drawn_from(cpu_kernels):
     target, draft = distributions(4, 4, seed=0, sharpness=1.0), distributions(4, 4, seed=50, sharpness=1.0)
-    told = {"count": 4000, "length": 4, "generator": seeded(0), "told_q": lambda q: torch.full_like(q, 0.25)}
-    found = texts(cpu_kernels, "rejection", target, draft, **told)
+    options = {"count": 4000, "length": 4, "generator": seeded(0), "reported_q": lambda q: torch.full_like(q, 0.25)}
+    found = texts(cpu_kernels, "rejection", target, draft, **options)
     assert p_value(found, target, 4) < 1e-12
 
 
@@ -386,7 +386,7 @@ def test_what_is_sampled_from_is_what_the_learner_is_taught(cpu_kernels, tempera
 
 
 @pytest.mark.parametrize("is_all_greedy", [True, False])
-def test_a_cpu_alone_no_longer_makes_verification_greedy(is_all_greedy):
+def test_a_cpu_alone_does_not_make_verification_greedy(is_all_greedy):
     seen = {}
 
     def sglang_s(**facts):

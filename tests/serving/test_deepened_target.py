@@ -1,4 +1,4 @@
-"""The target that pacing costs are measured on is slower than the one it was made of, and says the same."""
+"""The target that pacing costs are measured on is slower than the one it was made of, and gives the same answers."""
 
 import importlib.util
 import sys

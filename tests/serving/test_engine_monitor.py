@@ -1,4 +1,4 @@
-"""Alarms from what the scheduler process says: a hook that fell silent, a swap that changed nothing."""
+"""Alarms from what the scheduler process reports: a hook that fell silent, a swap that changed nothing."""
 
 from types import SimpleNamespace
 
@@ -11,52 +11,54 @@ from paceline.serving.watch.engine_monitor import EngineMonitor
 LIMITS = GuardLimits(min_rounds=100)
 
 
-def names(watch):
-    return [alarm["name"] for alarm in watch.status()["standing_alarms"]]
+def names(monitor):
+    return [alarm["name"] for alarm in monitor.status()["standing_alarms"]]
 
 
-def told(engine, captured, **more):
+def reported(engine, captured, **more):
     return {"engine_rounds": engine, "captured_rounds": captured, **more}
 
 
 @pytest.mark.guarantee("alarm-hook-silent")
 def test_rounds_that_the_engine_counts_and_nobody_captures_raise_the_alarm_once(caplog):
-    watch = EngineMonitor(LIMITS)
+    monitor = EngineMonitor(LIMITS)
     for engine, captured in ((500, 490), (599, 490), (600, 490), (650, 490)):
-        watch.turn(told(engine, captured))
+        monitor.turn(reported(engine, captured))
     # 500 was when a round was captured last, so at 600 a hundred are missing.
-    assert names(watch) == [AlarmName.HOOK_SILENT]
-    assert watch.status()["standing_alarms"][0]["reading"] == "150 rounds verified, none captured"
+    assert names(monitor) == [AlarmName.HOOK_SILENT]
+    assert monitor.status()["standing_alarms"][0]["reading"] == "150 rounds verified, none captured"
     assert caplog.text.count("alarm hook_silent") == 1
-    watch.turn(told(660, 491))
-    assert names(watch) == []
+    monitor.turn(reported(660, 491))
+    assert names(monitor) == []
 
 
-@pytest.mark.parametrize("status", [{}, told(599, 490), told(5000, 490, capture_reason="off for a reason of its own")])
+@pytest.mark.parametrize(
+    "status", [{}, reported(599, 490), reported(5000, 490, capture_reason="off for another reason")]
+)
 def test_no_alarm_without_a_hundred_rounds_or_while_capture_is_off_anyway(status):
-    watch = EngineMonitor(LIMITS)
-    watch.turn(told(500, 490))
-    watch.turn(status)
-    assert names(watch) == []
+    monitor = EngineMonitor(LIMITS)
+    monitor.turn(reported(500, 490))
+    monitor.turn(status)
+    assert names(monitor) == []
 
 
 @pytest.mark.guarantee("alarm-swap-without-effect")
 def test_a_swap_without_effect_stands_and_pauses_learning_until_the_weights_are_there():
-    watch = EngineMonitor(LIMITS)
-    watch.turn({"published_sha256": "b" * 64, "loaded_sha256": "a" * 64})
-    assert names(watch) == [AlarmName.SWAP_WITHOUT_EFFECT]
-    assert watch.status()["learning_paused"] == (
+    monitor = EngineMonitor(LIMITS)
+    monitor.turn({"published_sha256": "b" * 64, "loaded_sha256": "a" * 64})
+    assert names(monitor) == [AlarmName.SWAP_WITHOUT_EFFECT]
+    assert monitor.status()["learning_paused"] == (
         f"swap_without_effect: weights in the server are {'a' * 12}, published were {'b' * 12}"
     )
-    watch.turn({"published_sha256": "b" * 64, "loaded_sha256": "b" * 64})
-    assert watch.status() == {"standing_alarms": [], "learning_paused": ""}
+    monitor.turn({"published_sha256": "b" * 64, "loaded_sha256": "b" * 64})
+    assert monitor.status() == {"standing_alarms": [], "learning_paused": ""}
 
 
 def test_a_silent_hook_does_not_pause_learning():
-    watch = EngineMonitor(LIMITS)
-    watch.turn(told(100, 0))
-    assert names(watch) == [AlarmName.HOOK_SILENT]
-    assert watch.status()["learning_paused"] == ""
+    monitor = EngineMonitor(LIMITS)
+    monitor.turn(reported(100, 0))
+    assert names(monitor) == [AlarmName.HOOK_SILENT]
+    assert monitor.status()["learning_paused"] == ""
 
 
 def request(rid, rounds):
@@ -87,7 +89,7 @@ def test_drafts_that_do_not_pay_are_told_where_they_pay_least():
         (4, 0, 4, 20.0, 60),  # 200
         (4, 2, 5, 30.0, 55),  # 166.7
         (5, 0, 5, 10.0, 60),
-        (5, 3, 1, 10.0, 49),  # far worse, but too few steps to say
+        (5, 3, 1, 10.0, 49),  # far worse, but too few steps to judge
         (9, 3, 1, 1.0, 60),  # never without drafts
     ):
         for _ in range(times):
@@ -97,10 +99,10 @@ def test_drafts_that_do_not_pay_are_told_where_they_pay_least():
         {"bucket": 4, "tokens_per_s": pytest.approx(500 / 3), "plain_tokens_per_s": 200.0, "steps": 55},
         {"bucket": 5, "tokens_per_s": 100.0, "plain_tokens_per_s": 500.0, "steps": 49},
     ]
-    watch = EngineMonitor()
-    watch.turn({"pacing": {"goodput": tally.status()}})
-    (alarm,) = watch.status()["standing_alarms"]
+    monitor = EngineMonitor()
+    monitor.turn({"pacing": {"goodput": tally.status()}})
+    (alarm,) = monitor.status()["standing_alarms"]
     assert (alarm["name"], alarm["action"]) == (AlarmName.SLOWER_THAN_PLAIN, "speculation_off")
     assert alarm["reading"] == "166.7 tokens/s with speculation, 200.0 without, 55 steps"
-    watch.turn({"pacing": {"policy": "off", "reason": "not asked for"}})
-    assert names(watch) == []
+    monitor.turn({"pacing": {"policy": "off", "reason": "not asked for"}})
+    assert names(monitor) == []

@@ -1,16 +1,18 @@
-"""What `paceline serve` starts, and that nothing of it stays behind."""
+"""What `paceline serve` starts, and that no process of it remains."""
 
-import importlib.metadata
 import logging
 import os
 import select
 import signal
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import paceline
 import pytest
-from paceline.buffer.errors import ConfigError
+from paceline.buffer.errors import CaptureUnavailable, ConfigError
+from paceline.serving import release
+from paceline.serving.launch import check
 from paceline.serving.launch import server as launch
 from paceline.serving.launch.server import LaunchPlan, launch_plan, run_server
 
@@ -115,18 +117,20 @@ def test_a_malformed_switch_is_an_error_naming_key_and_value():
         launch_plan(["--device", "cpu"], {"PACELINE_CPU_HOST": "yes"})
 
 
-def test_an_unproven_sglang_is_started_with_a_warning(monkeypatch, caplog):
-    monkeypatch.setattr(importlib.metadata, "version", lambda _name: "0.6.0")
+def test_an_unsupported_sglang_is_started_with_a_warning_that_capture_is_off(monkeypatch, caplog):
+    monkeypatch.setattr(release, "version", lambda _name: "0.6.0")
     with caplog.at_level(logging.WARNING):
         launch_plan(["--device", "cpu"], {})
-    assert "SGLang 0.6.0 is installed, paceline is proven with 0.5.21" in caplog.text
+    assert "SGLang 0.6.0 is installed, paceline supports 0.5.21: the server runs with capture," in caplog.text
+    with pytest.raises(CaptureUnavailable):  # what the plugin finds inside that server
+        release.check_release()
 
 
 def test_a_missing_sglang_is_an_error_that_says_what_to_install(monkeypatch):
     def missing(name):
-        raise importlib.metadata.PackageNotFoundError(name)
+        raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(importlib.metadata, "version", missing)
+    monkeypatch.setattr(release, "version", missing)
     with pytest.raises(ConfigError, match=r"pip install sglang==0\.5\.21"):
         launch_plan(["--device", "cpu"], {})
 
@@ -200,3 +204,28 @@ def test_no_process_of_the_server_outlives_it(tmp_path):
     poll.register(reader)
     assert poll.poll(10_000) == [(reader, select.POLLHUP)]
     os.close(reader)
+
+
+def test_the_check_is_a_module_that_runs():
+    plan = launch.inspection_plan({}, has_accelerator=lambda: True)
+    assert plan == LaunchPlan((sys.executable, "-m", "paceline.serving.launch.check"), {})
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "said"),
+    [
+        ({}, 0, "SGLang 0.5.21: every hook target is there\n"),
+        ({"sglang.a": "no a"}, 1, "paceline: capture would be off: SGLang 0.5.21 has no sglang.a: no a\n"),
+    ],
+)
+def test_the_check_says_what_is_missing(monkeypatch, capsys, missing, code, said):
+    monkeypatch.setattr(release, "version", lambda _name: "0.5.21")
+    monkeypatch.setattr(check, "missing_targets", lambda: missing)
+    assert check.main() == code
+    assert "".join(capsys.readouterr()) == said
+
+
+def test_the_check_names_an_unsupported_release(monkeypatch, capsys):
+    monkeypatch.setattr(release, "version", lambda _name: "0.6.0")
+    assert check.main() == 1
+    assert "capture would be off: SGLang: got version 0.6.0" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Rounds of a request, cut where a trial looks at them, and their way through another replica's reading."""
+"""Rounds of a request, cut at the checkpoints of a trial, and their way through a heartbeat."""
 
 import pytest
 from hypothesis import given
@@ -6,29 +6,29 @@ from hypothesis import strategies as st
 from paceline.policies.acceptance import Tally
 from paceline.serving.watch.request_rounds import RequestRounds, read_request_rounds
 
-LOOKS = [2, 4]
+CHECKPOINTS = [2, 4]
 
 
 def made(*accepted):
-    stretch = RequestRounds("r", LOOKS)
+    request = RequestRounds("r", CHECKPOINTS)
     for drafts in accepted:
-        stretch.add(drafts)
-    return stretch
+        request.add(drafts)
+    return request
 
 
-def test_pieces_are_cut_at_the_looks_that_were_reached():
-    assert list(made(1, 0, 3, 2, 1).pieces()) == [Tally(1, 2), Tally(5, 2), Tally(1, 1)]
-    assert list(made(1, 0, 3).pieces()) == [Tally(1, 2), Tally(3, 1)]
-    assert list(made(2).pieces()) == [Tally(2, 1)]
+def test_segments_are_cut_at_the_checkpoints_that_were_reached():
+    assert list(made(1, 0, 3, 2, 1).segments()) == [Tally(1, 2), Tally(5, 2), Tally(1, 1)]
+    assert list(made(1, 0, 3).segments()) == [Tally(1, 2), Tally(3, 1)]
+    assert list(made(2).segments()) == [Tally(2, 1)]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
-def test_a_reading_brings_the_same_pieces_back(accepted):
-    stretch = made(*accepted)
-    back = read_request_rounds(stretch.status(), LOOKS)
+def test_a_heartbeat_brings_the_same_segments_back(accepted):
+    request = made(*accepted)
+    back = read_request_rounds(request.status(), CHECKPOINTS)
     assert back is not None
-    assert list(back.pieces()) == list(stretch.pieces())
-    assert back.request_id == made(3).status()[0] != "r"  # the same for every stretch of the request, and not its id
+    assert list(back.segments()) == list(request.segments())
+    assert back.request_id == made(3).status()[0] != "r"  # always the same, and not its id
     assert (back.accepted, back.rounds) == (sum(accepted), len(accepted))
 
 
@@ -40,12 +40,12 @@ def test_a_reading_brings_the_same_pieces_back(accepted):
         ["r", [1], 1],
         [7, [1], 2, 2],
         ["r", ["1"], 2, 2],
-        ["r", [], 2, 2],  # two rounds reach the first look
+        ["r", [], 2, 2],  # two rounds reach the first checkpoint
         ["r", [1, 2], 2, 2],
-        ["r", [3], 2, 2],  # more at the look than in all
+        ["r", [3], 2, 2],  # more at the checkpoint than in all
         ["r", [-1], 2, 2],
         ["r", [], 0, 0],
     ],
 )
-def test_what_is_no_stretch_is_none(value):
-    assert read_request_rounds(value, LOOKS) is None
+def test_malformed_rounds_are_none(value):
+    assert read_request_rounds(value, CHECKPOINTS) is None

@@ -1,4 +1,4 @@
-"""Who is captured of a batch, from memory while nothing has changed, and the teacher's best token."""
+"""Which requests of a batch are captured, and the teacher's best token."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import torch
 from paceline.buffer.trace import Sampling
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture import sglang_requests
-from paceline.serving.capture.device_output import Chosen, DeviceForward
+from paceline.serving.capture.device_output import Chosen, ForwardOutput
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture, _best
 from paceline.serving.capture.sglang_requests import OPT_OUT_KEY
 from paceline.serving.wire.counts import CaptureCounts
@@ -48,7 +48,7 @@ def test_custom_params_of_any_kind_are_served_and_captured(capture, odd):
     assert list(map(type, (facts.sampling.top_k, facts.sampling.top_p))) == [int, float]
 
 
-def test_an_unchanged_batch_is_chosen_from_memory_and_a_changed_one_anew(capture, monkeypatch):
+def test_the_choice_of_an_unchanged_batch_is_remembered_and_of_a_changed_one_made_again(capture, monkeypatch):
     first = capture._choose_again(batch(a=False, b=True))
     assert (first.rows, first.request_ids, first.draft_version) == ((0,), ("a",), 3)
     assert capture._choose_again(batch(a=False, b=True)) is first
@@ -58,24 +58,24 @@ def test_an_unchanged_batch_is_chosen_from_memory_and_a_changed_one_anew(capture
     assert capture._choose_again(batch()) is None
 
 
-def test_a_new_request_under_an_old_id_is_asked_again(capture):
+def test_a_new_request_under_an_old_id_is_chosen_again(capture):
     assert capture._choose_again(batch(a=False)).rows == (0,)
-    capture._before_draft_prefill(None, batch(a=True), None)  # its prefill: the one of that id before it has ended
+    capture._before_draft_prefill(None, batch(a=True), None)  # its prefill: the earlier one of that id has ended
     assert capture._choose_again(batch(a=True)) is None
 
 
-def test_a_copy_to_the_host_that_fails_costs_its_requests_a_step_and_raises_nothing():
+def test_a_copy_to_the_host_that_fails_costs_its_requests_a_forward_and_raises_nothing():
     lost, breaker = [], Breaker()
-    outbox = SimpleNamespace(link=SimpleNamespace(lose=lost.extend))
+    outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
     settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0)
     capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
     chosen = Chosen((0,), ("a",), (True,), 3)
-    step = DeviceForward(chosen, {"x": torch.zeros(1)}, None, None, capture._copy_failed)
+    forward = ForwardOutput(chosen, {"x": torch.zeros(1)}, None, None, capture._copy_failed)
 
     def no_pinned_memory(_):
         raise RuntimeError("CUDA error: out of memory")
 
-    assert step.copy_to_host(no_pinned_memory).consume(None, []) is None
+    assert forward.copy_to_host(no_pinned_memory).consume(None, []) is None
     assert (lost, breaker.faults) == (["a"], 1)
 
 

@@ -1,4 +1,4 @@
-"""Hooks are live or it is said: unsupported versions, missing targets and targets another plugin has taken."""
+"""Hooks are live or the reason is given: unsupported releases, missing targets, targets of another plugin."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from paceline.buffer.errors import CaptureUnavailable
 from paceline.buffer.settings.choices import PacingName
-from paceline.serving import plugin, replica, sglang_hooks
+from paceline.serving import hook_targets, plugin, release, replica, sglang_hooks
 from paceline.serving.config import from_env
 
 #: Run apart: SGLang's registry patches modules for the life of a process.
@@ -29,27 +29,27 @@ for hooks in ({"toy.double": ("before", print)}, {"toy.gone": ("after", print)})
 """
 
 
-def test_hooks_run_and_what_cannot_be_hooked_is_named():
+def test_hooks_run_and_targets_that_cannot_be_hooked_are_named():
     ended = subprocess.run([sys.executable, "-c", INSTALL], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     taken, missing = ended.stdout.strip().splitlines()[-2:]
-    assert taken == "hook targets: got ['toy.double'] patched by another plugin already, expected them free"
+    assert taken == "hook targets: got ['toy.double'] already patched by another plugin, expected them free"
     assert missing.startswith("hook targets: got no ['toy.gone'] in SGLang")
 
 
 def test_an_unsupported_version_is_named(monkeypatch):
-    monkeypatch.setattr(sglang_hooks, "version", lambda _: "0.6.0")
+    monkeypatch.setattr(release, "version", lambda _: "0.6.0")
     with pytest.raises(CaptureUnavailable, match=r"SGLang: got version 0.6.0, expected one of \['0.5.21'\]"):
-        sglang_hooks.check_version()
+        release.check_release()
 
 
-def test_no_sglang_at_all_says_what_to_install(monkeypatch):
+def test_without_sglang_the_error_says_what_to_install(monkeypatch):
     def absent(_):
         raise PackageNotFoundError
 
-    monkeypatch.setattr(sglang_hooks, "version", absent)
+    monkeypatch.setattr(release, "version", absent)
     with pytest.raises(CaptureUnavailable, match=r"pip install sglang==0\.5\.21"):
-        sglang_hooks.check_version()
+        release.check_release()
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_server_that_cannot_be_captured_is_refused_with_its_flags(resolved, ch
 
 @pytest.fixture
 def double(monkeypatch):
-    """A replica that hooks nothing and whose start is counted, built for whoever asks."""
+    """A replica that hooks nothing and counts its starts, in place of every one that is built."""
     names = ("after_pull", "after_init_dispatcher", "after_verify", "before_draft_prefill", "after_prefill")
     part = SimpleNamespace(**dict.fromkeys((*names, "before_controller", "before_forward")))
     made = SimpleNamespace(swap=part, capture=part, pacing=part, starts=0)
@@ -130,6 +130,17 @@ def test_a_replica_that_cannot_start_has_its_hooks_like_every_other_rank_and_is_
     assert double.breaker.reason == "OSError: no process left"
 
 
+def test_a_plugin_loader_meets_no_exception(monkeypatch, caplog):
+    def broken(_settings):
+        raise ImportError("no module named hook_registry")
+
+    monkeypatch.setenv("PACELINE_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setattr(plugin, "_hook_scheduler", broken)
+    plugin.register()
+    assert "capture and swaps are off" in caplog.text
+    assert "no module named hook_registry" in caplog.text
+
+
 def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
     monkeypatch.setenv("PACELINE_REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("PACELINE_TEACHER_TOP_K", "many")
@@ -145,8 +156,8 @@ def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, coun
     installed = {}
     monkeypatch.setattr(sglang_hooks, "install", installed.update)
     plugin._install(double, PacingName(pacing), is_entry_rank=is_entry)
-    assert set(installed) < set(sglang_hooks.TARGETS)
+    assert set(installed) < set(hook_targets.TARGETS)
     assert len(installed) == count
-    paced = {sglang_hooks.ADAPTIVE_CONTROLLER, sglang_hooks.FORWARD}
+    paced = {hook_targets.ADAPTIVE_CONTROLLER, hook_targets.FORWARD}
     assert installed.keys() & paced == (paced if pacing == "goodput" else set())
     assert all(when == "before" for target, (when, _) in installed.items() if target in paced)

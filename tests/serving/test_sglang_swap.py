@@ -1,4 +1,4 @@
-"""The swap protocol on a double of SGLang's scheduler: what stages, commits, refuses, times out, and never waits."""
+"""The swap protocol on a double of SGLang's scheduler: stages, commits, refuses, times out, and never waits."""
 
 import queue
 import threading
@@ -84,7 +84,7 @@ def file_of(folder, number):
     return file, sha256_of(file)
 
 
-def test_a_swap_loads_the_files_tensors_and_stamps_the_version(swap, folder):
+def test_a_swap_loads_the_files_tensors_and_sets_the_version(swap, folder):
     with Scheduler(swap):
         outcome = swap.swap(1, *file_of(folder, 1))
     assert (outcome.number, outcome.running, swap.draft_version) == (1, 3, 1)
@@ -92,19 +92,19 @@ def test_a_swap_loads_the_files_tensors_and_stamps_the_version(swap, folder):
     assert swap._channel.stagings == {}
 
 
-def test_whoever_paces_is_told_of_a_swap_once_the_version_is_stamped_and_of_no_refused_one(swap, folder):
-    told = []
-    swap._draft_changed = lambda: told.append((swap.draft_version, threading.current_thread().name))
+def test_pacing_is_notified_of_a_swap_once_the_version_is_set_and_of_no_refused_one(swap, folder):
+    notified = []
+    swap._draft_changed = lambda: notified.append((swap.draft_version, threading.current_thread().name))
     with Scheduler(swap) as scheduler:
         swap.swap(1, *file_of(folder, 1))
         with pytest.raises(OSError, match="not a readable safetensors file"):
             swap.swap(2, folder / "gone", "x")
-    assert told == [(1, scheduler.name)]
+    assert notified == [(1, scheduler.name)]
 
 
-def test_what_is_wanted_no_more_once_it_is_staged_is_not_loaded(swap, folder):
+def test_a_version_withdrawn_while_it_is_staged_is_not_loaded(swap, folder):
     with Scheduler(swap) as scheduler:
-        with pytest.raises(TimeoutError, match="version 1: it was taken off while it was staged"):
+        with pytest.raises(TimeoutError, match="version 1: it was withdrawn while it was staged"):
             swap.swap(1, *file_of(folder, 1), lambda: False)
         swap.swap(2, *file_of(folder, 2))
     scheduler.iterate()
@@ -133,7 +133,7 @@ def test_the_weights_before_are_kept_and_need_no_disk(swap, folder):
     assert sorted(swap._kept) == [0, 2]
 
 
-def test_a_first_draft_that_ships_the_embedding_comes_back_from_disk_once_it_is_kept_no_more(swap, folder):
+def test_a_first_draft_that_ships_the_embedding_comes_back_from_disk_once_it_is_not_kept_any_more(swap, folder):
     first = {"fc.weight": torch.zeros(2, 3), "embed_tokens.weight": torch.arange(6.0).reshape(3, 2)}
     save_file(first, folder / "0" / "model.safetensors")
     swap._layout = read_layout(folder / "0")
@@ -147,7 +147,7 @@ def test_a_first_draft_that_ships_the_embedding_comes_back_from_disk_once_it_is_
     assert torch.equal(loaded["fc.weight"], torch.zeros(2, 3))
 
 
-def test_a_refused_file_changes_nothing_and_leaves_nothing_behind(swap, folder):
+def test_a_refused_file_changes_nothing_and_leaves_nothing_staged(swap, folder):
     file, _ = file_of(folder, 1)
     with Scheduler(swap) as scheduler:
         with pytest.raises(WeightsRefused, match="the file was changed"):
@@ -166,7 +166,7 @@ def test_a_scheduler_that_does_not_iterate_is_a_time_out_and_never_hangs_afterwa
         swap.swap(0, *file_of(folder, 0))
     monkeypatch.setattr(swap_channel, "STAGE_S", 60.0)
     monkeypatch.setattr(swap_channel, "PICKUP_S", 60.0)
-    with Scheduler(swap):  # meets the commands of both attempts that were given up on, then this one
+    with Scheduler(swap):  # meets the commands of both attempts that were abandoned, then this one
         assert swap.swap(2, *file_of(folder, 2)).number == 2
 
 
@@ -187,7 +187,7 @@ def test_ranks_commit_together_or_not_at_all(swap, monkeypatch):
     monkeypatch.setattr(sglang_ranks, "least", least)
     swap._ranks = 2
     swap._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # ready here: version 0 is kept
-    swap._handle(SwapCommand(Act.COMMIT, 2, 9, "", ""))  # unknown here: votes all the same
+    swap._handle(SwapCommand(Act.COMMIT, 2, 9, "", ""))  # unknown here, and it votes too
     assert [votes.get_nowait(), votes.get_nowait()] == [2, 1]
     assert swap._runner.weight_updater.loaded == []
     assert {swap._channel.answers.get_nowait().readiness for _ in range(2)} == {Readiness.NOT_YET}
@@ -240,7 +240,7 @@ def test_a_rank_that_does_not_receive_is_left_alone(swap):
     assert not swap._channel.inbox.empty()
 
 
-def test_an_unbound_swap_says_that_it_is_off():
+def test_an_unbound_swap_reports_that_it_is_off():
     with pytest.raises(TimeoutError, match="draft swaps are off: SGLang has not built"):
         SglangSwap(0).swap(1, Path("x"), "y")
 
@@ -254,7 +254,7 @@ def test_the_same_number_with_another_digest_is_another_draft(swap, folder):
     assert sorted(swap._kept) == [0, 1]
 
 
-def test_a_copy_that_fails_half_way_is_made_up_for_with_the_draft_before(swap, folder):
+def test_a_copy_that_fails_half_way_is_undone_with_the_draft_before(swap, folder):
     updater = swap._runner.weight_updater
     load = updater.update_weights_from_tensor
 
@@ -268,3 +268,17 @@ def test_a_copy_that_fails_half_way_is_made_up_for_with_the_draft_before(swap, f
         swap.swap(1, *file_of(folder, 1))
     assert swap.draft_version == 0
     assert torch.equal(updater.loaded[-1]["fc.weight"], torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("scheduler", [None, SimpleNamespace(), SimpleNamespace(running_batch=None)])
+def test_running_requests_that_cannot_be_read_are_none_and_cost_no_commit(swap, folder, scheduler):
+    swap._scheduler = scheduler
+    assert swap.running() == []
+    with Scheduler(swap):
+        assert swap.swap(1, *file_of(folder, 1)).running == 0
+
+
+def test_a_command_that_cannot_join_the_requests_raises_nothing(swap, caplog):
+    swap._channel.inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
+    swap.after_pull(("requests of", "another release"))
+    assert "a swap command is lost" in caplog.text

@@ -1,4 +1,4 @@
-"""Signals are answered for the length of a body and by nobody's leave are they changed for good."""
+"""Signals are answered for the length of a body, and handled as before afterwards."""
 
 import signal
 
@@ -23,7 +23,7 @@ def raise_all_and_fail(answer):
         raise KeyError
 
 
-def test_the_body_gets_every_signal_and_the_old_handlers_come_back_also_behind_an_exception():
+def test_the_body_gets_every_signal_and_the_old_handlers_come_back_also_after_an_exception():
     heard = []
     with pytest.raises(KeyError):
         raise_all_and_fail(lambda number, _: heard.append(number))

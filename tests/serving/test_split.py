@@ -1,10 +1,10 @@
-"""Letters keep every byte, and cutting finds each request's own rows."""
+"""Messages keep every byte, and splitting finds each request's own rows."""
 
 import numpy as np
 import pytest
 import torch
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
-from paceline.serving.capture.device_output import NODES, Chosen, HostForward
+from paceline.serving.capture.device_output import NODES, Chosen, ForwardOutput
 from paceline.serving.courier.split import CapturedForward, split_prefill, split_verify, top_logprobs
 from paceline.serving.wire.messages import (
     BEST_IDS,
@@ -36,20 +36,20 @@ WIDTH = TeacherWidth(sampled=2, greedy=1)
 VERDICT_ROWS = np.asarray([[7, 8, 9, 20, 2], [3, 4, 5, 30, 1]], np.int32)
 
 
-def sent(letter):
-    return decode_message(encode_message(letter))
+def sent(message):
+    return decode_message(encode_message(message))
 
 
-def test_a_letter_arrives_as_it_was_sent():
+def test_a_message_arrives_as_it_was_sent():
     arrays = {
         FEATURES: np.arange(12, dtype=np.uint16).reshape(3, 4).T,  # not contiguous
         LOGITS: np.zeros((0, 3, 5), np.float32),
     }
     head = PrefillHead(("a",), 2, (Commit(-1, (), "abort"),), (FACTS,), ((5, 0, 3),), FeatureDtype.BFLOAT16)
     resume = Resume({"a": 1}, ("y",), 2)
-    letter = sent(Message((to_wire(head, arrays), to_wire(VERIFY, {})), ("x",), {"swaps": [{"at": 1.5}]}, resume))
-    got = arrays_of(letter.forwards[0])
-    assert ([forward.head for forward in letter.forwards], letter.lost, letter.status, letter.resume) == (
+    message = sent(Message((to_wire(head, arrays), to_wire(VERIFY, {})), ("x",), 3, {"swaps": [{"at": 1.5}]}, resume))
+    got = arrays_of(message.forwards[0])
+    assert ([forward.head for forward in message.forwards], message.lost, message.status, message.resume) == (
         [head, VERIFY], ("x",), {"swaps": [{"at": 1.5}]}, resume,
     )  # fmt: skip
     for name, array in arrays.items():
@@ -72,7 +72,7 @@ def test_arrays_that_do_not_fit_their_shape_are_an_error(block, said):
 FEATURE_ROWS = np.arange(3 * 2, dtype=np.uint16).reshape(3, 2)  # two of the first request, one of the second
 
 
-def test_a_verify_round_is_cut_into_each_requests_rows():
+def test_a_verify_round_is_split_into_each_requests_rows():
     ids = np.arange(12, dtype=np.int32).reshape(2, 3, 2)
     arrays = {
         VERDICTS: VERDICT_ROWS,
@@ -80,7 +80,7 @@ def test_a_verify_round_is_cut_into_each_requests_rows():
         TEACHER_IDS: ids,
         TEACHER_LOGPROBS: np.full((2, 3, 2), -1.5, np.float16),
     }
-    first, second = CapturedForward(sent(Message((to_wire(VERIFY, arrays),))).forwards[0], WIDTH).steps()
+    first, second = CapturedForward(sent(Message((to_wire(VERIFY, arrays),))).forwards[0], WIDTH).split()
     assert (first.request_id, first.root, first.root_token, first.drafted.tolist(), first.accepted) == (
         "a", 20, 7, [8, 9], 1,
     )  # fmt: skip
@@ -102,7 +102,7 @@ def test_best_tokens_alone_are_a_teacher_of_greedy_requests_only():
     assert (second.teacher_ids.tolist(), second.teacher_logprobs.tolist()) == ([[6], [1], [1]], [[0.0]] * 3)
 
 
-def test_whole_logits_are_judged_here_as_wide_as_the_request_asks():
+def test_whole_logits_become_as_many_entries_as_the_request_asks():
     logits = np.random.default_rng(1).normal(0, 3, (2, 3, 9)).astype(np.float32)
     first, second = split_verify(VERIFY, {VERDICTS: VERDICT_ROWS, LOGITS: logits}, TeacherWidth(sampled=1, greedy=3))
     assert first.teacher_ids[:, 0].tolist() == logits[0].argmax(-1).tolist()
@@ -121,7 +121,7 @@ def test_without_a_teacher_and_features_a_round_has_empty_ones():
     assert (first.teacher_ids.shape, first.teacher_logprobs.shape, first.features.shape) == ((3, 0), (3, 0), (0, 0))
 
 
-def test_rows_behind_the_accepted_ones_stay_where_they_are():
+def test_rows_after_the_accepted_ones_are_left_out():
     depth = 3
     rows = torch.arange(3 * depth * 2.0).view(-1, 2).to(torch.bfloat16)
     verdicts = torch.cat([torch.zeros(3, 4), torch.tensor([[2], [0], [1]])], dim=1).long()
@@ -129,8 +129,10 @@ def test_rows_behind_the_accepted_ones_stay_where_they_are():
     chosen = Chosen((0, 1, 2), ("a", "b", "c"), (True,) * 3, 0)
     ways = {"a device's": ({FEATURES: rows}, [0, 1, 6]), "a host's": ({FEATURES: rows, NODES: nodes}, [4, 5, 8])}
     for way, (tensors, kept) in ways.items():
-        step = HostForward(chosen, {VERDICTS: verdicts, **tensors}, head_of(chosen), lambda *_: None)
-        wire = step.to_wire(())
+        forward = ForwardOutput(
+            chosen, {VERDICTS: verdicts, **tensors}, head_of(chosen), lambda *_: None, lambda *_: None
+        )
+        wire = forward.to_wire(())
         assert wire.head.feature_dtype is FeatureDtype.BFLOAT16
         assert arrays_of(wire)[FEATURES].tolist() == rows[kept].view(torch.uint16).tolist(), way
         assert NODES not in arrays_of(wire)
@@ -140,7 +142,7 @@ def head_of(chosen):
     return lambda commits, dtype: VerifyHead(chosen.request_ids, 0, commits, chosen.is_greedy, dtype)
 
 
-def test_a_prefill_is_cut_at_its_spans():
+def test_a_prefill_is_split_at_its_spans():
     head = PrefillHead(
         ("a", "c"), 1, (Commit(0, (9,), ""), Commit(0, (4,), "")), (FACTS, FACTS), ((0, 0, 2), (16, 5, 6))
     )

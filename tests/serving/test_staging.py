@@ -100,7 +100,7 @@ def served_with_embedding(tmp_path):
 
 
 @pytest.mark.parametrize("checked", [True, False], ids=["from the board", "at the start"])
-def test_the_file_the_server_was_started_with_comes_back_and_its_embedding_is_passed_over(
+def test_the_file_the_server_was_started_with_comes_back_and_its_embedding_is_ignored(
     tmp_path, served_with_embedding, checked
 ):
     file = tmp_path / "model.safetensors"
@@ -148,7 +148,7 @@ def test_an_embedding_under_another_name_is_refused(tmp_path, served_with_embedd
 
 
 @pytest.mark.guarantee("weights-refused")
-def test_a_file_changed_behind_its_publication_is_refused(tmp_path, served):
+def test_a_file_changed_after_its_publication_is_refused(tmp_path, served):
     file = offer(tmp_path, weights())
     digest = sha256_of(file)
     whole = file.read_bytes()

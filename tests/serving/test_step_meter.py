@@ -1,11 +1,11 @@
-"""Costs of decode steps: from one verified step to the next, and of none that had company."""
+"""Costs of decode steps: from one verified step to the next, if nothing else ran in between."""
 
 import pytest
 from paceline.serving.pacing.step_meter import MAX_IN_FLIGHT, StepMeter, Verified
 
 
 class Clock:
-    """Tells the seconds it was set to."""
+    """Shows the seconds it was set to."""
 
     def __init__(self):
         self.now_s = 100.0
@@ -20,15 +20,15 @@ def clock():
 
 
 def run(meter, clock, script):
-    """`script` is words: l<batch>x<steps> launches, v<batch>@<ms> verifies at that time, p is a prefill."""
+    """Of `script`, l<batch>x<steps> launches, v<batch>@<ms> verifies at that time, p is a prefill."""
     found = []
-    for word in script.split():
-        if word == "p":
+    for action in script.split():
+        if action == "p":
             meter.interrupt()
-        elif word[0] == "l":
-            meter.launch(*map(int, word[1:].split("x")))
+        elif action[0] == "l":
+            meter.launch(*map(int, action[1:].split("x")))
         else:
-            batch, at_ms = word[1:].split("@")
+            batch, at_ms = action[1:].split("@")
             clock.now_s = 100.0 + float(at_ms) / 1e3
             found.append(meter.verify(int(batch)))
     return found
@@ -39,7 +39,7 @@ def run(meter, clock, script):
     [
         # One at a time: the first has nothing before it, the others what passed since the one before.
         ("p l2x3 v2@10 l2x0 v2@14 l2x5 v2@30", [(3, None), (0, 4.0), (5, 16.0)]),
-        # A prefill in between, and whatever was waited for with it, is nobody's cost.
+        # A prefill in between, and whatever was waited for with it, is the cost of no step.
         ("l1x3 v1@10 p l1x3 v1@90 l1x3 v1@99", [(3, None), (3, None), (3, 9.0)]),
         # Overlap: the next step is launched before the last is read, and costs belong to the step read.
         ("l4x1 l4x2 v4@10 l4x0 v4@17 v4@19", [(1, None), (2, 7.0), (0, 2.0)]),
@@ -51,7 +51,7 @@ def test_a_step_costs_what_passed_since_the_step_before_unless_something_came_be
     assert [(one.steps, one.cost_ms and pytest.approx(one.cost_ms)) for one in found] == expected
 
 
-def test_a_verification_that_nobody_launched_is_counted_and_starts_anew(clock):
+def test_a_verification_without_a_launch_is_counted_and_starts_again(clock):
     meter = StepMeter(clock)
     assert run(meter, clock, "v1@1") == [None]
     assert run(meter, clock, "l2x3 l2x4 v3@2 v2@3") == [None, None]

@@ -1,4 +1,4 @@
-"""Whether the model changed with a swap, seen by its own parameters."""
+"""Whether a swap changed the model, by its own parameters."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def model():
 
 
 def swapped(effect, model, seed, *, takes=True):
-    """Swap the weights of `seed` in and return what the effect says is there."""
+    """Swap the weights of `seed` in and return the status of the effect."""
     if takes:
         model.take(staged(seed))
     effect.settle(f"sha-{seed}", take_probe(staged(seed), model))
@@ -51,8 +51,8 @@ def test_a_copy_that_copies_nothing_is_seen_and_one_that_does_again_ends_it(mode
 def test_the_same_weights_under_another_digest_need_no_effect(model):
     effect = SwapEffect()
     swapped(effect, model, 0)
-    effect.settle("written anew", take_probe(staged(0), model))
-    assert effect.loaded_sha256 == "written anew"
+    effect.settle("written again", take_probe(staged(0), model))
+    assert effect.loaded_sha256 == "written again"
 
 
 @pytest.mark.parametrize(("share", "loaded"), [(MIN_CHANGED / 2, "b"), (2 * MIN_CHANGED, "a")])
@@ -65,7 +65,7 @@ def test_a_file_that_hardly_differs_need_not_show_in_the_model(model, share, loa
     assert effect.loaded_sha256 == loaded
 
 
-def test_without_a_probe_a_swap_is_taken_at_its_word(model, caplog):
+def test_without_a_probe_a_swap_is_taken_to_have_worked(model, caplog):
     effect = SwapEffect()
     swapped(effect, model, 0)
     assert try_probe([], model) is None

@@ -1,4 +1,4 @@
-"""The swapper makes the board's live version the one that drafts, and a refusal is said on the board."""
+"""The swapper makes the board's live version the one that drafts, and writes a refusal on the board."""
 
 import pytest
 from paceline.buffer.errors import BoardConflict, WeightsRefused
@@ -11,7 +11,7 @@ from paceline.serving.swap.swapper import Swapper
 
 
 class Switch:
-    """Stands for the engine: swaps at once, or refuses, or does not answer."""
+    """A double of the engine: swaps at once, or refuses, or does not answer."""
 
     def __init__(self):
         self.draft_version, self.asked, self.fault = 0, [], None
@@ -23,7 +23,7 @@ class Switch:
             raise self.fault
         self.while_staging()
         if not is_wanted():
-            raise TimeoutError(f"version {number}: it was taken off")
+            raise TimeoutError(f"version {number}: it was withdrawn")
         self.draft_version = number
         return SwapOutcome(number, 2.5, 9.0, 3, 50.0)
 
@@ -44,7 +44,7 @@ def board():
 
 @pytest.fixture
 def clocked_board():
-    """Two candidates and a clock to turn."""
+    """Two candidates and a clock to set."""
     now = [100.0]
     made = MemoryVersionBoard(clock=lambda: now[0])
     for number in range(2):
@@ -63,9 +63,9 @@ def test_a_new_live_version_is_swapped_in_once(board):
     swapper.turn()
     swapper.turn()
     assert switch.asked == [(1, "/w/v 1/model.safetensors", "sha1")]
-    reading = swapper.status()
-    assert reading["draft_version"] == 1
-    assert reading["swaps"] == [{"number": 1, "commit_ms": 2.5, "stage_ms": 9.0, "running": 3, "at": 50.0}]
+    status = swapper.status()
+    assert status["draft_version"] == 1
+    assert status["swaps"] == [{"number": 1, "commit_ms": 2.5, "stage_ms": 9.0, "running": 3, "at": 50.0}]
 
 
 def test_a_roll_back_swaps_the_previous_version_in(board):
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_dra
     assert (row.state, row.why) == (VersionState.ROLLED_BACK, "refused by rep: no such file")
 
 
-def test_a_version_taken_off_while_it_is_staged_never_drafts_here(board):
+def test_a_version_withdrawn_while_it_is_staged_never_drafts_here(board):
     switch = Switch()
     swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
@@ -137,14 +137,14 @@ def test_a_version_taken_off_while_it_is_staged_never_drafts_here(board):
     assert [number for number, *_ in switch.asked] == [1]
 
 
-def test_a_board_that_begins_anew_while_a_version_is_staged_gets_its_own_weights(board):
+def test_a_board_replaced_while_a_version_is_staged_gets_its_own_weights(board):
     switch = Switch()
     swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     fresh = MemoryVersionBoard(clock=lambda: 200.0)
     for number in range(2):
-        uri = f"file:///anew/{number}"
-        fresh.register(DraftVersion(number, None, "t", "0", "eagle3", uri, f"anew{number}", "o", ("", "")), "l", "new")
+        uri = f"file:///fresh/{number}"
+        fresh.register(DraftVersion(number, None, "t", "0", "eagle3", uri, f"fresh{number}", "o", ("", "")), "l", "new")
     fresh.move(1, VersionState.LIVE, "l", "start")
     swapper._look()
 
@@ -156,11 +156,11 @@ def test_a_board_that_begins_anew_while_a_version_is_staged_gets_its_own_weights
     switch.while_staging = lose_data
     for _ in range(2):
         swapper.turn()
-    assert [(number, digest) for number, _, digest in switch.asked] == [(1, "sha1"), (1, "anew1")]
+    assert [(number, digest) for number, _, digest in switch.asked] == [(1, "sha1"), (1, "fresh1")]
     assert switch.draft_version == 1
 
 
-def test_events_before_one_that_does_not_follow_count_once_that_is_off(board):
+def test_events_before_one_that_does_not_fit_count_once_that_is_gone(board):
     switch = Switch()
     swapper = Swapper(board, switch, "rep", lambda: None)
     swapper.turn()
@@ -174,7 +174,7 @@ def test_events_before_one_that_does_not_follow_count_once_that_is_off(board):
     assert switch.draft_version == 1
 
 
-def test_two_replicas_that_refuse_one_version_take_only_that_one_down(board):
+def test_two_replicas_that_refuse_one_version_roll_back_that_one_alone(board):
     for number in (1, 2):
         board.move(number, VersionState.LIVE, "l", "better")
     first, second = Switch(), Switch()
@@ -219,7 +219,7 @@ def test_only_new_events_are_read(board):
     assert read == ["", *[real()[-1].event_id] * 2]
 
 
-def test_a_board_that_begins_anew_is_followed(board):
+def test_a_board_that_starts_from_nothing_is_followed(board):
     switch = Switch()
     swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
@@ -237,7 +237,7 @@ def test_a_board_that_begins_anew_is_followed(board):
     assert (switch.draft_version, switch.asked[-1]) == (0, (0, "/w/0/model.safetensors", "new0"))
 
 
-def test_a_time_out_is_tried_again_and_condemns_nothing(board):
+def test_a_time_out_is_tried_again_and_rolls_nothing_back(board):
     switch = Switch()
     swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(2, VersionState.LIVE, "l", "better")
@@ -264,7 +264,7 @@ def test_a_canary_is_swapped_in_on_its_replica_alone_once_its_rounds_are_counted
     assert (here.draft_version, on_it.is_canary, there.asked) == (0, False, [])
 
 
-def test_a_canary_that_is_refused_is_rolled_back_though_nothing_was_live_before_the_live_one(board):
+def test_a_refused_canary_is_rolled_back_though_nothing_was_live_before_the_live_version(board):
     switch = Switch()
     switch.fault = WeightsRefused("bad")
     board.move(1, VersionState.CANARY, "l", "better", "rep")
@@ -273,7 +273,7 @@ def test_a_canary_that_is_refused_is_rolled_back_though_nothing_was_live_before_
     assert (state.live, state.canary, state.rows[1].state) == (0, None, VersionState.ROLLED_BACK)
 
 
-def test_with_windows_a_canary_and_the_live_version_take_turns_on_its_replica(board):
+def test_with_turns_a_canary_and_the_live_version_alternate_on_its_replica(board):
     now, switch, called = [0.0], Switch(), []
     swapper = Swapper(board, switch, "rep", lambda: called.append(now[0]), CanaryTurns(20.0, lambda: now[0]))
     board.move(1, VersionState.CANARY, "l", "won", "rep")
@@ -289,30 +289,30 @@ def test_with_windows_a_canary_and_the_live_version_take_turns_on_its_replica(bo
         assert (switch.draft_version, swapper.is_canary) == (1, False)
 
 
-def test_a_board_that_begins_anew_names_other_weights_by_the_same_number(board):
+def test_a_board_that_starts_from_nothing_names_other_weights_by_the_same_number(board):
     switch = Switch()
     swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
-    anew = MemoryVersionBoard(clock=lambda: 200.0)
+    fresh = MemoryVersionBoard(clock=lambda: 200.0)
     for number in range(2):
         made = DraftVersion(number, None, "t", "0", "eagle3", f"file:///w/{number}", f"new{number}", "o", ("", ""))
-        anew.register(made, "l", "new")
-    anew.move(1, VersionState.LIVE, "l", "start")
-    events = anew.events()
-    anew.events = lambda *_: events
-    swapper._board = anew
+        fresh.register(made, "l", "new")
+    fresh.move(1, VersionState.LIVE, "l", "start")
+    events = fresh.events()
+    fresh.events = lambda *_: events
+    swapper._board = fresh
     swapper.turn()
     assert switch.asked[1:] == [(1, "/w/1/model.safetensors", "new1")]
-    anew.events = lambda *_: []
+    fresh.events = lambda *_: []
     swapper.turn()
     assert len(switch.asked) == 2
 
 
-def test_a_new_live_version_waits_for_its_turn_and_what_drafted_before_does_not(board):
+def test_a_new_live_version_is_staggered_and_one_that_drafted_before_is_not(board):
     now, switch = [0.0], Switch()
-    roll_out = StaggeredRollout(board, "rep", 5.0, lambda: now[0])
-    swapper = Swapper(board, switch, "rep", lambda: None, roll_out=roll_out)
+    rollout = StaggeredRollout(board, "rep", 5.0, lambda: now[0])
+    swapper = Swapper(board, switch, "rep", lambda: None, rollout=rollout)
     board.beat("replica:first", {"draft_version": 0, "swap": "on"}, 1000.0)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()

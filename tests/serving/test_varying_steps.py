@@ -50,7 +50,7 @@ class ToyEngine:
         return RequestPrefill(name, 7, FACTS, 0, ids, rows, FeatureDtype.FLOAT32, first)
 
     def verify(self, k):
-        """What SGLang hands to the hook behind a chain of `k` drafts, and what it commits."""
+        """What SGLang passes to the hook after a chain of `k` drafts, and what it commits."""
         nodes, lens, index, logits, hidden, commits = [], [], [], [], [], []
         for row, (name, text) in enumerate(self.texts.items()):
             root = self.at[name]
@@ -89,16 +89,16 @@ class ToyEngine:
 
 
 def traces_of(engine, lengths, monkeypatch):
-    """Serve until both requests have ended, `lengths` in turn; every step goes the way of the product."""
+    """Serve until both requests have ended, `lengths` in turn; every forward takes the product's path."""
     attached = []
-    monkeypatch.setattr(sglang_capture, "_attach", lambda _, step: attached.append(step))
+    monkeypatch.setattr(sglang_capture, "_attach", lambda _, forward: attached.append(forward))
     made = WindowAssembler(trace_maker("rep", "target", "1"), CaptureCounts(), 1000, 8)
     found = [trace for name in "ab" for trace in made.add(engine.prefill(name), 0.0)]
     for turn in range(250):
         commits = tuple(engine.verify(lengths[turn % len(lengths)]))
-        posting = attached.pop().copy_to_host(torch.clone).to_wire(commits)
-        for step in CapturedForward(posting, TeacherWidth(2, 1)).steps():
-            found += made.add(step, 0.0)
+        captured = CapturedForward(attached.pop().copy_to_host(torch.clone).to_wire(commits), TeacherWidth(2, 1))
+        for forward in captured.split():
+            found += made.add(forward, 0.0)
         if len(found) == 2:
             return {trace.request_id: trace for trace in found}
     raise AssertionError(f"got {len(found)} traces, breaker: {engine.breaker.reason}")
@@ -127,7 +127,7 @@ def test_the_wire_and_the_learner_take_such_a_trace(lengths, monkeypatch):
         arrived = decode_trace(encode_trace(trace))
         assert np.array_equal(arrived.rounds.drafted, trace.rounds.drafted)
         assert np.array_equal(arrived.rounds.teacher_ids, trace.rounds.teacher_ids)
-        # Every committed token behind the first root was judged by one node, and replay caps at what was proposed.
+        # Every committed token after the first root was judged by one node, and replay caps at what was proposed.
         judged = teacher_nodes(trace)[int(trace.rounds.starts[0]) + 1 :]
         assert (judged >= 0).all()
         runs = np.array([min(9, len(trace.tokens) - 1 - i) for i in range(len(trace.tokens))], np.int32)
@@ -142,13 +142,13 @@ def test_the_wire_and_the_learner_take_such_a_trace(lengths, monkeypatch):
         assert rounds.nodes_BR[0].tolist()[: len(nodes)] == [min(n, 5) for n in nodes]
 
 
-def test_rounds_of_plain_decoding_say_nothing_of_the_draft():
-    watch = DraftMonitor(MemoryVersionBoard(), "rep", CanaryRules(), GuardLimits(min_rounds=10))
+def test_rounds_of_plain_decoding_do_not_count_for_the_draft():
+    monitor = DraftMonitor(MemoryVersionBoard(), "rep", CanaryRules(), GuardLimits(min_rounds=10))
     ids = np.zeros((1, 0), np.int32)
     for number in range(400):
         drafted = np.zeros(number % 2, np.int32)
         commit = Commit(number, (5,) * (len(drafted) + 1), "length" if number == 399 else "")
-        watch.add(
+        monitor.add(
             RequestVerify(
                 "r",
                 0,
@@ -163,5 +163,5 @@ def test_rounds_of_plain_decoding_say_nothing_of_the_draft():
                 commit,
             )
         )
-    ((_, _, accepted, rounds),) = watch.status()["stretches"]["ended"]
+    ((_, _, accepted, rounds),) = monitor.status()["stretches"]["ended"]
     assert (accepted, rounds) == (200, 200)

@@ -47,7 +47,7 @@ def assign_draft_cache_locs_contiguous_cpu(
     topk: int,
     num_steps: int,
 ) -> None:
-    """Read the topk * num_steps slots behind each request's sequence into `out_cache_loc`, branch after branch."""
+    """Read the topk * num_steps slots after each request's sequence into `out_cache_loc`, branch after branch."""
     positions_BN = seq_lens.long()[:, None] + torch.arange(topk * num_steps)
     out_cache_loc.copy_(req_to_token[req_pool_indices.long()[:, None], positions_BN].reshape(-1))
 
@@ -57,7 +57,7 @@ def build_draft_decode_metadata_cpu(
 ) -> Tensor:
     """A request table with one row per branch of the draft tree; returns a fresh [B * topk, positions].
 
-    Row b * topk + t is request b's row with branch t's num_steps slots moved up to directly behind the sequence.
+    Row b * topk + t is request b's row with branch t's num_steps slots moved to directly after the sequence.
     """
     table = req_to_token[req_pool_indices.long()].repeat_interleave(topk, 0)
     rows = torch.arange(table.shape[0])[:, None]

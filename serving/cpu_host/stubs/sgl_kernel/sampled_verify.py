@@ -3,10 +3,10 @@ target alone would have sampled them.
 
 B requests, N nodes per tree with node 0 the root, D the deepest path plus one, V tokens. Links are those of tree.py;
 `predicts` is flat B * N, `accept_index` [B, D], `accept_token_num` [B], `candidates` and links [B, N], `target_probs`
-[B, N, V] the distribution behind each node, `uniform_samples` [B, N] and `uniform_samples_for_final_sampling` [B] the
+[B, N, V] the distribution after each node, `uniform_samples` [B, N] and `uniform_samples_for_final_sampling` [B] the
 coins, in [0, 1). Nothing is drawn here: the same coins give the same tokens. Both rules write the accepted path's
 global node numbers to the front of `accept_index`, the number of accepted drafts to `accept_token_num`, and the token
-committed behind every node of the path to `predicts`; everything else stays as the caller left it.
+committed after every node of the path to `predicts`; everything else stays as the caller left it.
 """
 
 import torch
@@ -68,7 +68,7 @@ def chain_speculative_sampling_cpu(
     deterministic: bool,
 ) -> None:
     """`rejection`: along a chain whose token i + 1 was drawn from q = `draft_probs`[b, i] ([B, N - 1, V]), accept while
-    coin * q < p, that is with min(1, p / q); behind the first rejection draw from max(p - q, 0), else from p.
+    coin * q < p, that is with min(1, p / q); after the first rejection draw from max(p - q, 0), else from p.
 
     A q that is no probability counts as 0: its token is rejected and replaced by a draw from p.
     Leviathan et al. 2023, algorithm 1; source: kernels/ops/speculative/reject_sampling.py.

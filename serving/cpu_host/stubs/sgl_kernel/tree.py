@@ -2,7 +2,7 @@
 
 B requests, N nodes per tree with node 0 the root (the last committed token), D the deepest path plus one. Links are
 [B, N] node numbers, -1 for none: `next_token` is a node's first child, `next_sibling` the next child of its parent.
-Siblings stand in ascending order. Semantics follow SGLang's CUDA kernels (kernels/jit/include/sgl_kernel/speculative).
+Siblings are in ascending order. Semantics follow SGLang's CUDA kernels (kernels/jit/include/sgl_kernel/speculative).
 """
 
 import torch
@@ -75,7 +75,7 @@ def verify_tree_greedy_cpu(
 
     `accept_index` is [B, D], `accept_token_num` [B], `predicts` flat B * N, the last five [B, N]. Writes the path's
     global node numbers to the front of `accept_index`, the number of accepted drafts to `accept_token_num`, and the
-    target's choice behind every node of the path to `predicts`; everything else stays as the caller left it.
+    target's choice after every node of the path to `predicts`; everything else stays as the caller left it.
     """
     trees = zip(
         candidates.tolist(),

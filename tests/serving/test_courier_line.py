@@ -1,0 +1,348 @@
+"""The line between scheduler and courier: in order and bounded; a courier that died or hangs is replaced."""
+
+import os
+import signal
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.trace import Sampling, VerdictRule
+from paceline.serving import config
+from paceline.serving.breaker import Breaker
+from paceline.serving.capture.courier_process import LOOK_S, MAX_BACKOFF_S, MAX_SILENCE_S, CourierProcess
+from paceline.serving.capture.courier_sender import MAX_LOST, MAX_RUNNING, CourierSender
+from paceline.serving.courier.receiver import RECEIPT_S, CourierReceiver
+from paceline.serving.wire.messages import (
+    BEST_IDS,
+    FEATURES,
+    READ_IDS,
+    VERDICTS,
+    PrefillHead,
+    Resume,
+    VerifyHead,
+    to_wire,
+)
+from paceline.serving.wire.request_forward import Commit, RequestFacts
+from paceline.serving.wire.teacher_width import TeacherWidth
+from waiting import until
+
+FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
+
+
+def prefill(name):
+    arrays = {READ_IDS: np.arange(3, dtype=np.int32), FEATURES: np.zeros((3, 4), np.float32)}
+    return to_wire(PrefillHead((name,), 0, (Commit(0, (7,), ""),), (FACTS,), ((0, 0, 3),)), arrays)
+
+
+def verify(name, finish="length"):
+    arrays = {
+        VERDICTS: np.asarray([[7, 8, 9, 3, 2]], np.int32),
+        FEATURES: np.zeros((2, 4), np.float32),
+        BEST_IDS: np.zeros((1, 3), np.int32),
+    }
+    return to_wire(VerifyHead((name,), 0, (Commit(1, (8, 5), finish),), (True,)), arrays)
+
+
+@pytest.fixture
+def endpoint(tmp_path):
+    return f"ipc://{tmp_path}/line"
+
+
+class Clock:
+    """Stands still unless a test moves it."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def line(endpoint, clock):
+    """Both ends in one process."""
+    resumed = []
+    sender = CourierSender(endpoint, 4000)
+    receiver = CourierReceiver(endpoint, TeacherWidth(1, 1), resumed.append, clock)
+    yield sender, receiver, resumed
+    sender.close()
+    receiver.close()
+
+
+def taken(receiver, count):
+    """Wait for `count` forwards; with them, which requests were lost."""
+    forwards, lost = [], set()
+    for _ in range(2000):
+        received = receiver.take(0.005)
+        forwards, lost = forwards + received.forwards, lost | received.lost
+        if len(forwards) >= count:
+            return [forward.request_ids[0] for forward in forwards], lost
+    pytest.fail(f"got {len(forwards)} forwards, expected {count}")
+
+
+def test_forwards_arrive_in_order_with_the_status(line):
+    sender, receiver, _ = line
+    for name in "abc":
+        assert sender.offer([prefill(name)])
+    sender.report({"draft_version": 5})
+    assert sender.offer([prefill("d")])
+    assert taken(receiver, 4) == (["a", "b", "c", "d"], set())
+    assert receiver.status == {"draft_version": 5}
+
+
+def test_a_full_line_loses_whole_forwards_names_their_requests_and_recovers_once_it_is_read(line):
+    sender, receiver, _ = line
+    are_sent = [sender.offer([prefill(f"r{i}")]) for i in range(60)]
+    fits = are_sent.index(False)
+    assert 5 < fits < 60
+    assert not any(are_sent[fits:])
+    assert taken(receiver, fits) == ([f"r{i}" for i in range(fits)], set())
+    receiver.acknowledge({})
+    tries = next(n for n in range(100_000) if sender.offer([prefill(f"late-{n}")]))  # the receipt takes its time
+    refused = {f"r{i}" for i in range(fits, 60)} | {f"late-{n}" for n in range(tries)}
+    assert taken(receiver, 1) == ([f"late-{tries}"], refused)
+
+
+def test_what_was_marked_as_lost_goes_with_the_next_message(line):
+    sender, receiver, _ = line
+    sender.lose(["gone"])
+    sender.offer([prefill("a")])
+    sender.offer([prefill("b")])
+    assert taken(receiver, 2) == (["a", "b"], {"gone"})
+
+
+def test_a_courier_that_does_not_read_lets_nothing_grow(line):
+    sender, receiver, _ = line
+    while sender.offer([prefill("first")]):
+        pass
+    most_bytes = sender._unread_bytes() + 5000  # one status beyond what is full
+    for number in range(3000):
+        sender.report({"number": number, "pad": "x" * 1000})
+        sender.refuse([prefill(f"r{number}").head, verify(f"r{number}").head])
+    assert sender._unread_bytes() < most_bytes
+    for number in range(3000, MAX_LOST + 500):
+        sender.offer([prefill(f"r{number}"), verify(f"r{number}")])
+    assert len(sender._lost) == MAX_LOST
+    assert len(sender._begun) < 100
+    lost, unnamed = set(), 0
+
+    def is_last_status_here():
+        nonlocal unnamed
+        received = receiver.take(0.0)
+        lost.update(received.lost)
+        unnamed += received.lost_unnamed
+        receiver.acknowledge({})
+        sender.report({"number": "last"})
+        return receiver.status == {"number": "last"}
+
+    until(is_last_status_here, "the newest status")
+    assert len(lost - {"first"}) + unnamed == MAX_LOST + 500  # each request once, and by name or number
+    assert len(sender._lost) == 0
+    until(lambda: sender.read_receipts() and not sender._begun, "the receipt of that")
+
+
+def test_the_next_courier_is_sent_the_position_of_the_last_one(line):
+    sender, receiver, resumed = line
+    assert sender.offer([prefill("running"), prefill("ended"), verify("ended")])
+    assert taken(receiver, 3)[1] == set()
+    receiver.acknowledge({"captured": 2})
+    until(sender.read_receipts, "the receipt")
+    sender.offer([prefill("unseen")])  # after the receipt, and ended before the death: only the sender knows of it
+    sender.offer([verify("unseen")])
+    sender.resume()
+    sender.offer([prefill("next")])
+    names = []
+    while "next" not in names:  # what waited on the old line may have come through or not
+        names += taken(receiver, 1)[0]
+    assert resumed == [Resume({"captured": 2}, ("running",), 1)]
+
+
+def test_a_courier_that_dies_before_it_reads_its_position_passes_it_on(line):
+    sender, receiver, _ = line
+    assert sender.offer([prefill("a")])
+    taken(receiver, 1)
+    receiver.acknowledge({"captured": 1})
+    until(sender.read_receipts, "the receipt")
+    sender.offer([prefill("b")])
+    assert sender.resume() == Resume({"captured": 1}, ("a", "b"), 1)
+    sender.offer([prefill("c"), verify("c")])
+    assert sender.resume() == Resume({"captured": 1}, ("a", "b"), 2)
+
+
+def test_a_receipt_is_repeated_so_that_silence_means_a_hang(line, clock):
+    sender, receiver, _ = line
+
+    def receipts():
+        for _ in range(3):
+            receiver.acknowledge({"captured": 1})
+        return sender.read_receipts()
+
+    until(receipts, "the first receipt")
+    assert receipts() == 1
+    clock.now_s += RECEIPT_S
+    until(lambda: receipts() > 1, "the same receipt again")
+    assert receipts() == 2
+
+
+def test_requests_that_never_report_their_end_are_forgotten_at_last(line):
+    sender, _, _ = line
+    for number in range(MAX_RUNNING + 3):
+        sender._follow(prefill(f"r{number}").head)
+    assert len(sender._running) == MAX_RUNNING
+    assert "r2" not in sender._running
+    assert f"r{MAX_RUNNING + 2}" in sender._running
+
+
+def settings_for(redis_url):
+    return config.ServingConfig(redis_url, BufferConfig(), replica="rep")
+
+
+@pytest.fixture
+def courier(redis_url, redis_client, monkeypatch, clock):
+    monkeypatch.setenv("PACELINE_REDIS_URL", redis_url)
+    process = CourierProcess(settings_for(redis_url), Breaker(), lambda: {"draft_version": 7}, lambda: False, clock)
+    process._spawn()  # without the thread: the test looks after it itself
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def status(courier, redis_client):
+    board = RedisVersionBoard(redis_client, BufferConfig())
+
+    def read(of=courier):
+        of.look()
+        return board.heartbeats().get("replica:rep", {})
+
+    return read
+
+
+def is_acknowledged(courier, status):
+    """Whether the first delivery has reached the board, and the sender as well."""
+    receipt = courier.sender._receipt
+    return status.get("delivered") == 1 and receipt is not None and receipt.counts["delivered"] == 1
+
+
+def kill(courier):
+    courier._process.kill()
+    courier._process.wait()
+
+
+def hang(courier, clock):
+    """Suspend the courier until it is killed for it; every look finds it so many seconds later."""
+    hung = courier._process
+    os.kill(hung.pid, signal.SIGSTOP)
+    until(lambda: os.waitid(os.P_PID, hung.pid, os.WSTOPPED | os.WNOWAIT | os.WNOHANG), "the courier to stop")
+    for _ in range(int(MAX_SILENCE_S / LOOK_S) + 2):
+        clock.now_s += LOOK_S
+        courier.look()
+    assert hung.wait(30.0) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("end", ["kill", "hang"])
+def test_a_courier_that_ends_at_work_is_replaced_and_every_trace_is_accounted_for(
+    courier, clock, status, redis_client, end
+):
+    buffer = RedisTraceBuffer(redis_client, BufferConfig())
+    for name in ("a", "b"):
+        courier.sender.offer([prefill(name)])
+    courier.sender.offer([verify("a")])
+    until(lambda: is_acknowledged(courier, status()), "the first trace, in the heartbeat and in a receipt")
+    assert (status()["captured"], status()["draft_version"], status()["courier_fault"]) == (2, 7, "")
+    first = courier._process.pid
+    if end == "kill":
+        kill(courier)
+    else:
+        hang(courier, clock)
+    courier.look()
+    clock.now_s += LOOK_S
+    courier.look()
+    assert courier._process.pid != first
+    courier.sender.offer([verify("b")])  # its beginning died with the courier
+    courier.sender.offer([prefill("c")])
+    courier.sender.offer([verify("c")])
+    until(lambda: status().get("delivered") == 2, "the trace after the death")
+    after = status()
+    assert (after["captured"], after["dropped"], after["open"]) == (3, {"courier_died": 1}, 0)
+    assert after["courier_restarts"] == 1
+    assert after["courier_fault"].startswith("ended with -9")
+    assert ("no receipt for 60 s" in after["courier_fault"]) == (end == "hang")
+    assert [entry.trace.request_id for entry in buffer.claim("c", 9)] == ["a", "c"]
+
+
+def test_a_server_that_was_suspended_with_its_courier_kills_nobody(courier, clock, status):
+    until(status, "the first heartbeat")
+    for _ in range(3):
+        clock.now_s += 10 * MAX_SILENCE_S
+        courier.look()
+    assert courier._process.poll() is None
+    assert not courier._is_hung
+
+
+def test_couriers_that_die_at_once_are_started_ever_less_often_and_the_status_says_so(
+    courier, clock, status, monkeypatch
+):
+    until(status, "the first heartbeat")
+    kill(courier)
+    starts_at_s = []
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/bin/false")
+        while clock.now_s < 300.0:
+            courier.look()
+            if courier._process is not None:
+                starts_at_s.append(clock.now_s)
+                courier._process.wait()
+            clock.now_s += LOOK_S
+    waits_s = [after - before for before, after in pairwise(starts_at_s)]
+    assert [round(wait_s / LOOK_S) for wait_s in waits_s[:4]] == [3, 5, 9, 17]  # doubled, and the look that finds it
+    assert max(waits_s) <= MAX_BACKOFF_S + LOOK_S
+    assert waits_s == sorted(waits_s)
+    while courier._process is None:
+        clock.now_s += LOOK_S
+        courier.look()
+    until(lambda: status().get("courier_restarts", 0) > 6, "the heartbeat of a courier that lives")
+    assert status()["courier_backoff_s"] == MAX_BACKOFF_S
+    assert status()["courier_fault"] == "ended with 1, 1 s after its start"
+    clock.now_s += 2 * MAX_BACKOFF_S
+    kill(courier)
+    courier.look()
+    assert courier._process is not None  # one that has lived for long is replaced at once
+
+
+def test_a_courier_that_cannot_be_started_is_tried_again_and_its_counts_stay(courier, clock, status, monkeypatch):
+    courier.sender.offer([prefill("a"), verify("a")])
+    until(lambda: is_acknowledged(courier, status()), "the first trace, in the heartbeat and in a receipt")
+    kill(courier)
+    courier.look()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/nowhere/python")
+        for _ in range(2):
+            clock.now_s += 5 * LOOK_S
+            with pytest.raises(FileNotFoundError):
+                courier.look()
+    clock.now_s += 5 * LOOK_S
+    until(lambda: status().get("courier_restarts") == 1, "another courier")
+    assert (status()["captured"], status()["delivered"], status()["dropped"]) == (1, 1, {})
+
+
+def test_what_died_with_a_whole_server_is_counted_by_the_next_one(courier, status, redis_url):
+    courier.sender.offer([prefill("a"), prefill("b"), verify("a")])
+    until(lambda: (status().get("delivered"), status().get("open")) == (1, 1), "the first trace")
+    kill(courier)
+    successor = CourierProcess(settings_for(redis_url), Breaker(), lambda: {"draft_version": 8}, lambda: False)
+    successor._spawn()
+    try:
+        until(lambda: status(successor).get("draft_version") == 8, "the next server's first status")
+        after = status(successor)
+    finally:
+        successor.stop()
+    assert (after["captured"], after["delivered"], after["dropped"]) == (2, 1, {"server_died": 1})
