@@ -120,6 +120,7 @@ def test_what_was_marked_as_lost_goes_with_the_next_message(line):
     assert taken(receiver, 2) == (["a", "b"], {"gone"})
 
 
+@pytest.mark.guarantee("bounded-memory")
 def test_a_courier_that_does_not_read_lets_nothing_grow(line):
     sender, receiver, _ = line
     while sender.offer([prefill("first")]):
@@ -248,6 +249,7 @@ def hang(courier, clock):
     assert hung.wait(30.0) == -signal.SIGKILL
 
 
+@pytest.mark.guarantee("courier-hangs")
 @pytest.mark.parametrize("end", ["kill", "hang"])
 def test_a_courier_that_ends_at_work_is_replaced_and_every_trace_is_accounted_for(
     courier, clock, status, redis_client, end
@@ -288,6 +290,7 @@ def test_a_server_that_was_suspended_with_its_courier_kills_nobody(courier, cloc
     assert not courier._is_hung
 
 
+@pytest.mark.guarantee("courier-dies-at-once")
 def test_couriers_that_die_at_once_are_started_ever_less_often_and_the_status_says_so(
     courier, clock, status, monkeypatch
 ):
