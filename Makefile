@@ -43,7 +43,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
 	@echo "make test     every test but the long fault matrix, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
-	@echo "make test-fast    those that start no process, in a minute or so"
+	@echo "make test-fast    those that neither start processes nor train, in a minute or so"
 	@echo "make test-faults  every process killed at every point"
 	@echo "make lint     ruff"
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
@@ -81,7 +81,7 @@ test: $(READY)
 	@$(PYTEST) -m "not fault_matrix" $(ARGS)
 
 test-fast: $(READY)
-	@$(PYTEST) -m "not e2e and not processes" --ignore=tests/faults $(ARGS)
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-faults: $(READY)
 	@$(PYTEST) tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py $(ARGS)

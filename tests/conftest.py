@@ -29,6 +29,26 @@ TraceMaker = Callable[..., DraftTrace]
 #: group, the longest first; of other tests, those of one file.
 GROUPS = {"tests/e2e/": "sglang", "tests/faults/test_": "sglang", "tests/faults/learner/": "learners"}
 
+#: Tests, by the beginning of their id, that start, kill or wait for processes, or train for seconds.
+SLOW = (
+    "tests/e2e/",
+    "tests/faults/",
+    "tests/buffer/test_board_life.py",
+    "tests/buffer/test_redis_tls_members.py",
+    "tests/learner/test_loop.py",
+    "tests/learner/test_mlflow_registry.py",
+    "tests/learner/test_rest.py",
+    "tests/learner/test_tasks.py",
+    "tests/rig/test_corpus.py",
+    "tests/rig/test_processes.py",
+    "tests/rig/test_services.py",
+    "tests/rig/test_target.py",
+    "tests/rig/test_training.py",
+    "tests/serving/test_cpu_sampled_verify.py",
+    "tests/serving/test_sglang_hooks.py::test_hooks_run",
+    "tests/test_wheel.py",
+)
+
 
 class GroupScheduling(LoadScopeScheduling):
     """No fixture of a group or a file is built by two workers."""
@@ -45,8 +65,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
     return GroupScheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long groups come first where several workers share the tests; the quick tests do otherwise."""
+    """Mark slow tests. Where several workers share the tests long groups come first; the quick ones do otherwise."""
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
         order = list(GROUPS.values())
         items.sort(key=lambda item: [*order, group_of(item.nodeid)].index(group_of(item.nodeid)))

@@ -170,3 +170,15 @@ def test_stopping_twice_or_before_starting_does_nothing_and_a_pid_needs_a_start(
     never.stop()
     with pytest.raises(PacelineError, match="got no process"):
         _ = never.pid
+
+
+def test_a_killed_service_is_gone_at_once_and_may_be_started_again(tmp_path: Path) -> None:
+    with service(tmp_path, STARTS_A_CHILD.format(child=STUBBORN)) as running:
+        leader, child = running.pid, child_of(running)
+        running.kill()
+        assert not is_alive(leader)
+        assert not is_alive(child)
+        running.start()
+        assert running.is_running()
+    with pytest.raises(PacelineError, match="got no process"):
+        running.kill()

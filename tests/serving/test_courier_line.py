@@ -290,6 +290,7 @@ def test_a_server_that_was_suspended_with_its_courier_kills_nobody(courier, cloc
     assert not courier._is_hung
 
 
+@pytest.mark.guarantee("courier-dies-at-once")
 def test_couriers_that_die_at_once_are_started_ever_less_often_and_the_status_says_so(
     courier, clock, status, monkeypatch
 ):
