@@ -71,7 +71,7 @@ $(READY): pyproject.toml $(CPU_HOST) Makefile | $(PY)
 	@echo "setup 3/4: $(SGLANG), without its CUDA packages"
 	@$(PIP) --no-deps $(SGLANG)
 	@echo "setup 4/4: what SGLang needs on this machine, and paceline with all its extras"
-	@$(PIP) --no-warn-conflicts $(TORCH) -r $(CPU_HOST) -e '.[serving,learner,dashboards,demo,dev]'
+	@$(PIP) --no-warn-conflicts $(TORCH) -r $(CPU_HOST) -e '.[bench,dev]'
 	@touch $@
 
 demo: $(READY)

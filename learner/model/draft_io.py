@@ -160,12 +160,25 @@ def _text(path: Path) -> str:
 
 
 def _target_tensor(folder: Path, name: str) -> Tensor:
-    """One tensor of the target without reading the rest, whether it lies in one file or in shards."""
-    index = folder / f"{WEIGHTS_FILE}.index.json"
-    shard = json.loads(_text(index))["weight_map"].get(name, WEIGHTS_FILE) if index.exists() else WEIGHTS_FILE
+    """One tensor of the target without reading the rest, whether the weights are in one file or in shards."""
+    shard = _shard_of(folder, name)
     try:
         with safe_open(folder / shard, framework="pt") as file:
             tensor: Tensor = file.get_tensor(name)
-    except Exception as error:  # as above: an absent file, a broken one and a missing tensor are one mistake
+    except Exception as error:  # as above: an absent file, a broken one and a missing tensor are alike
         raise ConfigError(f"{folder / shard}: got {error}, expected a tensor named {name}") from error
     return tensor.float()
+
+
+def _shard_of(folder: Path, name: str) -> str:
+    """The file in `folder` with the tensor `name`; without an index, or an entry in it, that is WEIGHTS_FILE."""
+    index = folder / f"{WEIGHTS_FILE}.index.json"
+    if not index.exists():
+        return WEIGHTS_FILE
+    try:
+        shard = json.loads(_text(index))["weight_map"].get(name, WEIGHTS_FILE)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{index}: got {error!r}, expected JSON with a weight_map of tensor name to file") from error
+    if not isinstance(shard, str) or not (folder / shard).is_file():
+        raise ConfigError(f"{index}: got {shard!r} for {name}, expected a file in {folder}")
+    return shard

@@ -16,7 +16,7 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
-from paceline.rig.drained import drained
+from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.services import Service, free_port, learner_service, redis_service, sglang_service
 from waiting import until
@@ -66,7 +66,7 @@ class Rig:
 
     def drained(self) -> dict[str, Any]:
         """The replica's status once every trace of the requests answered so far has left the server."""
-        until(drained(self.status), "the server to deliver its traces")
+        until(drain_check(self.status), "the server to deliver its traces")
         return self.status()
 
     def status(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def rig_elsewhere(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFa
 
     It draws with SGLang's random seed 5, and a canary on it takes turns with the live version.
     """
-    env = {"PACELINE_CANARY_WINDOW_S": "3"}
+    env = {"PACELINE_CANARY_TURN_S": "3"}
     with running(models, tmp_path_factory.mktemp("elsewhere"), ["--random-seed", "5"], env) as made:
         yield made
 

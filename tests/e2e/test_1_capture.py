@@ -160,6 +160,7 @@ def test_prefill_in_chunks_is_one_trace_window(rig, tokenize):
     assert trace.tokens[trace.context_len :].tolist() == reply["output_ids"]
 
 
+@pytest.mark.guarantee("opt-out")
 def test_a_client_may_opt_out_and_name_its_tenant(rig):
     rig.generate("private", rig.texts[6][:200], custom_params={"paceline_opt_out": True})
     rig.generate("named", rig.texts[6][:210], custom_params={"paceline_tenant": "acme"})

@@ -135,6 +135,7 @@ BAD = {
 }
 
 
+@pytest.mark.guarantee("weights-refused")
 @pytest.mark.parametrize("name", BAD)
 def test_bad_weights_are_refused_with_the_reason_on_the_board_and_the_server_goes_on(rig, initial, plain, name):
     change, damage, reason = BAD[name]

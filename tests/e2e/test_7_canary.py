@@ -20,7 +20,7 @@ from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import Tally, replayed_tally
-from paceline.rig.drained import drained
+from paceline.rig.drain import drain_check
 from safetensors.torch import load_file, save_file
 from waiting import until
 
@@ -173,6 +173,7 @@ def bad_draft(rig, learned, tmp_path, request):
     return changed(rig, rig.board.read().live, tmp_path / "bad", request.param)
 
 
+@pytest.mark.guarantee("bad-canary-leaves")
 def test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second_replica(rig, ports, bad_draft):
     live = rig.board.read().live
     number = publish(rig, live, bad_draft)
@@ -186,13 +187,14 @@ def test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second
     assert (row.state, rig.board.read().live) == (VersionState.ROLLED_BACK, live)
     assert BAD_DRAFT.search(row.why), row.why
     for member in (FIRST, SECOND):
-        until(drained(lambda member=member: rig.board.heartbeats()[f"replica:{member}"]), f"{member} to deliver")
+        until(drain_check(lambda member=member: rig.board.heartbeats()[f"replica:{member}"]), f"{member} to deliver")
     rounds = rounds_of(rig, number)
     assert set(rounds) == {replica}
     assert rounds[replica] <= MAX_ROUNDS
     assert set(reasons) == {"length"}
 
 
+@pytest.mark.guarantee("alarm-silent-death")
 def test_a_useless_draft_is_rolled_back_even_when_it_went_live_at_once(rig, ports):
     live = rig.board.read().live
     with traffic(rig, ports) as reasons:

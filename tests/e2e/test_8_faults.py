@@ -50,6 +50,7 @@ def hanging(pid):
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.guarantee("redis-hangs")
 def test_a_redis_that_hangs_costs_nothing(rig, plain):
     before = assert_balanced(rig)
     with hanging(rig.redis.pid):
@@ -61,6 +62,7 @@ def test_a_redis_that_hangs_costs_nothing(rig, plain):
     assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "hanging"))
 
 
+@pytest.mark.guarantee("redis-out-of-memory")
 def test_a_redis_without_memory_costs_nothing_once_it_has_some_again(rig, plain):
     before = assert_balanced(rig)
     with connect(rig.redis_url) as client:
@@ -88,6 +90,7 @@ def courier_pid(rig):
     raise AssertionError(f"no courier of {REPLICA}")
 
 
+@pytest.mark.guarantee("courier-killed")
 def test_a_courier_killed_at_work_is_replaced_and_what_it_held_is_counted(rig, plain):
     text = rig.texts[CROWD][100:260]
     calm = rig.generate("streamed-calm", text, max_tokens=150)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from paceline.buffer.trace import NO_DRAFT
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.demo.lossless import greedy
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from paceline.learner.training.plan import TrainingPlan
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import identity, proposed_drafts
+from paceline.rig.models.greedy import greedy
 from paceline.serving.swap.staging import WEIGHTS_FILE, sha256_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import until

@@ -21,7 +21,7 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
-from paceline.rig.drained import drained
+from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.models.target import ensure_random_draft
 from paceline.rig.readiness import is_healthy
@@ -128,7 +128,7 @@ class KillableReplica:
 
     def drained(self) -> dict[str, Any]:
         """The status once every trace of the requests answered so far has left; its counts add up."""
-        until(drained(self.status), "the server to deliver its traces")
+        until(drain_check(self.status), "the server to deliver its traces")
         status = self.status()
         assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
         return status

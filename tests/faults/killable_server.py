@@ -41,7 +41,7 @@ def die(death: Death) -> None:
     if death.is_whole_tree:
         # The courier first and the launcher last: `paceline serve` ends the group of a launcher that is gone, this
         # process with it, and a courier that outlived them would deliver what it has.
-        courier, tree = descendants(own), descendants(launcher)
+        courier, tree = ([process.pid for process in descendants(pid)] for pid in (own, launcher))
         for pid in [*courier, *(pid for pid in tree if pid not in {own, *courier}), launcher]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

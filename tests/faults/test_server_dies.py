@@ -47,6 +47,7 @@ def announce(replica, point):
     return make_new_version_live(replica)
 
 
+@pytest.mark.guarantee("server-killed")
 @pytest.mark.parametrize("point", cases(POINTS, everyday=[EVERYDAY]))
 def test_a_server_killed_here_comes_back_with_the_boards_version_whole(replica, plain, naive_draft, point):
     make_new_version_live(replica)

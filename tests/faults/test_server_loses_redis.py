@@ -26,6 +26,7 @@ def served(replica):
     return number
 
 
+@pytest.mark.guarantee("server-loses-redis")
 def test_a_redis_that_lost_its_data_costs_no_token_and_the_next_version_is_swapped_in(replica, served, naive_draft):
     plain = replica.answers(crowd(replica, "calm"))
     before = replica.drained()

@@ -8,6 +8,7 @@ pytestmark = pytest.mark.e2e
 CROWD, TOKENS = 6, 40
 
 
+@pytest.mark.guarantee("server-stopped")
 def test_a_server_that_shuts_down_cleanly_delivers_all_it_answered(replica):
     replica.ensure_running()
     jobs = [(f"last-{i}", replica.texts[i][100:260], TOKENS) for i in range(CROWD)]

@@ -27,10 +27,11 @@ from typing import Any
 
 import torch
 from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.learner import checkpoint, disk, loop
+from paceline.learner import checkpoint, disk, learning_round, loop
 from paceline.learner.config import from_env, quiet_mlflow
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
+from paceline.learner.learning_round import LearningRound
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.learner.wiring import open_learner
 
@@ -88,7 +89,7 @@ def half_saved(save: Act, strike: Strike) -> Act:
 #: Name -> module or class, attribute, and when it strikes.
 POINTS: dict[str, tuple[Any, str, Callable[[Act, Strike], Act]]] = {
     "before_training": (DraftTrainer, "fit", before),
-    "before_the_gate": (loop, "judge_candidate", before),
+    "before_the_gate": (learning_round, "judge_candidate", before),
     "half_way_through_publishing": (delivery, "save_draft", half_written),
     "between_folder_and_board": (RedisVersionBoard, "register", before),
     "between_candidate_and_verdict": (delivery, "_carry_out", before),
@@ -103,8 +104,8 @@ POINTS: dict[str, tuple[Any, str, Callable[[Act, Strike], Act]]] = {
 }
 #: In which part of a round a patched function counts; outside it, the same function publishes the initial draft.
 STEPS: dict[str, tuple[Any, Act]] = {
-    "_run_of": (Registry, Registry.follow),
-    "save_notes": (loop.Learner, loop.Learner._rest),
+    "_run_of": (Registry, Registry.sync),
+    "save_notes": (LearningRound, LearningRound._rest),
 }
 
 
@@ -150,7 +151,7 @@ class KillableLearner:
     def arm(self, point: str, how: str) -> None:
         place, name, moment = POINTS[point]
         strike = self._die if how == "die" else partial(self._pause, point)
-        owner, begin = STEPS.get(name, (loop.Learner, loop.Learner._learn))
+        owner, begin = STEPS.get(name, (LearningRound, LearningRound._learn))
         struck = False
 
         def once() -> None:

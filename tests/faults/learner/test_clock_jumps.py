@@ -5,7 +5,7 @@ Leases, claims and heartbeats use Redis' own time; a learner's clock only dates 
 
 import pytest
 from matrix import cases
-from paceline.buffer.base import place
+from paceline.buffer.base import entry_order
 from paceline.buffer.version import DraftVersion, VersionState
 from waiting import until
 
@@ -13,6 +13,7 @@ BATCH, DAY_S = 16, 86_400.0
 both_ways = pytest.mark.parametrize("seconds", cases([DAY_S, -DAY_S], everyday=[-DAY_S]), ids=["forwards", "backwards"])
 
 
+@pytest.mark.guarantee("learner-clock-jumps")
 @both_ways
 @pytest.mark.parametrize(
     "point",
@@ -34,11 +35,12 @@ def test_rounds_go_on_over_a_jump_of_the_clock(world, point, seconds):
     world.assert_accounted(world.sent)
     world.assert_sound()
     events = world.board.events()
-    assert [event.event_id for event in events] == sorted((event.event_id for event in events), key=place)
+    assert [event.event_id for event in events] == sorted((event.event_id for event in events), key=entry_order)
     seen, acked = world.board.heartbeats()["learner:killable"], world.buffer.counts().acked
     assert {outcome: seen[outcome] for outcome in acked} == acked
 
 
+@pytest.mark.guarantee("learner-clock-jumps")
 @both_ways
 def test_a_lease_outlives_its_holders_clock_and_keeps_others_out(world, seconds):
     world.send(BATCH)
@@ -63,6 +65,7 @@ def put_canary(world):
     return number
 
 
+@pytest.mark.guarantee("canary-clock-jumps")
 @both_ways
 def test_a_canary_has_its_time_whatever_the_clock_says(world, seconds):
     learner = world.learn(BATCH, MIN_HOLDOUT_REQUESTS="40")
@@ -77,6 +80,7 @@ def test_a_canary_has_its_time_whatever_the_clock_says(world, seconds):
     world.assert_accounted(world.sent)
 
 
+@pytest.mark.guarantee("canary-clock-jumps")
 @both_ways
 def test_a_canary_that_nobody_decides_ends_whatever_the_clock_says(world, seconds):
     world.learn(BATCH, MIN_HOLDOUT_REQUESTS="40").end()

@@ -19,6 +19,7 @@ def names_the_path(answer, world):
     return answer.get("error") == "OSError" and where in answer["why"] and room in answer["why"]
 
 
+@pytest.mark.guarantee("disk-full")
 @pytest.mark.parametrize("point", cases(POINTS, everyday=["before_the_gate"]))
 def test_a_round_without_room_fails_says_so_and_is_made_up_for(world, point):
     learner = world.learn(BATCH)
@@ -43,6 +44,7 @@ def test_a_round_without_room_fails_says_so_and_is_made_up_for(world, point):
     world.assert_sound()
 
 
+@pytest.mark.guarantee("disk-full")
 def test_a_first_round_without_room_puts_nothing_on_the_board(world):
     world.send(BATCH)
     learner = world.learner()

@@ -15,6 +15,7 @@ REST_POINTS = [point for point in POINTS if "rest" in point]
 LEARN_POINTS = [point for point in POINTS if point not in {MLFLOW_POINT, *REST_POINTS}]
 
 
+@pytest.mark.guarantee("learner-killed")
 @pytest.mark.parametrize(
     "point", cases(LEARN_POINTS, everyday=["half_way_through_publishing", "between_checkpoint_and_ack"])
 )
@@ -31,6 +32,7 @@ def test_a_learner_killed_at_any_point_leaves_nothing_unaccounted_and_nothing_ha
     world.assert_sound()
 
 
+@pytest.mark.guarantee("resting-learner-killed")
 @pytest.mark.parametrize("point", cases(REST_POINTS, everyday=["half_way_through_the_notes_of_a_rest"]))
 def test_a_learner_killed_while_it_rests_rests_each_trace_once_and_learning_begins_afterwards(world, point):
     rested = world.send(TRACES)
@@ -53,6 +55,7 @@ def test_a_learner_killed_while_it_rests_rests_each_trace_once_and_learning_begi
     }
 
 
+@pytest.mark.guarantee("poison-trace")
 @pytest.mark.fault_matrix  # tests/learner/test_loop.py has the same for a fault that kills nobody
 def test_of_many_traces_the_one_that_kills_every_learner_ends_alone(world):
     traces = world.send(TRACES)
@@ -73,6 +76,7 @@ def test_of_many_traces_the_one_that_kills_every_learner_ends_alone(world):
     world.assert_sound()
 
 
+@pytest.mark.guarantee("two-learners")
 def test_two_learners_at_once_learn_every_trace_once(world):
     world.send(TRACES)
     pair = [world.learner(LEARNER=name) for name in ("first", "second")]

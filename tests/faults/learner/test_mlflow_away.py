@@ -37,24 +37,25 @@ def key(tags):
     return int(tags["paceline.version"]), tags["paceline.sha256"]
 
 
+@pytest.mark.guarantee("mlflow-away")
 def test_versions_wait_while_mlflow_is_away_and_are_registered_once_though_a_learner_dies_doing_it(
     world, client, mlflow_uri
 ):
     learner = world.learn(BATCH)
     world.learn_more(learner, BATCH)
-    waiting = world.folder / "data/checkpoints/default/unregistered"
+    pending = world.folder / "data/checkpoints/default/pending_registrations"
     rows = world.board.read().rows
-    assert sorted(path.name for path in waiting.iterdir()) == [f"v{number:06d}.json" for number in rows if number]
+    assert sorted(path.name for path in pending.iterdir()) == [f"v{number:06d}.json" for number in rows if number]
     learner.end()
     victim = world.learner(MLFLOW_URI=mlflow_uri)
     victim.order("arm", point="half_way_through_registering_with_mlflow", how="die")
     with pytest.raises(EOFError):
         world.round(victim)
     assert victim.end() == -signal.SIGKILL
-    assert len(list(waiting.iterdir())) == len(rows) - 1
+    assert len(list(pending.iterdir())) == len(rows) - 1
     world.wait_for_lease()
     world.learn_more(world.learner(MLFLOW_URI=mlflow_uri), BATCH)
-    assert list(waiting.iterdir()) == []
+    assert list(pending.iterdir()) == []
     runs, versions = registered(client)
     board = world.board.read()
     expected = Counter({(number, row.version.sha256): 1 for number, row in board.rows.items()})

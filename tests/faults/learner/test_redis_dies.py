@@ -22,6 +22,7 @@ def assert_started_again(world, before):
     assert state.rows[0].version.sha256 == sha256_of(world.speculator.draft / "model.safetensors")
 
 
+@pytest.mark.guarantee("redis-killed", "redis-lost-its-data")
 @pytest.mark.parametrize("with_data", [True, False], ids=["with_data", "without_data"])
 @pytest.mark.parametrize(
     "in_time", cases([True, False], everyday=[True]), ids=["back_in_the_round", "back_after_the_round"]
@@ -53,6 +54,7 @@ def test_a_learner_outlives_a_redis_killed_in_its_round(own_world, killable_redi
         assert_started_again(world, before)
 
 
+@pytest.mark.guarantee("redis-killed-between-rounds")
 @pytest.mark.parametrize(
     "is_same_process", cases([True, False], everyday=[True]), ids=["same_learner", "its_successor"]
 )
@@ -77,6 +79,7 @@ def test_a_board_that_lost_its_data_between_two_rounds_starts_again_by_itself(
     assert world.board.heartbeats()["learner:killable"]["rounds"] > rounds
 
 
+@pytest.mark.guarantee("redis-killed-between-rounds")
 def test_a_redis_that_restarts_with_its_data_between_two_rounds_changes_nothing(own_world, killable_redis):
     world = own_world
     learner = world.learn(BATCH)

@@ -20,6 +20,7 @@ def post(world):
     return traces, deliveries
 
 
+@pytest.mark.guarantee("delivered-twice")
 @pytest.mark.fault_matrix
 def test_what_the_stream_still_holds_is_stored_once_and_learnt_once(world, post):
     traces, deliveries = post
@@ -35,6 +36,7 @@ def test_what_the_stream_still_holds_is_stored_once_and_learnt_once(world, post)
     world.assert_sound()
 
 
+@pytest.mark.guarantee("delivered-twice")
 def test_what_the_stream_has_forgotten_is_known_to_the_learner_and_counted_as_a_duplicate(world, post):
     _, deliveries = post
     learner = world.learner(PASSES="1", WINDOW_TRACES=str(TRACES), HOLDOUT_WINDOW=str(TRACES))

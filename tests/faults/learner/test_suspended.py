@@ -21,6 +21,7 @@ def suspended(learner):
         os.kill(learner.pid, signal.SIGCONT)
 
 
+@pytest.mark.guarantee("learner-suspended")
 @pytest.mark.parametrize("point", cases(["before_the_gate", "between_folder_and_board"], everyday=["before_the_gate"]))
 def test_rounds_that_lose_their_lease_make_no_dead_letters_however_many_they_are(world, point):
     world.send(BATCH)
@@ -37,6 +38,7 @@ def test_rounds_that_lose_their_lease_make_no_dead_letters_however_many_they_are
     world.assert_sound()
 
 
+@pytest.mark.guarantee("learner-suspended")
 def test_traces_of_a_suspended_learner_are_learnt_by_another_and_not_twice(world):
     world.send(BATCH)
     sleeper = world.learner(ROUND_LEASE_S=SHORT_LEASE_S, LEARNER="sleeper")

@@ -59,6 +59,7 @@ FORGERIES = {
 }
 
 
+@pytest.mark.guarantee("live-weights-changed")
 @pytest.mark.parametrize("is_restarted", cases([False, True], everyday=[True]), ids=["same_learner", "its_successor"])
 def test_a_live_version_with_changed_weights_is_never_read_and_is_rolled_back(world, is_restarted):
     learner = world.learn(BATCH)
@@ -80,6 +81,7 @@ def test_a_live_version_with_changed_weights_is_never_read_and_is_rolled_back(wo
     world.assert_accounted(world.sent)
 
 
+@pytest.mark.guarantee("forged-version")
 @pytest.mark.parametrize("forgery", cases(FORGERIES, everyday=["another_digest"]))
 def test_a_forged_live_version_is_rolled_back_and_learning_goes_on(world, forgery):
     learner = world.learn(BATCH)
@@ -94,6 +96,7 @@ def test_a_forged_live_version_is_rolled_back_and_learning_goes_on(world, forger
     world.assert_accounted(world.sent)
 
 
+@pytest.mark.guarantee("not-a-draft")
 def test_a_file_that_is_no_draft_stops_no_round(world):
     learner = world.learn(BATCH)
     folder = no_draft(world)
@@ -108,6 +111,7 @@ def test_a_file_that_is_no_draft_stops_no_round(world):
     world.learn_more(learner, BATCH)
 
 
+@pytest.mark.guarantee("checkpoint-lost")
 def test_without_a_checkpoint_training_starts_from_no_changed_weights(world):
     world.learn(BATCH, MIN_HOLDOUT_REQUESTS="40").end()
     number = world.board.next_number()
@@ -136,6 +140,7 @@ STRANGE_EVENTS = {
 }
 
 
+@pytest.mark.guarantee("garbage-on-the-board")
 @pytest.mark.parametrize("event", cases(STRANGE_EVENTS, everyday=["illegal_move"]))
 def test_a_strangers_event_stops_rounds_with_its_name_and_nothing_else_until_it_is_removed(world, event):
     fields, error = STRANGE_EVENTS[event]

@@ -30,6 +30,7 @@ def worker(own_world, tmp_path):
     assert process.returncode == 0, (tmp_path / "worker.log").read_text()
 
 
+@pytest.mark.guarantee("broker-killed")
 def test_a_worker_outlives_its_broker_and_the_board(own_world, killable_redis, worker):
     world = own_world
     world.send(BATCH)
@@ -43,6 +44,7 @@ def test_a_worker_outlives_its_broker_and_the_board(own_world, killable_redis, w
     assert worker.poll() is None
 
 
+@pytest.mark.guarantee("beat-clock-jumps")
 @pytest.mark.parametrize("days", [1, -1], ids=["forwards", "backwards"])
 def test_the_beat_starts_the_next_round_in_time_whatever_the_clock_says(world, monkeypatch, days):
     app = make_app(from_env(world.env | {"PACELINE_ROUND_INTERVAL_S": "30"}))
