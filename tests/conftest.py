@@ -18,6 +18,7 @@ import numpy as np
 import paceline
 import pytest
 import redis
+from filelock import FileLock
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.rig.services import free_port
@@ -25,9 +26,17 @@ from xdist.scheduler import LoadScopeScheduling
 
 TraceMaker = Callable[..., DraftTrace]
 
-#: Tests that share what is expensive to build, by the beginning of their path. One worker of pytest-xdist runs each
-#: group, the longest first; of other tests, those of one file.
-GROUPS = {"tests/e2e/": "sglang", "tests/faults/test_": "sglang", "tests/faults/learner/": "learners"}
+#: Tests that share what is expensive to build, by the beginning of their id; the first that fits counts. One worker of
+#: pytest-xdist runs each group, and of other tests those of one file.
+GROUPS = {
+    "tests/e2e/test_6_demo.py": "demo",
+    "tests/e2e/test_9_pacing.py": "paced server",
+    "tests/e2e/": "shared servers",
+    "tests/faults/learner/": "killed learners",
+    "tests/faults/": "killed server",
+}
+#: The longest group begins, and what needs the target comes when that group has trained it.
+ORDER = ("shared servers", "killed learners", "paced server", "demo", "killed server")
 
 #: Tests, by the beginning of their id, that start, kill or wait for processes, or train for seconds.
 SLOW = (
@@ -61,6 +70,7 @@ def group_of(nodeid: str) -> str:
     return next((GROUPS[start] for start in GROUPS if nodeid.startswith(start)), nodeid.partition("::")[0])
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
     return GroupScheduling(config, log)
 
@@ -72,8 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
-        order = list(GROUPS.values())
-        items.sort(key=lambda item: [*order, group_of(item.nodeid)].index(group_of(item.nodeid)))
+        items.sort(key=lambda item: [*ORDER, group_of(item.nodeid)].index(group_of(item.nodeid)))
 
 
 @pytest.fixture(autouse=True)
@@ -410,9 +419,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     from paceline.rig.models.target import ensure_random_draft, ensure_target
     from paceline.rig.models.training import TrainPlan
 
-    folder = tmp_path_factory.mktemp("models")
-    target = ensure_target(folder, TrainPlan(steps=200, seconds=300.0)).folder
-    return target, ensure_random_draft(target, folder / "draft", seed=0)
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "models"
+    with FileLock(folder.with_suffix(".lock")):  # the second worker waits for the first one's target
+        target = ensure_target(folder, TrainPlan(steps=200, seconds=300.0)).folder
+        return target, ensure_random_draft(target, folder / "draft", seed=0)
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.e2e
 ROUND = 24
 
 
-def cli(rig, *words):
-    command = [sys.executable, "-m", "paceline.cli", *words, "--redis-url", rig.redis_url, "--speculator", "e2e"]
+def cli(rig, *arguments):
+    command = [sys.executable, "-m", "paceline.cli", *arguments, "--redis-url", rig.redis_url, "--speculator", "e2e"]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

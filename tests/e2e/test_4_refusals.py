@@ -21,8 +21,8 @@ from waiting import until
 pytestmark = pytest.mark.e2e
 
 
-def run(*words, **env):
-    command = [sys.executable, "-m", "paceline.cli", *words]
+def run(*arguments, **env):
+    command = [sys.executable, "-m", "paceline.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | env, check=False)
 
 
@@ -88,9 +88,9 @@ def test_the_algorithm_and_the_draft_are_all_it_takes_where_sglang_chooses_a_cha
 
 def qwen3(tokenizer_of, folder):
     """A random Qwen3 in the real format, with the tokenizer of another target, and a random draft of it beside."""
-    words = json.loads((tokenizer_of / "config.json").read_text())["vocab_size"]
+    entries = json.loads((tokenizer_of / "config.json").read_text())["vocab_size"]
     config = Qwen3Config(
-        vocab_size=words, hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
+        vocab_size=entries, hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16, max_position_embeddings=1024, dtype="float32",
     )  # fmt: skip
     Qwen3ForCausalLM(config).save_pretrained(folder)

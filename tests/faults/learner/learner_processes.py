@@ -57,14 +57,14 @@ class LearnerProcess:
 
     def order(self, do: str, **fields: Any) -> dict[str, Any]:
         """Give an order and return the answer."""
-        self.tell(do, **fields)
-        return self.hear()
+        self.send(do, **fields)
+        return self.receive()
 
-    def tell(self, do: str, **fields: Any) -> None:
+    def send(self, do: str, **fields: Any) -> None:
         self._messages.write(json.dumps({"do": do, **fields}) + "\n")
         self._messages.flush()
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         answer = self._messages.readline()
         if not answer:
             raise EOFError(self.log.read_text(encoding="utf-8")[-2000:])

@@ -81,8 +81,8 @@ def test_two_learners_at_once_learn_every_trace_once(world):
     world.send(TRACES)
     pair = [world.learner(LEARNER=name) for name in ("first", "second")]
     for learner in pair:
-        learner.tell("round")
-    answers = [learner.hear() for learner in pair]
+        learner.send("round")
+    answers = [learner.receive() for learner in pair]
     counts = world.buffer.counts()
     assert sum(counts.acked.values()) + counts.pending == TRACES
     assert sum(answer.get("learned", 0) for answer in answers) == counts.acked["learned"] > 0
