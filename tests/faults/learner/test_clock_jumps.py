@@ -61,7 +61,7 @@ def put_canary(house):
 
 @both_ways
 def test_a_canary_has_its_time_whatever_the_clock_says(house, seconds):
-    learner = house.learn(BATCH, MIN_HOLDOUT_REQUESTS="40")
+    learner = house.learn(BATCH, HOLDOUT_REQUESTS="240")
     number = put_canary(house)
     learner.order("skew", seconds=seconds)
     assert learner.round()["why"].startswith(f"version {number} is canary")
@@ -75,9 +75,9 @@ def test_a_canary_has_its_time_whatever_the_clock_says(house, seconds):
 
 @both_ways
 def test_a_canary_that_nobody_decides_ends_whatever_the_clock_says(house, seconds):
-    house.learn(BATCH, MIN_HOLDOUT_REQUESTS="40").end()
+    house.learn(BATCH, HOLDOUT_REQUESTS="240").end()
     number = put_canary(house)
-    learner = house.learner(CANARY_LIMIT_S="0.2", MIN_HOLDOUT_REQUESTS="40")
+    learner = house.learner(CANARY_LIMIT_S="0.2", HOLDOUT_REQUESTS="240")
     learner.order("skew", seconds=seconds)
     house.send(BATCH)
     until(lambda: learner.round() and house.board.read().canary is None, "the overdue canary to be taken off")

@@ -108,7 +108,7 @@ def test_a_file_that_is_no_draft_stops_no_round(house):
 
 
 def test_without_a_checkpoint_training_starts_from_no_changed_weights(house):
-    house.learn(BATCH, MIN_HOLDOUT_REQUESTS="40").end()
+    house.learn(BATCH, HOLDOUT_REQUESTS="240").end()
     number = house.board.next_number()
     folder = elsewhere(house)
     make_live(house, number, folder.as_uri(), digest(folder))
