@@ -101,18 +101,19 @@ def _lines(file: Path | None) -> tuple[dict[str, _Given], list[str]]:
     misplaced = []
     for table, key, value in _flat(_content(file)):
         where = f"{f'{table}.' if table else ''}{key} in {file or DEFAULT_FILE}"
-        name, text = key.upper(), _text(value, where)
-        fault = _fault(table, key, is_second=name in known)
-        if fault:
+        name = key.upper()
+        if fault := _fault(table, key, value, is_second=name in known):
             misplaced.append(f"{where}: {fault}")
-        elif text:
+        elif text := _text(value, where):
             known[name] = _Given(text, where, Origin.FILE)
     return known, misplaced
 
 
-def _fault(table: str, key: str, *, is_second: bool) -> str:
+def _fault(table: str, key: str, value: Any, *, is_second: bool) -> str:
     """What is wrong with a key of the file; empty when nothing is."""
     row = BY_NAME.get(key.upper()) if key == key.lower() else None
+    if row is None and isinstance(value, dict):
+        return f"got an unknown table, expected one of {', '.join(f'[{reader}]' for reader in Reader)}"
     if row is None:
         return _answer(key.upper().removeprefix(PREFIX), str.lower)
     if row.name == "CONFIG":

@@ -100,6 +100,10 @@ def test_the_file_is_flat_or_has_a_table_for_each_reader(file, text, name, value
         ),
         ("top_k = 3", "top_k in {}: got an old name, expected teacher_top_k"),
         ("[learner]\nseed = 3", "learner.seed in {}: got a deleted setting, expected it unset: it is always 0"),
+        (
+            "[lerner]\nseed = 3",
+            "lerner in {}: got an unknown table, expected one of [buffer], [serving], [learner], [c",
+        ),
         ("config = 'a'", "config in {}: got the name of a file in a file, expected it in PACELINE_CONFIG"),
         ("[serving]\npasses = 3", "serving.passes in {}: got a setting of another table, expected it in [learner] or "),
         ("passes = 3\n[learner]\npasses = 3", "learner.passes in {}: got a second value, expected one"),
@@ -123,7 +127,6 @@ def test_a_key_that_is_no_setting_or_is_not_where_it_belongs_is_named_and_sets_n
         ("passes = 1979-05-27", "passes in .*: got a date, expected text, a number, true or false, or a list of texts"),
         ("target_versions = [3, 5]", "target_versions in .*: got a list, expected text, a number"),
         ("[learner.passes]\nvalue = 3", "learner.passes in .*: got a dict, expected text"),
-        ("[lerner]\npasses = 3", "lerner in .*: got a dict, expected text"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_an_error(file, text, said):
