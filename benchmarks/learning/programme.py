@@ -4,11 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .rows import (
-    ANCHORS,
     AURORA,
     AURORA_AS_PRODUCT,
     AURORA_RATES,
-    AVERAGES,
     BATCHES,
     CADENCES,
     COMMITTED,
@@ -182,8 +180,6 @@ FULL = Programme(
         _ablation("replay", "a replay window, and which of its traces", REPLAY),
         _ablation("cadence", "requests between two rounds", CADENCES, starts=("cold",)),
         _ablation("warm-rate", "the product's learning rate for warm drafts", WARM_RATES, sizes=_SHORT),
-        _ablation("average", "serving an average of the weights", AVERAGES, sizes=_SHORT),
-        _ablation("kl", "an anchor to the teacher, constant and decaying", ANCHORS, (_SAMPLED,), sizes=_SHORT),
         _ablation("teacher", "a teacher sharper than it was served", TEACHERS, (_SAMPLED,), sizes=_SHORT),
         _ablation("objectives", "what others train on", (AURORA, COMMITTED, *OTHERS), sizes=_SHORT),
         _ablation("objectives-sampled", "at temperature 0.7", (AURORA, SOFT, *OTHERS), (_SAMPLED,), sizes=_SHORT),

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from paceline.policies.objectives.losses import (
-    Weighting,
     committed_losses,
     mean_acceptance,
     onto_grid,
@@ -14,9 +13,9 @@ from paceline.policies.objectives.losses import (
     served_probs,
     soft_losses,
     speakable_teacher,
-    tempered_probs,
     weighted_loss,
 )
+from paceline.policies.objectives.names import Weighting
 
 B, Q, S, V, K = 2, 3, 4, 6, 3
 #: All steps scored, a label the draft cannot say in between or in front, a trace that ends early, a padded row.
@@ -145,14 +144,6 @@ def test_served_probs_follow_top_k_and_then_top_p():
     assert served_probs(logprobs, 1.0, top_p=0.6)[0].tolist() == pytest.approx([4 / 7, 3 / 7, 0, 0])
     assert served_probs(logprobs, 1.0, top_k=3, top_p=0.5)[0].tolist() == pytest.approx([4 / 7, 3 / 7, 0, 0])
     assert served_probs(logprobs, 1.0, top_p=0.1)[0].tolist() == pytest.approx([1, 0, 0, 0])
-
-
-@pytest.mark.parametrize("temperature", [0.01, 0.5, 1.0, 3.0])
-def test_a_tempered_teacher_is_the_power_of_each_probability_renormalised(temperature):
-    rows = [[0.5, 0.3, 0.2, 0.0], [1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]
-    for row, got in zip(rows, tempered_probs(torch.tensor(rows), temperature).tolist(), strict=True):
-        powers = [p ** (1.0 / temperature) for p in row]
-        assert got == pytest.approx([power / sum(powers) for power in powers], rel=1e-4, abs=1e-9)
 
 
 def test_teacher_tokens_the_draft_cannot_say_give_their_share_to_the_others():

@@ -9,7 +9,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..losses import Weighting, position_weights, soft_losses
+from ..losses import position_weights, soft_losses
+from ..names import Weighting
 
 #: Share of the positions that AdaSPEC keeps.
 SELECTED_SHARE = 0.4

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...policies.objectives.losses import Weighting, onto_grid, position_weights, soft_losses, speakable_teacher
-from ..model.eagle3 import Eagle3Draft
-from .batch import Batch
+from ....learner.model.eagle3 import Eagle3Draft
+from ....learner.training.batch import Batch
+from ....policies.objectives.losses import onto_grid, position_weights, soft_losses, speakable_teacher
+from ....policies.objectives.names import Weighting
 from .served_rounds import ServedRounds
 
 
@@ -43,7 +44,7 @@ def node_losses(draft: Eagle3Draft, batch: Batch, rounds: ServedRounds, weightin
 def chain_hidden(draft: Eagle3Draft, batch: Batch, rounds: ServedRounds) -> Tensor:
     """Outputs of the chains of `rounds`, each fed what it drafted, [B, R, N, H], ready for `lm_head`; R at least 1."""
     length, (drafts, nodes) = batch.tokens_BT.shape[1], (rounds.drafted_BRP.shape[2], rounds.judged_mask().shape[2])
-    # Drafted tokens stand behind the text, where no true row looks, to get their projections with those of the text.
+    # Drafted tokens follow the text, where no true row looks, and get their projections together with the text's.
     tokens_BY = torch.cat([batch.tokens_BT, rounds.drafted_BRP.flatten(1)], 1)
     chains = draft.begin(tokens_BY, batch.features_BFD, rounds.rows_BR)
     said_BYX = chains.said_BTX
