@@ -94,7 +94,9 @@ class LearnSchedule:
             return LearnDecision(LearnChoice.LEARN, "learning is set to always")
         if self._rest is None:
             flat, most = self._flat_rounds, self._rules.flat_rounds
-            return LearnDecision(LearnChoice.LEARN, f"{flat} rounds in a row made no better draft, {most} begin a rest")
+            return LearnDecision(
+                LearnChoice.LEARN, f"{flat} learning rounds in a row made no better draft, {most} begin a rest"
+            )
         decision = self._judge(self._rest, now_s)
         if decision.choice is LearnChoice.LEARN:
             self._rest, self._flat_rounds = None, 0
@@ -140,9 +142,7 @@ class LearnSchedule:
         rest.began_at_s = min(rest.began_at_s, now_s)  # a clock set back must not lengthen the rest
         rested_s = now_s - rest.began_at_s
         if rested_s < rules.cool_down_s:
-            return LearnDecision(
-                LearnChoice.REST, f"at rest for {rested_s:.0f} s, {rules.cool_down_s:g} s is the least"
-            )
+            return LearnDecision(LearnChoice.REST, f"at rest for {rested_s:.0f} s of at least {rules.cool_down_s:g} s")
         usual, level = sum(rest.usual) / len(rest.usual), _level_after_a_cut(rest.usual, self._latest, rules)
         if level is not None and level < usual * (1.0 - rules.fall_share):
             return LearnDecision(LearnChoice.LEARN, f"accepted per round fell from {usual:.3f} to {level:.3f}")
@@ -152,7 +152,8 @@ class LearnSchedule:
         if len(latest) >= rules.latest_requests and low >= rules.unexplored_share * len(latest):
             return LearnDecision(LearnChoice.LEARN, f"unexplored traffic: {figures}")
         return LearnDecision(
-            LearnChoice.REST, f"{rules.flat_rounds} rounds made no better draft than {usual:.3f} per round; {figures}"
+            LearnChoice.REST,
+            f"{rules.flat_rounds} learning rounds made no better draft than {usual:.3f} per round; {figures}",
         )
 
     def state(self) -> dict[str, object]:

@@ -11,8 +11,8 @@ A long bench can be taken in parts, the later ones at the learning rates that th
     bench.py --merge first/results.json second/results.json --out both
 
 Writes results.md, results.json and PNGs to --out. What is missing is made first and kept in --data-dir: the target, the
-warm head and the traces of the settings, about ten minutes in all. Once that is there the time runs, and runs that have
-not begun when it is over are given up; the tables say how many seeds each row has.
+warm head and the traces of the settings, about ten minutes in all. Then the time runs, and runs that have not begun
+when it is over are dropped; the tables say how many seeds each row has.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-# Started as a script, Python looks for modules beside this file alone; `measure` and `learning` lie one folder up.
 from rich.console import Console
 
 from ...rig.machine import machine
@@ -53,7 +52,7 @@ class Workers:
     ends_s: float
 
     def run(self, jobs: Iterable[Job], title: str, console: Console) -> list[Run]:
-        """Run jobs in their order, several at a time; those not begun when the time is over are given up."""
+        """Run jobs in their order, several at a time; those not begun when the time is over are dropped."""
         futures: list[Future[Run]] = [self.pool.submit(run_job, self.lab, job) for job in jobs]
         left_s = max(self.ends_s - time.monotonic(), 0.0)
         with progress_bar(title, console) as report:
@@ -63,7 +62,7 @@ class Workers:
                     report(done / len(futures), f"{done} of {len(futures)} runs")
             except TimeoutError:
                 console.print(
-                    f"{title}: the time is over, given up: {sum(f.cancel() for f in futures)} of {len(futures)}"
+                    f"{title}: the time is over, dropped: {sum(f.cancel() for f in futures)} of {len(futures)}"
                 )
             finally:
                 for future in futures:
@@ -132,7 +131,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each (2)")
     parser.add_argument(
-        "--minutes", type=float, help=f"begin no run behind this (quick {QUICK.minutes:g}, else {FULL.minutes:g})"
+        "--minutes", type=float, help=f"begin no run after this (quick {QUICK.minutes:g}, else {FULL.minutes:g})"
     )
     parser.add_argument("--settings", type=settings, help="by comma, as t0-k3,t0.7-k10; default: the stages' own")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""About how long runs take, before they are run: to cut a programme to its time and to tell what a part of it costs."""
+"""About how long runs take, before they are run: to cut a programme to its time, and to show what each part costs."""
 
 from collections.abc import Iterable, Iterator
 

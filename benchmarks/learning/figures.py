@@ -1,4 +1,4 @@
-"""What is said of curves: requests to reach a level, means with intervals, and gains paired by seed."""
+"""Figures of curves: requests to reach a level, means with intervals, and gains paired by seed."""
 
 import math
 import statistics
@@ -31,7 +31,7 @@ class Mean:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether zero lies outside the interval; never with fewer than two seeds."""
+        """Whether zero is outside the interval; never with fewer than two seeds."""
         return abs(self.value) > self.half_width
 
     def text(self, digits: int = 2) -> str:
@@ -66,7 +66,7 @@ def requests_to_reach(ends: Sequence[int], values: Sequence[float], level: float
 
 
 def recovered(ends: Sequence[int], values: Sequence[float], shift_at: int, share: float = 0.9) -> float | None:
-    """Requests behind the shift until `share` of the in-domain value is back; None when it never is.
+    """Requests after the shift until `share` of the in-domain value is back; None when it never is.
 
     The in-domain value is the mean of the last two chunks that end before or at request `shift_at`.
     """

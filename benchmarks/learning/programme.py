@@ -170,7 +170,7 @@ FULL = Programme(
         Stage("main", "paceline against Aurora", _MAIN, 5, (_GREEDY, _SAMPLED), STARTS, _USUAL),
         Stage("system", _SYSTEM_QUESTION, _AT_EQUAL_SYSTEM, 3, (_GREEDY,), STARTS, _USUAL),
         _ablation("aurora-rates", "Aurora's loss at other rates", AURORA_RATES, starts=STARTS, sizes=_USUAL),
-        _ablation("off-path", "rows behind the rejection", OFF_PATH, _LENGTHS),
+        _ablation("off-path", "rows after the rejection", OFF_PATH, _LENGTHS),
         _ablation("weighting", "how much a later draft of a round counts", WEIGHTINGS, starts=STARTS),
         _ablation("batch", "traces of one optimiser step", BATCHES, starts=STARTS),
         _ablation("labels", "objectives; at temperature 0.7", (AURORA, COMMITTED, SOFT, MATCHED), (_SAMPLED,), STARTS),

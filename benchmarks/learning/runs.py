@@ -1,8 +1,8 @@
-"""One run: a stream served chunk by chunk by the draft as it is, and learnt from behind each measurement.
+"""One run: a stream served chunk by chunk by the draft as it is, and learnt from after each measurement.
 
-Serving is replayed: which drafts stand is read off the committed tokens, exactly for greedy traffic and without bias
-under target_only, since the text does not depend on the draft. What a draft drew once stays drawn, so a run is one
-sample of both the stream and the target's coins; seeds differ in the first.
+Serving is replayed: which drafts are accepted is read off the committed tokens, exactly for greedy traffic and without
+bias under target_only, since the text does not depend on the draft. What the target drew once stays drawn, so a run is
+one sample of both the stream and the target's sampling; seeds differ in the first.
 """
 
 from collections import deque
@@ -78,8 +78,8 @@ def run_job(lab: Lab, job: Job) -> Run:
         cost.points.append(Point(seen, tallies(trainer.draft, chunk, job.setting.steps), cost.steps, cost.seconds))
         if job.row.rate is not Rate.NONE:
             fresh = [with_top_k(trace, job.row.top_k) for trace in chunk]
-            told = trainer.fit(fresh, list(window) if plan.replay_share else [])
-            cost.steps, cost.seconds = cost.steps + told.steps, cost.seconds + told.seconds
+            fit = trainer.fit(fresh, list(window) if plan.replay_share else [])
+            cost.steps, cost.seconds = cost.steps + fit.steps, cost.seconds + fit.seconds
             window.extend(fresh)
     return Run(job, stream.shift_at, tuple(cost.points), cost.steps, cost.seconds)
 

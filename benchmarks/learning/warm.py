@@ -1,4 +1,4 @@
-"""A head that has learnt already: from training text of all domains but the one that traffic shifts to.
+"""A head that has already learnt: from training text of all domains but the one that traffic shifts to.
 
 The target reads windows of text; its hidden rows and its top-K at temperature 1 make traces of one token per round,
 and the product's own trainer learns from them with the soft objective. Axes: B windows, T tokens, D feature width.
@@ -38,9 +38,9 @@ def ensure_warm_head(lab: Lab, report: Report = quiet) -> Path:
         trainer, windows = DraftTrainer(draft, plan), _windows(lab)
         model = AutoModelForCausalLM.from_pretrained(lab.target.folder, dtype=torch.float32).to(lab.device).eval()
         for begin in range(0, len(windows), _PER_FIT):
-            told = trainer.fit(list(_traces(lab, model, windows[begin : begin + _PER_FIT], begin)), [])
+            fit = trainer.fit(list(_traces(lab, model, windows[begin : begin + _PER_FIT], begin)), [])
             done = min(begin + _PER_FIT, len(windows)) / len(windows)
-            report(done, f"first-position acceptance {told.first_position_accept:.2f}")
+            report(done, f"first-position acceptance {fit.first_position_accept:.2f}")
         write_folder(lab.warm_head, lambda folder: save_draft(trainer.draft, folder))
     return lab.warm_head
 

@@ -1,6 +1,6 @@
 """Weights files in the layout SGLang's llama_eagle3.py reads.
 
-SGLang skips tensor names it does not know without a word, so names are checked here, in both directions. The
+SGLang silently skips tensor names it does not know, so names are checked here, in both directions. The
 target's embedding is never part of a draft's file: the server shares it.
 """
 
@@ -160,12 +160,21 @@ def _text(path: Path) -> str:
 
 
 def _target_tensor(folder: Path, name: str) -> Tensor:
-    """One tensor of the target without reading the rest, whether it lies in one file or in shards."""
-    index = folder / f"{WEIGHTS_FILE}.index.json"
-    shard = json.loads(_text(index))["weight_map"].get(name, WEIGHTS_FILE) if index.exists() else WEIGHTS_FILE
+    """One tensor of the target without reading the rest, whether it is in one file or in shards."""
+    shard = _shard_of(folder / f"{WEIGHTS_FILE}.index.json", name)
     try:
         with safe_open(folder / shard, framework="pt") as file:
             tensor: Tensor = file.get_tensor(name)
     except Exception as error:  # as above: an absent file, a broken one and a missing tensor are one mistake
         raise ConfigError(f"{folder / shard}: got {error}, expected a tensor named {name}") from error
     return tensor.float()
+
+
+def _shard_of(index: Path, name: str) -> str:
+    """The file that holds a tensor; the usual one without an index, or when the index does not list the tensor."""
+    if not index.exists():
+        return WEIGHTS_FILE
+    try:
+        return str(json.loads(_text(index))["weight_map"].get(name, WEIGHTS_FILE))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f'{index}: got {error!r}, expected JSON with a "weight_map" of tensor names') from error

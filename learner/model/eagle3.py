@@ -78,7 +78,7 @@ class DraftChains:
     step: int = 0
 
     def predicted(self) -> Tensor:
-        """Position of the token that the next step predicts, int64[B, Q]; may lie behind the window."""
+        """Position of the token that the next step predicts, int64[B, Q]; may be past the trace window."""
         return self.rows_BQ + 2 + self.step
 
     def keep(self, index_BP: Tensor) -> None:

@@ -22,7 +22,7 @@ ALL_ROWS = [row for stage in programme.STAGES for row in stage.rows]
 
 
 def changed(row, other):
-    """Fields of the plan, and what lies outside it, in which two rows differ."""
+    """Fields of the plan, and what is no part of it, in which two rows differ."""
     plans = [asdict(each.plan(5, 0)) | {"cadence": each.cadence, "top_k": each.top_k} for each in (row, other)]
     return {name for name in plans[0] if plans[0][name] != plans[1][name]}
 
@@ -132,8 +132,8 @@ def test_stages_are_chosen_by_name_in_the_order_of_the_programme():
 
 def test_rates_are_tuned_once_per_objective_temperature_and_start_at_one_draft_length():
     jobs = list(FULL.of(["off-path"]).tuning_jobs({}))
-    told = [(job.row.objective, job.setting.name, job.start, job.rate) for job in jobs]
-    assert told == [("committed", name, "warm", rate) for name in ("t0-k5", "t0.7-k5") for rate in FULL.grid["warm"]]
+    tuned = [(job.row.objective, job.setting.name, job.start, job.rate) for job in jobs]
+    assert tuned == [("committed", name, "warm", rate) for name in ("t0-k5", "t0.7-k5") for rate in FULL.grid["warm"]]
     assert all(job.tuning and job.row == rows.plain("committed", "committed") for job in jobs)
     assert setting.Setting(0.0, 5) in FULL.of(["off-path"]).at((setting.Setting(0.0, 3),)).settings
 

@@ -116,7 +116,7 @@ def test_a_target_with_too_few_layers_needs_layer_ids(tmp_path):
     assert layout_of(tmp_path / "d")["fc.weight"][0] == (HIDDEN, 2 * HIDDEN)
 
 
-def test_a_pruned_vocabulary_is_told_by_d2t_and_t2d(tmp_path, target):
+def test_a_pruned_vocabulary_is_written_as_d2t_and_t2d(tmp_path, target):
     spoken = [3, 7, 8, 49]
     random_draft(target, tmp_path / "draft", seed=3, draft_ids=spoken, dtype="bfloat16")
     assert layout_of(tmp_path / "draft") == layout(4, torch.bfloat16)
@@ -169,7 +169,7 @@ def test_a_draft_that_came_from_no_file_is_written_in_the_plain_layout(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda t: t.pop("fc.weight"), r"missing \['fc.weight'\]"),
         (lambda t: t.update({"midlayer.extra.weight": torch.zeros(1)}), r"unknown \['midlayer.extra.weight'\]"),
@@ -177,12 +177,12 @@ def test_a_draft_that_came_from_no_file_is_written_in_the_plain_layout(tmp_path,
         (lambda t: t.update({"d2t": torch.ones(WORDS, dtype=torch.int64)}), "target ids 1..50"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused(tmp_path, target, spoil, told):
+def test_a_file_that_does_not_fit_is_refused(tmp_path, target, spoil, message):
     random_draft(target, tmp_path / "draft", seed=5)
     tensors = load_file(tmp_path / "draft" / "model.safetensors")
     spoil(tensors)
     save_file(tensors, tmp_path / "draft" / "model.safetensors")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         load_draft(tmp_path / "draft", load_target_embedding(target))
 
 
@@ -205,3 +205,20 @@ def test_the_embedding_is_found_in_a_sharded_target(tmp_path, target):
     index = {"weight_map": dict.fromkeys(whole, "model-00002-of-00002.safetensors")}
     (target / "model.safetensors.index.json").write_text(json.dumps(index))
     assert torch.equal(load_target_embedding(target), whole["model.embed_tokens.weight"].float())
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", "{}", '{"weight_map": ["lm_head.weight"]}', '{"weight_map": null}'])
+def test_a_damaged_index_of_shards_is_a_config_error_that_names_it(target, damaged):
+    (target / "model.safetensors.index.json").write_text(damaged)
+    with pytest.raises(
+        ConfigError, match=r"model\.safetensors\.index\.json: got .*expected JSON with a \"weight_map\""
+    ):
+        load_target_embedding(target)
+
+
+def test_an_index_that_names_no_readable_shard_is_a_config_error(target):
+    index = target / "model.safetensors.index.json"
+    for shard in ("gone.safetensors", 3, None):
+        index.write_text(json.dumps({"weight_map": {"model.embed_tokens.weight": shard}}))
+        with pytest.raises(ConfigError, match=f"{shard}: got .*expected a tensor named model.embed_tokens.weight"):
+            load_target_embedding(target)

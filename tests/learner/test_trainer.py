@@ -136,7 +136,7 @@ def test_a_state_of_an_earlier_release_goes_on_from_its_draft_whatever_else_it_h
     assert are_equal(weights_of(trainer.draft), weights_of(resumed.draft))
 
 
-def test_a_state_of_another_draft_or_no_state_at_all_changes_nothing(tmp_path, make_traces, make_draft):
+def test_a_state_of_another_draft_or_no_state_changes_nothing(tmp_path, make_traces, make_draft):
     DraftTrainer(make_draft(1, hidden=32), TrainingPlan()).save(tmp_path / "wide.pt")
     (tmp_path / "broken.pt").write_bytes(b"nothing")
     trainer = DraftTrainer(make_draft(1), TrainingPlan())

@@ -1,4 +1,4 @@
-"""Baselines are research: nothing that production imports loads one, and production cannot be told to train on one."""
+"""Baselines are research: nothing that production imports loads one, and production refuses to train on one."""
 
 import ast
 import subprocess

@@ -104,7 +104,7 @@ def test_gradient_equals_finite_differences_with_the_weights_held(weighting, sof
         assert leaf.grad[index].item() == pytest.approx((sides[0] - sides[1]) / (2 * nudge), abs=1e-8)
 
 
-def test_nothing_behind_an_unspeakable_token_counts_under_survival():
+def test_nothing_after_an_unspeakable_token_counts_under_survival():
     log_accepts_BQS = torch.tensor([[[-0.5, float("-inf"), -0.1, -0.1]]])
     assert position_weights(log_accepts_BQS, Weighting.SURVIVAL).tolist() == [
         [[1.0, pytest.approx(math.exp(-0.5)), 0, 0]]

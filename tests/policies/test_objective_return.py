@@ -24,7 +24,7 @@ def softmax(logits) -> list[float]:
 
 
 def target(rule: str) -> dict[tuple[int, ...], list[float]]:
-    """The target's distribution behind every prefix; a greedy one is sure everywhere."""
+    """The target's distribution after every prefix; a greedy one is sure everywhere."""
     rng = np.random.default_rng(6)
     p = {prefix: rng.dirichlet(np.ones(V)).tolist() for prefix in PREFIXES}
     return {k: [float(x == max(v)) for x in v] for k, v in p.items()} if rule == "greedy" else p

@@ -1,6 +1,6 @@
 """-J and -log J: the expected accepted length of a whole chain, from the committed text.
 
-Axes as in objective.py. A draft sampled token by token from q has
+Axes as in losses.py. A draft sampled token by token from q has
 
     J = sum_j  sum over a_1 .. a_j of  prod_{i<=j} q(a_i | a_<i) * accept(a_i)
 
@@ -14,7 +14,7 @@ The expectation of J(c), and of its gradient, over c ~ p is J and its gradient: 
 over drafted paths of q(c) * accept(c). (The product of all A_i along one text is not: the average of a product is
 no product of averages.) The last factor is summed over all tokens, which leaves less variance than drawing it.
 
-The missing tail: A as in objective_acceptance.py. A committed token that the draft cannot say, or, under rejection,
+The missing tail: A as in ../acceptance.py. A committed token that the draft cannot say, or, under rejection,
 that the teacher does not show, ends the path with f = 0: J is then a lower bound, by at most what follows there.
 """
 
