@@ -13,7 +13,6 @@ from ..buffer.config import BufferConfig
 from ..buffer.environment import read_float, read_int
 from ..buffer.errors import ConfigError
 from ..policies.learn_schedule import LearnMode, LearnRules
-from ..policies.objectives.names import Objective
 from ..policies.trace_weighting import known_targets
 
 #: Names that become folders, queues and registered models: no separators, no spaces.
@@ -31,6 +30,28 @@ def name_on(host: str) -> str:
         return name
     digest = hashlib.sha256(host.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return f"{re.sub('[^A-Za-z0-9._-]', '-', name)[:55]}-{digest}"
+
+
+#: Names in policies.objective.Objective, which needs torch to be read.
+OBJECTIVES = (
+    "committed",
+    "soft",
+    "target_only",
+    "rejection",
+    "matched",
+    "expected_length",
+    "log_expected_length",
+    "reinforce",
+    "forward_kl_accepted",
+    "forward_kl_wrong",
+    "reverse_kl",
+    "jensen_shannon",
+    "on_policy_mix",
+    "tvd_plus_plus",
+    "lk_mix",
+    "selective",
+    "group_tree",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +108,7 @@ class LearnerConfig:
             self._check(name, getattr(self, name) >= 0, "0 seconds or more")
         self._check("learn", self.learn in set(LearnMode), f"one of {[str(mode) for mode in LearnMode]}")
         self._check("target_max_age", self.target_max_age >= 0, "0 versions or more")
-        self._check("objective", self.objective in set(Objective), f"one of {[str(known) for known in Objective]}")
+        self._check("objective", self.objective in OBJECTIVES, f"one of {OBJECTIVES}")
         self._check_pairs()
 
     def _check_pairs(self) -> None:

@@ -78,7 +78,7 @@ def random_draft(
     """Write an untrained draft for a Llama target into `out_folder`; return the sha256 of its weights file.
 
     Head and last norm start as the target's, the rest is random by `seed`. `draft_ids` are the target ids the
-    draft may say (all by default). `layer_ids` i mean the output of target layer i; the default is SGLang's own
+    draft may propose (all by default). `layer_ids` i mean the output of target layer i; the default is SGLang's own
     choice where that names three different layers. ConfigError when the target has too few layers.
     """
     if dtype not in _DTYPES:
@@ -160,21 +160,25 @@ def _text(path: Path) -> str:
 
 
 def _target_tensor(folder: Path, name: str) -> Tensor:
-    """One tensor of the target without reading the rest, whether it is in one file or in shards."""
-    shard = _shard_of(folder / f"{WEIGHTS_FILE}.index.json", name)
+    """One tensor of the target without reading the rest, whether the weights are in one file or in shards."""
+    shard = _shard_of(folder, name)
     try:
         with safe_open(folder / shard, framework="pt") as file:
             tensor: Tensor = file.get_tensor(name)
-    except Exception as error:  # as above: an absent file, a broken one and a missing tensor are one mistake
+    except Exception as error:  # as above: an absent file, a broken one and a missing tensor are alike
         raise ConfigError(f"{folder / shard}: got {error}, expected a tensor named {name}") from error
     return tensor.float()
 
 
-def _shard_of(index: Path, name: str) -> str:
-    """The file that holds a tensor; the usual one without an index, or when the index does not list the tensor."""
+def _shard_of(folder: Path, name: str) -> str:
+    """The file in `folder` with the tensor `name`; without an index, or an entry in it, that is WEIGHTS_FILE."""
+    index = folder / f"{WEIGHTS_FILE}.index.json"
     if not index.exists():
         return WEIGHTS_FILE
     try:
-        return str(json.loads(_text(index))["weight_map"].get(name, WEIGHTS_FILE))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f'{index}: got {error!r}, expected JSON with a "weight_map" of tensor names') from error
+        shard = json.loads(_text(index))["weight_map"].get(name, WEIGHTS_FILE)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{index}: got {error!r}, expected JSON with a weight_map of tensor name to file") from error
+    if not isinstance(shard, str) or not (folder / shard).is_file():
+        raise ConfigError(f"{index}: got {shard!r} for {name}, expected a file in {folder}")
+    return shard

@@ -23,7 +23,7 @@ _MEASURED_TOGETHER = 16
 class FirstPosition:
     """Means over the rows of some traces; NaN without a row."""
 
-    accept: float  # chance that the draft's best token is what the target says, as the request was sampled
+    accept: float  # chance that the draft's best token is the target's, as the request was sampled
     attainable: float  # the same of the target's likeliest token: 1 for greedy text, less the more uncertain text is
 
     @property

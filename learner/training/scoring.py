@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...policies.objectives.losses import speakable_teacher
+from ...policies.objectives.losses import teacher_in_draft_vocabulary
 from ...policies.objectives.names import Weighting
 from ...policies.objectives.spec import ObjectiveSpec, Positions, grid_loss
 from ..model.eagle3 import Eagle3Draft
@@ -20,8 +20,8 @@ class BatchScores:
     """What one forward pass found; only `loss` carries gradient."""
 
     loss: Tensor  # scalar, mean over the rows with a verdict
-    acceptance_S: Tensor  # mean A by step; a token the draft cannot say counts as never accepted
-    unspeakable_labels: int  # (row, step) pairs left out because the draft cannot say their label
+    acceptance_S: Tensor  # mean A by step; a token outside the draft's vocabulary counts as never accepted
+    out_of_vocabulary_labels: int  # (row, step) pairs left out because their label is outside the draft's vocabulary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +42,7 @@ def score_batch(draft: Eagle3Draft, batch: Batch, steps: int, weighting: Weighti
 
 
 def unrolled(draft: Eagle3Draft, batch: Batch, steps: int, spec: ObjectiveSpec) -> ScoredText:
-    """What `draft` says on the committed text, beside the labels that `spec` asks for."""
+    """`draft` unrolled on the committed text, beside the labels that `spec` asks for."""
     labels = _Labels.of(draft, batch, needs_teacher=spec.needs_teacher)
     inside_BQS = batch.scored_mask(steps)
     scored_BQS = inside_BQS & labels.gathered(labels.has_label_BT, batch, steps)
@@ -69,18 +69,18 @@ def logits_at(draft: Eagle3Draft, batch: Batch, mask_BQS: Tensor) -> Tensor:
 class _Labels:
     """What every token of a batch should have been, in the draft's vocabulary."""
 
-    committed_BT: Tensor  # -1 where the draft cannot say it
+    committed_BT: Tensor  # -1 outside the draft's vocabulary
     ids_BTK: Tensor
-    probs_BTK: Tensor  # all on the committed token without a teacher; zero where nothing can be said
+    probs_BTK: Tensor  # all on the committed token without a teacher; zero where no entry is in its vocabulary
     has_label_BT: Tensor
 
     @classmethod
     def of(cls, draft: Eagle3Draft, batch: Batch, *, needs_teacher: bool) -> "_Labels":
         committed_BT = draft.target_to_draft_W[batch.tokens_BT]
         if not needs_teacher or batch.teacher_ids_BTK is None or batch.teacher_probs_BTK is None:
-            is_said_BT = committed_BT >= 0
-            return cls(committed_BT, committed_BT.clamp(min=0)[..., None], is_said_BT.float()[..., None], is_said_BT)
-        teacher = speakable_teacher(batch.teacher_ids_BTK, batch.teacher_probs_BTK, draft.target_to_draft_W)
+            is_known_BT = committed_BT >= 0
+            return cls(committed_BT, committed_BT.clamp(min=0)[..., None], is_known_BT.float()[..., None], is_known_BT)
+        teacher = teacher_in_draft_vocabulary(batch.teacher_ids_BTK, batch.teacher_probs_BTK, draft.target_to_draft_W)
         return cls(committed_BT, *teacher)
 
     def gathered(self, values_BT: Tensor, batch: Batch, steps: int) -> Tensor:

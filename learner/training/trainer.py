@@ -41,7 +41,7 @@ class FitReport:
     is_cold: bool  # whether the draft was trained as a cold one
     weighting: str
     learning_rate: float  # after the warm-up
-    unspeakable_labels: int  # labels outside the draft vocabulary, masked out
+    out_of_vocabulary_labels: int  # labels outside the draft vocabulary, masked out
     unusable_traces: int  # fresh traces without a feature row that a verdict belongs to
 
 
@@ -49,7 +49,7 @@ class FitReport:
 class _Counts:
     losses: list[float]
     skipped_steps: int = 0
-    unspeakable_labels: int = 0
+    out_of_vocabulary_labels: int = 0
     acceptance: tuple[float, ...] = ()
 
 
@@ -111,7 +111,7 @@ class DraftTrainer:
             is_cold=self._is_cold,
             weighting=self._weighting,
             learning_rate=self._learning_rate,
-            unspeakable_labels=counts.unspeakable_labels,
+            out_of_vocabulary_labels=counts.out_of_vocabulary_labels,
             unusable_traces=len(fresh) - len(usable),
         )
 
@@ -173,7 +173,7 @@ class DraftTrainer:
 
     def _step(self, traces: Sequence[DraftTrace], counts: _Counts) -> None:
         scores = self._score(traces)
-        counts.unspeakable_labels += scores.unspeakable_labels
+        counts.out_of_vocabulary_labels += scores.out_of_vocabulary_labels
         self._optimiser.zero_grad(set_to_none=True)
         scores.loss.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(self.draft.parameters(), GRAD_CLIP)

@@ -16,10 +16,10 @@ with p the distribution the request was served with and q the draft's. Families 
 - baselines/: what other systems train on, and whole chains. Only the learning bench loads them.
 - table.py finds production's objectives by name, baselines/table.py the others.
 
-The teacher is the target's top-K, renormalised (`served_probs`, `speakable_teacher`): the tail has probability zero.
-Cross-entropy and every gradient of log sum_v p(v) q(v) do not feel the renormalisation; sum_v min(p, q) and the
-total variation are off by at most the tail's mass, since both are 1-Lipschitz in p; a reverse KL needs a floor.
-Each family says what that means for it.
+The teacher is the target's top-K, renormalised (`served_probs`, `teacher_in_draft_vocabulary`): the tail has
+probability zero. Cross-entropy and every gradient of log sum_v p(v) q(v) are unaffected by the renormalisation;
+sum_v min(p, q) and the total variation are off by at most the tail's mass, since both are 1-Lipschitz in p; a reverse
+KL needs a floor. Each family documents what that means for it.
 """
 
 import torch
@@ -55,7 +55,7 @@ def log_probs_at(logits_NV: Tensor, ids_NK: Tensor) -> Tensor:
 def position_weights(log_accepts_BQS: Tensor, weighting: Weighting) -> Tensor:
     """Weight of every position, float[B, Q, S], without gradient; the first step of a row weighs one.
 
-    A step whose token the draft cannot say has log acceptance -inf; under survival nothing after it counts.
+    A token outside the draft's vocabulary has log acceptance -inf; under survival nothing after it counts.
     """
     if weighting is Weighting.GEOMETRIC:
         steps_S = torch.arange(log_accepts_BQS.shape[-1]).to(log_accepts_BQS)
@@ -100,10 +100,12 @@ def served_probs(logprobs_NK: Tensor, temperature: float, top_k: int = -1, top_p
     return probs_NK
 
 
-def speakable_teacher(ids_NK: Tensor, probs_NK: Tensor, target_to_draft_W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def teacher_in_draft_vocabulary(
+    ids_NK: Tensor, probs_NK: Tensor, target_to_draft_W: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Translate a teacher of target ids into the draft's vocabulary: ids[N, K], probs[N, K] and has_label bool[N].
 
-    `target_to_draft_W` holds -1 for tokens the draft cannot say. Their entries get probability zero and the
+    `target_to_draft_W` holds -1 for tokens outside the draft's vocabulary. Their entries get probability zero and the
     rest is renormalised; has_label is False where nothing is left.
     """
     draft_ids_NK = target_to_draft_W[ids_NK]

@@ -16,10 +16,10 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Positions:
-    """N scored positions: what the draft says, and what the target said. Ids are draft ids."""
+    """N scored positions: the draft's logits, and the target's labels. Ids are draft ids."""
 
     logits_NV: Tensor  # with gradient
-    committed_N: Tensor  # -1 where the draft cannot say the token
+    committed_N: Tensor  # -1 outside the draft's vocabulary
     ids_NK: Tensor
     probs_NK: Tensor  # each row sums to one; all on the committed token where there is no teacher
     rejection_N: Tensor  # bool, the trace was judged under `rejection`

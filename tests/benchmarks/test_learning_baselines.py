@@ -109,12 +109,12 @@ def test_reinforce_scores_the_judged_proposals_of_served_rounds_one_by_one(make_
     assert scores.acceptance_S.tolist() == pytest.approx(accepted_S.tolist())
 
 
-def test_a_proposal_the_draft_cannot_say_ends_the_round_and_is_counted(make_traces, make_draft):
+def test_a_proposal_outside_the_draft_vocabulary_ends_the_round_and_is_counted(make_traces, make_draft):
     trace = next(t for t in make_traces(range(40), rounds=1) if t.rounds.accepted[0] == 3)
     known = [i for i in range(50) if i != trace.rounds.drafted[0, 1]]
     scores = reinforced(make_draft(1, draft_ids=known), [trace], 3)
     assert scores.acceptance_S.tolist() == [1.0, 0.0, 0.0]
-    assert scores.unspeakable_labels == 1
+    assert scores.out_of_vocabulary_labels == 1
 
 
 @pytest.mark.parametrize("steps", [2, 5])
@@ -195,7 +195,7 @@ def test_auroras_teacher_is_at_temperature_one_for_every_request(make_trace, mak
     assert torch.equal(labelled_batch([warm], draft, spec).teacher_probs_BTK, batch.teacher_probs_BTK)
 
 
-def test_auroras_positions_are_those_whose_best_token_the_draft_can_say(make_trace, make_draft):
+def test_auroras_positions_are_those_whose_best_token_the_draft_vocabulary_holds(make_trace, make_draft):
     trace, draft = make_trace(3, top_k=4), make_draft(1, draft_ids=list(range(0, 50, 2)))
     batch = labelled_batch([trace], draft, BENCH_OBJECTIVES[Baseline.FORWARD_KL_ACCEPTED])
     kept = (batch.teacher_probs_BTK[0].sum(1) > 0).tolist()

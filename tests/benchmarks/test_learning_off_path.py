@@ -41,7 +41,7 @@ def traces(make_trace):
 
 
 def teacher_of(trace, r: int, node: int, to_draft: dict[int, int], sharpened: float = 1.0) -> dict[int, float]:
-    """Draft id -> probability at a node, for what the draft can say."""
+    """Draft id -> probability at a node, for entries in the draft's vocabulary."""
     ids = trace.rounds.teacher_ids[r, node].tolist()
     if trace.sampling.temperature == 0.0:
         kept = {ids[0]: 1.0}
@@ -67,7 +67,7 @@ def expected_rounds(trace, steps: int) -> list[tuple[int, int]]:
 
 
 def oracle(draft, naive_draft, trace, r: int, nodes: int, weighting, sharpened: float = 1.0):
-    """Weighted cross-entropies of one round, node by node; None where the draft can say nothing."""
+    """Weighted cross-entropies of one round, node by node; None where no entry is in its vocabulary."""
     to_draft = {int(t): d for d, t in enumerate(draft.draft_to_target_V)}
     root, chain = int(trace.rounds.starts[r]), trace.rounds.drafted[r].tolist()
     _, logits = naive_draft(draft, trace.tokens, trace.features, root, nodes, fed=chain)
@@ -99,13 +99,13 @@ def test_every_node_costs_what_the_round_decoded_alone_says(
             assert got.losses_BRN[b, i].tolist() == pytest.approx(
                 [c or 0.0 for c in costs] + padding, rel=2e-4, abs=1e-7
             )
-            assert got.unspeakable_BRN[b, i].tolist() == [c is None for c in costs] + [False] * len(padding)
+            assert got.out_of_vocabulary_BRN[b, i].tolist() == [c is None for c in costs] + [False] * len(padding)
             off_path = [n > trace.rounds.accepted[r] for n in range(nodes)] + [False] * len(padding)
             assert rounds.off_path_mask()[b, i].tolist() == off_path
             scored += nodes
     assert int(rounds.judged_mask().sum()) == scored > 30
     assert int(rounds.off_path_mask().sum()) > 5
-    assert bool(got.unspeakable_BRN.any()) == (draft_ids is not None)
+    assert bool(got.out_of_vocabulary_BRN.any()) == (draft_ids is not None)
 
 
 def test_up_to_the_first_rejection_a_chain_is_the_one_on_committed_text(traces, make_draft):
@@ -174,7 +174,7 @@ def test_nodes_after_a_rejection_join_the_loss_of_any_objective(traces, make_dra
     rows = sum(len(verdict_rows(trace)) for trace in traces)
     assert (joined.loss - plain.loss).item() == pytest.approx(0.3 * off_path / rows, rel=1e-3)
     assert joined.acceptance_S.tolist() == plain.acceptance_S.tolist()
-    assert joined.unspeakable_labels == plain.unspeakable_labels
+    assert joined.out_of_vocabulary_labels == plain.out_of_vocabulary_labels
 
 
 def test_the_mix_is_half_the_soft_loss_of_the_text_and_half_that_of_the_drafted_chains(traces, make_draft, naive_draft):
@@ -186,7 +186,7 @@ def test_the_mix_is_half_the_soft_loss_of_the_text_and_half_that_of_the_drafted_
     costs = [cost for trace, r, nodes in known for cost in oracle(draft, naive_draft, trace, r, nodes, weighting)]
     drafted = sum(cost for cost in costs if cost is not None) / len(known)
     assert mixed.loss.item() == pytest.approx(0.5 * soft.loss.item() + 0.5 * drafted, rel=1e-4)
-    assert mixed.unspeakable_labels == soft.unspeakable_labels + sum(cost is None for cost in costs)
+    assert mixed.out_of_vocabulary_labels == soft.out_of_vocabulary_labels + sum(cost is None for cost in costs)
     assert mixed.acceptance_S.tolist() == soft.acceptance_S.tolist()
 
 

@@ -116,22 +116,22 @@ def test_a_target_with_too_few_layers_needs_layer_ids(tmp_path):
     assert layout_of(tmp_path / "d")["fc.weight"][0] == (HIDDEN, 2 * HIDDEN)
 
 
-def test_a_pruned_vocabulary_is_written_as_d2t_and_t2d(tmp_path, target):
-    spoken = [3, 7, 8, 49]
-    random_draft(target, tmp_path / "draft", seed=3, draft_ids=spoken, dtype="bfloat16")
+def test_a_pruned_vocabulary_is_in_d2t_and_t2d(tmp_path, target):
+    draft_ids = [3, 7, 8, 49]
+    random_draft(target, tmp_path / "draft", seed=3, draft_ids=draft_ids, dtype="bfloat16")
     assert layout_of(tmp_path / "draft") == layout(4, torch.bfloat16)
     tensors = load_file(tmp_path / "draft" / "model.safetensors")
-    assert (tensors["d2t"] + torch.arange(4)).tolist() == spoken
-    assert tensors["t2d"].nonzero().flatten().tolist() == spoken
+    assert (tensors["d2t"] + torch.arange(4)).tolist() == draft_ids
+    assert tensors["t2d"].nonzero().flatten().tolist() == draft_ids
     draft = load_draft(tmp_path / "draft", load_target_embedding(target))
-    assert draft.draft_to_target_V.tolist() == spoken
-    assert [int(draft.target_to_draft_W[i]) for i in (*spoken, 0, 9)] == [0, 1, 2, 3, -1, -1]
+    assert draft.draft_to_target_V.tolist() == draft_ids
+    assert [int(draft.target_to_draft_W[i]) for i in (*draft_ids, 0, 9)] == [0, 1, 2, 3, -1, -1]
     assert torch.equal(
-        draft.lm_head.weight.bfloat16(), load_file(target / "model.safetensors")["lm_head.weight"][spoken]
+        draft.lm_head.weight.bfloat16(), load_file(target / "model.safetensors")["lm_head.weight"][draft_ids]
     )
 
 
-def test_a_tied_target_lends_its_embedding_as_the_head(tmp_path):
+def test_a_tied_targets_embedding_becomes_the_head(tmp_path):
     tied = written_target(tmp_path / "t", tie_word_embeddings=True)
     random_draft(tied, tmp_path / "d", seed=0)
     assert torch.equal(load_file(tmp_path / "d" / "model.safetensors")["lm_head.weight"], load_target_embedding(tied))
@@ -147,7 +147,7 @@ def test_saving_what_was_loaded_gives_the_same_bytes(tmp_path, target, dtype):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "deep" / "second" / name).read_bytes()
 
 
-def test_a_file_keeps_the_names_it_came_with_and_never_gains_an_embedding(tmp_path, target):
+def test_a_file_keeps_the_names_it_was_loaded_with_and_never_gains_an_embedding(tmp_path, target):
     random_draft(target, tmp_path / "draft", seed=5)
     file = tmp_path / "draft" / "model.safetensors"
     renamed = {name.replace("midlayer.", "model.layers.0."): tensor for name, tensor in load_file(file).items()}
@@ -158,7 +158,7 @@ def test_a_file_keeps_the_names_it_came_with_and_never_gains_an_embedding(tmp_pa
         assert torch.equal(tensor, renamed[name]), name
 
 
-def test_a_draft_that_came_from_no_file_is_written_in_the_plain_layout(tmp_path, make_draft):
+def test_a_draft_not_loaded_from_a_file_is_written_in_the_default_layout(tmp_path, make_draft):
     draft = make_draft(1, draft_ids=[5, 6, 40])
     save_draft(draft, tmp_path / "draft")
     loaded = load_draft(tmp_path / "draft", draft.embedding_WH)
@@ -207,18 +207,34 @@ def test_the_embedding_is_found_in_a_sharded_target(tmp_path, target):
     assert torch.equal(load_target_embedding(target), whole["model.embed_tokens.weight"].float())
 
 
-@pytest.mark.parametrize("damaged", ["", "{", "[]", "{}", '{"weight_map": ["lm_head.weight"]}', '{"weight_map": null}'])
-def test_a_damaged_index_of_shards_is_a_config_error_that_names_it(target, damaged):
-    (target / "model.safetensors.index.json").write_text(damaged)
-    with pytest.raises(
-        ConfigError, match=r"model\.safetensors\.index\.json: got .*expected JSON with a \"weight_map\""
-    ):
-        load_target_embedding(target)
+EMBEDDING = "model.embed_tokens.weight"
 
 
-def test_an_index_that_names_no_readable_shard_is_a_config_error(target):
+@pytest.mark.parametrize(
+    "left",
+    [
+        '{"weight_map": {"' + EMBEDDING + '": ',
+        "[]",
+        "null",
+        "{}",
+        '{"weight_map": []}',
+        '{"weight_map": {}}',
+        '{"weight_map": {"' + EMBEDDING + '": 3}}',
+        '{"weight_map": {"' + EMBEDDING + '": "model-00001-of-00002.safetensors"}}',
+    ],
+)
+def test_a_damaged_or_incomplete_index_is_named_with_what_it_holds(tmp_path, target, left):
+    (target / "model.safetensors").rename(target / "model-00002-of-00002.safetensors")
     index = target / "model.safetensors.index.json"
-    for shard in ("gone.safetensors", 3, None):
-        index.write_text(json.dumps({"weight_map": {"model.embed_tokens.weight": shard}}))
-        with pytest.raises(ConfigError, match=f"{shard}: got .*expected a tensor named model.embed_tokens.weight"):
-            load_target_embedding(target)
+    index.write_text(left)
+    with pytest.raises(ConfigError, match=rf"^{index}: got .*, expected "):
+        load_target_embedding(target)
+    with pytest.raises(ConfigError, match=rf"^{index}: got "):
+        random_draft(target, tmp_path / "draft", seed=0)
+
+
+def test_an_index_that_is_not_text_is_named(target):
+    index = target / "model.safetensors.index.json"
+    index.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=rf"^{index}: got .*, expected JSON with a weight_map"):
+        load_target_embedding(target)

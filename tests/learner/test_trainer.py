@@ -64,7 +64,7 @@ def test_batch_loss_equals_rounds_decoded_one_by_one(make_traces, make_draft, na
     draft, steps = make_draft(2, draft_ids=draft_ids), 3
     traces = [*make_traces([1], rounds=1), *make_traces([2], rounds=3, context_len=5)]
     to_draft = {int(t): d for d, t in enumerate(draft.draft_to_target_V)}
-    total, rounds, unspeakable = 0.0, 0, 0
+    total, rounds, out_of_vocabulary = 0.0, 0, 0
     for trace in traces:
         for root in verdict_rows(trace) + 1:
             rounds, survival = rounds + 1, 1.0
@@ -73,7 +73,7 @@ def test_batch_loss_equals_rounds_decoded_one_by_one(make_traces, make_draft, na
             _, logits = naive_draft(draft, trace.tokens, trace.features, int(root), reach, fed=following)
             for step in range(reach):
                 if int(following[step]) not in to_draft:
-                    unspeakable, survival = unspeakable + 1, 0.0
+                    out_of_vocabulary, survival = out_of_vocabulary + 1, 0.0
                     continue
                 probs = np.exp(logits[step] - logits[step].max())
                 accept = probs[to_draft[int(following[step])]] / probs.sum()
@@ -81,8 +81,8 @@ def test_batch_loss_equals_rounds_decoded_one_by_one(make_traces, make_draft, na
                 survival *= accept
     scores = score_batch(draft, collate(traces, CPU), steps, weighting, SOFT)
     assert scores.loss.item() == pytest.approx(total / rounds, rel=1e-4)
-    assert scores.unspeakable_labels == unspeakable
-    assert (unspeakable > 0) == (draft_ids is not None)
+    assert scores.out_of_vocabulary_labels == out_of_vocabulary
+    assert (out_of_vocabulary > 0) == (draft_ids is not None)
 
 
 def test_a_teacher_that_is_sure_of_the_committed_token_trains_like_that_token(make_traces, make_draft):
@@ -92,7 +92,7 @@ def test_a_teacher_that_is_sure_of_the_committed_token_trains_like_that_token(ma
         hard = score_batch(draft, collate(traces, CPU), 3, weighting, COMMITTED)
         soft = score_batch(draft, collate(traces, CPU, soft=True), 3, weighting, SOFT)
         assert soft.loss.item() == pytest.approx(hard.loss.item(), rel=1e-5)
-        assert soft.unspeakable_labels == hard.unspeakable_labels
+        assert soft.out_of_vocabulary_labels == hard.out_of_vocabulary_labels
         torch.testing.assert_close(soft.acceptance_S, hard.acceptance_S)
 
 
@@ -235,7 +235,7 @@ def test_labels_outside_the_draft_vocabulary_are_counted_and_a_batch_of_nothing_
     trainer = DraftTrainer(make_draft(1, draft_ids=absent), TrainingPlan(passes=1, steps=2))
     report = trainer.fit(traces, [])
     rows = len(verdict_rows(traces[0]))
-    assert report.unspeakable_labels == rows + (rows - 1)
+    assert report.out_of_vocabulary_labels == rows + (rows - 1)
     assert (report.losses, report.mean_acceptance) == ((0.0,), (0.0, 0.0))
 
 

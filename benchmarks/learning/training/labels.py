@@ -26,7 +26,7 @@ def labelled_batch(
     if spec.as_served:
         return sharpened(collate(traces, draft.device, soft=True), teacher_temperature)
     untempered = collate([replace(trace, sampling=_UNTEMPERED) for trace in traces], draft.device, soft=True)
-    return where_best_is_speakable(sharpened(untempered, teacher_temperature), draft)
+    return where_best_is_in_vocabulary(sharpened(untempered, teacher_temperature), draft)
 
 
 def sharpened(batch: Batch, temperature: float) -> Batch:
@@ -35,8 +35,8 @@ def sharpened(batch: Batch, temperature: float) -> Batch:
     return batch if probs_BTK is None else replace(batch, teacher_probs_BTK=tempered_probs(probs_BTK, temperature))
 
 
-def where_best_is_speakable(batch: Batch, draft: Eagle3Draft) -> Batch:
-    """The batch without labels where the draft cannot say the teacher's best token."""
+def where_best_is_in_vocabulary(batch: Batch, draft: Eagle3Draft) -> Batch:
+    """The batch without labels where the teacher's best token is outside the draft's vocabulary."""
     if batch.teacher_ids_BTK is None or batch.teacher_probs_BTK is None:
         return batch
     has_best_BT = draft.target_to_draft_W[batch.teacher_ids_BTK[..., 0]] >= 0

@@ -1,4 +1,4 @@
-"""The loss of one batch under any objective of the bench, with what the draft says on the chains it was served with.
+"""The loss of one batch under any objective of the bench, with drafted chains beside the committed text.
 
 Axes as in learner/training/batch.py; N scored (row, step) pairs, R served rounds, V draft vocabulary.
 """
@@ -43,7 +43,7 @@ def score_all(
     `reference` is a frozen draft of the same vocabulary; REINFORCE takes the draft itself where there is none.
     `verdicts` and `rounds` are those of the traces in `batch`. Of the rounds `off_path_weight` adds that much
     cross-entropy to the teacher at nodes after a first rejection, weighted by position and divided by the rows with a
-    verdict, as if they were positions of committed text. ON_POLICY_MIX adds all nodes, and halves what is said of
+    verdict, as if they were positions of committed text. ON_POLICY_MIX adds all nodes, and halves the loss of
     committed text. ConfigError when the call lacks what is asked for.
     """
     spec = BENCH_OBJECTIVES[objective]
@@ -79,8 +79,8 @@ def _with_nodes(
     if off_path_weight:
         off_path = found.losses_BRN.masked_fill(~off_path_BRN, 0.0).sum()
         loss = loss + off_path_weight * off_path / max(int(batch.row_mask_BQ.sum()), 1)
-    unspeakable = int((found.unspeakable_BRN & (off_path_BRN | spec.needs_served_rounds)).sum())
-    return replace(scores, loss=loss, unspeakable_labels=scores.unspeakable_labels + unspeakable)
+    out_of_vocabulary = int((found.out_of_vocabulary_BRN & (off_path_BRN | spec.needs_served_rounds)).sum())
+    return replace(scores, loss=loss, out_of_vocabulary_labels=scores.out_of_vocabulary_labels + out_of_vocabulary)
 
 
 def _score_text(
@@ -111,18 +111,18 @@ def _score_verdicts(
     found = judged_proposals(draft, batch, verdicts, steps)
     judged_BQS = (found.asked_BQS & (found.ids_BQS >= 0)).cumprod(-1).bool()
     accepted_BQS = judged_BQS & (torch.arange(steps, device=draft.device) < found.accepted_BQ[..., None])
-    said_N1 = found.ids_BQS[judged_BQS][:, None]
-    logq_BQS = onto_grid(log_probs_at(logits_at(draft, batch, judged_BQS), said_N1)[:, 0], judged_BQS, 0.0)
+    proposed_N1 = found.ids_BQS[judged_BQS][:, None]
+    logq_BQS = onto_grid(log_probs_at(logits_at(draft, batch, judged_BQS), proposed_N1)[:, 0], judged_BQS, 0.0)
     old_BQS = logq_BQS.detach()
     if reference is not None:
         frozen_NV = _frozen_logits(reference, batch, judged_BQS)
-        old_BQS = onto_grid(log_probs_at(frozen_NV, said_N1)[:, 0], judged_BQS, 0.0)
+        old_BQS = onto_grid(log_probs_at(frozen_NV, proposed_N1)[:, 0], judged_BQS, 0.0)
     served_BQ = judged_BQS[..., 0]
     logq_RS, old_RS = logq_BQS[served_BQ], old_BQS[served_BQ]
     losses_R = reinforce_losses(logq_RS, old_RS, judged_BQS[served_BQ], accepted_BQS[served_BQ])
-    unspeakable = int((found.asked_BQS & (found.ids_BQS < 0)).sum())
+    out_of_vocabulary = int((found.asked_BQS & (found.ids_BQS < 0)).sum())
     acceptance_S = mean_acceptance(accepted_BQS.to(logq_BQS).log(), judged_BQS)
-    return BatchScores(losses_R.sum() / max(len(losses_R), 1), acceptance_S, unspeakable)
+    return BatchScores(losses_R.sum() / max(len(losses_R), 1), acceptance_S, out_of_vocabulary)
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 Axes as in learner/training/batch.py; R served rounds of a trace, N verified nodes that draft steps predict from,
 P = N - 1 drafts fed. Node i follows the root and drafts 0 to i - 1, and step i of the chain from row root - 1 predicts
 the token after it. Up to the first rejection, i <= accepted, the path is committed text; after it nothing is, and only
-the teacher knows what the target would have said.
+the teacher knows what the target would have written.
 """
 
 from collections.abc import Sequence

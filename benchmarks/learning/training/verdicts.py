@@ -28,7 +28,7 @@ class Verdicts:
 class JudgedProposals:
     """Proposals in the draft's vocabulary, as far as draft steps reach."""
 
-    ids_BQS: Tensor  # int64 draft ids; -1: none, or the draft cannot say it
+    ids_BQS: Tensor  # int64 draft ids; -1: none, or outside its vocabulary
     asked_BQS: Tensor  # bool, the server judged the proposal and it predicts a token inside the trace
     accepted_BQ: Tensor
 

@@ -53,7 +53,7 @@ def kl_divergences(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor) -> Tenso
     """KL(p || q), float[N]. Rows of `probs_NK` that are all zero give 0.
 
     The tail counts as zero, so the entropy is that of the entries shown: the value is not below zero, and reaches
-    zero only when q says nothing else.
+    zero only when q is all on them.
     """
     entropy_terms_NK = torch.xlogy(probs_NK, probs_NK)
     return (entropy_terms_NK - probs_NK * log_probs_at(logits_NV, ids_NK)).sum(1)
