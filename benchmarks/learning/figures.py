@@ -45,7 +45,7 @@ class Mean:
 def gains(figures: Sequence[float], over: Sequence[float]) -> Mean:
     """Relative gain of each seed's figure over the same seed's, `figures` and `over` in the same order of seeds.
 
-    Pairing takes out what a seed's stream has in difficulty. Seeds where `over` is zero are left out.
+    Pairing removes how difficult a seed's stream is. Seeds where `over` is zero are left out.
     """
     return Mean.of([a / b - 1.0 for a, b in zip(figures, over, strict=True) if b > 0.0])
 

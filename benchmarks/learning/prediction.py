@@ -28,7 +28,7 @@ class Prediction:
     other: Tally  # served, other prompts from the same distribution, as the server counted
     same: Tally  # served, the prompts that were replayed
     within: Tally  # of those, without drafts accepted past the end of a request: what replay can see
-    noise: float  # half a 95 % interval of the error on other prompts, were prompts all that differs
+    noise: float  # half a 95 % interval of the error on other prompts, if prompts were all that differs
     equal_texts: tuple[int, int]  # of the same prompts: committed as before; all
     equal_rounds: tuple[int, int]  # of the same prompts: rounds served as predicted; all that have a token after them
 

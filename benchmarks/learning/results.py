@@ -1,4 +1,4 @@
-"""results.json: what one invocation of the bench found, and how several of them become one."""
+"""results.json: what one invocation of the bench found, and how several are merged into one."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence

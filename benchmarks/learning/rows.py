@@ -1,7 +1,7 @@
 """What is compared: a row is the product's way of training with some fields of its BenchPlan changed.
 
-AURORA is both the reference of the main gains and the system of the field: its released loss, one pass, a buffer that
-is consumed once. Two rows take objective and system apart, each at equal traces and equal passes with its counterpart:
+AURORA, the reference of the main gains, is also the published system: its released loss, one pass, a buffer that is
+consumed once. Two rows separate objective and system, each at equal traces and passes with its counterpart:
 DEFAULT_ONCE is paceline's objective under Aurora's schedule, AURORA_AS_PRODUCT is Aurora's loss under paceline's.
 AdaSPEC and GTO compare with the draft a run starts from; REINFORCE with the head that proposed in the recording.
 """
@@ -17,7 +17,7 @@ from .training.plan import BenchPlan
 
 #: Traces kept for replay, as learner.config has it.
 WINDOW_TRACES = 200
-#: All teacher entries that record.py keeps: what others train on was published with whole logits.
+#: All teacher entries that record.py keeps, since baselines were published with whole logits.
 TOP_K = 64
 
 #: The schedule of a system, which traces a step sees and how often: here every trace once.
@@ -27,7 +27,7 @@ ONCE: Mapping[str, Any] = {
     "recency_half_life_traces": 0.0,
     "replay_errors": 0.0,
 }
-#: Nothing beside an objective, whatever the product's defaults are; drafts of a round count 0.8^i.
+#: An objective alone, whatever the product's defaults are; drafts of a round count 0.8^i.
 PLAIN: Mapping[str, Any] = {
     **ONCE,
     "weighting": Weighting.GEOMETRIC,
@@ -37,7 +37,7 @@ PLAIN: Mapping[str, Any] = {
 
 
 class Rate(StrEnum):
-    """Where a row's learning rate is from."""
+    """Where a row's learning rate comes from."""
 
     OBJECTIVE = "objective"  # tuned for its objective, PLAIN
     ROW = "row"  # tuned for the row itself
@@ -76,7 +76,7 @@ class Row:
 
 
 def plain(name: str, objective: str, **changes: object) -> Row:
-    """An objective at equal traces and equal passes with every other such row."""
+    """An objective at the same traces and passes as every other plain row."""
     return Row(name, {**PLAIN, "objective": objective, **changes})
 
 
@@ -87,7 +87,7 @@ def _as_product() -> Row:
 
 
 AURORA = plain("Aurora: forward_kl_accepted, consume-once", Baseline.FORWARD_KL_ACCEPTED)
-#: Tuning streams are short: what Aurora's loss would have had on the streams themselves at other rates.
+#: Tuning streams are short, so these show Aurora's loss at other rates on the streams themselves.
 AURORA_RATES = (
     AURORA,
     *(

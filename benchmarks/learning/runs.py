@@ -61,12 +61,12 @@ class _Cost:
 
 
 def use_one_thread() -> None:
-    """Let the runs of one machine not share cores; called once in every process that runs jobs."""
+    """Keep runs on one machine from sharing cores; called once in every process that runs jobs."""
     torch.set_num_threads(1)
 
 
 def run_job(lab: Lab, job: Job) -> Run:
-    """Serve and learn one stream; tens of seconds. Traces are kept in memory from the first job of a setting on."""
+    """Serve and learn one stream; tens of seconds. The first job of a setting loads its traces; they stay in memory."""
     stream = make_stream(_traces(lab.trace_file(job.setting)), lab.shifted, job.sizes, job.seed, tuning=job.tuning)
     cost, plan = _Cost(), job.row.plan(job.setting.steps, job.seed, job.rate)
     proposer = _proposer(lab, job) if BENCH_OBJECTIVES[plan.objective].needs_verdicts else None

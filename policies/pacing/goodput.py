@@ -6,7 +6,7 @@ from .base import CostTable, PositionAcceptance, StepCosts, bucket_of
 
 
 class GoodputPacing:
-    """Goodput from measured costs and position-wise acceptance, with a bounded share of time spent on finding out.
+    """Goodput from measured costs and position-wise acceptance, with a bounded share of time spent on trials.
 
         goodput(k) = batch * (1 + sum_{j <= k} prod_{i <= j} chance_i) / cost(bucket, k)
 
