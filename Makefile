@@ -1,6 +1,8 @@
-# The boring names: demo, test, lint, check, bench, setup. Everything runs in .venv; the first target makes it.
+# The usual names: demo, test, lint, check, bench, setup. Everything runs in .venv; the first target makes it.
 #
 #   make demo ARGS="--requests 200"     make test ARGS="tests/buffer -k stream"
+#
+# Tests run in WORKERS processes, since many wait for another process; WORKERS=0 runs them in pytest's own.
 #
 # A machine without an NVIDIA GPU gets torch without CUDA where that can be had; TORCH_PIP_ARGS decides instead:
 #   make setup TORCH_PIP_ARGS="--index-url https://download.pytorch.org/whl/cu130"
@@ -14,6 +16,7 @@ PYTHON ?= $(shell for name in python3 python3.12 python3.11; do \
   if $$name -c '$(FITS)' 2>/dev/null; then echo $$name; break; fi; done)
 TORCH_PIP_ARGS ?=
 ARGS ?=
+WORKERS ?= 2
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -22,23 +25,28 @@ READY := $(VENV)/.ready
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 # SGLang's own requirements would bring gigabytes of CUDA packages, so it comes alone (and pip must not warn of what
-# it misses); what its import needs stands in the CPU host's list. This release pins torch 2.13.0.
+# it misses); what its import needs is in the CPU host's list. This release pins torch 2.13.0.
 TORCH := torch==2.13.0
 SGLANG := sglang==0.5.21
 CPU_HOST := serving/cpu_host/requirements.txt
 
 SOURCES := __init__.py cli.py buffer policies serving learner dashboards rig demo benchmarks
 # mypy takes a package's name from its folder, and a checkout may be called anything: it looks through this link.
-LINK := $(VENV)/house
+LINK := $(VENV)/link
+
+# One thread each: a worker, and every process it starts, would otherwise take all cores for itself.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check bench bench-calibration bench-learning
+.PHONY: help setup demo test test-fast test-faults lint check bench bench-calibration bench-learning
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
-	@echo "make test     every test, the real SGLang among them            ARGS=\"tests/buffer -k stream\""
+	@echo "make test     every test but the long fault matrix, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
+	@echo "make test-fast    those that start no process, in a minute or so"
+	@echo "make test-faults  every process killed at every point"
 	@echo "make lint     ruff"
-	@echo "make check    ruff and mypy --strict"
+	@echo "make check    ruff, the contracts between packages, and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
 	@echo "make bench-calibration  predicted against served accept length, version by version"
 	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
@@ -62,21 +70,28 @@ $(READY): pyproject.toml $(CPU_HOST) Makefile | $(PY)
 	@.ci/install_torch $(PY) $(TORCH) $(TORCH_PIP_ARGS)
 	@echo "setup 3/4: $(SGLANG), without its CUDA packages"
 	@$(PIP) --no-deps $(SGLANG)
-	@echo "setup 4/4: what SGLang needs on this machine, and paceline with all its doors"
-	@$(PIP) --no-warn-conflicts $(TORCH) -r $(CPU_HOST) -e '.[serving,learner,dashboards,demo,dev]'
+	@echo "setup 4/4: what SGLang needs on this machine, and paceline with all its extras"
+	@$(PIP) --no-warn-conflicts $(TORCH) -r $(CPU_HOST) -e '.[bench,dev]'
 	@touch $@
 
 demo: $(READY)
 	@$(PY) -m paceline.cli demo $(ARGS)
 
 test: $(READY)
-	@$(PY) -m pytest $(ARGS)
+	@$(PYTEST) -m "not fault_matrix" $(ARGS)
+
+test-fast: $(READY)
+	@$(PYTEST) -m "not e2e and not processes" --ignore=tests/faults $(ARGS)
+
+test-faults: $(READY)
+	@$(PYTEST) tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 
 check: lint
+	@$(VENV)/bin/lint-imports --no-cache --no-logo
 	@mkdir -p $(LINK) && ln -sfn ../.. $(LINK)/paceline
 	@cd $(LINK) && ../bin/python -m mypy --strict --config-file paceline/pyproject.toml \
 	  --cache-dir paceline/.mypy_cache $(addprefix paceline/,$(SOURCES))

@@ -1,6 +1,7 @@
-"""The command line: the one place, with demo/, where the rooms are wired together."""
+"""Keep the draft model of a speculative-decoding SGLang server up to date with its traffic."""
 
 import getpass
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -10,41 +11,36 @@ import typer
 from .buffer.errors import PacelineError
 
 if TYPE_CHECKING:
-    from .buffer.base import VersionBoard
-    from .buffer.redis_operator import OperatorAuth
+    from .buffer.board_access import BoardAccess
+    from .buffer.settings.sources import Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-token = typer.Typer(
-    no_args_is_help=True, help="The operator's token, asked for by promote and rollback once it is set."
-)
+token = typer.Typer(no_args_is_help=True, help="The operator token, which promote and rollback ask for once it is set.")
 app.add_typer(token, name="token")
 
-RedisUrl = Annotated[str, typer.Option("--redis-url", envvar="PACELINE_REDIS_URL", help="Where the buffer lives.")]
-Speculator = Annotated[str, typer.Option(envvar="PACELINE_SPECULATOR", help="Which stream and board.")]
+RedisUrl = Annotated[str | None, typer.Option("--redis-url", help="Redis; if not given, PACELINE_REDIS_URL.")]
+Speculator = Annotated[str | None, typer.Option(help="Whose board; if not given, PACELINE_SPECULATOR.")]
 Unchecked = Annotated[
-    bool, typer.Option("--unchecked", help="Do not read its weights: their disk is not mounted here.")
+    bool, typer.Option("--unchecked", help="Skip the check of the weights (when their disk is not mounted here).")
 ]
-Why = Annotated[str, typer.Option(help="Reason, written to the board.")]
-
-LOCAL_REDIS = "redis://127.0.0.1:6379/0"
+Why = Annotated[str, typer.Option(help="Reason for the change, kept on the board.")]
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(context: typer.Context) -> None:
-    """Start SGLang with the plugin: `paceline serve -- <any sglang flags>`; with `--device cpu` on the CPU host."""
-    import os
-
+    """Start SGLang with paceline: `paceline serve -- <any SGLang flags>`. With `--device cpu` it runs without a GPU."""
     from .serving.launch.server import launch_plan, run_server
 
     with _errors():
+        _settings()
         raise typer.Exit(run_server(launch_plan(context.args, os.environ)))
 
 
 @app.command()
 def learn(
-    beat: Annotated[bool, typer.Option(help="Also schedule the rounds (one beat per speculator).")] = True,
+    beat: Annotated[bool, typer.Option(help="Also start the rounds (in one process per speculator).")] = True,
 ) -> None:
-    """Run a Celery learner with the settings in PACELINE_*."""
+    """Run a learner."""
     with _errors():
         from .learner.app import run_worker
         from .learner.config import from_env
@@ -53,41 +49,64 @@ def learn(
 
 
 @app.command()
-def versions(redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "default") -> None:
+def settings(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md.")] = False,
+) -> None:
+    """List every setting: its value, and whether the environment, a file or the default gives it.
+
+    Exit code 1: a name is set that is no setting, or a value is out of range.
+    """
+    import json
+
+    from .buffer.settings.listing import settings_json, settings_lines, settings_markdown
+    from .buffer.settings.sources import read_settings
+
+    with _errors():
+        if as_markdown:
+            typer.echo(settings_markdown(), nl=False)
+            return
+        found = read_settings(os.environ)
+        typer.echo(json.dumps(settings_json(found), indent=2) if as_json else "\n".join(settings_lines(found)))
+        found.require_known()
+
+
+@app.command()
+def versions(redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
     """List draft versions with their state, scores and the reason of the last change."""
     from rich.console import Console
 
     from .dashboards.tables import version_lines, versions_table
 
     with _errors():
-        Console().print(versions_table(version_lines(_board(redis_url, speculator).read())))
+        Console().print(versions_table(version_lines(_access(redis_url, speculator).board.read())))
 
 
 @app.command()
-def alarms(redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "default") -> None:
-    """List what replicas and learners say is wrong: what stands, and what was raised lately."""
+def alarms(redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
+    """List active and recent alarms of servers and learners."""
     from rich.console import Console
 
     from .dashboards.tables import alarm_lines, alarms_table
 
     with _errors():
-        Console().print(alarms_table(alarm_lines(_board(redis_url, speculator).heartbeats())))
+        Console().print(alarms_table(alarm_lines(_access(redis_url, speculator).board.heartbeats())))
 
 
 @app.command()
 def promote(
     number: int,
-    why: Why = "promoted by hand",
+    why: Why = "promoted by an operator",
     unchecked: Unchecked = False,
-    redis_url: RedisUrl = LOCAL_REDIS,
-    speculator: Speculator = "default",
+    redis_url: RedisUrl = None,
+    speculator: Speculator = None,
 ) -> None:
-    """Make version NUMBER live once its weights are what was published; servers swap it in between two iterations."""
+    """Make version NUMBER live, if its weights are those that were published. Servers swap it in while they serve."""
     from .buffer.version import VersionState
     from .buffer.weights_file import check_weights
 
     with _errors():
-        board = _admitted(redis_url, speculator, f"promote {number}")
+        board = _access(redis_url, speculator).board_for(_operator(), f"promote {number}")
         if not unchecked:
             check_weights(board.read(), number)
         board.move(number, VersionState.LIVE, _operator(), why)
@@ -96,34 +115,33 @@ def promote(
 
 @app.command()
 def rollback(
-    why: Why = "rolled back by hand", redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "default"
+    why: Why = "rolled back by an operator", redis_url: RedisUrl = None, speculator: Speculator = None
 ) -> None:
-    """Take the canary off; without one, roll the live version back to the one before it."""
+    """End the canary. If there is none, roll the live version back to the one before it."""
     with _errors():
-        state = _admitted(redis_url, speculator, "rollback").roll_back(_operator(), why)
-        typer.echo(f"version {state.live} is live on the board, and no version is canary")
+        state = _access(redis_url, speculator).board_for(_operator(), "rollback").roll_back(_operator(), why)
+        typer.echo(f"version {state.live} is live on the board, and there is no canary")
 
 
 @token.command("set")
-def token_set(why: Why = "set by hand", redis_url: RedisUrl = LOCAL_REDIS, speculator: Speculator = "default") -> None:
-    """Set the token that operators show in PACELINE_OPERATOR_TOKEN; only a salted hash of it is kept.
+def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
+    """Set the token that operators must have in PACELINE_OPERATOR_TOKEN. Only a salted hash of it is stored.
 
-    The new token is the first line of stdin, or what PACELINE_OPERATOR_TOKEN holds when stdin is empty. To change a
-    token that is set, PACELINE_OPERATOR_TOKEN must hold it.
+    The new token is the first line of stdin or, if stdin is empty, the value of PACELINE_OPERATOR_TOKEN. To change a
+    token, PACELINE_OPERATOR_TOKEN must hold the one in force.
     """
-    from .buffer.config import operator_token
-
     with _errors():
-        _desk(redis_url, speculator).set_token(_new_token(), operator_token(), _operator(), why)
-        typer.echo(f"{speculator}: promote, rollback and token set ask for PACELINE_OPERATOR_TOKEN from now on")
+        access = _access(redis_url, speculator)
+        access.auth.set_token(_new_token() or access.token or "", access.token, _operator(), why)
+        typer.echo("promote, rollback and token set ask for PACELINE_OPERATOR_TOKEN from now on")
 
 
 @app.command()
 def audit(
     newest: Annotated[int, typer.Option(min=1, help="Entries to show.")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
-    redis_url: RedisUrl = LOCAL_REDIS,
-    speculator: Speculator = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    redis_url: RedisUrl = None,
+    speculator: Speculator = None,
 ) -> None:
     """Show who changed what on the board, when and why, and which operators were refused; newest last."""
     import json
@@ -131,77 +149,70 @@ def audit(
     from .buffer.audit import audit_fields, audit_line, audit_trail
 
     with _errors():
-        events, others = _board(redis_url, speculator).events(), _desk(redis_url, speculator).history()
-        for entry in audit_trail(events, others)[-newest:]:
+        access = _access(redis_url, speculator)
+        for entry in audit_trail(access.board.events(), access.auth.history())[-newest:]:
             typer.echo(json.dumps(audit_fields(entry)) if as_json else audit_line(entry))
 
 
 @app.command()
 def check() -> None:
-    """Check that the installed SGLang offers every hook target; exit code 1 says that capture would be off."""
-    import os
+    """Check that the installed SGLang has every hook that paceline needs; if not, exit code 1: capture would be off."""
     import subprocess
 
     from .serving.launch.server import inspection_plan
 
-    plan = inspection_plan(os.environ)
-    raise typer.Exit(subprocess.run(plan.argv, env=dict(plan.env), check=False).returncode)
+    with _errors():
+        _settings()
+        plan = inspection_plan(os.environ)
+        raise typer.Exit(subprocess.run(plan.argv, env=dict(plan.env), check=False).returncode)
 
 
 @app.command()
 def demo(
     requests: Annotated[int, typer.Option(min=8, help="Requests to send, both domains together.")] = 480,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 4,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 4,
     max_tokens: Annotated[int, typer.Option(min=8, help="New tokens per request.")] = 96,
-    prompts: Annotated[Path | None, typer.Option(help='Your own traffic: lines {"text": ..., "domain": ...}.')] = None,
-    data_dir: Annotated[Path, typer.Option(help="Cache of the target, and this run's store.")] = Path(".paceline"),
-    keep_running: Annotated[bool, typer.Option(help="Leave the services up until Ctrl-C.")] = False,
+    prompts: Annotated[
+        Path | None, typer.Option(help='Your own prompts: a file of lines {"text": ..., "domain": ...}.')
+    ] = None,
+    data_dir: Annotated[Path, typer.Option(help="Folder of the trained target, and of this run.")] = Path(".paceline"),
+    keep_running: Annotated[bool, typer.Option(help="Keep the services running until Ctrl-C.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
 ) -> None:
-    """Watch a random draft learn from live traffic until the real server accepts its tokens.
+    """Watch a random draft learn from live traffic until the server accepts its tokens; no GPU needed.
 
-    Exit code 1 says that a request failed, an answer differs from plain decoding, or a trace is unaccounted for.
+    Exit code 1: a request failed, an answer differs from plain decoding, or a trace is unaccounted for.
     """
     from .demo.report import faults
     from .demo.run import DemoOptions, run_demo
 
     with _errors():
+        _settings()
         found = faults(run_demo(DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json)))
         if found:
             _fail("; ".join(found))
 
 
-def _board(redis_url: str, speculator: str) -> "VersionBoard":
-    from .buffer.config import BufferConfig
-    from .buffer.redis_board import RedisVersionBoard
-    from .buffer.redis_client import connect
+def _settings() -> "Settings":
+    """What is set here. ConfigError when a name is no setting."""
+    from .buffer.settings.sources import read_settings
 
-    return RedisVersionBoard(connect(redis_url), BufferConfig(speculator=speculator))
-
-
-def _desk(redis_url: str, speculator: str) -> "OperatorAuth":
-    from .buffer.config import BufferConfig
-    from .buffer.redis_client import connect
-    from .buffer.redis_operator import OperatorAuth
-
-    return OperatorAuth(connect(redis_url), BufferConfig(speculator=speculator))
+    found = read_settings(os.environ)
+    found.require_known()
+    return found
 
 
-def _admitted(redis_url: str, speculator: str, act: str) -> "VersionBoard":
-    """The board, for an operator who showed the token or needs none."""
-    from .buffer.config import operator_token
+def _access(redis_url: str | None, speculator: str | None) -> "BoardAccess":
+    from .buffer.board_access import open_board
 
-    _desk(redis_url, speculator).admit(operator_token(), _operator(), act)
-    return _board(redis_url, speculator)
+    return open_board(_settings(), redis_url, speculator)
 
 
 def _new_token() -> str:
-    """Read from where neither a process list nor a shell's history shows it."""
-    from .buffer.config import operator_token
-
+    """The token typed in or the first line of stdin: neither a process list nor a shell's history shows it."""
     if sys.stdin.isatty():
         return str(typer.prompt("new operator token", hide_input=True, confirmation_prompt=True)).strip()
-    return sys.stdin.readline().strip() or operator_token() or ""
+    return sys.stdin.readline().strip()
 
 
 def _operator() -> str:
@@ -209,7 +220,7 @@ def _operator() -> str:
 
 
 class _errors:  # noqa: N801 - reads as a clause: with _errors()
-    """Turns an error of the house into one line on stderr and exit code 1."""
+    """Turns an error of paceline into one line on stderr and exit code 1."""
 
     def __enter__(self) -> None:
         return None

@@ -1,5 +1,5 @@
-"""What is measured: one module per question, each run with `python -m paceline.benchmarks.<name>`.
+"""Measurements: one module per question, each run with `python -m paceline.benchmarks.<name>`.
 
 In: options of the command line. Out: tables, plots and figures with machine, seeds and spread.
-Nothing of the product enters.
+The product never imports it.
 """

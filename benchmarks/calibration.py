@@ -1,15 +1,15 @@
 """Predicted against served accept length, one point per draft version.
 
 A server starts with an untrained draft and then takes over one trained version after another. Before each swap the
-version is replayed on what its predecessor has just served: that is the prediction. Behind the swap it serves as many
-requests for other prompts of the same domains, and then the very prompts of the prediction once more. The first error
-holds what prompts differ by, the second does not: texts are greedy, hence equal under every draft, and within them
-replay has to be exact.
+version is replayed on what its predecessor has just served: that is the prediction. After the swap it serves as many
+requests for other prompts of the same domains, and then the prompts of the prediction once more. The first error
+includes the difference between prompts, the second does not: decoding is greedy, so every draft yields the same text,
+and on the same text replay must be exact.
 
     python -m paceline.benchmarks.calibration [--requests 48] [--fits 3] [--data-dir .paceline]
 
-Prints a Markdown table; writes it with a picture to --out. Under five minutes once target, warm head and traces are in
---data-dir, where they are made when they are missing.
+Prints a Markdown table and writes it, with a plot, to --out. Target, warm head and traces are made once and kept in
+--data-dir; with them it takes under five minutes.
 """
 
 import argparse
@@ -27,26 +27,27 @@ from ..learner.disk import write_folder
 from ..learner.judging.replay import replay_traces
 from ..learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from ..learner.training.trainer import DraftTrainer, TrainingPlan
+from ..rig.deployment import LocalDeployment, server_flags
 from ..rig.machine import machine
 from ..rig.models.corpus import load_corpus
 from ..rig.models.target import load_tokenizer
-from ..rig.place import Place, server_flags, shared_env
 from ..rig.progress import progress_bar
 from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts
-from ..rig.services import free_port, redis_service, sglang_service
+from ..rig.services import redis_service, sglang_service
 from .learning.container import read_traces
 from .learning.lab import Lab, open_lab
 from .learning.prediction import Prediction, compare, markdown, plot
 from .learning.record import chain_flags, ensure_recorded, serve
 from .learning.setting import Setting
 from .learning.warm import ensure_warm_head
-from .measure.rig import Rig, make_rig, under_new_ids, wait_until
+from .measure.command_line import benchmark_parser
+from .measure.measured_server import MeasuredServer, measured_server, under_new_ids, wait_until
 
 SETTING = Setting(0.0, 5)
-#: Recorded traces of one domain that a version is trained on beside those of the version before it.
+#: Recorded traces per domain that each version is trained on, in addition to those of the version before it.
 FIT_PER_DOMAIN = 8
-SEED = 1  # of the prompts; those that traces were recorded with have another
-#: Windows of text may repeat each other; a prompt that was trained on is left out.
+SEED = 1  # of the prompts; the traces were recorded with another seed
+#: Windows of text may repeat, and prompts that were trained on are left out.
 SPARE_PROMPTS = 8
 
 
@@ -65,31 +66,33 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         versions, used = trained(lab, Path(scratch) / "drafts", options.fits, console)
         batches = fresh_prompts(lab, used, options.requests, len(versions))
-        with serving(lab, Path(scratch), versions) as rig:
-            predictions = list(calibrate(lab, rig, versions, batches, console))
-    told = (
+        with serving(lab, Path(scratch), versions) as server:
+            predictions = list(calibrate(lab, server, versions, batches, console))
+    text = (
         f"machine: {machine()}; {options.requests} requests per version and kind, temperature "
         f"{SETTING.temperature:g}, {SETTING.steps} drafts, seed {SEED}\n\n{markdown(predictions)}"
     )
-    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "calibration.md").write_text(told, encoding="utf-8")
+    (options.out / "calibration.md").write_text(text, encoding="utf-8")
     if not plot(predictions, options.out / "calibration.png"):
         console.print("no plot: matplotlib is not installed")
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=48, help="per version, for other and for the same prompts (48)")
-    parser.add_argument("--fits", type=int, default=3, help="versions from the random and from the warm head each (3)")
+    parser = benchmark_parser("calibration", __doc__)
+    parser.add_argument("--requests", type=int, default=48, help="requests per version and kind of prompts (48)")
+    parser.add_argument("--fits", type=int, default=3, help="versions trained from each of the two heads (3)")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/calibration"))
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results/calibration"), help="folder of the results"
+    )
     return parser.parse_args()
 
 
 def prepare(data_dir: Path, fits: int, console: Console) -> Lab:
-    """Target, heads and traces to train on; minutes the first time, seconds from then on."""
+    """Target, heads and traces to train on; takes minutes the first time, and seconds later."""
     with progress_bar("training the target (once)", console) as report:
         lab = open_lab(data_dir, report)
     with progress_bar("training the warm head (once)", console) as report:
@@ -99,9 +102,9 @@ def prepare(data_dir: Path, fits: int, console: Console) -> Lab:
 
 
 def trained(lab: Lab, folder: Path, fits: int, console: Console) -> tuple[list[Version], list[DraftTrace]]:
-    """The untrained draft, `fits` versions trained on from it, the warm head, and versions trained on from that.
+    """The untrained draft, `fits` versions trained from it, the warm head, and versions trained from that.
 
-    Also the traces they were trained on, which no prediction may rest on.
+    Also returns the traces they were trained on, which no prediction may use.
     """
     each = FIT_PER_DOMAIN * len(lab.domains)
     traces = read_traces(lab.trace_file(SETTING))[: each * fits]
@@ -140,40 +143,40 @@ def batched(
 
 
 @contextmanager
-def serving(lab: Lab, scratch: Path, versions: Sequence[Version]) -> Iterator[Rig]:
-    """Redis and a server that drafts with the first version; all stand on its board by their place in the list."""
-    place = Place(scratch, free_port(), free_port())
-    env = shared_env(place, lab.target) | {"PACELINE_GREEDY_TOP_K": "0"}
+def serving(lab: Lab, scratch: Path, versions: Sequence[Version]) -> Iterator[MeasuredServer]:
+    """Redis and a server that drafts with the first version; their indices are their numbers on the board."""
+    local = LocalDeployment.on_free_ports(scratch)
+    env = local.shared_env(lab.target)
     flags = [*server_flags(lab.target.folder, versions[0].folder), *chain_flags(SETTING.steps)]
-    server = sglang_service(flags, place.server_port, log=place.folder / "sglang.log", env=env)
-    with redis_service(place.folder / "redis", place.redis_port), server:
-        rig = make_rig(place, [version.folder for version in versions])
-        wait_until(lambda: rig.watch.replica().get("capture") == "on", "the replica to capture")
-        yield rig
+    service = sglang_service(flags, local.server_port, log=local.folder / "sglang.log", env=env)
+    with redis_service(local.folder / "redis", local.redis_port), service:
+        server = measured_server(local, [version.folder for version in versions])
+        wait_until(lambda: server.reader.replica_status().get("capture") == "on", "the replica to capture")
+        yield server
 
 
 def calibrate(
-    lab: Lab, rig: Rig, versions: Sequence[Version], batches: Sequence[Sequence[Prompt]], console: Console
+    lab: Lab, server: MeasuredServer, versions: Sequence[Version], batches: Sequence[Sequence[Prompt]], console: Console
 ) -> Iterator[Prediction]:
     """Serve the first batch under the first version; then predict, swap and serve every later version."""
     embedding = load_target_embedding(lab.target.folder)
-    before = served(rig, 0, batches[0], console)
+    before = served(server, 0, batches[0], console)
     for number, version in enumerate(versions[1:], start=1):
         runs = replay_traces(load_draft(version.folder, embedding), before, SETTING.steps)
-        rig.go_live(number)
-        other = served(rig, number, batches[number], console)
-        same = served(rig, number, batches[number - 1], console)
+        server.go_live(number)
+        other = served(server, number, batches[number], console)
+        same = served(server, number, batches[number - 1], console)
         yield compare(number, version.name, list(zip(before, runs, strict=True)), same, other)
         before = other
 
 
-def served(rig: Rig, number: int, prompts: Sequence[Prompt], console: Console) -> list[DraftTrace]:
+def served(server: MeasuredServer, number: int, prompts: Sequence[Prompt], console: Console) -> list[DraftTrace]:
     """Traces of the prompts, in their order, all drafted by version `number`; exits when one is not."""
     asked = under_new_ids(prompts, f"v{number}")
     with progress_bar(f"serving version {number}", console) as report:
-        serve(rig, SETTING, asked, report)
-    rig.drained()
-    found = {entry.trace.request_id: entry.trace for entry in rig.buffer.replay(2 * len(asked))}
+        serve(server, SETTING, asked, report)
+    server.drained()
+    found = {entry.trace.request_id: entry.trace for entry in server.buffer.replay(2 * len(asked))}
     traces = [found[prompt.request_id] for prompt in asked if prompt.request_id in found]
     drafted_by = {trace.draft_version for trace in traces}
     if len(traces) < len(asked) or drafted_by != {number}:
@@ -186,10 +189,10 @@ def served(rig: Rig, number: int, prompts: Sequence[Prompt], console: Console) -
 def _fitted(
     lab: Lab, start: Version, folder: Path, traces: Sequence[DraftTrace], fits: int, console: Console
 ) -> list[Version]:
-    """Versions on the way from `start`: each one fit further, on as many new traces, replaying the older ones."""
+    """Versions trained from `start`, each one fit further than the last: on new traces, replaying the older ones."""
     draft, each = load_draft(start.folder, load_target_embedding(lab.target.folder)), FIT_PER_DOMAIN * len(lab.domains)
     trainer, versions = DraftTrainer(draft, TrainingPlan(steps=SETTING.steps)), list[Version]()
-    with progress_bar(f"training on from the {start.name} head", console) as report:
+    with progress_bar(f"training from the {start.name} head", console) as report:
         for fit in range(fits):
             trainer.fit(traces[each * fit : each * (fit + 1)], traces[: each * fit])
             version = Version(f"{start.name} + {fit + 1}", folder / f"{start.name}-{fit + 1}")

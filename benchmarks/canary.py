@@ -1,9 +1,9 @@
-"""How often does the canary test accuse an equal draft, and how soon is a worse or a better one found?
+"""How often does the canary test reject an equal draft, and how soon does it find a worse or a better one?
 
 Requests are drawn with replacement, whole, from a file of recorded traces, so rounds stay as dependent as they were
-served; without a file they are made up, with as much variance between requests. Both arms serve the same number of
-requests at a time; the test is looked at after every tick, and what is counted is every round the canary served until
-the verdict. Better and worse drafts are the recorded rounds with drafts added or taken away at random.
+served; without a file they are generated, with as much variance between requests. Both arms serve the same number of
+requests at a time. The test is asked after every tick; counted are the verify rounds the canary served until the
+verdict. Better and worse drafts are the recorded rounds with drafts added or taken away at random.
 
     python -m paceline.benchmarks.canary [--traces FILE] [--canaries 100] [--out canary.md]
 """
@@ -22,11 +22,12 @@ from ..policies.canary import Arm, Basis, CanaryDecision, CanaryRules, CanaryTes
 from ..rig.machine import machine
 from .learning.container import read_card, read_traces
 from .learning.recorded import add_trace_options, trace_file
+from .measure.command_line import benchmark_parser
 
-MAX_STEPS = 5  # drafts a round of the made-up requests
-MADE_UP_REQUESTS, MADE_UP_TOKENS = 400, 64
-DEAD_SHARE = 0.02  # rounds of a dead draft in which its first draft stands
-HARD_LENGTH = 1.5  # accept length of the hard requests alone, the lowest live level a dead draft is held against
+MAX_STEPS = 5  # drafts per round of the generated requests
+GENERATED_REQUESTS, GENERATED_TOKENS = 400, 64
+DEAD_SHARE = 0.02  # rounds of a dead draft in which its first draft is accepted
+HARD_LENGTH = 1.5  # accept length of the hard requests, the lowest live level that a dead draft is compared with
 
 Rounds = list[int]  # accepted drafts of the rounds of one request
 Change = Callable[[int, np.random.Generator], int]
@@ -34,7 +35,7 @@ Change = Callable[[int, np.random.Generator], int]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One row: which draft is the canary, against which requests."""
+    """One row: which draft is the canary, on which requests."""
 
     name: str
     requests: Sequence[Rounds]
@@ -47,7 +48,7 @@ class Outcome:
     """How one canary ended."""
 
     verdict: CanaryVerdict
-    canary_rounds: int  # served until the verdict, those not reported yet among them
+    canary_rounds: int  # served until the verdict, those not yet reported included
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +77,20 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser("canary", __doc__)
     add_trace_options(parser)
     parser.add_argument("--canaries", type=int, default=100, help="between equal drafts; a quarter for the other rows")
     parser.add_argument("--concurrency", type=int, default=8, help="requests each arm serves at a time")
     parser.add_argument("--window", type=int, default=4, help="rounds of a request reported together")
     parser.add_argument("--history", type=int, default=200, help="live requests known before the canary begins")
-    parser.add_argument("--max-requests", type=int, default=2000)
+    parser.add_argument("--max-requests", type=int, default=2000, help="of a canary, until it is decided by default")
     return parser.parse_args()
 
 
 def load(path: Path | None) -> tuple[list[Rounds], str]:
     """Accepted drafts per round of every request, and where they come from."""
     if path is None:
-        return made_up(np.random.default_rng(0)), "made up: no recorded traces found"
+        return generated(np.random.default_rng(0)), "generated: no recorded traces found"
     requests: dict[str, Rounds] = {}
     for trace in read_traces(path):
         requests.setdefault(trace.request_id, []).extend(trace.rounds.accepted.tolist())
@@ -97,19 +98,19 @@ def load(path: Path | None) -> tuple[list[Rounds], str]:
     return [rounds for rounds in requests.values() if rounds], f"recorded: {card['setting']}, {card['machine']}"
 
 
-def made_up(rng: np.random.Generator) -> list[Rounds]:
-    """Requests of unequal ease: every draft stands with a chance drawn once per request."""
+def generated(rng: np.random.Generator) -> list[Rounds]:
+    """Requests of unequal difficulty: each draft is accepted with a probability drawn once per request."""
     requests = []
-    for ease in rng.beta(2.0, 2.5, MADE_UP_REQUESTS):
+    for ease in rng.beta(2.0, 2.5, GENERATED_REQUESTS):
         rounds: Rounds = []
-        while sum(rounds) + len(rounds) < MADE_UP_TOKENS:
+        while sum(rounds) + len(rounds) < GENERATED_TOKENS:
             rounds.append(int(min(rng.geometric(1.0 - ease) - 1, MAX_STEPS)))
         requests.append(rounds)
     return requests
 
 
 def questions(requests: Sequence[Rounds], canaries: int) -> list[Question]:
-    """The rows: equal drafts, better ones, worse ones, dead ones."""
+    """The rows: equal, better, worse and dead drafts."""
     few, hard = max(canaries // 4, 1), hardest(requests, HARD_LENGTH)
     kept = [Question("equal drafts (A/A)", requests, same, canaries)]
     kept += [Question(f"accept length +{g:.0%}", requests, better(requests, g), few) for g in (0.05, 0.1)]
@@ -134,20 +135,20 @@ def hardest(requests: Sequence[Rounds], at_most: float) -> list[Rounds]:
 
 
 def same(accepted: int, rng: np.random.Generator) -> int:
-    """The draft as it is."""
+    """The draft, unchanged."""
     del rng
     return accepted
 
 
 def better(requests: Sequence[Rounds], gain: float) -> Change:
-    """Drafts that did not stand, stand after all with the chance that lifts the accept length by `gain`."""
+    """Accept rejected drafts with the probability that raises the accept length by `gain`, as a share."""
     steps, length = max(map(max, requests)), accept_length(requests)
     chance = gain * length / (steps - (length - 1.0))
     return lambda accepted, rng: accepted + int(rng.binomial(steps - accepted, chance))
 
 
 def thinned(requests: Sequence[Rounds], share: float) -> Change:
-    """Every draft survives with one chance, chosen so that `share` of the accepted drafts is left."""
+    """Keep each draft with one probability, chosen so that `share` of the accepted drafts remains."""
     counts = np.bincount(np.concatenate([np.array(rounds) for rounds in requests]))
     lengths = np.arange(len(counts))
     low, high = 0.0, 1.0
@@ -159,7 +160,7 @@ def thinned(requests: Sequence[Rounds], share: float) -> Change:
 
 
 def served(rounds: Rounds, change: Change, rng: np.random.Generator) -> Rounds:
-    """The same number of tokens served by the changed draft: more rounds where fewer drafts stand."""
+    """As many tokens served by the changed draft: in more rounds where fewer drafts are accepted."""
     tokens = sum(rounds) + len(rounds)
     out: Rounds = []
     while tokens > 0:
@@ -170,7 +171,7 @@ def served(rounds: Rounds, change: Change, rng: np.random.Generator) -> Rounds:
 
 
 def windows(question: Question, arm: Arm, options: argparse.Namespace, rng: np.random.Generator) -> Iterator[Window]:
-    """What one arm reports: every slot serves one round a tick, and the next request when one ends."""
+    """What one arm reports: each slot serves one round per tick, and starts the next request when one ends."""
     change = question.change if arm is Arm.CANARY else same
     ticks = [0] * options.concurrency
     for number in range(options.max_requests + options.concurrency):
@@ -190,7 +191,7 @@ def parts(rounds: Rounds, window: int) -> Iterator[tuple[Tally, bool]]:
 
 
 def simulate(question: Question, options: argparse.Namespace, rng: np.random.Generator) -> Outcome:
-    """One canary, looked at after every tick until it says something."""
+    """One canary, judged after every tick until there is a verdict."""
     test = CanaryTest(CanaryRules(max_requests=options.max_requests))
     for number in range(options.history):
         rounds = question.requests[int(rng.integers(len(question.requests)))]
@@ -224,12 +225,12 @@ def line(question: Question, options: argparse.Namespace) -> str:
 
 
 def share(flags: Sequence[bool], of: int) -> str:
-    """Part in percent."""
+    """The true share of `of` cases, in percent."""
     return f"{sum(flags) / of:.1%}"
 
 
 def header(requests: Sequence[Rounds], source: str, options: argparse.Namespace) -> list[str]:
-    """What the table says and how it was made."""
+    """The lines above the rows: how the table was made, and its columns."""
     ratios = np.array([sum(rounds) / len(rounds) for rounds in requests])
     setting = (
         f"{source}; {len(requests)} requests, accept length {accept_length(requests):.3f}, standard deviation between "
@@ -239,7 +240,7 @@ def header(requests: Sequence[Rounds], source: str, options: argparse.Namespace)
     )
     columns = (
         "| canary | runs | rolled back on evidence (by the harm test) | promoted on evidence "
-        "| undecided at the limit: promoted / rolled back | canary rounds until the verdict: median / 90 % / most "
+        "| undecided at the limit: promoted / rolled back | canary rounds until the verdict: median / 90 % / maximum "
         "| within 200 rounds |"
     )
     return [setting, "", columns, "|---|---|---|---|---|---|---|"]

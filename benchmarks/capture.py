@@ -1,18 +1,17 @@
 """Tokens per second with capture on against capture off, in paired alternating runs.
 
-Two SGLang servers with the same flags and the same draft, one with the plugin at work and one without it, are measured
+Two SGLang servers with the same flags and the same draft, one with the plugin and one without it, are measured
 in turns. On the server that captures, requests that opt out are measured as well. Two equal servers differ by a few per
-cent, each in its own way as long as it lives, and the one started later tends to be the faster: so the pair is started
-anew several times, either one first in turns, and the intervals are over starts. While one server is measured the other
+cent for as long as they run, and the one started later tends to be faster: so the pair is started several times, each
+server first in turns, and the intervals are over starts. While one server is measured the other
 is stopped with SIGSTOP, because an idle SGLang scheduler spins. The draft is random, so nearly every token costs a
-verify round: the worst case for capture. Answers are not streamed: the client shares the server's cores. Prints ratios
-per concurrency.
+verify round: the worst case for capture. Answers are not streamed, because the client shares the server's cores. Prints
+ratios per concurrency.
 
     python -m paceline.benchmarks.capture [--starts 4] [--rounds 8] [--data-dir .paceline]
 """
 
 import argparse
-import os
 import signal
 import tempfile
 import time
@@ -23,26 +22,27 @@ from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 from rich.console import Console
 
+from ..rig.deployment import LocalDeployment, server_flags
 from ..rig.machine import machine
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
-from ..rig.place import Place, server_flags, shared_env
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.services import Service, free_port, redis_service, sglang_service
 from .measure.answers import answer_all, asks
+from .measure.command_line import benchmark_parser
+from .measure.measured_server import held_out_prompts
 from .measure.paired import in_rounds, ratio
-from .measure.rig import held_out_prompts
 
 MAX_TOKENS = 96
 #: Concurrency -> requests of one run. Short runs, many rounds: a shared machine drifts within seconds.
 REQUESTS = {1: 1, 8: 8}
 ON, OFF, OPTED_OUT = "capture on", "capture off", "opted out on the same server"
 SEED = 0
-#: Behind a SIGCONT, for whatever fell due while a server was stopped.
+#: After SIGCONT, for the work that became due while the server was stopped.
 SETTLE_S = 0.5
 
 
@@ -71,16 +71,16 @@ def main() -> None:
                 found.append(measure(servers, prompts, options.rounds, SEED + start))
     console.print(f"machine: {machine()}; {options.starts} starts of {options.rounds} rounds, seed {SEED}")
     for concurrency in REQUESTS:
-        tell(concurrency, [rates[concurrency] for rates in found])
+        print_ratios(concurrency, [rates[concurrency] for rates in found])
 
 
 @contextmanager
 def pair(target: TargetModel, draft: Path, first: str) -> Iterator[Mapping[str, Server]]:
     """The two servers and a Redis, `first` started first and both stopped."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
-        place = Place(Path(folder), free_port(), free_port())
-        running.enter_context(redis_service(place.folder / "redis", place.redis_port))
-        servers = {name: server(place, target, draft, free_port(), capture=name == ON) for name in (ON, OFF)}
+        local = LocalDeployment.on_free_ports(Path(folder))
+        running.enter_context(redis_service(local.folder / "redis", local.redis_port))
+        servers = {name: server(local, target, draft, free_port(), capture=name == ON) for name in (ON, OFF)}
         for name in sorted(servers, key=lambda name: name != first):
             running.enter_context(servers[name].service)
             running.enter_context(stopped(servers[name]))
@@ -89,25 +89,25 @@ def pair(target: TargetModel, draft: Path, first: str) -> Iterator[Mapping[str, 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--starts", type=int, default=4, help="of the pair of servers")
-    parser.add_argument("--rounds", type=int, default=8, help="per start")
-    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
+    parser = benchmark_parser("capture", __doc__)
+    parser.add_argument("--starts", type=int, default=4, help="starts of the pair of servers (4)")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds per start (8)")
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target and draft")
     return parser.parse_args()
 
 
-def server(place: Place, target: TargetModel, draft: Path, port: int, *, capture: bool) -> Server:
+def server(local: LocalDeployment, target: TargetModel, draft: Path, port: int, *, capture: bool) -> Server:
     """One server; without PACELINE_REDIS_URL the plugin installs no hook."""
-    env = shared_env(place, target)
+    env = local.shared_env(target)
     if not capture:
         env["PACELINE_REDIS_URL"] = ""
     flags = [*server_flags(target.folder, draft), "--disable-radix-cache"]  # every run prefills the same tokens
-    return Server(sglang_service(flags, port, log=place.folder / f"{port}.log", env=env), port)
+    return Server(sglang_service(flags, port, log=local.folder / f"{port}.log", env=env), port)
 
 
 @contextmanager
 def stopped(server: Server) -> Iterator[None]:
-    """Keep a server's processes stopped; they go on when the body ends, so that they can be ended."""
+    """Keep a server's processes stopped during the body; afterwards they run again, so that they can end."""
     signal_all(server, signal.SIGSTOP)
     try:
         yield
@@ -115,17 +115,17 @@ def stopped(server: Server) -> Iterator[None]:
         signal_all(server, signal.SIGCONT)
 
 
-def signal_all(server: Server, sign: signal.Signals) -> None:
-    """Signal every process below the launcher, which keeps SGLang in a process group of its own."""
+def signal_all(server: Server, number: signal.Signals) -> None:
+    """Signal the launcher and every process below it: SGLang runs in a process group of its own."""
     leader = psutil.Process(server.service.pid)
     for process in [leader, *leader.children(recursive=True)]:
-        os.kill(process.pid, sign)
+        process.send_signal(number)
 
 
 def measure(
     servers: Mapping[str, Server], prompts: Sequence[Prompt], rounds: int, seed: int
 ) -> dict[int, dict[str, float]]:
-    """By concurrency and way, the geometric mean of the rates of alternating runs."""
+    """Concurrency -> name of the case -> geometric mean of the rates of its alternating runs."""
     found = {}
     for concurrency, requests in REQUESTS.items():
         ways = {name: partial(rate, each, prompts[:requests], concurrency) for name, each in servers.items()}
@@ -136,11 +136,11 @@ def measure(
     return found
 
 
-def tell(concurrency: int, starts: Sequence[Mapping[str, float]]) -> None:
+def print_ratios(concurrency: int, starts: Sequence[Mapping[str, float]]) -> None:
     """Print how capture compares at one concurrency."""
     for other in (OFF, OPTED_OUT):
-        told = ratio([rates[ON] for rates in starts], [rates[other] for rates in starts])
-        print(f"concurrency {concurrency}, tokens per second, {ON} / {other}: {told.text()}", flush=True)
+        found = ratio([rates[ON] for rates in starts], [rates[other] for rates in starts])
+        print(f"concurrency {concurrency}, tokens per second, {ON} / {other}: {found.text()}", flush=True)
 
 
 def rate(server: Server, prompts: Sequence[Prompt], concurrency: int, *, capture: bool = True) -> float:

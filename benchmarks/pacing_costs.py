@@ -1,10 +1,10 @@
 """What a decode step costs on a real server, by batch size and draft steps: the table that pacing.py simulates with.
 
 The server chooses every length in turn (PACELINE_PACING=sweep) and measures itself, as it does for its own policy: the
-time from one verified step to the next, medians. The demo's target is so small that a draft step costs a fifth of it,
-so it is deepened with layers that add nothing to what it says, until a draft step costs what EAGLE-3's does beside a
-target of 8B parameters, a twentieth to a thirtieth. Step 0 still runs the draft over what was committed, to keep its
-cache warm; a second server, without speculation, says what plain decoding costs where there is no draft at all.
+median time from one verified step to the next. A draft step costs a fifth of the demo's small target, so that target
+is deepened with layers that do not change its output until a draft step costs a twentieth to a thirtieth of it, as
+EAGLE-3's does with a target of 8B parameters. At 0 steps the draft still runs over what was committed, to keep its
+cache warm; a second server, without speculation, shows what decoding costs without a draft.
 
     python -m paceline.benchmarks.pacing_costs [--layers 40] [--batches 1,4,8] [--max-steps 8] [--out FILE]
 """
@@ -24,22 +24,23 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from ..rig.deployment import LocalDeployment, server_flags
 from ..rig.models.target import VOCABULARY, TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
-from ..rig.place import Place, server_flags, shared_env
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
-from ..rig.services import free_port, redis_service, sglang_service
+from ..rig.services import redis_service, sglang_service
 from ..rig.traffic import Served, send
+from .measure.command_line import benchmark_parser
 from .measure.deepened import deepened
-from .measure.rig import Rig, make_rig, wait_until
+from .measure.measured_server import MeasuredServer, measured_server, wait_until
 from .measure.step_costs import Costs
 
 SEED = 0
 PROMPT_TOKENS = 64
-#: Decode steps of one length that a row of the table comes from, about.
+#: Decode steps per length that a row of the table is measured from, roughly.
 STEPS_PER_LENGTH = 40
-#: The fewest of a server without speculation.
+#: Decode steps of the server without speculation.
 PLAIN_STEPS = 120
 
 
@@ -51,65 +52,72 @@ def main() -> None:
     draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
     folder = target.folder.with_name(f"{target.key}-{options.layers}-layers")
     slow = TargetModel(deepened(target.folder, options.layers, folder), target.key, target.held_out_loss, target.steps)
-    with speculating(slow, draft, options.max_steps) as rig:
-        costs = swept(rig, options.batches, options.max_steps)
+    with speculating(slow, draft, options.max_steps) as server:
+        costs = swept(server, options.batches, options.max_steps)
     with plain(slow) as url:
         alone = {batch: plain_ms(url, batch) for batch in options.batches}
     measured = Costs(f"measured, CPU host, {options.layers} layers", costs, alone)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(measured.text(), encoding="utf-8")
-    tell(costs, alone)
+    print_costs(costs, alone)
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
-    parser.add_argument("--layers", type=int, default=40, help="of the deepened target")
-    parser.add_argument("--batches", type=lambda text: tuple(map(int, text.split(","))), default=(1, 4, 8))
-    parser.add_argument("--max-steps", type=int, default=8)
-    parser.add_argument("--out", type=Path, default=Path(".paceline/pacing-costs.json"))
+    parser = benchmark_parser("pacing_costs", __doc__)
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of targets and draft")
+    parser.add_argument("--layers", type=int, default=40, help="layers of the deepened target (40)")
+    parser.add_argument(
+        "--batches",
+        type=lambda text: tuple(map(int, text.split(","))),
+        default=(1, 4, 8),
+        help="batch sizes, comma-separated (1,4,8)",
+    )
+    parser.add_argument("--max-steps", type=int, default=8, help="longest draft (8)")
+    parser.add_argument("--out", type=Path, default=Path(".paceline/pacing-costs.json"), help="the table")
     return parser.parse_args()
 
 
 @contextmanager
-def speculating(target: TargetModel, draft: Path, max_steps: int) -> Iterator[Rig]:
-    """A server that tries every length from 0 to `max_steps` in turn, and captures nothing beside."""
+def speculating(target: TargetModel, draft: Path, max_steps: int) -> Iterator[MeasuredServer]:
+    """A server that tries every length from 0 to `max_steps` in turn and captures no traces."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
-        place = Place(Path(folder), free_port(), free_port())
-        lengths = place.folder / "lengths.json"
+        local = LocalDeployment.on_free_ports(Path(folder))
+        lengths = local.folder / "lengths.json"
         lengths.write_text(json.dumps({"1": {"candidate_steps": list(range(max_steps + 1))}}), encoding="utf-8")
         adaptive = ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths), "--disable-radix-cache"]
-        env = shared_env(place, target) | {"PACELINE_PACING": "sweep", "PACELINE_SAMPLE_RATE": "0"}
+        env = local.shared_env(target) | {"PACELINE_PACING": "sweep", "PACELINE_SAMPLE_RATE": "0"}
         flags = [*server_flags(target.folder, draft), *adaptive]
-        running.enter_context(redis_service(place.folder / "redis", place.redis_port))
-        running.enter_context(sglang_service(flags, place.server_port, log=place.folder / "sglang.log", env=env))
-        rig = make_rig(place, [draft])
-        wait_until(lambda: pacing_of(rig).get("policy") == "sweep", "the replica to sweep")
-        yield rig
+        running.enter_context(redis_service(local.folder / "redis", local.redis_port))
+        running.enter_context(sglang_service(flags, local.server_port, log=local.folder / "sglang.log", env=env))
+        server = measured_server(local, [draft])
+        wait_until(lambda: pacing_of(server).get("policy") == "sweep", "the replica to sweep")
+        yield server
 
 
 @contextmanager
 def plain(target: TargetModel) -> Iterator[str]:
     """URL of the same server without speculation."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder), free_port(), free_port())
-        flags = [word for word in server_flags(target.folder, target.folder) if word]
+        local = LocalDeployment.on_free_ports(Path(folder))
+        flags = server_flags(target.folder, target.folder)
         at = flags.index("--speculative-algorithm")
         kept = [*flags[:at], *flags[flags.index("--log-level") :], "--disable-radix-cache"]
-        env = shared_env(place, target) | {"PACELINE_REDIS_URL": ""}
-        with sglang_service(kept, place.server_port, log=place.folder / "sglang.log", env=env):
-            yield place.server_url
+        env = local.shared_env(target) | {"PACELINE_REDIS_URL": ""}
+        with sglang_service(kept, local.server_port, log=local.folder / "sglang.log", env=env):
+            yield local.server_url
 
 
-def swept(rig: Rig, batches: Sequence[int], max_steps: int) -> dict[int, list[float]]:
+def swept(server: MeasuredServer, batches: Sequence[int], max_steps: int) -> dict[int, list[float]]:
     """Milliseconds of one step, batch size -> steps; whole batches of equal requests, so that they end together."""
     for batch in batches:
-        stream(rig.url, batch, STEPS_PER_LENGTH * (max_steps + 1), "sweep")
+        stream(server.url, batch, STEPS_PER_LENGTH * (max_steps + 1), "sweep")
     lengths = [str(k) for k in range(max_steps + 1)]
-    told_at = time.time() + 2.0  # a beat that was not on its way already
-    wait_until(lambda: float(str(rig.watch.replica().get("at", 0.0))) > told_at, "the replica's next reading")
-    found: dict[str, dict[str, float]] = pacing_of(rig)["cost_ms"]
+    heartbeat_at = time.time() + 2.0  # later than any heartbeat that was already on its way
+    wait_until(
+        lambda: float(str(server.reader.replica_status().get("at", 0.0))) > heartbeat_at, "the replica's next heartbeat"
+    )
+    found: dict[str, dict[str, float]] = pacing_of(server)["cost_ms"]
     return {batch: [found[str(batch)][k] for k in lengths] for batch in batches}
 
 
@@ -129,24 +137,25 @@ def stream(url: str, batch: int, tokens: int, label: str) -> list[Served]:
     return served
 
 
-def pacing_of(rig: Rig) -> dict[str, Any]:
-    """What the replica says of its pacing."""
-    reading: Any = rig.watch.replica().get("pacing") or {}
-    return dict(reading)
+def pacing_of(server: MeasuredServer) -> dict[str, Any]:
+    """What the replica reports of its pacing; empty while there is nothing."""
+    pacing: Any = server.reader.replica_status().get("pacing") or {}
+    return dict(pacing)
 
 
-def tell(costs: dict[int, list[float]], alone: dict[int, float]) -> None:
-    """What the table says of drafting, by batch size.
+def print_costs(costs: dict[int, list[float]], alone: dict[int, float]) -> None:
+    """Print the table and, by batch size, what a draft step costs.
 
     The first draft of a round comes from the draft's pass over what was committed, so one step costs a verified token
-    more than none, and every further one a forward of the draft as well.
+    more than none, and each further step also a forward of the draft.
     """
     for batch, row in costs.items():
         print(f"batch {batch}: " + ", ".join(f"{k}: {ms:.1f}" for k, ms in enumerate(row)) + " ms")
         verified, further = (row[1] - row[0]) / row[0], (row[-1] - row[1]) / (len(row) - 2) / row[0]
         print(
-            f"batch {batch}: a plain step is {row[0] / alone[batch]:.3f} of one without a draft; of it a verified "
-            f"token costs {verified:.3f}, a draft step {further - verified:.3f}, both {further:.3f}"
+            f"batch {batch}: a step with 0 drafts takes {row[0] / alone[batch]:.3f} of one without speculation; "
+            f"relative to it, a verified token costs {verified:.3f}, a draft step {further - verified:.3f}, "
+            f"both {further:.3f}"
         )
 
 

@@ -1,13 +1,12 @@
 """How soon does a resting learner notice other traffic, and how often does it wake for nothing?
 
-Requests are drawn with replacement, whole, from a file of recorded traces. A watch is put to rest on the domains its
-draft knows (py, prose and html, drawn alike) and then shown other mixtures, a batch of 40 requests a minute; nothing is
-learnt. The recorded draft has never been trained on c.
+Requests are drawn with replacement, whole, from a file of recorded traces. A schedule rests on the domains that its
+draft knows (py, prose and html, equally often) and is then shown other mixtures, a batch of 40 requests a minute;
+nothing is learned. The recorded draft has never been trained on c.
 
     python -m paceline.benchmarks.rests [--traces FILE] [--runs 200] [--out rests.md]
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..policies.learn_schedule import USUAL_REQUESTS, LearnChoice, LearnRules, L
 from ..rig.machine import machine
 from .learning.container import read_card, read_traces
 from .learning.recorded import add_trace_options, trace_file
+from .measure.command_line import benchmark_parser
 
 BATCH = 40
 KNOWN = {"py": 1.0, "prose": 1.0, "html": 1.0}
@@ -28,7 +28,7 @@ Domains = Mapping[str, Sequence[Tally]]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One row: what comes while the learner rests."""
+    """One row: the traffic while the learner rests."""
 
     name: str
     mixture: Mapping[str, float]  # domain -> weight
@@ -48,13 +48,16 @@ ROWS = (
 
 def main() -> None:
     """Simulate and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser("rests", __doc__)
     add_trace_options(parser)
-    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=200, help="per row (200)")
     options = parser.parse_args()
     path = trace_file(options)
     if path is None:
-        parser.error("no recorded traces found: make them with benchmarks/learning/bench.py, or name a file")
+        parser.error(
+            "no recorded traces found: record them with python -m paceline.benchmarks.learning.record, "
+            "or name a file with --traces"
+        )
     text = "\n".join(table(path, options.runs))
     print(text)
     if options.out:
@@ -62,7 +65,7 @@ def main() -> None:
 
 
 def table(path: Path, runs: int) -> list[str]:
-    """The rows, under what they were made from."""
+    """The table, below a line that says what it was made from."""
     domains = load(path)
     levels = ", ".join(f"{name} {np.mean([t.accepted / t.rounds for t in of]):.2f}" for name, of in domains.items())
     card = read_card(path)
@@ -73,7 +76,7 @@ def table(path: Path, runs: int) -> list[str]:
     return [
         setting,
         "",
-        "| while the learner rests comes | woke | behind requests: median / 90 % | shown at most |",
+        "| traffic while the learner rests | woke | after requests: median / 90 % | requests shown |",
         "|---|---|---|---|",
         *(line(row, domains, runs) for row in ROWS),
     ]
@@ -94,20 +97,20 @@ def load(path: Path) -> Domains:
 def line(row: Traffic, domains: Domains, runs: int) -> str:
     """One row of the table."""
     rng = np.random.default_rng(0)
-    woke = [behind for behind in (until_awake(row, domains, rng) for _ in range(runs)) if behind is not None]
+    woke = [count for count in (until_awake(row, domains, rng) for _ in range(runs)) if count is not None]
     spread = " / ".join(f"{value:.0f}" for value in np.quantile(woke, (0.5, 0.9))) if woke else "-"
     return f"| {row.name} | {len(woke) / runs:.1%} | {spread} | {row.requests} |"
 
 
 def until_awake(row: Traffic, domains: Domains, rng: np.random.Generator) -> int | None:
     """Requests until the rest ends; None when it does not."""
-    watch, rules = LearnSchedule(LearnRules()), LearnRules()
-    watch.observe(drawn(KNOWN, domains, USUAL_REQUESTS, rng))
+    schedule, rules = LearnSchedule(LearnRules()), LearnRules()
+    schedule.observe(drawn(KNOWN, domains, USUAL_REQUESTS, rng))
     for _ in range(rules.flat_rounds):
-        watch.learnt(0.0, is_better=False, is_warm=True)
+        schedule.learnt(0.0, is_better=False, is_warm=True)
     for number in range(1, row.requests // BATCH + 1):
-        watch.observe(drawn(row.mixture, domains, BATCH, rng))
-        if watch.decide(60.0 * number).choice is LearnChoice.LEARN:
+        schedule.observe(drawn(row.mixture, domains, BATCH, rng))
+        if schedule.decide(60.0 * number).choice is LearnChoice.LEARN:
             return BATCH * number
     return None
 

@@ -1,9 +1,9 @@
 """Thousands of swaps under load on one CPU server: does anything grow, slow down, fail or get lost?
 
 Requests stream all the time. Every swap is a version of its own, registered and made live on the board, so that the
-one before it retires and the board's history grows by two events; its weights are one of two drafts in turn. The
-server follows the board by itself. Versions go live without waiting for the server, a few ahead of what it reports at
-most; one that was replaced before it was swapped in is passed over and another one is made instead.
+previous one retires and the board's history grows by two events; two drafts are its weights in turns. The server
+follows the board as usual. Versions go live without waiting for the server, at most a few ahead of what it reports;
+a version that is replaced before it was swapped in does not count, and another one is made instead.
 
     python -m paceline.benchmarks.soak [--swaps 2000] [--gap-ms 100] [--concurrency 4] [--drafts A B] [--json FILE]
 """
@@ -16,18 +16,19 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..rig.deployment import LocalDeployment, server_flags
 from ..rig.machine import machine
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
-from ..rig.place import Place, server_flags, shared_env
 from ..rig.progress import progress_bar
-from ..rig.services import free_port, redis_service, sglang_service
-from .measure.rig import held_out_prompts, make_rig
+from ..rig.services import redis_service, sglang_service
+from .measure.command_line import benchmark_parser
+from .measure.measured_server import held_out_prompts, measured_server
 from .measure.soaking import Soak, SoakPlan, soak
 from .measure.soaktable import table
 
 SEED = 0
-#: Small enough to be full soon: the stream is trimmed from then on, and Redis does not grow.
+#: Small enough to fill up soon: from then on the stream is trimmed and Redis does not grow.
 STREAM_BYTES = 64 << 20
 
 
@@ -47,19 +48,19 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace, target: TargetModel, drafts: list[Path], console: Console) -> Soak:
-    """Start the services, swap, and end them."""
+    """Start the services, swap, and stop them."""
     plan = SoakPlan(options.swaps, options.gap_ms, options.concurrency)
     prompts = held_out_prompts(target, plan.prompts, SEED)
     with tempfile.TemporaryDirectory() as scratch:
-        place = Place(Path(scratch), free_port(), free_port())
-        env = shared_env(place, target) | {"PACELINE_BUFFER_MAX_BYTES": str(STREAM_BYTES)}
-        flags, log = server_flags(target.folder, drafts[0]), place.folder / "sglang.log"
+        local = LocalDeployment.on_free_ports(Path(scratch))
+        env = local.shared_env(target) | {"PACELINE_BUFFER_MAX_BYTES": str(STREAM_BYTES)}
+        flags, log = server_flags(target.folder, drafts[0]), local.folder / "sglang.log"
         with (
-            redis_service(place.folder / "redis", place.redis_port),
-            sglang_service(flags, place.server_port, log=log, env=env) as server,
+            redis_service(local.folder / "redis", local.redis_port),
+            sglang_service(flags, local.server_port, log=log, env=env) as server,
             progress_bar("swapping", console) as report,
         ):
-            return soak(make_rig(place, [drafts[0]]), server.pid, drafts, prompts, plan, report)
+            return soak(measured_server(local, [drafts[0]]), server.pid, drafts, prompts, plan, report)
 
 
 def random_drafts(target: TargetModel, data_dir: Path) -> list[Path]:
@@ -70,16 +71,18 @@ def random_drafts(target: TargetModel, data_dir: Path) -> list[Path]:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--swaps", type=int, default=2000)
-    parser.add_argument("--gap-ms", type=int, default=100, help="between two versions going live, at least (100)")
+    parser = benchmark_parser("soak", __doc__)
+    parser.add_argument("--swaps", type=int, default=2000, help="swaps to make, at least 20 (2000)")
+    parser.add_argument("--gap-ms", type=int, default=100, help="least time between two versions going live (100)")
     parser.add_argument("--concurrency", type=int, default=4, help="requests that stream at a time (4)")
-    parser.add_argument("--drafts", type=Path, nargs=2, help="folders of two drafts of this target; else random heads")
-    parser.add_argument("--json", type=Path, help="write every sample here")
-    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
+    parser.add_argument("--drafts", type=Path, nargs=2, help="folders of two drafts of this target (random ones)")
+    parser.add_argument("--json", type=Path, help="write every sample to this file")
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target and drafts")
     options = parser.parse_args()
     if options.swaps < 20:
-        parser.error(f"--swaps: got {options.swaps}, expected 20 at least: its tenths are compared")
+        parser.error(
+            f"--swaps: got {options.swaps}, expected at least 20, because its first and last tenth are compared"
+        )
     return options
 
 

@@ -1,6 +1,6 @@
 """Longest wait for a token around a draft swap: paceline's swap against SGLang's stock HTTP path, in one run.
 
-Three requests stream on one CPU server; measure/stalls.py says what is done to them and how it is timed.
+Three requests stream on one CPU server; benchmarks/measure/stalls.py describes the swaps and how they are timed.
 
     python -m paceline.benchmarks.swap [--repeats 10] [--data-dir .paceline]
 """
@@ -11,13 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..rig.deployment import LocalDeployment, server_flags
 from ..rig.machine import machine
 from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
-from ..rig.place import Place, server_flags, shared_env
 from ..rig.progress import progress_bar
-from ..rig.services import free_port, redis_service, sglang_service
-from .measure.rig import held_out_prompts, make_rig
+from ..rig.services import redis_service, sglang_service
+from .measure.command_line import benchmark_parser
+from .measure.measured_server import held_out_prompts, measured_server
 from .measure.stalls import StallPlan, Stalls, measure_stalls
 
 DRAFTS = 3  # more than a replica keeps, so that every swap reads and checks a file
@@ -33,23 +34,23 @@ def main() -> None:
     drafts = [ensure_random_draft(target.folder, folder / f"{target.key}-{seed}", seed) for seed in range(DRAFTS)]
     prompts = held_out_prompts(target, plan.streams, plan.seed)
     with tempfile.TemporaryDirectory() as scratch:
-        place = Place(Path(scratch), free_port(), free_port())
-        flags, log = server_flags(target.folder, drafts[0]), place.folder / "sglang.log"
-        server = sglang_service(flags, place.server_port, log=log, env=shared_env(place, target))
-        with redis_service(place.folder / "redis", place.redis_port), server:
-            print_stalls(console, measure_stalls(make_rig(place, drafts), drafts, prompts, plan))
+        local = LocalDeployment.on_free_ports(Path(scratch))
+        flags, log = server_flags(target.folder, drafts[0]), local.folder / "sglang.log"
+        server = sglang_service(flags, local.server_port, log=log, env=local.shared_env(target))
+        with redis_service(local.folder / "redis", local.redis_port), server:
+            print_stalls(console, measure_stalls(measured_server(local, drafts), drafts, prompts, plan))
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
+    parser = benchmark_parser("swap", __doc__)
+    parser.add_argument("--repeats", type=int, default=10, help="swaps of each kind (10)")
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target and drafts")
     return parser.parse_args()
 
 
 def print_stalls(console: Console, stalls: Stalls) -> None:
-    """Longest waits by way, and what the swap cost the scheduler."""
+    """Print the longest wait of each kind of swap, and what the swap cost the scheduler."""
     plan = stalls.plan
     console.print(
         f"machine: {machine()}; {plan.repeats} repeats ({stalls.void} void), seed {plan.seed}, "

@@ -1,6 +1,6 @@
-"""The post office: two letters travel through it, traces one way and draft versions the other.
+"""The buffer: traces travel through it from serving to learners, draft versions from learners to serving.
 
-In: DraftTrace from serving, DraftVersion and board events from learner and operators.
-Out: the same letters, claimed, acked, replayed or watched; nothing is consumed by reading.
-Everybody may enter. This room knows Redis (only in redis_*.py) and never torch, celery, mlflow or sglang.
+In: DraftTrace from serving, DraftVersion and board events from learners and operators.
+Out: the same, claimed, acked, replayed or followed; reading consumes nothing.
+Every other package may import this one. It knows Redis (only in redis_*.py) and never torch, celery, mlflow or sglang.
 """

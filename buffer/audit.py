@@ -2,34 +2,34 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from .base import place
+from .base import entry_order
+from .plain_text import printable, utc_time
 from .version import BoardEvent
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One line of the audit trail. `by` is what the writer said of itself; nothing proves it."""
+    """One line of the audit trail. `by` is the writer's own claim; nothing proves it."""
 
-    entry_id: str  # the board's; sorts by the board's clock
-    at: float  # unix seconds; of an event by its writer's clock, else by the board's
+    entry_id: str  # given by Redis; sorts by Redis' clock
+    at: float  # unix seconds; of an event by its writer's clock, else by Redis'
     by: str
     what: str
     why: str
-    refused: bool = False  # an operator's act that came without the token, and changed nothing
+    refused: bool = False  # an operator's act that came without the token and changed nothing
 
 
 def audit_trail(events: Iterable[BoardEvent], others: Iterable[AuditEntry] = ()) -> list[AuditEntry]:
-    """Return all of them in the order the board took them in, newest last."""
-    return sorted([*map(_entry_of, events), *others], key=lambda entry: place(entry.entry_id))
+    """Return all of them in the order Redis took them in, newest last."""
+    return sorted([*map(_entry_of, events), *others], key=lambda entry: entry_order(entry.entry_id))
 
 
 def audit_fields(entry: AuditEntry) -> Mapping[str, str | float | bool]:
     """Return `entry` as JSON values, its time once for machines and once for people."""
     return {
         "at": entry.at,
-        "when": _when(entry.at),
+        "when": utc_time(entry.at),
         "by": entry.by,
         "what": entry.what,
         "why": entry.why,
@@ -39,26 +39,13 @@ def audit_fields(entry: AuditEntry) -> Mapping[str, str | float | bool]:
 
 def audit_line(entry: AuditEntry) -> str:
     """Return `entry` as one line of printable characters, whatever its writer put into it."""
-    line = f"{_when(entry.at)}  {entry.by:<20}  {entry.what:<24}  {entry.why}"
-    return printable(line)
-
-
-def printable(text: str) -> str:
-    """`text` without anything that would move a terminal's cursor, change its colours or end the line."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return printable(f"{utc_time(entry.at)}  {entry.by:<20}  {entry.what:<24}  {entry.why}")
 
 
 def entry_time(entry_id: str) -> float:
-    """Unix seconds at which the board took `entry_id` in."""
-    return place(entry_id)[0] / 1000
+    """Unix seconds at which Redis took `entry_id` in."""
+    return entry_order(entry_id)[0] / 1000
 
 
 def _entry_of(event: BoardEvent) -> AuditEntry:
     return AuditEntry(event.event_id, event.at, event.by, f"version {event.number} {event.state}", event.why)
-
-
-def _when(at: float) -> str:
-    try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):  # no calendar has it; the trail must stay readable
-        return f"{at:g} s"

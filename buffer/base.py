@@ -1,7 +1,7 @@
-"""The contracts of the post office: TraceBuffer for traces, VersionBoard for versions.
+"""The contracts of this package: TraceBuffer for traces, VersionBoard for versions.
 
-Two implementations ship and pass the same tests: memory.py (one process, no services) and redis_stream.py
-with redis_board.py. Every call may raise BufferUnavailable; none retries by itself.
+The product runs on Redis (redis_stream.py, redis_board.py); testing/ holds in-memory twins that pass the same tests.
+Every call may raise BufferUnavailable; none retries by itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,30 +15,30 @@ from .version import BoardEvent, BoardState, DraftVersion, VersionState
 
 
 class TraceEntry(NamedTuple):
-    """A trace and where it stands in the stream; ids sort by age as (milliseconds, sequence)."""
+    """A trace and its id in the stream; ids sort by age as (milliseconds, sequence)."""
 
     entry_id: str
     trace: DraftTrace
 
 
-def place(entry_id: str) -> tuple[int, int]:
+def entry_order(entry_id: str) -> tuple[int, int]:
     """The sort key of an entry id: milliseconds, then sequence."""
     ms, _, sequence = entry_id.partition("-")
     return int(ms), int(sequence or 0)
 
 
-#: Times an entry is handed out: whoever takes it once more finds it among the dead letters. A trace that kills its
-#: reader must not come back for ever; five tries outlast an accident that has nothing to do with it.
+#: How often an entry is delivered; the next claim that meets it makes it a dead letter. A trace that kills its readers
+#: must not come back for ever; five deliveries are enough to survive unrelated failures.
 MAX_DELIVERIES = 5
+
+#: The reason recorded with such a dead letter.
+TOO_MANY_DELIVERIES = f"delivered {MAX_DELIVERIES} times and never acked"
 
 #: The longest that one call waits for an event; a follower calls again.
 MAX_WAIT_S = 1.0
 
-#: How long a board remembers what a member said last: a server may be down for days before it is started again.
-LAST_READING_S = 7 * 24 * 3600.0
-
-#: The reason such a dead letter bears.
-TOO_MANY_DELIVERIES = f"handed out {MAX_DELIVERIES} times and never acked"
+#: How long a board remembers a member's last status: a server may be down for days before it is started again.
+LAST_STATUS_S = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class BufferCounts:
 
     delivered: int  # appended since the stream was made; a trace sent twice counts once
     pending: int  # not acked yet: never read, or read by a consumer that has not finished
-    dead_lettered: int  # could not be decoded, or was handed out MAX_DELIVERIES times and never acked; bytes kept
+    dead_lettered: int  # could not be decoded, or was delivered MAX_DELIVERIES times and never acked; bytes kept
     acked: Mapping[str, int]  # outcome -> count
     trimmed: int  # removed by size or age before anybody acked them
     bytes: int  # payload bytes in the stream now
@@ -55,64 +55,73 @@ class BufferCounts:
 
 
 class TraceBuffer(Protocol):
-    """A durable stream of traces with one consumer group. Reading removes nothing; ack only ends pending."""
+    """A durable stream of traces with one consumer group. Reading removes nothing; ack only ends pending.
+
+    The bounds on bytes and age belong to the stream: append stores those of its caller, and they are in force for every
+    caller until the next append. Traces hold user content and must leave by age when nobody appends either, so claim
+    and counts trim as well. A stream without stored bounds is held to the caller's.
+    """
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
-        """Append and return the entry ids; then trim by bytes and by age, oldest first. All or nothing.
+        """Append and return the entry ids; then trim to the caller's bounds, oldest first. All or nothing.
 
-        A trace whose trace_id the stream holds already, or that comes twice in `traces`, is not stored again: the id
-        of the entry that holds it is returned, and nothing is counted. So who lost a reply may append once more.
+        A trace whose trace_id is already in the stream, or that comes twice in `traces`, is not stored again: the id
+        of the entry that holds it is returned, and nothing is counted. A caller that lost the reply may append again.
         """
         ...
 
     def claim(
-        self, consumer: str, max_traces: int, before_opening: Callable[[Sequence[str]], object] | None = None
+        self, consumer: str, max_traces: int, before_decoding: Callable[[Sequence[str]], object] | None = None
     ) -> list[TraceEntry]:
         """Return up to `max_traces` entries that `consumer` must now ack, oldest first; [] when there are none.
 
-        Removes entries beyond the age bound first. Takes entries that anybody, `consumer` included, left pending
-        longer than the configured idle time before new ones. Bytes that cannot be decoded, and entries handed out
-        MAX_DELIVERIES times already, go to the dead letters and are not returned. Does not block.
+        Trims to the stream's bounds first. Entries that any consumer, `consumer` included, left pending longer than
+        the configured idle time come before new ones. Bytes that cannot be decoded, and entries already delivered
+        MAX_DELIVERIES times, become dead letters and are not returned. Does not block.
 
-        `before_opening` is told the ids before any of them is decoded, which may be what a reader dies of. What it
-        raises leaves them pending.
+        `before_decoding` gets the ids before any entry is decoded, because decoding may be what kills a reader. If it
+        raises, they stay pending.
         """
         ...
 
     def resume(self, consumer: str) -> None:
         """Let the next claims of `consumer` begin with what it holds and has not acked, without any idle time.
 
-        For a consumer that gave up half-way and starts again; the claims take these entries oldest first, before all
-        others, each once per call of `resume`. Reaches for nothing and raises nothing.
+        For a consumer that gave up half-way and starts again: the claims take these entries oldest first, before all
+        others, each once per call of `resume`. Local bookkeeping only; cannot fail.
         """
         ...
 
     def forgive(self, entry_ids: Sequence[str]) -> int:
         """Count one delivery less for each of these entries that is pending; return how many were.
 
-        For a reader that gave up through no fault of theirs. Whoever holds them holds them still, as long as before.
-        Who lost a reply and asks again has another one forgiven; none falls below zero.
+        For a reader that failed through no fault of these entries. Their consumer keeps them, and their idle time
+        goes on. Not idempotent: a call repeated because its reply was lost forgives another delivery. The count of
+        deliveries never falls below zero.
         """
         ...
 
     def ack(self, entry_ids: Sequence[str], outcome: str) -> int:
-        """End pending for these entries and count `outcome` for each that was pending; return how many were."""
+        """End pending for these entries and count `outcome` for each that was pending; return how many were.
+
+        Ids that are unknown or already acked count nothing.
+        """
         ...
 
     def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
         """Yield the newest `max_traces` traces still in the stream, oldest first, consuming nothing.
 
-        `acked_only` leaves out entries that are pending, not read yet or dead letters. Undecodable entries are
-        skipped (claim is what dead-letters them).
+        `acked_only` leaves out entries that are pending, unread or dead letters. Undecodable entries are skipped
+        (claim is what makes them dead letters). This call fixes what is yielded; the iterator decodes one by one.
         """
         ...
 
     def counts(self) -> BufferCounts:
-        """Where every appended trace is now."""
+        """Where every appended trace is now, once the stream is trimmed to its bounds; all zero without a stream."""
         ...
 
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
-        """The newest dead letters as (reason, raw bytes), oldest first."""
+        """The newest dead letters as (reason, raw bytes), oldest first; DEAD_LETTERS_KEPT are kept."""
         ...
 
 
@@ -124,7 +133,7 @@ class VersionBoard(Protocol):
         ...
 
     def register(self, version: DraftVersion, by: str, why: str) -> BoardEvent:
-        """Append the candidate event of a new version. BoardConflict when the number stands already."""
+        """Append the candidate event of a new version. BoardConflict when the number is taken."""
         ...
 
     def move(
@@ -132,16 +141,16 @@ class VersionBoard(Protocol):
     ) -> BoardEvent:
         """Append one change of state; a canary is one on `replica` alone.
 
-        BoardConflict, and no change, when the state does not allow it, is another than `was`, or another version is
-        canary.
+        BoardConflict, and no change, when the version's state does not allow it or is not `was`, or when another
+        version is canary.
         """
         ...
 
     def roll_back(self, by: str, why: str, number: int | None = None, was: VersionState | None = None) -> BoardState:
-        """Take the newest step back at once: the canary to rolled_back; without one, live too, and previous to live.
+        """Undo the newest promotion in one step: the canary to rolled_back; without one, live too, previous to live.
 
         BoardConflict, and no change, when there is no canary and no previous version, or when `number` is given and
-        is neither live nor canary, or not in the state `was`: who refuses a version must not take another one down.
+        is neither live nor canary, or not in the state `was`: refusing one version must not take another one down.
         A version brought back to live ends the canary of another, as every version that goes live does.
         """
         ...
@@ -151,29 +160,29 @@ class VersionBoard(Protocol):
         ...
 
     def events(self, after_id: str = "", wait_s: float = 0.0) -> list[BoardEvent]:
-        """Events behind `after_id`, oldest first; all with an empty id.
+        """Events after `after_id`, oldest first; all of them with an empty id.
 
         When there are none, blocks up to `wait_s`, at most MAX_WAIT_S, until there is one.
         """
         ...
 
-    def beat(self, member: str, reading: Mapping[str, object], ttl_s: float) -> None:
-        """Publish a member's reading (JSON values); its heart beats until `ttl_s` seconds after its last beat."""
+    def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
+        """Publish a member's status (JSON values); its heartbeat expires `ttl_s` seconds after its last beat."""
         ...
 
     def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
-        """Last readings of the members still beating."""
+        """Member -> last status, of the members whose heartbeat has not expired."""
         ...
 
-    def last_reading(self, member: str) -> Mapping[str, object]:
-        """What a member said last, beating or not, up to LAST_READING_S behind it; empty when nothing is known."""
+    def last_status(self, member: str) -> Mapping[str, object]:
+        """A member's last status, its heartbeat expired or not, for LAST_STATUS_S; empty when nothing is known."""
         ...
 
     def lease(self, name: str, ttl_s: float) -> AbstractContextManager[Lease]:
-        """Hold `name` alone for the body: a true Lease when it was free, a false one (at once) when somebody holds it.
+        """Hold `name` alone for the body: a true Lease when it was free, a false one (at once) when it is held.
 
         The body may take longer than `ttl_s`: the lease is renewed while it runs. A holder that dies frees the name
-        after `ttl_s`; one that could not renew for so long (suspended, cut off) has lost it, and Lease.is_held says
+        after `ttl_s`; one that could not renew for that long (suspended, cut off) has lost it, and Lease.is_held says
         so. A lost lease ends quietly and leaves the next holder's alone.
         """
         ...

@@ -1,15 +1,15 @@
 -- Writes of the version board that must be one step; each call is atomic on the server.
 --
 -- append:  KEYS[1]  paceline:{speculator}:events              stream  field event: one BoardEvent as JSON
--- beat:    KEYS[1]  paceline:{speculator}:heartbeat:{member}  string  reading as JSON, with a TTL
---          KEYS[2]  paceline:{speculator}:members             zset    member -> unix ms until which it lives
---          KEYS[3]  paceline:{speculator}:last_reading:{member}  string  the same reading, with a longer TTL
+-- beat:    KEYS[1]  paceline:{speculator}:heartbeat:{member}  string  status as JSON, with a TTL
+--          KEYS[2]  paceline:{speculator}:members             zset    member -> unix ms at which its heartbeat expires
+--          KEYS[3]  paceline:{speculator}:last_reading:{member}  string  the same status, with a longer TTL
 -- ARGV[1]  verb, one of the functions of `verbs`
 -- ARGV[2+] arguments of the verb
 
 local verbs = {}
 
--- last ('' for none), event... -> ids; none when `last` is not the newest event, because somebody wrote meanwhile
+-- last ('' for none), event... -> ids; none when `last` is not the newest event, because of a write in between
 function verbs.append()
   local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
   if (newest and newest[1] or '') ~= ARGV[2] then return {} end
@@ -18,7 +18,7 @@ function verbs.append()
   return ids
 end
 
--- member, ttl in ms, reading, ms for which it is remembered
+-- member, ttl in ms, status, ms for which the status is remembered
 function verbs.beat()
   local time = redis.call('TIME')
   local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

@@ -1,52 +1,57 @@
-"""What may be written on a version board: pure functions from its state to the next events."""
+"""What may be written on a version board: pure functions from its state to the next events.
+
+`at` is unix seconds. Each raises BoardConflict when what is asked does not fit the state; that an event follows from
+the state is checked by the fold.
+"""
 
 from collections.abc import Callable
 
 from .errors import BoardConflict
 from .version import BoardEvent, BoardState, DraftVersion, VersionState
 
-#: From the folded state and the time (unix seconds) to the events to append; BoardConflict when they do not fit.
+#: One of the functions below with its request filled in: a board that loses a race calls it again with a newer state.
 Decision = Callable[[BoardState, float], list[BoardEvent]]
 
 
-def register_event(version: DraftVersion, by: str, why: str) -> Decision:
-    """Decide the candidate event of a new version."""
-    return lambda _, at: [BoardEvent(version.number, VersionState.CANDIDATE, by, why, at, version)]
+def register_events(at: float, version: DraftVersion, by: str, why: str) -> list[BoardEvent]:
+    """The candidate event of a new version."""
+    return [BoardEvent(version.number, VersionState.CANDIDATE, by, why, at, version)]
 
 
-def move_event(
-    number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
-) -> Decision:
-    """Decide one change of state."""
-
-    def decide(board: BoardState, at: float) -> list[BoardEvent]:
-        _expect(board, number, was)
-        return [BoardEvent(number, state, by, why, at, replica=replica)]
-
-    return decide
-
-
-def rollback_events(by: str, why: str, number: int | None, was: VersionState | None = None) -> Decision:
-    """Decide the events that take the canary off, or the live version off and the previous one back on."""
-
-    def decide(state: BoardState, at: float) -> list[BoardEvent]:
-        _expect(state, number, was)
-        if state.canary is not None and number in {None, state.canary}:
-            return [BoardEvent(state.canary, VersionState.ROLLED_BACK, by, why, at)]
-        if number is not None and state.live != number:
-            at_work = f"live {state.live} and canary {state.canary}"
-            raise BoardConflict(f"rollback of version {number}: got {at_work}, expected {number} to be one of them")
-        if state.live is None or state.previous is None:
-            raise BoardConflict(f"rollback: got live {state.live} and previous {state.previous}, expected both")
-        return [
-            BoardEvent(state.live, VersionState.ROLLED_BACK, by, why, at),
-            BoardEvent(state.previous, VersionState.LIVE, by, why, at),
-        ]
-
-    return decide
+def move_events(
+    board: BoardState,
+    at: float,
+    number: int,
+    state: VersionState,
+    by: str,
+    why: str,
+    replica: str,
+    was: VersionState | None,
+) -> list[BoardEvent]:
+    """The event that brings version `number` into `state`, if it is in the state `was`."""
+    _expect_state(board, number, was)
+    return [BoardEvent(number, state, by, why, at, replica=replica)]
 
 
-def _expect(state: BoardState, number: int | None, was: VersionState | None) -> None:
-    row = state.rows.get(number) if number is not None else None
+def rollback_events(
+    board: BoardState, at: float, by: str, why: str, number: int | None, was: VersionState | None
+) -> list[BoardEvent]:
+    """The events that end the canary, or end the live version and bring the previous one back."""
+    _expect_state(board, number, was)
+    if board.canary is not None and number in {None, board.canary}:
+        return [BoardEvent(board.canary, VersionState.ROLLED_BACK, by, why, at)]
+    if number is not None and board.live != number:
+        in_use = f"live {board.live} and canary {board.canary}"
+        raise BoardConflict(f"rollback of version {number}: got {in_use}, expected {number} to be one of them")
+    if board.live is None or board.previous is None:
+        raise BoardConflict(f"rollback: got live {board.live} and previous {board.previous}, expected both")
+    return [
+        BoardEvent(board.live, VersionState.ROLLED_BACK, by, why, at),
+        BoardEvent(board.previous, VersionState.LIVE, by, why, at),
+    ]
+
+
+def _expect_state(board: BoardState, number: int | None, was: VersionState | None) -> None:
+    row = board.rows.get(number) if number is not None else None
     if was is not None and (row is None or row.state is not was):
         raise BoardConflict(f"version {number}: got {row.state if row else 'unknown'}, expected {was}")

@@ -2,13 +2,16 @@
 
 A trace travels as two bytes of schema number, big-endian, then one zstd frame (checksummed, its size declared)
 holding a msgpack map of the fields of DraftTrace. An array is ``[dtype, shape, bytes]``, little-endian, C order.
-The schema number stands outside the frame so that a later schema may change everything behind it.
+The schema number is outside the frame so that a later schema may change everything in it.
+
+Traces live for a day and board events for ever, so each has schema numbers of its own. A release reads what it
+writes and what the release before it wrote; event schemas stay readable for as long as a board may hold them.
 
 Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes. Decoded arrays are read-only.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -19,25 +22,29 @@ import zstandard
 
 from .base import TraceEntry
 from .errors import BoardConflict, DecodeError, TraceInvalid
+from .plain_text import printable
 from .trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
-from .version import NOT_OURS, BoardEvent
+from .version import NOT_OURS, BoardEvent, VersionState
 
-#: Number of the schema this build writes, and the only one it reads.
-SCHEMA = 1
+#: Number of the schema in which this build writes traces; _TRACE_READERS lists those it reads.
+TRACE_SCHEMA = 1
+
+#: Number of the schema in which this build writes board events; _EVENT_READERS lists those it reads.
+EVENT_SCHEMA = 1
 
 #: A larger trace is refused on both sides before memory is spent on it; Redis takes no value above this size.
 MAX_TRACE_BYTES = 512 * 1024**2
 
 _SCHEMA_BYTES = 2
 _MAX_AXES = 8  # no field has more than 3
-_MAX_REASON_CHARS = 400  # an error may quote what it met, and a stranger chose how long that is
-_LEVEL = 1  # features are noise to a compressor: higher levels cost the courier time and gain about nothing
+_MAX_REASON_CHARS = 400  # an error may quote its input, whose length is anybody's choice
+_LEVEL = 1  # features are noise to a compressor: higher levels cost the courier time and gain next to nothing
 _DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "float16", "float32", "uint16")}
 
 
 class _Array(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     dtype: str
-    # Bounded before it is read: a list of ints takes sixteen times the memory of its bytes on the wire.
+    # Its length is bounded while it is read: a list of ints takes sixteen times the memory of its bytes on the wire.
     shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=_MAX_AXES)]
     data: bytes
 
@@ -71,9 +78,33 @@ class _Trace(msgspec.Struct, forbid_unknown_fields=True):
     finish: str
 
 
-class _Event(msgspec.Struct, forbid_unknown_fields=True):
+class _Version(msgspec.Struct):
+    number: int
+    parent: int | None
+    target: str
+    target_version: str
+    drafter: str
+    weights_uri: str
+    sha256: str
+    objective: str
+    trained_on: tuple[str, str] = msgspec.field(name="window")
+    scores: Mapping[str, float] = {}
+
+
+class _Event(msgspec.Struct):
+    number: int
+    state: VersionState
+    by: str
+    why: str
+    at: float
+    version: _Version | None = None
+    event_id: str = ""
+    replica: str = ""
+
+
+class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
     schema: int
-    event: BoardEvent
+    event: msgspec.Raw  # read once the schema is known
 
 
 def encode_trace(trace: DraftTrace) -> bytes:
@@ -82,7 +113,7 @@ def encode_trace(trace: DraftTrace) -> bytes:
     if len(packed) > MAX_TRACE_BYTES:
         raise TraceInvalid(f"trace {trace.trace_id}: got {len(packed)} bytes, expected at most {MAX_TRACE_BYTES}")
     frame = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(packed)
-    return SCHEMA.to_bytes(_SCHEMA_BYTES, "big") + frame
+    return TRACE_SCHEMA.to_bytes(_SCHEMA_BYTES, "big") + frame
 
 
 def decode_trace(raw: bytes) -> DraftTrace:
@@ -92,16 +123,17 @@ def decode_trace(raw: bytes) -> DraftTrace:
     or an alignment rule is not as written. Takes at most six times MAX_TRACE_BYTES of memory, whatever `raw` holds.
     """
     schema = int.from_bytes(raw[:_SCHEMA_BYTES], "big") if len(raw) > _SCHEMA_BYTES else None
-    if schema != SCHEMA:
-        raise DecodeError(f"trace schema: got {schema}, expected {SCHEMA}; run the same paceline on both ends", raw)
+    read = _TRACE_READERS.get(schema)
+    if read is None:
+        raise DecodeError(_unknown_schema("trace", schema, _TRACE_READERS), raw)
     try:
-        return _unpack(msgspec.msgpack.decode(_decompress(raw[_SCHEMA_BYTES:]), type=_Trace))
+        return read(raw[_SCHEMA_BYTES:])
     except (zstandard.ZstdError, msgspec.MsgspecError, TraceInvalid, ValueError) as error:
-        raise DecodeError(f"trace: {error}"[:_MAX_REASON_CHARS], raw) from error
+        raise DecodeError(_reason(f"trace: {error}"), raw) from error
 
 
 def decode_entries(rows: Iterable[tuple[str, bytes]]) -> Iterator[TraceEntry]:
-    """Decode (entry id, wire bytes) one by one; what cannot be decoded is left out, for claim to dead-letter it."""
+    """Decode (entry id, wire bytes) one by one; skip what cannot be decoded: claim makes it a dead letter."""
     for entry_id, raw in rows:
         try:
             yield TraceEntry(entry_id, decode_trace(raw))
@@ -110,9 +142,9 @@ def decode_entries(rows: Iterable[tuple[str, bytes]]) -> Iterator[TraceEntry]:
 
 
 def encode_event(event: BoardEvent) -> bytes:
-    """Return `event` as JSON without its `event_id`, which the board gives.
+    """Return `event` as JSON without its `event_id`, which the board assigns.
 
-    Raises BoardConflict when a score is not finite: JSON would write null, and no reader could fold the board.
+    Raises BoardConflict when a score is not finite: JSON would hold null, and no reader could fold the board.
     """
     version = event.version
     if version is not None:
@@ -120,26 +152,50 @@ def encode_event(event: BoardEvent) -> bytes:
         if not all(map(math.isfinite, scores.values())):
             raise BoardConflict(f"version {event.number}: got scores {scores}, expected finite numbers")
         version = replace(version, scores=scores)
-    return msgspec.json.encode(_Event(SCHEMA, replace(event, version=version, event_id="")))
+    wire = msgspec.convert(replace(event, version=version, event_id=""), _Event, from_attributes=True)
+    return msgspec.json.encode(_Envelope(EVENT_SCHEMA, msgspec.Raw(msgspec.json.encode(wire))))
 
 
 def decode_event(raw: bytes, event_id: str = "") -> BoardEvent:
     """Return the event that `raw` carries, under the id the board gave it. DecodeError, with `raw`, as for traces."""
     try:
-        letter = msgspec.json.decode(raw, type=_Event)
-    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
-        raise DecodeError(f"board event {event_id}: {error}"[:_MAX_REASON_CHARS] + f"; {NOT_OURS}", raw) from error
-    if letter.schema != SCHEMA:
-        met = f"got schema {letter.schema}, expected {SCHEMA}; run the same paceline on both ends"
-        raise DecodeError(f"board event {event_id}: {met}", raw)
-    return replace(letter.event, event_id=event_id)
+        envelope = msgspec.json.decode(raw, type=_Envelope)
+        read = _EVENT_READERS.get(envelope.schema)
+        event = None if read is None else read(envelope.event)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: text that is not UTF-8
+        raise DecodeError(_reason(f"board event {event_id}: {error}") + f"; {NOT_OURS}", raw) from error
+    if event is None:
+        raise DecodeError(_unknown_schema(f"board event {event_id}", envelope.schema, _EVENT_READERS), raw)
+    return replace(event, event_id=event_id)
+
+
+def _reason(text: str) -> str:
+    return printable(text[:_MAX_REASON_CHARS])
+
+
+def _unknown_schema(what: str, got: int | None, readers: Mapping[int | None, object]) -> str:
+    expected = " or ".join(map(str, readers))
+    return f"{what} schema: got {got}, expected {expected}; if a newer paceline wrote it, upgrade this one"
+
+
+def _read_trace_1(frame: bytes) -> DraftTrace:
+    return _unpack(msgspec.msgpack.decode(_decompress(frame), type=_Trace))
+
+
+def _read_event_1(event: msgspec.Raw) -> BoardEvent:
+    return msgspec.convert(msgspec.json.decode(event, type=_Event), BoardEvent, from_attributes=True)
+
+
+#: Schema number -> what turns the rest of the bytes into the item, for every schema that this build reads.
+_TRACE_READERS: dict[int | None, Callable[[bytes], DraftTrace]] = {1: _read_trace_1}
+_EVENT_READERS: dict[int | None, Callable[[msgspec.Raw], BoardEvent]] = {1: _read_event_1}
 
 
 def _decompress(frame: bytes) -> bytes:
     size = zstandard.frame_content_size(frame)
-    if not 0 <= size <= MAX_TRACE_BYTES:  # -1: the frame does not say
+    if not 0 <= size <= MAX_TRACE_BYTES:  # -1: the frame does not declare it
         raise ValueError(f"frame declares {size} bytes, expected 0..{MAX_TRACE_BYTES}")
-    # Behind the check: the decompressor allocates whatever size the frame declares.
+    # Only after that check: the decompressor allocates whatever size the frame declares.
     return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
 
 

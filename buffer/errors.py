@@ -1,13 +1,13 @@
-"""Every error of the house, one branch per boundary.
+"""Every error that paceline raises on purpose, one branch per boundary.
 
     PacelineError
     ├── ConfigError         a setting or an input file is wrong
     ├── TraceInvalid        arrays of a trace do not fit each other
-    ├── DecodeError         bytes from the wire are not a letter this build can read; carries the raw bytes
+    ├── DecodeError         bytes from the wire are nothing this build can read; carries the raw bytes
     ├── BufferUnavailable   Redis cannot be reached or refuses to work
     ├── BoardConflict       a version event does not fit the board's state
     ├── OperatorRefused     an act of an operator came without the operator's token
-    ├── LeaseLost           what only one may do was stopped, since somebody else may be doing it
+    ├── LeaseLost           work that needs a lease was stopped because another process may hold it
     ├── WeightsRefused      a weights file must not enter the server
     └── CaptureUnavailable  SGLang does not offer what capture or swap needs
 
@@ -29,9 +29,9 @@ class TraceInvalid(PacelineError):
 
 
 class DecodeError(PacelineError):
-    """Bytes that are not a letter this build can read.
+    """Bytes that this build cannot read as what they should be.
 
-    `raw` keeps the undecodable bytes, so that the dead letter loses nothing.
+    `reason` is printable; `raw` keeps the undecodable bytes, so that the dead letter loses nothing.
     """
 
     def __init__(self, reason: str, raw: bytes = b"") -> None:

@@ -2,8 +2,8 @@
 
 All names begin with ``paceline:{speculator}:``, braces included: they are a Redis Cluster hash tag that keeps one
 speculator in one slot, which the Lua scripts and transactions need. Run Redis with ``maxmemory-policy noeviction``
-(or a ``volatile-*`` one): an evicted stream is lost traffic. Delete all keys of a speculator or none: together they
-are made again by the next append, claim or event.
+(or a ``volatile-*`` one): an evicted stream is lost traffic. Delete all keys of a speculator or none: the next append,
+claim or event makes them again together.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RedisKey:
-    """One kind of key. `suffix` ends in ``:`` when every member of it has its own key."""
+    """One kind of key. `suffix` ends in ``:`` when every member has a key of its own."""
 
     suffix: str
     type: str  # as Redis' TYPE says
@@ -31,15 +31,23 @@ TRACES = RedisKey(
     holds="entry <ms>-<ordinal>, field trace: one encoded DraftTrace; consumer group of BufferConfig.group",
     writer="stream.lua, for serving (append) and learners (claim, ack)",
     reader="learners, dashboards",
-    lifetime="entries until max_bytes or max_age_s, applied by every append and claim",
+    lifetime="entries until they exceed the bounds, checked by every append, claim and count",
 )
 COUNTS = RedisKey(
     suffix="counts",
     type="hash",
     holds="delivered, dead_lettered, trimmed, bytes, acked:<outcome>; last: newest entry id; cut: last trimmed ordinal",
     writer="stream.lua",
-    reader="stream.lua, for everybody who asks for counts",
-    lifetime="as long as the trace stream; begun anew with its group",
+    reader="stream.lua, for anybody who asks for counts",
+    lifetime="as long as the trace stream; reset when its group is made again",
+)
+BOUNDS = RedisKey(
+    suffix="bounds",
+    type="hash",
+    holds="max_bytes and max_age_ms: what every trim of the trace stream keeps to; those of the last append",
+    writer="stream.lua, for serving (append)",
+    reader="stream.lua",
+    lifetime="for ever; replaced by the next append",
 )
 LEDGER = RedisKey(
     suffix="ledger",
@@ -52,7 +60,7 @@ LEDGER = RedisKey(
 TRACE_IDS = RedisKey(
     suffix="trace_ids",
     type="hash",
-    holds="trace_id -> entry id, for every entry in traces: what is sent twice is stored once",
+    holds="trace_id -> entry id, for every entry in traces, so that a trace sent twice is stored once",
     writer="stream.lua",
     reader="stream.lua",
     lifetime="a field as long as its entry",
@@ -68,7 +76,7 @@ DEAD_LETTERS = RedisKey(
 BURIED = RedisKey(
     suffix="buried",
     type="set",
-    holds="ids of the entries in traces that are dead letters: their like must not be read back",
+    holds="ids of the entries in traces that are dead letters: replay of acked traces leaves them out",
     writer="stream.lua",
     reader="stream.lua",
     lifetime="an id as long as its entry",
@@ -92,43 +100,43 @@ NEXT_NUMBER = RedisKey(
 HEARTBEAT = RedisKey(
     suffix="heartbeat:",
     type="string",
-    holds="a member's last reading as JSON",
+    holds="a member's last status as JSON",
     writer="board.lua, for the member",
     reader="dashboards, learners, serving",
     lifetime="ttl_s of the last beat",
 )
-LAST_READING = RedisKey(
+LAST_STATUS = RedisKey(
     suffix="last_reading:",
     type="string",
-    holds="a member's last reading as JSON, beating or not",
+    holds="a member's last status as JSON, its heartbeat expired or not",
     writer="board.lua, for the member",
-    reader="the next server of that replica's name: what the one before it took along",
-    lifetime="LAST_READING_S behind the last beat",
+    reader="the next server of that replica, for the trace counts of the one before it",
+    lifetime="LAST_STATUS_S after the last beat",
 )
 MEMBERS = RedisKey(
     suffix="members",
     type="zset",
-    holds="member -> unix ms until which its heartbeat lives",
+    holds="member -> unix ms at which its heartbeat expires",
     writer="board.lua, for the members",
-    reader="whoever reads heartbeats",
-    lifetime="a member until the first beat of anybody after its own expired",
+    reader="anybody who reads heartbeats",
+    lifetime="a member until any member beats after its own heartbeat expired",
 )
 LEASE = RedisKey(
     suffix="lease:",
     type="string",
     holds="token of the holder",
-    writer="whoever takes the lease (redis-py Lock)",
-    reader="the same",
-    lifetime="ttl_s from the last renewal; gone behind the body of the lease",
+    writer="the holder (redis-py Lock)",
+    reader="the holder",
+    lifetime="ttl_s from the last renewal; deleted after the body of the lease",
 )
 
 OPERATOR_TOKEN = RedisKey(
     suffix="operator_token",
     type="stream",
-    holds="fields seal, by, why: a salted hash of the token that operators must show; the newest entry counts",
+    holds="fields seal, by, why: a salted hash of the token that operators must show; the newest entry is in force",
     writer="operators (paceline token set)",
     reader="operators' commands",
-    lifetime="for ever; deleting it lets everybody act as an operator again",
+    lifetime="for ever; once it is deleted anybody may act as an operator again",
 )
 REFUSED_OPERATORS = RedisKey(
     suffix="refused_operators",
@@ -142,6 +150,7 @@ REFUSED_OPERATORS = RedisKey(
 ALL_KEYS = (
     TRACES,
     COUNTS,
+    BOUNDS,
     LEDGER,
     TRACE_IDS,
     DEAD_LETTERS,
@@ -149,15 +158,15 @@ ALL_KEYS = (
     EVENTS,
     NEXT_NUMBER,
     HEARTBEAT,
-    LAST_READING,
+    LAST_STATUS,
     MEMBERS,
     LEASE,
     OPERATOR_TOKEN,
     REFUSED_OPERATORS,
 )
 
-#: Dead letters kept, here and in memory; raw traces are large, and a handful shows what is wrong.
+#: Dead letters kept, in Redis and in memory; raw traces are large, and a handful shows what is wrong.
 DEAD_LETTERS_KEPT = 100
 
-#: Refused acts of operators kept: whoever knocks again and again must not fill Redis.
+#: Refused acts of operators kept: repeated attempts must not fill Redis.
 REFUSALS_KEPT = 1000

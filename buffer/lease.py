@@ -1,4 +1,4 @@
-"""Leases, and the thread that keeps a claim of life fresh while a body runs."""
+"""Leases, and the thread that renews one while a body runs."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from .errors import LeaseLost
 
-#: Renewals per time to live: two may be lost before the claim ends.
+#: Renewals per time to live: two may fail before the lease ends.
 _RENEWALS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What VersionBoard.lease yields; true when the name was free and is held by this body."""
+    """What VersionBoard.lease yields; true when the name was free and this body got it."""
 
     granted: bool
     ask: Callable[[], bool]  # asks the board
@@ -22,16 +22,16 @@ class Lease:
         return self.granted
 
     def is_held(self) -> bool:
-        """Ask the board whether the lease is still this body's; once lost it never comes back.
+        """Ask the board whether this body still holds the lease; once lost it never comes back.
 
-        Call before every step that only one holder may take. May raise BufferUnavailable: then nobody knows.
+        Call before every step that only one holder may take. May raise BufferUnavailable: then the answer is unknown.
         """
         return self.granted and self.ask()
 
 
 @contextmanager
 def renewed(renew: Callable[[], object], ttl_s: float) -> Iterator[None]:
-    """Call `renew` three times per `ttl_s` in a thread while the body runs; none is under way behind it.
+    """Call `renew` three times per `ttl_s` in a thread while the body runs; no call outlasts the context.
 
     The first call comes a third of `ttl_s` after the start. An exception of `renew` ends the renewing, not the body.
     """
@@ -51,9 +51,9 @@ def renewed(renew: Callable[[], object], ttl_s: float) -> Iterator[None]:
 
 
 def require(lease: Lease, why: str) -> None:
-    """LeaseLost unless the lease of a round is held still; `why` says what was not done."""
+    """Raise LeaseLost unless the lease of a learning round is still held; `why` says what was not done."""
     if not lease.is_held():
         raise LeaseLost(
-            f"lease of the round: got lost, expected held ({why} from here on); was this process suspended, or Redis "
-            "away, for longer than PACELINE_ROUND_LEASE_S?"
+            f"lease of the round: got lost, expected held ({why} from here on); this process was suspended, or Redis "
+            "was away, for longer than PACELINE_ROUND_LEASE_S"
         )

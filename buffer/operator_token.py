@@ -1,7 +1,7 @@
-"""The operator's token: how it is hash_token for keeping, and how one that is shown is compared with the seal.
+"""The operator's token: how it is hashed for keeping, and how a token is compared with the one that was set.
 
-A seal is ``scrypt1$<salt>$<digest>``, both in hex; the cost is part of the name ``scrypt1`` and never read from the
-seal, so that whoever can write seals cannot make comparing them expensive.
+What is kept is a seal, ``scrypt1$<salt>$<digest>``, both in hex. The cost is part of the name ``scrypt1`` and never
+read from the seal, so that nobody who can write seals can make comparing them expensive.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ def hash_token(token: str) -> str:
 
 
 def verify_token(token: str, seal: str) -> bool:
-    """Whether `seal` is one of `token`; a seal that is not as written is one of no token."""
+    """Whether `seal` was made from `token`; false for every token when `seal` is malformed."""
     kind, _, rest = seal.partition("$")
     salt, _, digest = rest.partition("$")
     try:
@@ -41,6 +41,6 @@ def verify_token(token: str, seal: str) -> bool:
 
 
 def _digest(token: str, salt: bytes) -> bytes:
-    # surrogateescape: an environment may hold bytes that are no UTF-8.
+    # surrogateescape: an environment variable may hold bytes that are not UTF-8.
     secret = token.encode("utf-8", "surrogateescape")
     return hashlib.scrypt(secret, salt=salt, n=2**15, r=8, p=1, maxmem=2**26)

@@ -1,4 +1,4 @@
-"""RedisVersionBoard: version events, heartbeats and leases in Redis. Single steps happen in board.lua."""
+"""RedisVersionBoard: version events, heartbeats and leases in Redis. Whatever must be atomic happens in board.lua."""
 
 import math
 import threading
@@ -13,28 +13,29 @@ import redis
 from redis.exceptions import RedisError
 from redis.lock import Lock
 
-from .base import LAST_READING_S, MAX_WAIT_S
-from .board_rules import Decision, move_event, register_event, rollback_events
+from .base import LAST_STATUS_S, MAX_WAIT_S
+from .board_rules import Decision, move_events, register_events, rollback_events
 from .codec import decode_event, encode_event
 from .config import BufferConfig
 from .errors import BoardConflict, DecodeError
-from .keys import EVENTS, HEARTBEAT, LAST_READING, LEASE, MEMBERS, NEXT_NUMBER
+from .keys import EVENTS, HEARTBEAT, LAST_STATUS, LEASE, MEMBERS, NEXT_NUMBER
 from .lease import Lease, renewed
+from .plain_text import printable
 from .redis_client import load_script, refuse_text_client, translate_redis_errors
 from .version import BoardEvent, BoardFold, BoardState, DraftVersion, VersionState
 
-#: How often a write is decided anew because somebody else wrote first. Writers are a learner and a few people: losing
-#: this many races in a row means a program that writes in a loop.
+#: How often a write is tried because another one came first. Writers are a learner and a few people: losing this many
+#: races in a row means that a program writes in a loop.
 _MAX_RACES = 16
 
 
 class RedisVersionBoard:
     """A VersionBoard on Redis; threads and processes may share it.
 
-    Every write folds the events, decides, and appends only if nobody appended meanwhile; else it decides again. So of
-    two writers who move the same version one gets BoardConflict. Events that were read once are not read again, unless
-    the newest of them is gone: then the board began anew. `clock` (unix seconds) dates the events. Every
-    method may raise BufferUnavailable, and DecodeError when an event or a heartbeat is not one this build can read.
+    Every write folds the events, decides, and appends only if nobody appended meanwhile; otherwise it decides again.
+    So of two writers that move the same version one gets BoardConflict. Events are read once, unless the newest of
+    them is gone: then the board lost its data and is read from the beginning. `clock` (unix seconds) dates the events.
+    Every method may raise BufferUnavailable, and DecodeError for an event or a status that this build cannot read.
     """
 
     def __init__(self, client: redis.Redis, config: BufferConfig, clock: Callable[[], float] = time.time) -> None:
@@ -47,35 +48,29 @@ class RedisVersionBoard:
         self._newest: Any = None  # row of the newest event in it
 
     def next_number(self) -> int:
-        """See VersionBoard."""
         with translate_redis_errors(self._client):
             reserved: Any = self._client.incr(NEXT_NUMBER.name(self._speculator))
         return int(reserved) - 1
 
     def register(self, version: DraftVersion, by: str, why: str) -> BoardEvent:
-        """See VersionBoard."""
-        return self._write(register_event(version, by, why))[0]
+        return self._write(lambda _, at: register_events(at, version, by, why))[0]
 
     def move(
         self, number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
     ) -> BoardEvent:
-        """See VersionBoard."""
-        return self._write(move_event(number, state, by, why, replica, was))[0]
+        return self._write(lambda board, at: move_events(board, at, number, state, by, why, replica, was))[0]
 
     def roll_back(self, by: str, why: str, number: int | None = None, was: VersionState | None = None) -> BoardState:
-        """See VersionBoard."""
-        self._write(rollback_events(by, why, number, was))
+        self._write(lambda board, at: rollback_events(board, at, by, why, number, was))
         return self.read()
 
     def read(self) -> BoardState:
-        """See VersionBoard."""
         return self._folded().state()
 
     def events(self, after_id: str = "", wait_s: float = 0.0) -> list[BoardEvent]:
-        """See VersionBoard."""
         name = EVENTS.name(self._speculator)
         with translate_redis_errors(self._client):
-            if wait_s > 0:  # its reply has another shape in every protocol: it only says when to look
+            if wait_s > 0:  # Its reply has a different shape in every protocol, so it only says when to look.
                 self._client.xread({name: after_id or "0-0"}, count=1, block=math.ceil(min(wait_s, MAX_WAIT_S) * 1000))
             rows: Any = self._client.xrange(name, min=f"({after_id}" if after_id else "-")
         return [_event(*row) for row in rows]
@@ -102,43 +97,38 @@ class RedisVersionBoard:
             ids = self._append(last_id, new)
             if ids:
                 return [replace(event, event_id=event_id) for event, event_id in zip(new, ids, strict=True)]
-        raise BoardConflict(f"board: got {_MAX_RACES} writes by others in between, expected a quiet moment; try again")
+        raise BoardConflict(f"board: got {_MAX_RACES} writes by others in between, expected none; try again")
 
     def _append(self, last_id: str, events: list[BoardEvent]) -> list[str]:
         args = ["append", last_id, *map(encode_event, events)]
         with translate_redis_errors(self._client):
             return [event_id.decode() for event_id in self._script(keys=[EVENTS.name(self._speculator)], args=args)]
 
-    def beat(self, member: str, reading: Mapping[str, object], ttl_s: float) -> None:
-        """See VersionBoard."""
+    def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
         of = self._speculator
-        keys = [HEARTBEAT.name(of, member), MEMBERS.name(of), LAST_READING.name(of, member)]
-        raw = msgspec.json.encode(dict(reading))
-        args = ["beat", member, max(1, round(ttl_s * 1000)), raw, round(LAST_READING_S * 1000)]
+        keys = [HEARTBEAT.name(of, member), MEMBERS.name(of), LAST_STATUS.name(of, member)]
+        raw = msgspec.json.encode(dict(status))
+        args = ["beat", member, max(1, round(ttl_s * 1000)), raw, round(LAST_STATUS_S * 1000)]
         with translate_redis_errors(self._client):
             self._script(keys=keys, args=args)
 
-    def last_reading(self, member: str) -> Mapping[str, object]:
-        """See VersionBoard."""
+    def last_status(self, member: str) -> Mapping[str, object]:
         with translate_redis_errors(self._client):
-            # Not GET: a key of another type must not stop the beat that replaces it.
-            values: Any = self._client.mget([LAST_READING.name(self._speculator, member)])
-        return {} if values == [None] else _reading(member, *values)
+            # Not GET, which fails for a key of another type: the next beat replaces such a key.
+            values: Any = self._client.mget([LAST_STATUS.name(self._speculator, member)])
+        return {} if values == [None] else _status(member, *values)
 
     def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
-        """See VersionBoard."""
         with translate_redis_errors(self._client):
             names: Any = self._client.zrange(MEMBERS.name(self._speculator), 0, -1)
-            members = sorted(name.decode() for name in names)
+            members = sorted(name.decode("utf-8", "replace") for name in names)
             keys = [HEARTBEAT.name(self._speculator, member) for member in members]
-            readings: Any = self._client.mget(keys) if keys else []
-        beating = zip(members, readings, strict=True)
-        return {member: _reading(member, raw) for member, raw in beating if raw is not None}
+            values: Any = self._client.mget(keys) if keys else []
+        return {member: _status(member, raw) for member, raw in zip(members, values, strict=True) if raw is not None}
 
     @contextmanager
     def lease(self, name: str, ttl_s: float) -> Iterator[Lease]:
-        """See VersionBoard."""
-        ttl_s = max(ttl_s, 0.001)  # to redis-py a timeout of 0 means for ever
+        ttl_s = max(ttl_s, 0.001)  # redis-py takes a timeout of 0 as none.
         key = LEASE.name(self._speculator, name)
         # Not thread-local: the token must be known to the thread that renews.
         lock = Lock(self._client, key, timeout=ttl_s, blocking=False, thread_local=False)
@@ -151,7 +141,7 @@ class RedisVersionBoard:
             with renewed(lambda: _quietly(lock.reacquire), ttl_s):
                 yield Lease(granted=True, ask=lambda: self._owns(lock))
         finally:
-            # Expired, or Redis gone: the key frees itself after its ttl, and the body's own outcome matters more.
+            # If it expired, or Redis is away, the key frees itself after its ttl; the body's outcome matters more.
             _quietly(lock.release)
 
     def _owns(self, lock: Lock) -> bool:
@@ -163,14 +153,14 @@ def _event(event_id: bytes, fields: Mapping[bytes, bytes]) -> BoardEvent:
     return decode_event(fields.get(b"event", b""), event_id.decode())
 
 
-def _reading(member: str, raw: bytes) -> dict[str, object]:
+def _status(member: str, raw: bytes) -> dict[str, object]:
     try:
         return msgspec.json.decode(raw, type=dict[str, object])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DecodeError(f"reading of {member}: {error}", raw) from error
+        raise DecodeError(printable(f"status of {member}: {error}"), raw) from error
 
 
 def _quietly(act: Callable[[], object]) -> None:
-    # Redis away: it may be back before the lease ends. Lease lost: there is nothing left to renew or to free.
+    # If Redis is away it may be back before the lease ends; if the lease is lost there is nothing to renew or free.
     with suppress(RedisError):
         act()

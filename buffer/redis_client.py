@@ -1,11 +1,13 @@
-"""The door to Redis: how a client is made, and how its exceptions become BufferUnavailable.
+"""How a Redis client is made, and how its exceptions become BufferUnavailable.
 
-TLS is never half: with rediss:// the server's certificate and name are verified, by nothing else than the system's
-trust and PACELINE_REDIS_CA, and no option of a URL can change that. User and password stand in no setting that a
-repr, a log or an error would show.
+TLS is always complete: with rediss:// the server's certificate and name are verified against the system's trust and
+PACELINE_REDIS_CA alone, and no option of a URL can change that. User and password are in no setting that a repr, a
+log or an error would show.
 
-The two clocks of a failure are here as well: a dead Redis is noticed within TIMEOUT_S, and nothing is retried behind
-the caller's back, because a repeated append would store its traces twice.
+A dead Redis is noticed within TIMEOUT_S, and nothing is retried on the caller's behalf. The caller knows how long it
+may block and what to do meanwhile (the courier keeps a backlog, the learner's next round is scheduled), and redis-py
+would repeat every command alike: append is idempotent by trace_id, but a repeated forgive or number counts twice, and
+a repeated ack reports that nothing was pending.
 """
 
 import ssl
@@ -21,25 +23,25 @@ from redis.credentials import UsernamePasswordCredentialProvider
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 
-from .config import redis_ca
 from .errors import BufferUnavailable, ConfigError
+from .masking import masked
 
-#: Longest wait for one connection and for one reply to arrive. Redis answers within milliseconds; two seconds also
-#: cover a slow network, and a courier or learner that waits longer is better off counting the failure.
+#: Longest wait for a connection, and for a reply. Redis answers within milliseconds; two seconds also cover a slow
+#: network, and a courier or learner that waits longer is better off counting the failure.
 TIMEOUT_S = 2.0
 
-#: Options behind the ``?`` of a URL, by scheme. Where a host stands there is nothing left for them to say, they would
-#: loosen what this module promises, and Celery, which is given the same URL, takes none.
+#: Options that may follow the ``?`` of a URL, by scheme. Next to a host there is nothing left for them to say, they
+#: would loosen what this module promises, and Celery, which gets the same URL, takes none.
 _OPTIONS = {"unix": frozenset({"db", "username", "password"})}
 
-#: What the message of an exception points to; the first class that fits.
+#: Class of an exception -> what to do next; the first that fits counts.
 _NEXT: tuple[tuple[tuple[type[RedisError], ...], str], ...] = (
     ((AuthenticationError, NoPermissionError), "check user and password in PACELINE_REDIS_URL and the user's ACL"),
     ((BusyLoadingError,), "Redis is reading its data from disk; try again in a moment"),
     ((redis.ConnectionError, redis.TimeoutError), "start Redis or correct PACELINE_REDIS_URL"),
 )
 
-#: What a failed handshake points to; redis-py names the cause in the text alone.
+#: Text of a failed TLS handshake -> what to do next; redis-py names the cause in the text alone.
 _NEXT_BY_TLS = (
     (
         "CERTIFICATE_VERIFY_FAILED",
@@ -48,27 +50,27 @@ _NEXT_BY_TLS = (
     ("[SSL", "give PACELINE_REDIS_URL the TLS port of Redis"),
 )
 
-#: What an error reply means when its class does not say it.
+#: Text of an error reply -> what to do next, where its class does not tell.
 _NEXT_BY_TEXT = (
     ("'maxmemory'", "give Redis more maxmemory or lower PACELINE_BUFFER_MAX_BYTES"),
     ("nknown command", "paceline needs Redis 6.2 or later"),
     ("Unknown Redis command", "paceline needs Redis 6.2 or later"),
     ("read only replica", "point PACELINE_REDIS_URL at the primary, not at a replica"),
-    ("NOGROUP", "somebody deleted the stream at this moment; try again"),
+    ("NOGROUP", "the stream was deleted at this moment; try again"),
     ("WRONGTYPE", "another program uses a key of buffer/keys.py; give paceline its own database or speculator name"),
 )
 
 
-def client_for(url: str) -> redis.Redis:
+def client_for(url: str, ca_file: str | None = None) -> redis.Redis:
     """Return a client for `url` (redis://, rediss:// or unix://); nothing is connected yet.
 
     Raises ConfigError, without the password, when `url` is malformed or tls_settings refuses it.
     """
-    tls = tls_settings(url)
+    tls = tls_settings(url, ca_file)
     try:
         client = redis.Redis.from_url(
             url,
-            # Replies are read as RESP2 shapes, bytes everywhere; redis-py and the server would else negotiate both.
+            # Replies are read as RESP2 shapes and bytes; otherwise redis-py and the server would negotiate both.
             protocol=2,
             decode_responses=False,
             socket_timeout=TIMEOUT_S,
@@ -83,34 +85,33 @@ def client_for(url: str) -> redis.Redis:
     return client
 
 
-def tls_settings(url: str) -> dict[str, Any]:
+def tls_settings(url: str, ca_file: str | None = None) -> dict[str, Any]:
     """TLS of `url` as keyword arguments of redis-py's SSLConnection, for Celery's `broker_use_ssl` too; {} without TLS.
 
-    Celery must be given them: for a bare rediss:// it verifies nothing. Reads PACELINE_REDIS_CA, whose certificates
-    are trusted beside the system's. Raises ConfigError when that file holds none, when it is set and `url` is
-    redis://, and for options in `url`: none but those of unix:// are taken.
+    Celery needs them: for a bare rediss:// it verifies nothing. The certificates in `ca_file` are trusted beside
+    the system's. Raises ConfigError when that file holds none, when it is given and `url` is redis://, and for options
+    in `url`, except those of unix://.
     """
     try:
         scheme = urlsplit(url).scheme
         _refuse_options(url)
     except ValueError as error:
         raise _malformed(url, error) from None
-    ca_file = redis_ca()
     if ca_file and scheme == "redis":
-        raise ConfigError("PACELINE_REDIS_URL: got redis:// beside PACELINE_REDIS_CA, expected rediss:// for TLS")
+        raise ConfigError("PACELINE_REDIS_URL: got redis:// with PACELINE_REDIS_CA set, expected rediss:// for TLS")
     if scheme != "rediss":
         return {}
     verified = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
     return {**verified, "ssl_ca_certs": _with_certificates(ca_file)} if ca_file else verified
 
 
-def connect(url: str) -> redis.Redis:
+def connect(url: str, ca_file: str | None = None) -> redis.Redis:
     """Return a client for `url` that has answered one PING.
 
     Blocks up to twice TIMEOUT_S. Raises ConfigError when `url` is malformed and BufferUnavailable when Redis does not
     answer; neither message holds the password.
     """
-    client = client_for(url)
+    client = client_for(url, ca_file)
     with translate_redis_errors(client):
         client.ping()
     return client
@@ -126,7 +127,7 @@ def translate_redis_errors(client: redis.Redis) -> Iterator[None]:
 
 
 def load_script(client: redis.Redis, file_name: str) -> Any:
-    """Return the Lua script that lies beside this file, as redis-py's callable; sent again when the server lost it."""
+    """Return the Lua script `file_name` of this folder as redis-py's callable; sent again if the server lost it."""
     return client.register_script(Path(__file__).with_name(file_name).read_text(encoding="utf-8"))
 
 
@@ -145,27 +146,6 @@ def address(client: redis.Redis) -> str:
     return f"{scheme}://{settings.get('host')}:{settings.get('port')}/{settings.get('db', 0)}"
 
 
-def masked(url: str) -> str:
-    """`url` with its password, and whatever follows a question mark, replaced by ``***``.
-
-    Of a url that cannot be told apart for certain nothing but the scheme is left: an unquoted ``/`` in a password
-    would else move its rest to the host.
-    """
-    scheme, separator, _ = url.partition("://")
-    hidden = f"{scheme}://***" if separator and scheme.isalpha() else "a malformed url"
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises when it is no number, as behind a lone password
-    except ValueError:
-        return hidden
-    if not separator or "@" in parts.path + parts.query + parts.fragment:
-        return hidden
-    user, at, host = parts.netloc.rpartition("@")
-    name, colon, _ = user.partition(":")
-    shown = f"{name}:***@" if colon else "***@" * bool(at)
-    return f"{scheme}://{shown}{host}{parts.path}{'?***' if parts.query else ''}"
-
-
 def _malformed(url: str, error: ValueError) -> ConfigError:
     return ConfigError(
         f"PACELINE_REDIS_URL: got {masked(url)}, expected redis://host:port/db ({type(error).__name__}); "
@@ -175,7 +155,7 @@ def _malformed(url: str, error: ValueError) -> ConfigError:
 
 def _refuse_options(url: str) -> None:
     parts = urlsplit(url)
-    parts.port  # noqa: B018 - raises when it is no number, as behind a lone password
+    parts.port  # noqa: B018 - raises when it is not a number, as for a lone password
     if "@" in parts.query + parts.fragment:
         raise ValueError  # what looks like an option may be the rest of a password
     names = set(parse_qs(parts.query, keep_blank_values=True))
@@ -187,7 +167,7 @@ def _refuse_options(url: str) -> None:
     known = _OPTIONS.get(parts.scheme, frozenset())
     if names - known:
         raise ConfigError(
-            f"PACELINE_REDIS_URL: got option {', '.join(map(repr, sorted(names - known)))} behind the '?', "
+            f"PACELINE_REDIS_URL: got option {', '.join(map(repr, sorted(names - known)))} after the '?', "
             f"expected {', '.join(sorted(known)) or 'none'}; write redis://user:password@host:port/db and nothing more"
         )
 
@@ -203,7 +183,7 @@ def _hide_credentials(client: redis.Redis) -> None:
 def _with_certificates(ca_file: str) -> str:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=ca_file)
-    except OSError as error:  # ssl.SSLError is one of them
+    except OSError as error:  # ssl.SSLError is one
         raise ConfigError(f"PACELINE_REDIS_CA: got {ca_file} ({error}), expected a file of PEM certificates") from None
     return ca_file
 

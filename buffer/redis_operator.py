@@ -1,22 +1,23 @@
-"""OperatorAuth: who may act as an operator on a speculator's board, and who was turned away."""
+"""OperatorAuth: who may act as an operator on a speculator's board, and who was refused."""
 
 from typing import Any
 
 import redis
 
-from .audit import AuditEntry, entry_time, printable
+from .audit import AuditEntry, entry_time
 from .config import BufferConfig
 from .errors import OperatorRefused
 from .keys import OPERATOR_TOKEN, REFUSALS_KEPT, REFUSED_OPERATORS
 from .operator_token import hash_token, verify_token
+from .plain_text import printable
 from .redis_client import refuse_text_client, translate_redis_errors
 
 
 class OperatorAuth:
-    """Asks operators for their token, once one was set; keeps only its seal. Members of the board are never asked.
+    """Requires the operator's token once one was set; keeps only its seal. Members of the board are never asked.
 
-    The desk keeps honest programs from acting by mistake and people without the token from acting through them. It
-    is no wall around Redis: whoever may write there can write to the board without coming by. Every method may raise
+    This keeps honest programs from acting by mistake and people without the token from acting through them. It does
+    not protect Redis: anybody who may write there can write to the board directly. Every method may raise
     BufferUnavailable.
     """
 
@@ -24,57 +25,59 @@ class OperatorAuth:
         refuse_text_client(client)
         self._client = client
         self._speculator = config.speculator
-        self._seals = OPERATOR_TOKEN.name(config.speculator)
-        self._refusals = REFUSED_OPERATORS.name(config.speculator)
+        self._token_key = OPERATOR_TOKEN.name(config.speculator)
+        self._refusals_key = REFUSED_OPERATORS.name(config.speculator)
 
-    def admit(self, token: str | None, by: str, act: str) -> None:
-        """Return when no token was set or `token` is the one that was; else note the refusal and raise OperatorRefused.
+    def require(self, token: str | None, by: str, act: str) -> None:
+        """Return when no token was set or `token` is it; else record the refusal and raise OperatorRefused.
 
         `act` names what `by` wants to do, for the message and the audit trail.
         """
         with translate_redis_errors(self._client):
-            seals: Any = self._client.xrevrange(self._seals, count=1)
-        self._judge(seals, token, by, act)
+            newest: Any = self._client.xrevrange(self._token_key, count=1)
+        self._require(newest, token, by, act)
 
     def set_token(self, new: str, token: str | None, by: str, why: str) -> None:
-        """Make `new` the operator's token; `token` must be the one before, if there is one.
+        """Make `new` the operator's token; `token` must be the one in force, if there is one.
 
-        Raises ConfigError when `new` is too short and OperatorRefused as admit does; nothing is changed then. Of two
-        who set a first token at the same moment one is asked for the other's.
+        Raises ConfigError when `new` is too short and OperatorRefused as `require` does; then nothing changes. When
+        two set a first token at the same moment, one of them is refused for lack of the other's.
         """
         seal = hash_token(new)
 
         def write(pipe: Any) -> None:
-            self._judge(pipe.xrevrange(self._seals, count=1), token, by, "token set")
+            self._require(pipe.xrevrange(self._token_key, count=1), token, by, "token set")
             pipe.multi()
-            pipe.xadd(self._seals, {"seal": seal, "by": by, "why": why})
+            pipe.xadd(self._token_key, {"seal": seal, "by": by, "why": why})
 
         with translate_redis_errors(self._client):
-            self._client.transaction(write, self._seals)
+            self._client.transaction(write, self._token_key)
 
     def history(self) -> list[AuditEntry]:
         """Every change of the token, and the newest REFUSALS_KEPT refused acts; oldest first in each."""
         with translate_redis_errors(self._client):
-            changes: Any = self._client.xrange(self._seals)
-            refusals: Any = self._client.xrange(self._refusals)
+            changes: Any = self._client.xrange(self._token_key)
+            refusals: Any = self._client.xrange(self._refusals_key)
         return [
             *(_entry(row, "operator token set", refused=False) for row in changes),
             *(_entry(row, f"refused: {_text(row[1], b'act')}", refused=True) for row in refusals),
         ]
 
-    def _judge(self, seals: Any, token: str | None, by: str, act: str) -> None:
-        if not seals:
+    def _require(self, newest: Any, token: str | None, by: str, act: str) -> None:
+        """`newest` holds the stream's newest entry; empty when no token was set."""
+        if not newest:
             return
-        fields = seals[0][1]
+        fields = newest[0][1]
         if token and verify_token(token, _text(fields, b"seal")):
             return
         got, setter = "another token" if token else "no token", printable(_text(fields, b"by"))
         with translate_redis_errors(self._client):
             refusal: Any = {"by": by, "act": act, "why": f"got {got}"}
-            self._client.xadd(self._refusals, refusal, maxlen=REFUSALS_KEPT, approximate=False)
+            self._client.xadd(self._refusals_key, refusal, maxlen=REFUSALS_KEPT, approximate=False)
         raise OperatorRefused(
             f"{act}: got {got}, expected the operator token that {setter} set for {self._speculator}; "
-            f"put it into PACELINE_OPERATOR_TOKEN. If it is lost, delete the key {self._seals} in Redis and set another"
+            f"put it into PACELINE_OPERATOR_TOKEN. If it is lost, delete the key {self._token_key} in Redis and set "
+            "another"
         )
 
 

@@ -1,15 +1,15 @@
-"""RedisTraceBuffer: the trace stream in Redis 6.2 or later. What must be one step happens in stream.lua."""
+"""RedisTraceBuffer: the trace stream in Redis 6.2 or later. Whatever must be atomic happens in stream.lua."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
 
-from .base import MAX_DELIVERIES, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, place
+from .base import MAX_DELIVERIES, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
 from .codec import decode_entries, decode_trace, encode_trace
 from .config import BufferConfig
 from .errors import DecodeError
-from .keys import BURIED, COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACE_IDS, TRACES
+from .keys import BOUNDS, BURIED, COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACE_IDS, TRACES
 from .redis_client import load_script, refuse_text_client, translate_redis_errors
 from .trace import DraftTrace
 
@@ -20,12 +20,13 @@ _REPLAY_PAGE = 32
 class RedisTraceBuffer:
     """A TraceBuffer on Redis; threads and processes may share the stream, and threads this object.
 
-    Consumer names must be unique among running learners: the first claims of a new object hand its consumer what an
-    earlier process of that name left pending, at once, so that a restarted learner goes on where it died. Entries of
-    any name, its own included, are handed out again after `claim_idle_ms`.
+    Consumer names must be unique among running learners: a new object resumes every consumer, so that a restarted
+    learner gets at once what an earlier process of its name left pending. Entries of any consumer are delivered again
+    after `claim_idle_ms`.
 
     `clock` (unix seconds) dates entries and bounds their age; None takes the server's clock, the only one that all
-    writers share. Every method may raise BufferUnavailable and blocks at most about redis_client.TIMEOUT_S per trip.
+    writers share. Every method may raise BufferUnavailable and blocks for about redis_client.TIMEOUT_S per round trip
+    at most.
     """
 
     def __init__(self, client: redis.Redis, config: BufferConfig, clock: Callable[[], float] | None = None) -> None:
@@ -34,36 +35,35 @@ class RedisTraceBuffer:
         self._config = config
         self._clock = clock
         self._script = load_script(client, "stream.lua")
-        self._keys = [key.name(config.speculator) for key in (TRACES, COUNTS, LEDGER, DEAD_LETTERS, TRACE_IDS, BURIED)]
+        keys = (TRACES, COUNTS, LEDGER, DEAD_LETTERS, TRACE_IDS, BURIED, BOUNDS)
+        self._keys = [key.name(config.speculator) for key in keys]
         self._traces, _, _, self._dead_letters, *_ = self._keys
-        self._resumed: dict[str, str] = {}  # consumer -> id behind which its own pending entries go on; "": none left
+        self._resumed: dict[str, str] = {}  # consumer -> id after which its own pending entries go on; "": none left
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
-        """See TraceBuffer. A batch is one atomic command, so it must stay below Redis' query buffer (1 GB)."""
+        """As the contract says; a batch is one command, so it must stay below Redis' query buffer (1 GB)."""
         return self._append_raw([encode_trace(trace) for trace in traces], [trace.trace_id for trace in traces])
 
     def _append_raw(self, payloads: Sequence[bytes], trace_ids: Sequence[str] = ()) -> list[str]:
-        """Append bytes as they are; without `trace_ids` nothing is known twice."""
+        """Append bytes as they are; without `trace_ids` duplicates are not recognised."""
         if not payloads:
             return []
         named = zip(trace_ids or [""] * len(payloads), payloads, strict=True)
         return [entry_id.decode() for entry_id in self._run("append", *(part for pair in named for part in pair))]
 
     def claim(
-        self, consumer: str, max_traces: int, before_opening: Callable[[Sequence[str]], object] | None = None
+        self, consumer: str, max_traces: int, before_decoding: Callable[[Sequence[str]], object] | None = None
     ) -> list[TraceEntry]:
-        """See TraceBuffer."""
         while max_traces > 0 and (rows := self._claim_raw(consumer, max_traces)):
-            fresh = self._without_worn(rows)
-            if before_opening is not None:
-                before_opening([entry_id for entry_id, _ in fresh])
-            entries = [entry for entry_id, raw in fresh if (entry := self._open(entry_id, raw))]
-            if entries:  # nothing but dead letters is not yet the end of the stream
+            fresh = self._bury_too_often_delivered(rows)
+            if before_decoding is not None:
+                before_decoding([entry_id for entry_id, _ in fresh])
+            entries = [entry for entry_id, raw in fresh if (entry := self._decode(entry_id, raw))]
+            if entries:  # A page of nothing but dead letters is not the end of the stream.
                 return entries
         return []
 
     def resume(self, consumer: str) -> None:
-        """See TraceBuffer. A new object does so by itself for every consumer."""
         self._resumed.pop(consumer, None)
 
     def _claim_raw(self, consumer: str, max_traces: int) -> list[tuple[str, bytes]]:
@@ -78,7 +78,7 @@ class RedisTraceBuffer:
         return rows + self._read_group(consumer, ">", max_traces - len(rows))
 
     def _abandoned(self, consumer: str, max_rows: int) -> list[tuple[str, bytes]]:
-        """Take over what anybody left idle. One command looks at a part of the pending entries only."""
+        """Take over what any consumer left idle. One command looks at only a part of the pending entries."""
         rows: list[tuple[str, bytes]] = []
         start = b"0-0"
         while len(rows) < max_rows:
@@ -97,26 +97,27 @@ class RedisTraceBuffer:
                 break
         return rows
 
-    def _read_group(self, consumer: str, behind: str, max_rows: int) -> list[tuple[str, bytes]]:
-        """Entries nobody has read with ">", else this consumer's own pending entries behind an id."""
+    def _read_group(self, consumer: str, after: str, max_rows: int) -> list[tuple[str, bytes]]:
+        """Unread entries with ">", else this consumer's own pending entries after the id `after`."""
         if max_rows < 1:  # to Redis, a count of 0 is no limit
             return []
         with translate_redis_errors(self._client):
-            reply: Any = self._client.xreadgroup(self._config.group, consumer, {self._traces: behind}, count=max_rows)
+            reply: Any = self._client.xreadgroup(self._config.group, consumer, {self._traces: after}, count=max_rows)
         # redis-py answers [[name, rows]] in RESP2, {name: rows} or {name: [rows]} in RESP3.
         pages = list(reply.values()) if isinstance(reply, dict) else [page for _, page in reply]
         page = pages[0] if pages else []
         return _rows(page[0] if page and isinstance(page[0], list) else page)
 
-    def _without_worn(self, rows: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-        """Bury what was handed out too often, undecoded: decoding may be what its readers die of."""
-        worn = {entry_id.decode() for entry_id in self._run("worn", MAX_DELIVERIES, *(row[0] for row in rows))}
+    def _bury_too_often_delivered(self, rows: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """Return the other rows. What is buried stays undecoded: decoding may be what kills its readers."""
+        found = self._run("delivered_too_often", MAX_DELIVERIES, *(row[0] for row in rows))
+        gone = {entry_id.decode() for entry_id in found}
         for entry_id, raw in rows:
-            if entry_id in worn:
+            if entry_id in gone:
                 self._run("bury", entry_id, TOO_MANY_DELIVERIES, raw)
-        return [row for row in rows if row[0] not in worn]
+        return [row for row in rows if row[0] not in gone]
 
-    def _open(self, entry_id: str, raw: bytes) -> TraceEntry | None:
+    def _decode(self, entry_id: str, raw: bytes) -> TraceEntry | None:
         try:
             return TraceEntry(entry_id, decode_trace(raw))
         except DecodeError as error:
@@ -124,15 +125,12 @@ class RedisTraceBuffer:
             return None
 
     def forgive(self, entry_ids: Sequence[str]) -> int:
-        """See TraceBuffer."""
         return int(self._run("forgive", *entry_ids)) if entry_ids else 0
 
     def ack(self, entry_ids: Sequence[str], outcome: str) -> int:
-        """See TraceBuffer. An id that is unknown, or acked already, counts nothing."""
         return int(self._run("ack", outcome, *entry_ids)) if entry_ids else 0
 
     def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
-        """See TraceBuffer. The stored bytes are fetched by this call and decoded one by one by the iterator."""
         acked = self._is_acked() if acked_only else lambda _: True
         rows: list[tuple[str, bytes]] = []
         newest = "+"
@@ -152,16 +150,14 @@ class RedisTraceBuffer:
     def _is_acked(self) -> Callable[[str], bool]:
         last_read, *others = (entry_id.decode() for entry_id in self._run("unacked"))
         unacked = frozenset(others)
-        return lambda entry_id: place(entry_id) <= place(last_read) and entry_id not in unacked
+        return lambda entry_id: entry_order(entry_id) <= entry_order(last_read) and entry_id not in unacked
 
     def counts(self) -> BufferCounts:
-        """See TraceBuffer. All zero before the first append, and after Redis lost its data."""
         pending, here, *flat = self._run("counts")
         fields = dict(zip(map(bytes.decode, flat[::2]), flat[1::2], strict=True))
         return _counts(pending, here, {name: int(value) for name, value in fields.items() if name != "last"})
 
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
-        """See TraceBuffer; the newest DEAD_LETTERS_KEPT are there to be read."""
         if max_letters < 1:
             return []
         with translate_redis_errors(self._client):
@@ -171,14 +167,14 @@ class RedisTraceBuffer:
     def _run(self, verb: str, *args: str | float | bytes) -> Any:
         config = self._config
         now_ms = "" if self._clock is None else int(self._clock() * 1000)
-        bounds = (now_ms, config.max_bytes, int(config.max_age_s * 1000), DEAD_LETTERS_KEPT)
+        settings = (now_ms, config.max_bytes, int(config.max_age_s * 1000), DEAD_LETTERS_KEPT)
         with translate_redis_errors(self._client):
-            return self._script(keys=self._keys, args=[verb, config.group, *bounds, *args])
+            return self._script(keys=self._keys, args=[verb, config.group, *settings, *args])
 
 
 def _rows(page: Sequence[tuple[bytes | None, Mapping[bytes, bytes] | None]]) -> list[tuple[str, bytes]]:
-    """Ids and payloads. A pending id whose entry somebody deleted by hand comes back empty and is left out; an entry
-    somebody added by hand without our field becomes a dead letter.
+    """Ids and payloads. A pending id whose entry was deleted by hand comes back empty and is left out; an entry that
+    was added by hand without our field becomes a dead letter.
     """
     return [(entry_id.decode(), fields.get(b"trace", b"")) for entry_id, fields in page if entry_id and fields]
 

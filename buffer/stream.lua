@@ -9,20 +9,21 @@
 -- KEYS[4]  paceline:{speculator}:dead_letters  stream  fields reason, raw
 -- KEYS[5]  paceline:{speculator}:trace_ids     hash    trace_id -> id, for every entry in traces
 -- KEYS[6]  paceline:{speculator}:buried        set     ids of the entries in traces that are dead letters
+-- KEYS[7]  paceline:{speculator}:bounds        hash    max_bytes (of payload), max_age_ms: those of the last append
 -- ARGV[1]  verb, one of the functions of `verbs`
 -- ARGV[2]  consumer group
 -- ARGV[3]  now, unix milliseconds; empty: the server's clock
--- ARGV[4]  max_bytes of payload in the stream
--- ARGV[5]  max_age, milliseconds
--- ARGV[6]  max. dead letters kept
+-- ARGV[4]  the caller's max_bytes: stored by append, otherwise used only while no bounds are stored
+-- ARGV[5]  the caller's max_age_ms, likewise
+-- ARGV[6]  maximum of dead letters kept
 -- ARGV[7+] arguments of the verb
 --
--- The ordinal of an entry is its place since the stream was made (1, 2, 3, ...), so that entries nobody has read
--- can be counted by subtraction. It holds: delivered == pending + dead_lettered + sum(acked) + trimmed.
+-- The ordinal of an entry is its position since the stream was made (1, 2, 3, ...), so that unread entries can be
+-- counted by subtraction. It holds: delivered == pending + dead_lettered + sum(acked) + trimmed.
 
-local traces, counts, ledger, dead_letters, trace_ids, buried =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local group, max_bytes, max_age_ms, dead_kept = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local traces, counts, ledger, dead_letters, trace_ids, buried, bounds =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local group, dead_kept = ARGV[2], ARGV[6]
 local FIRST = 7
 
 local function now_ms()
@@ -41,8 +42,8 @@ local function split(id)
   return tonumber(ms), tonumber(ordinal)
 end
 
--- Id of the last entry a consumer was given ('0-0': none yet) and entries pending; nil when there is no group.
-local function group_reading()
+-- Id of the last entry that a consumer was given ('0-0': none yet) and number of pending entries; nil without a group.
+local function group_state()
   local groups = redis.pcall('XINFO', 'GROUPS', traces)
   if groups.err then return nil end
   for _, row in ipairs(groups) do
@@ -53,9 +54,9 @@ local function group_reading()
 end
 
 -- Make the group when it is missing (first use, FLUSHALL, a restart without data, an operator's DEL). A new group
--- reads from the beginning of the stream, so everything in it is delivered again and the counts begin with that.
+-- reads from the beginning of the stream, so everything in it is delivered again and the counts start from that.
 local function ensure_group()
-  if group_reading() then return end
+  if group_state() then return end
   redis.call('XGROUP', 'CREATE', traces, group, '0', 'MKSTREAM')
   local here, bytes, last = redis.call('XLEN', traces), count('bytes'), redis.call('HGET', counts, 'last')
   local cut = count('cut')
@@ -67,9 +68,18 @@ local function ensure_group()
   end
 end
 
--- Remove the oldest entries until the rest fits in bytes and age.
+-- The bounds belong to the stream and are its writers': a learner with other settings must not trim what the servers
+-- mean to keep. They are stored because readers must apply them too: traces hold user content, and have to leave by
+-- age when nobody appends.
+local function stream_bounds()
+  local stored = redis.call('HMGET', bounds, 'max_bytes', 'max_age_ms')
+  return tonumber(stored[1] or ARGV[4]), tonumber(stored[2] or ARGV[5])
+end
+
+-- Remove the oldest entries until the rest keeps to the bounds. Needs a group.
 local function trim(now)
-  local _, read = split(group_reading())
+  local max_bytes, max_age_ms = stream_bounds()
+  local _, read = split(group_state())
   local bytes, lost, cut_id, cut = count('bytes'), 0, nil, nil
   while true do
     local id, size, trace_id = string.match(redis.call('LINDEX', ledger, 0) or '', '^(%S+) (%d+) (.*)$')
@@ -90,12 +100,13 @@ end
 
 local verbs = {}
 
--- (trace_id or '', payload)... -> ids. Ids never go back, even when the clock does. A trace_id that stands in the
--- stream is not stored again; '' is no trace_id.
+-- (trace_id or '', payload)... -> ids. Ids never decrease, even when the clock does. A trace_id that is already in
+-- the stream is not stored again; '' is no trace_id.
 function verbs.append()
   ensure_group()
+  redis.call('HSET', bounds, 'max_bytes', ARGV[4], 'max_age_ms', ARGV[5])
   local now, bytes, ids, new = now_ms(), 0, {}, nil
-  trim(now) -- what is about to leave must not stand in the way of its own return
+  trim(now) -- An entry that is about to leave must not keep its own trace from being stored again.
   local last_ms, ordinal = split(redis.call('HGET', counts, 'last') or '0-0')
   local ms = whole(math.max(now, last_ms))
   for i = FIRST, #ARGV, 2 do
@@ -117,7 +128,7 @@ function verbs.append()
   return ids
 end
 
--- Before reading: there is a group, and nothing older than the bound.
+-- Before reading: make sure that there is a group, and nothing beyond the bounds.
 function verbs.prepare()
   ensure_group()
   trim(now_ms())
@@ -133,32 +144,32 @@ function verbs.ack()
   return ended
 end
 
--- max. deliveries, id... -> those of the pending ids that were handed out more often
-function verbs.worn()
-  local worn = {}
+-- max. deliveries, id... -> those of the pending ids that were delivered more often
+function verbs.delivered_too_often()
+  local found = {}
   for i = FIRST + 1, #ARGV do
     local row = redis.call('XPENDING', traces, group, ARGV[i], ARGV[i], 1)[1]
-    if row and row[4] > tonumber(ARGV[FIRST]) then worn[#worn + 1] = ARGV[i] end
+    if row and row[4] > tonumber(ARGV[FIRST]) then found[#found + 1] = ARGV[i] end
   end
-  return worn
+  return found
 end
 
--- id... -> how many were pending: each was handed out once less, and is held by the same consumer for as long.
+-- id... -> how many were pending: each counts one delivery less; its consumer and its idle time stay.
 function verbs.forgive()
   local pending = 0
   for i = FIRST, #ARGV do
     local row = redis.call('XPENDING', traces, group, ARGV[i], ARGV[i], 1)[1]
     if row then
-      local held_ms, deliveries = row[3], whole(math.max(row[4] - 1, 0))
-      redis.call('XCLAIM', traces, group, row[2], 0, ARGV[i], 'IDLE', whole(held_ms), 'RETRYCOUNT', deliveries, 'JUSTID')
+      local idle_ms, deliveries = row[3], whole(math.max(row[4] - 1, 0))
+      redis.call('XCLAIM', traces, group, row[2], 0, ARGV[i], 'IDLE', whole(idle_ms), 'RETRYCOUNT', deliveries, 'JUSTID')
       pending = pending + 1
     end
   end
   return pending
 end
 
--- id, reason, raw: move one pending entry to the dead letters. The copy is made first: when it is refused (memory,
--- a key of another type) the script ends there and the entry is still pending.
+-- id, reason, raw: make one pending entry a dead letter. The copy is made first: when it is refused (memory, a key of
+-- another type) the script ends there and the entry is still pending.
 function verbs.bury()
   local id = ARGV[FIRST]
   if #redis.call('XPENDING', traces, group, id, id, 1) == 0 then return 0 end
@@ -168,10 +179,12 @@ function verbs.bury()
   return redis.call('HINCRBY', counts, 'dead_lettered', 1)
 end
 
--- -> pending, entries in the stream, then names and values of the counts
+-- -> pending, entries in the stream, then names and values of the counts. Trims first: a learner without enough
+-- traces to learn from asks for counts and claims nothing, and traces must leave by age then as well.
 function verbs.counts()
-  local read_id, pending = group_reading()
-  if not read_id then return { 0, 0 } end
+  if not group_state() then return { 0, 0 } end
+  trim(now_ms())
+  local read_id, pending = group_state()
   local _, read = split(read_id)
   local _, newest = split(redis.call('HGET', counts, 'last') or '0-0')
   local unread = newest - math.max(read, count('cut'))
@@ -180,7 +193,7 @@ end
 
 -- -> id of the last entry read, then ids of those read that were not acked: pending ones and dead letters
 function verbs.unacked()
-  local read_id, pending = group_reading()
+  local read_id, pending = group_state()
   local ids = { read_id or '0-0' }
   for _, id in ipairs(redis.call('SMEMBERS', buried)) do ids[#ids + 1] = id end
   if not read_id or pending == 0 then return ids end

@@ -1,13 +1,13 @@
-"""DraftTrace: one contiguous window of one request, the letter that serving writes and learners read.
+"""DraftTrace: one trace window, a contiguous part of one request, that serving writes and learners read.
 
-Alignment, written once and enforced at birth (T tokens, R rounds, S drafts per round, K teacher entries):
+Alignment, written once and enforced on construction (T tokens, R verify rounds, S drafts per round, K teacher entries):
 
 - ``tokens[:context_len]`` is context and carries no verdict; the rest was committed by the target.
 - Round r starts at its root ``tokens[starts[r]]``, already committed. Draft j of the round proposes
-  ``tokens[starts[r] + 1 + j]``. ``accepted[r]`` drafts stand; the token behind them is the target's own.
+  ``tokens[starts[r] + 1 + j]``. ``accepted[r]`` drafts are accepted; the token after them is the target's own.
   So ``starts[r + 1] == starts[r] + accepted[r] + 1``; the last round may be cut by the end of the request.
 - Verified node 0 of a round is its root, node j + 1 its draft j. ``teacher_*[r, n]`` is the target's top-K for
-  the token behind node n, also behind the first rejection (there: given the rejected path).
+  the token that follows node n, also past the first rejection (there: given the rejected path).
 - ``features[i]`` is what the target computed at ``tokens[i]``; F rows cover ``tokens[:F]``.
 """
 
@@ -49,7 +49,7 @@ _STORED_AS = {FeatureDtype.FLOAT32: np.float32, FeatureDtype.FLOAT16: np.float16
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the request was sampled; `edited` says that penalties, bias or a grammar touched the logits."""
+    """How the request was sampled; `edited` says that penalties, bias or a grammar changed the logits."""
 
     temperature: float = 0.0
     top_k: int = -1  # -1: not limited
@@ -59,14 +59,14 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerifyRounds:
-    """R verify rounds of one window, oldest first; all arrays have R rows."""
+    """R verify rounds of one trace window, oldest first; all arrays have R rows."""
 
     starts: Int32s  # [R] index of the root in the window's tokens
-    drafted: Int32s  # [R, S] proposed chain, rejected drafts included; NO_DRAFT behind a shorter chain
+    drafted: Int32s  # [R, S] proposed chain, rejected drafts included; NO_DRAFT after a shorter chain
     accepted: Int32s  # [R] drafts the server accepted, before any cut by the end of the request
     teacher_ids: Int32s  # [R, S + 1, K] best first; K is 0 when logits were not captured
-    #: [R, S + 1, K] natural logarithm, over the full vocabulary; 0 where a greedy request brought its best token alone,
-    #: which has all of the mass that verified it.
+    #: [R, S + 1, K] natural logarithm, over the full vocabulary; 0 where only the best token of a greedy request was
+    #: captured, which carries all of the mass that verified it.
     teacher_logprobs: Float16s
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class VerifyRounds:
         _expect_dtype("rounds", np.int32, self.starts, self.drafted, self.accepted, self.teacher_ids)
         _expect_dtype("rounds.teacher_logprobs", np.float16, self.teacher_logprobs)
         proposed = (self.drafted != NO_DRAFT).sum(axis=1)
-        # Positions and counts only: token ids are user content, arrays may be huge, and messages end up in logs.
+        # Quote positions and counts only: token ids are user content, arrays may be huge, and messages reach logs.
         holes = np.any((self.drafted[:, :-1] == NO_DRAFT) & (self.drafted[:, 1:] != NO_DRAFT), axis=1)
         if np.any(holes):
             raise TraceInvalid(
@@ -97,29 +97,29 @@ class VerifyRounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftTrace:
-    """One window of one request with every verdict the target gave on it. Frozen; a change is a new trace.
+    """One trace window with every verdict the target gave on it. Frozen; a change is a new trace.
 
-    Raises TraceInvalid at birth when the arrays break the alignment rules of this module.
+    The constructor raises TraceInvalid when the arrays break the alignment rules of this module.
     """
 
-    trace_id: str  # unique; the dedupe key
+    trace_id: str  # unique: a trace sent twice is stored once by it
     request_id: str
     replica: str
     tenant: str  # empty: the client named none
     target: str
     target_version: str  # which target weights judged
-    draft_version: int  # which draft proposed; -1: weights that stand on no board
+    draft_version: int  # which draft proposed; -1: weights that are on no board
     verdict_rule: VerdictRule
     sampling: Sampling
     born_at: float  # unix seconds, when the window was closed
-    offset: int  # position of tokens[0] in the request; > 0 behind a cached prefix or an earlier window
+    offset: int  # position of tokens[0] in the request; > 0 after a cached prefix or an earlier window
     tokens: Int32s  # [T]
     context_len: int
     rounds: VerifyRounds
     features: Features  # [F, D]; F is 0 when hidden states were not captured
     feature_dtype: FeatureDtype
     replay_exact: bool  # every draft state these rounds used came from these features and this draft version
-    finish: str  # why the request ended; empty: it went on behind this window
+    finish: str  # why the request ended; empty: it went on after this window
 
     def __post_init__(self) -> None:
         _expect_dtype("tokens", np.int32, self.tokens)
@@ -134,13 +134,13 @@ class DraftTrace:
 
     @property
     def committed_len(self) -> int:
-        """Tokens behind the context."""
+        """Tokens after the context."""
         return len(self.tokens) - self.context_len
 
     def visible_accepted(self) -> Int32s:
-        """Accepted drafts per round that became part of `tokens`, int32[R]; only a cut last round differs."""
-        behind = len(self.tokens) - 1 - self.rounds.starts
-        return np.minimum(self.rounds.accepted, behind).astype(np.int32)
+        """Accepted drafts per round that are part of `tokens`, int32[R]; only a cut last round has fewer."""
+        remaining = len(self.tokens) - 1 - self.rounds.starts
+        return np.minimum(self.rounds.accepted, remaining).astype(np.int32)
 
 
 def _check_features(trace: DraftTrace) -> None:
@@ -171,10 +171,10 @@ def _check_rounds(trace: DraftTrace) -> None:
             f"features: got {len(trace.features)} rows, expected at least {starts[-1]} (up to the last root)"
         )
     for start, drafted, visible in zip(starts, trace.rounds.drafted, trace.visible_accepted(), strict=True):
-        stood = tokens[start + 1 : start + 1 + visible]
-        if not np.array_equal(stood, drafted[:visible]):
-            # Positions only: token ids are user content, and messages end up in logs.
-            wrong = _first(stood != drafted[:visible])
+        committed = tokens[start + 1 : start + 1 + visible]
+        if not np.array_equal(committed, drafted[:visible]):
+            # Quote positions only: token ids are user content, and messages reach logs.
+            wrong = _first(committed != drafted[:visible])
             raise TraceInvalid(f"round at {start}: got another token than accepted draft {wrong}, expected it")
 
 

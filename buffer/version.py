@@ -3,8 +3,8 @@
     candidate -> refused | canary -> live -> retired
 
 A canary drafts on one replica alone; candidates may also go live at once. Canary and live may be rolled back, and a
-rollback of the live version brings the retired one before it back. At most one version is canary and one is live; a
-version that goes live ends the canary of another, for that one was compared with what is live no more.
+rollback of the live version brings back the version that was live before it. At most one version is canary and one is
+live; a version that goes live ends the canary of another, because it was compared with a version that has retired.
 
 The state of a version is never stored: it is a fold of the board's events, oldest first.
 """
@@ -18,7 +18,7 @@ from .errors import BoardConflict
 
 
 class VersionState(StrEnum):
-    """Where a version stands; MOVES says what may follow."""
+    """Where a version is in its life; MOVES says what may follow."""
 
     CANDIDATE = "candidate"
     REFUSED = "refused"
@@ -42,16 +42,16 @@ MOVES: Mapping[VersionState | None, frozenset[VersionState]] = MappingProxyType(
 )
 
 
-#: What the reader of an event that no writer of the board leaves is pointed to.
-NOT_OURS = "paceline writes no such event: if a stranger did, take it off with XDEL"
+#: Hint appended to errors about events that paceline did not write.
+NOT_OURS = "paceline writes no such event: if something else did, take it off with XDEL"
 
-#: Among DraftVersion.scores: what a round of held-out traffic yields with this draft, 1 + accepted drafts.
+#: Key in DraftVersion.scores: tokens per verify round of held-out traffic with this draft, 1 + accepted drafts.
 HELD_OUT_SCORE = "holdout_accept_length"
 
 
 @dataclass(frozen=True, slots=True)
 class DraftVersion:
-    """What a draft is, fixed at publication; what became of it stands in the board's events."""
+    """What a draft is, fixed at publication; what became of it is in the board's events."""
 
     number: int
     parent: int | None  # None: the draft the server was started with
@@ -61,13 +61,13 @@ class DraftVersion:
     weights_uri: str  # file:// URI of the folder that holds model.safetensors and config.json
     sha256: str  # of model.safetensors, lower-case hex
     objective: str
-    window: tuple[str, str]  # first and last stream id learnt from; ("", "") for the initial draft
+    trained_on: tuple[str, str]  # first and last stream id learnt from; ("", "") for the initial draft
     scores: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class BoardEvent:
-    """One change of state. `version` rides on the candidate event alone; `event_id` is given by the board."""
+    """One change of state. Only the candidate event carries `version`; the board assigns `event_id`."""
 
     number: int
     state: VersionState
@@ -81,7 +81,7 @@ class BoardEvent:
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
-    """One version with its state and the last word said about it."""
+    """One version with its state and the reason of its last change."""
 
     version: DraftVersion
     state: VersionState
@@ -102,22 +102,22 @@ class BoardState:
 
     @property
     def is_returned_to(self) -> bool:
-        """Whether the live version is so by a roll back, both of whose events bear one date and one reason."""
+        """Whether the live version was restored by a rollback (whose two events share time and reason)."""
         if self.live is None:
             return False
         live = self.rows[self.live]
-        gone = (row for row in self.rows.values() if row.state is VersionState.ROLLED_BACK)
-        return any((row.changed_at, row.why) == (live.changed_at, live.why) for row in gone)
+        rolled_back = (row for row in self.rows.values() if row.state is VersionState.ROLLED_BACK)
+        return any((row.changed_at, row.why) == (live.changed_at, live.why) for row in rolled_back)
 
     def drafts_on(self, replica: str) -> int | None:
-        """The version that `replica` is to draft with; None while none is live."""
+        """The version that `replica` should draft with; None while none is live."""
         if self.canary is not None and self.rows[self.canary].replica == replica:
             return self.canary
         return self.live
 
 
 def fold(events: Iterable[BoardEvent]) -> BoardState:
-    """Replay `events`, oldest first. A new live version retires the one before it. Takes as long as they are many.
+    """Apply `events`, oldest first, to an empty board. A new live version retires the one before it. O(events).
 
     Raises BoardConflict when an event does not follow from the state before it.
     """
@@ -128,20 +128,19 @@ def fold(events: Iterable[BoardEvent]) -> BoardState:
 
 @dataclass(slots=True)
 class BoardFold:
-    """A fold on its way: servers live through years of versions, and look at the board at every swap.
+    """An incremental fold: long-lived servers, which read the board at every swap, apply only new events.
 
-    Whoever is at work is kept beside the rows. An event that does not follow changes nothing, so that the fold may go
-    on once it is off the board.
+    An event that does not follow changes nothing, so that the fold can go on once it is off the board.
     """
 
     rows: dict[int, BoardRow] = field(default_factory=dict)
-    served: dict[int, None] = field(default_factory=dict)  # went live, oldest first, rolled back ones removed
+    served: dict[int, None] = field(default_factory=dict)  # in the order they went live, without rolled-back ones
     live: int | None = None
     canary: int | None = None
     last_event_id: str = ""
 
     def extend(self, events: Iterable[BoardEvent]) -> None:
-        """Go on with `events`, oldest first; BoardConflict at the first that does not follow."""
+        """Apply `events`, oldest first; BoardConflict at the first that does not follow."""
         for event in events:
             try:
                 self._apply(event)
@@ -151,7 +150,7 @@ class BoardFold:
                 raise BoardConflict(f"board event {event.event_id}: {conflict}; {NOT_OURS}") from conflict
 
     def copy(self) -> "BoardFold":
-        """Another one that stands here and goes its own way; takes as long as versions are many."""
+        """An independent fold with the same state. O(versions)."""
         return replace(self, rows=dict(self.rows), served=dict(self.served))
 
     def _apply(self, event: BoardEvent) -> None:
@@ -162,14 +161,14 @@ class BoardFold:
         assert version is not None  # noqa: S101 - ruled out above
         if event.state is VersionState.LIVE:
             self._go_live(event)
-        self._leave(event)
+        self._end_live_or_canary(event)
         if event.state is VersionState.CANARY:
             self.canary = event.number
         self.rows[event.number] = BoardRow(version, event.state, event.why, event.at, event.replica)
         self.last_event_id = event.event_id or self.last_event_id
 
     def state(self) -> BoardState:
-        """Where everything stands now; later events do not change it."""
+        """The state after all events so far; later events do not change it."""
         retired = (n for n in reversed(self.served) if self.rows[n].state is VersionState.RETIRED)
         return BoardState(
             MappingProxyType(dict(self.rows)), self.live, next(retired, None), self.last_event_id, self.canary
@@ -188,7 +187,7 @@ class BoardFold:
         if number is not None:
             self.rows[number] = replace(self.rows[number], state=state, why=why, changed_at=event.at, replica="")
 
-    def _leave(self, event: BoardEvent) -> None:
+    def _end_live_or_canary(self, event: BoardEvent) -> None:
         if event.state is VersionState.ROLLED_BACK:
             self.served.pop(event.number, None)
         if event.state in {VersionState.RETIRED, VersionState.ROLLED_BACK}:
@@ -208,9 +207,9 @@ def _check_move(event: BoardEvent, row: BoardRow | None) -> None:
 def _check_replica(event: BoardEvent, canary: int | None) -> None:
     is_canary = event.state is VersionState.CANARY
     if is_canary and canary is not None:
-        raise BoardConflict(f"version {event.number} as canary: got canary {canary} at work, expected none")
+        raise BoardConflict(f"version {event.number} as canary: got canary {canary} in use, expected none")
     if is_canary != bool(event.replica):
-        expected = "the one it drafts on" if is_canary else "none, for it drafts on all or on none"
+        expected = "the one it drafts on" if is_canary else "none, because it drafts on all or on none"
         raise BoardConflict(
             f"version {event.number} as {event.state}: got replica {event.replica!r}, expected {expected}"
         )

@@ -1,6 +1,6 @@
-"""The file behind a version's `weights_uri`: where it lies, and whether it still holds the bytes that were published.
+"""The file that a version's `weights_uri` names: where it is, and whether it still holds the bytes that were published.
 
-Whoever moves a version by hand asks here first; whoever writes or loads weights names and digests them as here.
+Operators' commands check it before they move a version; all that write or load weights use this name and digest.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from .errors import BoardConflict, WeightsRefused
+from .plain_text import printable
 from .version import BoardState
 
 #: Name of the file in a version's folder.
@@ -30,7 +31,7 @@ def sha256_of(file: Path) -> str:
 
 
 def check_weights(state: BoardState, number: int) -> Path:
-    """Return the weights file of version `number` once it was read whole and its digest is the board's.
+    """Read the whole weights file of version `number` and return its path when the digest is the board's.
 
     Blocks on the disk; changes nothing. Raises BoardConflict for a number that is not on the board, WeightsRefused
     when the file cannot be read here (it was pruned, or its disk is not mounted) or holds other bytes.
@@ -39,16 +40,17 @@ def check_weights(state: BoardState, number: int) -> Path:
         raise BoardConflict(f"version {number}: got a number that is not on the board, expected one of {[*state.rows]}")
     version = state.rows[number].version
     file = weights_file(version.weights_uri)
+    shown = printable(str(file))
     try:
         got = sha256_of(file)
     except OSError as fault:
         raise WeightsRefused(
-            f"version {number}: got no readable {file} ({fault.strerror}), expected the weights that were published; "
-            "old versions are removed, so name another one; where only the servers mount that disk, pass --unchecked"
+            f"version {number}: got no readable {shown} ({fault.strerror}), expected the weights that were published; "
+            "old versions are removed, so name another one; if only the servers mount that disk, pass --unchecked"
         ) from fault
     if got != version.sha256:
         raise WeightsRefused(
-            f"version {number}: got sha256 {got[:12]}… of {file}, expected {version.sha256[:12]}… as on the board; "
-            "the file was changed and servers would refuse it: name another version"
+            f"version {number}: got sha256 {got[:12]}… of {shown}, expected {printable(version.sha256[:12])}… as on "
+            "the board; the file was changed and servers would refuse it: name another version"
         )
     return file

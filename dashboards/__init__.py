@@ -1,5 +1,5 @@
-"""A window: readings of the running system for people. It reads and never writes.
+"""Tables and figures of the running system for people. Reads and never writes.
 
-In: board states, heartbeats and counts. Out: readings to print or plot.
-Only the command line and the demo enter. This room never knows torch, celery or sglang.
+In: board states, heartbeats and counts. Out: rows and tables to print.
+Used by the command line, rig, demo and benchmarks. Never imports torch, celery or sglang.
 """

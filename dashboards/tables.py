@@ -1,12 +1,15 @@
-"""Readings for people: draft versions as plain rows and as a table, and a member's counts."""
+"""What the board and the heartbeats hold, for people: draft versions and alarms as rows and as tables, and counts.
+
+Anybody who may write to Redis chooses the texts, so the tables show printable characters only and read none as markup.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from rich.table import Table
 from rich.text import Text
 
+from ..buffer.plain_text import printable, utc_time
 from ..buffer.version import HELD_OUT_SCORE, BoardState, VersionState
 from ..policies.acceptance import Tally
 
@@ -27,7 +30,7 @@ class VersionLine:
     reason: str  # of the last change of state
     holdout_accept_length: float | None = None
     served_accept_length: float | None = None
-    rounds: int = 0  # the served accept length was pooled over
+    rounds: int = 0  # verify rounds that the served accept length was pooled over
     parent: int | None = None  # None: the draft the server was started with
     changed_at: float = 0.0  # unix seconds of the last change of state
 
@@ -40,19 +43,19 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "held-out": lambda line: _length(line.holdout_accept_length),
     "served": lambda line: _length(line.served_accept_length),
     "rounds": lambda line: str(line.rounds),
-    "changed": lambda line: _moment(line.changed_at),
+    "changed": lambda line: utc_time(line.changed_at),
     "reason": lambda line: line.reason,
 }
 _LEFT = frozenset(("state", "changed", "reason"))
 
-#: What the board alone knows.
+#: Columns that the board alone can fill.
 BOARD_COLUMNS = ("version", "state", "parent", "held-out", "changed", "reason")
-#: What one run has seen of each version.
+#: Columns for what one run has seen of each version.
 RUN_COLUMNS = ("version", "state", "held-out", "served", "rounds", "reason")
 
 
 def version_lines(state: BoardState, served: Mapping[int, Tally] | None = None) -> list[VersionLine]:
-    """All versions, oldest first; `served` is what each had accepted, by number, as far as it is known."""
+    """All versions, oldest first; `served` holds by number what each had accepted, where that is known."""
     lines = []
     for number, row in sorted(state.rows.items()):
         tally = (served or {}).get(number, Tally(0, 0))
@@ -72,41 +75,41 @@ def version_lines(state: BoardState, served: Mapping[int, Tally] | None = None) 
 
 
 def versions_table(lines: Sequence[VersionLine], columns: Sequence[str] = BOARD_COLUMNS) -> Table:
-    """One row per version in the given order, the live one in green; no cell is read as markup."""
+    """One row per version in the given order, the live one in green."""
     table = Table(title="draft versions", title_justify="left", expand=False)
     for heading in columns:
         table.add_column(heading, justify="left" if heading in _LEFT else "right", overflow="fold")
     for line in lines:
-        table.add_row(*(Text(_CELLS[heading](line)) for heading in columns), style=_STYLES.get(line.state))
+        table.add_row(*(_cell(_CELLS[heading](line)) for heading in columns), style=_STYLES.get(line.state))
     return table
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmLine:
-    """One alarm as a member told it last."""
+    """One alarm as a member last reported it."""
 
     member: str
     name: str
     detail: str  # one sentence with figures
-    action: str  # what was done about it, or is asked for
-    version: int | None = None  # that drafted; None where it is no matter of a version
-    at: float | None = None  # unix seconds; None: it stands
+    action: str  # what was done about it, or should be
+    version: int | None = None  # the one that drafted; None where the alarm is not about a version
+    at: float | None = None  # unix seconds; None: it is active
 
 
 def alarm_lines(heartbeats: Mapping[str, Mapping[str, object]]) -> list[AlarmLine]:
-    """What stands and what was raised lately, by member; what cannot be read as an alarm is passed over."""
+    """Active and recent alarms, by member; what cannot be read as an alarm is skipped."""
     lines = []
-    for member, reading in sorted(heartbeats.items()):
-        told = [reading.get("standing_alarms"), reading.get("alarms")]
-        for alarm in (alarm for some in told if isinstance(some, list) for alarm in some):
+    for member, status in sorted(heartbeats.items()):
+        reported = [status.get("standing_alarms"), status.get("alarms")]
+        for alarm in (alarm for some in reported if isinstance(some, list) for alarm in some):
             match alarm:
-                case {"name": str(name), "reading": str(figures), "action": str(action), **more}:
+                case {"name": str(name), "reading": str(detail), "action": str(action), **more}:
                     version, at = more.get("version"), more.get("at")
                     lines.append(
                         AlarmLine(
                             member,
                             name,
-                            figures,
+                            detail,
                             action,
                             version if isinstance(version, int) else None,
                             at if isinstance(at, float) else None,
@@ -116,32 +119,32 @@ def alarm_lines(heartbeats: Mapping[str, Mapping[str, object]]) -> list[AlarmLin
 
 
 def alarms_table(lines: Sequence[AlarmLine]) -> Table:
-    """One row per alarm, those that stand in red; no cell is read as markup."""
+    """One row per alarm, active ones in red."""
     table = Table(title="alarms", title_justify="left", expand=False)
-    for heading in ("member", "alarm", "version", "since", "action", "reading"):
+    for heading in ("member", "alarm", "version", "since", "action", "detail"):
         table.add_column(heading, overflow="fold")
     for line in lines:
         version = "" if line.version is None else str(line.version)
-        since = "stands" if line.at is None else _moment(line.at)
+        since = "active" if line.at is None else utc_time(line.at)
         cells = (line.member, line.name, version, since, line.action, line.detail)
-        table.add_row(*map(Text, cells), style="red" if line.at is None else None)
+        table.add_row(*map(_cell, cells), style="red" if line.at is None else None)
     return table
 
 
-def as_int(reading: Mapping[str, object], key: str) -> int:
-    """Integer reading at `key`; 0 when the member has not said it yet."""
-    value = reading.get(key, 0)
+def as_int(status: Mapping[str, object], key: str) -> int:
+    """The integer at `key` of a member's status; 0 when it has not reported one yet."""
+    value = status.get(key, 0)
     return value if isinstance(value, int) else 0
 
 
-def as_counts(reading: Mapping[str, object], key: str) -> dict[str, int]:
-    """Name -> count reading at `key`; empty when the member has not said it yet."""
-    value = reading.get(key)
+def as_counts(status: Mapping[str, object], key: str) -> dict[str, int]:
+    """Name -> count at `key` of a member's status; empty when it has not reported any yet."""
+    value = status.get(key)
     return {str(name): int(n) for name, n in value.items()} if isinstance(value, Mapping) else {}
 
 
-def _moment(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+def _cell(text: str) -> Text:
+    return Text(printable(text))
 
 
 def _length(value: float | None) -> str:

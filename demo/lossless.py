@@ -1,20 +1,21 @@
-"""Checks that speculation, capture and swaps changed no token: plain greedy decoding of the same prompts."""
+"""Compares answers with plain greedy decoding: speculation, capture and swaps must not have changed a token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from ..rig.models.greedy import greedy
 from ..rig.progress import Report, quiet
 from ..rig.traffic import Served
 
 
 @dataclass(frozen=True, slots=True)
 class Lossless:
-    """How many requests were decoded again, and which of them the server answered otherwise."""
+    """How many requests were decoded again, and for which of them the server gave another answer."""
 
     checked: int
     different: tuple[str, ...]  # request ids
@@ -30,10 +31,10 @@ def lossless_check(
 ) -> Lossless:
     """Decode `count` requests again with transformers, float32 and greedy, and compare all `max_tokens` tokens.
 
-    The requests are spread evenly over the run, so that they fall before, between and behind the swaps. One that
-    was not answered, or not to its end, is different. Takes about as long as serving them one by one.
+    The requests are spread evenly over the run, so that they fall before, between and after the swaps. A request
+    without an answer, or with a shorter one, is different. Takes about as long as serving them one by one.
     """
-    disable_progress_bar()  # it would be drawn through the demo's own
+    disable_progress_bar()  # it would be drawn across our own progress bar
     model = AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32).eval()
     chosen = spread(results, count)
     different = []
@@ -50,14 +51,3 @@ def spread(results: Sequence[Served], count: int) -> list[Served]:
     if len(ordered) <= count:
         return ordered
     return [ordered[round(step * (len(ordered) - 1) / max(count - 1, 1))] for step in range(count)]
-
-
-@torch.inference_mode()
-def greedy(model: PreTrainedModel, input_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
-    """The `max_tokens` most probable tokens, one after the other, behind `input_ids`; EOS ends nothing."""
-    fed, cache, output = torch.tensor([list(input_ids)]), None, []
-    for _ in range(max_tokens):
-        step = model(fed, past_key_values=cache, use_cache=True)
-        fed, cache = step.logits[:, -1:].argmax(-1), step.past_key_values
-        output.append(int(fed))
-    return tuple(output)

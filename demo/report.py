@@ -1,4 +1,4 @@
-"""What the demo has shown, in numbers: the dictionary of --json and the closing table."""
+"""The results of a run in numbers: the dictionary of --json and the closing table."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from ..buffer.trace import DraftTrace
 from ..dashboards.tables import RUN_COLUMNS, VersionLine, versions_table
 from ..policies.acceptance import Tally, served_tally
 from ..rig.machine import machine
+from ..rig.reader import TraceAccount
 from ..rig.traffic import Served, pooled, tokens_per_second
 from .lossless import Lossless
-from .view import TraceLine
 
 _WINDOW_SHARE = 8  # an accept length "at" a point is pooled over an eighth of the domain's requests
 _MIN_WINDOW = 8
@@ -27,10 +27,10 @@ class Run:
     """Everything one run of the demo measured."""
 
     results: Sequence[Served]
-    max_tokens: int  # asked for by every request
+    max_tokens: int  # of every request
     versions: Sequence[VersionLine]
-    traces: TraceLine
-    replay: tuple[int, int]  # rounds that replayed to their served length, rounds compared
+    traces: TraceAccount
+    replay: tuple[int, int]  # verify rounds that replayed to their served length, and rounds compared
     lossless: Lossless
     swaps: int
     stalls_ms: Sequence[float]  # longest wait for a token around each swap that met requests in flight
@@ -74,7 +74,7 @@ def accept_lengths(results: Sequence[Served]) -> dict[str, float | None]:
 
 
 def served_by_version(traces: Iterable[DraftTrace]) -> dict[int, Tally]:
-    """What each draft version had accepted, from the traces stamped with its number."""
+    """What each draft version had accepted, by its number on the traces."""
     tallies: dict[int, Tally] = {}
     for trace in traces:
         tallies[trace.draft_version] = tallies.get(trace.draft_version, Tally(0, 0)) + served_tally(trace)
@@ -82,15 +82,15 @@ def served_by_version(traces: Iterable[DraftTrace]) -> dict[int, Tally]:
 
 
 def closing_table(run: Run) -> Table:
-    """The run as a table of findings."""
-    table = Table(title="what was seen", title_justify="left", show_header=False)
+    """The results as a table."""
+    table = Table(title="results", title_justify="left", show_header=False)
     for finding, value in _findings(run):
         table.add_row(Text(finding), Text(value))
     return table
 
 
 def print_closing(console: Console, run: Run) -> None:
-    """Print the versions, the closing table and where to look further."""
+    """Print the versions, the closing table and the command that opens MLflow."""
     console.print(versions_table(run.versions[-_SHOWN_VERSIONS:], RUN_COLUMNS))
     console.print(closing_table(run))
     console.print(
@@ -99,7 +99,7 @@ def print_closing(console: Console, run: Run) -> None:
 
 
 def faults(run: Run) -> list[str]:
-    """What the run promised and did not keep, one line each: answers, lossless decoding, books that balance."""
+    """What went wrong, one line each: missing or short answers, answers that differ, traces unaccounted for."""
     found = []
     incomplete = [result for result in run.results if result.failure or len(result.output_ids) != run.max_tokens]
     if incomplete:
@@ -112,8 +112,8 @@ def faults(run: Run) -> list[str]:
         found.append(
             f"{len(run.lossless.different)} of {run.lossless.checked} requests differ from plain decoding: {named}"
         )
-    if not run.traces.is_accounted:
-        found.append(f"the books of the traces do not balance: {run.traces}")
+    if not run.traces.is_balanced:
+        found.append(f"traces are unaccounted for: {run.traces}")
     return found
 
 
@@ -123,7 +123,7 @@ def _findings(run: Run) -> list[tuple[str, str]]:
         f"{value:.2f} ({name.replace('_', ' ')})" for name, value in lengths.items() if value is not None
     )
     dropped, set_aside = sum(traces.dropped.values()), sum(traces.set_aside.values())
-    whole = "all accounted for" if traces.is_accounted else "NOT ALL ACCOUNTED FOR"
+    whole = "all accounted for" if traces.is_balanced else "NOT ALL ACCOUNTED FOR"
     stalls = ", ".join(f"around swaps, {name} {value:.0f} ms" for name, value in _stalls(run).items())
     aborted, retracted = _disturbed(run.results)
     return [
@@ -131,9 +131,9 @@ def _findings(run: Run) -> list[tuple[str, str]]:
         ("traces", f"{traces.captured} captured, {traces.delivered} delivered, {dropped} dropped: {whole}"),
         ("", f"{traces.learned} learned, {traces.held_out} held out, {traces.rested} rested"),
         ("", f"{traces.pending} pending, {set_aside} set aside"),
-        ("replay", f"{equal} of {compared} rounds as served"),
+        ("replay", f"{equal} of {compared} verify rounds as served"),
         ("lossless", f"{run.lossless.identical} of {run.lossless.checked} requests identical to plain decoding"),
-        ("swaps", f"{run.swaps} in flight, {aborted} requests aborted, {retracted} retracted"),
+        ("swaps", f"{run.swaps} with requests in flight, {aborted} requests aborted, {retracted} retracted"),
         ("longest wait for a token", stalls or "not measured"),
         ("throughput", f"{tokens_per_second(run.results):.0f} tok/s over {len(run.results)} requests"),
         ("seconds", ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in run.seconds.items())),
@@ -165,7 +165,7 @@ def _version(line: VersionLine) -> dict[str, object]:
     }
 
 
-def _traces(line: TraceLine) -> dict[str, object]:
+def _traces(line: TraceAccount) -> dict[str, object]:
     return {
         "captured": line.captured,
         "delivered": line.delivered,

@@ -1,4 +1,4 @@
-"""The whole loop on one machine: target, Redis, MLflow, SGLang, a learner, traffic, and the truth at the end."""
+"""The whole loop on one machine: target, Redis, MLflow, SGLang, a learner, traffic, and a report."""
 
 import asyncio
 import json
@@ -15,33 +15,33 @@ from ..buffer.errors import ConfigError
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect
 from ..buffer.redis_stream import RedisTraceBuffer
+from ..rig.deployment import CONTEXT_TOKENS, DRAFT_STEPS, LEARNER, REPLICA, SPECULATOR, LocalDeployment, server_flags
 from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
 from ..rig.models.training import TrainPlan
-from ..rig.place import CONTEXT_TOKENS, DRAFT_STEPS, LEARNER, REPLICA, SPECULATOR, Place, server_flags, shared_env
 from ..rig.progress import progress_bar
 from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts, read_prompts
+from ..rig.reader import SpeculatorReader
 from ..rig.runs import run_folder
-from ..rig.services import free_port, learner_service, redis_service, sglang_service
+from ..rig.services import learner_service, redis_service, sglang_service
 from .lossless import lossless_check
 from .report import Run, as_json, print_closing
 from .signals import ending_signals
 from .stages import Running, measured, serve_traffic, settle
-from .watch import Watch
 
-#: Traces that make a round: small, so that a short run sees many versions.
+#: Traces of a learning round: few, so that a short run produces many versions.
 MIN_NEW_TRACES = 32
 SEED = 0
-#: How long the last traces may take to be delivered and learnt once the traffic has ended.
+#: How long delivering and learning the last traces may take once the traffic has ended.
 SETTLE_S = 60.0
-#: What SGLang keeps of the context for the drafts of a request's last round.
+#: Tokens of the context that SGLang reserves for the drafts of a request's last verify round.
 RESERVED_TOKENS = DRAFT_STEPS + 2
 CHECKED_REQUESTS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the command line may choose."""
+    """The options of the command line."""
 
     requests: int
     concurrency: int
@@ -53,11 +53,11 @@ class DemoOptions:
 
 
 def run_demo(options: DemoOptions) -> Run:
-    """Run the demo and print what was seen; writes options.json when asked to. Leaves nothing running.
+    """Run the demo, print the results and, if `options.json` is set, write them to that file. Leaves nothing running.
 
-    Ctrl-C, SIGTERM and SIGHUP end it early; only for the main thread. Raises ConfigError for bad input before
-    anything is started, PacelineError when a service does not start or ends before its time. What the run
-    promised and did not keep is no exception: see report.faults.
+    Ctrl-C, SIGTERM and SIGHUP end it early; call it in the main thread. Raises ConfigError for bad input before
+    anything is started, and PacelineError when a service does not start or ends early. Wrong or missing answers raise
+    nothing: see report.faults.
     """
     _refuse_unfit(options)
     with ending_signals():
@@ -67,7 +67,7 @@ def run_demo(options: DemoOptions) -> Run:
             target = ensure_target(options.data_dir, TrainPlan(), report=report)
         prompts = _prompts(options, target)
         with run_folder(options.data_dir / "runs") as folder:
-            run = _run(options, console, seconds, target, prompts, Place(folder, free_port(), free_port()))
+            run = _run(options, console, seconds, target, prompts, LocalDeployment.on_free_ports(folder))
         print_closing(console, run)
         if options.json is not None:
             options.json.write_text(json.dumps(as_json(run), indent=2) + "\n", encoding="utf-8")
@@ -80,32 +80,32 @@ def _run(
     seconds: dict[str, float],
     target: TargetModel,
     prompts: list[Prompt],
-    place: Place,
+    local: LocalDeployment,
 ) -> Run:
     draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
     with ExitStack() as stack:
-        running = _start(stack, console, seconds, place, target, draft)
+        running = _start(stack, console, seconds, local, target, draft)
         with _timed("traffic", seconds):
             size = {"concurrency": options.concurrency, "max_tokens": options.max_tokens}
-            results = asyncio.run(serve_traffic(running, console, place.server_url, prompts, **size))
+            results = asyncio.run(serve_traffic(running, console, local.server_url, prompts, **size))
         with _timed("settle", seconds):
             settle(running, MIN_NEW_TRACES, SETTLE_S)
-        run = measured(running, results, options.max_tokens, mlflow_uri=place.mlflow_uri, seconds=seconds)
+        run = measured(running, results, options.max_tokens, mlflow_uri=local.mlflow_uri, seconds=seconds)
         if options.keep_running:
-            _wait_for_ctrl_c(console, place, running)
+            _wait_for_ctrl_c(console, local, running)
     with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
         lossless = lossless_check(target.folder, results, options.max_tokens, count=CHECKED_REQUESTS, report=report)
     return replace(run, lossless=lossless, seconds=dict(seconds))
 
 
-def learner_env(place: Place, target: TargetModel, draft: Path) -> dict[str, str]:
-    """Settings of the demo's learner alone."""
+def learner_env(local: LocalDeployment, target: TargetModel, draft: Path) -> dict[str, str]:
+    """Settings of the learner, beside those it shares with the server."""
     return {
         "PACELINE_LEARNER": LEARNER,
         "PACELINE_TARGET_PATH": str(target.folder),
         "PACELINE_DRAFT": str(draft),
-        "PACELINE_DATA_DIR": str(place.folder),
-        "PACELINE_MLFLOW_URI": place.mlflow_uri,
+        "PACELINE_DATA_DIR": str(local.folder),
+        "PACELINE_MLFLOW_URI": local.mlflow_uri,
         "PACELINE_MIN_NEW_TRACES": str(MIN_NEW_TRACES),
         "PACELINE_DRAFT_STEPS": str(DRAFT_STEPS),
         "PACELINE_ROUND_INTERVAL_S": "1.0",
@@ -115,9 +115,11 @@ def learner_env(place: Place, target: TargetModel, draft: Path) -> dict[str, str
 def _refuse_unfit(options: DemoOptions) -> None:
     longest = CONTEXT_TOKENS - RESERVED_TOKENS - PROMPT_TOKENS
     if options.max_tokens > longest:
-        raise ConfigError(f"--max-tokens: got {options.max_tokens}, expected {longest} at most beside a prompt")
+        raise ConfigError(
+            f"--max-tokens: got {options.max_tokens}, expected at most {longest}, so that a prompt fits in as well"
+        )
     if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise ConfigError(f"--json {options.json}: got a folder that does not exist, expected one to write into")
+        raise ConfigError(f"--json {options.json}: got a folder that does not exist, expected an existing one")
 
 
 def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:
@@ -130,35 +132,42 @@ def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:
 
 
 def _start(
-    stack: ExitStack, console: Console, seconds: dict[str, float], place: Place, target: TargetModel, draft: Path
+    stack: ExitStack,
+    console: Console,
+    seconds: dict[str, float],
+    local: LocalDeployment,
+    target: TargetModel,
+    draft: Path,
 ) -> Running:
-    shared = shared_env(place, target)
+    shared = local.shared_env(target)
     with _timed("start", seconds):
-        redis = stack.enter_context(redis_service(place.folder / "redis", place.redis_port))
-        client = connect(place.redis_url)
+        redis = stack.enter_context(redis_service(local.folder / "redis", local.redis_port))
+        client = connect(local.redis_url)
         stack.callback(client.close)
-        logs, flags = place.folder / "logs", server_flags(target.folder, draft)
+        logs, flags = local.folder / "logs", server_flags(target.folder, draft)
         with progress_bar("starting SGLang", console) as report:
             log = logs / "sglang.log"
-            server = sglang_service(flags, place.server_port, log=log, env=shared, report=report)
+            server = sglang_service(flags, local.server_port, log=log, env=shared, report=report)
             stack.enter_context(server)
         with progress_bar("starting the learner", console) as report:
-            env = shared | learner_env(place, target, draft)
+            env = shared | learner_env(local, target, draft)
             learner = stack.enter_context(learner_service(log=logs / "learner.log", env=env, report=report))
     config = BufferConfig(speculator=SPECULATOR)
     buffer = RedisTraceBuffer(client, config)
-    watch = Watch(buffer, RedisVersionBoard(client, config), REPLICA, LEARNER)
-    return Running((redis, server, learner), watch, buffer)
+    reader = SpeculatorReader(buffer, RedisVersionBoard(client, config), REPLICA, LEARNER)
+    return Running((redis, server, learner), reader, buffer)
 
 
-def _wait_for_ctrl_c(console: Console, place: Place, running: Running) -> None:
-    console.print(f"running: SGLang on port {place.server_port}, Redis at {place.redis_url}; Ctrl-C ends both")
+def _wait_for_ctrl_c(console: Console, local: LocalDeployment, running: Running) -> None:
+    console.print(
+        f"still running: SGLang on port {local.server_port}, Redis at {local.redis_url}; end them with Ctrl-C"
+    )
     try:
         while True:
-            running.ensure()
+            running.ensure_running()
             time.sleep(1.0)
     except KeyboardInterrupt:
-        console.print("ending")
+        console.print("stopping")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A closed terminal and a polite kill end the demo as Ctrl-C does: by an exception that unwinds it."""
+"""SIGTERM and SIGHUP end the demo as Ctrl-C does: by an exception that unwinds it."""
 
 import signal
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""What the demo does once its services are up: send the traffic, wait for the last traces, read what was measured."""
+"""What the demo does with its running services: send the traffic, wait for the last traces, read the results."""
 
 import asyncio
 import time
@@ -9,31 +9,32 @@ from rich.console import Console
 
 from ..buffer.base import TraceBuffer
 from ..dashboards.tables import as_int
-from ..rig.drained import drained
+from ..rig.drain import drain_check
 from ..rig.prompts import Prompt
+from ..rig.reader import SpeculatorReader
 from ..rig.services import Service
 from ..rig.traffic import Served, send
 from .lossless import Lossless
 from .report import Run, served_by_version
 from .view import LiveView
-from .watch import Watch
+from .view_state import read_state
 
 _REFRESH_S = 0.5
-#: Traffic waits while this many traces wait for the learner, about three rounds. On a quiet machine it never does; on a
-#: busy one the run takes longer instead of ending before anything was learnt.
+#: Traffic pauses while this many traces, about three learning rounds, wait for the learner. On an idle machine that
+#: never happens; on a busy one the run takes longer instead of ending before anything was learned.
 MAX_PENDING_TRACES = 96
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The services that are up, and the two ways to see what they do."""
+    """The running services, and what reads from them."""
 
     services: Sequence[Service]
-    watch: Watch
+    reader: SpeculatorReader
     buffer: TraceBuffer
 
-    def ensure(self) -> None:
-        """Return when every service lives. Raises PacelineError with the end of its log for one that has ended."""
+    def ensure_running(self) -> None:
+        """Raise PacelineError, with the end of its log, when a service has ended."""
         for service in self.services:
             service.ensure_running()
 
@@ -41,10 +42,11 @@ class Running:
 async def serve_traffic(
     running: Running, console: Console, url: str, prompts: Sequence[Prompt], *, concurrency: int, max_tokens: int
 ) -> list[Served]:
-    """Send all prompts and show the live view meanwhile; return what was served, in order of completion.
+    """Send all prompts, show the live view, and return what was served in order of completion.
 
-    Raises PacelineError as soon as a service has ended; requests in flight are then given up.
+    Raises PacelineError as soon as a service has ended; requests in flight are then cancelled.
     """
+    began_s = time.monotonic()
     done: list[Served] = []
     gate = asyncio.Event()
     gate.set()
@@ -55,9 +57,11 @@ async def serve_traffic(
         with LiveView(console) as view:
             while not sending.done():
                 await asyncio.wait({sending}, timeout=_REFRESH_S)
-                running.ensure()
+                running.ensure_running()
                 phase = done[-1].prompt.domain if done else "first requests"
-                state = await asyncio.to_thread(running.watch.state, phase, tuple(done), len(prompts))
+                state = await asyncio.to_thread(
+                    read_state, running.reader, phase, tuple(done), len(prompts), time.monotonic() - began_s
+                )
                 view.show(state)
                 gate.set() if state.traces.pending < MAX_PENDING_TRACES else gate.clear()
         return await sending
@@ -68,18 +72,18 @@ async def serve_traffic(
 def settle(
     running: Running, min_new_traces: int, limit_s: float, pause: Callable[[float], object] = time.sleep
 ) -> None:
-    """Wait until every trace is delivered and no further round is due, at most `limit_s`, looking between pauses.
+    """Wait until every trace is delivered and no further learning round is due, at most `limit_s`.
 
-    Raises PacelineError when a service has ended.
+    Calls `pause` with the seconds between two checks. Raises PacelineError when a service has ended.
     """
-    deadline_s, watch = time.monotonic() + limit_s, running.watch
-    running.ensure()
-    is_drained = drained(watch.replica)
-    while not is_drained() or watch.is_learning(min_new_traces):
+    deadline_s, reader = time.monotonic() + limit_s, running.reader
+    running.ensure_running()
+    is_drained = drain_check(reader.replica_status)
+    while not is_drained() or reader.is_learning(min_new_traces):
         if time.monotonic() >= deadline_s:
             return
         pause(_REFRESH_S)
-        running.ensure()
+        running.ensure_running()
 
 
 def measured(
@@ -90,15 +94,15 @@ def measured(
     mlflow_uri: str,
     seconds: Mapping[str, float],
 ) -> Run:
-    """The run as far as the running services know it: the lossless check is still to come."""
-    watch = running.watch
-    learner, traces = watch.learner(), watch.traces()
+    """The results, read from the running services; their lossless check is empty, to be filled in later."""
+    reader = running.reader
+    learner, traces = reader.learner_status(), reader.traces()
     served = served_by_version(entry.trace for entry in running.buffer.replay(max_traces=traces.delivered))
-    in_flight = [swap for swap in watch.swaps() if swap.running]
+    in_flight = [swap for swap in reader.swaps() if swap.running]
     return Run(
         results=results,
         max_tokens=max_tokens,
-        versions=watch.versions(served),
+        versions=reader.versions(served),
         traces=traces,
         replay=(as_int(learner, "identity_equal"), as_int(learner, "identity_compared")),
         lossless=Lossless(0, ()),

@@ -1,11 +1,10 @@
-"""The live view of the demo: what is served, which version serves it, and where every trace went.
+"""The live view of the demo: what is served, which version drafts, and where every trace went.
 
-`render` is a pure function of a ViewState; LiveView shows it on a terminal, or as plain lines elsewhere.
+`render` is a pure function of a ViewState; LiveView shows the result on a terminal, and plain lines elsewhere.
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..dashboards.tables import RUN_COLUMNS, VersionLine, versions_table
+from ..dashboards.tables import RUN_COLUMNS, versions_table
+from ..rig.reader import TraceAccount
+from .view_state import ViewState
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARKLINE_CELLS = 60
@@ -22,51 +23,8 @@ _SHOWN_VERSIONS = 10
 _PLAIN_EVERY_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class TraceLine:
-    """Where the traces are; see is_accounted."""
-
-    captured: int = 0
-    delivered: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)  # by the server: reason -> traces
-    learned: int = 0
-    held_out: int = 0
-    rested: int = 0
-    pending: int = 0
-    set_aside: Mapping[str, int] = field(default_factory=dict)  # delivered, and neither of these: reason -> traces
-
-    @property
-    def is_accounted(self) -> bool:
-        """Whether captured == delivered + dropped, and delivered == all that follows it here, added up."""
-        arrived = self.learned + self.held_out + self.rested + self.pending + sum(self.set_aside.values())
-        return self.delivered == arrived and self.captured == self.delivered + sum(self.dropped.values())
-
-
-@dataclass(frozen=True, slots=True)
-class ViewState:
-    """Everything the view shows at one moment."""
-
-    phase: str
-    elapsed_s: float
-    requests_done: int = 0
-    requests_total: int = 0
-    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)  # domain -> pooled accept lengths, oldest first
-    live: int | None = None
-    versions: Sequence[VersionLine] = ()
-    traces: TraceLine = field(default_factory=TraceLine)
-    swaps: int = 0
-    stall_ms: float | None = None  # longest wait for a token around the last swap
-
-    @property
-    def remaining_s(self) -> float | None:
-        """Time left at the pace so far; None before the first request is done."""
-        if not self.requests_done:
-            return None
-        return self.elapsed_s / self.requests_done * (self.requests_total - self.requests_done)
-
-
 class LiveView:
-    """Shows the latest state while its body runs: in place on a terminal, else one line every five seconds."""
+    """A context manager that shows the latest state: in place on a terminal, else one line every five seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -83,7 +41,7 @@ class LiveView:
             self._live.stop()
 
     def show(self, state: ViewState) -> None:
-        """Draw `state`; call as often as it changes."""
+        """Draw `state`. Call it as often as the state changes: lines are printed at their own pace."""
         if self._live:
             self._live.update(render(state), refresh=True)
         elif time.monotonic() - self._printed_s >= _PLAIN_EVERY_S:
@@ -138,11 +96,11 @@ def _flows(state: ViewState) -> Text:
     return Text(f"traces: {_traces(state.traces)}\nswaps: {state.swaps}{stall}")
 
 
-def _traces(line: TraceLine) -> str:
+def _traces(account: TraceAccount) -> str:
     return (
-        f"captured {line.captured}, delivered {line.delivered}, dropped {_by_reason(line.dropped)}, "
-        f"learned {line.learned}, held out {line.held_out}, rested {line.rested}, pending {line.pending}"
-    ) + (f", set aside {_by_reason(line.set_aside)}" if any(line.set_aside.values()) else "")
+        f"captured {account.captured}, delivered {account.delivered}, dropped {_by_reason(account.dropped)}, "
+        f"learned {account.learned}, held out {account.held_out}, rested {account.rested}, pending {account.pending}"
+    ) + (f", set aside {_by_reason(account.set_aside)}" if any(account.set_aside.values()) else "")
 
 
 def _by_reason(counts: Mapping[str, int]) -> str:

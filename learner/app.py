@@ -1,4 +1,4 @@
-"""Celery's side of learning: when a round starts, where it runs, and what happens when its worker dies.
+"""Celery's side of learning: when a learning round starts, where it runs, and what happens when its worker dies.
 
 `celery -A paceline.learner.app worker` and `run_worker` start the same worker; both read the environment once.
 """
@@ -16,10 +16,13 @@ from ..buffer.redis_client import connect, tls_settings
 from .config import LearnerConfig, from_env
 from .tasks import LEARN_ROUND, add_learn_round
 
+#: A round is not started a second time before this.
+_LONGEST_ROUND_S = 3600
+
 
 def make_app(config: LearnerConfig) -> Celery:
     """The Celery app of one speculator: its queue, its one task and its beat. Connects to nothing."""
-    tls = tls_settings(config.redis_url)  # left to itself, kombu verifies no certificate
+    tls = tls_settings(config.redis_url, config.redis_ca)  # left to itself, kombu verifies no certificate
     app = Celery("paceline", broker=config.redis_url, broker_use_ssl=tls or None, set_as_current=False)
     app.conf.update(
         # JSON only: a broker that somebody else can write to must not run code here.
@@ -27,14 +30,14 @@ def make_app(config: LearnerConfig) -> Celery:
         result_serializer="json",
         event_serializer="json",
         accept_content=["json"],
-        # The message stays in Redis until the round ended, and goes back when its worker was killed.
+        # The message stays in Redis until the learning round ended, and goes back when its worker was killed.
         task_acks_late=True,
         task_reject_on_worker_lost=True,
         worker_prefetch_multiplier=1,
         # A message that is not acked within this goes to another worker; with late acks it must exceed the longest
-        # round, or a long round starts a second time (to find the lease held, and end at once).
-        broker_transport_options={"visibility_timeout": int(config.longest_round_s)},
-        # What a round did stands on the board and in MLflow.
+        # learning round, or a long one starts a second time (to find the lease held, and end at once).
+        broker_transport_options={"visibility_timeout": _LONGEST_ROUND_S},
+        # What a learning round did is on the board and in MLflow.
         result_backend=None,
         task_ignore_result=True,
         # One process with the GPU; a fork would have to share its context.
@@ -46,7 +49,7 @@ def make_app(config: LearnerConfig) -> Celery:
         task_create_missing_queues=True,
         timezone="UTC",
         beat_schedule={"learn": _every_round(config)},
-        # Nothing to remember between two beats: a missed round is not made up for.
+        # Nothing is kept between two beats: a missed learning round is not made up for.
         beat_scheduler="celery.beat:Scheduler",
     )
     add_learn_round(app, config)
@@ -54,12 +57,12 @@ def make_app(config: LearnerConfig) -> Celery:
 
 
 def run_worker(config: LearnerConfig, *, beat: bool) -> None:
-    """Work until a signal stops the process; with `beat`, also start a round every `round_interval_s`.
+    """Work until a signal stops the process; with `beat`, also start a learning round every `round_interval_s`.
 
     Exactly one worker of a speculator should beat. Raises BufferUnavailable at once, saying what to do, when Redis
-    does not answer; Redis going away later is waited for.
+    does not answer; when Redis goes away later, the worker waits until it is back.
     """
-    connect(config.redis_url).close()
+    connect(config.redis_url, config.redis_ca).close()
     worker = make_app(config).Worker(
         hostname=host_format(default_nodename(f"{config.name}@%h")),
         queues=[config.queue],
@@ -75,7 +78,7 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
 
 
 def _every_round(config: LearnerConfig) -> dict[str, Any]:
-    # A round that nobody started within its interval expires, so that a slow round leaves no pile behind it.
+    # A message that nobody took within an interval expires, so that none pile up during a slow learning round.
     options = {"queue": config.queue, "expires": config.round_interval_s}
     every = schedule(timedelta(seconds=config.round_interval_s), nowfun=_steady_now)
     return {"task": LEARN_ROUND, "schedule": every, "options": options}
@@ -85,9 +88,9 @@ _BEGAN, _BEGAN_S = datetime.now(UTC), time.monotonic()
 
 
 def _steady_now() -> datetime:
-    """The time as no clock-setting moves it: a beat that asked the wall clock would rest for as long as that went back.
+    """A time of which only differences matter, and which setting the clock does not change.
 
-    Of interest are its differences alone.
+    By the wall clock, a beat would pause for as long as that was set back.
     """
     return _BEGAN + timedelta(seconds=time.monotonic() - _BEGAN_S)
 
@@ -98,7 +101,7 @@ def _app_from_env() -> Celery:
 
 
 def __getattr__(name: str) -> Any:
-    """`app`, which the celery command looks for: made when asked for, so that importing reads no environment."""
+    """`app`, which the celery command looks for; made on first use, so that importing reads no environment."""
     if name in {"app", "celery"}:
         return _app_from_env()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """What survives a learner: its trainer, and what it had decided when the trainer was saved.
 
-The notes of a round name the outcome of every trace the saved weights have seen. A learner that died between
-checkpoint and ack reads them at its start and acks, so that no trace is learnt twice or counted twice.
+The notes of a learning round name the outcome of every trace the saved weights have seen. When a learner died between
+checkpoint and ack, the next one reads them at its start and acks, so no trace is learned twice or counted twice.
 """
 
 import errno
@@ -10,28 +10,32 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from .disk import sweep, write_folder, write_text
 
 TRAINER_FILE = "trainer.pt"
 _NOTES_FILE = "notes.json"
 
+#: Key in the notes of release 0.1 -> today's.
+_FORMER_KEYS = MappingProxyType({"round": "rounds_trained", "rests": "rounds_rested", "watch": "schedule"})
+
 
 @dataclass(frozen=True, slots=True)
 class LearnerNotes:
-    """The learner's own memory; all that is not in the buffer, on the board or in the trainer."""
+    """The learner's own memory: all that is not in the buffer, on the board or in the trainer."""
 
-    round: int = 0  # rounds that trained
-    rests: int = 0  # ... and that did not, though traces had come
+    rounds_trained: int = 0  # learning rounds that trained
+    rounds_rested: int = 0  # learning rounds with traces that did not train
     draft_steps: int = 0  # of the trainer's plan; 0: nothing trained yet
     optimiser_steps: int = 0
-    parent: int | None = None  # version the trainer's weights were published as last, or started from
-    equal: int = 0  # replay identity over the learner's life: rounds equal
-    compared: int = 0  # ... of rounds compared
-    excess: int = 0  # ... drafts that stood in replay beyond those that stood when served
-    settled: Mapping[str, list[str]] = field(default_factory=dict)  # outcome -> entry ids of the last round
+    parent: int | None = None  # version the trainer's weights were last published as, or started from
+    equal: int = 0  # verify rounds that replayed with the served length, over the learner's life
+    compared: int = 0  # verify rounds that were replayed and compared
+    excess: int = 0  # drafts accepted in replay minus drafts accepted when served, over the compared rounds
+    settled: Mapping[str, list[str]] = field(default_factory=dict)  # outcome -> entry ids of the last learning round
     set_aside: list[str] = field(default_factory=list)  # entry ids of misreplayed traces, the newest ones
-    watch: Mapping[str, object] = field(default_factory=dict)  # state of policies.drift.LearnSchedule
+    schedule: Mapping[str, object] = field(default_factory=dict)  # what LearnSchedule.state returned
 
 
 def save(folder: Path, notes: LearnerNotes, save_trainer: Callable[[Path], object]) -> None:
@@ -42,17 +46,18 @@ def save(folder: Path, notes: LearnerNotes, save_trainer: Callable[[Path], objec
         (new / _NOTES_FILE).write_text(json.dumps(asdict(notes)), encoding="utf-8")
 
     older = _rounds(folder)
-    write_folder(_folder(folder, notes.round), write)
+    write_folder(_folder(folder, notes.rounds_trained), write)
     for path in older:
         shutil.rmtree(path)
 
 
 def save_notes(folder: Path, notes: LearnerNotes) -> None:
-    """Replace the notes of the checkpoint of `notes.round` in one step; its trainer stays. For rounds without training.
+    """Replace the newest checkpoint's notes in one step and keep its trainer. For learning rounds that do not train.
 
-    FileNotFoundError when that is not the newest: somebody else has learnt meanwhile, and their trainer is not ours.
+    FileNotFoundError when the newest checkpoint is not that of `notes.rounds_trained`: another learner has trained
+    meanwhile, and these notes do not belong to its trainer.
     """
-    own = _folder(folder, notes.round)
+    own = _folder(folder, notes.rounds_trained)
     if _rounds(folder)[-1:] != [own]:
         raise FileNotFoundError(f"{own}: got {_rounds(folder)[-1:]} as the newest checkpoint, expected this one")
     write_text(own / _NOTES_FILE, json.dumps(asdict(notes)))
@@ -61,31 +66,32 @@ def save_notes(folder: Path, notes: LearnerNotes) -> None:
 def require_room(folder: Path) -> None:
     """OSError unless a checkpoint and a version fit on the disk beside the newest checkpoint; without one, nothing."""
     newest = _rounds(folder)[-1:]
-    # Of a checkpoint the weights are a third, or less: two moments of the optimiser lie beside them.
+    # Weights are at most a third of a checkpoint: the rest is the optimiser's two moments.
     needed_bytes = 3 * sum(path.stat().st_size for found in newest for path in found.iterdir()) // 2
     free_bytes = shutil.disk_usage(folder).free if newest else 0
     if free_bytes < needed_bytes:
         got, expected = free_bytes / 2**20, needed_bytes / 2**20
         raise OSError(
             errno.ENOSPC,
-            f"{folder}: got {got:.0f} MiB free there, expected {expected:.0f} for what a round writes: make room; "
-            "until then traces wait",
+            f"{folder}: got {got:.0f} MiB free, expected at least {expected:.0f} MiB for what a learning round writes: "
+            "make room; until then traces stay pending",
         )
 
 
 def is_newest(folder: Path, notes: LearnerNotes) -> bool:
-    """Whether nothing was saved behind `notes`: then who holds them in memory may go on from there."""
+    """Whether nothing was saved after `notes`, so that a learner with them in memory may continue."""
     found = _rounds(folder)
     if not found:
         return False
     saved = _read(found[-1])
-    return (saved.round, saved.rests) == (notes.round, notes.rests)
+    return (saved.rounds_trained, saved.rounds_rested) == (notes.rounds_trained, notes.rounds_rested)
 
 
 def load(folder: Path) -> tuple[LearnerNotes, Path] | None:
     """The newest checkpoint as its notes and its trainer file; None when there is none.
 
-    Sweeps what a dead learner left half written, so only the holder of the speculator's lease may call it.
+    Reads checkpoints of the release before, too. Sweeps what a dead learner left half written, so only the holder of
+    the speculator's lease may call it.
     """
     sweep(folder)
     found = _rounds(folder)
@@ -99,9 +105,10 @@ def _folder(folder: Path, number: int) -> Path:
 
 
 def _read(found: Path) -> LearnerNotes:
-    # The folder's name has the last word on the number: under a wrong one every later round would fail to save.
-    notes = LearnerNotes(**json.loads((found / _NOTES_FILE).read_text(encoding="utf-8")))
-    return replace(notes, round=int(found.name.removeprefix("round-")))
+    stored = json.loads((found / _NOTES_FILE).read_text(encoding="utf-8"))
+    notes = LearnerNotes(**{_FORMER_KEYS.get(key, key): value for key, value in stored.items()})
+    # The folder's name decides: under another number every later save would fail.
+    return replace(notes, rounds_trained=int(found.name.removeprefix("round-")))
 
 
 def _rounds(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What becomes of a claimed trace: learned, rested, held out, or refused with the outcome it is acked with."""
+"""Gives every claimed trace the outcome it is acked with: learned, rested, held out, or a reason for refusal."""
 
 import hashlib
 from collections.abc import Container, Iterable
@@ -11,40 +11,40 @@ from ..policies.trace_weighting import is_expired
 
 
 class Outcome(StrEnum):
-    """What a learner acks a trace with; the buffer counts traces by these words."""
+    """What a learner acks a trace with; the buffer counts traces by it."""
 
     LEARNED = "learned"
-    RESTED = "rested"  # kept for replay and not trained on: the learner was at rest
+    RESTED = "rested"  # kept for replay and not trained on, because the learner rested
     HELD_OUT = "held_out"
     EXPIRED = "expired"  # past its time to live when it was claimed
-    OTHER_TARGET_VERSION = "other_target_version"  # judged by another target, or by weights of it too old for their use
-    DUPLICATE = "duplicate"  # its trace_id is in the window or in the holdout already
+    OTHER_TARGET_VERSION = "other_target_version"  # verified by another target, or by too old weights of it
+    DUPLICATE = "duplicate"  # its trace_id is in the replay buffer or in the holdout already
     NO_FEATURES = "no_features"  # nothing to condition a draft on
-    MISREPLAYED = "misreplayed"  # of a claim whose replay gives other lengths than were served
-    INCOMPATIBLE = "incompatible"  # feature rows or token ids that the draft has no place for
+    MISREPLAYED = "misreplayed"  # part of a claim whose replay gives other lengths than were served
+    INCOMPATIBLE = "incompatible"  # feature rows or token ids that do not fit the draft
 
 
-Sorted = dict[Outcome, list[TraceEntry]]
+ByOutcome = dict[Outcome, list[TraceEntry]]
 
-#: What a learner keeps, acked when its checkpoint names them; all other outcomes are acked at once.
+#: Outcomes of traces that a learner keeps, acked once the checkpoint names them; all others are acked at once.
 KEPT = (Outcome.LEARNED, Outcome.RESTED, Outcome.HELD_OUT)
 REFUSED = tuple(outcome for outcome in Outcome if outcome not in KEPT)
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What a learner takes in."""
+    """What a learner accepts."""
 
     target: str
-    target_versions: tuple[str, ...]  # that may be trained on, oldest first; the last alone is judged on
+    target_versions: tuple[str, ...]  # may be trained on, oldest first; only the last one may be held out
     holdout_share: float  # of requests
-    feature_width: int  # numbers in a feature row
-    vocabulary: int  # token ids of the target are below it
-    ttl_s: float = 0.0  # since a trace was born; 0: none
+    feature_width: int  # values per feature row
+    vocabulary: int  # the target's token ids are below it
+    ttl_s: float = 0.0  # from a trace's birth; 0: unlimited
     now_s: float = 0.0  # unix seconds
 
     def outcome(self, trace: DraftTrace) -> Outcome:
-        """The trace's outcome, whatever else was claimed. One trace that does not fit would stop every round."""
+        """The trace's outcome, whatever else was claimed. A trace that does not fit would fail every learning round."""
         if is_expired(trace.born_at, self.now_s, self.ttl_s):
             return Outcome.EXPIRED
         if trace.target != self.target or trace.target_version not in self.target_versions:
@@ -55,33 +55,34 @@ class Intake:
             return Outcome.INCOMPATIBLE
         if not is_held_out(trace.request_id, self.holdout_share):
             return Outcome.LEARNED
-        # Judged on what the newest target said, never trained on: of an older one there is nothing left to do with it.
+        # Held-out traces are never trained on, and an older target's verdicts judge no draft: of no use.
         return Outcome.HELD_OUT if trace.target_version == self.target_versions[-1] else Outcome.OTHER_TARGET_VERSION
 
     def _fits(self, trace: DraftTrace) -> bool:
         drafted = trace.rounds.drafted[trace.rounds.drafted != NO_DRAFT]
         ids = (trace.tokens, drafted, trace.rounds.teacher_ids)
-        return trace.features.shape[1] == self.feature_width and all(map(self._speaks, ids))
+        return trace.features.shape[1] == self.feature_width and all(map(self._has_ids, ids))
 
-    def _speaks(self, ids: Int32s) -> bool:
+    def _has_ids(self, ids: Int32s) -> bool:
         return not ids.size or bool(ids.min() >= 0 and ids.max() < self.vocabulary)
 
 
 def is_held_out(request_id: str, share: float) -> bool:
     """Whether a request belongs to the `share` of requests kept from training.
 
-    A hash of the name alone: every trace of a request, in every process and after every restart, falls the same way.
+    Decided by a hash of the request id alone, so all its traces agree, in every process and after every restart.
     """
     digest = hashlib.blake2b(request_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < share * 2**64
 
 
-def sort_entries(entries: Iterable[TraceEntry], intake: Intake, seen: Container[str]) -> Sorted:
-    """Give every entry one outcome, keeping the order within each; all outcomes are present, some empty.
+def sort_entries(entries: Iterable[TraceEntry], intake: Intake, seen: Container[str]) -> ByOutcome:
+    """Give every entry one outcome, keeping the order within each; every outcome is a key, some without entries.
 
-    `seen` holds trace ids known from earlier rounds; a trace_id that comes twice in `entries` counts once.
+    `seen` holds trace ids known from earlier learning rounds; of two entries with one trace_id the second is a
+    duplicate.
     """
-    found: Sorted = {outcome: [] for outcome in Outcome}
+    found: ByOutcome = {outcome: [] for outcome in Outcome}
     fresh: set[str] = set()
     for entry in entries:
         trace = entry.trace
@@ -94,17 +95,17 @@ def sort_entries(entries: Iterable[TraceEntry], intake: Intake, seen: Container[
     return found
 
 
-def at_rest(claimed: Sorted) -> Sorted:
-    """The same entries where nothing is trained on: what would have been learned has rested."""
+def as_rested(claimed: ByOutcome) -> ByOutcome:
+    """The same entries for a learning round that rests: what would have been learned has rested."""
     return {**claimed, Outcome.LEARNED: [], Outcome.RESTED: claimed[Outcome.LEARNED]}
 
 
-def misreplayed(claimed: Sorted) -> Sorted:
-    """The same entries where none of them can be trusted."""
+def as_misreplayed(claimed: ByOutcome) -> ByOutcome:
+    """The same entries when their replay cannot be trusted: none is kept."""
     kept = [entry for outcome in KEPT for entry in claimed[outcome]]
     return {**claimed, **{outcome: [] for outcome in KEPT}, Outcome.MISREPLAYED: kept}
 
 
-def counts_of(claimed: Sorted) -> dict[str, int]:
-    """Outcome -> entries, without the empty ones."""
+def counts_of(claimed: ByOutcome) -> dict[str, int]:
+    """Outcome -> number of entries, without zeros."""
     return {outcome.value: len(entries) for outcome, entries in claimed.items() if entries}

@@ -1,66 +1,56 @@
-"""What a learner stands on between two rounds, and how it is rebuilt after a restart.
+"""What a learner keeps in memory between two learning rounds.
 
 Nothing here is the only copy: weights and notes come from the checkpoint, traces from the buffer, versions from
-the board. So any fault in a round is answered by throwing the standing away and opening it again.
+the board. So after any fault in a learning round the state is thrown away and opened again; see recovery.py.
 """
 
-import logging
 import math
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
-from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard, place
-from ..buffer.errors import BoardConflict
+from ..buffer.base import TraceEntry, entry_order
 from ..buffer.trace import DraftTrace
 from ..buffer.version import BoardState, DraftVersion, VersionState
 from ..policies.acceptance import served_by_request
 from ..policies.learn_schedule import LearnDecision, LearnSchedule
 from ..policies.promotion import Promotion, Verdict
 from ..policies.trace_weighting import is_expired
-from . import checkpoint
 from .checkpoint import LearnerNotes
 from .config import LearnerConfig
-from .delivery.publisher import Lineage, publish_initial
-from .disk import sweep
-from .intake import KEPT, Intake, Outcome, Sorted, sort_entries
+from .intake import KEPT, ByOutcome, Intake, Outcome, sort_entries
 from .judging.calibration import Calibration, compare_with_served
 from .judging.holdout import Holdout
-from .model.draft_cache import DraftCache, first_draft
-from .model.draft_io import load_target_embedding
-from .training.trainer import DraftTrainer, FitReport, TrainingPlan
-
-_log = logging.getLogger(__name__)
-
-#: Who the board's events name; operators and replicas have their own.
-LEARNER = "learner"
-
-#: Draft steps until a trace has shown how many the server drafts.
-_FIRST_GUESS_STEPS = 3
+from .model.draft_cache import DraftCache
+from .training.trainer import DraftTrainer, FitReport
 
 
 @dataclass(slots=True)
 class LearnerState:
-    """One learner's mutable state; see the module for what it can be rebuilt from."""
+    """One learner's mutable state. Not for use from two threads."""
 
     config: LearnerConfig
     trainer: DraftTrainer
     notes: LearnerNotes
-    window: deque[TraceEntry]  # learned and rested traces, oldest first
+    replay_buffer: deque[TraceEntry]  # learned and rested traces, oldest first
     holdout: Holdout
-    shelf: DraftCache
-    watch: LearnSchedule
+    drafts: DraftCache
+    schedule: LearnSchedule
 
-    def matches_board(self, state: BoardState) -> bool:
-        """Whether the board still knows the version these weights go on from; one that lost its data does not."""
-        return bool(state.rows) and self.notes.parent in {None, *state.rows}
+    @property
+    def read_back_traces(self) -> int:
+        """Stored traces read back at a start: twice what is kept, since some were refused, some share a request."""
+        config = self.config
+        return 2 * (config.replay_traces + math.ceil(config.holdout_requests / config.holdout_share))
 
-    def sort(self, entries: Sequence[TraceEntry]) -> Sorted:
-        """Give each entry its outcome, against the traces this standing holds."""
-        seen = {entry.trace.trace_id for entry in self.window} | self.holdout.trace_ids
+    def matches_board(self, board_state: BoardState) -> bool:
+        """Whether the board still has the version these weights continue from; one that lost its data has not."""
+        return bool(board_state.rows) and self.notes.parent in {None, *board_state.rows}
+
+    def sort(self, entries: Sequence[TraceEntry]) -> ByOutcome:
+        """Give each entry its outcome; a trace that the replay buffer or the holdout has is a duplicate."""
+        seen = {entry.trace.trace_id for entry in self.replay_buffer} | self.holdout.trace_ids
         config, sizes = self.config, self.trainer.draft.config
         intake = Intake(
             config.target,
@@ -73,8 +63,8 @@ class LearnerState:
         )
         return sort_entries(entries, intake, seen)
 
-    def forget_expired(self, now_s: float) -> None:
-        """Let go of what is past its time to live; it was counted when it was acked."""
+    def drop_expired(self, now_s: float) -> None:
+        """Drop traces past their time to live from replay buffer and holdout; they were counted when acked."""
         ttl_s = self.config.trace_ttl_s
         if not ttl_s:
             return
@@ -82,55 +72,59 @@ class LearnerState:
         def is_kept(trace: DraftTrace) -> bool:
             return not is_expired(trace.born_at, now_s, ttl_s)
 
-        self.window = deque((entry for entry in self.window if is_kept(entry.trace)), self.window.maxlen)
+        kept = (entry for entry in self.replay_buffer if is_kept(entry.trace))
+        self.replay_buffer = deque(kept, self.replay_buffer.maxlen)
         self.holdout.retain(is_kept)
 
-    def decide(self, claimed: Sorted, now_s: float) -> LearnDecision:
-        """Show the watch what of `claimed` is kept, oldest first, and ask it whether to learn."""
-        self.watch.observe(served_by_request(self._measures(claimed)))
-        return self.watch.decide(now_s)
+    def decide(self, claimed: ByOutcome, now_s: float) -> LearnDecision:
+        """Show the schedule the kept traces of `claimed`, oldest first, and ask it whether to learn."""
+        self.schedule.observe(served_by_request(self._of_newest_target(claimed)))
+        return self.schedule.decide(now_s)
 
-    def compare(self, claimed: Sorted, state: BoardState) -> Calibration:
-        """Replay what of `claimed` is kept against what was served."""
-        return compare_with_served(self._measures(claimed), state, self.shelf)
+    def compare(self, claimed: ByOutcome, board_state: BoardState) -> Calibration:
+        """Replay the kept traces of `claimed` and compare with what was served."""
+        return compare_with_served(self._of_newest_target(claimed), board_state, self.drafts)
 
-    def note_gain(self, fit: FitReport, promotion: Promotion, now_s: float) -> None:
-        """Tell the watch what a round that trained has brought."""
+    def record_verdict(self, fit: FitReport, promotion: Promotion, now_s: float) -> None:
+        """Report the gate's verdict on a learning round that trained to the schedule."""
         is_better = None if promotion.verdict is Verdict.WAIT else promotion.verdict is Verdict.PROMOTE
-        self.watch.learnt(now_s, is_better=is_better, is_warm=not fit.is_cold)
+        self.schedule.learnt(now_s, is_better=is_better, is_warm=not fit.is_cold)
 
-    def note_fate(self, state: BoardState, now_s: float) -> None:
-        """Tell the watch when the version these weights were published as last was rolled back."""
-        row = state.rows.get(self.notes.parent) if self.notes.parent is not None else None
+    def record_rollback(self, board_state: BoardState, now_s: float) -> None:
+        """Report to the schedule when the version these weights were last published as has been rolled back."""
+        row = board_state.rows.get(self.notes.parent) if self.notes.parent is not None else None
         if row is not None and row.state is VersionState.ROLLED_BACK:
-            self.watch.taken_back(now_s)
+            self.schedule.taken_back(now_s)
 
-    def note_round(
-        self, claimed: Sorted, calibration: Calibration, fit: FitReport | None, version: DraftVersion | None
+    def record_learning(
+        self, claimed: ByOutcome, calibration: Calibration, fit: FitReport | None, version: DraftVersion | None
     ) -> None:
-        """Bring the notes to the end of a round that trained; `version` is what it published."""
-        self._note(claimed, calibration)
+        """Update the notes at the end of a learning round that trained; `version` is what it published."""
+        self._record(claimed, calibration)
         self.notes = replace(
             self.notes,
-            round=self.notes.round + 1,
+            rounds_trained=self.notes.rounds_trained + 1,
             optimiser_steps=self.notes.optimiser_steps + (fit.steps if fit else 0),
             parent=version.number if version else self.notes.parent,
         )
 
-    def note_rest(self, claimed: Sorted, calibration: Calibration) -> None:
-        """Bring the notes to the end of a round that rested."""
-        self._note(claimed, calibration)
-        self.notes = replace(self.notes, rests=self.notes.rests + 1)
+    def record_rest(self, claimed: ByOutcome, calibration: Calibration) -> None:
+        """Update the notes at the end of a learning round that rested."""
+        self._record(claimed, calibration)
+        self.notes = replace(self.notes, rounds_rested=self.notes.rounds_rested + 1)
 
-    def note_set_aside(self, claimed: Sorted, calibration: Calibration) -> None:
-        """Bring the notes behind a claim of which nothing was kept; a restart must not read it back."""
-        self._note(claimed, calibration)
+    def record_set_aside(self, claimed: ByOutcome, calibration: Calibration) -> None:
+        """Update the notes after a claim of which nothing was kept; a restart must not read those traces back."""
+        self._record(claimed, calibration)
         now = [entry.entry_id for entry in claimed[Outcome.MISREPLAYED]]
-        set_aside = [*self.notes.set_aside, *now][-_reach(self.config) :]
-        settled = {Outcome.MISREPLAYED.value: now}
-        self.notes = replace(self.notes, rests=self.notes.rests + 1, set_aside=set_aside, settled=settled)
+        self.notes = replace(
+            self.notes,
+            rounds_rested=self.notes.rounds_rested + 1,
+            set_aside=[*self.notes.set_aside, *now][-self.read_back_traces :],
+            settled={Outcome.MISREPLAYED.value: now},
+        )
 
-    def _note(self, claimed: Sorted, calibration: Calibration) -> None:
+    def _record(self, claimed: ByOutcome, calibration: Calibration) -> None:
         notes = self.notes
         self.notes = replace(
             notes,
@@ -138,108 +132,25 @@ class LearnerState:
             compared=notes.compared + calibration.compared,
             excess=notes.excess + calibration.excess,
             settled={outcome.value: [entry.entry_id for entry in claimed[outcome]] for outcome in KEPT},
-            watch=self.watch.state(),
+            schedule=self.schedule.state(),
         )
 
-    def _measures(self, claimed: Sorted) -> list[DraftTrace]:
-        """Traces of `claimed` that the newest target has judged, oldest first; older ones are no measure of a draft."""
+    def _of_newest_target(self, claimed: ByOutcome) -> list[DraftTrace]:
+        """Kept traces that the newest target verified, oldest first; an older target's verdicts measure no draft."""
         kept = sorted(
-            (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda entry: place(entry.entry_id)
+            (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda entry: entry_order(entry.entry_id)
         )
         return [entry.trace for entry in kept if entry.trace.target_version == self.config.target_version]
 
-    def draft_as_served(self, entries: Sequence[TraceEntry]) -> None:
+    def match_draft_steps(self, entries: Sequence[TraceEntry]) -> None:
         """Unroll as many steps as the widest drafted chain of `entries`, unless the settings fix the number.
 
-        A server that changed its number of draft steps keeps the weights; the optimiser starts afresh.
+        When the number changes, weights and learning-rate regime (cold or warm) stay; the optimiser starts afresh.
         """
         widths = [entry.trace.rounds.drafted.shape[1] for entry in entries if len(entry.trace.rounds)]
         steps = self.config.draft_steps or max(widths, default=0)
         if steps and steps != self.trainer.plan.steps:
-            plan = replace(self.trainer.plan, steps=steps)
-            versions = self.config.trained_target_versions
-            self.trainer = DraftTrainer(self.trainer.draft, plan, target_versions=versions)
+            plan, versions = replace(self.trainer.plan, steps=steps), self.config.trained_target_versions
+            before, self.trainer = self.trainer, DraftTrainer(self.trainer.draft, plan, target_versions=versions)
+            self.trainer.keep_regime(before)
             self.notes = replace(self.notes, draft_steps=steps)
-
-
-def open_standing(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) -> LearnerState:
-    """Put the initial draft on an empty board, finish what a dead learner left, and rebuild window and holdout.
-
-    For the holder of the speculator's lease only. Raises ConfigError when drafts or target cannot be read.
-    """
-    sweep(config.versions_dir)
-    lineage = Lineage(None, config.target, config.target_version, objective="")
-    publish_initial(board, config.versions_dir, config.initial_draft, lineage, by=LEARNER)
-    _refuse_unsettled(board)
-    embedding, device = load_target_embedding(config.target_path), _device(config.device)
-    state = board.read()
-    saved = checkpoint.load(config.checkpoints_dir)
-    notes = _on_board(saved[0], state) if saved else LearnerNotes(parent=state.live)
-    draft = first_draft(state, config.initial_draft, embedding).to(device)
-    trainer = DraftTrainer(draft, _plan(config, notes), target_versions=config.trained_target_versions)
-    if saved:
-        trainer.load(saved[1])
-    else:
-        # The first round may die behind its publication: its successor must not start from weights that went live
-        # with traces that will be claimed again.
-        checkpoint.save(config.checkpoints_dir, notes, trainer.save)
-    # The saved weights have seen these traces: only their ack is missing.
-    for outcome, entry_ids in notes.settled.items():
-        buffer.ack(entry_ids, outcome)
-    window: deque[TraceEntry] = deque(maxlen=config.window_traces)
-    holdout, shelf = Holdout(config.holdout_window), DraftCache(embedding, device)
-    watch = LearnSchedule(config.learn_rules)
-    watch.restore(notes.watch)
-    standing = LearnerState(config, trainer, notes, window, holdout, shelf, watch)
-    _read_back(standing, buffer)
-    return standing
-
-
-def _on_board(notes: LearnerNotes, state: BoardState) -> LearnerNotes:
-    """The notes with a parent that the board knows: one that lost its data begins anew, and so does the lineage."""
-    if notes.parent in {None, *state.rows}:
-        return notes
-    lost = f"version {notes.parent}, which the checkpoint goes on from, is not on the board"
-    _log.warning("%s: it lost its data and begins anew; the next version's parent is %s", lost, state.live)
-    return replace(notes, parent=state.live)
-
-
-def _plan(config: LearnerConfig, notes: LearnerNotes) -> TrainingPlan:
-    steps = config.draft_steps or notes.draft_steps or _FIRST_GUESS_STEPS
-    return TrainingPlan(steps=steps, passes=config.passes, objective=config.objective, seed=config.seed)
-
-
-def _device(wanted: str) -> torch.device:
-    found = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(found if wanted == "auto" else wanted)
-
-
-def _refuse_unsettled(board: VersionBoard) -> None:
-    """Refuse candidates of a learner that died before the gate's word was carried out; its traces come again."""
-    state = board.read()
-    mine = {event.number for event in board.events() if event.version is not None and event.by == LEARNER}
-    for number in sorted(mine):
-        if state.rows[number].state is VersionState.CANDIDATE:
-            refuse(board, number, "its learner stopped before the gate's word was carried out")
-
-
-def refuse(board: VersionBoard, number: int, why: str) -> None:
-    """Move a candidate to refused; one that somebody else moved meanwhile stays where it is."""
-    try:
-        board.move(number, VersionState.REFUSED, LEARNER, why)
-    except BoardConflict as conflict:
-        _log.warning("version %d was moved by somebody else: %s", number, conflict)
-
-
-def _read_back(standing: LearnerState, buffer: TraceBuffer) -> None:
-    set_aside = set(standing.notes.set_aside)
-    stored = buffer.replay(_reach(standing.config), acked_only=True)
-    found = standing.sort([entry for entry in stored if entry.entry_id not in set_aside])
-    standing.window.extend(found[Outcome.LEARNED])
-    for entry in found[Outcome.HELD_OUT]:
-        standing.holdout.add(entry.trace)
-
-
-def _reach(config: LearnerConfig) -> int:
-    """Stored traces read back: twice what is kept, since requests may have several windows and some were refused."""
-    return 2 * (config.window_traces + math.ceil(config.holdout_window / config.holdout_share))

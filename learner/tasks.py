@@ -1,4 +1,4 @@
-"""The one task: a round of learning. Torch is loaded when a round starts, never by a beat or a command line."""
+"""The one task: a learning round. Torch is loaded when a learning round starts, never by a beat or a command line."""
 
 import logging
 from functools import cache
@@ -6,43 +6,36 @@ from typing import Any
 
 from celery import Celery, Task
 
-from ..buffer.errors import BufferUnavailable
 from .config import LearnerConfig
 
 _log = logging.getLogger(__name__)
 
 LEARN_ROUND = "paceline.learn_round"
 
-#: Tries of one round while Redis is away, and the longest wait between two of them; the next beat comes anyway.
-_RETRIES = 5
-_LONGEST_BACKOFF_S = 60
-
 
 def add_learn_round(app: Celery, config: LearnerConfig) -> Task:
     """Register the task on `app`; return it."""
 
-    @app.task(  # type: ignore[untyped-decorator]
-        name=LEARN_ROUND,
-        shared=False,  # else every later app of the process gets this one too, with settings that are not its own
-        bind=False,
-        autoretry_for=(BufferUnavailable,),
-        retry_backoff=True,
-        retry_backoff_max=_LONGEST_BACKOFF_S,
-        max_retries=_RETRIES,
-    )
+    # A task that were shared would join every later app of the process, with settings that are not that app's.
+    @app.task(name=LEARN_ROUND, shared=False)  # type: ignore[untyped-decorator]
     def learn_round() -> dict[str, object]:
-        """One round for this process's speculator; what it did, as JSON values."""
+        """One learning round for this process's speculator; returns what it did, as JSON values.
+
+        Never retried: a retry would be a message to the Redis that may be away. When a learning round fails, for
+        BufferUnavailable too, Celery logs it and the worker stays; traces it claimed stay pending, and the next beat
+        starts a learning round that claims them again.
+        """
         report = _learner(config).learn_once()
-        _log.info("round of %s: %s, %s", config.speculator, report.kind.value, report.why)
-        reading: dict[str, object] = report.status()
-        return reading
+        _log.info("learning round of %s: %s, %s", config.speculator, report.kind.value, report.why)
+        status: dict[str, object] = report.status()
+        return status
 
     return learn_round
 
 
 @cache
 def _learner(config: LearnerConfig) -> Any:
-    """The process's learner: its window and its optimiser live from one round to the next."""
+    """The process's learner: its replay buffer and its optimiser live from one learning round to the next."""
     from .wiring import open_learner  # noqa: PLC0415 - torch; see the module
 
     return open_learner(config)

@@ -1,4 +1,4 @@
-"""What figures were measured on."""
+"""The machine and the versions that figures were measured with."""
 
 import os
 import platform
@@ -6,15 +6,15 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def machine() -> dict[str, str | int]:
-    """What the numbers were measured on."""
+    """Processor, cores, and the versions of Python, torch and SGLang; "absent" for one that is not installed."""
     versions = {package: _installed(package) for package in ("torch", "sglang")}
     return {"processor": _processor(), "cores": os.cpu_count() or 1, "python": platform.python_version(), **versions}
 
 
 def _processor() -> str:
-    """The processor's own name where Linux tells it."""
+    """The processor's model name where Linux reports one."""
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - no file of ours
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - a kernel file
             named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     except OSError:
         named = []

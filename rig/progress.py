@@ -1,4 +1,4 @@
-"""How long steps of the demo tell how far they are."""
+"""How slow steps report their progress."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +14,12 @@ _PLAIN_EVERY_S = 10.0
 
 
 def quiet(_done: float, _note: str) -> None:
-    """The Report of somebody who does not watch."""
+    """A Report that shows nothing."""
 
 
 @contextmanager
 def progress_bar(title: str, console: Console) -> Iterator[Report]:
-    """A bar on a terminal, a line every ten seconds elsewhere; the bar is gone or finished when the body ends."""
+    """A bar on a terminal, a line every ten seconds elsewhere; yields the Report that moves it."""
     if not console.is_terminal:
         yield _plain_lines(title, console)
         return

@@ -1,4 +1,4 @@
-"""Prompts of the demo: windows of text no model was trained on, or a user's own file."""
+"""Prompts: windows of text that no model was trained on, or a user's own file."""
 
 import json
 import random
@@ -15,7 +15,7 @@ PROMPT_TOKENS = 48
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is sent as one request, already in token ids."""
+    """One request to be sent, in token ids."""
 
     request_id: str
     domain: str

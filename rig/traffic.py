@@ -1,4 +1,4 @@
-"""A client that streams prompts through a running SGLang server and records what came when."""
+"""A client that streams prompts through a running SGLang server and records what arrived when."""
 
 import asyncio
 import json
@@ -13,8 +13,8 @@ import httpx
 from ..policies.acceptance import Tally
 from .prompts import Prompt
 
-_GATE_LIMIT_S = 60.0  # a gate nobody opens again must not end the traffic
-_PATIENCE_S = 120.0  # without one byte from the server; a request that hangs longer has failed
+_GATE_LIMIT_S = 60.0  # a gate that stays closed must not stop the traffic for good
+_PATIENCE_S = 120.0  # without a byte from the server; a request that waits longer has failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What became of one request."""
+    """The outcome of one request."""
 
     prompt: Prompt
     sent_at: float  # unix seconds
@@ -56,7 +56,7 @@ async def send(
 ) -> list[Served]:
     """Send `prompts` in order, `concurrency` at a time; return what was served, in order of completion.
 
-    Greedy at temperature 0, sampled above it; never ended by EOS, so that every request yields `max_tokens` tokens.
+    Greedy at temperature 0, sampled above; EOS ends nothing, so every request yields `max_tokens` tokens.
     `on_served` is called in the event loop right after each request. A request that fails is returned with its
     failure; nothing is retried. Cancelling closes the connections, which aborts the requests in the server. While
     `gate` is not set no new request is sent, for a minute at most; those in flight go on.
@@ -64,8 +64,8 @@ async def send(
     queue = iter(prompts)
     served: list[Served] = []
 
-    async def line(client: httpx.AsyncClient) -> None:
-        for prompt in queue:  # shared: each line takes the next prompt
+    async def work(client: httpx.AsyncClient) -> None:
+        for prompt in queue:  # shared: each worker takes the next prompt
             if gate is not None:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(gate.wait(), _GATE_LIMIT_S)
@@ -79,7 +79,7 @@ async def send(
         asyncio.TaskGroup() as group,
     ):
         for _ in range(concurrency):
-            group.create_task(line(client))
+            group.create_task(work(client))
     return served
 
 

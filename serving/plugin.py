@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..buffer.errors import CaptureUnavailable, PacelineError
+from ..buffer.settings.choices import PacingName
 from . import config
 from .breaker import Breaker
 
@@ -24,6 +25,8 @@ CHAIN_FLAGS = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculativ
 def register() -> None:
     """Called by SGLang's plugin loader. Does nothing until PACELINE_REDIS_URL is set; never raises."""
     try:
+        for problem in config.unknown_names():
+            log.error("paceline: %s; it is ignored", problem)
         settings = config.from_env()
     except PacelineError as fault:
         log.error("paceline: capture and swaps are off: %s", fault)  # noqa: TRY400 - the message says it all
@@ -71,7 +74,7 @@ def _install_and_report(scheduler: Any, settings: config.ServingConfig, breaker:
         replica.start()
 
 
-def _install(replica: Any, pacing: config.PacingName, *, is_entry_rank: bool) -> None:
+def _install(replica: Any, pacing: PacingName, *, is_entry_rank: bool) -> None:
     from .sglang_hooks import (
         ADAPTIVE_CONTROLLER,
         DRAFT_PREFILL,
@@ -88,7 +91,7 @@ def _install(replica: Any, pacing: config.PacingName, *, is_entry_rank: bool) ->
         PULL_REQUESTS: ("after", replica.swap.after_pull),
         INIT_DISPATCHER: ("after", replica.swap.after_init_dispatcher),
     }
-    if pacing is not config.PacingName.OFF:
+    if pacing is not PacingName.OFF:
         hooks |= {
             ADAPTIVE_CONTROLLER: ("before", replica.pacing.before_controller),
             FORWARD: ("before", replica.pacing.before_forward),

@@ -41,7 +41,7 @@ class Replica:
 def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
     """Build the replica of one scheduler process. Connects to nothing."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin does nothing without it
-    board = RedisVersionBoard(client_for(settings.redis_url), settings.buffer)
+    board = RedisVersionBoard(client_for(settings.redis_url, settings.redis_ca), settings.buffer)
     pacing = SglangPacing(settings.pacing, settings.pacing_costs)
     swap = SglangSwap(settings.draft_version, pacing.draft_changed)
     counts, pause = CaptureCounts(), threading.Event()  # never set
@@ -50,12 +50,12 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
         courier.tell()
         pause.wait(POLL_S)
 
-    roll_out = StaggeredRollout(board, settings.replica, settings.roll_out_s)
-    swapper = Swapper(board, swap, settings.replica, wake_courier, CanaryTurns(settings.canary_window_s), roll_out)
+    roll_out = StaggeredRollout(board, settings.replica, settings.stagger_s)
+    swapper = Swapper(board, swap, settings.replica, wake_courier, CanaryTurns(settings.canary_turn_s), roll_out)
     courier = CourierProcess(
         settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary
     )
-    teacher = TeacherWidth(settings.top_k, settings.greedy_top_k)
+    teacher = TeacherWidth(settings.teacher_top_k)
     chosen = CaptureSettings(teacher, settings.capture_features, settings.sample_rate)
     capture = SglangCapture(chosen, courier.outbox, counts, breaker, lambda: swap.draft_version)
     rounds = EngineRounds(capture.is_captured)
@@ -69,7 +69,7 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
     return {
         **swapper.status(),
         "is_canary": swapper.is_canary,
-        "canary_window_s": settings.canary_window_s,
+        "canary_window_s": settings.canary_turn_s,
         "skipped": counts.status()["skipped"],
         "capture_reason": breaker.reason,
         "swap": "off" if swap.fault else "on",

@@ -19,9 +19,37 @@ import paceline
 import pytest
 import redis
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.rig.services import free_port
+from xdist.scheduler import LoadScopeScheduling
 
 TraceMaker = Callable[..., DraftTrace]
+
+#: Tests that share what is expensive to build, by the beginning of their path. One worker of pytest-xdist runs each
+#: group, the longest first; of other tests, those of one file.
+GROUPS = {"tests/e2e/": "sglang", "tests/faults/test_": "sglang", "tests/faults/learner/": "learners"}
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """No fixture of a group or a file is built by two workers."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def group_of(nodeid: str) -> str:
+    return next((GROUPS[start] for start in GROUPS if nodeid.startswith(start)), nodeid.partition("::")[0])
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long groups come first where several workers share the tests; the quick tests do otherwise."""
+    if hasattr(config, "workerinput"):
+        order = list(GROUPS.values())
+        items.sort(key=lambda item: [*order, group_of(item.nodeid)].index(group_of(item.nodeid)))
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +117,7 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture
 def redis_client(redis_url: str) -> Iterator[redis.Redis]:
-    """A client of an empty Redis, made by the product's own door."""
+    """A client of an empty Redis, as the product makes it."""
     from paceline.buffer.redis_client import connect
 
     with connect(redis_url) as client:
@@ -111,7 +139,7 @@ def make_trace() -> TraceMaker:
     """Build a legal trace of a greedy target from a few numbers; `changes` replace fields of DraftTrace.
 
     tokens = context, one token of the prefill (the first root), then per round the accepted drafts and the target's
-    own token. The teacher's first choice at every node on the served path is the token that was committed behind it.
+    own token. The teacher's first choice at every node on the served path is the token committed there.
     F = T - 1 features (float32), none with feature_dim=0. Arrays are read-only, as they come from the wire.
     """
     return build_trace
@@ -134,14 +162,14 @@ def build_trace(
     for _ in range(rounds):
         starts.append(len(tokens) - 1)
         drafts = rng.integers(0, vocab, steps).tolist()
-        stood = int(rng.integers(0, steps + 1))
+        kept = int(rng.integers(0, steps + 1))
         # Greedy: the target's own token differs from the draft it rejected.
-        own = int((drafts[stood] + rng.integers(1, vocab)) % vocab) if stood < steps else int(rng.integers(0, vocab))
-        tokens += [*drafts[:stood], own]
+        own = int((drafts[kept] + rng.integers(1, vocab)) % vocab) if kept < steps else int(rng.integers(0, vocab))
+        tokens += [*drafts[:kept], own]
         drafted.append(drafts)
-        accepted.append(stood)
+        accepted.append(kept)
         teacher_ids.append(
-            [best_first(rng, first, vocab)[:top_k] for first in node_choices(rng, drafts, stood, own, vocab)]
+            [best_first(rng, first, vocab)[:top_k] for first in node_choices(rng, drafts, kept, own, vocab)]
         )
     logprobs = np.sort(rng.normal(-3, 1, (rounds, steps + 1, top_k)))[..., ::-1]
     verified = VerifyRounds(
@@ -266,10 +294,10 @@ def rotated(head: np.ndarray, position: int, theta: float) -> np.ndarray:
     return np.concatenate([turned.real, turned.imag])
 
 
-def node_choices(rng: np.random.Generator, drafts: list[int], stood: int, own: int, vocab: int) -> list[int]:
-    """The target's choice behind root and drafts: what was committed, then anything on the rejected path."""
-    rejected = rng.integers(0, vocab, len(drafts) - stood).tolist()
-    return [*drafts[:stood], own, *rejected]
+def node_choices(rng: np.random.Generator, drafts: list[int], kept: int, own: int, vocab: int) -> list[int]:
+    """The target's choice at each node: what was committed, then anything on the rejected path."""
+    rejected = rng.integers(0, vocab, len(drafts) - kept).tolist()
+    return [*drafts[:kept], own, *rejected]
 
 
 def best_first(rng: np.random.Generator, first: int, vocab: int) -> list[int]:
@@ -284,6 +312,10 @@ def array(values: object, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
     return made
 
 
+#: Digest of the weights, number, tokens and draft steps -> the trace: every test has the same target and initial draft.
+SERVED: dict[tuple[str, int, int, int], DraftTrace] = {}
+
+
 @dataclass(frozen=True)
 class Speculator:
     """A target folder, a random draft for it, and traffic that draft could have served; text any draft can learn."""
@@ -295,6 +327,13 @@ class Speculator:
         self, number: int, *, weights: Path | None = None, tokens: int = 24, steps: int = 3, **changes: object
     ) -> DraftTrace:
         """Trace `number`, served greedily by `weights` (the initial draft if None): a cyclic walk over 32 tokens."""
+        draft = weights or self.draft
+        key = (sha256_of(draft / WEIGHTS_FILE), number, tokens, steps)
+        if key not in SERVED:
+            SERVED[key] = self._serve(draft, number, tokens, steps)
+        return replace(SERVED[key], **changes)
+
+    def _serve(self, weights: Path, number: int, tokens: int, steps: int) -> DraftTrace:
         import torch
         from paceline.learner.judging.replay import replay_traces
         from paceline.learner.model.draft_io import load_draft, load_target_embedding
@@ -308,16 +347,16 @@ class Speculator:
             build_trace(0, rounds=0, steps=steps, top_k=0), tokens=text, context_len=4, features=features, **named
         )
         torch.set_num_threads(1)
-        draft = load_draft(weights or self.draft, load_target_embedding(self.target))
+        draft = load_draft(weights, load_target_embedding(self.target))
         starts, accepted = walk(replay_traces(draft, [bare], steps)[0], 3, tokens - 2)
         drafted = np.zeros((len(starts), steps), np.int32)
-        for row, (start, stood) in enumerate(zip(starts, accepted, strict=True)):
-            behind = text[start + 1 : start + 1 + steps]
-            drafted[row, : len(behind)] = behind
-            drafted[row, stood:] = (drafted[row, stood:] + 1) % 32  # wrong from the first rejection on
+        for row, (start, kept) in enumerate(zip(starts, accepted, strict=True)):
+            following = text[start + 1 : start + 1 + steps]
+            drafted[row, : len(following)] = following
+            drafted[row, kept:] = (drafted[row, kept:] + 1) % 32  # wrong from the first rejection on
         teacher = np.zeros((len(starts), steps + 1, 0))
         rounds = VerifyRounds(starts, drafted, accepted, teacher.astype(np.int32), teacher.astype(np.float16))
-        return replace(replace(bare, rounds=rounds), **changes)
+        return replace(bare, rounds=rounds)
 
 
 @pytest.fixture
@@ -354,7 +393,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def cpu_kernels() -> Iterator[ModuleType]:
-    """The CPU host's stand-in for sgl_kernel, under a name that nothing can mistake for the real package."""
+    """The CPU host's stand-in for sgl_kernel, under a name that cannot be mistaken for the real package."""
     name = "_paceline_test_sgl_kernel"
     folder = Path(paceline.__file__).parent / "serving/cpu_host/stubs/sgl_kernel"
     spec = importlib.util.spec_from_file_location(name, folder / "__init__.py")

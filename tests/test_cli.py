@@ -1,6 +1,12 @@
-"""The operator's commands against a real Redis: what they change, what they ask for, and what they leave on record."""
+"""The operator's commands against a real Redis: what they change, what they ask for, and what they leave on record.
+
+Then the settings that every command reads.
+"""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from paceline.buffer.config import BufferConfig
@@ -15,7 +21,7 @@ TOKEN, OTHER = "the operator's own token", "another operator's token"
 
 @pytest.fixture
 def paceline(redis_url, redis_client, monkeypatch):
-    """Run `paceline <words>`; `token` is what the environment holds, `typed` what stands on stdin."""
+    """Run `paceline <words>`; `token` is in the environment, `typed` on stdin."""
     monkeypatch.delenv("PACELINE_OPERATOR_TOKEN", raising=False)
 
     def run(*words: str, token: str = "", typed: str = "") -> Result:
@@ -46,18 +52,18 @@ def board(redis_client, weights) -> RedisVersionBoard:
     return board
 
 
-def test_without_a_token_on_the_board_nothing_is_asked_for(paceline, board):
+def test_without_a_token_on_the_board_none_is_asked_for(paceline, board):
     assert paceline("promote", "2", "--why", "by hand").output == "version 2 is live on the board\n"
-    assert paceline("rollback").output == "version 1 is live on the board, and no version is canary\n"
+    assert paceline("rollback").output == "version 1 is live on the board, and there is no canary\n"
     assert board.read().live == 1
     assert [(event.number, event.why) for event in board.events()[-3:]] == [
         (2, "by hand"),
-        (2, "rolled back by hand"),
-        (1, "rolled back by hand"),
+        (2, "rolled back by an operator"),
+        (1, "rolled back by an operator"),
     ]
 
 
-def test_only_weights_that_are_what_was_published_go_live_unless_they_lie_elsewhere(paceline, board, weights):
+def test_only_weights_that_are_those_published_go_live_unless_the_check_is_skipped(paceline, board, weights):
     weights.write_bytes(b"others")
     refused = paceline("promote", "2")
     assert (refused.exit_code, board.read().live) == (1, 1)
@@ -67,6 +73,7 @@ def test_only_weights_that_are_what_was_published_go_live_unless_they_lie_elsewh
     assert paceline("promote", "2", "--unchecked").output == "version 2 is live on the board\n"
 
 
+@pytest.mark.guarantee("operator-token")
 @pytest.mark.parametrize("words", [("promote", "2"), ("rollback",), ("token", "set")])
 @pytest.mark.parametrize(("token", "got"), [("", "got no token"), (OTHER, "got another token")])
 def test_once_a_token_is_set_every_command_that_changes_something_asks_for_it(paceline, board, words, token, got):
@@ -111,12 +118,14 @@ def test_no_token_and_a_short_one_are_refused_and_nothing_is_set(paceline, board
     assert paceline("rollback").exit_code == 0
 
 
+@pytest.mark.guarantee("operator-token")
 def test_a_token_can_be_given_in_no_argument(paceline, board):
     for words in (("promote", "2", "--token", TOKEN), ("token", "set", TOKEN), ("rollback", "--operator-token", TOKEN)):
         assert paceline(*words).exit_code == 2
     assert paceline("rollback").exit_code == 0
 
 
+@pytest.mark.guarantee("operator-token")
 def test_no_command_shows_a_token_or_the_password_of_redis(paceline, board, redis_client, redis_url):
     paceline("token", "set", typed=TOKEN)
     secret = redis_url.replace("://", "://:s3cret@")
@@ -132,12 +141,13 @@ def test_no_command_shows_a_token_or_the_password_of_redis(paceline, board, redi
         assert "s3cret" not in text
 
 
+@pytest.mark.guarantee("audit-trail")
 def test_the_audit_shows_who_changed_what_when_and_why_newest_last(paceline, board):
     paceline("token", "set", "--why", "hardening", typed=TOKEN)
     paceline("promote", "2", "--why", "mine is better", token=OTHER)
     paceline("promote", "2", "--why", "looks good", token=TOKEN)
-    told = [json.loads(line) for line in paceline("audit", "--json").output.splitlines()]
-    assert [entry["what"] for entry in told] == [
+    entries = [json.loads(line) for line in paceline("audit", "--json").output.splitlines()]
+    assert [entry["what"] for entry in entries] == [
         "version 0 candidate",
         "version 0 live",
         "version 1 candidate",
@@ -147,19 +157,101 @@ def test_the_audit_shows_who_changed_what_when_and_why_newest_last(paceline, boa
         "refused: promote 2",
         "version 2 live",
     ]
-    assert [(entry["why"], entry["refused"]) for entry in told[-3:]] == [
+    assert [(entry["why"], entry["refused"]) for entry in entries[-3:]] == [
         ("hardening", False),
         ("got another token", True),
         ("looks good", False),
     ]
-    assert {entry["by"] for entry in told[:5]} == {"learner"}
-    assert len({entry["by"] for entry in told[5:]}) == 1
-    assert told[-1]["by"].startswith("operator:")
-    assert sorted(told[-1]) == ["at", "by", "refused", "what", "when", "why"]
+    assert {entry["by"] for entry in entries[:5]} == {"learner"}
+    assert len({entry["by"] for entry in entries[5:]}) == 1
+    assert entries[-1]["by"].startswith("operator:")
+    assert sorted(entries[-1]) == ["at", "by", "refused", "what", "when", "why"]
     lines = paceline("audit", "--newest", "2").output.splitlines()
-    assert [line.partition("Z  ")[0] + "Z" for line in lines] == [entry["when"] for entry in told[-2:]]
+    assert [line.partition("Z  ")[0] + "Z" for line in lines] == [entry["when"] for entry in entries[-2:]]
     assert lines[-1].endswith("looks good")
 
 
 def test_the_audit_of_an_empty_board_is_empty(paceline):
     assert paceline("audit").output == ""
+
+
+COMMANDS = [
+    ("settings",),
+    ("versions",),
+    ("alarms",),
+    ("audit",),
+    ("promote", "2"),
+    ("rollback",),
+    ("token", "set"),
+    ("check",),
+    ("demo",),
+    ("serve", "--", "--device", "cpu"),
+    ("learn",),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        ("PACELINE_MIN_NEW_TRACE", "(the nearest is PACELINE_MIN_NEW_TRACES, `paceline settings` lists all)"),
+        ("PACELINE_TOP_K", "PACELINE_TOP_K: got an old name, expected PACELINE_TEACHER_TOP_K"),
+    ],
+)
+def test_a_name_that_is_no_setting_stops_every_command(paceline, board, monkeypatch, words, variable, said):
+    monkeypatch.setenv(variable, "hunter2")
+    before = board.events()
+    refused = paceline(*words)
+    assert (refused.exit_code, board.events()) == (1, before)
+    assert said in refused.stderr.replace("\n", " ")
+    assert "hunter2" not in refused.output
+
+
+def test_settings_are_listed_with_where_they_come_from_and_without_secrets(paceline, monkeypatch, tmp_path):
+    (tmp_path / "a.toml").write_text("redis_url = 'redis://h/0'\npasses = 7\noperator_token = 'hunter2'")
+    monkeypatch.setenv("PACELINE_CONFIG", str(tmp_path / "a.toml"))
+    shown = paceline("settings", token=TOKEN)
+    assert shown.exit_code == 0
+    lines = {words[0]: words[1:] for words in map(str.split, shown.output.splitlines()) if words}
+    assert lines["PACELINE_REDIS_URL"][0] == "environment"
+    assert lines["PACELINE_PASSES"] == ["file", "7", "passes"]
+    assert lines["PACELINE_OPERATOR_TOKEN"] == ["environment", "***"]
+    rows = {row["name"]: row for row in json.loads(paceline("settings", "--json").output)}
+    assert (rows["PACELINE_PASSES"]["value"], rows["PACELINE_PASSES"]["from"]) == (7, "file")
+    assert (rows["PACELINE_OPERATOR_TOKEN"]["value"], rows["PACELINE_OPERATOR_TOKEN"]["from"]) == ("***", "file")
+
+
+def test_settings_are_listed_even_when_a_name_among_them_is_unknown(paceline, monkeypatch):
+    monkeypatch.setenv("PACELINE_PASES", "3")
+    shown = paceline("settings")
+    assert shown.exit_code == 1
+    assert "PACELINE_PASSES" in shown.stdout
+    assert "PACELINE_PASES: got an unknown name" in shown.stderr
+
+
+def test_the_command_line_wins_over_the_environment_and_the_environment_over_the_file(
+    paceline, board, monkeypatch, tmp_path, redis_url
+):
+    (tmp_path / "a.toml").write_text("redis_url = 'redis://127.0.0.1:9/0'\nspeculator = 'other'")
+    monkeypatch.setenv("PACELINE_CONFIG", str(tmp_path / "a.toml"))
+    assert "learner" in paceline("audit").output
+    assert paceline("audit", "--speculator", "other").output == ""
+    refused = paceline("audit", "--redis-url", "redis://127.0.0.1:9/0")
+    assert "start Redis or correct PACELINE_REDIS_URL" in refused.stderr
+    env = {"PACELINE_REDIS_URL": redis_url, "PACELINE_SPECULATOR": ""}
+    assert CliRunner().invoke(app, ["audit"], env=env).output == ""  # the file's speculator has no board
+
+
+def test_a_token_may_come_from_the_file(paceline, board, monkeypatch, tmp_path):
+    paceline("token", "set", typed=TOKEN)
+    assert paceline("rollback").exit_code == 1
+    (tmp_path / "a.toml").write_text(f'operator_token = "{TOKEN}"')
+    monkeypatch.setenv("PACELINE_CONFIG", str(tmp_path / "a.toml"))
+    assert paceline("rollback").exit_code == 0
+
+
+def test_the_manual_is_printed_whatever_is_set():
+    env = {**os.environ, "PACELINE_PASES": "3"}
+    command = [sys.executable, "-m", "paceline.cli", "settings", "--markdown"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("# Settings\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-HOUSE = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("redis", "torch", "celery", "mlflow", "sglang", "transformers")
 LIGHT = (
     "paceline",
@@ -41,7 +41,7 @@ def test_a_light_module_loads_nothing_heavy(module: str) -> None:
 
 @pytest.mark.parametrize("folder", ["wire", "courier", "watch"])
 def test_the_courier_process_never_loads_torch(folder: str) -> None:
-    modules = sorted(path.stem for path in (HOUSE / "serving" / folder).glob("*.py") if path.stem != "__init__")
+    modules = sorted(path.stem for path in (ROOT / "serving" / folder).glob("*.py") if path.stem != "__init__")
     statement = "; ".join(f"import paceline.serving.{folder}.{module}" for module in modules)
     assert set(heavy_after(statement)) <= {"redis"}
 

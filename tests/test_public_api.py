@@ -7,7 +7,7 @@ import paceline.buffer.trace
 
 
 def fresh(code: str) -> list[str]:
-    """Words printed by `code` in an interpreter that has imported nothing of the house."""
+    """Words printed by `code` in an interpreter that has imported nothing of paceline."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -24,6 +24,6 @@ def test_every_public_name_can_be_imported() -> None:
     assert sorted(fresh(code)) == sorted(paceline.__all__)
 
 
-def test_the_letters_have_one_class_each_whatever_the_checkout_is_called() -> None:
+def test_a_module_is_imported_once_whatever_the_checkout_is_called() -> None:
     # pytest's default import mode would import the checkout a second time under its folder's name.
     assert [name for name in sys.modules if name.endswith("buffer.trace")] == ["paceline.buffer.trace"]

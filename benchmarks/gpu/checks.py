@@ -1,4 +1,4 @@
-"""Do traces hold what was served? Tokens, counts, target features and log-probabilities, one finding each."""
+"""Do traces hold what was served? One finding for each of tokens, counts, finish and context."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from ...buffer.trace import DraftTrace
 from ...rig.prompts import Prompt
 from ..measure.answers import Answer, Ask, answer_all, asks
-from ..measure.rig import Rig
+from ..measure.measured_server import MeasuredServer
 
 MAX_TOKENS = 48
-#: More than one run of these checks ever captures.
+#: More traces than one run of these checks captures.
 REPLAYED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: what was found, what was wanted, over how many cases. `is_right` is None where nothing is demanded."""
+    """One check: found against wanted, over `cases` cases. `is_right` is None where nothing is required."""
 
     name: str
     found: str
@@ -38,13 +38,13 @@ class Captured:
         return [*prefix, *self.trace.tokens.tolist()]
 
 
-def served_mix(rig: Rig, prompts: Sequence[Prompt], concurrency: int, prefix: str) -> list[Captured]:
-    """Serve each prompt four times: fresh, again behind its cached prefix, cut short, and ended by a stop token.
+def served_mix(server: MeasuredServer, prompts: Sequence[Prompt], concurrency: int, prefix: str) -> list[Captured]:
+    """Serve each prompt four times: fresh, again with a cached prefix, cut short, and ended by a stop token.
 
-    Returns what was captured of it; answers of one token have no verify round and are left out.
+    Returns the answers with their traces; answers of one token have no verify round and are left out.
     """
     fresh = asks(prompts, f"{prefix}-fresh", MAX_TOKENS)
-    first = answer_all(rig.url, fresh, concurrency).answers
+    first = answer_all(server.url, fresh, concurrency).answers
     waves = [
         [_renamed(ask, f"{prefix}-again-{i:04d}") for i, ask in enumerate(fresh)],
         [replace(_renamed(ask, f"{prefix}-short-{i:04d}"), max_tokens=2 + i % 17) for i, ask in enumerate(fresh)],
@@ -55,15 +55,15 @@ def served_mix(rig: Rig, prompts: Sequence[Prompt], concurrency: int, prefix: st
     ]
     answers = list(first)
     for wave in waves:
-        answers += answer_all(rig.url, wave, concurrency).answers
-    return captured(rig, answers)
+        answers += answer_all(server.url, wave, concurrency).answers
+    return captured(server, answers)
 
 
-def captured(rig: Rig, answers: Iterable[Answer]) -> list[Captured]:
+def captured(server: MeasuredServer, answers: Iterable[Answer]) -> list[Captured]:
     """Answers with their traces; exits when a request has none or several."""
-    rig.drained()
+    server.drained()
     traces: dict[str, list[DraftTrace]] = {}
-    for entry in rig.buffer.replay(REPLAYED):
+    for entry in server.buffer.replay(REPLAYED):
         traces.setdefault(entry.trace.request_id, []).append(entry.trace)
     found = []
     for answer in answers:
@@ -77,13 +77,13 @@ def captured(rig: Rig, answers: Iterable[Answer]) -> list[Captured]:
 
 
 def exact_findings(pairs: Sequence[Captured], label: str) -> list[Finding]:
-    """What must be equal to the answers whatever the dtype; `label` names the draft that served."""
+    """What must equal the answers in any dtype; `label` names the draft that served."""
     demands = {
         "committed tokens equal the answer": _has_committed_the_answer,
-        "context equals the prompt behind its cached part": _has_the_prompt,
+        "context equals the prompt after its cached part": _has_the_prompt,
         "accepted drafts equal spec_num_correct_drafts": _has_accepted_as_many,
         "rounds equal spec_verify_ct": _has_as_many_rounds,
-        "offset equals cached_tokens": _starts_behind_the_cache,
+        "offset equals cached_tokens": _starts_after_the_cache,
         "finish equals finish_reason": _ended_alike,
     }
     return [_all_equal(f"{label}: {name}", pairs, is_equal) for name, is_equal in demands.items()]
@@ -107,7 +107,7 @@ def _has_as_many_rounds(pair: Captured) -> bool:
     return len(pair.trace.rounds) == pair.answer.tally.rounds
 
 
-def _starts_behind_the_cache(pair: Captured) -> bool:
+def _starts_after_the_cache(pair: Captured) -> bool:
     cached_tokens: int = pair.answer.meta["cached_tokens"]
     return pair.trace.offset == cached_tokens
 

@@ -1,4 +1,4 @@
-"""Does a draft learnt from these traces get more accepted by the server that wrote them?"""
+"""Does the server that wrote the traces accept more from a draft that learned from them?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from pathlib import Path
 from ...learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from ...learner.training.plan import RECIPE, Recipe, TrainingPlan
 from ...learner.training.trainer import DraftTrainer, FitReport
-from ...rig.place import DRAFT_STEPS
+from ...rig.deployment import DRAFT_STEPS
 from ...rig.prompts import Prompt
 from ..measure.answers import Answers, answer_all, asks, flush_cache
-from ..measure.rig import Rig
+from ..measure.measured_server import MeasuredServer
 from .checks import Captured, Finding, captured
 
-#: What a draft must gain on prompts it did not learn from for the traces to count as right.
+#: What a draft must gain on prompts it did not learn from.
 GAIN = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class LearningPlan:
-    """How much is served, how it is learnt, and what is measured with."""
+    """How much is served, how the draft learns, and how it is measured."""
 
     requests: int
     measured_requests: int
@@ -31,19 +31,19 @@ class LearningPlan:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Pooled accept lengths of the same prompts before and behind the swap to the learnt draft."""
+    """Pooled accept lengths of the same prompts before and after the swap to the learned draft."""
 
     before: float
     after: float
     traces: int
     fit: FitReport
     version: int
-    pairs: tuple[Captured, ...]  # served by the learnt draft
+    pairs: tuple[Captured, ...]  # served by the learned draft
 
     def finding(self) -> Finding:
         """Whether the gain is there."""
         return Finding(
-            "accept length served, random draft -> learnt draft",
+            "accept length served, random draft -> learned draft",
             f"{self.before:.3f} -> {self.after:.3f}",
             f"+{GAIN}",
             len(self.pairs),
@@ -52,36 +52,36 @@ class Learned:
 
 
 def learn_and_serve(
-    rig: Rig, target: Path, draft: Path, prompts: Sequence[Prompt], plan: LearningPlan, folder: Path
+    server: MeasuredServer, target: Path, draft: Path, prompts: Sequence[Prompt], plan: LearningPlan, folder: Path
 ) -> Learned:
     """Serve, learn from the traces, swap the result in through the board, and serve the measured prompts again.
 
-    The measured prompts come first in `prompts` and are not learnt from. The learnt draft stays in `folder` and live.
+    The first of `prompts` are measured and not learned from. The learned draft stays in `folder`, and live.
     """
-    measured, learnt = prompts[: plan.measured_requests], prompts[plan.measured_requests :][: plan.requests]
-    before = _measure(rig, measured, "before", plan).tally
-    answers = answer_all(rig.url, asks(learnt, "learn", plan.max_tokens), plan.concurrency).answers
-    traces = [pair.trace for pair in captured(rig, answers)]
+    measured, learned = prompts[: plan.measured_requests], prompts[plan.measured_requests :][: plan.requests]
+    before = _measure(server, measured, "before", plan).tally
+    answers = answer_all(server.url, asks(learned, "learn", plan.max_tokens), plan.concurrency).answers
+    traces = [pair.trace for pair in captured(server, answers)]
     initial = load_draft(draft, load_target_embedding(target)).to(plan.device)
     trainer = DraftTrainer(initial, plan.training[0], recipe=plan.training[1])
     fit = trainer.fit(traces, [])
     save_draft(trainer.draft, folder)
-    version = rig.register(folder, f"learnt from {len(traces)} traces")
-    rig.go_live(version)
-    after = _measure(rig, measured, "after", plan)
-    pairs = captured(rig, after.answers)
+    version = server.register(folder, f"learned from {len(traces)} traces")
+    server.go_live(version)
+    after = _measure(server, measured, "after", plan)
+    pairs = captured(server, after.answers)
     return Learned(before.accept_length, after.tally.accept_length, len(traces), fit, version, tuple(pairs))
 
 
-def _measure(rig: Rig, prompts: Sequence[Prompt], prefix: str, plan: LearningPlan) -> Answers:
-    """Serve from an empty cache: a cached prefix holds the draft state of the weights before the swap."""
-    rig.drained()
-    flush_cache(rig.url)
-    return answer_all(rig.url, asks(prompts, prefix, plan.max_tokens), plan.concurrency)
+def _measure(server: MeasuredServer, prompts: Sequence[Prompt], prefix: str, plan: LearningPlan) -> Answers:
+    """Serve from an empty cache, because a cached prefix holds draft state of the weights before the swap."""
+    server.drained()
+    flush_cache(server.url)
+    return answer_all(server.url, asks(prompts, prefix, plan.max_tokens), plan.concurrency)
 
 
 def training_plan(device: str, *, tiny: bool) -> tuple[TrainingPlan, Recipe]:
-    """The demo's plan, and on a GPU more passes over larger batches."""
+    """How the draft is trained; with larger batches on a GPU."""
     if tiny or device == "cpu":
         return TrainingPlan(steps=DRAFT_STEPS, passes=6), RECIPE
     return TrainingPlan(steps=DRAFT_STEPS, passes=12), Recipe(batch_traces=16)

@@ -1,4 +1,4 @@
-"""The target these checks serve, trained once on local text, and its random drafts."""
+"""The target that these checks serve, trained once on local text, and its random drafts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Size:
 
 
 def llama(width: int, layers: int, heads: int, kv_heads: int, inner: int) -> Size:
-    """A Llama with 8192 words; its drafts read the layers SGLang chooses by itself."""
+    """A Llama with 8192 tokens; its drafts read the layers that SGLang chooses by default."""
     sizes: dict[str, int | bool] = {
         **ARCHITECTURE,
         "vocab_size": 8192,
@@ -46,7 +46,7 @@ def llama(width: int, layers: int, heads: int, kv_heads: int, inner: int) -> Siz
     return Size(MappingProxyType(sizes), (1, layers // 2 - 1, layers - 4))
 
 
-#: The name says millions of parameters; `tiny` is the demo's own target, for a look at the code path.
+#: Named after their millions of parameters; `tiny` is the demo's target, for smoke tests.
 SIZES: Mapping[str, Size] = MappingProxyType(
     {
         "tiny": Size(ARCHITECTURE, DRAFT_LAYERS),
@@ -74,7 +74,7 @@ def train_plan(name: str, seconds: float) -> TrainPlan:
 def build_models(
     data_dir: Path, name: str, plan: TrainPlan, device: str, report: Report
 ) -> tuple[TargetModel, list[Path]]:
-    """The target and DRAFTS random drafts of it, from `data_dir` when they are there."""
+    """The target and DRAFTS random drafts of it, read from `data_dir` if they exist."""
     size = SIZES[name]
     target = ensure_target(data_dir, plan, report=report, architecture=size.architecture, device=device)
     folder = data_dir / "drafts"

@@ -7,13 +7,13 @@ from functools import partial
 from ...dashboards.tables import as_counts
 from ...rig.prompts import Prompt
 from ..measure.answers import answer_all, asks, flush_cache
+from ..measure.measured_server import MeasuredServer
 from ..measure.paired import Ratio, Spread, in_rounds, ratio
-from ..measure.rig import Rig
 
 
 @dataclass(frozen=True, slots=True)
 class OverheadPlan:
-    """Which runs are made: a run at batch b sends b * waves requests, b at a time."""
+    """The runs: one at batch b sends b * waves requests, b at a time."""
 
     batches: tuple[int, ...]
     waves: int
@@ -34,31 +34,31 @@ class Overhead:
     dropped: Mapping[str, int]  # traces dropped during these runs, by reason
 
 
-def measure_overhead(rig: Rig, prompts: Sequence[Prompt], plan: OverheadPlan) -> list[Overhead]:
+def measure_overhead(server: MeasuredServer, prompts: Sequence[Prompt], plan: OverheadPlan) -> list[Overhead]:
     """Every batch size in turn.
 
-    Before each run the server's traces are delivered and its cache is flushed: every run prefills the same tokens and
-    carries no work of the one before. What the courier still compresses behind a run's last token is not in it.
+    Before each run the server delivers its traces and its cache is flushed: every run prefills the same tokens and does
+    no work of the run before. What the courier compresses after a run's last token is not measured.
     """
-    return [_measure(rig, prompts, plan, batch) for batch in plan.batches]
+    return [_measure(server, prompts, plan, batch) for batch in plan.batches]
 
 
-def _measure(rig: Rig, prompts: Sequence[Prompt], plan: OverheadPlan, batch: int) -> Overhead:
+def _measure(server: MeasuredServer, prompts: Sequence[Prompt], plan: OverheadPlan, batch: int) -> Overhead:
     def rate(*, capture: bool) -> float:
-        rig.drained()
-        flush_cache(rig.url)
+        server.drained()
+        flush_cache(server.url)
         asked = asks(prompts[: batch * plan.waves], f"overhead-{batch}", plan.max_tokens, capture=capture)
-        answers = answer_all(rig.url, asked, batch)
+        answers = answer_all(server.url, asked, batch)
         lengths.append(answers.tally.accept_length)
         return answers.tokens_per_second
 
     lengths: list[float] = []
-    before = as_counts(rig.drained(), "dropped")
+    before = as_counts(server.drained(), "dropped")
     ways = {"captured": partial(rate, capture=True), "opted out": partial(rate, capture=False)}
     for warm_up in ways.values():
         warm_up()
     captured, opted_out = in_rounds(ways, plan.pairs, plan.seed).values()
-    after = as_counts(rig.drained(), "dropped")
+    after = as_counts(server.drained(), "dropped")
     dropped = {reason: n - before.get(reason, 0) for reason, n in after.items() if n > before.get(reason, 0)}
     rates = Spread.of(captured), Spread.of(opted_out), ratio(captured, opted_out)
     return Overhead(batch, *rates, sum(lengths) / len(lengths), dropped)

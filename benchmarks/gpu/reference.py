@@ -1,8 +1,8 @@
 """Captured hidden states and log-probabilities against transformers, in the server's dtype and in float32.
 
-Two kernels of one dtype do not round alike, so no fixed tolerance is right. The yardstick is the dtype's own noise:
-how far transformers in the server's dtype lies from transformers in float32 on the same tokens. A captured value may
-lie TIMES_NOISE of that from transformers in the server's dtype, or FLOOR where there is no noise (float32).
+Two kernels of one dtype round differently, so no fixed tolerance is right. The yardstick is the dtype's own noise: the
+distance of transformers in the server's dtype from transformers in float32 on the same tokens. A captured value may
+differ from transformers in the server's dtype by TIMES_NOISE of that, or by a floor where there is no noise (float32).
 Axes: F captured rows, D feature width, T tokens, V vocabulary, N verified nodes of a round, K teacher entries.
 """
 
@@ -22,7 +22,7 @@ from .checks import Captured, Finding
 TIMES_NOISE = 3.0
 FEATURE_FLOOR = 1e-3  # of a row's length
 LOGPROB_FLOOR = 2e-2  # nats; log-probabilities travel as float16
-#: Every so-manieth round is looked at: each costs two forward passes.
+#: One verify round of so many is checked: each costs two forward passes.
 EVERY_ROUND = 3
 
 
@@ -35,9 +35,9 @@ class Distances:
     misplaced: list[float] = field(default_factory=list)  # of each row from the reference of the next position
 
     def finding(self, name: str, floor: float, unit: str) -> Finding:
-        """Whether the farthest captured value is within tolerance; says how many cases would show an error of one row.
+        """Whether the farthest captured value is within tolerance, and how many cases would show an error of one row.
 
-        Where text repeats itself neighbouring rows are alike, and such a case proves nothing about its place.
+        Where text repeats itself neighbouring rows are alike, and a case there does not show that its row is right.
         """
         if not self.captured:
             return Finding(name, "nothing to compare", "something", 0, is_right=False)
@@ -55,7 +55,7 @@ class Distances:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The target twice, as the server rounds it and in float32, and the layers its draft reads."""
+    """The target in the server's dtype and in float32, and the layers its draft reads."""
 
     served: PreTrainedModel
     exact: PreTrainedModel
@@ -91,8 +91,8 @@ def feature_finding(pairs: Sequence[Captured], reference: Reference) -> Finding:
 
 @torch.inference_mode()
 def teacher_finding(pairs: Sequence[Captured], reference: Reference) -> Finding:
-    """Top-K log-probabilities of verified nodes, those behind a rejection included, on the path really proposed."""
-    found, behind = Distances(), 0
+    """Top-K log-probabilities of verified nodes on the proposed path, including those after a rejection."""
+    found, after_rejection = Distances(), 0
     for pair in pairs:
         rounds = pair.trace.rounds
         for r in range(0, len(rounds), EVERY_ROUND):
@@ -105,8 +105,8 @@ def teacher_finding(pairs: Sequence[Captured], reference: Reference) -> Finding:
             got_NK = torch.from_numpy(rounds.teacher_logprobs[r].astype(np.float32))
             found.captured += (got_NK - served_NK).abs().amax(1).tolist()
             found.noise += (served_NK - exact_NK).abs().amax(1).tolist()
-            behind += len(got_NK) - 1 - int(rounds.accepted[r])
-    return found.finding(f"teacher log-probabilities ({behind} behind a rejection)", LOGPROB_FLOOR, "nats")
+            after_rejection += len(got_NK) - 1 - int(rounds.accepted[r])
+    return found.finding(f"teacher log-probabilities ({after_rejection} after a rejection)", LOGPROB_FLOOR, "nats")
 
 
 def _features(model: PreTrainedModel, tokens: Sequence[int], layers: Sequence[int]) -> Tensor:

@@ -1,8 +1,8 @@
 """Replay identity in low precision: does the draft, run over its own traces, propose what it proposed when it served?
 
-Where the server rounds to bfloat16, a near-tie may fall to the other side. So a share is reported, and for every node
-that differs the margin: how many nats the replay prefers its own token to the one the server drafted, beside the usual
-margin between the replay's best two. Differences of rounding have small margins; a fault would not.
+Where the server rounds to bfloat16, a near-tie may be decided differently. So a share is reported, and for each node
+that differs its margin: by how many nats the replay prefers its own token to the one the server drafted, next to the
+usual margin between the replay's best two. Rounding causes small margins only; a fault would cause large ones.
 Axes: Q rounds, H hidden size, V draft vocabulary.
 """
 
@@ -22,13 +22,13 @@ from ...learner.training.batch import collate, draftable_rows
 from ...policies.acceptance import identity
 from .checks import Finding
 
-#: Demanded where arithmetic is float32 on both sides; elsewhere the share is reported.
+#: Required where arithmetic is float32 on both sides; elsewhere the share is reported.
 FLOAT32_SHARE = 0.999
 
 
 @dataclass(slots=True)
 class Nodes:
-    """Drafted tokens compared with the replay's, those behind the first rejection left out."""
+    """Drafted tokens compared with the replay's, without those after the first rejection."""
 
     compared: int = 0
     margins_off: list[float] = field(default_factory=list)  # nats, of nodes where the replay drafts another token
@@ -69,7 +69,7 @@ def replay_findings(
 
 @torch.inference_mode()
 def drafted_nodes(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> Nodes:
-    """Compare every draft whose predecessors in its round were all committed."""
+    """Compare each draft whose predecessors in its verify round were all committed."""
     nodes = Nodes()
     for trace in traces:
         if draftable_rows(trace) and len(trace.rounds):
@@ -89,12 +89,12 @@ def _compare(draft: Eagle3Draft, trace: DraftTrace, steps: int, nodes: Nodes) ->
     rounds = trace.rounds
     can_draft_Q = (rounds.starts >= 1) & (rounds.starts <= draftable_rows(trace))
     starts_Q, drafted_QS = rounds.starts[can_draft_Q], rounds.drafted[can_draft_Q]
-    stood_Q = trace.visible_accepted()[can_draft_Q]
+    accepted_Q = trace.visible_accepted()[can_draft_Q]
     rows_BQ = torch.from_numpy(starts_Q.astype(np.int64) - 1).to(draft.device)[None]
     chains = draft.begin(batch.tokens_BT, batch.features_BFD, rows_BQ)
     for step in range(min(steps, drafted_QS.shape[1])):
         logits_QV = draft.lm_head(draft.advance(chains)[0]).float()
-        is_compared_Q = (stood_Q >= step) & (drafted_QS[:, step] != NO_DRAFT)
+        is_compared_Q = (accepted_Q >= step) & (drafted_QS[:, step] != NO_DRAFT)
         _compare_step(draft, logits_QV[is_compared_Q], drafted_QS[is_compared_Q, step], nodes)
 
 

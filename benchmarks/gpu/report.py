@@ -1,4 +1,4 @@
-"""What a run found: one JSON, written again behind every stage, and a table on the terminal."""
+"""What a run found: a JSON file, rewritten after every stage, and tables on the terminal."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from .overhead import Overhead
 
 @dataclass(slots=True)
 class Report:
-    """Everything measured so far; a stage that was not run is absent from the JSON, not zero."""
+    """Everything measured so far; a stage that did not run is absent from the JSON, not zero."""
 
     settings: Mapping[str, object]
     target: Mapping[str, object] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Report:
 
     def as_json(self) -> dict[str, object]:
         """Plain values; spreads are median, low and high."""
-        told: dict[str, object] = {
+        values: dict[str, object] = {
             "machine": machine() | {"gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None},
             "settings": dict(self.settings),
             "target": dict(self.target),
@@ -40,20 +40,20 @@ class Report:
             "seconds": {stage: round(seconds, 1) for stage, seconds in self.seconds.items()},
         }
         if self.overhead:
-            told["overhead"] = [asdict(overhead) for overhead in self.overhead]
+            values["overhead"] = [asdict(overhead) for overhead in self.overhead]
         if self.stalls is not None:
-            told["stalls"] = asdict(self.stalls)
+            values["stalls"] = asdict(self.stalls)
         if self.learned is not None:
-            told["learned"] = _learned(self.learned)
-        return told
+            values["learned"] = _learned(self.learned)
+        return values
 
     def write(self, file: Path) -> None:
-        """Write the JSON, in place of an earlier one."""
+        """Write the JSON file, replacing an earlier one."""
         file.write_text(json.dumps(self.as_json(), indent=2, default=str) + "\n", encoding="utf-8")
 
     @property
     def is_right(self) -> bool:
-        """Whether every demand made so far was met."""
+        """Whether every check so far passed, of those that require something."""
         return all(finding.is_right is not False for finding in self.findings)
 
 
@@ -69,7 +69,7 @@ def _learned(learned: Learned) -> dict[str, object]:
 
 
 def print_report(console: Console, report: Report) -> None:
-    """All tables of what was measured."""
+    """Print a table for each stage that ran."""
     console.print(_findings(report.findings))
     if report.overhead:
         console.print(_overhead(report.overhead))
@@ -79,9 +79,9 @@ def print_report(console: Console, report: Report) -> None:
 
 def _findings(findings: Sequence[Finding]) -> Table:
     table = _table("capture", "check", "found", "wanted", "")
-    words = {True: "[green]ok[/]", False: "[bold red]FAILED[/]", None: "reported"}
+    verdicts = {True: "[green]ok[/]", False: "[bold red]FAILED[/]", None: "reported"}
     for finding in findings:
-        table.add_row(finding.name, finding.found, finding.wanted, words[finding.is_right])
+        table.add_row(finding.name, finding.found, finding.wanted, verdicts[finding.is_right])
     return table
 
 
@@ -101,7 +101,7 @@ def _stalls(stalls: Stalls) -> Table:
         table.add_row(way, wait_ms.text(1))
     table.add_row("paceline / stock HTTP, paired", stalls.ratio.text(2))
     table.add_row("commit in the scheduler", stalls.commit_ms.text(2))
-    table.add_row("staging beside it", stalls.stage_ms.text(0))
+    table.add_row("staging in its own thread", stalls.stage_ms.text(0))
     return table
 
 

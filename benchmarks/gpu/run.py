@@ -1,11 +1,11 @@
-"""Checks and measures the plugin on SGLang with CUDA, overlap scheduling and CUDA graphs; docs/gpu.md says what for.
+"""Checks and measures the plugin on SGLang with CUDA, overlap scheduling and CUDA graphs; docs/gpu.md is the manual.
 
     python -m paceline.benchmarks.gpu.run                               # everything, on the GPU
     python -m paceline.benchmarks.gpu.run --only checks,learning        # some stages
     python -m paceline.benchmarks.gpu.run --device cpu --tiny           # the same code path on the CPU host, in minutes
     python -m paceline.benchmarks.gpu.run -- --attention-backend fa3    # any SGLang flag; the last one wins
 
-Writes OUT/report.json behind every stage, and the server's log beside it. Exits 1 when a check failed.
+Writes OUT/report.json after every stage, and the server's log next to it. Exits with 1 when a check failed.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-# Started as a script, Python looks for modules beside this file alone; `measure` and `gpu` lie one folder up.
+from ...rig.deployment import DRAFT_STEPS, LocalDeployment
 from ...rig.models.target import TargetModel
-from ...rig.place import DRAFT_STEPS, Place
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt
-from ...rig.services import free_port, redis_service
+from ...rig.services import redis_service
 from ..measure.answers import answer_all, asks
-from ..measure.rig import Rig, held_out_prompts, make_rig
+from ..measure.command_line import benchmark_parser
+from ..measure.measured_server import MeasuredServer, held_out_prompts, measured_server
 from ..measure.stalls import StallPlan, measure_stalls
 from .checks import exact_findings, served_mix
 from .learning import LearningPlan, learn_and_serve, training_plan
@@ -35,7 +35,7 @@ from .overhead import OverheadPlan, measure_overhead
 from .reference import Reference, feature_finding, teacher_finding
 from .replayed import replay_findings, served_draft
 from .report import Report, print_report
-from .server import Serving, require_capture, server_service, told_settings
+from .server import Serving, require_capture, resolved_settings, server_service
 
 STAGES = ("checks", "overhead", "learning", "swap")
 SEED = 0
@@ -46,7 +46,7 @@ class Bench:
     """Everything the stages work with."""
 
     options: argparse.Namespace
-    rig: Rig
+    server: MeasuredServer
     target: TargetModel
     drafts: list[Path]
     prompts: list[Prompt]
@@ -55,7 +55,7 @@ class Bench:
 
 
 def main() -> int:
-    """Run the stages asked for; the swap comes last, since it leaves weights in the server that the board knows not."""
+    """Run the chosen stages. `swap` comes last: it leaves weights in the server that are not on the board."""
     options, console = parse(), Console()
     dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
     settings = {name: value for name, value in vars(options).items() if name not in {"out", "data_dir", "sglang"}}
@@ -77,34 +77,34 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """The command line; --tiny shrinks every figure that was not given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser = benchmark_parser("gpu.run", __doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where the server runs (cuda)")
     parser.add_argument("--tiny", action="store_true", help="the demo's target and a few requests: a smoke test")
     parser.add_argument("--size", choices=tuple(SIZES), help="target by millions of parameters (152m)")
     parser.add_argument("--train-seconds", type=float, help="budget of the target's training (180)")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="default: bfloat16 on a GPU, float32 on a CPU")
-    parser.add_argument("--attention-backend", default="triton")
-    parser.add_argument("--sampling-backend", default="pytorch")
-    parser.add_argument("--only", type=stages, default=STAGES, help=f"stages, by comma, of {', '.join(STAGES)}")
+    parser.add_argument("--attention-backend", default="triton", help="SGLang's flag (triton)")
+    parser.add_argument("--sampling-backend", default="pytorch", help="SGLang's flag (pytorch)")
+    parser.add_argument("--only", type=stages, default=STAGES, help=f"comma-separated stages of {', '.join(STAGES)}")
     parser.add_argument("--prompts", type=int, help="prompts of the checks, each served four times (32)")
     parser.add_argument("--pairs", type=int, help="pairs per batch size (7)")
     parser.add_argument("--repeats", type=int, help="swaps of each kind (10)")
     parser.add_argument("--requests", type=int, help="requests to learn from (384)")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of targets and drafts")
     parser.add_argument("--out", type=Path, default=Path(".paceline/gpu"), help="report.json and sglang.log")
-    parser.add_argument("sglang", nargs="*", help="behind --: more flags for SGLang")
+    parser.add_argument("sglang", nargs="*", help="after --: more flags for SGLang")
     options = parser.parse_args()
     small = {"size": "tiny", "train_seconds": 15.0, "prompts": 2, "pairs": 1, "repeats": 1, "requests": 8}
     usual = {"size": "152m", "train_seconds": 180.0, "prompts": 32, "pairs": 7, "repeats": 10, "requests": 384}
     for name, value in (small if options.tiny else usual).items():
         setattr(options, name, value if getattr(options, name) is None else getattr(options, name))
     if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("torch sees no GPU; --device cpu --tiny walks the same code path on a CPU")
+        parser.error("torch sees no GPU; --device cpu --tiny runs the same code on a CPU")
     return options
 
 
 def stages(text: str) -> tuple[str, ...]:
-    """Names of stages, divided by commas."""
+    """The stages named in `text`, separated by commas."""
     names = tuple(text.split(","))
     unknown = sorted(set(names) - set(STAGES))
     if unknown:
@@ -114,7 +114,7 @@ def stages(text: str) -> tuple[str, ...]:
 
 @contextmanager
 def timed(stage: str, report: Report) -> Iterator[None]:
-    """Note how long a stage took once it has ended well."""
+    """Record how long a stage took, once it has succeeded."""
     began_s = time.monotonic()
     yield
     report.seconds[stage] = time.monotonic() - began_s
@@ -125,28 +125,28 @@ def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype
     plan = train_plan(options.size, options.train_seconds)
     with progress_bar("training the target (once)", console) as bar:
         target, drafts = build_models(options.data_dir, options.size, plan, options.device, bar)
-    place = Place(options.out, free_port(), free_port())
+    local = LocalDeployment.on_free_ports(options.out)
     running = 8 if options.tiny else 64
     serving = Serving(
         options.device, dtype, running, options.attention_backend, options.sampling_backend, tuple(options.sglang)
     )
-    stack.enter_context(redis_service(place.folder / f"redis-{place.redis_port}", place.redis_port))
+    stack.enter_context(redis_service(local.folder / f"redis-{local.redis_port}", local.redis_port))
     with progress_bar("starting SGLang", console) as bar:
-        service = server_service(serving, place, target, drafts[0], place.folder / "sglang.log", bar)
+        service = server_service(serving, local, target, drafts[0], local.folder / "sglang.log", bar)
         stack.enter_context(service)
-    rig = make_rig(place, drafts)
-    require_capture(rig)
-    report.server = told_settings(rig.url)
+    server = measured_server(local, drafts)
+    require_capture(server)
+    report.server = resolved_settings(server.url)
     parameters = SIZES[options.size].parameters
     report.target = {"parameters": parameters, "steps": target.steps, "held_out_loss": dict(target.held_out_loss)}
     prompts = held_out_prompts(target, max(options.requests + 64, 256), SEED)
-    return Bench(options, rig, target, drafts, prompts, dtype, report)
+    return Bench(options, server, target, drafts, prompts, dtype, report)
 
 
 def checks(bench: Bench) -> None:
     """Traces of the random draft against the answers, transformers, and the draft's own replay."""
     options, folder = bench.options, bench.target.folder
-    pairs = served_mix(bench.rig, bench.prompts[: options.prompts], 4 if options.tiny else 32, "check")
+    pairs = served_mix(bench.server, bench.prompts[: options.prompts], 4 if options.tiny else 32, "check")
     report = bench.report
     report.findings += exact_findings(pairs, "random draft")
     reference = Reference.load(folder, bench.drafts[0], bench.dtype, options.device)
@@ -162,11 +162,11 @@ def overhead(bench: Bench) -> None:
         plan = OverheadPlan(batches=(1, 4), waves=1, max_tokens=16, pairs=bench.options.pairs)
     else:
         plan = OverheadPlan(batches=(1, 8, 64), waves=3, max_tokens=256, pairs=bench.options.pairs)
-    bench.report.overhead = measure_overhead(bench.rig, bench.prompts, plan)
+    bench.report.overhead = measure_overhead(bench.server, bench.prompts, plan)
 
 
 def learning(bench: Bench) -> None:
-    """A draft learnt from this run's traces, served, and replayed on its own traces."""
+    """A draft trained on this run's traces, served, and replayed on its own traces."""
     options, folder = bench.options, bench.target.folder
     plan = LearningPlan(
         requests=options.requests,
@@ -176,27 +176,27 @@ def learning(bench: Bench) -> None:
         training=training_plan(options.device, tiny=options.tiny),
         device=options.device,
     )
-    place = options.out / "learnt"
-    learned = learn_and_serve(bench.rig, folder, bench.drafts[0], bench.prompts, plan, place)
+    learned_draft = options.out / "learned"
+    learned = learn_and_serve(bench.server, folder, bench.drafts[0], bench.prompts, plan, learned_draft)
     bench.report.learned = learned
     gain = learned.finding()
-    bench.report.findings += [gain, *exact_findings(learned.pairs, "learnt draft")]
-    draft = served_draft(place, folder, bench.dtype, options.device)
+    bench.report.findings += [gain, *exact_findings(learned.pairs, "learned draft")]
+    draft = served_draft(learned_draft, folder, bench.dtype, options.device)
     traces = [pair.trace for pair in learned.pairs]
-    bench.report.findings += replay_findings(draft, traces, DRAFT_STEPS, bench.dtype, "learnt draft")
+    bench.report.findings += replay_findings(draft, traces, DRAFT_STEPS, bench.dtype, "learned draft")
 
 
 def swap(bench: Bench) -> None:
-    """Longest waits around a swap; streams long enough to outlast it at the speed seen in a first run."""
+    """Longest waits around a swap, in streams long enough to outlast it at the speed of a first run."""
     options = bench.options
     streams = 2 if options.tiny else 4
-    first = answer_all(bench.rig.url, asks(bench.prompts[:streams], "speed", 64, capture=False), streams)
+    first = answer_all(bench.server.url, asks(bench.prompts[:streams], "speed", 64, capture=False), streams)
     wanted_s = 3.0
     tokens = min(round(wanted_s * first.tokens_per_second / streams), 400 if options.tiny else 3000)
     plan = StallPlan(options.repeats, streams=streams, max_tokens=tokens, act_after_s=0.5, seed=SEED)
     dtype = getattr(torch, bench.dtype)
     assert len(bench.drafts) == DRAFTS
-    bench.report.stalls = measure_stalls(bench.rig, bench.drafts, bench.prompts, plan, payload_dtype=dtype)
+    bench.report.stalls = measure_stalls(bench.server, bench.drafts, bench.prompts, plan, payload_dtype=dtype)
 
 
 RUN: dict[str, Callable[[Bench], None]] = {"checks": checks, "overhead": overhead, "learning": learning, "swap": swap}

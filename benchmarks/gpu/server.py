@@ -1,6 +1,5 @@
-"""The server under test: `paceline serve` on a GPU, or on the CPU host, and what it says about itself."""
+"""The server under test: `paceline serve` on a GPU or on the CPU host, and the settings it reports."""
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,19 +7,19 @@ from pathlib import Path
 
 import httpx
 
+from ...rig.deployment import DRAFT_STEPS, LocalDeployment
 from ...rig.models.target import TargetModel
-from ...rig.place import DRAFT_STEPS, Place, shared_env
 from ...rig.progress import Report
-from ...rig.services import Service
-from ..measure.rig import Rig, wait_until
+from ...rig.services import Service, sglang_service
+from ..measure.measured_server import MeasuredServer, wait_until
 from .models import CONTEXT_TOKENS
 
 #: A first start on a GPU also compiles SGLang's own kernels.
 START_LIMIT_S = 480.0
-#: The scheduler tells the courier every second how it fares, and the courier the board.
+#: The scheduler reports its status to the courier every second, and the courier reports it to the board.
 HEARTBEAT_S = 2.0
-#: What of SGLang's resolved settings is written to the report: they say whether overlap and graphs were really on.
-TOLD = (
+#: The resolved settings of SGLang that the report includes: they show whether overlap and graphs were really on.
+REPORTED = (
     "device",
     "dtype",
     "attention_backend",
@@ -79,46 +78,34 @@ class Serving:
 
 def server_service(
     serving: Serving,
-    place: Place,
+    local: LocalDeployment,
     target: TargetModel,
     draft: Path,
     log: Path,
     report: Report,
     env: Mapping[str, str] | None = None,
 ) -> Service:
-    """The server with the plugin at work; ready when it has generated a token. `env` goes before the usual settings."""
-    listen = ["--host", "127.0.0.1", "--port", str(place.server_port)]
-    return Service(
-        "SGLang server",
-        [sys.executable, "-m", "paceline.cli", "serve", "--", *listen, *serving.flags(target.folder, draft)],
+    """The server with the plugin; ready when it has generated a token. `env` overrides the usual settings."""
+    return sglang_service(
+        serving.flags(target.folder, draft),
+        local.server_port,
         log=log,
-        is_ready=lambda _: is_healthy(place.server_port),
-        start_limit_s=START_LIMIT_S,
-        env=shared_env(place, target) | dict(env or {}),
+        env=local.shared_env(target) | dict(env or {}),
         report=report,
+        start_limit_s=START_LIMIT_S,
     )
 
 
-def is_healthy(port: int) -> bool:
-    """Whether the server answers; it does so behind its first token."""
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=30.0, trust_env=False).is_success
-    except httpx.HTTPError:
-        return False
+def require_capture(server: MeasuredServer) -> None:
+    """Exit with the server's reason unless capture and swaps are on."""
+    ready_at = time.time() + HEARTBEAT_S  # an earlier heartbeat may describe the server before it was ready
+    wait_until(lambda: float(str(server.reader.replica_status().get("at", 0.0))) > ready_at, "the replica's heartbeat")
+    status = server.reader.replica_status()
+    if status["capture"] != "on" or status["swap"] != "on":
+        raise SystemExit(f"capture is {status['capture']} ({status['capture_reason']}), swaps: {status['swap_reason']}")
 
 
-def require_capture(rig: Rig) -> None:
-    """Exit, with the server's own reason, unless capture and swaps are on."""
-    ready_at = time.time() + HEARTBEAT_S  # heartbeats before it may tell of the time before the server was ready
-    wait_until(lambda: float(str(rig.watch.replica().get("at", 0.0))) > ready_at, "the replica's heartbeat")
-    reading = rig.watch.replica()
-    if reading["capture"] != "on" or reading["swap"] != "on":
-        raise SystemExit(
-            f"capture is {reading['capture']} ({reading['capture_reason']}), swaps: {reading['swap_reason']}"
-        )
-
-
-def told_settings(url: str, keys: Sequence[str] = TOLD) -> Mapping[str, object]:
-    """Settings the server says it runs with; keys this SGLang does not know are left out."""
-    told = httpx.get(f"{url}/server_info", timeout=60.0, trust_env=False).raise_for_status().json()
-    return {key: told[key] for key in keys if key in told}
+def resolved_settings(url: str, keys: Sequence[str] = REPORTED) -> Mapping[str, object]:
+    """Settings the server reports; keys that this SGLang does not know are left out."""
+    settings = httpx.get(f"{url}/server_info", timeout=60.0, trust_env=False).raise_for_status().json()
+    return {key: settings[key] for key in keys if key in settings}

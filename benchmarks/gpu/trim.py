@@ -1,6 +1,6 @@
-"""Writes a copy of a wheel without some of its files; pip accepts it, for the wheel's own list of files follows.
+"""Writes a copy of a wheel without some of its files and corrects its list of files, so that pip accepts it.
 
-    python trim.py WHEEL FOLDER --drop PATTERN... [--keep PATTERN...]
+    python -m paceline.benchmarks.gpu.trim WHEEL FOLDER --drop PATTERN... [--keep PATTERN...]
 
 Patterns are matched against whole paths inside the wheel, `*` crosses folders; --keep wins over --drop.
 """
@@ -16,11 +16,15 @@ from pathlib import Path
 
 def main() -> None:
     """Trim one wheel."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheel", type=Path)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--drop", nargs="+", default=[])
-    parser.add_argument("--keep", nargs="+", default=[])
+    parser = argparse.ArgumentParser(
+        prog="python -m paceline.benchmarks.gpu.trim",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("wheel", type=Path, help="the wheel to copy")
+    parser.add_argument("folder", type=Path, help="where the copy goes, under the same name")
+    parser.add_argument("--drop", nargs="+", default=[], help="patterns of files to leave out")
+    parser.add_argument("--keep", nargs="+", default=[], help="patterns of files to keep all the same")
     options = parser.parse_args()
     out = options.folder / options.wheel.name
     trim(options.wheel, out, options.drop, options.keep)

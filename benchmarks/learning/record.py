@@ -19,16 +19,16 @@ from rich.console import Console
 
 from ...buffer.trace import DraftTrace
 from ...dashboards.tables import as_int
+from ...rig.deployment import LocalDeployment, server_flags
 from ...rig.machine import machine
 from ...rig.models.corpus import load_corpus
 from ...rig.models.target import load_tokenizer
-from ...rig.place import Place, server_flags, shared_env
 from ...rig.progress import Report, progress_bar, quiet
 from ...rig.prompts import Prompt, domain_prompts
-from ...rig.services import Service, free_port, redis_service, sglang_service
+from ...rig.services import Service, redis_service, sglang_service
 from ...rig.traffic import Served, send
 from ..gpu.server import Serving, server_service
-from ..measure.rig import Rig, make_rig, wait_until
+from ..measure.measured_server import MeasuredServer, measured_server, wait_until
 from .container import read_card, write_traces
 from .lab import Lab, open_lab
 from .setting import SETTINGS, Setting
@@ -104,33 +104,33 @@ def served_traces(lab: Lab, setting: Setting, head: Path, asked: Sequence[Prompt
     Exits when a request failed or a trace is missing: a stream with holes is another stream.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        place = Place(Path(scratch), free_port(), free_port())
+        place = LocalDeployment.on_free_ports(Path(scratch))
         server = service(lab, setting, head, place)
         with redis_service(place.folder / "redis", place.redis_port), server:
-            rig = make_rig(place, [head])
-            wait_until(lambda: rig.watch.replica().get("capture") == "on", "the replica to capture")
+            rig = measured_server(place, [head])
+            wait_until(lambda: rig.reader.replica_status().get("capture") == "on", "the replica to capture")
             serve(rig, setting, asked, report)
             rig.drained()
             found = {entry.trace.request_id: entry.trace for entry in rig.buffer.replay(2 * len(asked))}
-            captured = as_int(rig.watch.replica(), "captured")
+            captured = as_int(rig.reader.replica_status(), "captured")
     missing = [prompt.request_id for prompt in asked if prompt.request_id not in found]
     if missing or captured != len(asked):
         raise SystemExit(f"got {captured} traces, {len(missing)} requests without one; expected one of each request")
     return [found[prompt.request_id] for prompt in asked]
 
 
-def service(lab: Lab, setting: Setting, head: Path, place: Place) -> Service:
+def service(lab: Lab, setting: Setting, head: Path, place: LocalDeployment) -> Service:
     """The server that is recorded: on the CPU host as the demo starts it, else as the checks on a GPU do."""
-    env, log = {"PACELINE_TOP_K": str(TOP_K), "PACELINE_GREEDY_TOP_K": str(TOP_K)}, place.folder / "sglang.log"
+    env, log = {"PACELINE_TEACHER_TOP_K": str(TOP_K)}, place.folder / "sglang.log"
     more = chain_flags(setting.steps)
     if lab.device == "cpu":
         flags = [*server_flags(lab.target.folder, head), *more]
-        return sglang_service(flags, place.server_port, log=log, env=shared_env(place, lab.target) | env)
+        return sglang_service(flags, place.server_port, log=log, env=place.shared_env(lab.target) | env)
     serving = Serving("cuda", "bfloat16", CONCURRENCY, "triton", "pytorch", tuple(more))
     return server_service(serving, place, lab.target, head, log, quiet, env)
 
 
-def serve(rig: Rig, setting: Setting, asked: Sequence[Prompt], report: Report) -> None:
+def serve(rig: MeasuredServer, setting: Setting, asked: Sequence[Prompt], report: Report) -> None:
     """Send all prompts; exits when one fails."""
     done: list[Served] = []
 

@@ -1,4 +1,4 @@
-"""Requests answered whole, not streamed: what throughput and correctness are measured with."""
+"""Requests answered whole, not streamed, to measure throughput and correctness with."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ import httpx
 from ...policies.acceptance import Tally
 from ...rig.prompts import Prompt
 from ...serving.capture.sglang_requests import OPT_OUT_KEY
-from .rig import under_new_ids, wait_until
+from .measured_server import under_new_ids, wait_until
 
 PATIENCE_S = 300.0
 
@@ -39,7 +39,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back, with SGLang's `meta_info`."""
+    """One answer, with SGLang's `meta_info`."""
 
     ask: Ask
     output_ids: tuple[int, ...]
@@ -60,7 +60,7 @@ class Answers:
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens of the run over its duration, prefill and the client's own time included."""
+        """Output tokens of the run over its duration, which includes prefill and the client's own time."""
         return sum(len(answer.output_ids) for answer in self.answers) / self.seconds
 
     @property
@@ -99,5 +99,5 @@ async def _answer(client: httpx.AsyncClient, gate: asyncio.Semaphore, ask: Ask) 
         reply = await client.post("/generate", json=ask.body())
     if reply.is_error:
         raise SystemExit(f"request {ask.prompt.request_id} failed: HTTP {reply.status_code} {reply.text[:300]}")
-    told = reply.json()
-    return Answer(ask, tuple(told["output_ids"]), told["meta_info"])
+    body = reply.json()
+    return Answer(ask, tuple(body["output_ids"]), body["meta_info"])

@@ -1,4 +1,4 @@
-"""A target made slower without changing a word of what it says: more layers that add nothing."""
+"""A target made slower without changing its output: more layers that add nothing."""
 
 import json
 import os
@@ -8,15 +8,15 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-#: What a layer adds to the residual stream comes through these two; at zero it adds nothing, at full price.
+#: A layer adds to the residual stream through these two; at zero it adds nothing, at full cost.
 SILENCED = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 def deepened(target: Path, layers: int, folder: Path) -> Path:
-    """A copy of a Llama folder with `layers` layers, the further ones silenced twins of its own; made once.
+    """A copy of a Llama folder with `layers` layers, the additional ones silenced copies of its own; made once.
 
-    Every token and every hidden state of the first layers are those of `target`, so its drafts fit this one too.
+    Every token and every hidden state of the first layers are those of `target`, so its drafts fit the copy too.
     """
     if folder.exists():
         return folder

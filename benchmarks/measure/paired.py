@@ -1,4 +1,4 @@
-"""Several ways of doing the same thing, measured in rounds whose order is drawn anew: what drifts hits all."""
+"""Several ways of doing the same thing, measured in rounds of random order, so that drift affects all alike."""
 
 import math
 import random

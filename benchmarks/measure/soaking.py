@@ -1,4 +1,4 @@
-"""Swaps a server's draft again and again through its board while requests stream, and samples what it holds."""
+"""Swaps a server's draft again and again through its board while requests stream, and samples its memory."""
 
 import asyncio
 import itertools
@@ -18,7 +18,7 @@ from ...policies.acceptance import Tally
 from ...rig.progress import Report
 from ...rig.prompts import Prompt
 from ...rig.traffic import Served, send
-from .rig import BY, Rig, under_new_ids
+from .measured_server import BY, MeasuredServer, under_new_ids
 from .vitals import Vitals, child_named, vitals
 
 WARM_UP_S = 10.0  # of traffic before the first swap
@@ -56,7 +56,7 @@ class SwapSeen:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was held when so many swaps were done."""
+    """What both processes held after a number of swaps."""
 
     swaps: int
     at: float  # unix seconds
@@ -66,7 +66,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Soak:
-    """Everything that was seen."""
+    """Everything that was recorded."""
 
     plan: SoakPlan
     began: float = field(default_factory=time.time)
@@ -76,47 +76,54 @@ class Soak:
     requests: list[Tally] = field(default_factory=list)  # accepted drafts and rounds, in the order they ended
     waits: list[np.ndarray] = field(default_factory=list)  # [n, 2]: a chunk, and the next one of the same request
     disturbed: list[str] = field(default_factory=list)  # requests that failed, were aborted or retracted
-    traces: dict[str, object] = field(default_factory=dict)  # the replica's last reading
+    traces: dict[str, object] = field(default_factory=dict)  # the replica's last status
     passed_over: int = 0
-    unanswered: int = 0  # calls of this script that Redis did not answer in time
+    unanswered: int = 0  # calls of this benchmark that Redis did not answer in time
 
     def take(self, served: Served, max_tokens: int) -> None:
-        """One request that has ended."""
+        """Add one request that has ended."""
         if served.failure or served.finish != "length" or served.retractions or len(served.output_ids) != max_tokens:
-            word = f"{served.finish!r}, {served.retractions} retractions {served.failure}"
-            self.disturbed.append(f"{served.prompt.request_id}: {len(served.output_ids)} tokens, {word}")
+            outcome = f"{served.finish!r}, {served.retractions} retractions {served.failure}"
+            self.disturbed.append(f"{served.prompt.request_id}: {len(served.output_ids)} tokens, {outcome}")
         times = np.array([arrival.at for arrival in served.arrivals])
         self.waits.append(np.stack([times[:-1], times[1:]], axis=1))
         self.requests.append(served.tally)
 
-    def read(self, told: object) -> None:
-        """The swaps of a reading."""
-        for swap in told if isinstance(told, list) else []:
+    def read(self, reported: object) -> None:
+        """Add the swaps that a heartbeat reports."""
+        for swap in reported if isinstance(reported, list) else []:
             if swap["at"] >= self.began:
                 seen = SwapSeen(swap["number"], swap["at"], swap["commit_ms"], swap["stage_ms"])
                 self.swaps.setdefault(seen.number, seen)
 
 
 def soak(
-    rig: Rig, server_pid: int, drafts: Sequence[Path], prompts: Sequence[Prompt], plan: SoakPlan, report: Report
+    server: MeasuredServer,
+    server_pid: int,
+    drafts: Sequence[Path],
+    prompts: Sequence[Prompt],
+    plan: SoakPlan,
+    report: Report,
 ) -> Soak:
-    """Blocks until `plan.swaps` swaps are done; exits when the server swaps no more or its traces do not add up."""
+    """Blocks until `plan.swaps` swaps are done; exits when the server stops swapping or its traces do not add up."""
     seen, over = Soak(plan), threading.Event()
-    traffic = threading.Thread(target=stream, args=(rig, prompts, plan, seen, over))
+    traffic = threading.Thread(target=stream, args=(server, prompts, plan, seen, over))
     traffic.start()
     try:
         over.wait(WARM_UP_S)
-        swap_all(rig, server_pid, drafts, seen, report)
+        swap_all(server, server_pid, drafts, seen, report)
     finally:
         over.set()
         traffic.join()
-    seen.traces = dict(rig.drained())
+    seen.traces = dict(server.drained())
     seen.read(seen.traces["swaps"])
     return seen
 
 
-def stream(rig: Rig, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over: threading.Event) -> None:
-    """Requests without end, `plan.concurrency` at a time, until it is over."""
+def stream(
+    server: MeasuredServer, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over: threading.Event
+) -> None:
+    """Send requests, `plan.concurrency` at a time, until `over` is set."""
 
     def endless() -> Iterator[Prompt]:
         while not over.is_set():
@@ -126,7 +133,7 @@ def stream(rig: Rig, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over
                 yield prompt
 
     sending = send(
-        rig.url,
+        server.url,
         endless(),
         concurrency=plan.concurrency,
         max_tokens=plan.max_tokens,
@@ -135,44 +142,49 @@ def stream(rig: Rig, prompts: Sequence[Prompt], plan: SoakPlan, seen: Soak, over
     asyncio.run(sending)
 
 
-def swap_all(rig: Rig, server_pid: int, drafts: Sequence[Path], seen: Soak, report: Report) -> None:
-    """Make versions live, `plan.gap_ms` apart at least, until enough of them were swapped in."""
-    scheduler, courier = child_named(server_pid, "sglang::scheduler"), child_named(server_pid, "courier_process")
+def swap_all(server: MeasuredServer, server_pid: int, drafts: Sequence[Path], seen: Soak, report: Report) -> None:
+    """Make versions live, at least `plan.gap_ms` apart, until enough of them were swapped in."""
+    scheduler, courier = (
+        child_named(server_pid, "sglang::scheduler"),
+        child_named(server_pid, "paceline.serving.courier"),
+    )
     weights = [(draft.absolute().as_uri(), sha256_of(draft / WEIGHTS_FILE)) for draft in drafts]
     sampled, pause, plan = 0.0, threading.Event(), seen.plan
     for turn in itertools.count(1):
         began = time.monotonic()
         try:
             if began - sampled >= SAMPLE_S:
-                look(rig, seen)
+                look(server, seen)
                 sampled = began
                 seen.samples.append(Sample(len(seen.swaps), time.time(), vitals(scheduler), vitals(courier)))
                 report(len(seen.swaps) / plan.swaps, f"{len(seen.swaps)} of {plan.swaps}")
             if len(seen.swaps) >= plan.swaps:
                 return
             if len(seen.made) - len(seen.swaps) - seen.passed_over < min(AHEAD, plan.swaps - len(seen.swaps)):
-                make_live(rig, *weights[turn % len(weights)], seen)
+                make_live(server, *weights[turn % len(weights)], seen)
         except BufferUnavailable:
-            seen.unanswered += 1  # what was being written may have been written: the server says which version drafts
+            seen.unanswered += 1  # the version may be on the board all the same: the server reports which one drafts
         pause.wait(max(0.0, plan.gap_ms / 1000.0 - (time.monotonic() - began)))
 
 
-def make_live(rig: Rig, uri: str, digest: str, seen: Soak) -> None:
-    """The next version: registered and live, the one before it retired."""
-    began, number = time.monotonic(), rig.board.next_number()
-    rig.board.register(DraftVersion(number, None, "t", "0", "eagle3", uri, digest, "none", ("", "")), BY, "soak")
-    rig.board.move(number, VersionState.LIVE, BY, "the next one")
+def make_live(server: MeasuredServer, uri: str, digest: str, seen: Soak) -> None:
+    """Register the next version and make it live, which retires the one before it."""
+    began, number = time.monotonic(), server.board.next_number()
+    server.board.register(DraftVersion(number, None, "t", "0", "eagle3", uri, digest, "none", ("", "")), BY, "soak")
+    server.board.move(number, VersionState.LIVE, BY, "the next one")
     seen.made.append((number, time.time(), time.monotonic() - began))
 
 
-def look(rig: Rig, seen: Soak) -> None:
-    """Read what was swapped in; a version the server reports a newer one behind was passed over."""
-    seen.read(rig.watch.replica().get("swaps"))
+def look(server: MeasuredServer, seen: Soak) -> None:
+    """Read what was swapped in; a version older than one of these, and not among them, was passed over."""
+    seen.read(server.reader.replica_status().get("swaps"))
     newest = max(seen.swaps, default=-1)
     seen.passed_over = sum(number < newest and number not in seen.swaps for number, *_ in seen.made)
     waiting = [at for number, at, _ in seen.made if number > newest]
     if waiting and time.time() - waiting[0] > PATIENCE_S:
-        raise SystemExit(f"no swap behind version {newest} for {PATIENCE_S:.0f} s; last reading {rig.watch.replica()}")
+        raise SystemExit(
+            f"no swap since version {newest} for {PATIENCE_S:.0f} s; last status {server.reader.replica_status()}"
+        )
 
 
 def traced(seen: Soak) -> tuple[int, int]:

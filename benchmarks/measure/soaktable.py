@@ -1,4 +1,4 @@
-"""A soak in Markdown: the first tenth of the swaps against the last one, and what was seen in all."""
+"""A soak in Markdown: the first tenth of the swaps against the last one, and totals."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -10,7 +10,7 @@ from ...dashboards.tables import as_counts
 from ...policies.acceptance import Tally
 from .soaking import Sample, Soak, SwapSeen, traced
 
-#: Of a window in which nothing was swapped, beside every swap: half way to the next one.
+#: First and last moment, unix seconds.
 Window = tuple[float, float]
 
 
@@ -40,13 +40,13 @@ def process_rows(soak: Soak) -> list[str]:
 
 
 def swap_rows(soak: Soak, swaps: Sequence[SwapSeen]) -> list[str]:
-    """What a swap cost, and what was accepted."""
+    """What a swap cost, and the accept length."""
     tenth = max(1, len(swaps) // 10)
     parts = swaps[:tenth], swaps[-tenth:]
     written = {number: 1000.0 * seconds for number, _, seconds in soak.made}
     shown: list[tuple[str, Callable[[SwapSeen], float], str]] = [
         ("commit in the scheduler, median ms", lambda swap: swap.commit_ms, ".2f"),
-        ("staging beside it, median ms", lambda swap: swap.stage_ms, ".1f"),
+        ("staging in its own thread, median ms", lambda swap: swap.stage_ms, ".1f"),
         ("register and go live on the board, median ms", lambda swap: written.get(swap.number, float("nan")), ".1f"),
     ]
     rows = []
@@ -74,8 +74,8 @@ def totals(soak: Soak, swaps: Sequence[SwapSeen]) -> list[str]:
     requests = f"{len(soak.requests)} requests, {len(soak.disturbed)} failed, aborted or retracted"
     return [
         f"- {pace}; {history}",
-        f"- longest wait for a token around a swap: {spread(around)}; around nothing, between two: {spread(between)}",
-        f"- {requests}; {soak.unanswered} times Redis did not answer this script in time",
+        f"- longest wait for a token around a swap: {spread(around)}; half way between two swaps: {spread(between)}",
+        f"- {requests}; {soak.unanswered} times Redis did not answer this benchmark in time",
         f"- traces captured {captured}, delivered {delivered}, dropped {as_counts(soak.traces, 'dropped')}",
     ]
 
@@ -103,7 +103,7 @@ def longest_waits(soak: Soak, windows: Sequence[Window]) -> list[float]:
     """Milliseconds, of every window in which a request streamed."""
     waits = np.concatenate(soak.waits)
     waits = waits[np.argsort(waits[:, 0])]
-    reach = float((waits[:, 1] - waits[:, 0]).max())  # no wait that touches a window began longer before it
+    reach = float((waits[:, 1] - waits[:, 0]).max())  # a wait that touches a window begins at most this long before it
     found = []
     for first, last in windows:
         low, high = np.searchsorted(waits[:, 0], (first - reach, last), side="right")

@@ -1,8 +1,8 @@
 """Longest wait for a token around a draft swap: none, paceline's own, and SGLang's stock HTTP path.
 
-Requests stream; then nothing happens ("none"), or the board makes another version live ("paceline"), or the stock
-endpoints are called: pause in place, begin, update from tensors, end, continue ("stock HTTP"). The order of the three
-is drawn anew in every repeat. Requests stay in flight, nothing is flushed.
+Requests stream; then nothing happens ("none"), or another version goes live on the board ("paceline"), or the stock
+endpoints are called: pause in place, begin, update from tensors, end, continue ("stock HTTP"). Each repeat has the
+three in a random order. Requests stay in flight, nothing is flushed.
 """
 
 import asyncio
@@ -22,28 +22,28 @@ from ...buffer.version import VersionState
 from ...buffer.weights_file import WEIGHTS_FILE
 from ...rig.prompts import Prompt
 from ...rig.traffic import Served, longest_gap_ms, send
+from .measured_server import MeasuredServer, under_new_ids, wait_until
 from .paired import Spread
-from .rig import Rig, under_new_ids, wait_until
 
 NOTHING_S = 0.15
 Window = tuple[float, float]
-Way = Callable[[Rig], Window]
+Way = Callable[[MeasuredServer], Window]
 
 
 @dataclass(frozen=True, slots=True)
 class StallPlan:
-    """How one stretch of streaming is laid out."""
+    """How long requests stream, how many, and when the swap comes."""
 
     repeats: int
     streams: int = 3
     max_tokens: int = 320
-    act_after_s: float = 0.8  # behind the start of the streams
+    act_after_s: float = 0.8  # after the start of the streams
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Longest waits, milliseconds, by way; repeats without a request in flight through the act are `void`."""
+    """Longest waits, milliseconds, by way; `void` counts repeats in which no request streamed through the swap."""
 
     waits_ms: Mapping[str, Spread]
     commit_ms: Spread
@@ -54,7 +54,7 @@ class Stalls:
 
 
 def measure_stalls(
-    rig: Rig,
+    server: MeasuredServer,
     drafts: Sequence[Path],
     prompts: Sequence[Prompt],
     plan: StallPlan,
@@ -62,27 +62,27 @@ def measure_stalls(
 ) -> Stalls:
     """Alternate the three ways. `drafts` are the versions 0, 1, ... of the board, more than a replica keeps.
 
-    `payload_dtype` is what the stock endpoint is sent, by default that of the file. Ends with stock weights in the
-    server that the board knows nothing of: measure nothing else behind it.
+    `payload_dtype` is that of the stock payload, by default that of the file. Leaves weights in the server that are not
+    on the board: measure nothing else afterwards.
     """
     payload, began = stock_payload(drafts[0], payload_dtype), time.time()
     ways: dict[str, Way] = {
         "none": nothing,
-        "paceline": lambda rig: paceline_swap(rig, len(drafts)),
-        "stock HTTP": lambda rig: stock_swap(rig, payload),
+        "paceline": lambda server: paceline_swap(server, len(drafts)),
+        "stock HTTP": lambda server: stock_swap(server, payload),
     }
-    asyncio.run(stream(rig, prompts, nothing, plan))  # warm-up
+    asyncio.run(stream(server, prompts, nothing, plan))  # warm-up
     repeats, void = [], 0
     for repeat in range(plan.repeats):
         waits = {}
         for way in random.Random(f"{plan.seed} {repeat}").sample(list(ways), len(ways)):
-            results, window = asyncio.run(stream(rig, prompts, ways[way], plan))
+            results, window = asyncio.run(stream(server, prompts, ways[way], plan))
             waits[way] = longest_gap_ms(results, window)
         void += not all(waits.values())
         repeats += [waits] if all(waits.values()) else []
     if not repeats:
         raise SystemExit(f"no request streamed through a swap in {plan.repeats} repeats; ask for more tokens")
-    made = swaps_since(rig, began)
+    made = swaps_since(server, began)
     return Stalls(
         waits_ms={way: Spread.of([waits[way] for waits in repeats]) for way in ways},
         commit_ms=Spread.of([swap["commit_ms"] for swap in made]),
@@ -93,49 +93,52 @@ def measure_stalls(
     )
 
 
-async def stream(rig: Rig, prompts: Sequence[Prompt], way: Way, plan: StallPlan) -> tuple[list[Served], Window]:
-    """Stream the prompts and act once while they run; exits when a request was aborted or retracted."""
+async def stream(
+    server: MeasuredServer, prompts: Sequence[Prompt], way: Way, plan: StallPlan
+) -> tuple[list[Served], Window]:
+    """Stream the prompts and swap once while they run; exits when a request was aborted or retracted."""
     streams = under_new_ids(prompts[: plan.streams])
-    sending = asyncio.create_task(send(rig.url, streams, concurrency=plan.streams, max_tokens=plan.max_tokens))
+    sending = asyncio.create_task(send(server.url, streams, concurrency=plan.streams, max_tokens=plan.max_tokens))
     await asyncio.sleep(plan.act_after_s)
-    window = await asyncio.to_thread(way, rig)
+    window = await asyncio.to_thread(way, server)
     results = await sending
     for result in results:
         if result.failure or result.finish != "length" or result.retractions:
             raise SystemExit(
                 f"request {result.prompt.request_id}: got {len(result.output_ids)} tokens, finish {result.finish!r}, "
-                f"{result.retractions} retractions {result.failure}; expected {plan.max_tokens} and nothing else"
+                f"{result.retractions} retractions {result.failure}; expected {plan.max_tokens} tokens, "
+                "finish 'length' and no retraction"
             )
     return results, window
 
 
-def nothing(_rig: Rig) -> Window:
-    """A stretch about as long as a swap, without one."""
+def nothing(_server: MeasuredServer) -> Window:
+    """A window about as long as a swap, without one."""
     began = time.time()
     time.sleep(NOTHING_S)
     return began, time.time()
 
 
-def paceline_swap(rig: Rig, versions: int) -> Window:
-    """Make the next of the first `versions` versions live and wait until the replica says that it drafts with it."""
-    number, began = ((rig.board.read().live or 0) + 1) % versions, time.time()
-    rig.board.move(number, VersionState.LIVE, "bench", "next one")
-    wait_until(lambda: swaps_since(rig, began), f"version {number} to be swapped in")
-    swap = swaps_since(rig, began)[-1]
+def paceline_swap(server: MeasuredServer, versions: int) -> Window:
+    """Make the next of the first `versions` versions live and wait until the replica reports the swap."""
+    number, began = ((server.board.read().live or 0) + 1) % versions, time.time()
+    server.board.move(number, VersionState.LIVE, "bench", "next one")
+    wait_until(lambda: swaps_since(server, began), f"version {number} to be swapped in")
+    swap = swaps_since(server, began)[-1]
     return swap["at"] - (swap["commit_ms"] + swap["stage_ms"]) / 1000.0, swap["at"]
 
 
-def swaps_since(rig: Rig, began: float) -> list[dict[str, float]]:
-    """Swaps the replica made behind `began`, unix seconds, oldest first; it reports its newest 64."""
-    told = rig.watch.replica().get("swaps")
-    return [swap for swap in told if swap["at"] >= began] if isinstance(told, list) else []
+def swaps_since(server: MeasuredServer, began: float) -> list[dict[str, float]]:
+    """Swaps the replica made since `began`, unix seconds, oldest first; it reports its newest 64."""
+    reported = server.reader.replica_status().get("swaps")
+    return [swap for swap in reported if swap["at"] >= began] if isinstance(reported, list) else []
 
 
-def stock_swap(rig: Rig, payload: str) -> Window:
+def stock_swap(server: MeasuredServer, payload: str) -> Window:
     """The fastest stock path that keeps requests: paused in place, nothing flushed."""
     began = time.time()
     update = {"serialized_named_tensors": [payload], "selector": "draft", "flush_cache": False}
-    with httpx.Client(base_url=rig.url, timeout=60.0, trust_env=False) as client:
+    with httpx.Client(base_url=server.url, timeout=60.0, trust_env=False) as client:
         client.post("/pause_generation", json={"mode": "in_place"}).raise_for_status()
         client.post("/begin_weight_update", json={"selector": "draft"}).raise_for_status()
         client.post("/update_weights_from_tensor", json=update).raise_for_status()
@@ -145,7 +148,7 @@ def stock_swap(rig: Rig, payload: str) -> Window:
 
 
 def stock_payload(draft: Path, dtype: torch.dtype | None = None) -> str:
-    """A draft's weights as the stock endpoint takes them, in `dtype` or as they are in the file."""
+    """A draft's weights as the stock endpoint takes them, in `dtype` or in that of the file."""
     weights = [
         (k, v.to(dtype or v.dtype)) for k, v in load_file(draft / WEIGHTS_FILE).items() if k not in {"d2t", "t2d"}
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...rig.machine import machine
 
-EXAMPLE_NAME = "EXAMPLE, made up and measured nowhere"
+EXAMPLE_NAME = "EXAMPLE, not measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Costs:
 
     name: str
     cost_ms: Mapping[int, Sequence[float]]
-    no_speculation_ms: Mapping[int, float]  # of a server without any draft, by batch size; may be empty
+    no_speculation_ms: Mapping[int, float]  # of a server without a draft, by batch size; may be empty
 
     @property
     def max_steps(self) -> int:
@@ -25,11 +25,11 @@ class Costs:
         return min(map(len, self.cost_ms.values())) - 1
 
     def text(self) -> str:
-        """The file, which PACELINE_PACING_COSTS may name too."""
+        """Contents of the file, as PACELINE_PACING_COSTS reads it too."""
         rows = {str(batch): [round(ms, 3) for ms in row] for batch, row in self.cost_ms.items()}
         alone = {str(batch): round(ms, 3) for batch, ms in self.no_speculation_ms.items()}
-        told = {"name": self.name, "machine": machine(), "cost_ms": rows, "no_speculation_ms": alone}
-        return json.dumps(told, indent=2) + "\n"
+        table = {"name": self.name, "machine": machine(), "cost_ms": rows, "no_speculation_ms": alone}
+        return json.dumps(table, indent=2) + "\n"
 
 
 def load_costs(path: Path | None) -> Costs:

@@ -1,12 +1,10 @@
-"""What a process holds: resident memory, descriptors and threads, as Linux tells them."""
+"""What a process holds: resident memory, descriptors and threads."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 from ...rig.processes import descendants
-
-PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,24 +16,23 @@ class Vitals:
     threads: int
 
 
-def vitals(pid: int) -> Vitals:
-    """Read /proc; OSError when the process has gone."""
-    proc = Path("/proc") / str(pid)
-    rss_pages = int((proc / "statm").read_text().split()[1])
-    status = (proc / "status").read_text().splitlines()
-    threads = next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
-    return Vitals(rss_pages * PAGE_MIB, len(list((proc / "fd").iterdir())), threads)
+def vitals(process: psutil.Process) -> Vitals:
+    """What `process` holds now; psutil.NoSuchProcess when it has ended."""
+    with process.oneshot():
+        return Vitals(process.memory_info().rss / 2**20, process.num_fds(), process.num_threads())
 
 
-def child_named(ancestor: int, word: str) -> int:
-    """The one process below `ancestor` with `word` in its command line; exits when there is not exactly one."""
-    found = []
-    for pid in descendants(ancestor):
-        try:
-            is_it = word in (Path("/proc") / str(pid) / "cmdline").read_text()
-        except OSError:  # it has ended meanwhile
-            continue
-        found += [pid] if is_it else []
+def child_named(ancestor: int, text: str) -> psutil.Process:
+    """The one process below `ancestor` with `text` in its command line; exits when there is not exactly one."""
+    found = [process for process in descendants(ancestor) if text in _command_line(process)]
     if len(found) != 1:
-        raise SystemExit(f"processes with {word!r} in their command line: got {found}, expected one")
+        raise SystemExit(f"processes with {text!r} in their command line: got {found}, expected one")
     return found[0]
+
+
+def _command_line(process: psutil.Process) -> str:
+    """Words separated by spaces; empty for a process that has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""

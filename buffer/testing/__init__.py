@@ -1,4 +1,5 @@
-"""Buffer and board in memory, for tests: they keep the contract of their Redis twins in one process.
+"""In-memory twins of the Redis buffer and board, for tests alone: nothing in the product may import this package.
 
-In and out: as for buffer/redis_stream.py and buffer/redis_board.py. No production code enters.
+They keep the same contracts in one process, so that a test needs no Redis. In and out: as for buffer/redis_stream.py
+and buffer/redis_board.py.
 """

@@ -1,4 +1,4 @@
-"""MemoryVersionBoard: the version board inside one process, for tests and for programs without services."""
+"""MemoryVersionBoard: the version board inside one process, for tests."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -7,15 +7,15 @@ from threading import Condition, RLock
 
 import msgspec
 
-from ..base import LAST_READING_S, MAX_WAIT_S
-from ..board_rules import Decision, move_event, register_event, rollback_events
+from ..base import LAST_STATUS_S, MAX_WAIT_S
+from ..board_rules import Decision, move_events, register_events, rollback_events
 from ..codec import decode_event, encode_event
 from ..lease import Lease, renewed
 from ..version import BoardEvent, BoardState, DraftVersion, VersionState, fold
 
 
 class MemoryVersionBoard:
-    """A VersionBoard in memory; threads may share it. Events and readings pass through their JSON, as on Redis.
+    """A VersionBoard in memory; threads may share it. Events and statuses pass through their JSON, as on Redis.
 
     `clock` (unix seconds) dates events and ends heartbeats and leases.
     """
@@ -26,38 +26,32 @@ class MemoryVersionBoard:
         self._written = Condition(self._lock)
         self._events: list[BoardEvent] = []
         self._reserved = 0
-        self._beats: dict[str, tuple[float, bytes]] = {}  # member -> (lives until, reading)
-        self._last_readings: dict[str, tuple[float, bytes]] = {}  # member -> (known until, reading)
-        self._leases: dict[str, tuple[float, object]] = {}  # name -> (lives until, token of the holder)
+        self._beats: dict[str, tuple[float, bytes]] = {}  # member -> (expires at, status)
+        self._last_statuses: dict[str, tuple[float, bytes]] = {}  # member -> (expires at, status)
+        self._leases: dict[str, tuple[float, object]] = {}  # name -> (expires at, token of the holder)
 
     def next_number(self) -> int:
-        """See VersionBoard."""
         with self._lock:
             self._reserved += 1
             return self._reserved - 1
 
     def register(self, version: DraftVersion, by: str, why: str) -> BoardEvent:
-        """See VersionBoard."""
-        return self._write(register_event(version, by, why))[0]
+        return self._write(lambda _, at: register_events(at, version, by, why))[0]
 
     def move(
         self, number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
     ) -> BoardEvent:
-        """See VersionBoard."""
-        return self._write(move_event(number, state, by, why, replica, was))[0]
+        return self._write(lambda board, at: move_events(board, at, number, state, by, why, replica, was))[0]
 
     def roll_back(self, by: str, why: str, number: int | None = None, was: VersionState | None = None) -> BoardState:
-        """See VersionBoard."""
         with self._lock:
-            self._write(rollback_events(by, why, number, was))
+            self._write(lambda board, at: rollback_events(board, at, by, why, number, was))
             return self.read()
 
     def read(self) -> BoardState:
-        """See VersionBoard."""
         return fold(self.events())
 
     def events(self, after_id: str = "", wait_s: float = 0.0) -> list[BoardEvent]:
-        """See VersionBoard."""
         with self._lock:
             if wait_s > 0:
                 self._written.wait_for(lambda: len(self._events) > _ordinal(after_id), min(wait_s, MAX_WAIT_S))
@@ -68,7 +62,7 @@ class MemoryVersionBoard:
             now = self._clock()
             new = decide(fold(self._events), now)
             fold([*self._events, *new])  # raises when they do not follow
-            stored = [self._stored(event, now, place) for place, event in enumerate(new, len(self._events) + 1)]
+            stored = [self._stored(event, now, ordinal) for ordinal, event in enumerate(new, len(self._events) + 1)]
             self._events += stored
             self._written.notify_all()
             return stored
@@ -76,21 +70,18 @@ class MemoryVersionBoard:
     def _stored(self, event: BoardEvent, now: float, ordinal: int) -> BoardEvent:
         return decode_event(encode_event(event), f"{int(now * 1000)}-{ordinal}")
 
-    def beat(self, member: str, reading: Mapping[str, object], ttl_s: float) -> None:
-        """See VersionBoard."""
-        raw = msgspec.json.encode(dict(reading))
+    def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
+        raw = msgspec.json.encode(dict(status))
         with self._lock:
             self._beats[member] = (self._clock() + ttl_s, raw)
-            self._last_readings[member] = (self._clock() + LAST_READING_S, raw)
+            self._last_statuses[member] = (self._clock() + LAST_STATUS_S, raw)
 
-    def last_reading(self, member: str) -> Mapping[str, object]:
-        """See VersionBoard."""
+    def last_status(self, member: str) -> Mapping[str, object]:
         with self._lock:
-            known_until, raw = self._last_readings.get(member, (0.0, b"{}"))
-            return msgspec.json.decode(raw) if known_until > self._clock() else {}
+            expires_at, raw = self._last_statuses.get(member, (0.0, b"{}"))
+            return msgspec.json.decode(raw) if expires_at > self._clock() else {}
 
     def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
-        """See VersionBoard."""
         with self._lock:
             now = self._clock()
             self._beats = {member: beat for member, beat in self._beats.items() if beat[0] > now}
@@ -98,7 +89,7 @@ class MemoryVersionBoard:
 
     @contextmanager
     def lease(self, name: str, ttl_s: float) -> Iterator[Lease]:
-        """See VersionBoard. Renewed by time as it passes, ended by `clock`."""
+        """As the contract says; it is renewed in real time and ends by `clock`."""
         token = object()
         if not self._take(name, ttl_s, token):
             yield Lease(granted=False, ask=lambda: False)
@@ -113,8 +104,8 @@ class MemoryVersionBoard:
 
     def _take(self, name: str, ttl_s: float, token: object) -> bool:
         with self._lock:
-            until, _ = self._leases.get(name, (0.0, None))
-            if until > self._clock():
+            expires_at, _ = self._leases.get(name, (0.0, None))
+            if expires_at > self._clock():
                 return False
             self._leases[name] = (self._clock() + ttl_s, token)
             return True
@@ -126,8 +117,8 @@ class MemoryVersionBoard:
 
     def _holds(self, name: str, token: object) -> bool:
         with self._lock:
-            until, holder = self._leases.get(name, (0.0, None))
-            return holder is token and until > self._clock()
+            expires_at, holder = self._leases.get(name, (0.0, None))
+            return holder is token and expires_at > self._clock()
 
 
 def _ordinal(event_id: str) -> int:

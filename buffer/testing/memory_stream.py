@@ -1,4 +1,4 @@
-"""MemoryTraceBuffer: the trace stream inside one process, for tests and for programs without services."""
+"""MemoryTraceBuffer: the trace stream inside one process, for tests."""
 
 import time
 from collections import Counter, deque
@@ -8,7 +8,7 @@ from enum import Enum, auto
 from itertools import islice
 from threading import RLock
 
-from ..base import MAX_DELIVERIES, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, place
+from ..base import MAX_DELIVERIES, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
 from ..codec import decode_entries, decode_trace, encode_trace
 from ..config import BufferConfig
 from ..errors import DecodeError
@@ -23,7 +23,7 @@ class _State(Enum):
     BURIED = auto()
 
 
-#: Who waits for nothing any more.
+#: States of entries that nobody has to ack.
 _ENDED = {_State.ACKED, _State.BURIED}
 
 
@@ -40,11 +40,19 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class _Tally:
+class MemoryStream:
+    """What would be in Redis; buffers with settings of their own may share one, as processes do there."""
+
+    lock: RLock = field(default_factory=RLock)
+    entries: dict[str, _Entry] = field(default_factory=dict)  # oldest first
+    by_trace_id: dict[str, str] = field(default_factory=dict)  # trace id -> id of the entry that holds it
+    bounds: BufferConfig | None = None  # of the last append
+    last_ms: int = 0
     delivered: int = 0
     dead_lettered: int = 0
     trimmed: int = 0
     acked: Counter[str] = field(default_factory=Counter)
+    dead: deque[tuple[str, bytes]] = field(default_factory=lambda: deque(maxlen=DEAD_LETTERS_KEPT))
 
 
 class MemoryTraceBuffer:
@@ -53,78 +61,79 @@ class MemoryTraceBuffer:
     `clock` (unix seconds) dates entries and claims.
     """
 
-    def __init__(self, config: BufferConfig, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        config: BufferConfig,
+        clock: Callable[[], float] = time.time,
+        stream: MemoryStream | None = None,
+    ) -> None:
         self._config = config
         self._clock = clock
-        self._lock = RLock()
-        self._entries: dict[str, _Entry] = {}  # oldest first
-        self._by_trace_id: dict[str, str] = {}  # trace id -> id of the entry that holds it
-        self._resuming: dict[str, tuple[int, int]] = {}  # consumer -> place behind which its pending entries go on
-        self._last_ms = 0
-        self._tally = _Tally()
-        self._dead: deque[tuple[str, bytes]] = deque(maxlen=DEAD_LETTERS_KEPT)
+        self._stream = stream or MemoryStream()
+        self._lock = self._stream.lock
+        self._resuming: dict[str, tuple[int, int]] = {}  # consumer -> order of the entry after which its own go on
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
-        """See TraceBuffer."""
         return self._append_raw([encode_trace(trace) for trace in traces], [trace.trace_id for trace in traces])
 
     def _append_raw(self, payloads: Sequence[bytes], trace_ids: Sequence[str] = ()) -> list[str]:
-        """Append bytes as they are; without `trace_ids` nothing is known twice."""
+        """Append bytes as they are; without `trace_ids` duplicates are not recognised."""
         names = trace_ids or [""] * len(payloads)
         if not payloads:
             return []
         with self._lock:
-            self._trim()  # what is about to leave must not stand in the way of its own return
+            self._stream.bounds = self._config
+            self._trim()  # An entry that is about to leave must not keep its own trace from being stored again.
             ids = [self._append_one(raw, trace_id) for raw, trace_id in zip(payloads, names, strict=True)]
             self._trim()
         return ids
 
     def _append_one(self, raw: bytes, trace_id: str) -> str:
-        if trace_id in self._by_trace_id:
-            return self._by_trace_id[trace_id]
-        self._last_ms = max(self._last_ms, self._now_ms())
-        self._tally.delivered += 1
-        entry_id = f"{self._last_ms}-{self._tally.delivered}"
-        self._entries[entry_id] = _Entry(entry_id, self._last_ms, raw, trace_id)
+        stream = self._stream
+        if trace_id in stream.by_trace_id:
+            return stream.by_trace_id[trace_id]
+        stream.last_ms = max(stream.last_ms, self._now_ms())
+        stream.delivered += 1
+        entry_id = f"{stream.last_ms}-{stream.delivered}"
+        stream.entries[entry_id] = _Entry(entry_id, stream.last_ms, raw, trace_id)
         if trace_id:
-            self._by_trace_id[trace_id] = entry_id
+            stream.by_trace_id[trace_id] = entry_id
         return entry_id
 
     def claim(
-        self, consumer: str, max_traces: int, before_opening: Callable[[Sequence[str]], object] | None = None
+        self, consumer: str, max_traces: int, before_decoding: Callable[[Sequence[str]], object] | None = None
     ) -> list[TraceEntry]:
-        """See TraceBuffer."""
         with self._lock:
             self._trim()
             while max_traces > 0 and (batch := self._claimable(consumer, max_traces)):
-                fresh = [entry for entry in batch if not self._is_worn(entry, consumer)]
-                if before_opening is not None:
-                    before_opening([entry.entry_id for entry in fresh])
-                entries = [opened for entry in fresh if (opened := self._open(entry))]
-                if entries:  # nothing but dead letters is not yet the end of the stream
+                fresh = [entry for entry in batch if self._deliver(entry, consumer)]
+                if before_decoding is not None:
+                    before_decoding([entry.entry_id for entry in fresh])
+                entries = [decoded for entry in fresh if (decoded := self._decode(entry))]
+                if entries:  # A page of nothing but dead letters is not the end of the stream.
                     return entries
         return []
 
     def resume(self, consumer: str) -> None:
-        """See TraceBuffer. No consumer outlives this process, so nothing but this call makes one resume."""
+        """As the contract says. Consumers do not outlive this process, so a new object resumes none by itself."""
         with self._lock:
             self._resuming[consumer] = (0, 0)
 
     def _claimable(self, consumer: str, max_traces: int) -> list[_Entry]:
         own = list(islice(self._resumed(consumer), max_traces))
         if own:
-            self._resuming[consumer] = place(own[-1].entry_id)
+            self._resuming[consumer] = entry_order(own[-1].entry_id)
             return own
         self._resuming.pop(consumer, None)
-        free = (entry for entry in self._entries.values() if self._is_claimable(entry))
+        free = (entry for entry in self._stream.entries.values() if self._is_claimable(entry))
         return list(islice(free, max_traces))
 
     def _resumed(self, consumer: str) -> Iterator[_Entry]:
-        """What `consumer` holds, as far as it has not been handed out again since it resumed."""
+        """The entries that `consumer` holds and that were not delivered again since it resumed."""
         if consumer in self._resuming:
-            for entry in self._entries.values():
+            for entry in self._stream.entries.values():
                 is_own = entry.state is _State.PENDING and entry.consumer == consumer
-                if is_own and place(entry.entry_id) > self._resuming[consumer]:
+                if is_own and entry_order(entry.entry_id) > self._resuming[consumer]:
                     yield entry
 
     def _is_claimable(self, entry: _Entry) -> bool:
@@ -132,17 +141,17 @@ class MemoryTraceBuffer:
             return self._now_ms() - entry.claimed_ms >= self._config.claim_idle_ms
         return entry.state is _State.UNREAD
 
-    def _is_worn(self, entry: _Entry, consumer: str) -> bool:
-        """Hand the entry out once more, or bury it when that was done too often."""
+    def _deliver(self, entry: _Entry, consumer: str) -> bool:
+        """Deliver the entry once more; bury it and return False when that was done too often."""
         entry.state, entry.claimed_ms, entry.consumer = _State.PENDING, self._now_ms(), consumer
         entry.deliveries += 1
         if entry.deliveries <= MAX_DELIVERIES:
-            return False
-        # Not decoded: that may be what its readers die of.
+            return True
+        # It stays undecoded: decoding may be what kills its readers.
         self._bury(entry, TOO_MANY_DELIVERIES, entry.raw)
-        return True
+        return False
 
-    def _open(self, entry: _Entry) -> TraceEntry | None:
+    def _decode(self, entry: _Entry) -> TraceEntry | None:
         try:
             return TraceEntry(entry.entry_id, decode_trace(entry.raw))
         except DecodeError as error:
@@ -151,66 +160,65 @@ class MemoryTraceBuffer:
 
     def _bury(self, entry: _Entry, reason: str, raw: bytes) -> None:
         entry.state = _State.BURIED
-        self._tally.dead_lettered += 1
-        self._dead.append((reason, raw))
+        self._stream.dead_lettered += 1
+        self._stream.dead.append((reason, raw))
 
     def forgive(self, entry_ids: Sequence[str]) -> int:
-        """See TraceBuffer."""
         with self._lock:
-            entries = filter(None, map(self._entries.get, entry_ids))
+            entries = filter(None, map(self._stream.entries.get, entry_ids))
             pending = [entry for entry in entries if entry.state is _State.PENDING]
             for entry in pending:
                 entry.deliveries = max(entry.deliveries - 1, 0)
         return len(pending)
 
     def ack(self, entry_ids: Sequence[str], outcome: str) -> int:
-        """See TraceBuffer. An id that is unknown, or acked already, counts nothing."""
         ended = 0
         with self._lock:
             for entry_id in entry_ids:
-                entry = self._entries.get(entry_id)
+                entry = self._stream.entries.get(entry_id)
                 if entry and entry.state is _State.PENDING:
                     entry.state = _State.ACKED
                     ended += 1
             if ended:
-                self._tally.acked[outcome] += ended
+                self._stream.acked[outcome] += ended
         return ended
 
     def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
-        """See TraceBuffer. What is yielded is settled by this call; decoding happens one by one."""
         with self._lock:
-            newest_first = (e for e in reversed(self._entries.values()) if not acked_only or e.state is _State.ACKED)
-            rows = [(entry.entry_id, entry.raw) for entry in islice(newest_first, max(max_traces, 0))]
+            newest_first = reversed(self._stream.entries.values())
+            shown = (entry for entry in newest_first if not acked_only or entry.state is _State.ACKED)
+            rows = [(entry.entry_id, entry.raw) for entry in islice(shown, max(max_traces, 0))]
         return decode_entries(reversed(rows))
 
     def counts(self) -> BufferCounts:
-        """See TraceBuffer."""
         with self._lock:
+            self._trim()
+            entries = self._stream.entries.values()
             return BufferCounts(
-                delivered=self._tally.delivered,
-                pending=sum(entry.state not in _ENDED for entry in self._entries.values()),
-                dead_lettered=self._tally.dead_lettered,
-                acked=dict(self._tally.acked),
-                trimmed=self._tally.trimmed,
-                bytes=sum(len(entry.raw) for entry in self._entries.values()),
-                entries=len(self._entries),
+                delivered=self._stream.delivered,
+                pending=sum(entry.state not in _ENDED for entry in entries),
+                dead_lettered=self._stream.dead_lettered,
+                acked=dict(self._stream.acked),
+                trimmed=self._stream.trimmed,
+                bytes=sum(len(entry.raw) for entry in entries),
+                entries=len(entries),
             )
 
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
-        """See TraceBuffer; the newest DEAD_LETTERS_KEPT are there to be read."""
         with self._lock:
-            return list(self._dead)[-max_letters:] if max_letters > 0 else []
+            return list(self._stream.dead)[-max_letters:] if max_letters > 0 else []
 
     def _trim(self) -> None:
-        size = sum(len(entry.raw) for entry in self._entries.values())
-        oldest_ms = self._now_ms() - int(self._config.max_age_s * 1000)
-        for entry in list(self._entries.values()):
-            if size <= self._config.max_bytes and entry.born_ms >= oldest_ms:
+        stream, bounds = self._stream, self._stream.bounds or self._config
+        size = sum(len(entry.raw) for entry in stream.entries.values())
+        oldest_ms = self._now_ms() - int(bounds.max_age_s * 1000)
+        for entry in list(stream.entries.values()):
+            if size <= bounds.max_bytes and entry.born_ms >= oldest_ms:
                 return
             size -= len(entry.raw)
-            self._tally.trimmed += entry.state not in _ENDED
-            del self._entries[entry.entry_id]
-            self._by_trace_id.pop(entry.trace_id, None)
+            stream.trimmed += entry.state not in _ENDED
+            del stream.entries[entry.entry_id]
+            stream.by_trace_id.pop(entry.trace_id, None)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)

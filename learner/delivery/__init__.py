@@ -1,5 +1,5 @@
-"""Learner process: from a trained draft to a version on the board and a run in MLflow.
+"""Learner process: turns a trained draft into a version on the board and a run in MLflow.
 
 In: a candidate with its scores. Out: a folder of weights, board events, a registered model.
-Only the loop enters. MLflow is known to mlflow_registry.py alone.
+The learning loop and what opens its state import it. Only mlflow_registry.py imports MLflow.
 """

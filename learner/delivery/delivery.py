@@ -1,4 +1,4 @@
-"""From trained weights to the board: judge on the holdout, publish what was judged, carry out the gate's word."""
+"""From trained weights to the board: judge on the holdout, publish what was judged, carry out the gate's verdict."""
 
 import logging
 from collections.abc import Sequence
@@ -6,15 +6,16 @@ from functools import partial
 
 import numpy as np
 
-from ...buffer.base import TraceEntry, VersionBoard, place
+from ...buffer.base import TraceEntry, VersionBoard, entry_order
 from ...buffer.errors import BoardConflict, WeightsRefused
 from ...buffer.version import BoardState, DraftVersion, VersionState
 from ...buffer.weights_file import check_weights
 from ...policies.promotion import Promotion, Verdict, judge
 from ..config import LearnerConfig
-from ..intake import Outcome, Sorted
+from ..intake import ByOutcome, Outcome
 from ..model.draft_io import save_draft
-from ..state import LEARNER, LearnerState, refuse
+from ..state import LearnerState
+from .board_moves import LEARNER, refuse
 from .canary import start_canary_or_go_live
 from .publisher import Lineage, publish
 from .run_record import scores_of
@@ -22,83 +23,85 @@ from .run_record import scores_of
 _log = logging.getLogger(__name__)
 
 
-def hold_out(standing: LearnerState, claimed: Sorted, state: BoardState) -> None:
-    """Give the held-out traces of `claimed` to the gate, and score them once while they are claimed.
+def hold_out(state: LearnerState, claimed: ByOutcome, board_state: BoardState) -> None:
+    """Add the held-out traces of `claimed` to the holdout, and score them once while they are claimed.
 
-    One that scoring dies of would otherwise be acked unscored, and kill every later round in the name of others.
+    A trace that scoring dies of would otherwise be acked unscored, and fail every later learning round, whose own
+    traces would be suspected.
     """
     for entry in claimed[Outcome.HELD_OUT]:
-        standing.holdout.add(entry.trace)
+        state.holdout.add(entry.trace)
     if not claimed[Outcome.HELD_OUT]:
         return
-    steps, live = standing.trainer.plan.steps, state.rows[state.live].version if state.live is not None else None
-    draft = standing.shelf.draft(live) if live is not None else None
+    live, steps = board_state.live, state.trainer.plan.steps
+    draft = state.drafts.draft(board_state, live) if live is not None else None
     if live is not None and draft is not None:
-        standing.holdout.score_live(live.number, draft, steps)
+        state.holdout.score_live(live, draft, steps)
     else:
-        standing.holdout.score(standing.trainer.draft, steps)
+        state.holdout.score(state.trainer.draft, steps)
 
 
-def judge_candidate(standing: LearnerState, state: BoardState) -> Promotion:
-    """Compare the trainer's weights with the live version on the holdout; wait when there is nothing to compare."""
-    live = state.rows[state.live].version if state.live is not None else None
+def judge_candidate(state: LearnerState, board_state: BoardState) -> Promotion:
+    """Compare the trainer's weights with the live version on the holdout; WAIT when there is no live draft."""
+    live = board_state.live
     if live is None:
-        return _wait("no version is live: promote one by hand and the gate compares with it")
-    draft = standing.shelf.draft(live)
+        return _wait("no version is live: promote one, and the gate compares with it")
+    draft = state.drafts.draft(board_state, live)
     if draft is None:
-        return _wait(f"weights of live version {live.number} cannot be read at {live.weights_uri}")
-    config, steps = standing.config, standing.trainer.plan.steps
+        return _wait(f"weights of live version {live} cannot be read at {board_state.rows[live].version.weights_uri}")
+    config, steps = state.config, state.trainer.plan.steps
     return judge(
-        standing.holdout.score(standing.trainer.draft, steps),
-        standing.holdout.score_live(live.number, draft, steps),
+        state.holdout.score(state.trainer.draft, steps),
+        state.holdout.score_live(live, draft, steps),
         min_requests=config.min_holdout_requests,
         confidence=config.gate_confidence,
-        rng=np.random.default_rng([config.seed, standing.notes.round]),
+        rng=np.random.default_rng([config.seed, state.notes.rounds_trained]),
     )
 
 
 def deliver(
-    standing: LearnerState, board: VersionBoard, judged: BoardState, promotion: Promotion, learnt: Sequence[TraceEntry]
+    state: LearnerState, board: VersionBoard, judged: BoardState, promotion: Promotion, learned: Sequence[TraceEntry]
 ) -> DraftVersion | None:
-    """Publish the trainer's weights with the gate's figures, then let them on or refuse them; None while it waits.
+    """Publish the trainer's weights with the gate's figures, then start their canary or refuse them; None on WAIT.
 
-    Compared with a version that is no longer live, a winner is refused: an operator's hand goes before the gate's.
+    A winner is refused when the version it was compared with is not live any more: an operator overrides the gate.
     """
     if promotion.verdict is Verdict.WAIT:
-        _refuse_changed_live(standing, board, judged)
+        _roll_back_changed_live(state, board, judged)
         return None
-    config = standing.config
+    config = state.config
     lineage = Lineage(
-        standing.notes.parent,
+        state.notes.parent,
         config.target,
         config.target_version,
         config.objective,
-        _window_ids([*standing.window, *learnt]),
+        _trained_on([*state.replay_buffer, *learned]),
         scores_of(promotion),
     )
-    write = partial(save_draft, standing.trainer.draft)
+    write = partial(save_draft, state.trainer.draft)
     version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason)
     _carry_out(config, board, version.number, judged, promotion)
     return version
 
 
-def _refuse_changed_live(standing: LearnerState, board: VersionBoard, judged: BoardState) -> None:
+def _roll_back_changed_live(state: LearnerState, board: VersionBoard, judged: BoardState) -> None:
     """Roll the live version back when its file holds other bytes than were published, or its URI names no file.
 
-    The gate could compare with nothing, and the next server to start would refuse it. One that cannot be read stays:
-    its disk may come back.
+    The gate has nothing to compare with then, and the next server to start would refuse it. A version whose file
+    cannot be read stays live: its disk may come back.
     """
-    if judged.live is None or standing.shelf.draft(judged.rows[judged.live].version) is not None:
+    live = judged.live
+    if live is None or state.drafts.draft(judged, live) is not None:
         return
     try:
-        check_weights(judged, judged.live)
+        check_weights(judged, live)
     except WeightsRefused as refusal:
         if isinstance(refusal.__cause__, OSError):
             return
         try:
-            board.roll_back(LEARNER, str(refusal), judged.live, VersionState.LIVE)
+            board.roll_back(LEARNER, str(refusal), live, VersionState.LIVE)
         except BoardConflict as conflict:
-            _log.warning("version %d stays live: %s", judged.live, conflict)
+            _log.warning("version %d was not rolled back, because somebody else moved it: %s", live, conflict)
 
 
 def _carry_out(
@@ -114,9 +117,9 @@ def _carry_out(
     start_canary_or_go_live(board, number, promotion.reason, with_canary=config.canary_limit_s > 0)
 
 
-def _window_ids(entries: Sequence[TraceEntry]) -> tuple[str, str]:
-    """First and last stream id; a trace claimed again after a crash is older than the window's end."""
-    ids = sorted((entry.entry_id for entry in entries), key=place)
+def _trained_on(entries: Sequence[TraceEntry]) -> tuple[str, str]:
+    """First and last stream id. `entries` may be out of order: a trace claimed again after a crash comes last."""
+    ids = sorted((entry.entry_id for entry in entries), key=entry_order)
     return ids[0], ids[-1]
 
 

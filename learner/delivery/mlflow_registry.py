@@ -1,37 +1,38 @@
 """MLflow: every version is a run and a registered model version; aliases follow the board.
 
-MLflow is a window for people, never a step of delivery: a version is published without it. What it has not been
-told lies in an outbox on disk and is told at a later round. Telling is idempotent: a version is known by its number
-and its digest together, since numbers begin anew on a board that lost its data. Weights are kept there for versions
-that drafted somewhere; the others are figures only.
+MLflow is a view for people, never a step of delivery: versions are published without it. What it has not recorded yet
+is pending on disk and registered later; registering twice changes nothing, since a version is known by number and
+digest together. Weights are uploaded only for versions that drafted somewhere.
 """
 
-import json
 import logging
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ...buffer.version import BoardRow, BoardState, DraftVersion, VersionState
+from ...buffer.version import BoardRow, BoardState, VersionState
 from ..config import quiet_mlflow
-from ..disk import files_of, write_text
-from .code_version import code_version
+from .pending_registrations import PendingRegistrations, read_record
+from .run_record import SHA256_TAG, VERSION_TAG, RunRecord, record_from_board
+from .version_folders import files_of
 
 _log = logging.getLogger(__name__)
 
-VERSION_TAG = "paceline.version"
 STATE_TAG = "paceline.state"
-SHA256_TAG = "paceline.sha256"
-CODE_TAG = "paceline.code_version"
-#: Of a version that drafted: "logged", or "gone" when its folder was removed before MLflow could be told.
+#: On a version that drafted: "logged", or "gone" when its folder was removed before MLflow could record it.
 WEIGHTS_TAG = "paceline.weights"
+
+#: Wait after MLflow failed to answer; it doubles with every further failure.
+FIRST_RETRY_S = 60.0
+LONGEST_RETRY_S = 960.0
 
 #: States of a version that drafts, or did.
 _DRAFTED = {VersionState.CANARY, VersionState.LIVE, VersionState.RETIRED, VersionState.ROLLED_BACK}
-#: States of a version that may still go live by the loop's own doing.
+#: States of a version that may still go live without an operator.
 _CANDIDATES = {VersionState.CANDIDATE, VersionState.CANARY}
 
 #: MLflow refuses more metrics in one call.
@@ -42,26 +43,8 @@ _DRAFT = "draft"
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecord:
-    """All that MLflow is told about one version; plain values, so that it can wait on disk as JSON."""
-
-    number: int
-    born_at: float  # unix seconds
-    params: Mapping[str, str] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)  # one value each, at the last step
-    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)  # one value per step
-    first_step: int = 0  # step of the curves' first value, counted over the learner's life
-
-    @property
-    def key(self) -> tuple[int, str]:
-        """What the version is known by: its number and its digest."""
-        return self.number, self.tags.get(SHA256_TAG, "")
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """A model version as MLflow holds it."""
+class _ModelVersion:
+    """A version as MLflow holds it."""
 
     at: str  # MLflow's own number of it
     run: str
@@ -69,40 +52,55 @@ class _Told:
 
 
 class Registry:
-    """One registered model in MLflow, with the outbox of what it has not been told yet.
+    """One registered model in MLflow, and the registrations that are pending.
 
-    No call raises because MLflow is unreachable or refuses: that is logged and tried again at the next call.
+    No call raises because MLflow is unreachable or refuses: that is logged, and MLflow is asked again only after
+    FIRST_RETRY_S, twice as long after every further failure, at most LONGEST_RETRY_S; an answer resets the wait.
     """
 
-    def __init__(self, tracking_uri: str, model: str, outbox: Path, artifacts: Path) -> None:
+    def __init__(
+        self,
+        tracking_uri: str,
+        model: str,
+        pending: PendingRegistrations,
+        artifacts: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`artifacts` is where runs keep files when `tracking_uri` is a database; a server keeps its own."""
         self._uri = tracking_uri
         self._model = model
-        self._outbox = outbox
+        self._pending = pending
         self._artifacts = artifacts
+        self._clock = clock
+        self._retry_s = 0.0  # the wait after the last failure; 0: none since the last answer
+        self._asks_again_at_s = -float("inf")
         self._client: Any = None
         self._experiment = ""
-        self._followed = ""
+        self._synced_event = ""
 
-    def hand_in(self, record: RunRecord) -> None:
-        """Put a record into the outbox; it is on disk when this returns."""
-        write_text(self._outbox / f"v{record.number:06d}.json", json.dumps(asdict(record)))
+    @property
+    def pending_registrations(self) -> int:
+        """Versions that are published and not yet recorded by MLflow."""
+        return len(self._pending)
 
-    def follow(self, state: BoardState) -> bool:
-        """Tell MLflow about the outbox, then make aliases and state tags those of the board; whether MLflow agreed.
+    def enqueue(self, record: RunRecord) -> None:
+        """Make a record pending; it is on disk when this returns. OSError on a full disk."""
+        self._pending.add(record)
 
-        Aliases are live, previous and candidate. A version that nobody handed in (the initial draft, one put on
-        the board by hand) is registered with what the board knows. Blocks while MLflow answers; up to a minute
-        when it is away.
+    def sync(self, state: BoardState) -> bool:
+        """Register what is pending, then make aliases and state tags those of the board; whether all of it is done.
+
+        Aliases are live, previous and candidate. A version without a record (the initial draft, one an operator put on
+        the board) is registered with what the board knows. Blocks while MLflow answers, and for up to a minute when it
+        does not; returns at once, without asking, when nothing has changed or the wait after a failure is not over.
         """
-        if self._followed and self._followed == state.last_event_id and not self._waiting():
+        if self._synced_event and self._synced_event == state.last_event_id and not len(self._pending):
             return True
-        agreed = self._attempt(lambda: self._follow(state))
-        self._followed = state.last_event_id if agreed else ""
-        return agreed
-
-    def _waiting(self) -> list[Path]:
-        return sorted(self._outbox.glob("v*.json"))
+        if self._clock() < self._asks_again_at_s:
+            return False
+        is_done = self._attempt(lambda: self._sync(state))
+        self._synced_event = state.last_event_id if is_done else ""
+        return is_done
 
     def _attempt(self, act: Callable[[], None]) -> bool:
         quiet_mlflow()
@@ -113,10 +111,13 @@ class Registry:
                 self._connect()
                 act()
         except Exception as error:  # noqa: BLE001 - MLflow passes on whatever its store raises; none may stop delivery
-            waiting = len(self._waiting())
-            _log.warning("MLflow: %.300s; %d versions wait to be told at the next round", error, waiting)
+            self._retry_s = min(2 * self._retry_s or FIRST_RETRY_S, LONGEST_RETRY_S)
+            self._asks_again_at_s = self._clock() + self._retry_s
+            pending = len(self._pending)
+            _log.warning("MLflow: %.300s; %d registrations pending, next try in %g s", error, pending, self._retry_s)
             self._client = None
             return False
+        self._retry_s = 0.0
         return True
 
     def _connect(self) -> None:
@@ -138,7 +139,7 @@ class Registry:
         self._client.create_model_version(self._model, source=f"runs:/{run}/{_DRAFT}", run_id=run, tags=tags)
 
     def _run_of(self, record: RunRecord) -> str:
-        """The version's run with everything logged; one that an interrupted attempt began is taken up again."""
+        """The version's run with everything logged; a run that an interrupted attempt began is completed."""
         number, sha256 = record.key
         by_tag = f"tags.`{VERSION_TAG}` = '{number}' and tags.`{SHA256_TAG}` = '{sha256}'"
         begun = self._client.search_runs([self._experiment], by_tag, max_results=1)
@@ -147,42 +148,41 @@ class Registry:
         run = begun[0] if begun else self._client.create_run(self._experiment, started_ms, tags, f"v{record.number}")
         run_id: str = run.info.run_id
         entities = import_module("mlflow.entities")
-        metrics = [
-            entities.Metric(key, value, started_ms, record.first_step + step) for key, value, step in _points(record)
-        ]
+        metrics = [entities.Metric(key, value, started_ms, step) for key, value, step in record.points()]
         params = [entities.Param(key, value) for key, value in record.params.items()]
         self._client.log_batch(run_id, params=params)
         for first in range(0, len(metrics), _BATCH_METRICS):
             self._client.log_batch(run_id, metrics=metrics[first : first + _BATCH_METRICS])
         return run_id
 
-    def _follow(self, state: BoardState) -> None:
-        told = self._model_versions().keys()
-        for path in self._waiting():
-            record = RunRecord(**json.loads(path.read_text(encoding="utf-8")))
-            if record.key not in told:
+    def _sync(self, state: BoardState) -> None:
+        registered = self._model_versions().keys()
+        for file in self._pending.files():
+            record = read_record(file)
+            if record.key not in registered:
                 self._register(record)
-            path.unlink()
+            file.unlink()
         known = self._model_versions()
         missing = [row for _, row in sorted(state.rows.items()) if _key(row) not in known]
         for row in missing:
-            self._register(_bare_record(row.version, row.changed_at))
+            self._register(record_from_board(row.version, row.changed_at))
         known = self._model_versions() if missing else known
-        here = {number: known[_key(row)] for number, row in state.rows.items() if _key(row) in known}
-        for number, told_row in here.items():
-            self._describe(state.rows[number], told_row)
-        self._set_aliases({alias: here[number].at for alias, number in _aliases(state).items() if number in here})
+        on_board = {number: known[_key(row)] for number, row in state.rows.items() if _key(row) in known}
+        for number, model_version in on_board.items():
+            self._describe(state.rows[number], model_version)
+        aliases = _aliases(state).items()
+        self._set_aliases({alias: on_board[number].at for alias, number in aliases if number in on_board})
 
-    def _describe(self, row: BoardRow, told: _Told) -> None:
-        if row.state in _DRAFTED and WEIGHTS_TAG not in told.tags:
+    def _describe(self, row: BoardRow, known: _ModelVersion) -> None:
+        if row.state in _DRAFTED and WEIGHTS_TAG not in known.tags:
             files = files_of(row.version)
             for file in files:
-                self._client.log_artifact(told.run, str(file), _DRAFT)
+                self._client.log_artifact(known.run, str(file), _DRAFT)
             if not files:
-                _log.warning("MLflow gets no weights of version %d: they are gone", row.version.number)
-            self._client.set_model_version_tag(self._model, told.at, WEIGHTS_TAG, "logged" if files else "gone")
-        if told.tags.get(STATE_TAG) != row.state.value:
-            self._client.set_model_version_tag(self._model, told.at, STATE_TAG, row.state.value)
+                _log.warning("MLflow: weights of version %d not uploaded, their files are gone", row.version.number)
+            self._client.set_model_version_tag(self._model, known.at, WEIGHTS_TAG, "logged" if files else "gone")
+        if known.tags.get(STATE_TAG) != row.state.value:
+            self._client.set_model_version_tag(self._model, known.at, STATE_TAG, row.state.value)
 
     def _set_aliases(self, wanted: Mapping[str, str]) -> None:
         set_now = {alias: str(at) for alias, at in self._client.get_registered_model(self._model).aliases.items()}
@@ -192,55 +192,26 @@ class Registry:
             if set_now.get(alias) != registered:
                 self._client.set_registered_model_alias(self._model, alias, registered)
 
-    def _model_versions(self) -> dict[tuple[int, str], _Told]:
+    def _model_versions(self) -> dict[tuple[int, str], _ModelVersion]:
         """Number and digest -> what MLflow holds."""
-        found: dict[tuple[int, str], _Told] = {}
+        found: dict[tuple[int, str], _ModelVersion] = {}
         page = ""
         while True:
             rows = self._client.search_model_versions(f"name='{self._model}'", page_token=page or None)
             for row in (row for row in rows if VERSION_TAG in row.tags):
                 key = int(row.tags[VERSION_TAG]), row.tags.get(SHA256_TAG, "")
-                found[key] = _Told(str(row.version), row.run_id, row.tags)
+                found[key] = _ModelVersion(str(row.version), row.run_id, row.tags)
             page = rows.token
             if not page:
                 return found
-
-
-def version_tags(version: DraftVersion) -> dict[str, str]:
-    """Lineage of a version as tags, the same words on run and model version."""
-    first, last = version.window
-    return {
-        "paceline.parent": "" if version.parent is None else str(version.parent),
-        "paceline.target": version.target,
-        "paceline.target_version": version.target_version,
-        "paceline.drafter": version.drafter,
-        "paceline.objective": version.objective,
-        "paceline.window_first": first,
-        "paceline.window_last": last,
-        SHA256_TAG: version.sha256,
-        "paceline.weights_uri": version.weights_uri,
-    }
-
-
-def _bare_record(version: DraftVersion, born_at: float) -> RunRecord:
-    # The initial draft is published by every learner's code alike; who made one put on by hand is not known.
-    code = {CODE_TAG: code_version()} if version.parent is None else {}
-    return RunRecord(version.number, born_at, tags=version_tags(version) | code, metrics=dict(version.scores))
 
 
 def _key(row: BoardRow) -> tuple[int, str]:
     return row.version.number, row.version.sha256
 
 
-def _points(record: RunRecord) -> list[tuple[str, float, int]]:
-    """(metric, value, step from the first); single values stand at the last step of the curves."""
-    last = max((len(curve) for curve in record.curves.values()), default=1) - 1
-    curves = [(key, value, step) for key, curve in record.curves.items() for step, value in enumerate(curve)]
-    return curves + [(key, value, max(last, 0)) for key, value in record.metrics.items()]
-
-
 def _aliases(state: BoardState) -> dict[str, int]:
-    """Alias -> version number, for those that stand; the newest candidate bears the alias."""
+    """Alias -> version number, without those that no version has; `candidate` is the newest candidate."""
     candidates = [number for number, row in state.rows.items() if row.state in _CANDIDATES]
     numbers = {"live": state.live, "previous": state.previous, "candidate": max(candidates, default=None)}
     return {alias: number for alias, number in numbers.items() if number is not None}

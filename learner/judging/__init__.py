@@ -1,5 +1,5 @@
-"""Learner process: what a draft would have got accepted on recorded traffic, and what is wrong with it.
+"""Learner process: measures on recorded traffic how many drafts would be accepted, and raises the learner's alarms.
 
 In: drafts and traces. Out: accepted lengths on held-out requests, calibration, alarms.
-Only the loop and delivery enter.
+The learning loop, its state and the benchmarks import it; it knows neither training plans nor MLflow.
 """

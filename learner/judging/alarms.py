@@ -1,4 +1,4 @@
-"""What keeps a learner from learning: its own replay that disagrees with what was served, or a replica's alarm."""
+"""What keeps a learner from learning: replay that differs from what was served, or an alarm of a replica."""
 
 from collections.abc import Mapping
 
@@ -9,18 +9,18 @@ from .calibration import Calibration
 
 
 def gap_alarm(calibration: Calibration, limits: GuardLimits | None = None) -> Alarm | None:
-    """The alarm when the traces of one claim were served by other lengths than their replay gives."""
+    """The alarm when the traces of one claim were served with other lengths than their replay gives; else None."""
     served = Tally(calibration.accepted, calibration.compared)
     replayed = Tally(calibration.accepted + calibration.excess, calibration.compared)
     return calibration_gap(GuardInput(served_compared=served, replayed=replayed), limits or GuardLimits())
 
 
 def rest_for(alarm: Alarm) -> LearnDecision:
-    """The decision that an alarm forces."""
+    """The decision to rest that an alarm forces."""
     return LearnDecision(LearnChoice.REST, f"alarm {alarm.name}: {alarm.detail}")
 
 
 def paused_by(heartbeats: Mapping[str, Mapping[str, object]]) -> str:
-    """Which replica asks learners to wait, and why; empty when none does."""
-    asked = {member: reading.get("learning_paused") for member, reading in sorted(heartbeats.items())}
+    """The first replica that asks learners to wait, and why; empty when none does."""
+    asked = {member: status.get("learning_paused") for member, status in sorted(heartbeats.items())}
     return next((f"{member}: {why}" for member, why in asked.items() if why and member.startswith("replica:")), "")

@@ -1,7 +1,7 @@
-"""Does replay give the served lengths? The check that makes offline figures worth reading.
+"""Whether replay gives the served lengths: only then do figures measured by replay hold when served.
 
-For every claimed trace whose own draft version can be loaded, that version is replayed on it. Equal counts on
-every round mean that capture, weights and replay speak of the same model.
+Every claimed trace whose draft version can be loaded is replayed with that version. Equal counts in every verify round
+mean that capture, weights and replay agree on the model.
 """
 
 from collections import defaultdict
@@ -20,12 +20,12 @@ from .replay import replay_traces
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Rounds compared with their replay; adds up over traces."""
+    """Verify rounds compared with their replay; adds up over traces."""
 
     equal: int = 0
     compared: int = 0
-    excess: int = 0  # drafts that stood in replay beyond those that stood when served, over the compared rounds
-    accepted: int = 0  # drafts that stood when served, over the compared rounds
+    excess: int = 0  # drafts accepted in replay minus drafts accepted when served, over the compared rounds
+    accepted: int = 0  # drafts accepted when served, over the compared rounds
 
     def __add__(self, other: "Calibration") -> "Calibration":
         return Calibration(
@@ -41,7 +41,7 @@ class Calibration:
         return self.excess / self.compared if self.compared else 0.0
 
 
-def compare_with_served(traces: Iterable[DraftTrace], state: BoardState, shelf: DraftCache) -> Calibration:
+def compare_with_served(traces: Iterable[DraftTrace], state: BoardState, drafts: DraftCache) -> Calibration:
     """Replay each `replay_exact` trace with the version that served it; traces of unknown versions are left out."""
     served: dict[tuple[int, int], list[DraftTrace]] = defaultdict(list)
     for trace in traces:
@@ -49,7 +49,7 @@ def compare_with_served(traces: Iterable[DraftTrace], state: BoardState, shelf: 
             served[trace.draft_version, trace.rounds.drafted.shape[1]].append(trace)
     total = Calibration()
     for (number, steps), group in served.items():
-        draft = shelf.draft(state.rows[number].version)
+        draft = drafts.draft(state, number)
         if draft is not None and steps:
             total = sum(_compare(draft, group, steps), total)
     return total
@@ -66,6 +66,6 @@ def _calibration(trace: DraftTrace, runs: Int32s) -> Calibration:
         return Calibration()
     replayed = runs[trace.rounds.starts]
     proposed, served = proposed_drafts(trace), trace.visible_accepted()
-    told = (replayed >= 0) & (proposed > 0)
-    excess = int((np.minimum(replayed, proposed) - served)[told].sum())
-    return Calibration(equal, compared, excess, int(served[told].sum()))
+    is_compared = (replayed >= 0) & (proposed > 0)
+    excess = int((np.minimum(replayed, proposed) - served)[is_compared].sum())
+    return Calibration(equal, compared, excess, int(served[is_compared].sum()))

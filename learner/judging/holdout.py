@@ -1,4 +1,4 @@
-"""The held-out requests: the most recent ones, never trained on, on which candidate and live draft are compared."""
+"""The most recent held-out requests, never trained on, on which candidate and live draft are compared."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from .replay import replay_traces
 
 
 class Holdout:
-    """Traces of the `max_requests` held-out requests heard of last, grouped by request."""
+    """Traces of the `max_requests` most recent held-out requests, grouped by request."""
 
     def __init__(self, max_requests: int) -> None:
         self._max_requests = max_requests
@@ -23,7 +23,7 @@ class Holdout:
 
     @property
     def trace_ids(self) -> set[str]:
-        """Ids of all traces kept, the dedupe keys."""
+        """Ids of all traces kept."""
         return {trace_id for traces in self._requests.values() for trace_id in traces}
 
     def add(self, trace: DraftTrace) -> None:
@@ -34,7 +34,7 @@ class Holdout:
             self._requests.popitem(last=False)
 
     def retain(self, is_kept: Callable[[DraftTrace], bool]) -> None:
-        """Forget the traces that are not to be kept, and requests left without one."""
+        """Drop the traces for which `is_kept` is false, and requests left without a trace."""
         left = {
             request: {trace_id: trace for trace_id, trace in traces.items() if is_kept(trace)}
             for request, traces in self._requests.items()
@@ -42,12 +42,12 @@ class Holdout:
         self._requests = OrderedDict((request, traces) for request, traces in left.items() if traces)
 
     def score(self, draft: Eagle3Draft, steps: int) -> list[Tally]:
-        """Replay `draft` with `steps` drafts a round: one tally per request, oldest request first."""
+        """Replay `draft` with `steps` drafts per verify round: one tally per request, oldest request first."""
         traces = [trace for traces in self._requests.values() for trace in traces.values()]
         return self._by_request(_replay(draft, traces, steps))
 
     def score_live(self, number: int, draft: Eagle3Draft, steps: int) -> list[Tally]:
-        """As `score`, for the draft of version `number`; what it scored before on a trace is not replayed again."""
+        """As `score`, for the draft of version `number`; traces it was already scored on are not replayed again."""
         if self._live_key != (number, steps):
             self._live_key, self._live = (number, steps), {}
         kept = {trace_id: trace for traces in self._requests.values() for trace_id, trace in traces.items()}

@@ -1,4 +1,4 @@
-"""Replay: what a draft would have had accepted on recorded text, without a server and without logits.
+"""Replay: how many drafts would have been accepted on recorded text, without a server and without logits.
 
 Axes: B traces, Q chains still alive, N chains that predict a token inside their trace.
 """
@@ -20,11 +20,11 @@ _TRACES_PER_GROUP = 16
 
 @torch.inference_mode()
 def replay_traces(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> list[Int32s]:
-    """Per trace int32[T]: how many of `steps` drafts of a round rooted at tokens[s] would be accepted.
+    """Per trace int32[T]: how many of `steps` drafts of a verify round rooted at tokens[s] would be accepted.
 
-    A draft is accepted when the draft's most likely token is the committed one, fed its own hidden state; the
-    run is capped by the tokens behind s. -1 where no feature allows drafting: s == 0 or s above the number of
-    feature rows. `draft` does not change.
+    A draft is accepted when the most likely token, given the chain's own hidden states, is the committed one; a run
+    ends with the trace. -1 where there is no feature to draft from: s == 0 or s above the number of feature rows.
+    `draft` does not change.
     """
     runs = [np.full(len(trace.tokens), -1, np.int32) for trace in traces]
     for group in _groups(traces):
@@ -36,7 +36,7 @@ def replay_traces(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) 
 
 
 def _groups(traces: Sequence[DraftTrace]) -> Iterator[list[int]]:
-    """Indices of traces that can draft, neighbours in length together so that little is padded."""
+    """Indices of traces that can be drafted from, similar lengths together so that little is padded."""
     can_draft = (i for i, trace in enumerate(traces) if draftable_rows(trace))
     group: list[int] = []
     for i in sorted(can_draft, key=lambda i: len(traces[i].tokens)):
@@ -50,7 +50,7 @@ def _groups(traces: Sequence[DraftTrace]) -> Iterator[list[int]]:
 
 
 def _replay(draft: Eagle3Draft, batch: Batch, steps: int) -> Tensor:
-    """Accepted drafts by row, int64[B, rows]. Chains are dropped at their first rejection: most die early."""
+    """Accepted drafts by row, int64[B, rows]. Chains are dropped at their first rejection, most of them early."""
     chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ)
     runs_BQ = torch.zeros_like(batch.rows_BQ)
     is_alive_BQ = batch.row_mask_BQ
@@ -65,7 +65,7 @@ def _replay(draft: Eagle3Draft, batch: Batch, steps: int) -> Tensor:
 
 
 def _keep_alive(chains: DraftChains, is_alive_BQ: Tensor) -> Tensor:
-    """Drop columns until the trace with most chains alive has just those; return who is alive of the rest."""
+    """Keep the columns that the trace with most live chains needs; return which chains in them are alive."""
     most = int(is_alive_BQ.sum(1).max())
     if most == is_alive_BQ.shape[1]:
         return is_alive_BQ

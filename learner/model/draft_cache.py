@@ -1,4 +1,4 @@
-"""Drafts of published versions, loaded when asked for and kept while they are used."""
+"""Drafts of published versions, loaded on demand and kept while they are used."""
 
 import logging
 from collections import OrderedDict
@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ...buffer.errors import ConfigError, WeightsRefused
-from ...buffer.version import BoardState, DraftVersion
-from ...buffer.weights_file import WEIGHTS_FILE, check_weights, sha256_of
-from ..disk import folder_of
+from ...buffer.version import BoardState
+from ...buffer.weights_file import check_weights
 from .draft_io import load_draft
 from .eagle3 import Eagle3Draft
 
@@ -27,42 +26,29 @@ class DraftCache:
         self._capacity = capacity
         self._drafts: OrderedDict[str, Eagle3Draft] = OrderedDict()
 
-    def draft(self, version: DraftVersion) -> Eagle3Draft | None:
-        """The version's draft for replay; None, with a warning, when its weights are gone, not its own, or no draft."""
-        if version.sha256 not in self._drafts:
-            loaded = self._load(version)
-            if loaded is None:
+    def draft(self, state: BoardState, number: int) -> Eagle3Draft | None:
+        """Draft of version `number`, which must be on the board, for replay.
+
+        Blocks on the disk when it is not loaded yet. None, with a warning, when its weights cannot be read, are not
+        those that were published, or are no draft of this target.
+        """
+        sha256 = state.rows[number].version.sha256
+        if sha256 not in self._drafts:
+            try:
+                self._drafts[sha256] = load_draft(check_weights(state, number).parent, self._embedding).to(self._device)
+            except (ConfigError, WeightsRefused) as refusal:
+                _log.warning("version %d is not compared with: %s", number, refusal)
                 return None
-            self._drafts[version.sha256] = loaded
-        self._drafts.move_to_end(version.sha256)
+        self._drafts.move_to_end(sha256)
         if len(self._drafts) > self._capacity:
             self._drafts.popitem(last=False)
-        return self._drafts[version.sha256]
-
-    def _load(self, version: DraftVersion) -> Eagle3Draft | None:
-        folder = folder_of(version)
-        if folder is None:
-            _log.warning("weights of version %d: got %s, expected a file:// URI", version.number, version.weights_uri)
-            return None
-        try:
-            digest = sha256_of(folder / WEIGHTS_FILE)
-        except OSError as error:
-            _log.warning("weights of version %d cannot be read: %s", version.number, error)
-            return None
-        if digest != version.sha256:
-            _log.warning("%s: got weights %s, expected %s as on the board", folder, digest[:12], version.sha256[:12])
-            return None
-        try:
-            return load_draft(folder, self._embedding).to(self._device)
-        except ConfigError as error:  # somebody put a draft of another target, or none, on the board
-            _log.warning("version %d is no draft of this target: %s", version.number, error)
-            return None
+        return self._drafts[sha256]
 
 
 def first_draft(state: BoardState, initial: Path, embedding: Tensor) -> Eagle3Draft:
-    """What training starts from without a checkpoint: the live version, or the draft in `initial` when it is refused.
+    """The draft that training starts from without a checkpoint: the live version, else the one in folder `initial`.
 
-    Blocks on the disk. ConfigError when there is no draft in `initial` either.
+    Blocks on the disk. ConfigError when the live version is refused and there is no draft in `initial` either.
     """
     if state.live is not None:
         try:

@@ -144,6 +144,10 @@ class DraftTrainer:
         self._random.set_state(state["random"].cpu())
         self._applied_steps, self._is_cold = state["applied_steps"], state["is_cold"]
 
+    def keep_regime(self, before: "DraftTrainer") -> None:
+        """Be cold or warm as the trainer `before` this one was: what lies between the two thresholds depends on it."""
+        self._is_cold = before._is_cold  # noqa: SLF001 - of the same class
+
     @property
     def _weighting(self) -> Weighting:
         return Weighting.SURVIVAL if self._is_cold else Weighting.GEOMETRIC

@@ -1,4 +1,4 @@
-"""Real text that lies on every machine with a CPython, by domain, split by file into training and held-out text.
+"""Real text that every machine with CPython has, by domain, split by file into training and held-out text.
 
     py     library code with its docstrings cut out
     prose  docstrings, the language reference inside pydoc, licences and release notes

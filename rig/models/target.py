@@ -1,6 +1,6 @@
-"""Builds the small target of the demo from local text, once, and the untrained draft it starts with.
+"""Builds a small target from local text, once, and the untrained draft to start with.
 
-A folder that is there is whole, and training that is interrupted leaves none.
+A folder that exists is complete: interrupted training leaves none.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ DRAFT_LAYERS = (0, 1, 2)
 _RECIPE = 1  # raise it when the same plan and text give another model
 _CARD = "target.json"
 _CHARS_PER_DOMAIN = 3_000_000  # more text than the time budget can read on two cores
-#: The demo's own architecture, arguments of LlamaConfig; a larger target takes another one.
+#: The usual architecture, as arguments of LlamaConfig; larger targets have others.
 ARCHITECTURE: Mapping[str, int | bool] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 256,
@@ -48,7 +48,7 @@ ARCHITECTURE: Mapping[str, int | bool] = {
 
 @dataclass(frozen=True, slots=True)
 class TargetModel:
-    """A target on disk, in Hugging Face layout with its tokenizer, and how well it knows text it never saw."""
+    """A target on disk, in Hugging Face layout with its tokenizer, and its loss on held-out text."""
 
     folder: Path
     key: str  # of text, architecture and training plan
@@ -65,7 +65,7 @@ def ensure_target(
     architecture: Mapping[str, int | bool] = ARCHITECTURE,
     device: str = "cpu",
 ) -> TargetModel:
-    """The target for this text and plan: from `data_dir` when it is there, else trained for `plan.seconds`.
+    """The target for this text and plan: read from `data_dir` if it exists, else trained for `plan.seconds`.
 
     Reads the corpus first (seconds), then trains on `device`, as torch names it; a wider vocabulary reads more of
     the corpus. Raises ConfigError when this machine lacks a domain.
@@ -110,7 +110,7 @@ def train_tokenizer(texts: Iterable[str], words: int = VOCABULARY) -> Tokenizer:
 
 
 def target_key(corpus: Corpus, plan: TrainPlan, architecture: Mapping[str, int | bool] = ARCHITECTURE) -> str:
-    """Name of the target's folder below <data-dir>/targets: another text, plan or architecture has another one."""
+    """Name of the target's folder below <data-dir>/targets; it differs by text, plan and architecture."""
     recipe = {"recipe": _RECIPE, "architecture": dict(architecture), "plan": asdict(plan), "text": corpus.fingerprint}
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -145,13 +145,13 @@ def _sample(texts: Sequence[str], seed: int, max_chars: int) -> list[str]:
 
 
 def _stream(tokenizer: Tokenizer, texts: Iterable[str]) -> Tensor:
-    """All texts as one line of token ids, int64[N], an EOS behind each."""
+    """All texts as one row of token ids, int64[N], each followed by EOS."""
     end = tokenizer.token_to_id(EOS)
     return torch.tensor([token for text in texts for token in (*tokenizer.encode(text).ids, end)])
 
 
 def _save(folder: Path, model: LlamaForCausalLM, tokenizer: Tokenizer, card: Mapping[str, object]) -> None:
-    disable_progress_bar()  # it would be drawn through the demo's own
+    disable_progress_bar()  # it would be drawn across our own progress bar
     model.save_pretrained(folder)
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD)
     wrapped.save_pretrained(folder)

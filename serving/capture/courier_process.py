@@ -32,7 +32,7 @@ class CourierProcess:
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-")  # for its owner alone
         self._endpoint = f"ipc://{self._folder.name}/courier"
-        self.link = CourierSender(self._endpoint, settings.tap_bytes)
+        self.link = CourierSender(self._endpoint, settings.queue_bytes)
         self.outbox = Outbox(self.link, breaker, is_canary)
         self._settings, self._status = settings, status
         self._process: subprocess.Popen[bytes] | None = None

@@ -34,17 +34,17 @@ def run_courier(
     """Carry letters until `is_orphan`; blocks. A fault costs traces, each counted."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin starts no courier without it
     counts, breaker = CaptureCounts(has_predecessor=has_predecessor), Breaker()
-    client = client_for(settings.redis_url)
+    client = client_for(settings.redis_url, settings.redis_ca)
     maker = trace_maker(settings.replica, settings.target, settings.target_version)
-    assembler = WindowAssembler(maker, counts, settings.window_tokens, settings.context_tokens)
+    assembler = WindowAssembler(maker, counts, settings.trace_tokens, settings.context_tokens)
 
     def resume(where: Resume) -> None:
         counts.resume(where.counts, where.begun_since)
         assembler.ignore(where.cut_off)
 
     board, rules = RedisVersionBoard(client, settings.buffer), CanaryRules(max_requests=settings.canary_requests)
-    watch = DraftMonitor(board, settings.replica, rules, GuardLimits(), alternates=settings.canary_window_s > 0.0)
-    inlet = CourierReceiver(endpoint, TeacherWidth(settings.top_k, settings.greedy_top_k), resume)
+    watch = DraftMonitor(board, settings.replica, rules, GuardLimits(), alternates=settings.canary_turn_s > 0.0)
+    inlet = CourierReceiver(endpoint, TeacherWidth(settings.teacher_top_k), resume)
     courier = Courier(
         inlet,
         assembler,

@@ -41,7 +41,7 @@ def adopt_last_counts(board: VersionBoard, member: str, counts: CaptureCounts) -
     if counts.has_predecessor:
         return
     try:
-        books = msgspec.convert(dict(board.last_reading(member)), _ReportedCounts)
+        books = msgspec.convert(dict(board.last_status(member)), _ReportedCounts)
         counts.resume(msgspec.to_builtins(books), 0, DropReason.SERVER_DIED)
     except (DecodeError, msgspec.ValidationError) as fault:  # those of __post_init__ too
         log.warning("paceline: counts begin anew; the last reading of %s is unreadable: %s", member, fault)

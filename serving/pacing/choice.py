@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from ...buffer.errors import ConfigError
+from ...buffer.settings.choices import PacingName
 from ...policies.pacing.bandit import BANDIT_ARMS, BanditPacing
 from ...policies.pacing.base import CostTable, FixedSteps, Pacing, SweepPacing
 from ...policies.pacing.goodput import GoodputPacing
 from ...policies.pacing.threshold import ThresholdPacing
-from ..config import PacingName
 
 #: Policies that choose by what steps cost, and so need the same costs on every tensor-parallel rank.
 COSTED = frozenset({PacingName.GOODPUT, PacingName.BANDIT})

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ...buffer.errors import ConfigError
+from ...buffer.settings.choices import PacingName
 from .. import sglang_ranks
-from ..config import PacingName
 from .adaptive_policy import PacelineAdaptivePolicy
 from .choice import COSTED, build_policy, load_table
 

@@ -8,7 +8,7 @@ class TeacherWidth:
     """Teacher entries per verified node, by how the request is served."""
 
     sampled: int
-    greedy: int
+    greedy: int = 1  # its verdicts compare with the best token, and so do its labels
 
     def of(self, is_greedy: bool) -> int:
         """Entries of one request's nodes."""

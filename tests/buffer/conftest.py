@@ -1,6 +1,6 @@
 """A Redis behind TLS that admits ACL users only, for every test that reaches Redis the secure way.
 
-The bundled Redis has no TLS of its own, so a relay ends it in front, as stunnel does in production.
+The bundled Redis has no TLS, so a relay in front of it terminates TLS, as stunnel does in production.
 """
 
 import os
@@ -20,7 +20,7 @@ import pytest
 import redis
 
 PASSWORD = "s3cret/päss@w?rd#1:x"
-#: What docs/threats.md tells to give a speculator's users.
+#: The ACL rules that docs/threats.md gives to a speculator's users.
 RULES = {
     "courier": "on >PASSWORD ~paceline:{default}:* +@all -@admin -@dangerous",
     "learner": "on >PASSWORD ~paceline:{default}:* ~paceline.learn.default* ~_kombu* ~unacked* ~*.celery.pidbox* &* "
@@ -29,7 +29,7 @@ RULES = {
 
 
 class TlsRelay:
-    """Ends TLS on a free port of localhost and hands the bytes on to a plain port; one thread per connection."""
+    """Terminates TLS on a free port of localhost and forwards the bytes to a plain port; one thread per connection."""
 
     def __init__(self, certificate: Path, key: Path, plain_port: int) -> None:
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -50,7 +50,7 @@ class TlsRelay:
 
     def _carry(self, raw: socket.socket) -> None:
         plain_address = ("127.0.0.1", self._plain_port)
-        # A client that distrusts the certificate hangs up in the middle of the handshake.
+        # A client that distrusts the certificate disconnects in the middle of the handshake.
         with (
             raw,
             suppress(OSError),
@@ -77,7 +77,7 @@ class TlsRelay:
 
 
 def certificate_for(folder: Path, names: str) -> tuple[Path, Path]:
-    """A certificate that signed itself, and its key; it is its own CA."""
+    """A self-signed certificate, which is its own CA, and its key."""
     openssl = shutil.which("openssl")
     if not openssl:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no openssl on PATH to make a certificate with")
@@ -98,15 +98,15 @@ class SecureRedis:
     plain_url: str  # the same Redis without TLS in front
     ca: Path
     other_ca: Path  # signed something else
-    rules: dict[str, str]  # user -> rules, PASSWORD standing for it
+    rules: dict[str, str]  # user -> rules, with PASSWORD in place of the password
 
     def at(self, host: str) -> str:
-        """The same at another name of this machine."""
+        """The same Redis under another name of this machine."""
         parts = urlsplit(self.url)
         return f"rediss://{parts.netloc.rpartition('@')[0]}@{host}:{parts.port}/0"
 
     def of(self, user: str) -> str:
-        """The same for another user."""
+        """The same Redis for another user."""
         return self.url.replace("//courier:", f"//{user}:", 1)
 
 

@@ -1,7 +1,8 @@
-"""The audit trail: every change in the order the board took it in, readable whatever was written into it."""
+"""The audit trail: every change in the order Redis took it in, readable whatever was written into it."""
 
 import json
 
+import pytest
 from paceline.buffer.audit import AuditEntry, audit_fields, audit_line, audit_trail
 from paceline.buffer.version import BoardEvent, VersionState
 
@@ -10,7 +11,7 @@ LIVE = BoardEvent(3, VersionState.LIVE, "operator:ann", "by hand", 1_600_000_000
 REFUSAL = AuditEntry("1700000000500-7", 1_700_000_000.5, "operator:eve", "refused: rollback", "got no token", True)
 
 
-def test_entries_stand_in_the_boards_order_whatever_their_writers_clocks_said():
+def test_entries_are_in_the_order_of_redis_whatever_their_writers_clocks_said():
     trail = audit_trail([CANDIDATE, LIVE], [REFUSAL])
     assert [(entry.by, entry.what, entry.why, entry.refused) for entry in trail] == [
         ("learner", "version 3 candidate", "trained", False),
@@ -24,11 +25,12 @@ def test_ids_are_compared_as_numbers():
     assert audit_trail([], [late, REFUSAL]) == [REFUSAL, late]
 
 
-def test_a_line_says_when_who_what_and_why():
+def test_a_line_shows_when_who_what_and_why():
     expected = "2023-11-14 22:13:20Z  operator:eve          refused: rollback         got no token"
     assert audit_line(REFUSAL) == expected
 
 
+@pytest.mark.guarantee("audit-lines")
 def test_a_reason_cannot_write_lines_of_its_own_or_steer_the_terminal():
     forged = AuditEntry("1-0", 0.0, "x\x1b[2J", "y", "why\n2023-11-14 22:13:20Z  operator:ann\r\x9b31m")
     line = audit_line(forged)
@@ -36,7 +38,7 @@ def test_a_reason_cannot_write_lines_of_its_own_or_steer_the_terminal():
     assert json.loads(json.dumps(audit_fields(forged)))["why"] == forged.why
 
 
-def test_a_time_that_no_calendar_has_is_shown_as_it_is():
+def test_a_time_that_no_calendar_has_is_shown_as_a_number():
     assert audit_line(AuditEntry("1-0", 1e300, "x", "y", "z")).startswith("1e+300 s")
     assert audit_line(AuditEntry("1-0", -1e13, "x", "y", "z")).startswith("-1e+13 s")
 

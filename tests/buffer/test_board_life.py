@@ -1,4 +1,4 @@
-"""The two boards live the same random life: they answer alike, and neither ever holds what cannot be."""
+"""The two boards get the same random calls: they answer alike, and neither ever holds an impossible state."""
 
 from contextlib import ExitStack
 
@@ -21,7 +21,7 @@ CANARY, LIVE = VersionState.CANARY, VersionState.LIVE
 
 
 def outcome(act):
-    """What came back, without the id the board gave it, or the refusal."""
+    """What came back, without the id that the board assigned, or the refusal."""
     try:
         answer = act()
     except BoardConflict as conflict:
@@ -40,7 +40,7 @@ def facts(state: BoardState) -> tuple:
 
 
 def history_of(events: list[BoardEvent]) -> dict[int, list[VersionState]]:
-    """The states each version went through, the slow way: one that goes live ends what was live, and the canary."""
+    """The states of each version, the slow way: one that goes live ends the live version and the canary."""
     lives: dict[int, list[VersionState]] = {}
     for event in events:
         if event.state is LIVE:
@@ -95,7 +95,7 @@ class TwoBoards(RuleBasedStateMachine):
 
     @rule(writer=st.integers(0, 1), number=NUMBERS)
     def go_live(self, writer: int, number: int) -> None:
-        """As `move` draws too seldom: registered if need be, then live."""
+        """Registered if need be, then live: a sequence that `move` seldom draws."""
         self.register(writer, number, "learner", "trained", 1.0)
         self.move(writer, number, LIVE, "learner", "won")
 
@@ -109,9 +109,9 @@ class TwoBoards(RuleBasedStateMachine):
             assert after[0][gone].state is VersionState.ROLLED_BACK
             assert after[1] == (before.live if was_canary else before.previous)
 
-    @rule(writer=st.integers(0, 1), member=MEMBERS, reading=st.dictionaries(TEXTS, st.integers() | TEXTS, max_size=2))
-    def beat(self, writer: int, member: str, reading: dict) -> None:
-        small = {key: value % 2**53 if isinstance(value, int) else value for key, value in reading.items()}
+    @rule(writer=st.integers(0, 1), member=MEMBERS, status=st.dictionaries(TEXTS, st.integers() | TEXTS, max_size=2))
+    def beat(self, writer: int, member: str, status: dict) -> None:
+        small = {key: value % 2**53 if isinstance(value, int) else value for key, value in status.items()}
         self.both(writer, lambda board: board.beat(member, small, 3600.0))
         self.both(writer, lambda board: dict(board.heartbeats()))
 
@@ -145,7 +145,7 @@ class TwoBoards(RuleBasedStateMachine):
         assert facts(self.memory.read()) == facts(self.writers[0].read()) == facts(self.writers[1].read())
 
     @invariant()
-    def nobody_who_follows_misses_an_event_or_sees_one_twice(self) -> None:
+    def no_follower_misses_an_event_or_sees_one_twice(self) -> None:
         total = len(self.memory.events())
         pages = [board.events(last) for board, last in zip((self.memory, self.writers[0]), self.last_ids, strict=True)]
         assert [len(page) for page in pages] == [total - self.seen] * 2
@@ -153,7 +153,7 @@ class TwoBoards(RuleBasedStateMachine):
             self.seen, self.last_ids = total, (pages[0][-1].event_id, pages[1][-1].event_id)
 
     @invariant()
-    def nothing_impossible_stands_on_the_board(self) -> None:
+    def nothing_impossible_is_on_the_board(self) -> None:
         state, lives = self.writers[0].read(), history_of(self.writers[0].events())
         assert {number: row.state for number, row in state.rows.items()} == {n: past[-1] for n, past in lives.items()}
         for past in lives.values():
@@ -174,6 +174,7 @@ class TwoBoards(RuleBasedStateMachine):
             self.free_lease(name)
 
 
+@pytest.mark.guarantee("board-states")
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 def test_the_two_boards_live_the_same_random_life_and_hold_nothing_impossible(redis_client):
     relaxed = settings(max_examples=50, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))

@@ -1,4 +1,4 @@
-"""The wire: what is written comes back, bytes on disk stay readable, and nothing strange gets in."""
+"""The wire: what is written comes back, bytes written earlier stay readable, and everything else is refused."""
 
 import math
 import tracemalloc
@@ -11,7 +11,8 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from paceline.buffer.codec import MAX_TRACE_BYTES, SCHEMA, decode_event, decode_trace, encode_event, encode_trace
+from paceline.buffer import codec
+from paceline.buffer.codec import MAX_TRACE_BYTES, TRACE_SCHEMA, decode_event, decode_trace, encode_event, encode_trace
 from paceline.buffer.errors import BoardConflict, DecodeError, TraceInvalid
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
@@ -30,7 +31,7 @@ def flat(trace: DraftTrace) -> dict[str, object]:
 
 
 def golden_trace() -> DraftTrace:
-    """Written out by hand: two rounds of two drafts, one token of context before the first root."""
+    """Written out in full: two rounds of two drafts, one token of context before the first root."""
     return DraftTrace(
         trace_id="trace-é",
         request_id="request-1",
@@ -66,19 +67,54 @@ def golden_event() -> BoardEvent:
     return BoardEvent(4, VersionState.CANDIDATE, "learner", "trained", 1_700_000_000.25, version)
 
 
-def test_golden_bytes_of_schema_1_still_say_the_same():
-    raw = (GOLDEN / "trace_schema1.bin").read_bytes()
+def golden(name: str) -> bytes:
+    """Bytes that a release wrote: they stay readable for ever, and new layouts add files of their own."""
+    return (GOLDEN / name).read_bytes()
+
+
+EVENTS = ("event_schema1.json", "event_schema1_without_replica.json")  # the second was written before canaries
+
+
+def test_traces_and_events_of_the_release_before_this_one_are_read():
+    raw = golden("trace_schema1.bin")
     assert flat(decode_trace(raw)) == flat(golden_trace())
     assert raw[:2] == b"\x00\x01"
-    for name in ("event_schema1.json", "event_schema1_without_replica.json"):  # the second is of before canaries
-        assert decode_event((GOLDEN / name).read_bytes()) == golden_event()
+    for name in EVENTS:
+        assert decode_event(golden(name)) == golden_event()
 
 
-def test_schema_1_is_still_written_the_same_way():
-    """Compared unpacked: zstd may find a shorter frame one day."""
-    golden = (GOLDEN / "trace_schema1.bin").read_bytes()
-    assert unpacked(encode_trace(golden_trace())) == unpacked(golden)
-    assert encode_event(golden_event()) == (GOLDEN / "event_schema1.json").read_bytes()
+def test_the_release_before_this_one_can_read_what_is_written():
+    """Traces are compared unpacked: zstd may find a shorter frame one day."""
+    assert unpacked(encode_trace(golden_trace())) == unpacked(golden("trace_schema1.bin"))
+    assert encode_event(golden_event()) == golden("event_schema1.json")
+
+
+def test_a_new_schema_of_traces_leaves_boards_readable_and_reads_the_traces_of_the_old_one(monkeypatch):
+    monkeypatch.setattr(codec, "TRACE_SCHEMA", 2)
+    monkeypatch.setitem(codec._TRACE_READERS, 2, codec._read_trace_1)
+    new, old = encode_trace(golden_trace()), golden("trace_schema1.bin")
+    assert (new[:2], old[:2]) == (b"\x00\x02", b"\x00\x01")
+    assert flat(decode_trace(new)) == flat(decode_trace(old)) == flat(golden_trace())
+    for name in EVENTS:
+        assert decode_event(golden(name)) == golden_event()
+    assert encode_event(golden_event()) == golden("event_schema1.json")
+    with pytest.raises(DecodeError, match="trace schema: got 3, expected 1 or 2") as caught:
+        decode_trace(b"\x00\x03" + new[2:])
+    assert caught.value.raw == b"\x00\x03" + new[2:]
+
+
+def test_a_new_schema_of_events_leaves_traces_readable_and_reads_the_events_of_the_old_one(monkeypatch):
+    monkeypatch.setattr(codec, "EVENT_SCHEMA", 2)
+    monkeypatch.setitem(codec._EVENT_READERS, 2, lambda event: BoardEvent(**msgspec.json.decode(event)))
+    new = b'{"schema":2,"event":{"number":4,"state":"live","by":"learner","why":"","at":1.5}}'
+    assert decode_event(new, "7-1") == BoardEvent(4, VersionState.LIVE, "learner", "", 1.5, event_id="7-1")
+    assert [decode_event(golden(name)) for name in EVENTS] == [golden_event()] * 2
+    assert flat(decode_trace(golden("trace_schema1.bin"))) == flat(golden_trace())
+    assert encode_trace(golden_trace())[:2] == b"\x00\x01"
+    unknown = b'{"schema":3,"event":{"laid out":"otherwise"}}'
+    with pytest.raises(DecodeError, match="board event 7-1 schema: got 3, expected 1 or 2") as caught:
+        decode_event(unknown, "7-1")
+    assert caught.value.raw == unknown
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -129,7 +165,7 @@ def test_decoded_arrays_are_read_only(make_trace):
             array[0] = 0
 
 
-def wire(raw: bytes, schema: int = SCHEMA, **options: bool) -> bytes:
+def wire(raw: bytes, schema: int = TRACE_SCHEMA, **options: bool) -> bytes:
     return schema.to_bytes(2, "big") + zstandard.ZstdCompressor(**options).compress(raw)
 
 
@@ -154,11 +190,11 @@ UNREADABLE = {
     "no frame": (b"\x00\x01garbage", "content size"),
     "short frame": (GOOD[:-1], ""),
     "half a frame": (GOOD[: len(GOOD) // 2], ""),
-    "rubbish behind the frame": (GOOD + b"x", "1 bytes of unused data"),
+    "rubbish after the frame": (GOOD + b"x", "1 bytes of unused data"),
     "a second frame": (GOOD + GOOD[2:], "unused data"),
     "flipped bit": (GOOD[:-20] + bytes([GOOD[-20] ^ 4]) + GOOD[-19:], ""),
     "a frame that hides its size": (wire(unpacked(GOOD), write_content_size=False), "declares -1 bytes"),
-    "rubbish behind the map": (wire(unpacked(GOOD) + b"\x00"), "trailing"),
+    "rubbish after the map": (wire(unpacked(GOOD) + b"\x00"), "trailing"),
     "an empty map": (wire(b"\x80"), "missing required field `trace_id`"),
     "not a map": (wire(b"\x01"), "Expected `object`"),
     "invalid utf-8": (wire(unpacked(GOOD).replace("é".encode(), b"\xc3\x28")), "utf-8"),
@@ -195,7 +231,7 @@ def test_a_broken_alignment_rule_is_the_cause_of_the_decode_error():
 
 
 @given(cut=st.integers(0, len(GOOD) - 1), flip=st.integers(1, 255), where=st.integers(0, len(GOOD) - 1))
-def test_damage_ends_in_a_decode_error_or_does_not_matter(cut, flip, where):
+def test_damaged_bytes_are_a_decode_error_or_the_same_trace(cut, flip, where):
     damaged = bytearray(GOOD)
     damaged[where] ^= flip
     assert outcome(GOOD[:cut]) == GOOD[:cut]
@@ -211,12 +247,13 @@ def outcome(raw: bytes) -> object:
         return error.raw
 
 
+@pytest.mark.guarantee("bounded-decoding")
 def test_a_decompression_bomb_is_refused_before_it_grows():
     size = MAX_TRACE_BYTES + 1
-    # A frame header with its content size in 4 bytes and a 2 MiB window; no data behind it is looked at.
+    # A frame header with its content size in 4 bytes and a 2 MiB window; the data after it is never read.
     header = zstandard.MAGIC_NUMBER.to_bytes(4, "little") + b"\x80\x58" + size.to_bytes(4, "little")
     with pytest.raises(DecodeError, match=f"declares {size} bytes, expected 0..{MAX_TRACE_BYTES}"):
-        decode_trace(SCHEMA.to_bytes(2, "big") + header + bytes(100))
+        decode_trace(TRACE_SCHEMA.to_bytes(2, "big") + header + bytes(100))
 
 
 PLAIN = unpacked(GOOD)
@@ -226,7 +263,7 @@ EDITS = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 9), st.binary(m
 
 
 def attempt(decode, raw: bytes) -> object:
-    """The letter, or the one error that may come instead of it."""
+    """What was decoded, or the only error that may be raised."""
     try:
         return decode(raw)
     except DecodeError as error:
@@ -240,10 +277,11 @@ def edited(raw: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
     return raw
 
 
+@pytest.mark.guarantee("data-is-never-code")
 @settings(max_examples=300)
 @given(edits=EDITS)
 def test_a_sound_frame_around_anything_is_a_trace_or_a_decode_error(edits):
-    """Damage behind the checksum, as a stranger can make it; what still is a trace can be written again."""
+    """Damage inside a valid checksum, as anybody can make it; what is still a trace can be written again."""
     raw = wire(edited(PLAIN, edits))
     got = attempt(decode_trace, raw)
     if isinstance(got, DecodeError):
@@ -252,6 +290,7 @@ def test_a_sound_frame_around_anything_is_a_trace_or_a_decode_error(edits):
         assert str(flat(decode_trace(encode_trace(got)))) == str(flat(got))  # as text: nan differs from itself
 
 
+@pytest.mark.guarantee("data-is-never-code")
 @settings(max_examples=300)
 @given(edits=EDITS)
 def test_any_bytes_are_an_event_or_a_decode_error(edits):
@@ -265,7 +304,7 @@ def test_any_bytes_are_an_event_or_a_decode_error(edits):
 
 @st.composite
 def arrays(draw) -> list:
-    """A wire array whose bytes mostly fit its shape."""
+    """A wire array whose bytes usually fit its shape."""
     dtype = draw(st.sampled_from(["int32", "float16", "float32", "uint16"]))
     shape = draw(st.lists(st.integers(0, 4) | st.sampled_from([-1, 2**31, 2**63 - 1]), max_size=9))
     size = math.prod(axis for axis in shape if 0 <= axis < 5) * (4 if "32" in dtype else 2)
@@ -309,15 +348,15 @@ def swollen(old: bytes, new: bytes) -> bytes:
 
 
 PROMISE = b"\xff\xff\xff\xff"
-LONG, WIDE = "x" * 1_000_000, "x" * 1_000_000 + "\U0001f600"  # one wide letter makes all of them wide in memory
+LONG, WIDE = "x" * 1_000_000, "x" * 1_000_000 + "\U0001f600"  # one wide character makes all of them wide in memory
 #: Name -> (wire bytes, most memory that decoding them may take, in units of the bound).
 GREEDY = {
     "a frame that promises the bound and holds nothing": (
-        SCHEMA.to_bytes(2, "big") + b"\x28\xb5\x2f\xfd\x80\x58" + SMALL.to_bytes(4, "little") + bytes(9),
+        TRACE_SCHEMA.to_bytes(2, "big") + b"\x28\xb5\x2f\xfd\x80\x58" + SMALL.to_bytes(4, "little") + bytes(9),
         1.1,
     ),
     "a frame that promises more": (
-        SCHEMA.to_bytes(2, "big") + b"\x28\xb5\x2f\xfd\x80\x58" + PROMISE + bytes(9),
+        TRACE_SCHEMA.to_bytes(2, "big") + b"\x28\xb5\x2f\xfd\x80\x58" + PROMISE + bytes(9),
         0.1,
     ),
     "a list that promises 2^32 axes": (swollen(b"\xa5int32\x91\x05", b"\xa5int32\xdd" + PROMISE), 0.1),
@@ -326,15 +365,16 @@ GREEDY = {
     "a map that promises 2^32 fields": (wire(b"\xdf" + PROMISE + PLAIN[3:]), 0.1),
     "lists in lists": (swollen(b"\x91\x05", b"\x91" * 500_000), 1.1),
     "a million axes": (altered(lambda m: m["tokens"].__setitem__(1, [1] * 1_000_000)), 1.1),
-    "a dtype of a million letters": (altered(lambda m: m["tokens"].__setitem__(0, LONG)), 6.0),
-    "a rule of a million letters": (altered(lambda m: m.update(verdict_rule=LONG)), 6.0),
-    "a million wide letters": (altered(lambda m: m.update(tenant=WIDE, context_len=9)), 6.0),
+    "a dtype of a million characters": (altered(lambda m: m["tokens"].__setitem__(0, LONG)), 6.0),
+    "a rule of a million characters": (altered(lambda m: m.update(verdict_rule=LONG)), 6.0),
+    "a million wide characters": (altered(lambda m: m.update(tenant=WIDE, context_len=9)), 6.0),
     "wrong verdicts": (many_rounds(80_000, b"", ONE), 4.0),
     "holes": (many_rounds(50_000, NONE + ONE, ONE), 4.0),
     "gaps": (many_rounds(80_000, b"", bytes(4)), 4.0),
 }
 
 
+@pytest.mark.guarantee("bounded-decoding")
 @pytest.mark.parametrize("case", GREEDY)
 def test_no_bytes_make_the_decoder_take_memory_without_bound(case, monkeypatch):
     monkeypatch.setattr("paceline.buffer.codec.MAX_TRACE_BYTES", SMALL)
@@ -374,10 +414,14 @@ def test_an_event_comes_back_under_the_id_its_board_gave_it():
         (b'{"schema":1}', "missing required field `event`"),
         (encode_event(golden_event())[:-1], "truncated"),
         (encode_event(golden_event()) + b"x", "trailing"),
-        (encode_event(golden_event()).replace(b'"schema":1', b'"schema":2'), "got schema 2, expected 1"),
+        (
+            encode_event(golden_event()).replace(b'"schema":1', b'"schema":2'),
+            "board event 5-1 schema: got 2, expected 1; if a newer paceline wrote it",
+        ),
         (encode_event(golden_event()).replace(b'"candidate"', b'"undead"'), "Invalid enum value 'undead'"),
         (encode_event(golden_event()).replace(b'"learner"', b'"\xff"'), "utf-8"),
-        (encode_event(golden_event()).replace(b'"learner"', b'"\\ud800"'), "surrogate"),
+        (encode_event(golden_event()).replace(b'"learner"', b'"\\ud800"'), "escape"),
+        (encode_event(golden_event()).replace(b'"why"', b'"x":' + b"[" * 9999 + b"]" * 9999 + b',"why"'), "recursion"),
     ],
 )
 def test_unreadable_events_are_refused_with_the_reason_and_the_raw_bytes(raw, reason):
@@ -387,6 +431,16 @@ def test_unreadable_events_are_refused_with_the_reason_and_the_raw_bytes(raw, re
     assert caught.value.raw == raw
 
 
+def test_the_reason_of_a_refusal_cannot_steer_the_terminal():
+    raw = wire(msgspec.msgpack.encode({**msgspec.msgpack.decode(PLAIN), "\x1b[2J\n": 1}))
+    with pytest.raises(DecodeError, match="unknown field") as caught:
+        decode_trace(raw)
+    assert caught.value.reason.isprintable()
+    with pytest.raises(DecodeError, match="unknown field") as caught:
+        decode_event(b'{"schema":1,"event":{},"\\u001b[2J":1}')
+    assert caught.value.reason.isprintable()
+
+
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), np.float64("-inf")])
 def test_a_score_that_json_cannot_hold_is_refused(score):
     version = DraftVersion(0, None, "t", "1", "eagle3", "", "", "", ("", ""), {"accept_length": score})
@@ -394,7 +448,7 @@ def test_a_score_that_json_cannot_hold_is_refused(score):
         encode_event(BoardEvent(0, VersionState.CANDIDATE, "learner", "why", 0.0, version))
 
 
-def test_scores_from_numpy_travel_as_plain_numbers():
+def test_scores_from_numpy_are_written_as_plain_numbers():
     version = DraftVersion(0, None, "t", "1", "eagle3", "", "", "", ("", ""), {"accept_length": np.float32(2.5)})
     raw = encode_event(BoardEvent(0, VersionState.CANDIDATE, "learner", "why", 0.0, version))
     assert decode_event(raw).version.scores == {"accept_length": 2.5}

@@ -1,4 +1,4 @@
-"""The error tree is as drawn, and every error crosses a process boundary unharmed."""
+"""The error tree is as drawn, and every error survives the way to another process."""
 
 import pickle
 import re
@@ -12,14 +12,14 @@ def subclasses(kind: type[Exception]) -> list[type[Exception]]:
     return [kind, *(deeper for child in kind.__subclasses__() for deeper in subclasses(child))]
 
 
-def test_the_drawing_lists_exactly_the_real_subclasses():
+def test_the_drawn_tree_lists_exactly_the_subclasses():
     root, *branches = re.findall(r"^ {4}(?:[├└]── )?(\w+)", errors.__doc__, flags=re.MULTILINE)
     inside = [kind for kind in subclasses(PacelineError) if kind.__module__ == errors.__name__]
     assert [root, *branches] == [kind.__name__ for kind in inside]
     assert all(kind.__bases__ == (PacelineError,) for kind in inside[1:])
 
 
-def test_nothing_elsewhere_in_the_house_adds_to_the_tree():
+def test_no_other_module_adds_to_the_tree():
     import pkgutil
 
     import paceline.buffer

@@ -7,7 +7,7 @@ import paceline.buffer
 import pytest
 from paceline.buffer.keys import ALL_KEYS, HEARTBEAT, TRACES
 
-ROOM = Path(paceline.buffer.__file__).parent
+PACKAGE = Path(paceline.buffer.__file__).parent
 
 
 def test_names_carry_the_speculator_as_a_cluster_hash_tag():
@@ -20,7 +20,9 @@ def test_no_two_keys_share_a_name():
     assert all(key.holds and key.writer and key.reader and key.lifetime for key in ALL_KEYS)
 
 
-@pytest.mark.parametrize("script", sorted(ROOM.glob("*.lua"), key=lambda path: path.name), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script", sorted(PACKAGE.glob("*.lua"), key=lambda path: path.name), ids=lambda path: path.name
+)
 def test_the_header_of_a_script_maps_every_key_it_touches_as_the_list_does(script):
     text = script.read_text()
     mapped = re.findall(

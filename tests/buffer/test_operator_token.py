@@ -1,4 +1,4 @@
-"""The seal of an operator's token opens for that token alone and shows nothing of it."""
+"""The seal of an operator's token verifies that token alone and reveals nothing of it."""
 
 import hashlib
 
@@ -12,6 +12,7 @@ TOKEN = "correct horse battery"
 SEAL = hash_token(TOKEN)
 
 
+@pytest.mark.guarantee("token-hash")
 def test_a_seal_is_scrypt_of_the_token_and_its_salt():
     kind, salt, digest = SEAL.split("$")
     expected = hashlib.scrypt(TOKEN.encode(), salt=bytes.fromhex(salt), n=32768, r=8, p=1, maxmem=1 << 26)
@@ -19,7 +20,7 @@ def test_a_seal_is_scrypt_of_the_token_and_its_salt():
     assert len(bytes.fromhex(salt)) == 16
 
 
-def test_a_token_is_sealed_under_another_salt_each_time():
+def test_every_seal_has_a_salt_of_its_own():
     other = hash_token(TOKEN)
     assert other.split("$")[1] != SEAL.split("$")[1]
     assert other.split("$")[2] != SEAL.split("$")[2]
@@ -27,11 +28,11 @@ def test_a_token_is_sealed_under_another_salt_each_time():
 
 
 @pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN + " ", TOKEN.upper(), SEAL, "\udcff" * 16])
-def test_no_other_token_opens_a_seal(token):
+def test_a_seal_verifies_no_other_token(token):
     assert not verify_token(token, SEAL)
 
 
-def test_a_token_of_any_bytes_opens_its_seal():
+def test_a_token_of_any_bytes_is_verified_by_its_seal():
     for token in ("\udcff" * 16, "пароль-оператора-1"):
         assert verify_token(token, hash_token(token))
 
@@ -51,5 +52,5 @@ def test_a_short_token_is_refused_without_being_shown():
 @example("scrypt1$00$")
 @example(SEAL + "00")
 @example(SEAL + "é")
-def test_a_seal_that_is_not_as_written_opens_for_nobody(seal):
+def test_a_malformed_seal_verifies_no_token(seal):
     assert not verify_token(TOKEN, seal)

@@ -6,7 +6,7 @@ import pytest
 from paceline.buffer.codec import encode_event
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, DecodeError
-from paceline.buffer.keys import EVENTS, HEARTBEAT, LAST_READING, LEASE, MEMBERS
+from paceline.buffer.keys import EVENTS, HEARTBEAT, LAST_STATUS, LEASE, MEMBERS
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 
@@ -30,7 +30,7 @@ def test_a_write_that_lost_a_race_is_decided_again(redis_client):
     written = []
 
     def clock() -> float:
-        """Somebody else writes between the first decision and its append."""
+        """Another writer comes between the first decision and its append."""
         if not written:
             written.append(redis_client.xadd(EVENTS.name("default"), {"event": candidate(9)}))
         return 5.0
@@ -53,7 +53,7 @@ def test_a_writer_that_only_loses_races_gives_up_and_writes_nothing(redis_client
     assert 0 not in board.read().rows
 
 
-def test_an_expired_member_leaves_the_index_with_the_next_beat_of_anybody(redis_client, board):
+def test_an_expired_member_leaves_the_index_with_the_next_beat_of_any_member(redis_client, board):
     board.beat("gone", {}, 60.0)
     redis_client.delete(HEARTBEAT.name("default", "gone"))
     redis_client.zadd(MEMBERS.name("default"), {"gone": 1})
@@ -67,42 +67,42 @@ def test_an_expired_member_leaves_the_index_with_the_next_beat_of_anybody(redis_
 def test_an_event_of_a_later_schema_is_refused_with_its_bytes(redis_client, board):
     raw = candidate(0).replace(b'"schema":1', b'"schema":2')
     redis_client.xadd(EVENTS.name("default"), {"event": raw})
-    with pytest.raises(DecodeError, match="got schema 2, expected 1") as caught:
+    with pytest.raises(DecodeError, match="schema: got 2, expected 1") as caught:
         board.read()
     assert caught.value.raw == raw
 
 
 @pytest.mark.parametrize("fields", [{"other": "x"}, {"event": b"\xff"}, {"event": "[]"}])
-def test_what_a_stranger_wrote_among_the_events_is_a_decode_error(redis_client, board, fields):
+def test_foreign_data_among_the_events_is_a_decode_error(redis_client, board, fields):
     redis_client.xadd(EVENTS.name("default"), fields)
     with pytest.raises(DecodeError, match="board event"):
         board.read()
 
 
-STRANGE = [b"", b"\xff", b"[1]", b'"text"', b'{"a":"\xff"}', b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}"]
+FOREIGN = [b"", b"\xff", b"[1]", b'"text"', b'{"a":"\xff"}', b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}"]
 
 
-@pytest.mark.parametrize("raw", STRANGE, ids=range(len(STRANGE)))
-def test_what_a_stranger_wrote_as_a_heartbeat_is_a_decode_error(redis_client, board, raw):
+@pytest.mark.parametrize("raw", FOREIGN, ids=range(len(FOREIGN)))
+def test_foreign_data_in_a_heartbeat_is_a_decode_error(redis_client, board, raw):
     board.beat("replica", {"draft": 1}, 60.0)
     redis_client.set(HEARTBEAT.name("default", "replica"), raw)
-    with pytest.raises(DecodeError, match="reading of replica") as caught:
+    with pytest.raises(DecodeError, match="status of replica") as caught:
         board.heartbeats()
     assert caught.value.raw == raw
 
 
-@pytest.mark.parametrize("raw", STRANGE, ids=range(len(STRANGE)))
-def test_what_a_stranger_wrote_as_a_last_reading_is_a_decode_error(redis_client, board, raw):
-    redis_client.set(LAST_READING.name("default", "replica"), raw)
-    with pytest.raises(DecodeError, match="reading of replica"):
-        board.last_reading("replica")
+@pytest.mark.parametrize("raw", FOREIGN, ids=range(len(FOREIGN)))
+def test_foreign_data_in_a_last_status_is_a_decode_error(redis_client, board, raw):
+    redis_client.set(LAST_STATUS.name("default", "replica"), raw)
+    with pytest.raises(DecodeError, match="status of replica"):
+        board.last_status("replica")
 
 
-def test_a_last_reading_of_another_type_is_none_and_the_next_beat_takes_its_place(redis_client, board):
-    redis_client.lpush(LAST_READING.name("default", "replica"), b"{}")
-    assert board.last_reading("replica") == {}
+def test_a_last_status_in_a_key_of_another_type_is_unknown_until_the_next_beat(redis_client, board):
+    redis_client.lpush(LAST_STATUS.name("default", "replica"), b"{}")
+    assert board.last_status("replica") == {}
     board.beat("replica", {"draft": 1}, 60.0)
-    assert board.last_reading("replica") == {"draft": 1}
+    assert board.last_status("replica") == {"draft": 1}
 
 
 def test_a_lease_is_renewed_while_its_body_runs(redis_client, board):
@@ -118,13 +118,14 @@ def test_a_lease_is_renewed_while_its_body_runs(redis_client, board):
     assert redis_client.pttl(key) == -2  # gone
 
 
-def test_a_long_history_is_read_once_and_answers_as_if_it_were_read_anew(redis_client, board):
+def test_a_history_is_read_once_and_answers_as_if_all_of_it_were_read_again(redis_client, board):
     for number in range(3):
         board.register(version(number), "test", "why")
         board.move(number, VersionState.LIVE, "test", "better")
         assert board.read() == RedisVersionBoard(redis_client, CONFIG).read()
     before = board.read()
-    redis_client.xdel(EVENTS.name("default"), board.events()[0].event_id)  # whoever reads it all misses version 0
+    # A board that reads the whole history misses version 0 from now on.
+    redis_client.xdel(EVENTS.name("default"), board.events()[0].event_id)
     with pytest.raises(BoardConflict, match="version 0 is unknown"):
         RedisVersionBoard(redis_client, CONFIG).read()
     assert board.read() == before
@@ -133,17 +134,31 @@ def test_a_long_history_is_read_once_and_answers_as_if_it_were_read_anew(redis_c
 
 
 @pytest.mark.parametrize("others", [0, 1, 5])
-def test_a_board_that_lost_its_data_is_read_anew(redis_client, board, others):
+def test_a_board_that_lost_its_data_is_read_from_the_beginning(redis_client, board, others):
     board.register(version(7), "test", "why")
     assert set(board.read().rows) == {7}
     redis_client.flushall()
     other = RedisVersionBoard(redis_client, CONFIG)
     for number in range(others):
-        other.register(version(number), "test", "anew")
+        other.register(version(number), "test", "again")
     assert set(board.read().rows) == set(range(others))
 
 
-def test_a_strangers_event_is_met_at_every_read_until_it_is_off(redis_client, board):
+def test_a_member_whose_name_is_not_utf_8_does_not_hide_the_others(redis_client, board):
+    board.beat("replica", {"draft": 1}, 60.0)
+    redis_client.zadd(MEMBERS.name("default"), {b"\xff": 4e12})
+    assert board.heartbeats() == {"replica": {"draft": 1}}
+
+
+def test_no_name_of_a_member_steers_the_terminal_through_an_error(redis_client, board):
+    board.beat("replica\x1b[2J", {}, 60.0)
+    redis_client.set(HEARTBEAT.name("default", "replica\x1b[2J"), b"?")
+    with pytest.raises(DecodeError, match="status of replica") as caught:
+        board.heartbeats()
+    assert str(caught.value).isprintable()
+
+
+def test_a_foreign_event_fails_every_read_until_it_is_deleted(redis_client, board):
     board.register(version(0), "test", "why")
     stray = redis_client.xadd(EVENTS.name("default"), {"event": candidate(0)})
     for _ in range(2):

@@ -11,8 +11,9 @@ import redis
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError
 from paceline.buffer.lease import Lease
+from paceline.buffer.masking import masked
 from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_client import TIMEOUT_S, connect, masked
+from paceline.buffer.redis_client import TIMEOUT_S, connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.version import DraftVersion, VersionState
 
@@ -27,7 +28,7 @@ def names(entries) -> list[str]:
     return [entry.trace.trace_id for entry in entries]
 
 
-def test_connecting_to_nobody_says_where_and_what_to_do_without_the_password():
+def test_a_failed_connection_says_where_and_what_to_do_without_the_password():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -39,7 +40,7 @@ def test_connecting_to_nobody_says_where_and_what_to_do_without_the_password():
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_a_wrong_password_is_named_as_such(own_redis):
+def test_a_wrong_password_is_reported_without_it(own_redis):
     with connect(own_redis.url) as client:
         client.config_set("requirepass", "right")
     for user in ("", ":wrong-secret@"):
@@ -64,7 +65,7 @@ def test_masking_keeps_everything_but_secrets():
     assert masked("unix://:secret@/run/redis.sock") == "unix://:***@/run/redis.sock"
 
 
-def test_the_client_waits_briefly_and_repeats_nothing(redis_client):
+def test_the_client_waits_briefly_and_retries_nothing(redis_client):
     settings = redis_client.get_connection_kwargs()
     assert settings["socket_timeout"] == settings["socket_connect_timeout"] == TIMEOUT_S == 2.0
     assert settings["retry"].get_retries() == 0
@@ -119,7 +120,7 @@ def test_a_lease_held_while_redis_dies_ends_with_the_outcome_of_its_body(own_red
     def body(lease: Lease) -> None:
         own_redis.stop()
         with pytest.raises(BufferUnavailable, match="start Redis"):
-            lease.is_held()  # nobody knows
+            lease.is_held()  # unknown
         raise ZeroDivisionError
 
     with (
@@ -130,7 +131,7 @@ def test_a_lease_held_while_redis_dies_ends_with_the_outcome_of_its_body(own_red
         body(lease)
 
 
-def test_everything_goes_on_where_it_was_after_a_restart_with_data(own_redis, make_trace):
+def test_everything_continues_after_a_restart_with_data(own_redis, make_trace):
     with everybody(own_redis.url) as (buffer, board):
         ids = buffer.append([make_trace(seed) for seed in range(3)])
         buffer.claim("a", 2)
@@ -146,7 +147,7 @@ def test_everything_goes_on_where_it_was_after_a_restart_with_data(own_redis, ma
         assert board.next_number() == 1
 
 
-def test_everything_begins_anew_after_a_restart_without_data(own_redis, make_trace, tmp_path: Path):
+def test_everything_starts_over_after_a_restart_without_data(own_redis, make_trace, tmp_path: Path):
     with everybody(own_redis.url) as (buffer, board):
         buffer.append([make_trace(seed) for seed in range(3)])
         buffer.claim("a", 2)

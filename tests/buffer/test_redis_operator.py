@@ -1,4 +1,4 @@
-"""The operator's desk: open until a token is set, then open to that token alone; who was turned away is on record."""
+"""Operators act freely until a token is set, then with that token alone; refusals are recorded."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,31 +12,31 @@ FIRST, SECOND = "the first token of all", "the second token of all"
 
 
 @pytest.fixture
-def desk(redis_client) -> OperatorAuth:
+def auth(redis_client) -> OperatorAuth:
     return OperatorAuth(redis_client, BufferConfig())
 
 
-def told(desk: OperatorAuth) -> list[tuple[str, str, str, bool]]:
-    return [(entry.by, entry.what, entry.why, entry.refused) for entry in desk.history()]
+def recorded(auth: OperatorAuth) -> list[tuple[str, str, str, bool]]:
+    return [(entry.by, entry.what, entry.why, entry.refused) for entry in auth.history()]
 
 
-def test_without_a_token_everybody_is_admitted_and_nothing_is_noted(desk):
-    desk.admit(None, "operator:ann", "promote 3")
-    desk.admit("anything at all", "operator:ann", "promote 3")
-    assert desk.history() == []
+def test_without_a_token_everybody_may_act_and_nothing_is_recorded(auth):
+    auth.require(None, "operator:ann", "promote 3")
+    auth.require("anything at all", "operator:ann", "promote 3")
+    assert auth.history() == []
 
 
-def test_once_a_token_is_set_only_its_holder_is_admitted(desk):
-    desk.set_token(FIRST, None, "operator:ann", "hardening")
-    desk.admit(FIRST, "operator:bob", "promote 3")
+def test_once_a_token_is_set_only_its_holder_may_act(auth):
+    auth.set_token(FIRST, None, "operator:ann", "hardening")
+    auth.require(FIRST, "operator:bob", "promote 3")
     for token, got in ((None, "no token"), ("", "no token"), (SECOND, "another token")):
         with pytest.raises(
             OperatorRefused, match=rf"^promote 3: got {got}, expected the operator token that"
         ) as caught:
-            desk.admit(token, "operator:eve", "promote 3")
+            auth.require(token, "operator:eve", "promote 3")
         assert "operator:ann set for default; put it into PACELINE_OPERATOR_TOKEN" in str(caught.value)
         assert "delete the key paceline:{default}:operator_token in Redis" in str(caught.value)
-    assert told(desk) == [
+    assert recorded(auth) == [
         ("operator:ann", "operator token set", "hardening", False),
         ("operator:eve", "refused: promote 3", "got no token", True),
         ("operator:eve", "refused: promote 3", "got no token", True),
@@ -44,40 +44,41 @@ def test_once_a_token_is_set_only_its_holder_is_admitted(desk):
     ]
 
 
-def test_entries_are_dated_by_redis(redis_client, desk):
+def test_entries_are_dated_by_redis(redis_client, auth):
     before, _ = redis_client.time()
-    desk.set_token(FIRST, None, "operator:ann", "why")
+    auth.set_token(FIRST, None, "operator:ann", "why")
     after, _ = redis_client.time()
-    assert before <= desk.history()[0].at <= after + 1
+    assert before <= auth.history()[0].at <= after + 1
 
 
-def test_a_token_is_changed_by_its_holder_alone(desk):
-    desk.set_token(FIRST, None, "operator:ann", "why")
+def test_a_token_is_changed_by_its_holder_alone(auth):
+    auth.set_token(FIRST, None, "operator:ann", "why")
     for token in (None, SECOND):
         with pytest.raises(OperatorRefused, match="token set: got"):
-            desk.set_token(SECOND, token, "operator:eve", "mine now")
-    desk.admit(FIRST, "operator:ann", "rollback")
-    desk.set_token(SECOND, FIRST, "operator:ann", "rotated")
-    desk.admit(SECOND, "operator:ann", "rollback")
+            auth.set_token(SECOND, token, "operator:eve", "mine now")
+    auth.require(FIRST, "operator:ann", "rollback")
+    auth.set_token(SECOND, FIRST, "operator:ann", "rotated")
+    auth.require(SECOND, "operator:ann", "rollback")
     with pytest.raises(OperatorRefused):
-        desk.admit(FIRST, "operator:ann", "rollback")
-    changes = [row for row in told(desk) if not row[3]]
+        auth.require(FIRST, "operator:ann", "rollback")
+    changes = [row for row in recorded(auth) if not row[3]]
     assert changes == [
         ("operator:ann", "operator token set", "why", False),
         ("operator:ann", "operator token set", "rotated", False),
     ]
 
 
-def test_a_short_token_changes_nothing(desk):
+def test_a_short_token_changes_nothing(auth):
     with pytest.raises(ConfigError, match="got 5 characters"):
-        desk.set_token("short", None, "operator:ann", "why")
-    assert desk.history() == []
+        auth.set_token("short", None, "operator:ann", "why")
+    assert auth.history() == []
 
 
-def test_of_many_who_set_a_first_token_at_the_same_moment_one_succeeds(desk):
+@pytest.mark.guarantee("operator-token")
+def test_of_many_who_set_a_first_token_at_the_same_moment_one_succeeds(auth):
     def attempt(name: str) -> bool:
         try:
-            desk.set_token(f"the token of all of {name}", None, f"operator:{name}", "me first")
+            auth.set_token(f"the token of all of {name}", None, f"operator:{name}", "me first")
         except OperatorRefused:
             return False
         return True
@@ -86,41 +87,44 @@ def test_of_many_who_set_a_first_token_at_the_same_moment_one_succeeds(desk):
         outcomes = dict(zip("abcd", pool.map(attempt, "abcd"), strict=True))
     assert sorted(outcomes.values()) == [False, False, False, True]
     winner = next(name for name, succeeded in outcomes.items() if succeeded)
-    desk.admit(f"the token of all of {winner}", "operator:x", "rollback")
+    auth.require(f"the token of all of {winner}", "operator:x", "rollback")
 
 
-def test_neither_token_stands_in_redis_or_in_an_error(redis_client, desk):
-    desk.set_token(FIRST, None, "operator:ann", "why")
+@pytest.mark.guarantee("token-hash")
+def test_neither_token_stands_in_redis_or_in_an_error(redis_client, auth):
+    auth.set_token(FIRST, None, "operator:ann", "why")
     with pytest.raises(OperatorRefused) as caught:
-        desk.admit(SECOND, "operator:eve", "promote 3")
+        auth.require(SECOND, "operator:eve", "promote 3")
     written = [redis_client.xrange(key.name("default")) for key in (OPERATOR_TOKEN, REFUSED_OPERATORS)]
     assert redis_client.keys("*") and len(redis_client.keys("*")) == 2  # noqa: PT018 - nothing else was written
     for token in (FIRST, SECOND):
-        assert token not in str(written) + str(caught.value) + repr(caught.value) + repr(desk) + str(desk.history())
+        assert token not in str(written) + str(caught.value) + repr(caught.value) + repr(auth) + str(auth.history())
 
 
-def test_only_the_newest_refusals_are_kept_and_changes_of_the_token_stay(redis_client, desk):
-    desk.set_token(FIRST, None, "operator:ann", "why")
+@pytest.mark.guarantee("refused-operators-kept")
+def test_only_the_newest_refusals_are_kept_and_changes_of_the_token_stay(redis_client, auth):
+    auth.set_token(FIRST, None, "operator:ann", "why")
     with redis_client.pipeline() as pipe:
         for number in range(REFUSALS_KEPT):
             pipe.xadd(REFUSED_OPERATORS.name("default"), {"by": f"operator:{number}", "act": "a", "why": "w"})
         pipe.execute()
     with pytest.raises(OperatorRefused):
-        desk.admit(None, "operator:newest", "a")
-    first, *refused = told(desk)
+        auth.require(None, "operator:newest", "a")
+    first, *refused = recorded(auth)
     assert first[:2] == ("operator:ann", "operator token set")
     assert (len(refused), refused[0][0], refused[-1][0]) == (REFUSALS_KEPT, "operator:1", "operator:newest")
 
 
+@pytest.mark.guarantee("operator-token")
 @pytest.mark.parametrize("fields", [{"x": "y"}, {"seal": ""}, {"seal": b"\xff"}, {"seal": "scrypt1$zz$zz"}])
-def test_a_damaged_seal_admits_nobody(redis_client, desk, fields):
+def test_a_damaged_seal_admits_nobody(redis_client, auth, fields):
     redis_client.xadd(OPERATOR_TOKEN.name("default"), fields)
     for token in (None, "", FIRST):
         with pytest.raises(OperatorRefused):
-            desk.admit(token, "operator:eve", "rollback")
-    assert len(desk.history()) == 4
+            auth.require(token, "operator:eve", "rollback")
+    assert len(auth.history()) == 4
 
 
-def test_speculators_have_tokens_of_their_own(redis_client, desk):
-    desk.set_token(FIRST, None, "operator:ann", "why")
-    OperatorAuth(redis_client, BufferConfig(speculator="other")).admit(None, "operator:bob", "rollback")
+def test_speculators_have_tokens_of_their_own(redis_client, auth):
+    auth.set_token(FIRST, None, "operator:ann", "why")
+    OperatorAuth(redis_client, BufferConfig(speculator="other")).require(None, "operator:bob", "rollback")

@@ -1,4 +1,4 @@
-"""What only the Redis buffer can get wrong: groups, restarts of a learner, protocols, races, foreign hands."""
+"""What only the Redis buffer can get wrong: groups, restarts of a learner, protocols, races, edits by hand."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +7,7 @@ import redis
 from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError, OperatorRefused
-from paceline.buffer.keys import ALL_KEYS, COUNTS, DEAD_LETTERS, TRACES
+from paceline.buffer.keys import ALL_KEYS, BOUNDS, COUNTS, DEAD_LETTERS, TRACES
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.redis_stream import RedisTraceBuffer
@@ -38,7 +38,7 @@ def test_a_restarted_learner_is_offered_what_it_left_pending_page_by_page_before
     assert after.ack(ids, "trained") == 5
 
 
-def test_what_a_restarted_learner_took_up_again_is_not_idle(redis_client, make_trace):
+def test_an_entry_that_a_restarted_learner_claimed_again_is_not_idle(redis_client, make_trace):
     (entry_id,) = RedisTraceBuffer(redis_client, CONFIG).append([make_trace()])
     RedisTraceBuffer(redis_client, CONFIG).claim("a", 1)
     redis_client.xclaim(TRACES.name("default"), "learners", "a", 0, [entry_id], idle=CONFIG.claim_idle_ms, justid=True)
@@ -46,7 +46,7 @@ def test_what_a_restarted_learner_took_up_again_is_not_idle(redis_client, make_t
     assert RedisTraceBuffer(redis_client, CONFIG).claim("b", 1) == []
 
 
-def test_entries_deleted_or_added_by_hand_stop_nobody(redis_client, make_trace):
+def test_entries_deleted_or_added_by_hand_do_not_stop_a_claim(redis_client, make_trace):
     buffer = RedisTraceBuffer(redis_client, BufferConfig(claim_idle_ms=0))
     ids = buffer.append([make_trace(0), make_trace(1)])
     buffer.claim("a", 1)
@@ -57,7 +57,7 @@ def test_entries_deleted_or_added_by_hand_stop_nobody(redis_client, make_trace):
     assert names(buffer.replay(9)) == ["trace-1"]
 
 
-def test_a_dead_letter_met_on_restart_is_buried_once(redis_client, make_trace):
+def test_a_dead_letter_found_on_restart_is_buried_once(redis_client, make_trace):
     before = RedisTraceBuffer(redis_client, CONFIG)
     before.append([make_trace(0)])
     before.claim("a", 1)
@@ -82,13 +82,27 @@ def test_append_and_claim_make_stream_and_group_again_after_flushall(redis_clien
     assert (buffer.counts().delivered, buffer.counts().pending) == (1, 1)
 
 
-def test_what_was_known_before_flushall_is_stored_again(redis_client, make_trace):
+def test_a_trace_that_was_stored_before_the_stream_was_deleted_is_stored_again(redis_client, make_trace):
     buffer = RedisTraceBuffer(redis_client, CONFIG)
     buffer.append([make_trace(0)])
     redis_client.delete(TRACES.name("default"), COUNTS.name("default"))
     buffer.append([make_trace(0)])
     assert names(buffer.claim("a", 9)) == ["trace-0"]
     assert (buffer.counts().delivered, buffer.counts().entries) == (1, 1)
+
+
+def test_a_stream_without_stored_bounds_is_held_to_the_callers(redis_client, make_trace):
+    """A release that stores no bounds may be writing; its traces must leave by age all the same."""
+    now = [1_700_000_000.0]
+    writer, reader = [
+        RedisTraceBuffer(redis_client, BufferConfig(max_age_s=age), lambda: now[0]) for age in (60.0, 3600.0)
+    ]
+    writer.append([make_trace()])
+    redis_client.delete(BOUNDS.name("default"))
+    now[0] += 61.0
+    assert reader.counts().entries == 1
+    now[0] += 3600.0
+    assert (reader.counts().entries, reader.counts().trimmed) == (0, 1)
 
 
 def test_a_destroyed_group_is_made_again_from_the_beginning_and_the_balance_holds(redis_client, make_trace):
@@ -180,10 +194,10 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
     buffer.ack([entry.entry_id for entry in buffer.claim("a", 9)], "trained")
     board.register(version(board.next_number()), "test", "first")
     board.beat("m", {}, 60.0)
-    desk = OperatorAuth(redis_client, CONFIG)
-    desk.set_token("a token of some length", None, "operator:ann", "why")
+    auth = OperatorAuth(redis_client, CONFIG)
+    auth.set_token("a token of some length", None, "operator:ann", "why")
     with pytest.raises(OperatorRefused):
-        desk.admit(None, "operator:eve", "rollback")
+        auth.require(None, "operator:eve", "rollback")
     with board.lease("l", 60.0):
         found = {name.decode(): redis_client.type(name).decode() for name in redis_client.scan_iter()}
     member = {"heartbeat:": "m", "last_reading:": "m", "lease:": "l"}
@@ -191,7 +205,7 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
     assert all(name.startswith("paceline:{default}:") for name in found)
 
 
-def test_a_batch_that_redis_has_no_memory_for_leaves_no_trace_behind(redis_client, make_trace):
+def test_a_batch_that_redis_has_no_memory_for_is_not_stored_in_part(redis_client, make_trace):
     buffer = RedisTraceBuffer(redis_client, CONFIG)
     (first,) = buffer.append([make_trace(0)])
     redis_client.config_set("maxmemory", 1)

@@ -1,4 +1,4 @@
-"""A Redis behind TLS that admits one ACL user: the road is verified, and the password is shown nowhere."""
+"""A Redis behind TLS that admits ACL users only: the server is verified, and the password is shown nowhere."""
 
 import logging
 import traceback
@@ -8,8 +8,9 @@ import pytest
 import redis
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError
+from paceline.buffer.masking import masked
 from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_client import client_for, connect, masked, tls_settings
+from paceline.buffer.redis_client import client_for, connect, tls_settings
 from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.version import DraftVersion, VersionState
@@ -27,8 +28,9 @@ def assert_hidden(text: str) -> None:
         assert form not in text
 
 
+@pytest.mark.guarantee("redis-tls")
 def test_everything_works_behind_tls_for_a_user_who_may_touch_one_speculator(secure_redis, make_trace):
-    with connect(secure_redis.url) as client:
+    with connect(secure_redis.url, secure_redis.ca) as client:
         buffer, board = RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
         buffer.append([make_trace(0), make_trace(1)])
         claimed = buffer.claim("a", 2)
@@ -43,13 +45,14 @@ def test_everything_works_behind_tls_for_a_user_who_may_touch_one_speculator(sec
         assert board.events(board.read().last_event_id, wait_s=0.01) == []
         with board.lease("round", 60.0) as lease:
             assert lease.is_held()
-        desk = OperatorAuth(client, CONFIG)
-        desk.set_token("a token of some length", None, "operator:ann", "why")
-        assert len(desk.history()) == 1
+        auth = OperatorAuth(client, CONFIG)
+        auth.set_token("a token of some length", None, "operator:ann", "why")
+        assert len(auth.history()) == 1
 
 
+@pytest.mark.guarantee("redis-acl")
 def test_that_user_may_touch_no_other_speculator_and_no_setting_of_redis(secure_redis):
-    with connect(secure_redis.url) as client:
+    with connect(secure_redis.url, secure_redis.ca) as client:
         with pytest.raises(BufferUnavailable, match="check user and password in PACELINE_REDIS_URL and the user's ACL"):
             RedisVersionBoard(client, BufferConfig(speculator="other")).read()
         for command in (["CONFIG", "GET", "*"], ["FLUSHALL"], ["KEYS", "*"], ["ACL", "LIST"], ["SHUTDOWN"]):
@@ -57,26 +60,27 @@ def test_that_user_may_touch_no_other_speculator_and_no_setting_of_redis(secure_
                 client.execute_command(*command)
 
 
-def test_the_systems_trust_is_the_default(secure_redis, monkeypatch):
-    monkeypatch.delenv("PACELINE_REDIS_CA")
+def test_the_certificates_of_the_system_are_the_default(secure_redis, monkeypatch):
     with pytest.raises(BufferUnavailable, match="name the CA's file in PACELINE_REDIS_CA"):
         connect(secure_redis.url)
-    monkeypatch.setenv("SSL_CERT_FILE", str(secure_redis.ca))  # where OpenSSL looks for the system's
+    monkeypatch.setenv("SSL_CERT_FILE", str(secure_redis.ca))  # where OpenSSL looks for those of the system
     connect(secure_redis.url).close()
 
 
-def test_a_certificate_of_another_ca_is_refused(secure_redis, monkeypatch):
-    monkeypatch.setenv("PACELINE_REDIS_CA", str(secure_redis.other_ca))
+@pytest.mark.guarantee("redis-tls")
+def test_a_certificate_of_another_ca_is_refused(secure_redis):
     with pytest.raises(BufferUnavailable, match=r"CERTIFICATE_VERIFY_FAILED.*PACELINE_REDIS_CA") as caught:
-        connect(secure_redis.url)
+        connect(secure_redis.url, secure_redis.other_ca)
     assert f"Redis at rediss://localhost:{urlsplit(secure_redis.url).port}/0: " in str(caught.value)
 
 
+@pytest.mark.guarantee("redis-tls")
 def test_a_certificate_for_another_name_is_refused(secure_redis):
     with pytest.raises(BufferUnavailable, match="the host in PACELINE_REDIS_URL as the certificate does"):
-        connect(secure_redis.at("127.0.0.1"))
+        connect(secure_redis.at("127.0.0.1"), secure_redis.ca)
 
 
+@pytest.mark.guarantee("redis-tls")
 @pytest.mark.parametrize(
     "option",
     ["ssl_cert_reqs=none", "ssl_check_hostname=False", "ssl_ca_certs=/x", "ssl_exclude_verify_flags=", "ssl_x"],
@@ -109,54 +113,51 @@ def test_a_socket_takes_its_database_as_an_option_and_nothing_else():
         client_for("unix:///run/redis.sock?DB=3")
 
 
-def test_what_may_be_the_rest_of_a_password_is_no_option_to_be_named():
+def test_what_may_be_the_rest_of_a_password_is_not_quoted_as_an_option():
     for url in ("redis://me:12?s3cret@host:1/0", "redis://me:12?x#s3cret@host", "redis://:abc?s3cret"):
         with pytest.raises(ConfigError, match=r"write / . # @ and : of a password as") as caught:
             client_for(url)
         assert_hidden(str(caught.value))
 
 
-def test_a_port_without_tls_is_named_as_such(secure_redis):
+def test_a_port_without_tls_is_reported(secure_redis):
     with pytest.raises(BufferUnavailable, match="start Redis or correct PACELINE_REDIS_URL"):
         connect(secure_redis.plain_url.replace("redis://", "rediss://", 1))
 
 
-def test_a_ca_beside_an_address_without_tls_is_a_mistake(secure_redis, monkeypatch):
-    with pytest.raises(ConfigError, match="got redis:// beside PACELINE_REDIS_CA, expected rediss:// for TLS"):
-        connect(secure_redis.plain_url)
-    monkeypatch.delenv("PACELINE_REDIS_CA")
+def test_a_ca_with_an_address_without_tls_is_a_config_error(secure_redis):
+    with pytest.raises(ConfigError, match="got redis:// with PACELINE_REDIS_CA set, expected rediss:// for TLS"):
+        connect(secure_redis.plain_url, secure_redis.ca)
     connect(secure_redis.plain_url).close()
 
 
 @pytest.mark.parametrize("content", [None, "", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n"])
-def test_a_ca_file_that_holds_no_certificate_is_a_config_error(tmp_path, monkeypatch, content):
+def test_a_ca_file_that_holds_no_certificate_is_a_config_error(tmp_path, content):
     file = tmp_path / "ca.pem"
     if content is not None:
         file.write_text(content)
-    monkeypatch.setenv("PACELINE_REDIS_CA", str(file))
     with pytest.raises(ConfigError, match=r"PACELINE_REDIS_CA: got .*ca.pem .*, expected a file of PEM"):
-        client_for("rediss://:s3cret@localhost/0")
+        client_for("rediss://:s3cret@localhost/0", str(file))
 
 
-def test_a_wrong_password_is_named_as_such(secure_redis):
+def test_a_wrong_password_is_reported_without_it(secure_redis):
     wrong = secure_redis.url.replace("s3cret", "wrongs3cret")
     with pytest.raises(BufferUnavailable, match="check user and password in PACELINE_REDIS_URL") as caught:
-        connect(wrong)
+        connect(wrong, secure_redis.ca)
     assert f"Redis at rediss://localhost:{urlsplit(wrong).port}/0: " in str(caught.value)
     assert_hidden(str(caught.value))
 
 
-def test_celery_reaches_the_same_redis_with_the_same_settings_and_refuses_the_same(secure_redis, monkeypatch):
+def test_celery_reaches_the_same_redis_with_the_same_settings_and_refuses_the_same(secure_redis):
     from kombu import Connection
 
     # The user may touch no queue: a broker that got in is told so; one that distrusts the server does not get in.
-    with Connection(secure_redis.url, ssl=tls_settings(secure_redis.url)) as broker:
+    with Connection(secure_redis.url, ssl=tls_settings(secure_redis.url, secure_redis.ca)) as broker:
         client = broker.channel().client
         with pytest.raises(redis.exceptions.NoPermissionError):
             client.get("anything")
-    monkeypatch.setenv("PACELINE_REDIS_CA", str(secure_redis.other_ca))
     with (
-        Connection(secure_redis.url, ssl=tls_settings(secure_redis.url)) as broker,
+        Connection(secure_redis.url, ssl=tls_settings(secure_redis.url, secure_redis.other_ca)) as broker,
         pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED"),
     ):
         broker.channel()
@@ -167,7 +168,7 @@ def test_the_command_line_reaches_it_too(secure_redis):
     from typer.testing import CliRunner
 
     env = {"PACELINE_REDIS_URL": secure_redis.url, "PACELINE_OPERATOR_TOKEN": "a token of some length"}
-    with connect(secure_redis.url) as client:
+    with connect(secure_redis.url, secure_redis.ca) as client:
         RedisVersionBoard(client, CONFIG).register(version(0), "learner", "trained")
     commands = (["token", "set"], ["promote", "0", "--unchecked"], ["versions"], ["audit"])
     done = [CliRunner().invoke(app, command, env=env) for command in commands]
@@ -176,10 +177,11 @@ def test_the_command_line_reaches_it_too(secure_redis):
     assert_hidden("".join(result.output for result in done))
 
 
+@pytest.mark.guarantee("password-hidden")
 @pytest.mark.parametrize("fault", ["password", "user", "certificate", "gone", "url", "permission"])
-def test_the_password_stands_in_no_error_no_log_and_no_repr(secure_redis, own_redis, monkeypatch, caplog, fault):
+def test_the_password_stands_in_no_error_no_log_and_no_repr(secure_redis, own_redis, caplog, fault):
     caplog.set_level(logging.DEBUG)
-    url = secure_redis.url
+    url, ca = secure_redis.url, secure_redis.ca
     if fault == "password":
         url = url.replace("s3cret", "wrongs3cret")
     if fault == "user":
@@ -187,17 +189,18 @@ def test_the_password_stands_in_no_error_no_log_and_no_repr(secure_redis, own_re
     if fault == "url":
         url = f"rediss://courier:{PASSWORD}@localhost:{urlsplit(url).port}/0"
     if fault == "certificate":
-        monkeypatch.setenv("PACELINE_REDIS_CA", str(secure_redis.other_ca))
+        ca = secure_redis.other_ca
     if fault == "gone":
         own_redis.stop()
     with pytest.raises((BufferUnavailable, ConfigError)) as caught:
-        RedisVersionBoard(connect(url), BufferConfig(speculator="other")).read()
+        RedisVersionBoard(connect(url, ca), BufferConfig(speculator="other")).read()
     shown = "".join(traceback.format_exception(caught.value)) + str(caught.value) + repr(caught.value)
     assert_hidden(shown + caplog.text)
 
 
+@pytest.mark.guarantee("password-hidden")
 def test_a_client_shows_neither_user_nor_password(secure_redis):
-    with connect(secure_redis.url) as client:
+    with connect(secure_redis.url, secure_redis.ca) as client:
         pool = client.connection_pool
         connection = pool.get_connection()
         shown = [client, pool, connection, client.get_connection_kwargs(), pool.connection_kwargs]
@@ -218,6 +221,7 @@ def test_configurations_do_not_show_the_password():
         assert_hidden(repr(config) + str(config))
 
 
+@pytest.mark.guarantee("password-hidden")
 @pytest.mark.parametrize(
     "url",
     [

@@ -1,4 +1,4 @@
-"""Courier and learner, each a process of its own, behind TLS with the users that docs/threats.md gives them."""
+"""Courier and learner as processes, through TLS, with the users that docs/threats.md gives them."""
 
 import os
 import signal
@@ -29,9 +29,9 @@ def courier_at(url, monkeypatch, tmp_path):
     """A courier process that was given `url`, and what it wrote to its standard error."""
     monkeypatch.setenv("PACELINE_REDIS_URL", url)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    said = (tmp_path / "courier.log").open("w+")
+    logged = (tmp_path / "courier.log").open("w+")
     kept = os.dup(2)
-    os.dup2(said.fileno(), 2)  # the courier inherits it
+    os.dup2(logged.fileno(), 2)  # the courier inherits it
     try:
         settings = config.from_env({**os.environ, "PACELINE_REPLICA": "rep"})
         process = CourierProcess(settings, Breaker(), lambda: {"draft_version": 7}, lambda: False)
@@ -40,40 +40,41 @@ def courier_at(url, monkeypatch, tmp_path):
         os.dup2(kept, 2)
         os.close(kept)
     try:
-        yield lambda: Path(said.name).read_text()
+        yield lambda: Path(logged.name).read_text()
     finally:
         process.stop()
-        said.close()
+        logged.close()
 
 
+@pytest.mark.guarantee("redis-tls")
 def test_a_courier_reaches_redis_through_tls(secure_redis, monkeypatch, tmp_path):
     with (
-        courier_at(secure_redis.url, monkeypatch, tmp_path) as said,
-        connect(secure_redis.url) as client,
+        courier_at(secure_redis.url, monkeypatch, tmp_path) as logged,
+        connect(secure_redis.url, secure_redis.ca) as client,
     ):
         board = RedisVersionBoard(client, BufferConfig())
         until(lambda: board.heartbeats().get("replica:rep", {}).get("draft_version") == 7, "the courier's heartbeat")
         assert board.heartbeats()["replica:rep"]["capture"] == "on"
-        assert "s3cret" not in said()
+        assert "s3cret" not in logged()
 
 
 @pytest.mark.parametrize(
-    ("fault", "word"), [("password", "check user and password"), ("certificate", "CERTIFICATE_VERIFY_FAILED")]
+    ("fault", "text"), [("password", "check user and password"), ("certificate", "CERTIFICATE_VERIFY_FAILED")]
 )
-def test_a_courier_that_is_not_let_in_says_why_and_waits(secure_redis, monkeypatch, tmp_path, fault, word):
+def test_a_courier_that_redis_refuses_logs_why_and_waits(secure_redis, monkeypatch, tmp_path, fault, text):
     url = secure_redis.url
     if fault == "password":
         url = url.replace("s3cret", "wrongs3cret")
     else:
         monkeypatch.setenv("PACELINE_REDIS_CA", str(secure_redis.other_ca))
-    with courier_at(url, monkeypatch, tmp_path) as said:
-        until(lambda: word in said(), f"the courier to say {word!r}")
-        assert "s3cret" not in said()
+    with courier_at(url, monkeypatch, tmp_path) as logged:
+        until(lambda: text in logged(), f"the courier to log {text!r}")
+        assert "s3cret" not in logged()
 
 
 @pytest.fixture
 def learner(tiny_speculator, tmp_path, secure_redis):
-    """What an operator would set."""
+    """The environment that an operator would set."""
     given = {
         "PACELINE_TARGET": "target",
         "PACELINE_TARGET_PATH": str(tiny_speculator.target),
@@ -81,7 +82,7 @@ def learner(tiny_speculator, tmp_path, secure_redis):
         "PACELINE_REDIS_URL": secure_redis.of("learner"),
         "PACELINE_TARGET_VERSION": "1",
         "PACELINE_DATA_DIR": str(tmp_path / "data"),
-        "PACELINE_MLFLOW_URI": "http://127.0.0.1:9",  # nothing listens: versions wait in the outbox
+        "PACELINE_MLFLOW_URI": "http://127.0.0.1:9",  # nothing listens there: versions wait to be registered
         "PACELINE_LEARNER": "test-0",
         "PACELINE_MIN_NEW_TRACES": "4",
         "PACELINE_HOLDOUT_SHARE": str(SHARE),
@@ -91,11 +92,12 @@ def learner(tiny_speculator, tmp_path, secure_redis):
     return {**os.environ, **given}
 
 
+@pytest.mark.guarantee("redis-tls")
 def test_a_worker_with_beat_learns_a_round_through_tls_and_its_log_hides_the_password(
     secure_redis, learner, tiny_speculator
 ):
     held_out = sum(is_held_out(f"request-{i}", SHARE) for i in range(TRACES))
-    with connect(secure_redis.url) as client:
+    with connect(secure_redis.url, secure_redis.ca) as client:
         buffer = RedisTraceBuffer(client, BufferConfig())
         buffer.append([tiny_speculator.serve(i) for i in range(TRACES)])
         log = worked_until("round of default: learned", learner)
@@ -103,8 +105,8 @@ def test_a_worker_with_beat_learns_a_round_through_tls_and_its_log_hides_the_pas
     assert "s3cret" not in log
 
 
-def worked_until(word, env):
-    """Run a worker until its log says `word`; return the log."""
+def worked_until(text, env):
+    """Run a worker until its log contains `text`; return the log."""
     log = []
     with subprocess.Popen(
         [sys.executable, "-c", WORKER], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -113,30 +115,30 @@ def worked_until(word, env):
         deadline.start()
         for line in worker.stdout:
             log.append(line)
-            if word in line:
+            if text in line:
                 worker.send_signal(signal.SIGTERM)
         deadline.cancel()
-    assert word in "".join(log), "".join(log)
+    assert text in "".join(log), "".join(log)
     assert worker.returncode == 0, "".join(log)
     return "".join(log)
 
 
 @pytest.mark.parametrize("fault", ["password", "certificate"])
-def test_a_worker_that_is_not_let_in_ends_at_once_and_says_why(secure_redis, learner, fault):
-    env, word = dict(learner), "check user and password in PACELINE_REDIS_URL"
+def test_a_worker_that_redis_refuses_ends_at_once_and_says_why(secure_redis, learner, fault):
+    env, text = dict(learner), "check user and password in PACELINE_REDIS_URL"
     if fault == "password":
         env["PACELINE_REDIS_URL"] = env["PACELINE_REDIS_URL"].replace("s3cret", "wrongs3cret")
     else:
-        env["PACELINE_REDIS_CA"], word = str(secure_redis.other_ca), "name the CA's file in PACELINE_REDIS_CA"
+        env["PACELINE_REDIS_CA"], text = str(secure_redis.other_ca), "name the CA's file in PACELINE_REDIS_CA"
     ended = refused(env)
     assert ended.returncode == 1
-    assert word in ended.stderr
+    assert text in ended.stderr
     assert "s3cret" not in ended.stdout + ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 def refused(env):
-    """`paceline learn` once it was answered at all: on a busy machine two seconds may not do for a handshake."""
+    """`paceline learn`, tried again while the handshake times out: two seconds may be too short on a busy machine."""
     command = [sys.executable, "-m", "paceline.cli", "learn"]
     for _ in range(5):
         ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
@@ -145,8 +147,10 @@ def refused(env):
     return ended
 
 
-def test_the_users_are_those_of_the_manual(secure_redis):
+def test_the_users_are_those_of_the_documentation(secure_redis):
     lines = [line for line in THREATS.read_text(encoding="utf-8").splitlines() if line.startswith("ACL SETUSER")]
-    told = {line.split()[2]: line.split()[3:] for line in lines}
+    documented = {line.split()[2]: line.split()[3:] for line in lines}
     for name, rules in secure_redis.rules.items():
-        assert [rule for rule in told[name] if rule[0] != ">"] == [rule for rule in rules.split() if rule[0] != ">"]
+        assert [rule for rule in documented[name] if rule[0] != ">"] == [
+            rule for rule in rules.split() if rule[0] != ">"
+        ]

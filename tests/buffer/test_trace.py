@@ -1,4 +1,4 @@
-"""Every alignment rule of a trace refuses what breaks it and quotes got and expected."""
+"""Traces that break an alignment rule are refused, with got and expected quoted."""
 
 from dataclasses import FrozenInstanceError, replace
 
@@ -13,7 +13,7 @@ def ints(*values: object) -> np.ndarray:
 
 
 def rounds(**changes: np.ndarray) -> VerifyRounds:
-    """Roots at 2 and 4: draft 13 stands, 99 does not; then 15 and 16 stand."""
+    """Roots at 2 and 4: draft 13 is accepted, 99 is not; then 15 and 16 are."""
     arrays = {
         "starts": ints(2, 4),
         "drafted": ints([13, 99], [15, 16]),
@@ -48,7 +48,7 @@ def trace(**changes: object) -> DraftTrace:
     return DraftTrace(**(fields | changes))
 
 
-def test_the_legal_trace_of_this_file_is_legal():
+def test_the_trace_that_these_tests_vary_is_legal():
     made = trace()
     assert made.committed_len == 6
     assert len(made.rounds) == 2
@@ -138,7 +138,7 @@ BROKEN_TRACES = {
         "got 3 rows, expected at least 4",
     ),
     "a root within the context": ({"context_len": 4}, r"rounds.starts: got 2..4, expected within 3..7"),
-    "a root behind the window": (
+    "a root past the window": (
         {"tokens": ints(10, 11, 12, 13), "features": np.zeros((3, 2), np.float32)},
         r"rounds.starts: got 2..4, expected within 1..3",
     ),
@@ -169,22 +169,23 @@ def test_a_change_is_checked_like_a_new_trace():
         replace(trace(), context_len=9)
 
 
-def test_built_traces_say_what_a_greedy_target_would(make_trace):
-    """The builder of the suite: teacher's first choice is the committed token, a rejected draft is another one."""
+def test_built_traces_hold_what_a_greedy_target_would_say(make_trace):
+    """The suite's make_trace: the teacher's first choice is the committed token, a rejected draft is another one."""
     for seed in range(5):
         made = make_trace(seed, rounds=5)
         for r, start in enumerate(made.rounds.starts):
-            stood = made.rounds.accepted[r]
-            served = made.tokens[start + 1 : start + stood + 2].tolist()
-            assert made.rounds.teacher_ids[r, : stood + 1, 0].tolist() == served
-            assert made.rounds.drafted[r, stood : stood + 1].tolist() != served[-1:]
+            accepted = made.rounds.accepted[r]
+            served = made.tokens[start + 1 : start + accepted + 2].tolist()
+            assert made.rounds.teacher_ids[r, : accepted + 1, 0].tolist() == served
+            assert made.rounds.drafted[r, accepted : accepted + 1].tolist() != served[-1:]
         assert len(made.features) == len(made.tokens) - 1
         assert np.all(np.diff(made.rounds.teacher_logprobs.astype(float), axis=2) <= 0)
 
 
-SECRET = 987_654  # a token id that stands nowhere else
+SECRET = 987_654  # a token id that is used nowhere else
 
 
+@pytest.mark.guarantee("no-content-in-logs")
 @pytest.mark.parametrize(
     "broken",
     [

@@ -1,4 +1,4 @@
-"""One contract, two buffers: every test here runs on memory and on Redis and must not tell them apart."""
+"""One contract, two buffers: every test runs on memory and on Redis and must not see a difference."""
 
 import random
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 import redis
-from paceline.buffer.base import MAX_DELIVERIES, BufferCounts, TraceBuffer, place
+from paceline.buffer.base import MAX_DELIVERIES, BufferCounts, TraceBuffer, entry_order
 from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.keys import DEAD_LETTERS_KEPT, TRACES
-from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
+from paceline.buffer.testing.memory_stream import MemoryStream, MemoryTraceBuffer
 
 IDLE_S = 600.0
 BACKENDS = ["memory", "redis"]
@@ -27,9 +27,10 @@ class Clock:
 @dataclass
 class MemoryBackend:
     clock: Clock = field(default_factory=Clock)
+    stream: MemoryStream = field(default_factory=MemoryStream)
 
     def open(self, **config: object) -> TraceBuffer:
-        return MemoryTraceBuffer(BufferConfig(**config), self.clock)
+        return MemoryTraceBuffer(BufferConfig(**config), self.clock, self.stream)
 
     def pass_time(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -98,8 +99,8 @@ def test_ids_sort_by_age_even_when_the_clock_goes_back(backend, make_trace):
     first = buffer.append([make_trace(0), make_trace(1)])
     backend.clock.now -= 3600
     ids = first + buffer.append([make_trace(2)])
-    places = [place(entry_id) for entry_id in ids]
-    assert places == sorted(set(places)) == [tuple(map(int, entry_id.split("-"))) for entry_id in ids]
+    order = [entry_order(entry_id) for entry_id in ids]
+    assert order == sorted(set(order)) == [tuple(map(int, entry_id.split("-"))) for entry_id in ids]
 
 
 def test_a_trace_appended_again_after_a_lost_reply_is_one_entry(buffer, make_trace):
@@ -114,13 +115,13 @@ def test_a_trace_appended_again_after_a_lost_reply_is_one_entry(buffer, make_tra
     assert buffer.claim("a", 9) == []
 
 
-def test_a_trace_that_left_the_stream_may_come_again(backend, make_trace):
+def test_a_trace_that_left_the_stream_may_be_appended_again(backend, make_trace):
     odd = make_trace(0, trace_id="replica é 7 \n 12")
     buffer = backend.open(max_age_s=60.0)
     first = buffer.append([odd])
     backend.pass_time(61.0)
     second = buffer.append([odd])
-    assert place(second[0]) > place(first[0])
+    assert entry_order(second[0]) > entry_order(first[0])
     assert buffer.append([odd]) == second
     assert buffer.counts() == BufferCounts(2, 1, 0, {}, 1, len(encode_trace(odd)), 1)
 
@@ -204,11 +205,11 @@ def test_a_consumer_that_resumes_gets_what_it_holds_page_by_page_before_new_entr
     buffer.resume("a")
     assert names(buffer.claim("a", 9)) == ["trace-1", "trace-2", "trace-4", "trace-6"]
     backend.pass_time(IDLE_S - 1)
-    assert buffer.claim("c", 9) == []  # taken up anew, so not idle yet
+    assert buffer.claim("c", 9) == []  # claimed again, so not idle yet
     assert balance(buffer.counts()) == 0
 
 
-def test_resuming_takes_nothing_from_others(backend, make_trace):
+def test_resuming_takes_nothing_from_other_consumers(backend, make_trace):
     buffer = backend.open()
     buffer.append([make_trace(seed) for seed in range(2)])
     buffer.claim("a", 2)
@@ -219,6 +220,7 @@ def test_resuming_takes_nothing_from_others(backend, make_trace):
     assert names(buffer.claim("a", 9)) == ["trace-1"]
 
 
+@pytest.mark.guarantee("dead-letters")
 @pytest.mark.parametrize("again", ["resumed", "idle"])
 def test_an_entry_that_nobody_ever_acks_goes_to_the_dead_letters(backend, make_trace, again):
     buffer = backend.open()
@@ -228,13 +230,13 @@ def test_an_entry_that_nobody_ever_acks_goes_to_the_dead_letters(backend, make_t
         buffer.resume("a") if again == "resumed" else backend.pass_time(IDLE_S)
     buffer.append([make_trace(1)])
     assert names(buffer.claim("a", 1)) == ["trace-1"]
-    assert buffer.dead_letters(9) == [("handed out 5 times and never acked", encode_trace(make_trace(0)))]
+    assert buffer.dead_letters(9) == [("delivered 5 times and never acked", encode_trace(make_trace(0)))]
     assert buffer.ack(ids, "trained") == 0
     counts = buffer.counts()
     assert (counts.delivered, counts.dead_lettered, counts.acked, counts.pending) == (2, 1, {}, 1)
 
 
-def test_forgiven_deliveries_lead_to_no_dead_letter_and_none_is_owed_for_the_next(backend, make_trace):
+def test_forgiven_deliveries_make_no_dead_letter_and_later_ones_count_from_zero(backend, make_trace):
     buffer = backend.open()
     ids = buffer.append([make_trace(0)])
     for _ in range(MAX_DELIVERIES + 2):
@@ -248,13 +250,13 @@ def test_forgiven_deliveries_lead_to_no_dead_letter_and_none_is_owed_for_the_nex
     assert buffer.counts().dead_lettered == 1
 
 
-def test_what_is_forgiven_stays_with_its_consumer_for_as_long(backend, make_trace):
+def test_a_forgiven_entry_stays_with_its_consumer_and_its_idle_time_goes_on(backend, make_trace):
     buffer = backend.open()
     ids = buffer.append([make_trace(seed) for seed in range(2)])
     buffer.claim("a", 2)
     backend.pass_time(IDLE_S)
     assert names(buffer.claim("b", 1)) == ["trace-0"]
-    assert buffer.forgive(ids) == 2  # of whoever holds them
+    assert buffer.forgive(ids) == 2  # whichever consumer holds them
     buffer.resume("a")
     assert names(buffer.claim("a", 1)) == ["trace-1"]
     buffer.forgive(ids)
@@ -262,7 +264,7 @@ def test_what_is_forgiven_stays_with_its_consumer_for_as_long(backend, make_trac
     assert names(buffer.claim("c", 2)) == ["trace-0", "trace-1"]
 
 
-def test_only_what_is_pending_is_forgiven(buffer, make_trace):
+def test_only_pending_entries_are_forgiven(buffer, make_trace):
     ids = buffer.append([make_trace(seed) for seed in range(2)])
     assert (buffer.forgive(ids), buffer.forgive([])) == (0, 0)
     buffer.claim("a", 2)
@@ -271,23 +273,23 @@ def test_only_what_is_pending_is_forgiven(buffer, make_trace):
     assert (buffer.counts().pending, balance(buffer.counts())) == (1, 0)
 
 
-def test_who_claims_is_told_the_ids_before_anything_is_decoded(buffer, make_trace):
+def test_a_claim_passes_on_the_ids_before_anything_is_decoded(buffer, make_trace):
     ids = buffer.append([make_trace(0)])
     buffer._append_raw([b"bad"])
-    told = []
-    claimed = buffer.claim("a", 2, lambda of: told.append((list(of), buffer.counts().dead_lettered)))
+    calls = []
+    claimed = buffer.claim("a", 2, lambda ids: calls.append((list(ids), buffer.counts().dead_lettered)))
     assert names(claimed) == ["trace-0"]
-    ((first, buried),) = told
-    assert (first[0], len(first), buried) == (ids[0], 2, 0)
+    ((passed, dead_lettered),) = calls
+    assert (passed[0], len(passed), dead_lettered) == (ids[0], 2, 0)
 
 
-def test_what_the_told_one_raises_leaves_all_pending(buffer, make_trace):
+def test_all_entries_stay_pending_when_the_receiver_of_the_ids_raises(buffer, make_trace):
     buffer.append([make_trace(0), make_trace(1)])
 
     def refuse(_):
-        raise OSError(28, "no room")
+        raise OSError(28, "disk full")
 
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="disk full"):
         buffer.claim("a", 2, refuse)
     assert buffer.counts().pending == 2
     buffer.resume("a")
@@ -303,7 +305,7 @@ def test_a_dead_letter_is_never_read_back_as_acked(backend, make_trace):
     assert buffer.claim("a", 2) == []
     assert names(buffer.replay(9)) == ["trace-0", "trace-1"]
     assert names(buffer.replay(9, acked_only=True)) == ["trace-1"]
-    assert buffer.append([make_trace(0)]) == ids[:1]  # nor stored a second time while it lies there
+    assert buffer.append([make_trace(0)]) == ids[:1]  # nor is it stored a second time while it is there
 
 
 def test_a_late_ack_of_the_slow_consumer_counts_once(backend, make_trace):
@@ -316,12 +318,12 @@ def test_a_late_ack_of_the_slow_consumer_counts_once(backend, make_trace):
     assert buffer.counts().acked == {"trained": 1}
 
 
-def test_abandoned_entries_behind_busy_ones_are_found(backend, make_trace):
+def test_abandoned_entries_that_follow_busy_ones_are_found(backend, make_trace):
     buffer = backend.open()
     buffer.append([make_trace(seed, rounds=1) for seed in range(40)])
     buffer.claim("busy", 30)
     backend.pass_time(IDLE_S)
-    buffer.claim("gone", 10)  # takes up 0..9 anew
+    buffer.claim("gone", 10)  # takes over 0..9
     assert names(buffer.claim("b", 1)) == ["trace-10"]
 
 
@@ -334,7 +336,7 @@ def test_replay_yields_the_newest_traces_oldest_first_and_consumes_nothing(buffe
     assert names(buffer.claim("a", 1)) == ["trace-0"]
 
 
-def test_replay_reads_windows_longer_than_one_page(buffer, make_trace):
+def test_replay_reads_more_than_one_page(buffer, make_trace):
     buffer.append([make_trace(seed, rounds=1) for seed in range(80)])
     assert names(buffer.replay(70)) == [f"trace-{seed}" for seed in range(10, 80)]
 
@@ -358,20 +360,21 @@ def corrupt(raw: bytes) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.guarantee("dead-letters")
 def test_bytes_that_cannot_be_decoded_go_to_the_dead_letters_byte_for_byte(buffer, make_trace):
-    letters = corrupt(encode_trace(make_trace()))
-    buffer._append_raw(list(letters.values()))
+    payloads = corrupt(encode_trace(make_trace()))
+    buffer._append_raw(list(payloads.values()))
     buffer.append([make_trace(7)])
     assert names(buffer.replay(99)) == ["trace-7"]
     assert names(buffer.claim("a", 99)) == ["trace-7"]
     dead = buffer.dead_letters(99)
-    assert [raw for _, raw in dead] == list(letters.values())
+    assert [raw for _, raw in dead] == list(payloads.values())
     assert "got 999, expected 1" in dead[2][0]
     counts = buffer.counts()
     assert (counts.delivered, counts.dead_lettered, counts.pending, balance(counts)) == (7, 6, 1, 0)
 
 
-def test_a_page_of_dead_letters_does_not_hide_what_stands_behind_it(buffer, make_trace):
+def test_a_page_of_dead_letters_does_not_hide_the_traces_after_it(buffer, make_trace):
     buffer._append_raw([b"bad"] * 5)
     buffer.append([make_trace()])
     assert names(buffer.claim("a", 2)) == ["trace-0"]
@@ -388,6 +391,7 @@ def test_only_the_newest_dead_letters_are_kept(buffer):
     assert buffer.counts().dead_lettered == len(raws)
 
 
+@pytest.mark.guarantee("bounded-memory")
 def test_the_oldest_entries_leave_when_the_bytes_are_full(backend, make_trace):
     size = len(encode_trace(make_trace(0)))
     buffer = backend.open(max_bytes=3 * size)
@@ -404,6 +408,7 @@ def test_a_batch_larger_than_the_buffer_leaves_its_newest_part(backend, make_tra
     assert names(buffer.claim("a", 9)) == ["trace-2", "trace-3"]
 
 
+@pytest.mark.guarantee("traces-expire")
 def test_entries_older_than_the_age_bound_leave_with_the_next_append(backend, make_trace):
     buffer = backend.open(max_age_s=60.0)
     buffer.append([make_trace(0)])
@@ -415,12 +420,51 @@ def test_entries_older_than_the_age_bound_leave_with_the_next_append(backend, ma
     assert names(buffer.replay(9)) == ["trace-1", "trace-2"]
 
 
+@pytest.mark.guarantee("traces-expire")
 def test_entries_older_than_the_age_bound_are_not_claimed(backend, make_trace):
     buffer = backend.open(max_age_s=60.0)
     buffer.append([make_trace(0)])
     backend.pass_time(61.0)
     assert buffer.claim("a", 9) == []
     assert buffer.counts() == BufferCounts(1, 0, 0, {}, 1, 0)
+
+
+def test_a_reader_with_tighter_bounds_trims_nothing_that_the_writer_keeps(backend, make_trace):
+    size = len(encode_trace(make_trace(0)))
+    writer, reader = backend.open(max_bytes=3 * size), backend.open(max_bytes=size, max_age_s=1.0)
+    writer._append_raw([encode_trace(make_trace(0))] * 3)
+    backend.pass_time(2.0)
+    assert names(reader.claim("a", 1)) == ["trace-0"]
+    assert reader.counts() == BufferCounts(3, 3, 0, {}, 0, 3 * size, 3)
+
+
+def test_a_reader_with_wider_bounds_removes_what_is_too_old_for_the_writer(backend, make_trace):
+    writer, reader = backend.open(max_age_s=60.0), backend.open(max_age_s=3600.0)
+    writer.append([make_trace(0)])
+    backend.pass_time(61.0)
+    assert reader.claim("a", 9) == []
+    assert reader.counts() == BufferCounts(1, 0, 0, {}, 1, 0)
+
+
+def test_traces_leave_by_age_while_they_are_counted_and_neither_appended_nor_claimed(backend, make_trace):
+    writer, reader = backend.open(max_age_s=60.0), backend.open()
+    writer.append([make_trace(0)])
+    backend.pass_time(60.0)
+    assert reader.counts().entries == 1
+    backend.pass_time(0.001)
+    assert reader.counts() == BufferCounts(1, 0, 0, {}, 1, 0)
+    assert list(reader.replay(9)) == []
+
+
+def test_the_bounds_of_the_last_append_are_in_force(backend, make_trace):
+    size = len(encode_trace(make_trace(0)))
+    wide, narrow = backend.open(max_bytes=9 * size), backend.open(max_bytes=2 * size)
+    wide._append_raw([encode_trace(make_trace(0))] * 3)
+    assert (narrow.counts().entries, narrow.counts().trimmed) == (3, 0)
+    narrow._append_raw([encode_trace(make_trace(0))])
+    assert (wide.counts().entries, wide.counts().trimmed) == (2, 2)
+    wide._append_raw([encode_trace(make_trace(0))] * 2)
+    assert (narrow.counts().entries, narrow.counts().trimmed) == (4, 2)
 
 
 def test_trimming_counts_what_nobody_acked_and_ends_its_pending(backend, make_trace):
@@ -438,7 +482,7 @@ def test_trimming_counts_what_nobody_acked_and_ends_its_pending(backend, make_tr
 
 
 def play(backend, make_trace: Callable, seed: int) -> list[object]:
-    """A random life of a buffer; every result and, after each step, the counts."""
+    """Random calls of a buffer: every result and, after each call, the counts."""
     rng, log = random.Random(seed), []
     raw = [encode_trace(make_trace(n, rounds=1)) for n in range(4)]
     buffer = backend.open(max_bytes=20 * len(raw[0]), max_age_s=2000.0)
@@ -470,7 +514,7 @@ def play(backend, make_trace: Callable, seed: int) -> list[object]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_two_buffers_live_the_same_random_life_and_lose_nothing(redis_client, make_trace, seed):
+def test_the_two_buffers_answer_the_same_random_calls_alike_and_lose_nothing(redis_client, make_trace, seed):
     in_memory = play(MemoryBackend(), make_trace, seed)
     assert play(RedisBackend(redis_client), make_trace, seed) == in_memory
     assert [balance(counts) for counts in in_memory if isinstance(counts, BufferCounts)] == [0] * 80

@@ -1,4 +1,4 @@
-"""The fold of board events: what each state may become, and who is live and previous after it."""
+"""The fold of board events: which states may follow each other, and which versions are live and previous then."""
 
 import itertools
 from types import MappingProxyType
@@ -61,7 +61,7 @@ def test_an_illegal_move_is_refused_with_got_and_expected(before, after):
 
 
 @pytest.mark.parametrize("first", sorted(set(VersionState) - {CANDIDATE}))
-def test_a_number_the_board_has_not_seen_can_only_become_a_candidate(first):
+def test_an_unknown_number_can_only_become_a_candidate(first):
     with pytest.raises(BoardConflict, match=f"version 1 is unknown: got {first}, expected one of \\['candidate'\\]"):
         fold(life(1, first))
 
@@ -76,7 +76,7 @@ def test_no_events_make_an_empty_state():
     assert (dict(state.rows), state.live, state.previous, state.last_event_id) == ({}, None, None, "")
 
 
-def test_a_new_live_version_retires_the_one_before_and_says_so():
+def test_a_new_live_version_retires_the_one_before_and_records_why():
     state = fold([*life(0, CANDIDATE, LIVE), event(1, CANDIDATE), event(1, LIVE, 7.0)])
     assert (state.live, state.previous, state.last_event_id) == (1, 0, "7-0")
     assert (state.rows[0].state, state.rows[0].why, state.rows[0].changed_at) == (RETIRED, "replaced by version 1", 7.0)
@@ -116,7 +116,7 @@ def test_a_canary_drafts_on_its_replica_alone_until_it_is_decided():
 
 def test_a_second_canary_one_of_no_replica_and_a_replica_for_anything_else_are_refused():
     events = [*life(0, CANDIDATE, LIVE), *life(1, CANDIDATE, CANARY), *life(2, CANDIDATE)]
-    with pytest.raises(BoardConflict, match="version 2 as canary: got canary 1 at work, expected none"):
+    with pytest.raises(BoardConflict, match="version 2 as canary: got canary 1 in use, expected none"):
         fold([*events, event(2, CANARY)])
     with pytest.raises(BoardConflict, match="version 2 as canary: got replica '', expected the one it drafts on"):
         fold([*life(2, CANDIDATE), BoardEvent(2, CANARY, "test", "why", 0.0)])

@@ -1,4 +1,4 @@
-"""One contract, two boards: every test here runs on memory and on Redis and must not tell them apart."""
+"""One contract, two boards: every test runs on memory and on Redis and must not see a difference."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 import redis
-from paceline.buffer.base import LAST_READING_S, VersionBoard
+from paceline.buffer.base import LAST_STATUS_S, VersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict
-from paceline.buffer.keys import HEARTBEAT, LAST_READING, LEASE
+from paceline.buffer.keys import HEARTBEAT, LAST_STATUS, LEASE
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 
@@ -47,7 +47,7 @@ class RedisBackend:
         return RedisVersionBoard(self.client, BufferConfig(), self.clock)
 
     def expire(self, *keys: str, ttl_s: float = 60.0) -> None:
-        """Redis ends keys by its own clock, so their time is ended there, as if so many seconds had gone by."""
+        """Redis expires keys by its own clock, so they are made to expire there, as if `ttl_s` had passed."""
         for key in keys:
             assert 0 < self.client.pttl(key) <= ttl_s * 1000
             self.client.pexpireat(key, 1)
@@ -94,7 +94,7 @@ def test_numbers_begin_at_zero_and_are_never_given_twice(board):
         assert sorted(pool.map(lambda _: board.next_number(), range(20))) == list(range(1, 21))
 
 
-def test_register_appends_the_candidate_with_everything_that_is_known_of_it(backend, board):
+def test_register_appends_the_candidate_with_all_that_is_known_of_it(backend, board):
     event = board.register(version(3, accept_length=2.5), "learner", "trained")
     assert (event.number, event.state, event.by, event.why, event.at) == (
         3,
@@ -123,6 +123,7 @@ def test_a_number_cannot_be_registered_twice(board):
     assert len(board.events()) == 1
 
 
+@pytest.mark.guarantee("board-states")
 def test_an_illegal_move_changes_nothing(board):
     board.register(version(0), "learner", "trained")
     with pytest.raises(BoardConflict, match="got retired"):
@@ -153,11 +154,11 @@ def test_a_replica_may_take_its_canary_or_the_live_version_down_by_number(board)
     board.register(version(2), "learner", "trained")
     board.move(2, VersionState.CANARY, "learner", "won the gate", "a")
     assert board.roll_back("replica:b", "refused", 1).live == 0
-    # 0 went live behind the canary's back, so the canary is out as well.
+    # Version 0 went live, and that ended the canary as well.
     assert states(board) == {0: "live", 1: "rolled_back", 2: "rolled_back"}
 
 
-def test_who_expects_another_state_changes_nothing(board):
+def test_a_write_that_expects_another_state_changes_nothing(board):
     board_with_live(board, 0, 1)
     with pytest.raises(BoardConflict, match="version 1: got live, expected canary"):
         board.move(1, RETIRED, "replica:a", "why", was=VersionState.CANARY)
@@ -210,7 +211,7 @@ def test_a_follower_is_woken_by_the_event_it_waits_for_and_returns_without_one(b
     board_with_live(board, 0)
     last_id = board.events()[-1].event_id
     assert board.events(last_id, wait_s=0.01) == []
-    assert len(board.events("", wait_s=1.0)) == 2  # what is there already is not waited for
+    assert len(board.events("", wait_s=1.0)) == 2  # returns at once: there are events already
     with ThreadPoolExecutor(1) as pool:
         seen = pool.submit(board.events, last_id, 1.0)
         added = board.register(version(1), "learner", "trained")
@@ -228,7 +229,7 @@ def test_of_many_writers_that_move_the_same_version_one_succeeds(backend):
             return 0
         return 1
 
-    # In memory every board is its own; there one object is shared.
+    # In memory every board has its own events, so one object is shared.
     shared = boards if isinstance(backend, RedisBackend) else [boards[0]] * 6
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(roll_back, shared)) == 1
@@ -252,7 +253,7 @@ def test_a_score_that_is_not_finite_is_refused_and_the_board_stays_readable(boar
     assert board.events() == []
 
 
-def test_heartbeats_hold_the_last_reading_of_every_member_until_it_expires(backend, board):
+def test_heartbeats_hold_the_last_status_of_every_member_until_it_expires(backend, board):
     board.beat("replica-0", {"draft": 1}, 60.0)
     board.beat("replica-0", {"draft": 2, "rates": [0.5, None], "name": "é"}, 60.0)
     board.beat("learner{0} *", {}, 3600.0)
@@ -264,26 +265,26 @@ def test_heartbeats_hold_the_last_reading_of_every_member_until_it_expires(backe
     assert board.heartbeats()["replica-0"] == {"draft": 3}
 
 
-def test_the_last_reading_of_a_member_outlives_its_heart(backend, board):
-    assert board.last_reading("replica-0") == {}
+def test_the_last_status_of_a_member_outlives_its_heartbeat(backend, board):
+    assert board.last_status("replica-0") == {}
     for draft in (1, 2):
         board.beat("replica-0", {"draft": draft}, 60.0)
     board.beat("replica-1", {}, 60.0)
     backend.expire(HEARTBEAT.name("default", "replica-0"))
     assert "replica-0" not in board.heartbeats()
-    assert board.last_reading("replica-0") == {"draft": 2}
-    backend.expire(LAST_READING.name("default", "replica-0"), ttl_s=LAST_READING_S)
-    assert board.last_reading("replica-0") == {}
+    assert board.last_status("replica-0") == {"draft": 2}
+    backend.expire(LAST_STATUS.name("default", "replica-0"), ttl_s=LAST_STATUS_S)
+    assert board.last_status("replica-0") == {}
 
 
-def test_a_lease_is_held_by_one_and_free_again_behind_its_body(board):
+def test_a_lease_is_held_by_one_and_free_again_after_its_body(board):
     with board.lease("round", 60.0) as first:
         with board.lease("round", 60.0) as second, board.lease("other", 60.0) as other:
             assert [*map(bool, (first, second, other))] == [True, False, True]
             assert [lease.is_held() for lease in (first, second, other)] == [True, False, True]
         assert not other.is_held()
         with board.lease("round", 60.0) as third:
-            assert not third  # the one who did not get it must not free it
+            assert not third  # the second one, which did not get the lease, must not free it
     assert (bool(first), first.is_held()) == (True, False)
     with board.lease("round", 60.0) as fourth:
         assert fourth
@@ -319,7 +320,7 @@ def test_a_lost_lease_does_not_come_back_when_the_next_holder_leaves(backend, bo
 
 
 def test_a_body_may_take_longer_than_the_time_to_live(backend):
-    backend.clock = time.time  # the lease is renewed by time as it passes
+    backend.clock = time.time  # the lease is renewed in real time
     board = backend.open()
     until = time.monotonic() + 0.5
     with board.lease("round", 0.2) as lease:

@@ -1,4 +1,4 @@
-"""Weights behind a version are found, read whole and compared with the board before somebody moves it by hand."""
+"""The weights of a version are found, read whole and compared with the board before an operator moves it."""
 
 import hashlib
 from pathlib import Path
@@ -31,7 +31,7 @@ def board_of(uri: str) -> BoardState:
     return board.read()
 
 
-def test_whole_weights_give_their_file(folder: Path) -> None:
+def test_intact_weights_give_their_file(folder: Path) -> None:
     assert check_weights(board_of(folder.as_uri()), 1) == folder / "model.safetensors"
 
 
@@ -46,7 +46,7 @@ def test_one_changed_bit_is_refused_with_both_digests(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["file", "folder"])
-def test_weights_that_are_gone_are_refused_with_the_way_on(folder: Path, lost: str) -> None:
+def test_missing_weights_are_refused_with_what_to_do(folder: Path, lost: str) -> None:
     (folder / "model.safetensors").unlink()
     if lost == "folder":
         folder.rmdir()
@@ -56,12 +56,19 @@ def test_weights_that_are_gone_are_refused_with_the_way_on(folder: Path, lost: s
     assert "pass --unchecked" in str(refused.value)
 
 
+def test_a_path_cannot_steer_the_terminal() -> None:
+    with pytest.raises(WeightsRefused, match="got no readable /v\N{REPLACEMENT CHARACTER}") as refused:
+        check_weights(board_of("file:///v%1b%5b2J"), 1)
+    assert str(refused.value).isprintable()
+
+
 def test_a_number_that_is_not_on_the_board_is_refused_before_any_disk_is_read(folder: Path) -> None:
     message = r"version 7: got a number that is not on the board, expected one of \[0, 1\]"
     with pytest.raises(BoardConflict, match=message):
         check_weights(board_of(folder.as_uri()), 7)
 
 
+@pytest.mark.guarantee("weights-from-own-disk")
 def test_only_file_uris_name_weights() -> None:
     assert str(weights_file("file:///a/v%20b")) == "/a/v b/model.safetensors"
     with pytest.raises(WeightsRefused, match=r"weights_uri: got 's3://bucket/v1', expected a file:// URI"):

@@ -1,7 +1,9 @@
-"""Draft versions as rows and as a table: what the board says, word for word."""
+"""Draft versions and alarms as rows and as tables: what Redis holds, in full, and nothing that harms a terminal."""
 
 import io
+from dataclasses import replace
 
+import pytest
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardState, DraftVersion, VersionState
 from paceline.dashboards.tables import (
@@ -18,6 +20,7 @@ from paceline.dashboards.tables import (
 )
 from paceline.policies.acceptance import Tally
 from rich.console import Console
+from rich.table import Table
 
 
 def board_state() -> BoardState:
@@ -31,13 +34,14 @@ def board_state() -> BoardState:
     return board.read()
 
 
-def drawn(lines: list[VersionLine], columns: tuple[str, ...]) -> str:
+def printed(table: Table) -> str:
+    """The table as a file gets it, where rich itself writes no escape sequence."""
     console = Console(file=io.StringIO(), width=160)
-    console.print(versions_table(lines, columns))
+    console.print(table)
     return console.file.getvalue()
 
 
-def test_lines_hold_what_the_board_and_the_traffic_said() -> None:
+def test_lines_hold_what_the_board_and_the_traffic_report() -> None:
     assert version_lines(board_state(), {1: Tally(3, 4), 0: Tally(0, 0)}) == [
         VersionLine(0, VersionState.RETIRED, "replaced by version 1", changed_at=9.0),
         VersionLine(1, VersionState.LIVE, "better by [0.1, 0.4]", 1.75, 1.75, 4, 0, 9.0),
@@ -46,41 +50,62 @@ def test_lines_hold_what_the_board_and_the_traffic_said() -> None:
 
 def test_the_boards_table_shows_parents_and_times_and_the_runs_table_what_was_served() -> None:
     lines = version_lines(board_state(), {1: Tally(3, 4)})
-    board, run = drawn(lines, BOARD_COLUMNS), drawn(lines, RUN_COLUMNS)
+    board, run = (printed(versions_table(lines, columns)) for columns in (BOARD_COLUMNS, RUN_COLUMNS))
     assert [row.split()[1::2] for row in board.splitlines() if "│ live" in row] == [
         ["1", "live", "0", "1.75", "1970-01-01", "│", "by", "0.4]"]
     ]
     assert "1970-01-01 00:00:09Z" in board
     assert "1970" not in run
-    assert [word for word in ("held-out", "served", "rounds", "1.75", "│      4 │") if word not in run] == []
+    assert [text for text in ("held-out", "served", "rounds", "1.75", "│      4 │") if text not in run] == []
 
 
 def test_a_reason_is_text_and_never_markup() -> None:
-    said = "refused [bold red]really[/] [0.1, 0.2] [/nothing]"
-    assert said in drawn([VersionLine(1, VersionState.REFUSED, said)], RUN_COLUMNS)
+    why = "refused [bold red]really[/] [0.1, 0.2] [/nothing]"
+    assert why in printed(versions_table([VersionLine(1, VersionState.REFUSED, why)], RUN_COLUMNS))
 
 
-def test_readings_that_were_not_made_are_zero_and_empty() -> None:
+@pytest.mark.parametrize("harmful", ["\x1b[2J", "\x1b]0;title\x07", "\x9b31m", "\r", "\x08", "\u202e", "\ud800"])
+def test_no_text_out_of_redis_steers_the_terminal(harmful: str) -> None:
+    texts = [f"{place}{harmful}" for place in ("why", "member", "name", "detail", "action")]
+    why, member, name, detail, action = texts
+    board = MemoryVersionBoard()
+    board.register(DraftVersion(0, None, "t", "1", "eagle3", "file:///d", "0", "o", ("", "")), "learner", "made")
+    row = board.read().rows[0]
+    state = replace(board.read(), rows={0: replace(row, why=why)})
+    alarm = {"name": name, "reading": detail, "action": action}
+    alarms = alarm_lines({member: {"standing_alarms": [alarm], "alarms": [{**alarm, "at": 9.0}]}})
+    shown = printed(versions_table(version_lines(state))) + printed(alarms_table(alarms))
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert [text for text in texts if text.replace(harmful[0], "\N{REPLACEMENT CHARACTER}")[:12] not in shown] == []
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, 1e12])
+def test_an_absurd_time_hides_no_other_row(at: float) -> None:
+    lines = [VersionLine(0, VersionState.LIVE, "first", changed_at=at), VersionLine(1, VersionState.CANARY, "second")]
+    assert f"{at:g} s" in printed(versions_table(lines))
+    assert "second" in printed(versions_table(lines))
+    assert f"{at:g} s" in printed(alarms_table([AlarmLine("replica:a", "name", "detail", "tell", at=at)]))
+
+
+def test_figures_that_were_not_reported_are_zero_and_empty() -> None:
     assert (as_int({"a": 3}, "a"), as_int({}, "a"), as_int({"a": "3"}, "a")) == (3, 0, 0)
     assert (as_counts({"a": {"x": 1}}, "a"), as_counts({}, "a"), as_counts({"a": 1}, "a")) == ({"x": 1}, {}, {})
 
 
-def test_alarms_are_listed_by_member_what_stands_first_and_nonsense_is_passed_over():
+def test_alarms_are_listed_by_member_active_ones_first_and_what_is_no_alarm_is_skipped() -> None:
     raised = {"name": "silent_death", "reading": "accept length 1.0", "action": "roll_back", "version": 4, "at": 9.0}
-    stands = {"name": "hook_silent", "reading": "200 rounds verified", "action": "tell"}
-    told = {
-        "replica:b": {"alarms": [raised, {"name": 3}, "x"], "standing_alarms": [stands]},
-        "replica:a": {"alarms": "none", "standing_alarms": [{**stands, "version": "4", "at": "now"}]},
+    active = {"name": "hook_silent", "reading": "200 rounds verified", "action": "tell"}
+    heartbeats = {
+        "replica:b": {"alarms": [raised, {"name": 3}, "x"], "standing_alarms": [active]},
+        "replica:a": {"alarms": "none", "standing_alarms": [{**active, "version": "4", "at": "now"}]},
         "learner:x": {},
     }
-    lines = alarm_lines(told)
+    lines = alarm_lines(heartbeats)
     assert lines == [
         AlarmLine("replica:a", "hook_silent", "200 rounds verified", "tell"),
         AlarmLine("replica:b", "hook_silent", "200 rounds verified", "tell"),
         AlarmLine("replica:b", "silent_death", "accept length 1.0", "roll_back", 4, 9.0),
     ]
-    console = Console(file=io.StringIO(), width=160)
-    console.print(alarms_table(lines))
-    shown = console.file.getvalue()
-    assert shown.count("stands") == 2
+    shown = printed(alarms_table(lines))
+    assert shown.count("active") == 2
     assert "1970-01-01 00:00:09Z" in shown

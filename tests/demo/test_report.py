@@ -8,10 +8,10 @@ from paceline.buffer.version import VersionState
 from paceline.dashboards.tables import VersionLine
 from paceline.demo.lossless import Lossless, spread
 from paceline.demo.report import Run, accept_lengths, as_json, faults, print_closing, served_by_version
-from paceline.demo.view import TraceLine
 from paceline.policies.acceptance import Tally
 from paceline.rig.machine import machine
 from paceline.rig.prompts import Prompt
+from paceline.rig.reader import TraceAccount
 from paceline.rig.traffic import Arrival, Served
 from rich.console import Console
 
@@ -41,7 +41,7 @@ def run(**changes: object) -> Run:
         "results": results(),
         "max_tokens": 5,
         "versions": [VersionLine(1, VersionState.LIVE, "better by 0.4", 1.5, 1.4, 800)],
-        "traces": TraceLine(100, 97, {"tap_full": 3}, learned=80, held_out=9, pending=8),
+        "traces": TraceAccount(100, 97, {"tap_full": 3}, learned=80, held_out=9, pending=8),
         "replay": (799, 800),
         "lossless": Lossless(40, ("py-3",)),
         "swaps": 3,
@@ -62,7 +62,7 @@ def test_one_domain_has_no_shift() -> None:
     assert accept_lengths([])["final"] == 1.0
 
 
-def test_the_json_has_every_field_of_the_promise() -> None:
+def test_the_json_has_every_documented_field() -> None:
     report = as_json(run())
     assert json.loads(json.dumps(report)) == report
     assert report["by_version"] == [
@@ -117,9 +117,9 @@ def test_served_acceptance_belongs_to_the_version_on_the_trace(make_trace) -> No
 
 
 @pytest.mark.parametrize(("captured", "verdict"), [(100, "all accounted for"), (101, "NOT ALL ACCOUNTED FOR")])
-def test_the_closing_table_says_what_was_seen(captured: int, verdict: str) -> None:
+def test_the_closing_table_shows_the_results(captured: int, verdict: str) -> None:
     console = Console(file=io.StringIO(), width=140)
-    traces = TraceLine(captured, 97, {"tap_full": 3}, learned=80, held_out=9, pending=8)
+    traces = TraceAccount(captured, 97, {"tap_full": 3}, learned=80, held_out=9, pending=8)
     print_closing(console, run(traces=traces))
     text = console.file.getvalue()
     assert "1.00 (first) -> 2.00 (before shift) -> 1.50 (after shift) -> 3.00 (final)" in text
@@ -136,7 +136,7 @@ def test_checked_requests_are_spread_over_the_whole_run() -> None:
     assert spread(results(), 1) == ordered[:1]
 
 
-def test_a_run_that_kept_its_promises_has_no_faults() -> None:
+def test_a_run_without_errors_has_no_faults() -> None:
     assert faults(run(lossless=Lossless(40, ()))) == []
 
 
@@ -154,8 +154,8 @@ def test_a_request_without_its_whole_answer_is_a_fault(changes: dict, says: str)
 
 
 def test_other_tokens_and_lost_traces_are_faults() -> None:
-    lost = TraceLine(100, 97, {"tap_full": 3}, learned=80, held_out=9, pending=7)
-    different, books = faults(run(lossless=Lossless(40, ("a", "b", "c", "d")), traces=lost))
+    lost = TraceAccount(100, 97, {"tap_full": 3}, learned=80, held_out=9, pending=7)
+    different, account = faults(run(lossless=Lossless(40, ("a", "b", "c", "d")), traces=lost))
     assert different == "4 of 40 requests differ from plain decoding: a, b, c"
-    assert books.startswith("the books of the traces do not balance: ")
-    assert "pending=7" in books
+    assert account.startswith("traces are unaccounted for: ")
+    assert "pending=7" in account

@@ -6,10 +6,10 @@ import pytest
 from paceline.buffer.errors import ConfigError
 from paceline.demo.run import DemoOptions, learner_env, run_demo
 from paceline.learner.config import from_env
+from paceline.rig.deployment import CONTEXT_TOKENS, LocalDeployment, server_flags
 from paceline.rig.models.target import TargetModel
-from paceline.rig.place import CONTEXT_TOKENS, Place, server_flags, shared_env
 
-PLACE = Place(Path("/data/runs/1"), 7001, 7002)
+PLACE = LocalDeployment(Path("/data/runs/1"), 7001, 7002)
 TARGET = TargetModel(Path("/data/targets/k"), "k", {}, 1)
 
 
@@ -18,7 +18,7 @@ def options(tmp_path: Path, **changes: object) -> DemoOptions:
     return DemoOptions(**(fields | {"data_dir": tmp_path / "data"} | changes))
 
 
-def test_a_place_knows_its_addresses() -> None:
+def test_a_deployment_knows_its_addresses() -> None:
     assert PLACE.redis_url == "redis://127.0.0.1:7001/0"
     assert PLACE.server_url == "http://127.0.0.1:7002"
     assert PLACE.mlflow_uri == "sqlite:////data/runs/1/mlflow.db"
@@ -33,7 +33,7 @@ def test_the_server_speculates_with_a_chain_on_the_cpu() -> None:
 
 
 def test_the_learner_reads_its_settings_and_agrees_with_the_server(tmp_path: Path, monkeypatch) -> None:
-    shared = shared_env(PLACE, TARGET)
+    shared = PLACE.shared_env(TARGET)
     for name, value in (shared | learner_env(PLACE, TARGET, Path("/d"))).items():
         monkeypatch.setenv(name, value)
     config = from_env()
@@ -54,7 +54,7 @@ def test_bad_options_are_refused_before_anything_is_made(tmp_path: Path, changes
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_line_says_what_a_run_did_not_keep(monkeypatch, tmp_path: Path) -> None:
+def test_the_command_line_prints_the_faults_of_a_run(monkeypatch, tmp_path: Path) -> None:
     from paceline.cli import app
     from paceline.demo import run as module
     from typer.testing import CliRunner

@@ -1,4 +1,4 @@
-"""How `make setup` picks Python and torch, with stand-ins that only write down what they were asked."""
+"""How `make setup` picks Python and torch, with stand-ins that only record their arguments."""
 
 import os
 import shlex
@@ -70,7 +70,7 @@ def make_setup(tmp_path: Path, *words: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
-def test_a_python_that_does_not_fit_is_passed_over_for_one_that_does(tmp_path: Path) -> None:
+def test_setup_takes_the_first_python_that_fits(tmp_path: Path) -> None:
     for name in ("python3", "python3.11"):
         program(tmp_path / "tools", name, "exit 1")
     program(tmp_path / "tools", "python3.12", f'exec {shlex.quote(sys.executable)} "$@"')
@@ -78,7 +78,7 @@ def test_a_python_that_does_not_fit_is_passed_over_for_one_that_does(tmp_path: P
 
 
 @pytest.mark.parametrize("named", [(), ("PYTHON=python3.13",)], ids=["none-found", "one-named"])
-def test_without_a_fitting_python_setup_says_which_it_needs(tmp_path: Path, named: tuple[str, ...]) -> None:
+def test_without_a_fitting_python_setup_names_the_versions_it_needs(tmp_path: Path, named: tuple[str, ...]) -> None:
     for name in ("python3", "python3.11", "python3.12", "python3.13"):
         program(tmp_path / "tools", name, "exit 1")
     done = make_setup(tmp_path, "setup", *named)

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP unwind the demo like an exception; nobody's own way with signals is changed for good."""
+"""SIGTERM and SIGHUP unwind the demo like an exception; earlier signal handlers are restored."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ def raise_inside(number: signal.Signals, unwound: list[bool]) -> None:
             unwound.append(True)
 
 
-def test_a_signal_unwinds_the_body_and_its_old_meaning_comes_back(ending: signal.Signals) -> None:
+def test_a_signal_unwinds_the_body_and_its_earlier_handler_is_restored(ending: signal.Signals) -> None:
     unwound: list[bool] = []
     with pytest.raises(SystemExit) as caught:
         raise_inside(ending, unwound)

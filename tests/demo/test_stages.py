@@ -1,4 +1,4 @@
-"""Traffic and the wait behind it: a service that dies ends them, and they end by themselves when all is settled."""
+"""Traffic and the wait after it: both end when all is settled, and with an error when a service dies."""
 
 import asyncio
 import io
@@ -15,8 +15,8 @@ from paceline.buffer.errors import PacelineError
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.demo.stages import Running, measured, serve_traffic, settle
-from paceline.demo.watch import Watch
 from paceline.rig.prompts import Prompt
+from paceline.rig.reader import SpeculatorReader
 from paceline.rig.services import Service
 from rich.console import Console
 
@@ -40,7 +40,7 @@ def board() -> MemoryVersionBoard:
 @pytest.fixture
 def running(service: Service, board: MemoryVersionBoard) -> Running:
     buffer = MemoryTraceBuffer(BufferConfig(speculator="test"))
-    return Running([service], Watch(buffer, board, "r0", "l0"), buffer)
+    return Running([service], SpeculatorReader(buffer, board, "r0", "l0"), buffer)
 
 
 def kill(service: Service) -> None:
@@ -55,7 +55,7 @@ def script(*steps: Callable[[], object]) -> Callable[[float], None]:
     return lambda _seconds: next(coming)()
 
 
-def test_settling_waits_for_a_fresh_reading_for_delivery_and_for_the_round(running: Running, board) -> None:
+def test_settling_waits_for_a_new_heartbeat_for_delivery_and_for_the_learning_round(running: Running, board) -> None:
     def says(member: str, **reading: object) -> Callable[[], None]:
         return lambda: board.beat(member, reading, 60.0)
 
@@ -98,7 +98,7 @@ def test_a_dead_service_ends_the_traffic_at_once(running: Running, service: Serv
             asyncio.run(traffic)
 
 
-def test_a_run_is_measured_from_what_its_members_said(running: Running, board, make_trace) -> None:
+def test_a_run_is_measured_from_the_status_of_its_members(running: Running, board, make_trace) -> None:
     traces = [make_trace(seed, trace_id=str(seed), draft_version=0) for seed in range(3)]
     running.buffer.append(traces)
     swaps = [{"number": n, "commit_ms": 1.0, "running": n, "at": 5.0} for n in (0, 1, 2)]
@@ -106,4 +106,4 @@ def test_a_run_is_measured_from_what_its_members_said(running: Running, board, m
     board.beat("learner:l0", {"identity_equal": 9, "identity_compared": 10}, 60.0)
     run = measured(running, [], 16, mlflow_uri="sqlite:///x", seconds={"traffic": 1.0})
     assert (run.replay, run.swaps, run.stalls_ms, run.max_tokens) == ((9, 10), 2, [0.0, 0.0], 16)
-    assert (run.traces.pending, run.traces.is_accounted, run.lossless.checked) == (3, True, 0)
+    assert (run.traces.pending, run.traces.is_balanced, run.lossless.checked) == (3, True, 0)

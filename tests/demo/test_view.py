@@ -4,7 +4,9 @@ import io
 
 from paceline.buffer.version import VersionState
 from paceline.dashboards.tables import VersionLine
-from paceline.demo.view import LiveView, TraceLine, ViewState, plain_line, render, sparkline
+from paceline.demo.view import LiveView, plain_line, render, sparkline
+from paceline.demo.view_state import ViewState
+from paceline.rig.reader import TraceAccount
 from rich.console import Console
 
 STATE = ViewState(
@@ -18,7 +20,7 @@ STATE = ViewState(
         VersionLine(1, VersionState.REFUSED, "interval [-0.1, 0.2] holds zero", 1.1),
         VersionLine(2, VersionState.LIVE, "better by 0.4", 1.5, 1.4375, 800),
     ],
-    traces=TraceLine(100, 97, {"tap_full": 3, "opt_out": 0}, learned=80, held_out=7, rested=2, pending=8),
+    traces=TraceAccount(100, 97, {"tap_full": 3, "opt_out": 0}, learned=80, held_out=7, rested=2, pending=8),
     swaps=2,
     stall_ms=31.4,
 )
@@ -39,13 +41,13 @@ def test_the_view_shows_lengths_versions_traces_and_swaps() -> None:
     assert "swaps: 2, longest wait for a token around the last one 31 ms" in text
 
 
-def test_the_view_of_a_start_shows_no_numbers_it_does_not_have() -> None:
+def test_the_first_view_shows_no_numbers_that_are_unknown() -> None:
     text = drawn(ViewState("starting", 1.0))
     assert "live version none   1 s\n" in text.replace(" \n", "\n")
     assert "left" not in text
 
 
-def test_a_plain_line_says_the_same() -> None:
+def test_a_plain_line_shows_the_same() -> None:
     assert plain_line(STATE) == (
         "[   60 s] prose: requests 30/40, accept length py 2.00, prose 1.25, live version 2, swaps 2, "
         "captured 100, delivered 97, dropped 3 (tap_full 3), learned 80, held out 7, rested 2, pending 8"
@@ -58,7 +60,7 @@ def test_a_sparkline_runs_from_lowest_to_highest_and_keeps_the_latest() -> None:
     assert sparkline([2.0] * 100 + [1.0], 1.0, 2.0) == "█" * 59 + "▁"
 
 
-def test_without_a_terminal_the_view_is_one_line_now_and_then() -> None:
+def test_without_a_terminal_the_view_is_a_line_every_few_seconds() -> None:
     console = Console(file=io.StringIO(), width=40)
     with LiveView(console) as view:
         for _ in range(5):

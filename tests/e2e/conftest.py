@@ -16,7 +16,7 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
-from paceline.rig.drained import drained
+from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.services import Service, free_port, learner_service, redis_service, sglang_service
 from waiting import until
@@ -65,12 +65,12 @@ class Rig:
             return list(pool.map(lambda job: self.generate(**job), jobs))
 
     def drained(self) -> dict[str, Any]:
-        """The replica's reading once every trace of the requests answered so far has left the server."""
-        until(drained(self.status), "the server to deliver its traces")
+        """The replica's status once every trace of the requests answered so far has left the server."""
+        until(drain_check(self.status), "the server to deliver its traces")
         return self.status()
 
     def status(self) -> dict[str, Any]:
-        """What the replica said last; empty while it is silent."""
+        """The replica's last heartbeat; empty while it is silent."""
         return dict(self.board.heartbeats().get(f"replica:{REPLICA}", {}))
 
     def traces_of(self, rid: str) -> list[DraftTrace]:
@@ -84,7 +84,7 @@ def request_body(rid: str, text: str, max_tokens: int, **sampling: Any) -> dict[
     return {"rid": rid, "text": text, "sampling_params": params}
 
 
-#: A chain of STEPS drafts, typed out.
+#: A chain of STEPS drafts, spelled out.
 CHAIN = (
     "--speculative-num-steps", str(STEPS), "--speculative-eagle-topk", "1",
     "--speculative-num-draft-tokens", str(STEPS + 1),
@@ -115,6 +115,14 @@ def server_env(redis_url: str) -> dict[str, str]:
 
 
 @contextmanager
+def killed_at_the_end(server: Service) -> Iterator[Service]:
+    """Run a server without waiting for its shutdown, which tests/faults/test_server_stops.py is about."""
+    with server:
+        yield server
+        server.kill()
+
+
+@contextmanager
 def running(
     models: tuple[Path, Path], folder: Path, more: list[str], env: dict[str, str], chain: Iterable[str] = CHAIN
 ) -> Iterator[Rig]:
@@ -124,7 +132,7 @@ def running(
     url = f"redis://127.0.0.1:{redis_port}/0"
     settings = server_env(url) | env
     server = sglang_service([*flags(target, draft, chain), *more], port, log=folder / "sglang.log", env=settings)
-    with redis_service(folder / "redis", redis_port) as redis, server:
+    with redis_service(folder / "redis", redis_port) as redis, killed_at_the_end(server):
         client = connect(url)
         made = Rig(
             folder, target, draft, redis, url, port, RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
@@ -149,21 +157,29 @@ def paced_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
     lengths = folder / "lengths.json"
     lengths.write_text(json.dumps({"1": {"candidate_steps": list(range(6))}}))
     adaptive = ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths)]
-    # Room for all requests, so that none is retracted, and no cached prefix that other weights have drafted for. Of
-    # speculation nothing but what docs/pacing.md types: SGLang chooses the chain by itself.
+    # Room for all requests, so that none is retracted, and no cached prefix that other weights have drafted for. The
+    # flags of speculation are those of docs/pacing.md alone: SGLang chooses the chain by itself.
     more = [*adaptive, "--max-total-tokens", "16384", "--disable-radix-cache"]
     with running(models, folder, more, {}, chain=()) as made:
         yield made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def rig_elsewhere(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A server with the same models and a board of its own, for traffic that the shared board should not see.
 
-    A canary on it takes turns with the live version.
+    It draws with SGLang's random seed 5, and a canary on it takes turns with the live version.
     """
-    env = {"PACELINE_CANARY_WINDOW_S": "3"}
-    with running(models, tmp_path_factory.mktemp("elsewhere"), [], env) as made:
+    env = {"PACELINE_CANARY_TURN_S": "3"}
+    with running(models, tmp_path_factory.mktemp("elsewhere"), ["--random-seed", "5"], env) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def rejecting_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A server that accepts drafts by rejection sampling."""
+    more = ["--random-seed", "5", "--speculative-use-rejection-sampling"]
+    with running(models, tmp_path_factory.mktemp("rejection"), more, {}) as made:
         yield made
 
 
@@ -172,18 +188,19 @@ def second_server(rig: Rig) -> Iterator[int]:
     """Port of a second replica, SECOND, of the same speculator."""
     port = free_port()
     env = {**server_env(rig.redis_url), "PACELINE_REPLICA": SECOND}
-    with sglang_service(flags(rig.target, rig.draft), port, log=rig.folder / "second.log", env=env):
+    server = sglang_service(flags(rig.target, rig.draft), port, log=rig.folder / "second.log", env=env)
+    with killed_at_the_end(server):
         yield port
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What came of serving with a learner at work."""
+    """The result of serving with a learner at work."""
 
     folder: Path  # the learner's
     replies: list[dict[str, Any]]  # while it learnt, oldest first
     after: list[dict[str, Any]]  # with a learnt version live
-    said: dict[str, Any]  # the learner's last reading
+    status: dict[str, Any]  # the learner's last heartbeat
 
 
 def learner_env(rig: Rig, folder: Path) -> dict[str, str]:
@@ -223,8 +240,8 @@ def learned(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Learned:
         jobs = [{"rid": f"after-{i}", "text": rig.texts[i][:160], "max_tokens": 64} for i in range(ROUND)]
         after = rig.generate_all(jobs)
         until(lambda: not is_learning(rig), "the round's end", 240.0)
-        said = dict(rig.board.heartbeats()[MEMBER])  # it expires soon after the learner has ended
-    return Learned(folder, replies, after, said)
+        status = dict(rig.board.heartbeats()[MEMBER])  # it expires soon after the learner has ended
+    return Learned(folder, replies, after, status)
 
 
 def is_learning(rig: Rig) -> bool:

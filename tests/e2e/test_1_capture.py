@@ -70,7 +70,7 @@ def test_tokens_and_accepted_counts_equal_the_answers(rig, served, tokenize):
         assert trace.finish == meta["finish_reason"]["type"], rid
 
 
-def test_a_cached_prefix_is_left_out_and_said(rig, served):
+def test_a_cached_prefix_is_left_out_and_its_length_recorded(rig, served):
     answers, _ = served
     traces = one_trace_each(rig, answers)
     cached = {rid: trace for rid, trace in traces.items() if rid.startswith("again")}
@@ -79,9 +79,9 @@ def test_a_cached_prefix_is_left_out_and_said(rig, served):
     assert sum(trace.replay_exact for trace in traces.values()) >= 8
 
 
-def test_features_and_teacher_equal_transformers_also_behind_the_rejection(rig, served, target_model, tokenize):
+def test_features_and_teacher_equal_transformers_also_after_the_rejection(rig, served, target_model, tokenize):
     answers, texts = served
-    behind = 0
+    rejected = 0
     for rid, trace in one_trace_each(rig, answers).items():
         whole = tokenize(texts[rid])[: trace.offset] + trace.tokens.tolist()
         with torch.no_grad():
@@ -92,13 +92,13 @@ def test_features_and_teacher_equal_transformers_also_behind_the_rejection(rig, 
         assert len(trace.features) == len(trace.tokens) - (not is_draft_last)
         assert np.abs(trace.features - wanted[: len(trace.features)].numpy()).max() < 2e-3
         if rid.startswith("fresh"):
-            behind += assert_teacher_is_right(trace, target_model)
-    assert behind > 100
+            rejected += assert_teacher_is_right(trace, target_model)
+    assert rejected > 100
 
 
 def assert_teacher_is_right(trace, model):
-    """Every verified node's best token, on the path that was really proposed; returns nodes behind a rejection."""
-    behind = 0
+    """Every verified node's best token, on the path that was really proposed; returns how many follow a rejection."""
+    rejected = 0
     assert trace.rounds.teacher_ids.shape[2] == 1
     assert not trace.rounds.teacher_logprobs.any()  # greedy: all of the mass on it
     for r in range(0, len(trace.rounds), 3):
@@ -108,8 +108,8 @@ def assert_teacher_is_right(trace, model):
             logits = model(torch.tensor([path])).logits[0, start:]
         got = logits.gather(1, torch.from_numpy(trace.rounds.teacher_ids[r].astype(np.int64)))
         assert float((logits.max(dim=-1, keepdim=True).values - got).max()) < 1e-3
-        behind += trace.rounds.drafted.shape[1] - int(trace.rounds.accepted[r])
-    return behind
+        rejected += trace.rounds.drafted.shape[1] - int(trace.rounds.accepted[r])
+    return rejected
 
 
 def test_replaying_the_draft_that_served_gives_the_served_counts(rig, served):
@@ -122,7 +122,7 @@ def test_replaying_the_draft_that_served_gives_the_served_counts(rig, served):
     assert sum(equal for equal, _ in pairs) == compared
 
 
-def test_an_aborted_request_leaves_a_trace_of_what_was_seen_and_balanced_books(rig):
+def test_an_aborted_request_leaves_a_trace_of_what_was_seen_and_counts_that_add_up(rig):
     body = {"rid": "aborted", "text": rig.texts[3][:200], "stream": True}
     body["sampling_params"] = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": 400}
     with httpx.stream(
@@ -135,8 +135,8 @@ def test_an_aborted_request_leaves_a_trace_of_what_was_seen_and_balanced_books(r
     (trace,) = rig.traces_of("aborted")
     assert trace.finish == "abort"
     assert 1 < trace.committed_len < 400
-    reading = rig.drained()
-    assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
+    status = rig.drained()
+    assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
 
 
 def test_retracted_requests_lose_no_token(rig):
@@ -150,7 +150,7 @@ def test_retracted_requests_lose_no_token(rig):
         assert sum(int(t.rounds.accepted.sum()) for t in traces) == reply["meta_info"]["spec_num_correct_drafts"]
 
 
-def test_prefill_in_chunks_is_one_window(rig, tokenize):
+def test_prefill_in_chunks_is_one_trace_window(rig, tokenize):
     text = rig.texts[5][:900]
     assert len(tokenize(text)) > 2 * rig.chunk_tokens
     reply = rig.generate("chunked", text, max_tokens=12)
@@ -160,13 +160,14 @@ def test_prefill_in_chunks_is_one_window(rig, tokenize):
     assert trace.tokens[trace.context_len :].tolist() == reply["output_ids"]
 
 
+@pytest.mark.guarantee("opt-out")
 def test_a_client_may_opt_out_and_name_its_tenant(rig):
     rig.generate("private", rig.texts[6][:200], custom_params={"paceline_opt_out": True})
     rig.generate("named", rig.texts[6][:210], custom_params={"paceline_tenant": "acme"})
     rig.drained()
     assert rig.traces_of("private") == []
     assert [trace.tenant for trace in rig.traces_of("named")] == ["acme"]
-    until(lambda: "opted_out" in rig.status()["skipped"], "the scheduler to say whom it skipped")
+    until(lambda: "opted_out" in rig.status()["skipped"], "the scheduler to report whom it skipped")
     assert rig.status()["skipped"]["opted_out"] == 1
 
 
@@ -194,13 +195,13 @@ def test_redis_may_go_and_come_back_while_requests_are_served(rig):
         rig.redis.start()
     assert [reply["output_ids"] for reply in during] == [before["output_ids"]] * 4
     until(lambda: rig.status().get("buffer_error") == "", "the replica to find Redis again")
-    reading = rig.drained()
-    assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
+    status = rig.drained()
+    assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
     assert all(rig.traces_of(f"redis-gone-{i}") for i in range(4))  # the backlog outlived the gap
 
 
 def test_every_captured_trace_is_in_the_buffer(rig):
-    reading, counts = rig.drained(), rig.buffer.counts()
-    assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
-    assert reading["delivered"] == counts.delivered == counts.pending
-    assert set(reading["dropped"]) <= {"no_rounds"}
+    status, counts = rig.drained(), rig.buffer.counts()
+    assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
+    assert status["delivered"] == counts.delivered == counts.pending
+    assert set(status["dropped"]) <= {"no_rounds"}

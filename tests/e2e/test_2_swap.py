@@ -1,4 +1,4 @@
-"""Swaps in the real server: good weights draft at once and change no output, bad ones are refused and said."""
+"""Swaps in the real server: good weights draft at once and change no output, bad ones are refused with the reason."""
 
 import hashlib
 import shutil
@@ -24,7 +24,7 @@ def plain(rig):
 
 
 def publish(rig, name, change=lambda tensors: None, damage=lambda file: None):
-    """Register a copy of the served draft with `change` made before its digest is taken and `damage` behind it."""
+    """Register a copy of the served draft with `change` made before its digest is taken and `damage` after."""
     folder = rig.folder / name
     shutil.copytree(rig.draft, folder, dirs_exist_ok=True)
     file = folder / "model.safetensors"
@@ -71,9 +71,9 @@ def test_a_swap_under_load_touches_no_request_and_every_trace_names_its_draft(ri
     assert all(reply["meta_info"]["num_retractions"] == 0 for reply in replies)
     assert all(reply["meta_info"]["finish_reason"]["type"] == "length" for reply in replies)
     rig.generate("after-swap", rig.texts[0][:150])
-    reading = rig.drained()
+    status = rig.drained()
     assert {trace.draft_version for trace in rig.traces_of("after-swap")} == {number}
-    assert [swap["number"] for swap in reading["swaps"]] == [number]
+    assert [swap["number"] for swap in status["swaps"]] == [number]
     for reply in replies:
         traces = rig.traces_of(reply["meta_info"]["id"])
         committed = [token for trace in traces for token in trace.tokens[trace.context_len :].tolist()]
@@ -135,6 +135,7 @@ BAD = {
 }
 
 
+@pytest.mark.guarantee("weights-refused")
 @pytest.mark.parametrize("name", BAD)
 def test_bad_weights_are_refused_with_the_reason_on_the_board_and_the_server_goes_on(rig, initial, plain, name):
     change, damage, reason = BAD[name]

@@ -1,4 +1,4 @@
-"""What cannot work says so and what to do next, and never costs the server."""
+"""What cannot work says so and what to do next, and never costs the server its service."""
 
 import json
 import os
@@ -67,23 +67,23 @@ def generate(port):
 
 
 def test_a_llama_that_sglang_gives_a_tree_serves_and_says_which_flags_would_work(rig, tmp_path):
-    with started_as_a_user_does(rig, rig.target, rig.draft, tmp_path / "log") as (port, reading):
+    with started_as_a_user_does(rig, rig.target, rig.draft, tmp_path / "log") as (port, status):
         assert generate(port)["meta_info"]["completion_tokens"] == 8
-        said = reading()
-    assert said["capture"] == "off"
-    assert "got --speculative-eagle-topk 4, given or chosen by SGLang for this model" in said["capture_reason"]
-    assert said["capture_reason"].endswith(CHAIN_FLAGS)
+        last = status()
+    assert last["capture"] == "off"
+    assert "got --speculative-eagle-topk 4, given or chosen by SGLang for this model" in last["capture_reason"]
+    assert last["capture_reason"].endswith(CHAIN_FLAGS)
 
 
 def test_the_algorithm_and_the_draft_are_all_it_takes_where_sglang_chooses_a_chain(rig, tmp_path):
     target = tmp_path / "qwen3"
     draft = qwen3(rig.target, target)
-    with started_as_a_user_does(rig, target, draft, tmp_path / "log") as (port, reading):
+    with started_as_a_user_does(rig, target, draft, tmp_path / "log") as (port, status):
         meta = generate(port)["meta_info"]
-        until(lambda: reading()["delivered"] == 1, "the trace of the request")
-        said = reading()
-    assert (said["capture"], said["capture_reason"], said["swap"]) == ("on", "", "on")
-    assert said["rounds"] == meta["spec_verify_ct"] > 0
+        until(lambda: status()["delivered"] == 1, "the trace of the request")
+        last = status()
+    assert (last["capture"], last["capture_reason"], last["swap"]) == ("on", "", "on")
+    assert last["rounds"] == meta["spec_verify_ct"] > 0
 
 
 def qwen3(tokenizer_of, folder):

@@ -5,23 +5,16 @@ import math
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import httpx
 import pytest
 import torch
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_client import connect
-from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import VerdictRule
-from paceline.rig.drained import drained
 from paceline.rig.models.corpus import load_corpus
-from paceline.rig.services import free_port, redis_service, sglang_service
 from paceline.serving.config import ServingConfig
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -29,7 +22,7 @@ LENGTH = 3
 TEMPERATURE, TOP_K, TOP_P = 0.7, 12, 0.8
 FREE, CUT, GREEDY = 600, 300, 60  # requests: tempered alone, cut by top-k and top-p, greedy among them
 SURPRISE = 1e-6  # the batches a request lands in are not repeatable, so neither are its coins
-REJECTION_FLAG = {"target_only": [], "rejection": ["--speculative-use-rejection-sampling"]}
+RULES = {"rig_elsewhere": VerdictRule.TARGET_ONLY, "rejecting_rig": VerdictRule.REJECTION}  # by fixture
 
 
 class Target:
@@ -72,7 +65,7 @@ def tempered(logits, _place):
 
 
 def cut(logits, place):
-    """top-k, then top-p: of what top-k left behind a draft, of the whole in the prefill, whose limits apply jointly."""
+    """top-k, then top-p: of what top-k kept after a draft, of the whole in the prefill, whose limits apply jointly."""
     best, token = tempered(logits, place).sort(dim=-1, descending=True)
     mass_before = best.cumsum(-1) - best
     whole = best[:, :TOP_K].sum(-1, keepdim=True) if place else 1.0
@@ -92,43 +85,19 @@ def p_value(seen, expected):
     return chisquare([count for count, _ in cells], [mean for _, mean in cells]).pvalue
 
 
-def flags(models, rule):
-    target, draft = models
-    return [
-        "--model-path", str(target), "--device", "cpu", "--log-level", "warning", "--random-seed", "5",
-        "--max-total-tokens", "2048", "--max-running-requests", "8", "--context-length", "512",
-        "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(draft),
-        "--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4",
-        *REJECTION_FLAG[rule],
-    ]  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def target(models):
     return Target(models[0])
 
 
-@pytest.fixture(scope="module", params=list(REJECTION_FLAG))
-def served(request, models, target, tmp_path_factory):
-    """Rule, answers by kind of request, and all traces, from a server that saw the kinds mixed."""
-    folder, rule = tmp_path_factory.mktemp(request.param), request.param
-    redis_port, port = free_port(), free_port()
-    url, config = f"redis://127.0.0.1:{redis_port}/0", BufferConfig(speculator=rule)
-    env = {"PACELINE_REDIS_URL": url, "PACELINE_SPECULATOR": rule, "PACELINE_REPLICA": rule, "OMP_NUM_THREADS": "1"}
-    with (
-        redis_service(folder / "redis", redis_port),
-        sglang_service(flags(models, rule), port, log=folder / "sglang.log", env=env),
-        closing(connect(url)) as client,
-    ):
-        board = RedisVersionBoard(client, config)
-        until(
-            lambda: board.heartbeats().get(f"replica:{rule}", {}).get("capture") == "on",
-            "the replica's first heartbeat",
-        )
-        answers = ask(port, target.prompt)
-        until(drained(lambda: board.heartbeats()[f"replica:{rule}"]), "the server to deliver its traces")
-        traces = {entry.trace.request_id: entry.trace for entry in RedisTraceBuffer(client, config).replay(10_000)}
-    return VerdictRule(rule), answers, traces
+@pytest.fixture(scope="module", params=RULES, ids=["target_only", "rejection"])
+def served(request, target):
+    """Rule, answers by kind of request, and their traces, from a server that saw the kinds mixed."""
+    rig = request.getfixturevalue(request.param)
+    answers = ask(rig.port, target.prompt)
+    rig.drained()
+    traces = {entry.trace.request_id: entry.trace for entry in rig.buffer.replay(10_000)}
+    return RULES[request.param], answers, traces
 
 
 def ask(port, prompt):
@@ -176,8 +145,8 @@ def test_traces_name_the_rule_each_request_was_judged_by(served):
     assert {(kind, found): count for (kind, found, _), count in judged.items()} == {
         ("free", rule): FREE, ("cut", rule): CUT, ("greedy", VerdictRule.GREEDY): GREEDY,
     }  # fmt: skip
-    said = {(kind, s.temperature, s.top_k if kind == "cut" else 0, s.top_p) for kind, _, s in judged}
-    assert said == {("free", TEMPERATURE, 0, 1.0), ("cut", TEMPERATURE, TOP_K, TOP_P), ("greedy", 0.0, 0, 1.0)}
+    recorded = {(kind, s.temperature, s.top_k if kind == "cut" else 0, s.top_p) for kind, _, s in judged}
+    assert recorded == {("free", TEMPERATURE, 0, 1.0), ("cut", TEMPERATURE, TOP_K, TOP_P), ("greedy", 0.0, 0, 1.0)}
     for rid, trace in traces.items():
         assert trace.tokens[trace.context_len :].tolist() == answers[rid]
 
@@ -186,7 +155,7 @@ def test_sampled_requests_bring_the_targets_top_k_at_every_node_and_greedy_ones_
     _, _, traces = served
     seen = Counter()
     for rid, trace in sorted(traces.items())[::20]:
-        width = 1 if trace.verdict_rule is VerdictRule.GREEDY else ServingConfig(None, BufferConfig()).top_k
+        width = 1 if trace.verdict_rule is VerdictRule.GREEDY else ServingConfig(None, BufferConfig()).teacher_top_k
         rounds = trace.rounds
         for r, start in enumerate(rounds.starts.tolist()):
             before = [*target.prompt[: trace.offset], *trace.tokens[: start + 1].tolist()]  # the prefix was cached
@@ -201,7 +170,7 @@ def test_sampled_requests_bring_the_targets_top_k_at_every_node_and_greedy_ones_
     assert all(seen[width] > 0.99 * seen[-width] > 0 for width in (1, 4))  # equals may come in any order
 
 
-def test_some_drafts_are_refused_and_under_rejection_some_of_a_random_draft_s_stand(served):
+def test_some_drafts_are_rejected_and_under_rejection_sampling_some_are_accepted(served):
     rule, _, traces = served
     accepted = sum(int(trace.rounds.accepted.sum()) for trace in traces.values())
     assert accepted < sum(trace.rounds.drafted.size for trace in traces.values())

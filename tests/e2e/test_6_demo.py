@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it, made small: real services, exit code 0, books that balance, nothing left running."""
+"""The demo as a newcomer runs it, made small: real services, exit code 0, counts that add up, nothing left running."""
 
 import json
 import os
@@ -43,14 +43,14 @@ def marked(mark: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def demo(models, tmp_path_factory):
-    """One run with the target of the other tests in the place of the demo's own; returns what it said and left."""
+    """One run with the other tests' target, not the demo's own; its folder, result, report and what still runs."""
     folder, mark = tmp_path_factory.mktemp("demo"), uuid.uuid4().hex
     (folder / "data" / "targets").mkdir(parents=True)
     key = target_key(load_corpus(CERTAIN_DOMAINS), TrainPlan())
     (folder / "data" / "targets" / key).symlink_to(models[0])
-    words = ["--requests", REQUESTS, "--max-tokens", TOKENS, "--data-dir", folder / "data", "--json", folder / "json"]
+    options = ["--requests", REQUESTS, "--max-tokens", TOKENS, "--data-dir", folder / "data", "--json", folder / "json"]
     done = subprocess.run(
-        [sys.executable, "-m", "paceline.cli", "demo", *map(str, words)],
+        [sys.executable, "-m", "paceline.cli", "demo", *map(str, options)],
         # setproctitle, which SGLang uses, would overwrite the mark in /proc without the second variable.
         env={**os.environ, "PACELINE_TEST_MARK": mark, "SPT_NOENV": "1"},
         capture_output=True,
@@ -87,13 +87,14 @@ def test_every_trace_is_accounted_for(demo):
     assert traces["delivered"] == traces["learned"] + traces["held_out"] + traces["rested"] + traces["pending"]
 
 
+@pytest.mark.guarantee("answers-unchanged")
 def test_every_request_is_answered_as_plain_decoding_answers_it(demo):
     _, _, report, _ = demo
     assert report["lossless"] == {"checked": REQUESTS, "identical": REQUESTS}
     assert (report["swaps"]["aborted"], report["swaps"]["retracted"]) == (0, 0)
 
 
-def test_nobody_elses_progress_bars_are_drawn(demo):
+def test_no_other_progress_bars_are_drawn(demo):
     _, done, _, _ = demo
-    assert "what was seen" in done.stdout
+    assert "throughput" in done.stdout
     assert [bar for bar in ("Loading weights", "Writing model shards") if bar in done.stdout + done.stderr] == []

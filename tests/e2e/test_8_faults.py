@@ -1,4 +1,4 @@
-"""What breaks beside the real server costs no token, and every trace is delivered or counted with its reason."""
+"""What breaks around the real server costs no token, and every trace is delivered or counted with its reason."""
 
 import json
 import os
@@ -18,7 +18,7 @@ CROWD, REPLICA = 16, "e2e-0"
 
 @pytest.fixture(scope="module")
 def plain(rig):
-    """What the server answers when nothing is broken, by place."""
+    """What the server answers when nothing is broken, by position."""
     return [reply["output_ids"] for reply in rig.generate_all(crowd(rig, "calm"))]
 
 
@@ -31,14 +31,14 @@ def answers(rig, name):
 
 
 def is_well(rig):
-    reading = rig.status()
-    return reading.get("capture") == "on" and reading.get("buffer_error") == ""
+    status = rig.status()
+    return status.get("capture") == "on" and status.get("buffer_error") == ""
 
 
 def assert_balanced(rig):
-    reading = rig.drained()
-    assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
-    return reading
+    status = rig.drained()
+    assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
+    return status
 
 
 @contextmanager
@@ -50,6 +50,7 @@ def hanging(pid):
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.guarantee("redis-hangs")
 def test_a_redis_that_hangs_costs_nothing(rig, plain):
     before = assert_balanced(rig)
     with hanging(rig.redis.pid):
@@ -61,6 +62,7 @@ def test_a_redis_that_hangs_costs_nothing(rig, plain):
     assert all(len(rig.traces_of(job["rid"])) == 1 for job in crowd(rig, "hanging"))
 
 
+@pytest.mark.guarantee("redis-out-of-memory")
 def test_a_redis_without_memory_costs_nothing_once_it_has_some_again(rig, plain):
     before = assert_balanced(rig)
     with connect(rig.redis_url) as client:
@@ -79,15 +81,16 @@ def test_a_redis_without_memory_costs_nothing_once_it_has_some_again(rig, plain)
 def courier_pid(rig):
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            words, env = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+            command, env = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
         except OSError:  # it has ended, or is not ours
             continue
         wanted = {f"PACELINE_REPLICA={REPLICA}", f"PACELINE_REDIS_URL={rig.redis_url}"}
-        if b"paceline.serving.courier" in words and wanted <= set(env.decode(errors="replace").split("\0")):
+        if b"paceline.serving.courier" in command and wanted <= set(env.decode(errors="replace").split("\0")):
             return int(folder.name)
     raise AssertionError(f"no courier of {REPLICA}")
 
 
+@pytest.mark.guarantee("courier-killed")
 def test_a_courier_killed_at_work_is_replaced_and_what_it_held_is_counted(rig, plain):
     text = rig.texts[CROWD][100:260]
     calm = rig.generate("streamed-calm", text, max_tokens=150)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from paceline.buffer.trace import NO_DRAFT
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.demo.lossless import greedy
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from paceline.learner.training.plan import TrainingPlan
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import identity, proposed_drafts
+from paceline.rig.models.greedy import greedy
 from paceline.serving.swap.staging import WEIGHTS_FILE, sha256_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import until
@@ -36,20 +36,20 @@ def serve(rig, label):
 
 
 def pacing(rig):
-    """What the replica says of its pacing once everything served so far is in it."""
-    told_at = time.time() + 2.5  # the watch tells the courier every second, and the courier the board
-    until(lambda: rig.status().get("at", 0.0) > told_at, "the replica's next reading")
+    """The replica's pacing status once everything served so far is in it."""
+    reported_at = time.time() + 2.5  # the scheduler reports to the courier every second, the courier to the board
+    until(lambda: rig.status().get("at", 0.0) > reported_at, "the replica's next heartbeat")
     return rig.status()["pacing"]
 
 
-def steps_of(said):
+def steps_of(status):
     """Decode steps by length, all batch sizes together."""
-    return sum((Counter({int(k): n for k, n in row.items()}) for row in said["steps"].values()), Counter())
+    return sum((Counter({int(k): n for k, n in row.items()}) for row in status["steps"].values()), Counter())
 
 
 @pytest.fixture(scope="module")
 def random_served(paced_rig):
-    """Replies with the random draft, and what the replica said of its pacing behind them."""
+    """Replies with the random draft, and the replica's pacing status after them."""
     return serve(paced_rig, "random"), pacing(paced_rig)
 
 
@@ -79,16 +79,16 @@ def learnt_served(paced_rig, learnt_draft):
 
 
 def test_a_random_draft_is_switched_off_most_of_the_time(random_served):
-    _, said = random_served
-    assert (said["policy"], said["faults"], said["unmatched"], said["reason"]) == ("goodput", 0, 0, "")
-    steps = steps_of(said)
+    _, status = random_served
+    assert (status["policy"], status["faults"], status["unmatched"], status["reason"]) == ("goodput", 0, 0, "")
+    steps = steps_of(status)
     assert set(steps) <= set(range(MOST + 1))
     assert steps[0] > 0.5 * steps.total()
-    assert steps.total() > steps[0]  # it was tried: nobody said that it is random
+    assert steps.total() > steps[0]  # it was tried: that it is random is not known beforehand
 
 
-def test_another_draft_is_tried_anew(random_served, learnt_served):
-    before, after = (steps_of(said) for _, said in (random_served, learnt_served))
+def test_another_draft_is_tried_again(random_served, learnt_served):
+    before, after = (steps_of(status) for _, status in (random_served, learnt_served))
     tried = after - before
     assert tried.total() > tried[0]
     assert learnt_served[1]["faults"] == learnt_served[1]["unmatched"] == 0

@@ -19,14 +19,16 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import client_for
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
-from paceline.buffer.version import DraftVersion
+from paceline.buffer.version import DraftVersion, VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
-from paceline.rig.drained import drained
+from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.models.target import ensure_random_draft
 from paceline.rig.readiness import is_healthy
 from paceline.rig.services import Service, free_port, redis_service
 from waiting import until
+
+sys.path.append(str(Path(__file__).parent))  # for killable_server
 
 SCRIPT = Path(__file__).with_name("killable_server.py")
 CONFIG = BufferConfig(speculator="faults")
@@ -35,8 +37,8 @@ MIN_TEXT_CHARS = 3000
 
 
 @dataclass
-class House:
-    """A server that is started and killed again and again under one name on one board."""
+class KillableReplica:
+    """A server that is killed and started again under one name on one board."""
 
     folder: Path
     target: Path
@@ -46,35 +48,46 @@ class House:
     buffer: RedisTraceBuffer
     board: RedisVersionBoard
     texts: list[str]
-    point: str | None = None  # where the running server dies; None while none runs
     port: int = 0
     server: Service | None = None
     calls: dict[str, list[int]] = field(default_factory=dict)  # request id -> what was answered
 
-    def ensure(self, point: str) -> None:
-        """Have a server that dies at `point`; the one that runs, when it is such a one."""
-        if self.point == point and self.server is not None and self.server.is_running():
-            return
-        self.end()
-        began = time.time()
-        self.port = free_port()
-        self.server = self._service(point)
-        self.server.start()
-        self.point = point
-        until(lambda: self.status().get("at", 0.0) > began and self.is_well(), "the replica's first heartbeat")
+    def ensure_running(self) -> None:
+        """Have a server that drafts with the live version; the one that runs, if one does."""
+        if self.server is None or not self.server.is_running():
+            self.end()
+            began = time.time()
+            self.port = free_port()
+            self.server = self._service()
+            self.server.start()
+            until(lambda: self.status().get("at", 0.0) > began and self.is_well(), "the replica's first heartbeat")
         until(self.follows_the_board, "the server to draft with the live version")
 
-    def _service(self, point: str) -> Service:
+    @contextmanager
+    def dying_at(self, point: str) -> Iterator[None]:
+        """The running server dies when it comes to `point` of killable_server.POINTS while the body runs."""
+        self._point_file.write_text(point, encoding="utf-8")
+        try:
+            yield
+        finally:
+            self._point_file.unlink()
+
+    @property
+    def _point_file(self) -> Path:
+        return self.folder / "point"
+
+    def _service(self) -> Service:
         env = {
             "PACELINE_REDIS_URL": self.redis_url,
             "PACELINE_SPECULATOR": CONFIG.speculator,
             "PACELINE_REPLICA": REPLICA,
             "OMP_NUM_THREADS": "1",
         }
+        command = [sys.executable, str(SCRIPT), str(self._point_file)]
         return Service(
             "SGLang server",
-            [sys.executable, str(SCRIPT), point, "--host", "127.0.0.1", "--port", str(self.port), *self._flags()],
-            log=self.folder / f"{point}.log",
+            [*command, "--host", "127.0.0.1", "--port", str(self.port), *self._flags()],
+            log=self.folder / "sglang.log",
             is_ready=lambda _: is_healthy(self.port),
             start_limit_s=240.0,
             env=env,
@@ -90,38 +103,38 @@ class House:
         ]  # fmt: skip
 
     def end(self) -> None:
-        """End the server in good order, if one runs."""
+        """Shut the server down cleanly, if one runs."""
         if self.server is not None:
             self.server.stop()
-        self.server, self.point = None, None
+        self.server = None
 
     def has_died(self) -> bool:
         """Whether the server's own processes are gone; what is left of it ends itself."""
         return self.server is not None and not self.server.is_running()
 
     def status(self) -> dict[str, Any]:
-        """What the replica said last; empty while it or Redis is silent."""
+        """The replica's last heartbeat; empty while it or Redis is silent."""
         try:
             return dict(self.board.heartbeats().get(f"replica:{REPLICA}", {}))
         except BufferUnavailable:
             return {}
 
     def is_well(self) -> bool:
-        reading = self.status()
-        return reading.get("capture") == "on" and reading.get("buffer_error") == "" and reading.get("swap") == "on"
+        status = self.status()
+        return status.get("capture") == "on" and status.get("buffer_error") == "" and status.get("swap") == "on"
 
     def follows_the_board(self) -> bool:
         return self.status().get("draft_version") == (self.board.read().live or 0)
 
     def drained(self) -> dict[str, Any]:
-        """The reading once every trace of the requests answered so far has left; its books balance."""
-        until(drained(self.status), "the server to deliver its traces")
-        reading = self.status()
-        assert reading["captured"] == reading["delivered"] + sum(reading["dropped"].values())
-        return reading
+        """The status once every trace of the requests answered so far has left; its counts add up."""
+        until(drain_check(self.status), "the server to deliver its traces")
+        status = self.status()
+        assert status["captured"] == status["delivered"] + sum(status["dropped"].values())
+        return status
 
     def publish(self, seed: int, number: int | None = None) -> int:
-        """Register a random draft as a candidate; None of its parameters is another seed's."""
+        """Register a random draft as a candidate; drafts of two seeds share no parameter."""
         folder = self.folder / f"draft-{seed}"
         if number == 0:
             folder = self.draft
@@ -162,22 +175,25 @@ class House:
 
     def lose_redis(self) -> None:
         """kill -9 of Redis; it comes back without its data."""
-        self.redis._kill(self.redis._started())
+        self.redis.kill()
         shutil.rmtree(self.redis.log.parent)
         self.redis.start()
 
 
 @pytest.fixture(scope="session")
-def house(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """Redis runs, the server does not yet; version 0, the draft it is started with, is live."""
+def replica(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableReplica]:
+    """Redis and the server run; version 0, the draft the server was started with, is live."""
     target, draft = models
-    folder, port = tmp_path_factory.mktemp("house"), free_port()
+    folder, port = tmp_path_factory.mktemp("replica"), free_port()
     url = f"redis://127.0.0.1:{port}/0"
     texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > MIN_TEXT_CHARS]
     with redis_service(folder / "redis", port) as redis, closing(client_for(url)) as client:
         buffer, board = RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
-        made = House(folder, target, draft, redis, url, buffer, board, texts)
+        made = KillableReplica(folder, target, draft, redis, url, buffer, board, texts)
         try:
+            made.publish(seed=0, number=0)
+            made.board.move(0, VersionState.LIVE, "test", "served from the start")
+            made.ensure_running()
             yield made
         finally:
             made.end()

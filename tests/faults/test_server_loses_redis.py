@@ -12,58 +12,56 @@ pytestmark = pytest.mark.e2e
 CROWD, TOKENS = 6, 40
 
 
-def crowd(house, name, at=100):
-    return [(f"{name}-{i}", house.texts[i][at : at + 160], TOKENS) for i in range(CROWD)]
+def crowd(replica, name, at=100):
+    return [(f"{name}-{i}", replica.texts[i][at : at + 160], TOKENS) for i in range(CROWD)]
 
 
 @pytest.fixture
-def served(house):
-    """A server that drafts with a version the board has given a number above zero; that number."""
-    house.ensure("none")
-    if house.board.read().live is None:
-        house.publish(seed=0, number=0)
-        house.board.move(0, VersionState.LIVE, "test", "served from the start")
-    number = house.publish(seed=1)
-    house.board.move(number, VersionState.LIVE, "test", "better")
-    until(house.follows_the_board, "the swap")
+def served(replica):
+    """Number, above zero, of the version the server drafts with."""
+    replica.ensure_running()
+    number = replica.publish(seed=1)
+    replica.board.move(number, VersionState.LIVE, "test", "better")
+    until(replica.follows_the_board, "the swap")
     return number
 
 
-def test_a_redis_that_lost_its_data_costs_no_token_and_the_next_version_is_swapped_in(house, served, naive_draft):
-    plain = house.answers(crowd(house, "calm"))
-    before = house.drained()
-    with house.asking(crowd(house, "gone")) as asked:
-        house.lose_redis()
+@pytest.mark.guarantee("server-loses-redis")
+def test_a_redis_that_lost_its_data_costs_no_token_and_the_next_version_is_swapped_in(replica, served, naive_draft):
+    plain = replica.answers(crowd(replica, "calm"))
+    before = replica.drained()
+    with replica.asking(crowd(replica, "gone")) as asked:
+        replica.lose_redis()
     assert [answer.result() for answer in asked] == plain
-    until(house.is_well, "the replica to find Redis again")
-    assert house.board.read().rows == {}
-    assert house.answers(crowd(house, "found")) == plain
-    after = house.drained()
+    until(replica.is_well, "the replica to find Redis again")
+    assert replica.board.read().rows == {}
+    assert replica.answers(crowd(replica, "found")) == plain
+    after = replica.drained()
     assert after["draft_version"] == served
     assert (after["captured"], after["dropped"]) == (before["captured"] + 2 * CROWD, before["dropped"])
-    delivered = [trace.request_id for trace in house.traces()]
+    delivered = [trace.request_id for trace in replica.traces()]
     assert sorted(rid for rid in delivered if rid.startswith("found")) == [f"found-{i}" for i in range(CROWD)]
-    assert_the_new_board_is_followed(house, naive_draft, again=served)
+    assert_the_new_board_is_followed(replica, naive_draft, again=served)
 
 
-def assert_the_new_board_is_followed(house, naive_draft, again):
-    """The new board counts from zero: under a number the server has seen lie other weights now."""
-    house.publish(seed=0, number=0)
-    house.board.move(0, VersionState.LIVE, "learner", "served from the start")
-    until(house.follows_the_board, "the draft of the beginning")
-    while (number := house.publish(seed=2)) < again:
+def assert_the_new_board_is_followed(replica, naive_draft, again):
+    """The new board counts from zero: a number the server has seen is now that of other weights."""
+    replica.publish(seed=0, number=0)
+    replica.board.move(0, VersionState.LIVE, "learner", "served from the start")
+    until(replica.follows_the_board, "the initial draft")
+    while (number := replica.publish(seed=2)) < again:
         pass
-    house.board.move(number, VersionState.LIVE, "learner", "better")
-    until(house.follows_the_board, "the swap on the new board")
-    house.answers(crowd(house, "anew", at=400))
-    house.drained()
-    traces = [trace for trace in house.traces() if trace.request_id.startswith("anew") and trace.replay_exact]
+    replica.board.move(number, VersionState.LIVE, "learner", "better")
+    until(replica.follows_the_board, "the swap on the new board")
+    replica.answers(crowd(replica, "again", at=400))
+    replica.drained()
+    traces = [trace for trace in replica.traces() if trace.request_id.startswith("again") and trace.replay_exact]
     assert {trace.draft_version for trace in traces} == {again}
-    weights = weights_file(house.board.read().rows[again].version.weights_uri)
-    draft = load_draft(weights.parent, load_target_embedding(house.target))
+    weights = weights_file(replica.board.read().rows[again].version.weights_uri)
+    draft = load_draft(weights.parent, load_target_embedding(replica.target))
     equal = []
     for trace in traces[:3]:
         drafted, start = trace.rounds.drafted[0], int(trace.rounds.starts[0])
-        told, _ = naive_draft(draft, trace.tokens, trace.features, start, len(drafted))
-        equal += np.equal(told, drafted).tolist()
+        expected, _ = naive_draft(draft, trace.tokens, trace.features, start, len(drafted))
+        equal += np.equal(expected, drafted).tolist()
     assert np.mean(equal) >= 0.8  # rounding may decide between two drafts that are all but equally likely

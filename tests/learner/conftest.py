@@ -14,6 +14,7 @@ from paceline.buffer.trace import DraftTrace
 from paceline.learner.claim_limiter import ClaimLimiter
 from paceline.learner.config import LearnerConfig
 from paceline.learner.delivery.mlflow_registry import Registry
+from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.loop import Learner
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.training.trainer import DraftTrainer
@@ -21,12 +22,12 @@ from paceline.learner.training.trainer import DraftTrainer
 SHARE = 0.25
 BATCH = 24
 
-#: Nothing listens there, so every version of these tests waits in the outbox; test_registry.py has a real MLflow.
+#: Nothing listens there, so every version of these tests stays pending; test_mlflow_registry.py has a real MLflow.
 NO_MLFLOW = "http://127.0.0.1:9"
 
 
 class Clock:
-    """Unix seconds that pass when told to."""
+    """Unix seconds that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -43,7 +44,7 @@ class House:
         self.clock = Clock()
         self.buffer = MemoryTraceBuffer(BufferConfig(), self.clock)
         self.board = MemoryVersionBoard(self.clock)
-        self.outbox = folder / "outbox"
+        self.pending = folder / "pending"
         self.config = LearnerConfig(
             target="target",
             target_path=speculator.target,
@@ -51,19 +52,20 @@ class House:
             target_version="1",
             data_dir=folder / "data",
             min_new_traces=8,
-            window_traces=30,
+            replay_traces=30,
             passes=2,
             holdout_share=SHARE,
-            min_holdout_requests=3,
+            holdout_requests=18,
             device="cpu",
         )
-        self.fitted: list[list[str]] = []  # trace ids of every fit, fresh ones
-        self.replayed: list[list[str]] = []  # ... and of its window
+        self.fitted: list[list[str]] = []  # fresh trace ids of every fit
+        self.replayed: list[list[str]] = []  # replayed trace ids of every fit
         self.sent = 0
 
     def learner(self, **changes: object) -> Learner:
         """A learner as a new process would have it."""
-        registry = Registry(NO_MLFLOW, "paceline-default", self.outbox, self.config.data_dir / "artifacts")
+        pending = PendingRegistrations(self.pending)
+        registry = Registry(NO_MLFLOW, "paceline-default", pending, self.config.data_dir / "artifacts")
         return Learner(replace(self.config, **changes), self.buffer, self.board, registry)
 
     def send(self, count: int = BATCH, **changes: object) -> list[DraftTrace]:
@@ -74,7 +76,7 @@ class House:
         return traces
 
     def send_again(self, *traces: DraftTrace) -> None:
-        """As a server does whose earlier delivery has left the stream meanwhile."""
+        """As a server does whose earlier delivery has left the stream."""
         self.buffer._append_raw([encode_trace(trace) for trace in traces])
 
     def let_claims_lapse(self) -> None:
@@ -84,7 +86,7 @@ class House:
         self.clock.now += 1 + self.config.round_lease_s
 
     def draft(self, number: int) -> Any:
-        """Weights of a published version, read as a server would."""
+        """Weights of a published version, as a server would read them."""
         folder = self.config.versions_dir / f"v{number:06d}"
         return load_draft(folder, load_target_embedding(self.speculator.target))
 
@@ -107,5 +109,5 @@ def house(tiny_speculator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def fearless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Successors take the same traces at once, and not first a quarter of what their predecessor died with."""
-    monkeypatch.setattr(ClaimLimiter, "recall", lambda _: None)
+    """Restarted learners claim the same traces at once, instead of a quarter of what their predecessor died with."""
+    monkeypatch.setattr(ClaimLimiter, "load_attempt", lambda _: None)

@@ -1,13 +1,13 @@
-"""What keeps a learner from learning: replay that disagrees with what was served, a replica that asks it to wait."""
+"""What keeps a learner from learning: replay that differs from what was served, a replica that asks it to wait."""
 
 import pytest
 from paceline.learner.judging.alarms import gap_alarm, paused_by, rest_for
 from paceline.learner.judging.calibration import Calibration, compare_with_served
-from paceline.learner.round_report import RoundKind
+from paceline.learner.learning_report import LearningKind
 from paceline.policies.guard import AlarmName
 from paceline.policies.learn_schedule import LearnChoice, LearnDecision
 
-STANDING = {"learning_paused": "swap_without_effect: weights in the server are aa, published were bb"}
+PAUSED = {"learning_paused": "swap_without_effect: weights in the server are aa, published were bb"}
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ STANDING = {"learning_paused": "swap_without_effect: weights in the server are a
         (Calibration(equal=290, compared=300, accepted=300, excess=-9), True),
         (Calibration(equal=290, compared=300, accepted=300, excess=9), True),
         (Calibration(equal=290, compared=300, accepted=300, excess=5), False),
-        (Calibration(equal=0, compared=199, accepted=300, excess=-150), False),  # too few rounds to say
+        (Calibration(equal=0, compared=199, accepted=300, excess=-150), False),  # too few rounds to decide
         (Calibration(), False),
     ],
 )
@@ -24,7 +24,7 @@ def test_a_gap_needs_rounds_and_size(calibration, is_raised):
     assert (gap_alarm(calibration) is not None) == is_raised
 
 
-def test_an_alarm_is_a_decision_to_rest_with_its_figures():
+def test_an_alarm_becomes_a_decision_to_rest_with_its_figures():
     alarm = gap_alarm(Calibration(equal=0, compared=300, accepted=300, excess=-150))
     assert alarm.name is AlarmName.CALIBRATION_GAP
     reason = "alarm calibration_gap: served 2.000, replayed 1.500 over 300 rounds"
@@ -36,48 +36,50 @@ def test_an_alarm_is_a_decision_to_rest_with_its_figures():
     [
         ({}, ""),
         ({"replica:a": {}, "replica:b": {"learning_paused": ""}}, ""),
-        ({"learner:x": STANDING}, ""),
-        ({"replica:b": STANDING, "replica:a": {}}, f"replica:b: {STANDING['learning_paused']}"),
+        ({"learner:x": PAUSED}, ""),
+        ({"replica:b": PAUSED, "replica:a": {}}, f"replica:b: {PAUSED['learning_paused']}"),
     ],
 )
-def test_replicas_alone_pause_learning(heartbeats, why):
+def test_only_replicas_pause_learning(heartbeats, why):
     assert paused_by(heartbeats) == why
 
 
-def test_traces_wait_while_a_replica_asks_for_it_and_are_learnt_behind_that(house):
+@pytest.mark.guarantee("learning-paused")
+def test_traces_wait_while_a_replica_asks_for_it_and_are_learned_afterwards(house):
     learner = house.learner()
     house.send()
-    house.board.beat("replica:a", STANDING, 60.0)
+    house.board.beat("replica:a", PAUSED, 60.0)
     report = learner.learn_once()
-    assert (report.kind, report.why[:20]) == (RoundKind.IDLE, "paused by replica:a:")
+    assert (report.kind, report.why[:20]) == (LearningKind.IDLE, "paused by replica:a:")
     assert (house.buffer.counts().pending, house.fitted) == (24, [])
     house.board.beat("replica:a", {"learning_paused": ""}, 60.0)
-    assert learner.learn_once().kind is RoundKind.LEARNED
+    assert learner.learn_once().kind is LearningKind.LEARNED
 
 
+@pytest.mark.guarantee("alarm-calibration-gap")
 def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_good(house, monkeypatch):
     gap = Calibration(equal=0, compared=300, accepted=300, excess=55)
     monkeypatch.setattr("paceline.learner.state.compare_with_served", lambda *_: gap)
     bad = house.send()
     report = house.learner().learn_once()
     assert (report.kind, report.alarm.name, dict(report.outcomes)) == (
-        RoundKind.RESTED,
+        LearningKind.RESTED,
         AlarmName.CALIBRATION_GAP,
         {"misreplayed": 24},
     )
-    (told,) = house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"]
-    assert (told["name"], told["action"]) == ("calibration_gap", "pause_learning")
+    (alarm,) = house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"]
+    assert (alarm["name"], alarm["action"]) == ("calibration_gap", "pause_learning")
     monkeypatch.setattr("paceline.learner.state.compare_with_served", compare_with_served)
-    learner = house.learner()  # a successor reads back what the stream holds
+    learner = house.learner()  # reads back what the stream holds
     for _ in range(2):
         house.send()
-        assert learner.learn_once().kind is RoundKind.LEARNED
+        assert learner.learn_once().kind is LearningKind.LEARNED
     names = {trace.trace_id for trace in bad}
     assert names.isdisjoint(name for fit in [*house.fitted, *house.replayed] for name in fit)
     assert house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"] == []
 
 
-def test_killed_before_they_are_acked_they_are_set_aside_once_all_the_same(house, monkeypatch):
+def test_killed_before_they_are_acked_they_are_still_set_aside_once(house, monkeypatch):
     gap = Calibration(equal=0, compared=300, accepted=300, excess=55)
 
     def killed(*_):
@@ -90,8 +92,8 @@ def test_killed_before_they_are_acked_they_are_set_aside_once_all_the_same(house
         with pytest.raises(KeyboardInterrupt):
             house.learner().learn_once()
     house.let_claims_lapse()
-    successor = house.learner()
-    assert successor.learn_once().kind is RoundKind.IDLE
+    restarted = house.learner()
+    assert restarted.learn_once().kind is LearningKind.IDLE
     counts = house.buffer.counts()
     assert (counts.acked, counts.pending, house.fitted) == ({"misreplayed": 24}, 0, [])
-    assert successor._standing.notes.compared == 300
+    assert restarted._state.notes.compared == 300

@@ -19,9 +19,9 @@ def board():
     return made
 
 
-def beat(board, **readings):
-    for replica, reading in readings.items():
-        board.beat(f"replica:{replica}", reading, 60.0)
+def beat(board, **statuses):
+    for replica, status in statuses.items():
+        board.beat(f"replica:{replica}", status, 60.0)
     board.beat("learner:x", ABLE, 60.0)
 
 
@@ -37,13 +37,13 @@ def beat(board, **readings):
         ({"a": ABLE, "b": ABLE}, False),
     ],
 )
-def test_a_version_goes_live_at_once_where_there_is_nothing_to_hold_it_against(board, replicas, with_canary):
+def test_a_version_goes_live_at_once_where_there_is_nothing_to_compare_it_with(board, replicas, with_canary):
     beat(board, **replicas)
     start_canary_or_go_live(board, 1, "won", with_canary=with_canary)
     assert (board.read().live, board.read().canary) == (1, None)
 
 
-def test_a_replica_that_will_soon_serve_the_live_version_is_one_to_hold_a_canary_against(board):
+def test_a_replica_that_will_soon_serve_the_live_version_can_be_compared_with_a_canary(board):
     beat(board, a=ABLE, b={**ABLE, "draft_version": 7, "stretches": {**SERVED, "version": 7}})
     start_canary_or_go_live(board, 1, "won", with_canary=True)
     assert (board.read().canary, board.read().rows[1].replica) == (1, "a")
@@ -57,7 +57,7 @@ def test_a_replica_that_alternates_needs_no_other_one(board, others, served):
     assert (board.read().canary, board.read().rows[1].replica) == (1, "a")
 
 
-def test_replicas_are_canaries_by_turns(board):
+def test_replicas_take_turns_as_canary(board):
     beat(board, a=ABLE, b=ABLE)
     start_canary_or_go_live(board, 1, "won the gate", with_canary=True)
     row = board.read().rows[1]
@@ -74,8 +74,8 @@ def test_a_second_canary_waits_as_a_candidate(board):
     assert board.read().rows[2].state is VersionState.CANDIDATE
 
 
-class Watch:
-    """Seconds of a clock that nobody sets."""
+class Clock:
+    """Seconds of a monotonic clock."""
 
     now_s = 0.0
 
@@ -83,41 +83,41 @@ class Watch:
         return self.now_s
 
 
-def test_an_undecided_canary_ends_at_its_limit_counted_from_when_it_was_seen(board):
-    watch = Watch()
-    limit = CanaryLimit(50.0, watch)
+def test_an_undecided_canary_ends_at_its_limit_counted_from_when_it_was_first_seen(board):
+    clock = Clock()
+    limit = CanaryLimit(50.0, clock)
     beat(board, a=ABLE, b=ABLE)
     limit.end_overdue(board, board.read())
     assert board.read().live == 0
-    watch.now_s = 1000.0
+    clock.now_s = 1000.0
     start_canary_or_go_live(board, 1, "won", with_canary=True)
     limit.end_overdue(board, board.read())
-    watch.now_s = 1049.9
+    clock.now_s = 1049.9
     limit.end_overdue(board, board.read())
     assert board.read().canary == 1
     state = board.read()
-    watch.now_s = 1050.0
+    clock.now_s = 1050.0
     limit.end_overdue(board, state)
     row = board.read().rows[1]
     assert (board.read().live, row.state, row.why) == (0, VersionState.ROLLED_BACK, "canary on b undecided after 50 s")
-    limit.end_overdue(board, state)  # somebody else was quicker
+    limit.end_overdue(board, state)  # somebody else was faster
     assert len(board.events()) == 6
 
 
-def test_the_next_canary_has_a_time_of_its_own(board):
-    watch = Watch()
-    limit = CanaryLimit(50.0, watch)
+def test_the_next_canary_has_its_own_time(board):
+    clock = Clock()
+    limit = CanaryLimit(50.0, clock)
     beat(board, a=ABLE, b=ABLE)
     start_canary_or_go_live(board, 1, "won", with_canary=True)
     limit.end_overdue(board, board.read())
     board.roll_back("replica:b", "worse", 1)
     start_canary_or_go_live(board, 2, "won", with_canary=True)
-    watch.now_s = 60.0
+    clock.now_s = 60.0
     limit.end_overdue(board, board.read())
     assert board.read().canary == 2
 
 
-def test_a_limit_of_nothing_ends_a_canary_at_once(board):
+def test_a_limit_of_zero_ends_a_canary_at_once(board):
     beat(board, a=ABLE, b=ABLE)
     start_canary_or_go_live(board, 1, "won", with_canary=True)
     CanaryLimit(0.0).end_overdue(board, board.read())

@@ -3,11 +3,14 @@
 import hashlib
 import socket
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
+from paceline.buffer.settings.table import BY_NAME, SETTINGS
 from paceline.learner.config import LearnerConfig, from_env, name_on
+from paceline.learner.training.plan import TrainingPlan
 from paceline.policies.learn_schedule import LearnMode, LearnRules
 
 NEEDED = {"PACELINE_TARGET": "llama", "PACELINE_TARGET_PATH": "/m/llama", "PACELINE_DRAFT": "/m/draft"}
@@ -16,12 +19,13 @@ NEEDED = {"PACELINE_TARGET": "llama", "PACELINE_TARGET_PATH": "/m/llama", "PACEL
 def test_only_the_three_paths_are_needed() -> None:
     config = from_env(NEEDED)
     assert config == LearnerConfig(target="llama", target_path=Path("/m/llama"), initial_draft=Path("/m/draft"))
-    assert (config.min_new_traces, config.window_traces, config.passes, config.draft_steps) == (40, 200, 4, None)
+    assert (config.min_new_traces, config.replay_traces, config.passes, config.draft_steps) == (40, 200, 4, None)
 
 
 def test_every_setting_comes_from_its_key() -> None:
     given = {
-        "PACELINE_REDIS_URL": "redis://r:1/2",
+        "PACELINE_REDIS_URL": "rediss://r:1/2",
+        "PACELINE_REDIS_CA": "/ca.pem",
         "PACELINE_SPECULATOR": "chat",
         "PACELINE_TARGET_VERSION": "7",
         "PACELINE_DATA_DIR": "/d",
@@ -34,27 +38,25 @@ def test_every_setting_comes_from_its_key() -> None:
         "PACELINE_REST_AFTER_ROUNDS": "9",
         "PACELINE_COOL_DOWN_S": "5.5",
         "PACELINE_MIN_NEW_TRACES": "5",
-        "PACELINE_MAX_CLAIM": "6",
-        "PACELINE_WINDOW_TRACES": "7",
+        "PACELINE_REPLAY_TRACES": "7",
         "PACELINE_PASSES": "2",
         "PACELINE_HOLDOUT_SHARE": "0.25",
-        "PACELINE_MIN_HOLDOUT_REQUESTS": "3",
-        "PACELINE_HOLDOUT_WINDOW": "9",
+        "PACELINE_HOLDOUT_REQUESTS": "9",
         "PACELINE_GATE_CONFIDENCE": "0.9",
         "PACELINE_DRAFT_STEPS": "4",
-        "PACELINE_OBJECTIVE": "soft",
-        "PACELINE_SEED": "11",
+        "PACELINE_OBJECTIVE": "matched",
         "PACELINE_DEVICE": "cpu",
         "PACELINE_ROUND_INTERVAL_S": "1.5",
-        "PACELINE_ROUND_LEASE_S": "60",
-        "PACELINE_LONGEST_ROUND_S": "70.5",
+        "PACELINE_ROUND_LEASE_S": "61",
+        "PACELINE_CANARY_LIMIT_S": "70.5",
         "PACELINE_KEPT_VERSIONS": "3",
     }
     assert from_env(NEEDED | given) == LearnerConfig(
         target="llama",
         target_path=Path("/m/llama"),
         initial_draft=Path("/m/draft"),
-        redis_url="redis://r:1/2",
+        redis_url="rediss://r:1/2",
+        redis_ca="/ca.pem",
         buffer=BufferConfig(speculator="chat"),
         target_version="7",
         data_dir=Path("/d"),
@@ -67,20 +69,17 @@ def test_every_setting_comes_from_its_key() -> None:
         rest_after_rounds=9,
         cool_down_s=5.5,
         min_new_traces=5,
-        max_claim=6,
-        window_traces=7,
+        replay_traces=7,
         passes=2,
         holdout_share=0.25,
-        min_holdout_requests=3,
-        holdout_window=9,
+        holdout_requests=9,
         gate_confidence=0.9,
         draft_steps=4,
-        objective="soft",
-        seed=11,
+        objective="matched",
         device="cpu",
         round_interval_s=1.5,
-        round_lease_s=60.0,
-        longest_round_s=70.5,
+        round_lease_s=61.0,
+        canary_limit_s=70.5,
         kept_versions=3,
     )
 
@@ -134,39 +133,100 @@ def test_places_on_disk_and_in_celery_carry_the_speculator() -> None:
     assert config.tracking_uri == "sqlite:////d/mlflow.db"
 
 
+COUNT, SECONDS = "an integer of at least 1", "a finite number of at least 0"
+NAME = "1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+SHARE, INTERVAL = "a finite number above 0 and below 1", "a finite number above 0"
+
+
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("name", "value", "expected"),
     [
-        ("PACELINE_PASSES", "many", "PACELINE_PASSES: got 'many', expected an integer"),
-        ("PACELINE_HOLDOUT_SHARE", "a lot", "PACELINE_HOLDOUT_SHARE: got 'a lot', expected a number"),
-        ("PACELINE_ROUND_INTERVAL_S", "inf", "PACELINE_ROUND_INTERVAL_S: got inf, expected a finite number"),
-        ("PACELINE_GATE_CONFIDENCE", "nan", "PACELINE_GATE_CONFIDENCE: got nan, expected a finite number"),
-        ("PACELINE_KEPT_VERSIONS", "0", "kept_versions (PACELINE_KEPT_VERSIONS): got 0, expected at least 1"),
-        ("PACELINE_PASSES", "0", "passes (PACELINE_PASSES): got 0, expected at least 1"),
-        ("PACELINE_HOLDOUT_SHARE", "1", "holdout_share (PACELINE_HOLDOUT_SHARE): got 1.0, expected between 0 and 1"),
-        ("PACELINE_ROUND_LEASE_S", "-3", "(PACELINE_ROUND_LEASE_S): got -3.0, expected more than 0 seconds"),
-        ("PACELINE_OBJECTIVE", "magic", "objective (PACELINE_OBJECTIVE): got 'magic', expected one of"),
-        (
-            "PACELINE_LEARN",
-            "often",
-            "(PACELINE_LEARN): got 'often', expected one of ['drift', 'always', 'never']",
-        ),
-        ("PACELINE_REST_AFTER_ROUNDS", "0", "(PACELINE_REST_AFTER_ROUNDS): got 0, expected at least 1"),
-        ("PACELINE_COOL_DOWN_S", "-1", "(PACELINE_COOL_DOWN_S): got -1.0, expected 0 seconds or more"),
-        ("PACELINE_TRACE_TTL_S", "-1", "(PACELINE_TRACE_TTL_S): got -1.0, expected 0 seconds or more"),
-        ("PACELINE_TARGET_MAX_AGE", "-1", "(PACELINE_TARGET_MAX_AGE): got -1, expected 0 versions or more"),
-        ("PACELINE_TARGET_VERSIONS", "1,2", "PACELINE_TARGET_VERSIONS (PACELINE_TARGET_MAX_AGE 0): got 1,2, expected"),
-        ("PACELINE_LEARNER", "a/b", "name (PACELINE_LEARNER): got 'a/b'"),
-        ("PACELINE_SPECULATOR", "../up", "speculator (PACELINE_SPECULATOR): got '../up'"),
-        ("PACELINE_MAX_CLAIM", "39", "(PACELINE_MAX_CLAIM): got 39, expected at least min_new_traces (40)"),
-        ("PACELINE_MIN_HOLDOUT_REQUESTS", "49", "got 49, expected 2 to holdout_window (48)"),
-        ("PACELINE_DRAFT", "", "PACELINE_DRAFT: got nothing"),
+        ("PASSES", "many", COUNT),
+        ("PASSES", "0", COUNT),
+        ("KEPT_VERSIONS", "0", COUNT),
+        ("REST_AFTER_ROUNDS", "0", COUNT),
+        ("MIN_NEW_TRACES", "0", COUNT),
+        ("REPLAY_TRACES", "0", COUNT),
+        ("DRAFT_STEPS", "0", COUNT),
+        ("HOLDOUT_SHARE", "a lot", SHARE),
+        ("HOLDOUT_SHARE", "1", SHARE),
+        ("GATE_CONFIDENCE", "nan", SHARE),
+        ("GATE_CONFIDENCE", "0", SHARE),
+        ("HOLDOUT_REQUESTS", "1", "an integer of at least 2"),
+        ("ROUND_INTERVAL_S", "inf", INTERVAL),
+        ("ROUND_LEASE_S", "-3", INTERVAL),
+        ("ROUND_LEASE_S", "0", INTERVAL),
+        ("COOL_DOWN_S", "-1", SECONDS),
+        ("TRACE_TTL_S", "-1", SECONDS),
+        ("CANARY_LIMIT_S", "-1", SECONDS),
+        ("TARGET_MAX_AGE", "-1", "an integer of at least 0"),
+        ("OBJECTIVE", "magic", "one of committed, matched, rejection, soft, target_only"),
+        ("OBJECTIVE", "reinforce", "one of committed, matched, rejection, soft, target_only"),
+        ("LEARN", "often", "one of always, drift, never"),
+        ("LEARNER", "a/b", NAME),
+        ("SPECULATOR", "../up", NAME),
     ],
 )
-def test_a_wrong_value_is_refused_by_name(key: str, value: str, said: str) -> None:
+def test_a_wrong_value_is_refused_by_name(name: str, value: str, expected: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        from_env(NEEDED | {key: value})
-    assert said in str(refused.value)
+        from_env(NEEDED | {f"PACELINE_{name}": value})
+    assert str(refused.value) == f"PACELINE_{name}: got {value!r}, expected {expected}"
+
+
+def test_a_wrong_value_in_code_is_refused_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"PACELINE_HOLDOUT_SHARE: got 1\.0, expected a finite number"):
+        LearnerConfig("t", tmp_path, tmp_path, holdout_share=1.0)
+    with pytest.raises(ConfigError, match="PACELINE_TARGET: got '', expected text"):
+        LearnerConfig("", tmp_path, tmp_path)
+
+
+def test_versions_of_the_target_must_end_with_its_own() -> None:
+    with pytest.raises(ConfigError, match=r"PACELINE_TARGET_VERSIONS \(PACELINE_TARGET_MAX_AGE 0\): got 1,2, expected"):
+        from_env(NEEDED | {"PACELINE_TARGET_VERSIONS": "1,2"})
+
+
+@pytest.mark.parametrize("name", NEEDED)
+@pytest.mark.parametrize("value", [None, "", " "])
+def test_what_a_learner_needs_is_asked_for(name: str, value: str | None) -> None:
+    given = {other: text for other, text in NEEDED.items() if other != name}
+    with pytest.raises(ConfigError) as refused:
+        from_env(given if value is None else given | {name: value})
+    assert str(refused.value) == f"{name}: got nothing, expected a value"
+
+
+def test_a_name_that_is_no_setting_stops_a_learner() -> None:
+    with pytest.raises(ConfigError, match="PACELINE_WINDOW_TRACES: got an old name, expected PACELINE_REPLAY_TRACES"):
+        from_env(NEEDED | {"PACELINE_WINDOW_TRACES": "9"})
+    with pytest.raises(ConfigError, match=r"PACELINE_MIN_TRACES: got an unknown name.*PACELINE_MIN_NEW_TRACES"):
+        from_env(NEEDED | {"PACELINE_MIN_TRACES": "9"})
+
+
+def test_a_file_sets_what_the_environment_does_not(tmp_path: Path) -> None:
+    file = tmp_path / "paceline.toml"
+    file.write_text("target = 'llama'\ndraft = '/m/draft'\n[learner]\ntarget_path = '/m/llama'\npasses = 2\n")
+    config = from_env({"PACELINE_CONFIG": str(file), "PACELINE_PASSES": "3"})
+    assert config == LearnerConfig("llama", Path("/m/llama"), Path("/m/draft"), passes=3)
+
+
+@pytest.mark.parametrize("name", sorted({row.variable for row in SETTINGS} - NEEDED.keys()))
+def test_an_empty_variable_changes_nothing(name: str) -> None:
+    assert from_env(NEEDED | {name: ""}) == from_env(NEEDED)
+
+
+@pytest.mark.parametrize(
+    ("min_new", "claim", "holdout", "least"), [(40, 400, 48, 8), (1, 400, 2, 2), (41, 410, 13, 2), (100, 1000, 18, 3)]
+)
+def test_the_largest_claim_and_the_least_holdout_follow_from_other_settings(
+    min_new: int, claim: int, holdout: int, least: int
+) -> None:
+    given = {"PACELINE_MIN_NEW_TRACES": str(min_new), "PACELINE_HOLDOUT_REQUESTS": str(holdout)}
+    config = from_env(NEEDED | given)
+    assert (config.max_claim, config.min_holdout_requests) == (claim, least)
+
+
+@pytest.mark.parametrize("objective", get_args(BY_NAME["OBJECTIVE"].kind))
+def test_every_objective_that_may_be_set_can_be_trained_on(objective: str) -> None:
+    assert TrainingPlan(objective=from_env(NEEDED | {"PACELINE_OBJECTIVE": objective}).objective).objective == objective
 
 
 def test_the_password_of_redis_is_not_shown() -> None:

@@ -1,4 +1,4 @@
-"""The holdout keeps the latest requests and scores them once; the shelf keeps few drafts and only true ones."""
+"""The holdout keeps the latest requests and scores them once; the cache keeps few drafts, all as published."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import DraftVersion
 from paceline.buffer.weights_file import sha256_of
@@ -22,32 +23,32 @@ def version_at(folder: Path, number: int) -> DraftVersion:
     return DraftVersion(number, None, "target", "1", "eagle3", folder.as_uri(), digest, "", ("", ""))
 
 
-def test_the_request_heard_of_last_pushes_the_oldest_out(tiny_speculator: Any) -> None:
+def test_the_latest_request_pushes_the_oldest_out(tiny_speculator: Any) -> None:
     first, second, third = (tiny_speculator.serve(i) for i in range(3))
     kept = Holdout(2)
-    for trace in (first, second, replace(first, trace_id="later window"), third):
+    for trace in (first, second, replace(first, trace_id="later trace"), third):
         kept.add(trace)
     assert len(kept) == 2
-    assert kept.trace_ids == {"trace-0", "later window", "trace-2"}
+    assert kept.trace_ids == {"trace-0", "later trace", "trace-2"}
 
 
-def test_what_is_not_retained_is_forgotten_and_a_request_without_a_trace_with_it(tiny_speculator: Any) -> None:
+def test_what_is_not_retained_is_dropped_with_requests_left_without_a_trace(tiny_speculator: Any) -> None:
     first, second = tiny_speculator.serve(0, born_at=1.0), tiny_speculator.serve(1, born_at=1.0)
     kept = Holdout(9)
-    for trace in (first, second, replace(second, trace_id="later window", born_at=2.0)):
+    for trace in (first, second, replace(second, trace_id="later trace", born_at=2.0)):
         kept.add(trace)
     kept.retain(lambda trace: trace.born_at > 1.0)
     assert len(kept) == 1
-    assert kept.trace_ids == {"later window"}
+    assert kept.trace_ids == {"later trace"}
 
 
-def test_a_request_scores_the_sum_of_its_windows(tiny_speculator: Any) -> None:
+def test_a_request_scores_the_sum_of_its_traces(tiny_speculator: Any) -> None:
     traces = [tiny_speculator.serve(0), tiny_speculator.serve(1), tiny_speculator.serve(2, request_id="request-0")]
     kept = Holdout(9)
     for trace in traces:
         kept.add(trace)
     draft = load_draft(tiny_speculator.draft, load_target_embedding(tiny_speculator.target))
-    # The draft that served them: its replay is what was served. A new window makes its request the latest.
+    # The draft that served them: its replay is what was served. A new trace makes its request the latest.
     served = [served_tally(trace) for trace in traces]
     assert kept.score(draft, 3) == [served[1], served[0] + served[2]]
     assert kept.score_live(0, draft, 3) == kept.score(draft, 3)
@@ -78,20 +79,28 @@ def test_an_empty_holdout_scores_nothing(tiny_speculator: Any) -> None:
     assert sum(Holdout(3).score(draft, 3), Tally()).accept_length == 1.0
 
 
-def test_the_shelf_keeps_the_drafts_used_last_and_refuses_foreign_bytes(tiny_speculator: Any, tmp_path: Path) -> None:
-    versions = []
+def test_the_cache_keeps_the_drafts_used_last_and_refuses_other_bytes(
+    tiny_speculator: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = MemoryVersionBoard()
     for number in range(3):
-        folder = tmp_path / f"draft {number}"  # a blank, as file:// URIs encode
+        folder = tmp_path / f"draft {number}"  # a space, which file:// URIs encode
         random_draft(tiny_speculator.target, folder, seed=number)
-        versions.append(version_at(folder, number))
-    shelf = DraftCache(load_target_embedding(tiny_speculator.target), torch.device("cpu"), capacity=2)
-    zero, one = shelf.draft(versions[0]), shelf.draft(versions[1])
-    assert shelf.draft(versions[0]) is zero
-    shelf.draft(versions[2])
-    assert shelf.draft(versions[0]) is zero
-    again = shelf.draft(versions[1])
+        board.register(version_at(folder, number), "learner", "")
+    for number, uri in ((3, "file:///nowhere"), (4, "s3://nowhere")):
+        unreadable = replace(version_at(folder, number), weights_uri=uri, sha256=f"{number:064d}")
+        board.register(unreadable, "operator:ada", "")
+    state, embedding = board.read(), load_target_embedding(tiny_speculator.target)
+    drafts = DraftCache(embedding, torch.device("cpu"), capacity=2)
+    zero, one = drafts.draft(state, 0), drafts.draft(state, 1)
+    assert drafts.draft(state, 0) is zero
+    drafts.draft(state, 2)
+    assert drafts.draft(state, 0) is zero
+    again = drafts.draft(state, 1)
     assert again is not one
     assert torch.equal(again.fc.weight, one.fc.weight)
+    assert caplog.text == ""
     (tmp_path / "draft 2" / "model.safetensors").write_bytes(b"other")
-    assert shelf.draft(versions[2]) is None
-    assert shelf.draft(replace(versions[2], weights_uri="file:///nowhere", sha256="0" * 64)) is None
+    assert [drafts.draft(state, number) for number in (2, 3, 4)] == [None, None, None]
+    for number, reason in ((2, "got sha256"), (3, "got no readable"), (4, "weights_uri: got")):
+        assert any(f"version {number} is not compared" in line and reason in line for line in caplog.messages)

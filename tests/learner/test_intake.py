@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from paceline.buffer.base import TraceEntry
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, VerifyRounds
-from paceline.learner.intake import KEPT, REFUSED, Intake, Outcome, at_rest, is_held_out, sort_entries
+from paceline.learner.intake import KEPT, REFUSED, Intake, Outcome, as_rested, is_held_out, sort_entries
 
 INTAKE = Intake("target", ("1",), 0.1, feature_width=6, vocabulary=50)
 
 #: Numbers i below 60 whose request-i is held out at a tenth.
-WRITTEN_DOWN = [34, 50, 52]
+HELD_OUT_NUMBERS = [34, 50, 52]
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.1, 1000), (0.5, 5000)])
@@ -20,9 +20,9 @@ def test_the_share_of_requests_held_out_is_the_one_asked_for(share: float, count
     assert abs(held_out - count) < 4 * (10_000 * share * (1 - share)) ** 0.5
 
 
-def test_a_request_falls_the_same_way_in_every_process() -> None:
-    # Written down: a hash that changed between releases would train on what was held out before.
-    assert [i for i in range(60) if is_held_out(f"request-{i}", 0.1)] == WRITTEN_DOWN
+def test_a_request_is_held_out_or_not_in_every_process_alike() -> None:
+    # Fixed here, because a hash that changed between releases would train on what was held out before.
+    assert [i for i in range(60) if is_held_out(f"request-{i}", 0.1)] == HELD_OUT_NUMBERS
 
 
 def test_a_larger_share_holds_out_the_same_requests_and_more() -> None:
@@ -31,17 +31,17 @@ def test_a_larger_share_holds_out_the_same_requests_and_more() -> None:
 
 
 def test_every_entry_gets_one_outcome(make_trace: Callable[..., DraftTrace]) -> None:
-    held, learnt = WRITTEN_DOWN[0], WRITTEN_DOWN[0] + 1
+    held, learned = HELD_OUT_NUMBERS[0], HELD_OUT_NUMBERS[0] + 1
     traces = {
-        "1-0": make_trace(learnt),
+        "1-0": make_trace(learned),
         "1-1": make_trace(held),
-        "1-2": make_trace(learnt, replica="again"),
-        "1-3": make_trace(learnt + 1, target="other"),
-        "1-4": make_trace(learnt + 1, target_version="0"),
-        "1-5": make_trace(learnt + 1, feature_dim=0),
+        "1-2": make_trace(learned, replica="again"),
+        "1-3": make_trace(learned + 1, target="other"),
+        "1-4": make_trace(learned + 1, target_version="0"),
+        "1-5": make_trace(learned + 1, feature_dim=0),
         "1-6": make_trace(99, trace_id="seen before"),
-        "1-7": make_trace(learnt + 1),
-        "1-8": make_trace(learnt + 2, feature_dim=5),
+        "1-7": make_trace(learned + 1),
+        "1-8": make_trace(learned + 2, feature_dim=5),
     }
     entries = [TraceEntry(entry_id, trace) for entry_id, trace in traces.items()]
     found = sort_entries(entries, INTAKE, {"seen before"})
@@ -66,7 +66,7 @@ def other_rounds(trace: DraftTrace, field: str, value: int) -> VerifyRounds:
 
 
 @pytest.mark.parametrize("worst", [-2, 50])
-def test_ids_that_the_vocabulary_does_not_have_are_refused_wherever_they_stand(
+def test_ids_outside_the_vocabulary_are_refused_wherever_they_occur(
     make_trace: Callable[..., DraftTrace], worst: int
 ) -> None:
     seed = next(n for n in range(99) if make_trace(n).rounds.accepted[-1] < 3)
@@ -82,7 +82,7 @@ def test_ids_that_the_vocabulary_does_not_have_are_refused_wherever_they_stand(
     assert INTAKE.outcome(trace) in {Outcome.LEARNED, Outcome.HELD_OUT}
 
 
-def test_a_chain_shorter_than_the_widest_and_rounds_without_a_teacher_are_taken(
+def test_a_chain_shorter_than_the_widest_and_rounds_without_a_teacher_are_accepted(
     make_trace: Callable[..., DraftTrace],
 ) -> None:
     seed = next(n for n in range(99) if make_trace(n).rounds.accepted[-1] < 3)
@@ -91,17 +91,17 @@ def test_a_chain_shorter_than_the_widest_and_rounds_without_a_teacher_are_taken(
         assert INTAKE.outcome(trace) in {Outcome.LEARNED, Outcome.HELD_OUT}
 
 
-def test_an_outcome_is_either_of_what_is_kept_or_of_what_is_refused() -> None:
+def test_an_outcome_means_either_kept_or_refused() -> None:
     assert sorted([*KEPT, *REFUSED]) == sorted(Outcome)
     assert set(KEPT) == {"learned", "rested", "held_out"}
 
 
-def test_at_rest_only_what_would_be_learned_has_another_outcome(make_trace: Callable[..., DraftTrace]) -> None:
+def test_in_a_rest_only_what_would_be_learned_has_another_outcome(make_trace: Callable[..., DraftTrace]) -> None:
     entries = [TraceEntry(f"1-{i}", make_trace(i)) for i in range(30, 40)]
     entries.append(TraceEntry("2-0", make_trace(1, target="other")))
     claimed = sort_entries(entries, INTAKE, ())
-    rested = at_rest(claimed)
-    expected = [f"1-{i}" for i in range(30, 40) if i != WRITTEN_DOWN[0]]
+    rested = as_rested(claimed)
+    expected = [f"1-{i}" for i in range(30, 40) if i != HELD_OUT_NUMBERS[0]]
     assert [entry.entry_id for entry in rested[Outcome.RESTED]] == expected
     assert rested[Outcome.LEARNED] == []
     for outcome in set(Outcome) - {Outcome.LEARNED, Outcome.RESTED}:
@@ -109,8 +109,8 @@ def test_at_rest_only_what_would_be_learned_has_another_outcome(make_trace: Call
     assert sum(map(len, rested.values())) == len(entries)
 
 
-@pytest.mark.parametrize("seed", [WRITTEN_DOWN[0], WRITTEN_DOWN[0] + 1])
-def test_a_trace_past_its_time_to_live_is_expired_before_anything_else_is_asked(
+@pytest.mark.parametrize("seed", [HELD_OUT_NUMBERS[0], HELD_OUT_NUMBERS[0] + 1])
+def test_a_trace_past_its_time_to_live_is_expired_before_anything_else_is_checked(
     make_trace: Callable[..., DraftTrace], seed: int
 ) -> None:
     trace = make_trace(seed, born_at=1000.0)
@@ -121,16 +121,16 @@ def test_a_trace_past_its_time_to_live_is_expired_before_anything_else_is_asked(
     assert replace(INTAKE, now_s=1e12).outcome(trace) is not Outcome.EXPIRED
 
 
-def test_older_targets_are_trained_on_as_far_as_they_are_known_and_never_judged_on(
+def test_traces_of_known_older_targets_are_trained_on_and_never_held_out(
     make_trace: Callable[..., DraftTrace],
 ) -> None:
     intake = replace(INTAKE, target_versions=("3", "4"))
-    held, learnt = WRITTEN_DOWN[0], WRITTEN_DOWN[0] + 1
+    held, learned = HELD_OUT_NUMBERS[0], HELD_OUT_NUMBERS[0] + 1
     found = {
         (seed, version): intake.outcome(make_trace(seed, target_version=version))
-        for seed in (held, learnt)
+        for seed in (held, learned)
         for version in ("2", "3", "4", "5")
     }
     other = Outcome.OTHER_TARGET_VERSION
-    assert [found[learnt, version] for version in "2345"] == [other, Outcome.LEARNED, Outcome.LEARNED, other]
+    assert [found[learned, version] for version in "2345"] == [other, Outcome.LEARNED, Outcome.LEARNED, other]
     assert [found[held, version] for version in "2345"] == [other, other, Outcome.HELD_OUT, other]

@@ -18,12 +18,15 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
-from paceline.learner import checkpoint, loop
+from paceline.learner import checkpoint, learning_round
 from paceline.learner.delivery import delivery
+from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.intake import is_held_out
 from paceline.learner.judging import holdout
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.round_report import RoundKind
+from paceline.learner.learning_report import LearningKind
+from paceline.learner.training import trainer
+from paceline.learner.training.first_position import FirstPosition
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Promotion, Verdict
@@ -49,10 +52,10 @@ def ids(traces: Sequence[DraftTrace]) -> set[str]:
 
 
 def deciding(verdict: Verdict) -> Callable[..., Promotion]:
-    return lambda *_, **__: Promotion(verdict, f"told to {verdict}", 0.1, (0.0, 0.2), 2.1, 2.0, 9)
+    return lambda *_, **__: Promotion(verdict, f"test says {verdict}", 0.1, (0.0, 0.2), 2.1, 2.0, 9)
 
 
-def test_a_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house) -> None:
+def test_a_learning_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house) -> None:
     traces = house.send()
     no_features = np.zeros((0, 48), np.float32)
     tokens = traces[0].tokens.copy()
@@ -68,14 +71,15 @@ def test_a_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house) 
     house.send_again(traces[1])
     report = house.learner().learn_once()
     kept = len(held_out(traces))
-    learnt = {"learned": BATCH - kept, "held_out": kept}
-    expected = learnt | {"other_target_version": 2, "duplicate": 1, "no_features": 1, "incompatible": 2}
+    expected = {"learned": BATCH - kept, "held_out": kept}
+    expected |= {"other_target_version": 2, "duplicate": 1, "no_features": 1, "incompatible": 2}
     assert kept >= 3
-    assert report.kind is RoundKind.LEARNED
+    assert report.kind is LearningKind.LEARNED
     assert report.outcomes == expected
     assert (house.buffer.counts().acked, house.buffer.counts().pending) == (expected, 0)
 
 
+@pytest.mark.guarantee("held-out-requests")
 def test_held_out_requests_are_never_trained_on(house) -> None:
     learner, traces = house.learner(), []
     for _ in range(3):
@@ -109,10 +113,10 @@ def test_a_better_draft_goes_live_with_lengths_that_its_published_weights_have(h
     assert scores["gain_low"] > 0
 
 
-def test_too_few_traces_leave_a_round_idle_and_claim_nothing(house) -> None:
+def test_with_too_few_traces_a_learning_round_is_idle_and_claims_nothing(house) -> None:
     house.send(7)
     report = house.learner().learn_once()
-    assert (report.kind, report.why) == (RoundKind.IDLE, "7 traces wait, 8 make a round")
+    assert (report.kind, report.why) == (LearningKind.IDLE, "7 traces pending, 8 needed")
     assert len(house.buffer.claim("somebody", 99)) == 7
     assert house.fitted == []
     assert house.board.read().live == 0
@@ -123,37 +127,39 @@ def test_only_one_learner_of_a_speculator_works_at_a_time(house) -> None:
     with house.board.lease("learner:default", 60.0) as is_held:
         report = house.learner().learn_once()
     assert is_held
-    assert (report.kind, report.why) == (RoundKind.IDLE, "another learner of default is at work")
+    assert (report.kind, report.why) == (LearningKind.IDLE, "another learner of default is at work")
     assert house.buffer.counts().pending == BATCH
     assert house.board.heartbeats()[f"learner:{house.config.name}"]["kind"] == "idle"
 
 
 @pytest.mark.parametrize("mode", ["always", "never"])
-def test_learners_that_take_turns_go_on_from_each_others_rounds(house, mode: str) -> None:
+def test_learners_that_take_turns_continue_from_each_others_learning_rounds(house, mode: str) -> None:
     pair = [house.learner(name=name, learn=mode) for name in ("a", "b")]
     kinds = []
     for number in range(6):
         house.send()
         kinds.append(pair[number % 2].learn_once().kind)
-    assert set(kinds) == {RoundKind.LEARNED if mode == "always" else RoundKind.RESTED}
+    assert set(kinds) == {LearningKind.LEARNED if mode == "always" else LearningKind.RESTED}
     notes, _ = checkpoint.load(house.config.checkpoints_dir)
-    assert (notes.round, notes.rests) == ((6, 0) if mode == "always" else (0, 6))
+    assert (notes.rounds_trained, notes.rounds_rested) == ((6, 0) if mode == "always" else (0, 6))
     assert house.buffer.counts().pending == 0
-    assert house.learner(learn="always").learn_once().kind is RoundKind.IDLE  # a successor stands where they did
+    assert house.learner(learn="always").learn_once().kind is LearningKind.IDLE  # a new learner continues from there
 
 
-def test_a_checkpoint_under_anothers_number_is_healed_and_notes_never_go_to_a_strangers(house) -> None:
+def test_the_folders_number_overrides_the_notes_and_notes_never_go_to_another_checkpoint(house) -> None:
     house.send()
     house.learner(learn="always").learn_once()
     folder = house.config.checkpoints_dir
     notes, _ = checkpoint.load(folder)
-    (folder / "round-00000001" / "notes.json").write_text(json.dumps(asdict(replace(notes, round=0))))
-    assert checkpoint.load(folder)[0].round == 1
+    (folder / "round-00000001" / "notes.json").write_text(json.dumps(asdict(replace(notes, rounds_trained=0))))
+    assert checkpoint.load(folder)[0].rounds_trained == 1
     with pytest.raises(FileNotFoundError, match="as the newest checkpoint, expected this one"):
-        checkpoint.save_notes(folder, replace(notes, round=0))
+        checkpoint.save_notes(folder, replace(notes, rounds_trained=0))
 
 
-def test_a_refused_candidate_is_shown_and_the_trainer_goes_on_from_it(house, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_candidate_is_on_the_board_and_the_trainer_continues_from_it(
+    house, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.REFUSE))
     learner = house.learner()
     for _ in range(2):
@@ -162,15 +168,15 @@ def test_a_refused_candidate_is_shown_and_the_trainer_goes_on_from_it(house, mon
     rows = house.board.read().rows
     assert house.board.read().live == 0
     assert [(rows[n].state, rows[n].why, rows[n].version.parent) for n in (1, 2)] == [
-        (VersionState.REFUSED, "told to refuse", 0),
-        (VersionState.REFUSED, "told to refuse", 1),
+        (VersionState.REFUSED, "test says refuse", 0),
+        (VersionState.REFUSED, "test says refuse", 1),
     ]
     assert house.draft(1).fc.weight.tolist() != house.draft(2).fc.weight.tolist()
 
 
 def test_while_the_gate_waits_nothing_is_published(house) -> None:
     house.send()
-    report = house.learner(min_holdout_requests=40).learn_once()
+    report = house.learner(holdout_requests=240).learn_once()
     assert report.promotion is not None
     assert (report.promotion.verdict, report.version) == (Verdict.WAIT, None)
     assert set(house.board.read().rows) == {0}
@@ -182,7 +188,7 @@ def test_without_a_live_version_the_gate_waits_for_an_operator(house) -> None:
     learner.learn_once()
     house.board.move(0, VersionState.ROLLED_BACK, "operator:ada", "off")
     house.send()
-    assert learner.learn_once().why == "no version is live: promote one by hand and the gate compares with it"
+    assert learner.learn_once().why == "no version is live: promote one, and the gate compares with it"
 
 
 def test_a_live_version_whose_weights_are_gone_is_not_compared_with(house) -> None:
@@ -195,7 +201,7 @@ def test_a_live_version_whose_weights_are_gone_is_not_compared_with(house) -> No
     assert report.calibration.compared == 0
 
 
-def test_an_operator_who_moves_live_while_a_candidate_is_judged_has_the_last_word(
+def test_an_operator_who_moves_live_while_a_candidate_is_judged_overrides_the_gate(
     house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
@@ -208,15 +214,15 @@ def test_an_operator_who_moves_live_while_a_candidate_is_judged_has_the_last_wor
         house.board.roll_back("operator:ada", "served worse")
         return judge_candidate(*arguments)
 
-    monkeypatch.setattr(loop, "judge_candidate", rolled_back_meanwhile)
+    monkeypatch.setattr(learning_round, "judge_candidate", rolled_back_meanwhile)
     house.send()
     learner.learn_once()
     state = house.board.read()
     assert (state.live, state.rows[2].state) == (0, VersionState.REFUSED)
-    assert state.rows[2].why == "live moved from 1 to 0 while it was judged: told to promote"
+    assert state.rows[2].why == "live moved from 1 to 0 while it was judged: test says promote"
 
 
-def test_with_two_replicas_a_winner_is_canary_first_and_traces_wait_until_it_is_decided(
+def test_with_two_replicas_a_winner_is_canary_first_and_traces_stay_pending_until_it_is_decided(
     house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for replica in ("a", "b"):
@@ -231,11 +237,11 @@ def test_with_two_replicas_a_winner_is_canary_first_and_traces_wait_until_it_is_
     house.send()
     report = learner.learn_once()
     assert (report.kind, report.why) == (
-        RoundKind.IDLE,
+        LearningKind.IDLE,
         "version 1 is canary; traces wait until it is decided",
     )
     house.board.move(1, VersionState.LIVE, "replica:b", "better")
-    assert learner.learn_once().kind is RoundKind.LEARNED
+    assert learner.learn_once().kind is LearningKind.LEARNED
 
 
 def test_the_gate_compares_with_the_version_an_operator_made_live(house) -> None:
@@ -252,7 +258,7 @@ def test_the_gate_compares_with_the_version_an_operator_made_live(house) -> None
     assert report.promotion.live_accept_length == expected
 
 
-def test_a_candidate_that_somebody_moved_first_is_left_where_it_is(house, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_that_somebody_else_moved_first_stays_where_it_is(house, monkeypatch: pytest.MonkeyPatch) -> None:
     def conflict(*_: object) -> None:
         raise BoardConflict("taken")
 
@@ -271,13 +277,13 @@ def test_replay_of_the_serving_version_gives_the_served_lengths(house) -> None:
     assert (calibration.equal, calibration.compared, calibration.gap) == (rounds, rounds, 0.0)
 
 
-def test_a_server_that_drafts_with_other_weights_shows_in_the_identity(house) -> None:
+def test_a_server_that_drafts_with_other_weights_shows_in_the_calibration(house) -> None:
     learner = house.learner(passes=6)
     for _ in range(3):
         house.send()
         learner.learn_once()
     live = house.config.versions_dir / f"v{house.board.read().live:06d}"
-    # Served by the live weights, but stamped with those the server was started with.
+    # Served by the live weights, but stamped with the version the server was started with.
     rounds = sum(len(trace.rounds) for trace in house.send(weights=live, draft_version=0))
     calibration = learner.learn_once().calibration
     assert calibration.compared == rounds
@@ -291,21 +297,35 @@ def test_traces_that_cannot_be_replayed_exactly_are_not_compared(house) -> None:
     assert house.learner().learn_once().calibration.compared == 0
 
 
-def test_a_server_that_drafts_further_is_followed(house) -> None:
+def test_the_trainer_takes_over_the_draft_steps_of_the_server(house) -> None:
     learner = house.learner()
     house.send()
     learner.learn_once()
     house.send(steps=5)
     learner.learn_once()
-    assert learner._standing.trainer.plan.steps == 5
-    assert house.learner(draft_steps=2).learn_once().kind is RoundKind.IDLE
+    assert learner._state.trainer.plan.steps == 5
+    assert house.learner(draft_steps=2).learn_once().kind is LearningKind.IDLE
     restarted = house.learner()
     restarted.learn_once()
-    assert restarted._standing.trainer.plan.steps == 5
+    assert restarted._state.trainer.plan.steps == 5
+
+
+def test_a_warm_draft_between_the_two_thresholds_stays_warm_when_the_server_drafts_further(
+    house, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, kinds = house.learner(), []
+    for share, steps in ((0.5, 3), (0.45, 3), (0.45, 5), (0.39, 4), (0.45, 3)):
+        measured = FirstPosition(accept=share, attainable=1.0)
+        monkeypatch.setattr(trainer, "first_position", lambda *_, measured=measured: measured)
+        house.send(steps=steps)
+        fit = learner.learn_once().fit
+        assert fit is not None
+        kinds.append((learner._state.trainer.plan.steps, fit.is_cold))
+    assert kinds == [(3, False), (3, False), (5, False), (4, True), (3, True)]
 
 
 @pytest.mark.parametrize("died_at", ["learned", "held_out"])
-def test_killed_between_checkpoint_and_ack_nothing_is_learnt_or_counted_twice(
+def test_killed_between_checkpoint_and_ack_nothing_is_learned_or_counted_twice(
     house, monkeypatch: pytest.MonkeyPatch, died_at: str
 ) -> None:
     traces = house.send()
@@ -315,14 +335,14 @@ def test_killed_between_checkpoint_and_ack_nothing_is_learnt_or_counted_twice(
         with pytest.raises(DiedError):
             house.learner().learn_once()
     assert house.buffer.counts().pending >= 3
-    # The successor acks at its start, without waiting for the claims to lapse.
-    successor = house.learner()
-    assert successor.learn_once().kind is RoundKind.IDLE
+    # The next learner acks at its start, without waiting for the claims to lapse.
+    restarted = house.learner()
+    assert restarted.learn_once().kind is LearningKind.IDLE
     kept = len(held_out(traces))
     assert house.buffer.counts().acked == {"learned": BATCH - kept, "held_out": kept}
     house.let_claims_lapse()
     house.send()
-    successor.learn_once()
+    restarted.learn_once()
     assert [len(fit) for fit in house.fitted] == [BATCH - kept, len(house.fitted[1])]
     assert set(house.fitted[0]).isdisjoint(house.fitted[1])
     assert set(house.replayed[1]) == set(house.fitted[0])
@@ -358,7 +378,7 @@ def test_killed_while_publishing_the_traces_come_again_and_no_half_version_is_se
     assert house.replayed == [[], []]
     state = house.board.read()
     assert (report.version, state.live) == (2, 2)
-    # From the same weights, over the same traces in the same order: the same bytes as the lost round had.
+    # From the same weights, over the same traces in the same order: the bytes that the lost learning round had.
     folders = sorted(path.name for path in house.config.versions_dir.iterdir())
     assert folders == (["v000000", "v000002"] if name == "save_draft" else ["v000000", "v000001", "v000002"])
     if 1 in shown:
@@ -366,17 +386,17 @@ def test_killed_while_publishing_the_traces_come_again_and_no_half_version_is_se
         assert state.rows[1].state is (VersionState.REFUSED if name == "move" else VersionState.RETIRED)
 
 
-def test_a_restarted_learner_stands_where_the_old_one_stood(house) -> None:
+def test_a_restarted_learner_has_the_state_of_the_old_one(house) -> None:
     learner, traces = house.learner(), []
     for _ in range(2):
         traces += house.send()
         learner.learn_once()
     house.send_again(*traces[-3:])
-    before = learner._standing
+    before = learner._state
     restarted = house.learner()
-    assert restarted.learn_once().kind is RoundKind.IDLE
-    after = restarted._standing
-    assert [entry.entry_id for entry in after.window] == [entry.entry_id for entry in before.window]
+    assert restarted.learn_once().kind is LearningKind.IDLE
+    after = restarted._state
+    assert [entry.entry_id for entry in after.replay_buffer] == [entry.entry_id for entry in before.replay_buffer]
     assert after.holdout.trace_ids == before.holdout.trace_ids == ids(held_out(traces))
     assert after.notes == before.notes
     for ours, theirs in zip(after.trainer.draft.parameters(), before.trainer.draft.parameters(), strict=True):
@@ -385,11 +405,13 @@ def test_a_restarted_learner_stands_where_the_old_one_stood(house) -> None:
     assert restarted.learn_once().outcomes["duplicate"] == 3
 
 
-def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(house, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learner_whose_learning_round_failed_starts_again_from_its_checkpoint(
+    house, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learner = house.learner(min_new_traces=1)
     house.send()
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "judge_candidate", die)
+        patched.setattr(learning_round, "judge_candidate", die)
         with pytest.raises(DiedError):
             learner.learn_once()
     for _ in range(4):  # a quarter at a time, without waiting for the claims to lapse
@@ -397,9 +419,10 @@ def test_a_learner_whose_round_failed_starts_again_from_its_checkpoint(house, mo
     assert sum(map(len, house.fitted[1:])) == len(house.fitted[0])
     assert [name for fit in house.fitted[1:] for name in fit] == house.fitted[0]
     assert house.buffer.counts().pending == 0
-    assert learner._standing.notes.round == 4
+    assert learner._state.notes.rounds_trained == 4
 
 
+@pytest.mark.guarantee("poison-trace")
 def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_learnt(
     house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,10 +444,11 @@ def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_lear
     assert (failed, counts.pending) == (MAX_DELIVERIES, 0)
     assert counts.acked == {"learned": len(learnable) - 1, "held_out": len(held_out(traces))}
     assert house.buffer.dead_letters(9) == [
-        ("handed out 5 times and never acked", encode_trace(next(t for t in traces if t.trace_id == poison)))
+        ("delivered 5 times and never acked", encode_trace(next(t for t in traces if t.trace_id == poison)))
     ]
 
 
+@pytest.mark.guarantee("poison-trace")
 @pytest.mark.parametrize("reader", ["decoding", "scoring"])
 def test_a_trace_that_its_reader_dies_of_outside_training_ends_alone_too(
     house, monkeypatch: pytest.MonkeyPatch, reader: str
@@ -452,7 +476,7 @@ def test_a_trace_that_its_reader_dies_of_outside_training_ends_alone_too(
     assert sum(counts.acked.values()) == 39
 
 
-def test_without_room_for_a_round_nothing_is_claimed_however_often_it_is_tried(
+def test_without_room_for_a_learning_round_nothing_is_claimed_however_often_it_is_tried(
     house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.send()
@@ -462,18 +486,20 @@ def test_without_room_for_a_round_nothing_is_claimed_however_often_it_is_tried(
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.shutil, "disk_usage", lambda path: usage(path)._replace(free=1 << 10))
         for _ in range(MAX_DELIVERIES + 2):
-            with pytest.raises(OSError, match=r"got 0 MiB free there, expected \d+ for what a round writes: make room"):
+            with pytest.raises(OSError, match=r"got 0 MiB free, expected at least \d+ MiB .*: make room"):
                 learner.learn_once()
     assert house.buffer.counts().pending == BATCH
     assert sum(learner.learn_once().outcomes.values()) == len(traces)
 
 
 def lose_lease(house) -> None:
-    """As after a long suspension: somebody else took the name."""
+    """As after a long suspension: another learner took the lease."""
     house.board._leases["learner:default"] = (house.clock.now + 60.0, object())
 
 
-@pytest.mark.parametrize(("place", "name", "shown"), [(loop, "judge_candidate", {0}), (delivery, "_carry_out", {0, 1})])
+@pytest.mark.parametrize(
+    ("place", "name", "shown"), [(learning_round, "judge_candidate", {0}), (delivery, "_carry_out", {0, 1})]
+)
 def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
     house, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, shown: set[int]
 ) -> None:
@@ -494,14 +520,15 @@ def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
     assert house.buffer.counts().acked == {}
     assert [path.name for path in house.config.checkpoints_dir.glob("round-*")] == ["round-00000000"]
     house.let_leases_lapse()
-    assert learner.learn_once().kind is RoundKind.LEARNED
+    assert learner.learn_once().kind is LearningKind.LEARNED
 
 
+@pytest.mark.guarantee("learner-suspended")
 @pytest.mark.parametrize("fault", ["lease", "redis"])
 def test_rounds_that_fail_for_no_traces_fault_cost_none_however_many_they_are(
     house, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    traces, learner, judge = house.send(), house.learner(), loop.judge_candidate
+    traces, learner, judge = house.send(), house.learner(), learning_round.judge_candidate
 
     def late(*arguments: Any) -> Any:
         if fault == "redis":
@@ -510,24 +537,24 @@ def test_rounds_that_fail_for_no_traces_fault_cost_none_however_many_they_are(
         return judge(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "judge_candidate", late)
+        patched.setattr(learning_round, "judge_candidate", late)
         for _ in range(MAX_DELIVERIES + 2):
             with pytest.raises((LeaseLost, BufferUnavailable)):
                 learner.learn_once()
             house.let_leases_lapse()
-    assert house.fitted == [house.fitted[0]] * (MAX_DELIVERIES + 2)  # all of them, every time
+    assert house.fitted == [house.fitted[0]] * (MAX_DELIVERIES + 2)  # all traces, every time
     assert sum(learner.learn_once().outcomes.values()) == len(traces)
     assert house.buffer.counts().dead_lettered == 0
 
 
-def test_the_beat_of_a_round_ends_soon_behind_a_killed_learner_and_is_renewed_while_it_runs(
+def test_the_heartbeat_of_a_learning_round_is_renewed_while_it_runs_and_ends_soon_after_its_death(
     house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats, beat, fit = [], house.board.beat, DraftTrainer.fit
 
-    def noted(member: str, reading: Mapping[str, object], ttl_s: float) -> None:
-        beats.append((reading["kind"], ttl_s))
-        beat(member, reading, ttl_s)
+    def noted(member: str, status: Mapping[str, object], ttl_s: float) -> None:
+        beats.append((status["kind"], ttl_s))
+        beat(member, status, ttl_s)
 
     def long(self: DraftTrainer, *traces: Any) -> Any:
         deadline = time.monotonic() + 10.0
@@ -543,34 +570,34 @@ def test_the_beat_of_a_round_ends_soon_behind_a_killed_learner_and_is_renewed_wh
     assert beats[-1] == ("learned", 4 * house.config.round_interval_s)
 
 
-def test_few_large_traces_start_a_round_when_they_fill_half_of_the_buffer(house) -> None:
+def test_few_large_traces_start_a_learning_round_when_they_fill_half_of_the_buffer(house) -> None:
     size = len(encode_trace(house.speculator.serve(0)))
     bounds = BufferConfig(max_bytes=20 * size)
     house.buffer = MemoryTraceBuffer(bounds, house.clock)
     learner = house.learner(buffer=bounds, min_new_traces=40)
     house.send(9)
-    assert learner.learn_once().why == "9 traces wait, 40 make a round"
+    assert learner.learn_once().why == "9 traces pending, 40 needed"
     house.send(3)
-    assert learner.learn_once().kind is RoundKind.LEARNED
-    # What was learnt stays in the buffer for replay, but does not wait.
+    assert learner.learn_once().kind is LearningKind.LEARNED
+    # Learned traces stay in the buffer for replay, but are not pending.
     house.send(5)
-    assert learner.learn_once().why == "5 traces wait, 40 make a round"
+    assert learner.learn_once().why == "5 traces pending, 40 needed"
 
 
-def test_traces_that_were_trimmed_unlearnt_are_warned_of_once(house, caplog: pytest.LogCaptureFixture) -> None:
+def test_traces_trimmed_before_they_were_learned_are_warned_of_once(house, caplog: pytest.LogCaptureFixture) -> None:
     learner = house.learner(min_new_traces=400)
     house.send(5)
     house.clock.now += BufferConfig().max_age_s + 1
     house.send(3)
     learner.learn_once()
-    assert "left the buffer" not in caplog.text  # it was not there to prevent it
+    assert "were trimmed" not in caplog.text  # it was not running yet
     house.clock.now += BufferConfig().max_age_s + 1
     house.send(1)
     learner.learn_once()
     learner.learn_once()
-    warned = [record.getMessage() for record in caplog.records if "left the buffer" in record.getMessage()]
+    warned = [record.getMessage() for record in caplog.records if "were trimmed" in record.getMessage()]
     assert len(warned) == 1
-    assert warned[0].startswith("3 traces left the buffer unlearnt since the last round; raise PACELINE_BUFFER_MAX_BYT")
+    assert warned[0].startswith("3 traces were trimmed before they were learned since the last")
 
 
 def test_weights_of_old_versions_leave_the_disk_and_their_rows_stay(house, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -585,7 +612,7 @@ def test_weights_of_old_versions_leave_the_disk_and_their_rows_stay(house, monke
     assert left == ["v000001", "v000002", "v000004", "v000005"]
 
 
-def test_a_learner_without_its_checkpoint_goes_on_from_the_live_version(house) -> None:
+def test_a_learner_without_its_checkpoint_continues_from_the_live_version(house) -> None:
     learner = house.learner(passes=6)
     for _ in range(2):
         house.send()
@@ -596,8 +623,8 @@ def test_a_learner_without_its_checkpoint_goes_on_from_the_live_version(house) -
     restarted = house.learner()
     restarted.learn_once()
     assert live in {1, 2}
-    assert restarted._standing.notes.parent == live
-    assert torch.equal(restarted._standing.trainer.draft.fc.weight, house.draft(live).fc.weight)
+    assert restarted._state.notes.parent == live
+    assert torch.equal(restarted._state.trainer.draft.fc.weight, house.draft(live).fc.weight)
 
 
 def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(house) -> None:
@@ -614,11 +641,17 @@ def test_the_heartbeat_carries_totals_and_the_last_figures_through_idle_rounds(h
     assert (beat["rounds"], beat["optimiser_steps"]) == (1, report.fit.steps)
 
 
-def test_versions_wait_in_the_outbox_while_mlflow_is_away(house) -> None:
-    learner = house.learner(min_holdout_requests=2)
-    versions = []
+def test_while_mlflow_is_away_it_is_asked_once_and_versions_are_pending_in_folder_and_status(
+    house, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, connect = [], Registry._connect
+    monkeypatch.setattr(Registry, "_connect", lambda self: (asked.append(1), connect(self)))
+    learner = house.learner(holdout_requests=12)
+    versions, shown = [], []
     for _ in range(2):
         house.send()
         versions.append(learner.learn_once().version)
-    assert sorted(path.name for path in house.outbox.iterdir()) == [f"v{n:06d}.json" for n in versions]
-    assert versions == [1, 2]
+        assert learner.learn_once().kind is LearningKind.IDLE
+        shown.append(house.board.heartbeats()[f"learner:{house.config.name}"]["pending_registrations"])
+    assert sorted(path.name for path in house.pending.iterdir()) == [f"v{n:06d}.json" for n in versions]
+    assert (versions, shown, len(asked)) == ([1, 2], [1, 2], 1)

@@ -1,4 +1,4 @@
-"""The registry against a real MLflow on SQLite: lineage, curves and aliases people can read, and nothing lost."""
+"""The registry against a real MLflow on SQLite: readable lineage, curves and aliases, and nothing lost."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,8 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner.config import quiet_mlflow
 from paceline.learner.delivery.code_version import code_version
-from paceline.learner.delivery.mlflow_registry import Registry
+from paceline.learner.delivery.mlflow_registry import FIRST_RETRY_S, LONGEST_RETRY_S, Registry
+from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.delivery.run_record import record_of, scores_of
 from paceline.learner.training.trainer import FitReport, TrainingPlan
 from paceline.policies.promotion import Promotion, Verdict
@@ -31,17 +32,36 @@ FIT = FitReport(
 )
 
 
+#: As release 0.1 wrote it.
+GOLDEN_RECORD = (
+    '{"number": 1, "born_at": 1700000000.0, "params": {"passes": "4"}, "tags": {"paceline.sha256": "'
+    + "1".zfill(64)
+    + '"}, "metrics": {"gain": 0.5}, "curves": {"loss": [2.0, 1.0]}, "first_step": 40}'
+)
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 class House:
     """A board, version folders and a place for MLflow's files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.board = MemoryVersionBoard()
-        self.outbox = folder / "outbox"
+        self.pending = folder / "pending"
         self.uri = f"sqlite:///{folder}/mlflow.db"
+        self.clock = Clock()
 
     def registry(self, uri: str | None = None) -> Registry:
-        return Registry(uri or self.uri, MODEL, self.outbox, self.folder / "artifacts")
+        pending = PendingRegistrations(self.pending)
+        return Registry(uri or self.uri, MODEL, pending, self.folder / "artifacts", self.clock)
 
     def version(self, number: int, sha: str = "") -> DraftVersion:
         """Register a version with weights of its own on the board."""
@@ -60,9 +80,9 @@ class House:
         (self.folder / f"v{number:06d}" / "config.json").unlink()
         (self.folder / f"v{number:06d}").rmdir()
 
-    def hand_in(self, registry: Registry, number: int, first_step: int = 0, sha: str = "") -> None:
+    def enqueue(self, registry: Registry, number: int, first_step: int = 0, sha: str = "") -> None:
         version = self.version(number, sha)
-        registry.hand_in(record_of(version, TrainingPlan(), FIT, GATE, born_at=1_700_000_000.0, first_step=first_step))
+        registry.enqueue(record_of(version, TrainingPlan(), FIT, GATE, born_at=1_700_000_000.0, first_step=first_step))
 
     def move(self, number: int, state: VersionState) -> None:
         self.board.move(number, state, "learner", "why")
@@ -88,15 +108,15 @@ def named(client: Any) -> dict[str, str]:
     return {alias: client.get_model_version(MODEL, at).tags["paceline.version"] for alias, at in aliases.items()}
 
 
-def test_every_version_is_a_run_and_a_model_version_that_says_where_it_comes_from(house: House, mlflow: Any) -> None:
+def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: House, mlflow: Any) -> None:
     registry = house.registry()
     house.version(0)
     house.move(0, VersionState.LIVE)
-    house.hand_in(registry, 1, first_step=40)
+    house.enqueue(registry, 1, first_step=40)
     house.move(1, VersionState.LIVE)
-    house.hand_in(registry, 2)
-    assert registry.follow(house.board.read())
-    assert list(house.outbox.iterdir()) == []
+    house.enqueue(registry, 2)
+    assert registry.sync(house.board.read())
+    assert list(house.pending.iterdir()) == []
     client = mlflow()
     assert named(client) == {"live": "1", "previous": "0", "candidate": "2"}
 
@@ -134,32 +154,32 @@ def test_every_version_is_a_run_and_a_model_version_that_says_where_it_comes_fro
 
     house.move(2, VersionState.REFUSED)
     house.board.roll_back("operator:ada", "served worse")
-    assert registry.follow(house.board.read())
+    assert registry.sync(house.board.read())
     assert named(client) == {"live": "0"}
     states = {v.tags["paceline.version"]: v.tags["paceline.state"] for v in client.search_model_versions()}
     assert states == {"0": "live", "1": "rolled_back", "2": "refused"}
     assert client.list_artifacts(candidate.run_id) == []
 
-    house.move(2, VersionState.LIVE)  # by hand, after all
+    house.move(2, VersionState.LIVE)  # by an operator
     house.version(3)
     house.move(3, VersionState.LIVE)
     house.remove(3)
-    assert registry.follow(house.board.read())
+    assert registry.sync(house.board.read())
     assert [file.path for file in client.list_artifacts(candidate.run_id, "draft")] == ["draft/config.json"]
     weights = {v.tags["paceline.version"]: v.tags["paceline.weights"] for v in client.search_model_versions()}
     assert weights == {"0": "logged", "1": "logged", "2": "logged", "3": "gone"}
 
 
-def test_a_board_that_begins_anew_does_not_hide_behind_the_numbers_of_the_old_one(house: House, mlflow: Any) -> None:
-    house.hand_in(house.registry(), 1)
+def test_a_board_that_lost_its_data_gets_versions_of_its_own_under_the_same_numbers(house: House, mlflow: Any) -> None:
+    house.enqueue(house.registry(), 1)
     house.move(1, VersionState.LIVE)
-    assert house.registry().follow(house.board.read())
+    assert house.registry().sync(house.board.read())
     house.remove(1)
     house.board = MemoryVersionBoard()
-    house.hand_in(house.registry(), 1, sha="f" * 64)
+    house.enqueue(house.registry(), 1, sha="f" * 64)
     house.move(1, VersionState.LIVE)
-    assert house.registry().follow(house.board.read())
-    assert house.registry().follow(house.board.read())
+    assert house.registry().sync(house.board.read())
+    assert house.registry().sync(house.board.read())
     client = mlflow()
     found = {v.tags["paceline.sha256"]: v.run_id for v in client.search_model_versions()}
     assert set(found) == {f"{1:064d}", "f" * 64}
@@ -167,30 +187,79 @@ def test_a_board_that_begins_anew_does_not_hide_behind_the_numbers_of_the_old_on
     assert client.get_model_version_by_alias(MODEL, "live").tags["paceline.sha256"] == "f" * 64
 
 
-def test_what_mlflow_missed_is_told_later_once_and_by_any_successor(
+def test_what_mlflow_missed_is_registered_later_once_and_by_any_learner(
     house: House, mlflow: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     house.version(0)
     house.move(0, VersionState.LIVE)
     away = house.registry("http://127.0.0.1:9")
-    house.hand_in(away, 1)
-    assert not away.follow(house.board.read())
-    assert [path.name for path in house.outbox.iterdir()] == ["v000001.json"]
-    assert "1 versions wait to be told at the next round" in caplog.text
+    house.enqueue(away, 1)
+    assert not away.sync(house.board.read())
+    assert [path.name for path in house.pending.iterdir()] == ["v000001.json"]
+    assert "1 registrations pending, next try in 60 s" in caplog.text
 
     # Killed in the middle: the run exists, the model version does not yet.
     registry = house.registry()
-    assert registry.follow(MemoryVersionBoard().read())
+    assert registry.sync(MemoryVersionBoard().read())
     client = mlflow()
-    house.hand_in(registry, 2)
+    house.enqueue(registry, 2)
     with monkeypatch.context() as patched:
         patched.setattr(type(client), "create_model_version", lambda *_, **__: 1 / 0)
-        assert not registry.follow(house.board.read())
-    assert [path.name for path in house.outbox.iterdir()] == ["v000002.json"]
+        assert not registry.sync(house.board.read())
+    assert [path.name for path in house.pending.iterdir()] == ["v000002.json"]
     house.remove(2)
-    assert house.registry().follow(house.board.read())
-    assert list(house.outbox.iterdir()) == []
+    assert house.registry().sync(house.board.read())
+    assert list(house.pending.iterdir()) == []
     numbers = sorted(version.tags["paceline.version"] for version in client.search_model_versions())
     assert numbers == ["0", "1", "2"]
     experiment = client.get_experiment_by_name(MODEL).experiment_id
     assert sorted(run.info.run_name for run in client.search_runs([experiment])) == ["v0", "v1", "v2"]
+
+
+def test_mlflow_away_is_asked_less_and_less_often_and_an_answer_resets_that(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, asked, is_away = house.registry(), [], True
+    waits = [FIRST_RETRY_S * 2**i for i in range(20)]
+    expected = [sum(min(wait, LONGEST_RETRY_S) for wait in waits[:i]) for i in range(8)]
+
+    def ask(_: Registry) -> None:
+        asked.append(house.clock.now_s)
+        if is_away:
+            raise ConnectionError("refused")
+
+    monkeypatch.setattr(Registry, "_connect", ask)
+    monkeypatch.setattr(Registry, "_sync", lambda *_: None)
+    while len(asked) < 8:  # a learning round every 30 seconds, with nothing to register and nothing new on the board
+        assert not registry.sync(house.board.read())
+        house.clock.now_s += 30.0
+    assert asked == expected
+    is_away = False
+    house.clock.now_s = asked[-1] + LONGEST_RETRY_S
+    house.version(0)
+    assert registry.sync(house.board.read())
+    is_away = True
+    house.enqueue(registry, 1)
+    began_s = house.clock.now_s
+    while house.clock.now_s < began_s + FIRST_RETRY_S + 1.0:
+        assert not registry.sync(house.board.read())
+        house.clock.now_s += 30.0
+    assert asked[9:] == [began_s, began_s + FIRST_RETRY_S]
+    assert (registry.pending_registrations, list(house.pending.iterdir())) == (1, [house.pending / "v000001.json"])
+
+
+def test_what_the_release_before_left_unregistered_is_registered(house: House, mlflow: Any) -> None:
+    house.enqueue(house.registry(), 2)
+    house.version(1)
+    (house.folder / "unregistered").mkdir()
+    (house.folder / "unregistered" / "v000001.json").write_text(GOLDEN_RECORD)
+    registry = house.registry()
+    assert registry.pending_registrations == 2
+    assert registry.sync(house.board.read())
+    assert registry.pending_registrations == 0
+    assert [*(house.folder / "unregistered").iterdir(), *house.pending.iterdir()] == []
+    client = mlflow()
+    found = {v.tags["paceline.version"]: client.get_run(v.run_id) for v in client.search_model_versions()}
+    assert sorted(found) == ["1", "2"]
+    assert found["1"].data.params == {"passes": "4"}
+    assert found["1"].data.metrics == {"gain": 0.5, "loss": 1.0}

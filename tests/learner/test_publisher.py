@@ -10,7 +10,8 @@ from paceline.buffer.errors import BoardConflict, ConfigError
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner import disk
-from paceline.learner.delivery.publisher import Lineage, prune, publish, publish_initial, version_folder
+from paceline.learner.delivery.publisher import Lineage, prune, publish, publish_initial
+from paceline.learner.delivery.version_folders import version_folder
 from paceline.learner.disk import sweep, write_folder, write_text
 
 LINEAGE = Lineage(0, "target", "1", "committed", ("1-0", "9-0"), {"holdout_accept_length": 2.5})
@@ -61,7 +62,7 @@ def test_a_published_version_says_where_its_bytes_are_and_what_they_are(
         weights_uri=folder.as_uri(),
         sha256=hashlib.sha256(b"one").hexdigest(),
         objective="committed",
-        window=("1-0", "9-0"),
+        trained_on=("1-0", "9-0"),
         scores={"holdout_accept_length": 2.5},
     )
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
@@ -69,7 +70,7 @@ def test_a_published_version_says_where_its_bytes_are_and_what_they_are(
     assert (row.version, row.state, row.why) == (version, VersionState.CANDIDATE, "better")
 
 
-def test_a_publication_that_fails_leaves_nothing_behind(started: MemoryVersionBoard, tmp_path: Path) -> None:
+def test_a_publication_that_fails_leaves_nothing(started: MemoryVersionBoard, tmp_path: Path) -> None:
     versions = tmp_path / "versions"
 
     def die(folder: Path) -> None:
@@ -112,7 +113,7 @@ def test_a_publisher_that_dies_before_the_board_leaves_a_whole_folder_that_is_ne
     assert (versions / "v000002" / "model.safetensors").read_text() == "kept"
 
 
-def test_folders_of_another_board_are_stepped_over(started: MemoryVersionBoard, tmp_path: Path) -> None:
+def test_folders_of_another_board_are_skipped(started: MemoryVersionBoard, tmp_path: Path) -> None:
     versions = tmp_path / "versions"
     for number in (1, 2):
         write_folder(version_folder(versions, number), weights("theirs"))
@@ -120,16 +121,16 @@ def test_folders_of_another_board_are_stepped_over(started: MemoryVersionBoard, 
     assert (versions / "v000001" / "model.safetensors").read_text() == "theirs"
 
 
-def test_a_number_that_somebody_took_by_hand_is_stepped_over(started: MemoryVersionBoard, tmp_path: Path) -> None:
+def test_a_number_that_an_operator_took_is_skipped(started: MemoryVersionBoard, tmp_path: Path) -> None:
     taken = DraftVersion(1, 0, "target", "1", "eagle3", "file:///elsewhere", "0" * 64, "", ("", ""))
-    started.register(taken, "operator:ada", "by hand")
+    started.register(taken, "operator:ada", "manual")
     version = put(started, tmp_path / "versions")
     assert version.number == 2
     assert started.read().rows[1].version == taken
     assert not version_folder(tmp_path / "versions", 1).exists()
 
 
-def test_a_board_that_lost_its_data_counts_on_above_the_folders_and_nothing_is_written_twice(
+def test_a_board_that_lost_its_data_continues_above_the_folders_and_nothing_is_written_twice(
     started: MemoryVersionBoard, tmp_path: Path
 ) -> None:
     versions, written = tmp_path / "versions", []
@@ -145,11 +146,11 @@ def test_a_board_that_lost_its_data_counts_on_above_the_folders_and_nothing_is_w
     assert (versions / "v000040" / "model.safetensors").read_text() == "theirs"
 
 
-def test_a_board_that_lost_its_counter_alone_counts_on_above_its_rows(
+def test_a_board_that_lost_only_its_counter_continues_above_its_rows(
     started: MemoryVersionBoard, tmp_path: Path
 ) -> None:
     taken = DraftVersion(12, 0, "target", "1", "eagle3", "file:///elsewhere", "0" * 64, "", ("", ""))
-    started.register(taken, "operator:ada", "by hand")
+    started.register(taken, "operator:ada", "manual")
     assert put(started, tmp_path / "versions").number == 13
 
 
@@ -160,12 +161,12 @@ def test_a_board_with_no_free_number_is_a_conflict_that_says_so(
         raise BoardConflict("taken")
 
     monkeypatch.setattr(started, "register", taken)
-    with pytest.raises(BoardConflict, match="no free number in 5 tries, the last was 5"):
+    with pytest.raises(BoardConflict, match="got 5 numbers that were taken, the last one 5, expected a free one"):
         put(started, tmp_path / "versions")
     assert [path.name for path in (tmp_path / "versions").iterdir()] == ["v000000"]
 
 
-def test_old_weights_are_removed_but_never_those_in_use_undecided_or_unknown(
+def test_old_weights_are_removed_except_those_in_use_undecided_or_unknown(
     started: MemoryVersionBoard, tmp_path: Path
 ) -> None:
     versions = tmp_path / "versions"
@@ -175,10 +176,10 @@ def test_old_weights_are_removed_but_never_those_in_use_undecided_or_unknown(
             state = VersionState.LIVE if number in {2, 4} else VersionState.REFUSED
             started.move(number, state, "learner", "why")
     write_folder(version_folder(versions, 999), weights("another board's"))
-    elsewhere = tmp_path / "by hand" / "v000008"
+    elsewhere = tmp_path / "manual" / "v000008"
     write_folder(elsewhere, weights("8"))
-    by_hand = DraftVersion(8, 0, "t", "1", "eagle3", elsewhere.as_uri(), "0" * 64, "", ("", ""))
-    started.register(by_hand, "operator:ada", "by hand")
+    manual = DraftVersion(8, 0, "t", "1", "eagle3", elsewhere.as_uri(), "0" * 64, "", ("", ""))
+    started.register(manual, "operator:ada", "manual")
     before = started.read()
     assert (before.live, before.previous) == (4, 2)
     assert prune(versions, before, keep=2) == [0, 1, 5, 6]
@@ -248,7 +249,7 @@ def test_an_empty_board_over_another_boards_folders_is_refused(board: MemoryVers
     assert board.read().rows == {}
 
 
-def test_a_text_is_replaced_whole_and_leftovers_are_swept(tmp_path: Path) -> None:
+def test_a_text_is_replaced_whole_and_unfinished_files_are_swept(tmp_path: Path) -> None:
     write_text(tmp_path / "a.json", json.dumps([1]))
     write_text(tmp_path / "a.json", json.dumps([2]))
     (tmp_path / ".writing-b.json").write_text("half")

@@ -1,4 +1,4 @@
-"""Replay against serving the recorded text with a decoder that does one key at a time."""
+"""Replay against serving the recorded text with a decoder that processes one key at a time."""
 
 from dataclasses import replace
 
@@ -16,16 +16,16 @@ def naive_runs(naive_draft, draft, trace, steps: int) -> list[int]:
             runs.append(-1)
             continue
         drafted, _ = naive_draft(draft, trace.tokens, trace.features, root, steps)
-        behind = trace.tokens[root + 1 :].tolist()
+        following = trace.tokens[root + 1 :].tolist()
         run = 0
-        while run < min(steps, len(behind)) and drafted[run] == behind[run]:
+        while run < min(steps, len(following)) and drafted[run] == following[run]:
             run += 1
         runs.append(run)
     return runs
 
 
-def spoken_by(naive_draft, draft, trace):
-    """The same trace with half of its committed text rewritten to what the draft would say, so that runs are long."""
+def rewritten_by(naive_draft, draft, trace):
+    """The trace with most of its committed text replaced by what the draft would say, so that runs are long."""
     tokens = trace.tokens.copy()
     for root in range(trace.context_len, len(tokens) - 1):
         drafted, _ = naive_draft(draft, tokens, trace.features, root, 1)
@@ -44,10 +44,10 @@ def no_rounds(trace):
     )
 
 
-def test_replay_equals_naive_serving_on_ragged_traces(make_trace, make_draft, naive_draft):
+def test_replay_equals_naive_serving_on_traces_of_different_lengths(make_trace, make_draft, naive_draft):
     draft = make_draft(3, vocab=8)
     random = [make_trace(s, rounds=s, context_len=1 + s, feature_dim=48, vocab=8) for s in range(1, 5)]
-    traces = [*random, *(spoken_by(naive_draft, draft, trace) for trace in random)]
+    traces = [*random, *(rewritten_by(naive_draft, draft, trace) for trace in random)]
     runs = replay_traces(draft, traces, STEPS)
     for trace, run in zip(traces, runs, strict=True):
         assert run.dtype == np.int32
@@ -57,13 +57,13 @@ def test_replay_equals_naive_serving_on_ragged_traces(make_trace, make_draft, na
 
 def test_replay_equals_naive_serving_with_a_pruned_vocabulary(make_trace, make_draft, naive_draft):
     draft = make_draft(4, vocab=8, draft_ids=[1, 2, 5, 7])
-    trace = spoken_by(naive_draft, draft, make_trace(5, rounds=5, feature_dim=48, vocab=8))
+    trace = rewritten_by(naive_draft, draft, make_trace(5, rounds=5, feature_dim=48, vocab=8))
     (runs,) = replay_traces(draft, [trace], 4)
     assert runs.tolist() == naive_runs(naive_draft, draft, trace, 4)
     assert runs.max() == 3
 
 
-def test_replay_of_a_trace_does_not_depend_on_its_company(make_trace, make_draft):
+def test_replay_of_a_trace_does_not_depend_on_the_others(make_trace, make_draft):
     draft = make_draft(3, vocab=4)
     traces = [make_trace(s, rounds=1 + s % 9, feature_dim=48, vocab=4) for s in range(40)]
     together = replay_traces(draft, traces, STEPS)
@@ -81,7 +81,7 @@ def test_roots_without_features_have_no_run(make_trace, make_draft):
     assert np.flatnonzero(runs_short < 0).tolist() == [0, *range(last_root + 1, len(whole.tokens))]
     assert runs_absent.tolist() == [-1] * len(absent.tokens)
     assert np.flatnonzero(runs_full < 0).tolist() == [0]
-    assert runs_full[-1] == 0  # nothing behind the last token
+    assert runs_full[-1] == 0  # nothing follows the last token
     assert replay_traces(draft, [], STEPS) == []
 
 
@@ -102,15 +102,17 @@ def serve(naive_draft, draft, trace):
     starts, drafted, accepted, root = [], [], [], trace.context_len
     while root <= len(trace.tokens) - 2:
         proposal, _ = naive_draft(draft, trace.tokens, trace.features, root, STEPS)
-        stood = 0
+        matched = 0
         while (
-            stood < STEPS and root + 1 + stood < len(trace.tokens) and proposal[stood] == trace.tokens[root + 1 + stood]
+            matched < STEPS
+            and root + 1 + matched < len(trace.tokens)
+            and proposal[matched] == trace.tokens[root + 1 + matched]
         ):
-            stood += 1
+            matched += 1
         starts.append(root)
         drafted.append(proposal)
-        accepted.append(stood)
-        root += stood + 1
+        accepted.append(matched)
+        root += matched + 1
     nodes = (len(starts), STEPS + 1, 0)
     rounds = replace(
         trace.rounds,

@@ -1,4 +1,4 @@
-"""Celery for real: a Redis, a worker process, its beat, one round of learning."""
+"""Celery for real: a Redis, a worker process, its beat, one learning round."""
 
 import os
 import signal
@@ -17,6 +17,7 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.learner import tasks
 from paceline.learner.app import make_app, run_worker
 from paceline.learner.config import LearnerConfig
 from paceline.learner.intake import is_held_out
@@ -59,7 +60,7 @@ def environment(config: LearnerConfig) -> dict[str, str]:
 
 @contextmanager
 def running(command: list[str], environment: dict[str, str]) -> Iterator[IO[str]]:
-    """What a process writes, line by line; it is asked to stop at the end, and must do so in good order."""
+    """What a process writes, line by line; at the end it gets SIGTERM, and must exit with 0."""
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -72,7 +73,7 @@ def running(command: list[str], environment: dict[str, str]) -> Iterator[IO[str]
     assert process.returncode == 0
 
 
-def test_a_worker_with_beat_learns_a_round_from_redis(
+def test_a_worker_with_beat_learns_from_redis(
     config: LearnerConfig, environment: dict[str, str], tiny_speculator: Any, redis_client: redis.Redis
 ) -> None:
     buffer = RedisTraceBuffer(redis_client, BufferConfig())
@@ -81,14 +82,14 @@ def test_a_worker_with_beat_learns_a_round_from_redis(
     kept = sum(is_held_out(f"request-{i}", config.holdout_share) for i in range(40))
     log = []
     with running([sys.executable, "-c", code], environment) as lines:
-        while "round of default: idle, 0 traces wait" not in "".join(log[-1:]):
+        while "learning round of default: idle, 0 traces pending" not in "".join(log[-1:]):
             log.append(next(lines))
             assert len(log) < 500, "".join(log)
-    assert any("round of default: learned" in line for line in log), "".join(log)
+    assert any("learning round of default: learned" in line for line in log), "".join(log)
     assert buffer.counts().acked == {"learned": 40 - kept, "held_out": kept}
     beat = RedisVersionBoard(redis_client, BufferConfig()).heartbeats()["learner:test-0"]
     assert (beat["kind"], beat["rounds"], beat["learned"]) == ("idle", 1, 40 - kept)
-    # A stale round is not piled up behind the one at work.
+    # Messages that nobody took in time do not pile up.
     assert redis_client.llen(config.queue) <= 1
 
 
@@ -102,6 +103,7 @@ def test_the_celery_command_finds_the_app_and_shows_its_one_task(environment: di
     assert done.stdout.split() == [LEARN_ROUND, "paceline.learn.default", "False", "True"]
 
 
+@pytest.mark.guarantee("data-is-never-code")
 def test_a_message_outlives_its_worker_and_is_never_a_pickle(config: LearnerConfig) -> None:
     app = make_app(config)
     conf = app.conf
@@ -111,7 +113,21 @@ def test_a_message_outlives_its_worker_and_is_never_a_pickle(config: LearnerConf
     entry = conf.beat_schedule["learn"]
     assert (entry["task"], entry["schedule"].run_every.total_seconds()) == (LEARN_ROUND, 1.0)
     assert entry["options"] == {"queue": "paceline.learn.default", "expires": 1.0}
-    assert app.tasks[LEARN_ROUND].autoretry_for == (BufferUnavailable,)
+
+
+def test_a_learning_round_that_finds_redis_away_fails_once_and_is_not_retried(
+    config: LearnerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Unlucky:
+        def learn_once(self) -> None:
+            asked.append(1)
+            raise BufferUnavailable("gone")
+
+    monkeypatch.setattr(tasks, "_learner", lambda _: Unlucky())
+    done = make_app(config).tasks[LEARN_ROUND].apply()
+    assert (done.state, str(done.result), len(asked)) == ("FAILURE", "gone", 1)
 
 
 def test_a_worker_whose_redis_is_away_says_what_to_do(config: LearnerConfig) -> None:
@@ -125,5 +141,5 @@ def test_a_worker_whose_redis_is_away_says_what_to_do(config: LearnerConfig) -> 
 def test_the_certificate_of_the_broker_is_verified(config: LearnerConfig) -> None:
     plain = make_app(config).connection()
     assert not plain.ssl
-    behind_tls = make_app(replace(config, redis_url="rediss://:secret@redis.example:6380/0")).connection()
-    assert behind_tls.ssl == {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
+    with_tls = make_app(replace(config, redis_url="rediss://:secret@redis.example:6380/0")).connection()
+    assert with_tls.ssl == {"ssl_cert_reqs": "required", "ssl_check_hostname": True}

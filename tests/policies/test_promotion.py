@@ -65,6 +65,7 @@ def test_lengths_are_pooled_over_rounds_and_not_averaged_over_requests() -> None
     assert decision.verdict is Verdict.REFUSE
 
 
+@pytest.mark.guarantee("promotion-gate")
 def test_drafts_that_are_equal_everywhere_are_refused_with_an_empty_interval() -> None:
     same = tallies((3, 5), (0, 4), (9, 9))
     decision = decide(same, same)
@@ -77,6 +78,7 @@ def test_no_accepted_draft_on_either_side_is_refused() -> None:
     assert decide(none, none).verdict is Verdict.REFUSE
 
 
+@pytest.mark.guarantee("promotion-gate")
 @pytest.mark.parametrize("pairs", [[], [(0, 0)] * 9, [(5, 2)]])
 def test_too_few_requests_leave_the_gate_waiting(pairs: list[tuple[int, int]]) -> None:
     decision = decide(tallies(*pairs), tallies(*pairs), min_requests=3)

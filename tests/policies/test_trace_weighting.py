@@ -91,6 +91,7 @@ def test_factors_are_those_of_the_definition(rows: list[tuple[str, float]], bala
     assert found == pytest.approx(expected)
 
 
+@pytest.mark.guarantee("bounded-memory")
 def test_a_long_name_costs_the_others_no_room():
     tenants = ["x" * 1_000_000] + [f"tenant-{i}" for i in range(3000)]  # side by side in one array: 12 GB
     assert tenant_weights(tenants, np.ones(3001), balance=4.0).tolist() == [1.0] * 3001

@@ -1,4 +1,4 @@
-"""The demo's text: found on this machine, split so that nothing leaks, the same every time."""
+"""Text: found on this machine, split so that nothing leaks, the same every time."""
 
 import ast
 
@@ -32,12 +32,12 @@ def test_every_cpython_has_code_and_prose_on_both_sides(corpus) -> None:
         assert 0.05 < held_out / (held_out + training) < 0.3
 
 
-def test_no_text_stands_on_both_sides(corpus) -> None:
+def test_no_text_is_on_both_sides(corpus) -> None:
     for domain in CERTAIN_DOMAINS:
         assert not set(corpus[domain].training) & set(corpus[domain].held_out)
 
 
-def test_docstrings_of_held_out_code_are_no_training_prose(corpus) -> None:
+def test_docstrings_of_held_out_code_are_not_in_the_training_prose(corpus) -> None:
     in_training = {piece for text in corpus["prose"].training for piece in text.split("\n\n") if len(piece) > 200}
     in_held_out_code = [text for text in corpus["py"].held_out if any(piece in text for piece in in_training)]
     assert not in_held_out_code

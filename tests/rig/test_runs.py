@@ -1,4 +1,4 @@
-"""Few runs are kept, and none that still lasts or that no demo made."""
+"""Only the last runs are kept; a folder in use, or that no run made, is never removed."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def names(runs: Path) -> list[str]:
     return sorted(path.name for path in runs.iterdir())
 
 
-def test_a_new_run_leaves_the_newest_ones_and_its_own(tmp_path: Path) -> None:
+def test_a_new_run_keeps_the_newest_runs_and_its_own(tmp_path: Path) -> None:
     for day in range(1, 6):
         finished(tmp_path, f"2020010{day}-000000-1")
     with run_folder(tmp_path) as folder:
@@ -26,7 +26,7 @@ def test_a_new_run_leaves_the_newest_ones_and_its_own(tmp_path: Path) -> None:
     assert folder.is_dir()
 
 
-def test_a_run_that_lasts_is_kept_however_old_and_goes_when_it_has_ended(tmp_path: Path) -> None:
+def test_an_old_run_is_kept_until_it_has_ended(tmp_path: Path) -> None:
     with run_folder(tmp_path) as lasting:
         for year in range(2096, 2100):
             finished(tmp_path, f"{year}0101-000000-1")

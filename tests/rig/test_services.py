@@ -46,7 +46,7 @@ def child_of(running: Service) -> int:
     return int(running.log.read_text().partition("child ")[2].split()[0])
 
 
-def test_redis_answers_keeps_what_it_was_told_and_is_gone_afterwards(tmp_path: Path) -> None:
+def test_redis_keeps_its_data_between_two_starts_and_is_gone_afterwards(tmp_path: Path) -> None:
     port = free_port()
     for found in (None, b"forwards"):
         with redis_service(tmp_path / "redis", port) as redis, connect(f"redis://127.0.0.1:{port}/0") as client:
@@ -106,7 +106,7 @@ def test_a_leader_that_must_be_killed_takes_its_children_of_other_sessions_along
     assert not is_alive(started)
 
 
-def test_a_second_ctrl_c_ends_the_patience_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_kills_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     running = service(tmp_path, LEADS_A_SESSION.format(child=STUBBORN), stop_limit_s=60.0)
     running.start()
     leader, started = running.pid, child_of(running)
@@ -125,7 +125,7 @@ def test_a_second_ctrl_c_ends_the_patience_and_leaves_nothing(tmp_path: Path) ->
     assert not running.is_running()
 
 
-def test_a_service_that_has_ended_is_missed_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_an_ended_service_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     with service(tmp_path, DOCILE.replace("'up'", "'here I am'")) as running:
         running.ensure_running()
         os.kill(running.pid, 9)

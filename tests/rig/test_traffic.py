@@ -82,7 +82,7 @@ def test_prompts_go_out_greedy_and_in_order_and_each_once(server_url: str) -> No
     assert [result.prompt for result in results] == prompts
 
 
-def test_lines_share_the_prompts(server_url: str) -> None:
+def test_workers_share_the_prompts(server_url: str) -> None:
     prompts = [prompt(f"r{number}", number, 7) for number in range(20)]
     results = asyncio.run(send(server_url, prompts, concurrency=4, max_tokens=2))
     assert sorted(result.prompt.request_id for result in results) == sorted(p.request_id for p in prompts)

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.errors import ConfigError
+from paceline.buffer.settings.choices import PacingName
 from paceline.policies.pacing.bandit import BanditPacing
 from paceline.policies.pacing.base import CostTable, FixedSteps, SweepPacing
 from paceline.policies.pacing.goodput import GoodputPacing
 from paceline.policies.pacing.threshold import ThresholdPacing
 from paceline.serving import sglang_ranks
-from paceline.serving.config import PacingName
 from paceline.serving.pacing.adaptive_policy import PacelineAdaptivePolicy
 from paceline.serving.pacing.choice import build_policy, load_table
 from paceline.serving.pacing.sglang_pacing import SglangPacing

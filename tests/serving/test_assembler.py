@@ -249,6 +249,7 @@ def test_feature_rows_that_do_not_stand_at_their_tokens_drop_the_window():
     assert (counts.captured, counts.dropped, len(made)) == (1, {DropReason.INVALID: 1}, 0)
 
 
+@pytest.mark.guarantee("no-content-in-logs")
 def test_an_invalid_window_names_positions_and_never_content(caplog):
     server = ToyServer(17)
     made, counts = assembler()

@@ -170,6 +170,7 @@ def serve_watch(house, name, version, accepted):
         serve(house.watch, f"{name}-{number}", version, [accepted] * 10)
 
 
+@pytest.mark.guarantee("alarm-silent-death")
 def test_a_live_draft_that_dies_is_rolled_back_once():
     house = House(GuardLimits(min_rounds=50))
     house.board.move(1, VersionState.LIVE, "l", "better")
@@ -204,6 +205,7 @@ def test_a_version_that_was_returned_to_stays_for_then_it_is_the_traffic():
     assert [alarm["version"] for alarm in house.watch.status()["alarms"]] == [1]
 
 
+@pytest.mark.guarantee("alarm-degenerate-draft")
 @pytest.mark.parametrize(
     ("drafted", "text", "is_out"), [((9, 9, 9), 5, True), ((9, 8, 7), 5, False), ((9, 9, 9), 9, False)]
 )
@@ -220,6 +222,7 @@ def test_a_draft_that_says_one_token_whatever_the_text_is_rolled_back(drafted, t
     assert row.why.startswith("degenerate_draft: 100% of 150 drafts are one token, 0% of the text is") == is_out
 
 
+@pytest.mark.guarantee("one-request-decides-nothing")
 def test_one_request_alone_raises_no_alarm():
     house = House(GuardLimits(min_rounds=50))
     house.board.move(1, VersionState.LIVE, "l", "better")
@@ -230,6 +233,7 @@ def test_one_request_alone_raises_no_alarm():
     assert (house.state.live, house.watch.status()["alarms"]) == (1, [])
 
 
+@pytest.mark.guarantee("one-request-decides-nothing")
 def test_one_request_that_nothing_can_draft_takes_no_draft_down_in_company():
     house = House(GuardLimits(min_rounds=50))
     house.board.move(1, VersionState.LIVE, "l", "better")
@@ -269,6 +273,7 @@ def test_a_dead_canary_is_out_by_requests_that_ran_when_it_came(house):
     assert (row.state, row.why[:42]) == (VersionState.ROLLED_BACK, "silent_death: accept length 1.000 over 104")
 
 
+@pytest.mark.guarantee("unreadable-board")
 def test_an_unreadable_board_leaves_the_counting_and_everything_else_alone(house, monkeypatch, caplog):
     def unreadable():
         raise DecodeError("board event 1-1: nonsense", b"x")

@@ -153,6 +153,7 @@ def test_a_lost_buffer_costs_nothing_while_the_backlog_lasts_and_delivery_resume
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["a", "b"]
 
 
+@pytest.mark.guarantee("bounded-memory")
 def test_a_full_backlog_drops_the_oldest_and_counts_them():
     probe = Rig()
     probe.serve("x")
@@ -282,7 +283,7 @@ def test_the_last_turn_overwrites_nothing_that_was_not_taken_over():
     said_before(rig)
     rig.buffer.is_away = True
     rig.serve("first")
-    rig.board.last_reading, known = redis_gone, rig.board.last_reading
+    rig.board.last_status, known = redis_gone, rig.board.last_status
     rig.courier.run(lambda: True)
     assert known("replica:rep")["captured"] == 9
 
@@ -291,7 +292,7 @@ def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeyp
     rig = Rig()
     said_before(rig)
     with monkeypatch.context() as patched:
-        patched.setattr(rig.board, "last_reading", redis_gone)
+        patched.setattr(rig.board, "last_status", redis_gone)
         rig.turn()
         assert rig.balance() == (0, 0, {}, 0)
         assert "replica:rep" not in rig.board.heartbeats()  # it would have overwritten them
@@ -320,6 +321,7 @@ def test_a_last_reading_that_makes_no_sense_is_passed_over_with_a_warning(caplog
     assert rig.courier.status()["capture"] == "on"
 
 
+@pytest.mark.guarantee("server-clock-set-back")
 @pytest.mark.parametrize("is_redis_away", [False, True])
 def test_a_clock_set_back_keeps_nobody_waiting(is_redis_away):
     rig = Rig()

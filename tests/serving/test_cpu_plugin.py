@@ -22,7 +22,7 @@ def test_a_server_that_is_no_cpu_host_loads_nothing(env):
 
 def test_a_malformed_switch_is_an_error_naming_key_and_value(monkeypatch):
     monkeypatch.setenv("PACELINE_CPU_HOST", "on")
-    with pytest.raises(ConfigError, match="PACELINE_CPU_HOST is 'on', expected 0 or 1"):
+    with pytest.raises(ConfigError, match="PACELINE_CPU_HOST: got 'on', expected 0 or 1"):
         plugin.register()
 
 

@@ -19,6 +19,7 @@ def told(engine, captured, **more):
     return {"engine_rounds": engine, "captured_rounds": captured, **more}
 
 
+@pytest.mark.guarantee("alarm-hook-silent")
 def test_rounds_that_the_engine_counts_and_nobody_captures_raise_the_alarm_once(caplog):
     watch = EngineMonitor(LIMITS)
     for engine, captured in ((500, 490), (599, 490), (600, 490), (650, 490)):
@@ -39,6 +40,7 @@ def test_no_alarm_without_a_hundred_rounds_or_while_capture_is_off_anyway(status
     assert names(watch) == []
 
 
+@pytest.mark.guarantee("alarm-swap-without-effect")
 def test_a_swap_without_effect_stands_and_pauses_learning_until_the_weights_are_there():
     watch = EngineMonitor(LIMITS)
     watch.turn({"published_sha256": "b" * 64, "loaded_sha256": "a" * 64})
@@ -75,6 +77,7 @@ def test_the_engines_rounds_are_added_up_over_requests_that_come_and_go():
     assert [rounds.look(look) for look in looks] == [3, 9, 9, 15, 15, 18, 18]
 
 
+@pytest.mark.guarantee("alarm-slower-than-plain")
 def test_drafts_that_do_not_pay_are_told_where_they_pay_least():
     tally = GoodputTally()
     for bucket, draft_steps, tokens, cost_ms, times in (

@@ -111,7 +111,7 @@ def test_the_switch_leaves_the_cpu_to_sglangs_own_kernels():
 
 
 def test_a_malformed_switch_is_an_error_naming_key_and_value():
-    with pytest.raises(ConfigError, match="PACELINE_CPU_HOST is 'yes', expected 0 or 1"):
+    with pytest.raises(ConfigError, match="PACELINE_CPU_HOST: got 'yes', expected 0 or 1"):
         launch_plan(["--device", "cpu"], {"PACELINE_CPU_HOST": "yes"})
 
 

@@ -1,53 +1,171 @@
-"""Settings of the SGLang process: defaults, and errors that name key, got and expected."""
+"""Settings of the SGLang process: defaults, ranges, what the courier is given, and names that are no settings."""
+
+import os
+import sys
+from types import SimpleNamespace
 
 import pytest
+from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
-from paceline.serving.config import PacingName, ServingConfig, from_env
+from paceline.buffer.settings.choices import PacingName
+from paceline.buffer.settings.table import SETTINGS
+from paceline.serving import plugin
+from paceline.serving.config import ServingConfig, courier_env, from_env
+from paceline.serving.cpu_host.config import is_switched_on
+
+REDIS = "redis://:secret@h:1/0"
 
 
 def test_without_a_redis_url_there_is_none_and_capture_stays_off():
     assert from_env({}).redis_url is None
     assert from_env({"PACELINE_REDIS_URL": ""}).redis_url is None
+    assert from_env({}) == ServingConfig()
 
 
-def test_the_environment_fills_the_fields():
-    env = {
-        "PACELINE_REDIS_URL": "redis://h:1/0",
+@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.name)
+def test_an_empty_variable_changes_nothing(row):
+    assert from_env({row.variable: ""}) == from_env({})
+
+
+def test_every_setting_comes_from_its_variable():
+    given = {
+        "PACELINE_REDIS_URL": REDIS,
+        "PACELINE_REDIS_CA": "/ca.pem",
+        "PACELINE_SPECULATOR": "s",
         "PACELINE_REPLICA": "a",
-        "PACELINE_TOP_K": "4",
-        "PACELINE_GREEDY_TOP_K": "3",
-        "PACELINE_FEATURES": "0",
+        "PACELINE_TARGET": "t",
+        "PACELINE_TARGET_VERSION": "7",
+        "PACELINE_DRAFT_VERSION": "-1",
+        "PACELINE_TEACHER_TOP_K": "3",
+        "PACELINE_CAPTURE_FEATURES": "0",
+        "PACELINE_SAMPLE_RATE": "0.25",
+        "PACELINE_CAPTURE_MEMORY_BYTES": "1001",
+        "PACELINE_TRACE_TOKENS": "100",
+        "PACELINE_CANARY_REQUESTS": "30",
+        "PACELINE_CANARY_TURN_S": "3",
+        "PACELINE_STAGGER_S": "0",
+        "PACELINE_PACING": "sweep",
+        "PACELINE_PACING_COSTS": "/a/costs.json",
     }
-    made = from_env(env | {"PACELINE_SAMPLE_RATE": "0.25", "PACELINE_SPECULATOR": "s"})
-    assert (made.redis_url, made.replica, made.capture_features) == ("redis://h:1/0", "a", False)
-    assert (made.top_k, made.greedy_top_k) == (4, 3)
-    assert (made.sample_rate, made.buffer.speculator) == (0.25, "s")
+    assert from_env(given) == ServingConfig(
+        redis_url=REDIS,
+        buffer=BufferConfig(speculator="s"),
+        replica="a",
+        target="t",
+        target_version="7",
+        redis_ca="/ca.pem",
+        draft_version=-1,
+        teacher_top_k=3,
+        capture_features=False,
+        sample_rate=0.25,
+        capture_memory_bytes=1001,
+        trace_tokens=100,
+        canary_requests=30,
+        canary_turn_s=3.0,
+        stagger_s=0.0,
+        pacing=PacingName.SWEEP,
+        pacing_costs="/a/costs.json",
+    )
+
+
+def test_half_of_the_memory_is_for_the_queue_half_for_the_backlog_and_a_quarter_of_a_trace_is_context():
+    made = from_env({"PACELINE_CAPTURE_MEMORY_BYTES": "1001", "PACELINE_TRACE_TOKENS": "103"})
+    assert (made.queue_bytes, made.backlog_bytes, made.context_tokens) == (500, 500, 25)
+    made = from_env({})
+    assert (made.queue_bytes, made.backlog_bytes, made.context_tokens) == (256 << 20, 256 << 20, 512)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "expected"),
+    ("variable", "value", "expected"),
     [
-        ("PACELINE_TOP_K", "many", "PACELINE_TOP_K: got 'many', expected an integer"),
-        ("PACELINE_GREEDY_TOP_K", "-1", "PACELINE_GREEDY_TOP_K: got -1, expected at least 0"),
-        ("PACELINE_TOP_K", "-1", "PACELINE_TOP_K: got -1, expected at least 0"),
-        ("PACELINE_SAMPLE_RATE", "1.5", "PACELINE_SAMPLE_RATE: got 1.5, expected 0.0..1.0"),
-        ("PACELINE_PACING", "fast", r"PACELINE_PACING: got 'fast', expected one of \['off', 'goodput', 'threshold', "),
-        ("PACELINE_CONTEXT_TOKENS", "4096", r"expected < PACELINE_WINDOW_TOKENS \(2048\)"),
+        ("TEACHER_TOP_K", "many", "an integer of at least 0"),
+        ("TEACHER_TOP_K", "-1", "an integer of at least 0"),
+        ("SAMPLE_RATE", "1.5", "a finite number of at least 0 and at most 1"),
+        ("SAMPLE_RATE", "-0.1", "a finite number of at least 0 and at most 1"),
+        ("PACING", "fast", "one of off, goodput, threshold, bandit, fixed, sweep"),
+        ("TRACE_TOKENS", "15", "an integer of at least 16"),
+        ("CANARY_REQUESTS", "29", "an integer of at least 30"),
+        ("CANARY_TURN_S", "-1", "a finite number of at least 0"),
+        ("STAGGER_S", "-1", "a finite number of at least 0"),
+        ("CAPTURE_FEATURES", "no", "0 or 1"),
+        ("CAPTURE_MEMORY_BYTES", "1", "an integer of at least 2"),
+        ("DRAFT_VERSION", "-2", "an integer of at least -1"),
     ],
 )
-def test_a_bad_value_is_named(key, value, expected):
-    with pytest.raises(ConfigError, match=expected):
-        from_env({key: value})
+def test_a_bad_value_is_named(variable, value, expected):
+    with pytest.raises(ConfigError) as caught:
+        from_env({f"PACELINE_{variable}": value})
+    assert str(caught.value) == f"PACELINE_{variable}: got {value!r}, expected {expected}"
+
+
+def test_a_bad_value_in_code_is_named_too():
+    with pytest.raises(ConfigError, match=r"PACELINE_SAMPLE_RATE: got 1\.5, expected a finite number"):
+        ServingConfig(sample_rate=1.5)
 
 
 def test_the_password_is_not_in_the_repr():
-    assert "secret" not in repr(from_env({"PACELINE_REDIS_URL": "redis://:secret@h:1/0"}))
-    assert ServingConfig(None, from_env({}).buffer).top_k == 4
+    assert "secret" not in repr(from_env({"PACELINE_REDIS_URL": REDIS}))
 
 
 @pytest.mark.parametrize(("value", "name"), [(None, "goodput"), ("", "goodput"), ("off", "off"), ("sweep", "sweep")])
 def test_pacing_is_by_goodput_unless_said_otherwise(value, name):
-    env = {} if value is None else {"PACELINE_PACING": value, "PACELINE_PACING_COSTS": "/a/costs.json"}
-    made = from_env(env)
-    assert made.pacing is PacingName(name)
-    assert made.pacing_costs == ("" if value is None else "/a/costs.json")
+    assert from_env({} if value is None else {"PACELINE_PACING": value}).pacing is PacingName(name)
+
+
+def test_a_courier_has_the_settings_of_its_server_whatever_becomes_of_the_file(tmp_path):
+    file = tmp_path / "paceline.toml"
+    file.write_text("[serving]\ntrace_tokens = 100\ncapture_features = false\nsample_rate = 0.3\npacing = 'off'")
+    environ = {"PATH": "/bin", "PACELINE_CONFIG": str(file), "PACELINE_REDIS_URL": REDIS}
+    settings = from_env(environ)
+    assert (settings.trace_tokens, settings.sample_rate) == (100, 0.3)
+    given = courier_env(settings, environ)
+    file.write_text("trace_tokens = 200\nreplica = 'b'\nbuffer_max_bytes = 5")
+    assert from_env(given) == settings
+    assert (given["PATH"], given["PACELINE_CONFIG"]) == ("/bin", os.devnull)
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        (
+            "PACELINE_SAMPLE_RAT",
+            "PACELINE_SAMPLE_RAT: got an unknown name, expected a setting (the nearest is PACELINE_S",
+        ),
+        ("PACELINE_TOP_K", "PACELINE_TOP_K: got an old name, expected PACELINE_TEACHER_TOP_K; it is ignored"),
+    ],
+)
+def test_a_name_that_is_no_setting_is_logged_and_capture_goes_on_as_configured(monkeypatch, caplog, variable, said):
+    registered = []
+    registry = SimpleNamespace(register=lambda target, hook, kind: registered.append(kind))
+    kinds = SimpleNamespace(BEFORE="before")
+    module = SimpleNamespace(HookRegistry=registry, HookType=kinds)
+    monkeypatch.setitem(sys.modules, "sglang.srt.plugins.hook_registry", module)
+    monkeypatch.setenv("PACELINE_REDIS_URL", REDIS)
+    monkeypatch.setenv(variable, "hunter2")
+    plugin.register()
+    assert registered == ["before"]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert said in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_a_misspelt_redis_url_is_logged_though_nothing_is_captured(monkeypatch, caplog):
+    monkeypatch.delenv("PACELINE_REDIS_URL", raising=False)
+    monkeypatch.setenv("PACELINE_REDIS_ULR", REDIS)
+    plugin.register()
+    assert "the nearest is PACELINE_REDIS_URL" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_file_that_cannot_be_read_leaves_the_server_without_capture(monkeypatch, caplog, tmp_path):
+    (tmp_path / "a.toml").write_text("passes = ")
+    monkeypatch.setenv("PACELINE_CONFIG", str(tmp_path / "a.toml"))
+    plugin.register()
+    assert "capture and swaps are off: PACELINE_CONFIG: got " in caplog.text
+
+
+@pytest.mark.parametrize(("value", "is_on"), [("1", True), ("0", False), ("", None), (None, None)])
+def test_the_switch_of_the_cpu_host_is_on_off_or_not_set(value, is_on, tmp_path):
+    assert is_switched_on({} if value is None else {"PACELINE_CPU_HOST": value}) is is_on
+    (tmp_path / "a.toml").write_text(f"cpu_host = {value or repr('')}")
+    assert is_switched_on({"PACELINE_CONFIG": str(tmp_path / "a.toml")}) is is_on

@@ -33,6 +33,7 @@ def batch(**opted_out):
     return SimpleNamespace(reqs=reqs, forward_mode=SimpleNamespace(is_idle=lambda: False))
 
 
+@pytest.mark.guarantee("odd-requests")
 @pytest.mark.parametrize("odd", ["x", [1], 5, True, None, {}])
 def test_custom_params_of_any_kind_are_served_and_captured(capture, odd):
     params = SimpleNamespace(

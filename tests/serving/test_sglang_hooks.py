@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.errors import CaptureUnavailable
+from paceline.buffer.settings.choices import PacingName
 from paceline.serving import plugin, replica, sglang_hooks
-from paceline.serving.config import PacingName, from_env
+from paceline.serving.config import from_env
 
 #: Run apart: SGLang's registry patches modules for the life of a process.
 INSTALL = """
@@ -131,9 +132,9 @@ def test_a_replica_that_cannot_start_has_its_hooks_like_every_other_rank_and_is_
 
 def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
     monkeypatch.setenv("PACELINE_REDIS_URL", "redis://127.0.0.1:1/0")
-    monkeypatch.setenv("PACELINE_TOP_K", "many")
+    monkeypatch.setenv("PACELINE_TEACHER_TOP_K", "many")
     plugin.register()
-    assert "capture and swaps are off: PACELINE_TOP_K: got 'many'" in caplog.text
+    assert "capture and swaps are off: PACELINE_TEACHER_TOP_K: got 'many'" in caplog.text
 
 
 @pytest.mark.parametrize(

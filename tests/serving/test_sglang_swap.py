@@ -112,6 +112,7 @@ def test_what_is_wanted_no_more_once_it_is_staged_is_not_loaded(swap, folder):
     assert len(swap._runner.weight_updater.loaded) == 1
 
 
+@pytest.mark.guarantee("alarm-swap-without-effect")
 def test_an_update_that_says_it_worked_and_did_nothing_is_told(swap, folder):
     with Scheduler(swap):
         swap.swap(1, *file_of(folder, 1))

@@ -78,6 +78,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.guarantee("weights-refused")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_with_this_change_is_refused(tmp_path, served, change):
     tensors = weights()
@@ -146,6 +147,7 @@ def test_an_embedding_under_another_name_is_refused(tmp_path, served_with_embedd
         stage(file, sha256_of(file), served_with_embedding, CPU, torch.float32)
 
 
+@pytest.mark.guarantee("weights-refused")
 def test_a_file_changed_behind_its_publication_is_refused(tmp_path, served):
     file = offer(tmp_path, weights())
     digest = sha256_of(file)
@@ -155,6 +157,7 @@ def test_a_file_changed_behind_its_publication_is_refused(tmp_path, served):
         stage(file, digest, served, CPU, torch.float32)
 
 
+@pytest.mark.guarantee("data-is-never-code")
 @pytest.mark.parametrize("content", ["truncated", "garbage", "pickle", "empty", "absent"])
 def test_what_is_no_safetensors_file_is_refused(tmp_path, served, content):
     file = offer(tmp_path, weights())

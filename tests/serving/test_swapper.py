@@ -78,6 +78,7 @@ def test_a_roll_back_swaps_the_previous_version_in(board):
     assert (switch.draft_version, [number for number, *_ in switch.asked]) == (0, [1, 0])
 
 
+@pytest.mark.guarantee("refused-version-leaves")
 def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stays(board):
     switch = Switch()
     swapper = Swapper(board, switch, "rep", lambda: None)
@@ -91,6 +92,7 @@ def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stay
     assert swapper.status()["swaps_refused"] == 1
 
 
+@pytest.mark.guarantee("weights-disk-away")
 def test_a_version_returned_to_is_not_rolled_back_in_its_turn_by_a_replica_that_cannot_have_it(board):
     for number in (1, 2):
         board.move(number, VersionState.LIVE, "l", "better")
@@ -104,6 +106,7 @@ def test_a_version_returned_to_is_not_rolled_back_in_its_turn_by_a_replica_that_
     assert [number for number, *_ in switch.asked] == [2, 1]
 
 
+@pytest.mark.guarantee("weights-disk-away")
 def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_drafts_with_it(board):
     board.move(1, VersionState.LIVE, "l", "better")
     switch = Switch()

@@ -1,4 +1,4 @@
-"""Learner processes that tests strike, and the house they work in."""
+"""Learner processes that tests kill, pause and skew, and the Redis and folders they work on."""
 
 import shutil
 import sys
@@ -24,28 +24,28 @@ from paceline.learner.model.draft_io import load_draft, load_target_embedding
 
 sys.path.append(str(Path(__file__).parent))
 
-from learner_processes import LearnerProcess, Nursery
+from learner_processes import ForkServer, LearnerProcess
 
 SHARE = 0.25
-#: Long enough that a busy machine keeps it, for a lost one fails its round; a dead learner's ends so much later.
+#: Long enough that a busy machine keeps it, since a lost one fails its round; a dead learner's ends that much later.
 LEASE_S = 2.0
-#: Nothing listens there: versions wait in the outbox.
+#: Nothing listens there: versions wait to be registered.
 NO_MLFLOW = "http://127.0.0.1:9"
 #: Rounds a learner may take until nothing is pending, failed ones among them.
 MAX_ROUNDS = 12
-#: A process killed is not a machine that lost power: its files need no disk, and no wait for a busy one.
+#: A killed process is not a machine without power: its files need no disk, and need not wait for a busy one.
 _MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def fork_server() -> Iterator[ForkServer]:
+    made = ForkServer()
     yield made
     made.close()
 
 
 @dataclass
-class House:
+class World:
     """A speculator, the Redis it works on, and the settings of learners that share a folder."""
 
     speculator: Any
@@ -72,28 +72,28 @@ class House:
         return self.start(self.env | {f"PACELINE_{name}": value for name, value in settings.items()})
 
     def wait_for_lease(self) -> None:
-        """Until a dead or struck learner's lease has ended: Redis says when that is."""
+        """Until the lease of a dead or paused learner has ended: Redis says when that is."""
         while (left_ms := self.client.pttl("paceline:{default}:lease:learner:default")) > 0:
             self.client.blpop("paceline:{default}:nobody-writes-here", timeout=min(left_ms / 1000 + 0.01, 0.5))
 
     def round(self, learner: LearnerProcess) -> dict[str, Any]:
-        """What a round of `learner` says, or the one that makes up for it where a busy machine cost the lease."""
+        """The answer to a learning round, repeated where a busy machine cost its lease."""
         for _ in range(MAX_ROUNDS):
             self.wait_for_lease()
-            said = learner.round()
-            if said.get("error") != "LeaseLost":
-                return said
-        raise AssertionError(f"{MAX_ROUNDS} rounds lost their lease, the last one: {said}")
+            answer = learner.round()
+            if answer.get("error") != "LeaseLost":
+                return answer
+        raise AssertionError(f"{MAX_ROUNDS} rounds lost their lease, the last one: {answer}")
 
     def learn_all(self, learner: LearnerProcess) -> list[dict[str, Any]]:
-        """Let `learner` do rounds until nothing is pending; what each of them said."""
-        said = []
+        """Let `learner` do learning rounds until nothing is pending; the answer to each."""
+        answers = []
         for _ in range(MAX_ROUNDS):
             if not self.buffer.counts().pending:
-                return said
+                return answers
             self.wait_for_lease()
-            said.append(learner.round())
-        raise AssertionError(f"{self.buffer.counts()} after {said}")
+            answers.append(learner.round())
+        raise AssertionError(f"{self.buffer.counts()} after {answers}")
 
     def learn(self, count: int, **settings: str) -> LearnerProcess:
         """A new learner that has learnt `count` new traces."""
@@ -108,7 +108,7 @@ class House:
         return new
 
     def held_out(self, traces: list[DraftTrace]) -> int:
-        """How many of these traces belong to the gate."""
+        """How many of these traces are held out for the gate."""
         return sum(is_held_out(trace.request_id, SHARE) for trace in traces)
 
     def assert_accounted(self, traces: list[DraftTrace], outcome: str = "learned") -> None:
@@ -119,7 +119,7 @@ class House:
         assert (counts.delivered, counts.pending, counts.dead_lettered, counts.trimmed) == (len(traces), 0, 0, 0)
 
     def assert_sound(self) -> None:
-        """A board that serves: one version live, none undecided, each whole, and a parent for all that may draft."""
+        """A sound board: one version live, none undecided, each whole, and a known parent for all that may draft."""
         state = self.board.read()
         assert state.live is not None
         assert VersionState.CANDIDATE not in {row.state for row in state.rows.values()}
@@ -139,11 +139,11 @@ def assert_no_half_version(board: VersionBoard, speculator: Any) -> None:
         load_draft(weights_file(row.version.weights_uri).parent, embedding)
 
 
-class FrailRedis:
-    """The Redis of a house, as something that dies."""
+class KillableRedis:
+    """The Redis of a world, to be killed and brought back."""
 
-    def __init__(self, server: Any, house: House, folder: Path) -> None:
-        self._server, self._house, self._folder = server, house, folder
+    def __init__(self, server: Any, world: World, folder: Path) -> None:
+        self._server, self._world, self._folder = server, world, folder
         server.stop()
         self._start()
 
@@ -157,45 +157,45 @@ class FrailRedis:
             for left in self._folder.iterdir():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
         self._start()
-        self._house.client.connection_pool.disconnect()
+        self._world.client.connection_pool.disconnect()
 
     def _start(self) -> None:
         self._server.start("--dir", str(self._folder), "--appendonly", "yes", "--appendfsync", "always")
 
 
 @pytest.fixture
-def build_house(tiny_speculator: Any, nursery: Nursery, tmp_path: Path) -> Iterator[Callable[[str], House]]:
-    """A house on the Redis at a URL."""
+def build_world(tiny_speculator: Any, fork_server: ForkServer, tmp_path: Path) -> Iterator[Callable[[str], World]]:
+    """A world on the Redis at a URL."""
     with ExitStack() as stack:
 
         def start(env: dict[str, str]) -> LearnerProcess:
-            learner = LearnerProcess(nursery, env, tmp_path)
+            learner = LearnerProcess(fork_server, env, tmp_path)
             stack.callback(learner.end)
             return learner
 
-        def build(url: str) -> House:
+        def build(url: str) -> World:
             client = stack.enter_context(client_for(url))
-            return House(tiny_speculator, url, tmp_path, start, _settings(tiny_speculator, url, tmp_path), client)
+            return World(tiny_speculator, url, tmp_path, start, _settings(tiny_speculator, url, tmp_path), client)
 
         yield build
 
 
 @pytest.fixture
-def house(build_house: Callable[[str], House], redis_url: str, redis_client: redis.Redis) -> House:
-    """A house on the suite's Redis, which is empty at first."""
-    return build_house(redis_url)
+def world(build_world: Callable[[str], World], redis_url: str, redis_client: redis.Redis) -> World:
+    """A world on the suite's Redis, which is empty at first."""
+    return build_world(redis_url)
 
 
 @pytest.fixture
-def frail_house(build_house: Callable[[str], House], own_redis: Any) -> House:
-    """A house on a Redis of its own, which keeps what it is told in an append-only file."""
-    return build_house(own_redis.url)
+def own_world(build_world: Callable[[str], World], own_redis: Any) -> World:
+    """A world on a Redis of its own, which writes to an append-only file."""
+    return build_world(own_redis.url)
 
 
 @pytest.fixture
-def frail_redis(own_redis: Any, frail_house: House) -> Iterator[FrailRedis]:
+def killable_redis(own_redis: Any, own_world: World) -> Iterator[KillableRedis]:
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
-        yield FrailRedis(own_redis, frail_house, Path(folder))
+        yield KillableRedis(own_redis, own_world, Path(folder))
         own_redis.stop()
 
 
@@ -213,8 +213,8 @@ def _settings(speculator: Any, url: str, folder: Path) -> dict[str, str]:
         "PACELINE_PASSES": "2",
         "PACELINE_LEARN": "always",
         "PACELINE_HOLDOUT_SHARE": str(SHARE),
-        "PACELINE_MIN_HOLDOUT_REQUESTS": "2",
-        "PACELINE_GATE_CONFIDENCE": "0.01",  # so that there is a verdict in most rounds, whichever
+        "PACELINE_HOLDOUT_REQUESTS": "12",
+        "PACELINE_GATE_CONFIDENCE": "0.01",  # so that most rounds have a verdict, whichever
         "PACELINE_ROUND_LEASE_S": str(LEASE_S),
         "PACELINE_BUFFER_CLAIM_IDLE_MS": "1",
     }

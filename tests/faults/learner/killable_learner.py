@@ -5,10 +5,10 @@ A line is JSON: {"env": settings as for `paceline learn`, "line": path of a Unix
 and answers each with one line:
 
     {"do": "round"}                  one round, as Celery's task does it: a report, or what it raised
-    {"do": "arm", "point": POINT, "how": "die" or "pause"}   what happens when the next rounds come to POINT
+    {"do": "arm", "point": POINT, "how": "die" or "pause"}   what happens when the next rounds reach POINT
     {"do": "poison", "trace": id}    training on that trace kills the process
-    {"do": "skew", "seconds": n}     the wall clock of this process goes n seconds wrong; the monotonic one stays
-    {"do": "fill_disk"}, {"do": "free_disk"}   every write to a file fails, or none
+    {"do": "skew", "seconds": n}     the wall clock of this process is n seconds off; the monotonic one is right
+    {"do": "fill_disk"}, {"do": "free_disk"}   every write to a file fails, or works again
 
 A pausing learner says {"at": POINT}, takes orders until {"do": "go on"}, and goes on with its round.
 """
@@ -27,10 +27,11 @@ from typing import Any
 
 import torch
 from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.learner import checkpoint, disk, loop
+from paceline.learner import checkpoint, disk, learning_round, loop
 from paceline.learner.config import from_env, quiet_mlflow
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
+from paceline.learner.learning_round import LearningRound
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.learner.wiring import open_learner
 
@@ -46,7 +47,7 @@ def before(act: Act, strike: Strike) -> Act:
     return run
 
 
-def behind(act: Act, strike: Strike) -> Act:
+def after(act: Act, strike: Strike) -> Act:
     def run(*arguments: Any, **named: Any) -> Any:
         done = act(*arguments, **named)
         strike()
@@ -88,28 +89,28 @@ def half_saved(save: Act, strike: Strike) -> Act:
 #: Name -> module or class, attribute, and when it strikes.
 POINTS: dict[str, tuple[Any, str, Callable[[Act, Strike], Act]]] = {
     "before_training": (DraftTrainer, "fit", before),
-    "before_the_gate": (loop, "judge_candidate", before),
+    "before_the_gate": (learning_round, "judge_candidate", before),
     "half_way_through_publishing": (delivery, "save_draft", half_written),
     "between_folder_and_board": (RedisVersionBoard, "register", before),
     "between_candidate_and_verdict": (delivery, "_carry_out", before),
-    "behind_the_verdict": (delivery, "_carry_out", behind),
+    "after_the_verdict": (delivery, "_carry_out", after),
     "before_the_checkpoint": (checkpoint, "save", before),
     "half_way_through_the_checkpoint": (checkpoint, "save", half_saved),
-    "between_checkpoint_and_ack": (checkpoint, "save", behind),
-    "half_way_through_telling_mlflow": (Registry, "_run_of", behind),
+    "between_checkpoint_and_ack": (checkpoint, "save", after),
+    "half_way_through_registering_with_mlflow": (Registry, "_run_of", after),
     "before_the_notes_of_a_rest": (checkpoint, "save_notes", before),
     "half_way_through_the_notes_of_a_rest": (checkpoint, "save_notes", half_saved),
-    "between_the_notes_of_a_rest_and_ack": (checkpoint, "save_notes", behind),
+    "between_the_notes_of_a_rest_and_ack": (checkpoint, "save_notes", after),
 }
-#: The step of a round in which a patched function is meant; elsewhere the initial draft is published and saved by it.
+#: In which part of a round a patched function counts; outside it, the same function publishes the initial draft.
 STEPS: dict[str, tuple[Any, Act]] = {
-    "_run_of": (Registry, Registry.follow),
-    "save_notes": (loop.Learner, loop.Learner._rest),
+    "_run_of": (Registry, Registry.sync),
+    "save_notes": (LearningRound, LearningRound._rest),
 }
 
 
 class WallClock:
-    """What the processes' time.time becomes: right, until it is told otherwise."""
+    """What the processes' time.time becomes: right until it is skewed."""
 
     def __init__(self) -> None:
         self.wrong_by_s = 0.0
@@ -122,16 +123,16 @@ class WallClock:
 wall_clock = WallClock()
 
 
-class MortalLearner:
-    """The learner's side of the line."""
+class KillableLearner:
+    """The learner's side of the socket."""
 
     def __init__(self, line: socket.socket) -> None:
-        self._words = line.makefile("rw", encoding="utf-8")
+        self._messages = line.makefile("rw", encoding="utf-8")
         self._learner: loop.Learner | None = None
 
     def obey(self) -> None:
-        """Follow orders until "go on", or until nobody is there to give any."""
-        while text := self._words.readline():
+        """Follow orders until "go on", or until the test has closed the socket."""
+        while text := self._messages.readline():
             order = json.loads(text)
             do = order.pop("do")
             if do == "go on":
@@ -150,7 +151,7 @@ class MortalLearner:
     def arm(self, point: str, how: str) -> None:
         place, name, moment = POINTS[point]
         strike = self._die if how == "die" else partial(self._pause, point)
-        owner, begin = STEPS.get(name, (loop.Learner, loop.Learner._learn))
+        owner, begin = STEPS.get(name, (LearningRound, LearningRound._learn))
         struck = False
 
         def once() -> None:
@@ -169,12 +170,12 @@ class MortalLearner:
     def poison(self, trace: str) -> None:
         fit = DraftTrainer.fit
 
-        def weak(this: Any, fresh: Any, replayed: Any) -> Any:
+        def poisoned(this: Any, fresh: Any, replayed: Any) -> Any:
             if trace in {one.trace_id for one in (*fresh, *replayed)}:
                 self._die()
             return fit(this, fresh, replayed)
 
-        DraftTrainer.fit = weak
+        DraftTrainer.fit = poisoned
 
     def skew(self, seconds: float) -> None:
         wall_clock.wrong_by_s = seconds
@@ -193,8 +194,8 @@ class MortalLearner:
         self.obey()
 
     def _say(self, answer: dict[str, Any]) -> None:
-        self._words.write(json.dumps(answer) + "\n")
-        self._words.flush()
+        self._messages.write(json.dumps(answer) + "\n")
+        self._messages.flush()
 
 
 def live(job: dict[str, Any]) -> None:
@@ -206,7 +207,7 @@ def live(job: dict[str, Any]) -> None:
     RedisVersionBoard.__init__.__defaults__ = (wall_clock,)  # bound when the class was made
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(job["line"])
-        MortalLearner(line).obey()
+        KillableLearner(line).obey()
 
 
 def main() -> None:

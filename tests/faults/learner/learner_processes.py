@@ -1,4 +1,4 @@
-"""The test's side of killable_learner.py: start learners, give them orders, hear how they ended."""
+"""The test's side of killable_learner.py: start learners, give them orders, learn how they ended."""
 
 import json
 import os
@@ -11,11 +11,11 @@ from typing import Any
 SCRIPT = Path(__file__).with_name("killable_learner.py")
 
 #: The longest that one answer may take; far more than any does.
-_PATIENCE_S = 120.0
+_ANSWER_LIMIT_S = 120.0
 
 
-class Nursery:
-    """One process that has loaded what learners need; every learner is a fork of it."""
+class ForkServer:
+    """One process that has loaded what learners need; every learner is forked from it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -34,38 +34,38 @@ class Nursery:
     def close(self) -> None:
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(_PATIENCE_S)
+        self._process.wait(_ANSWER_LIMIT_S)
 
 
 class LearnerProcess:
-    """One learner and the line to it. An order to a learner that dies of it raises EOFError."""
+    """One learner and the socket to it. An order that kills the learner raises EOFError."""
 
-    def __init__(self, nursery: Nursery, env: dict[str, str], folder: Path) -> None:
-        self._nursery = nursery
+    def __init__(self, fork_server: ForkServer, env: dict[str, str], folder: Path) -> None:
+        self._fork_server = fork_server
         self._ended: int | None = None
         self.log = folder / "learner.log"
-        with socket.socket(socket.AF_UNIX) as door:
+        with socket.socket(socket.AF_UNIX) as listener:
             path = folder / f"line-{os.urandom(4).hex()}"
-            door.bind(str(path))
-            door.listen(1)
-            door.settimeout(_PATIENCE_S)
-            self.pid = nursery.ask({"env": env, "line": str(path), "errors": str(self.log)})
-            self._line = door.accept()[0]
+            listener.bind(str(path))
+            listener.listen(1)
+            listener.settimeout(_ANSWER_LIMIT_S)
+            self.pid = fork_server.ask({"env": env, "line": str(path), "errors": str(self.log)})
+            self._line = listener.accept()[0]
         path.unlink()
-        self._line.settimeout(_PATIENCE_S)
-        self._words = self._line.makefile("rw", encoding="utf-8")
+        self._line.settimeout(_ANSWER_LIMIT_S)
+        self._messages = self._line.makefile("rw", encoding="utf-8")
 
     def order(self, do: str, **fields: Any) -> dict[str, Any]:
-        """Give an order and hear the answer."""
+        """Give an order and return the answer."""
         self.tell(do, **fields)
         return self.hear()
 
     def tell(self, do: str, **fields: Any) -> None:
-        self._words.write(json.dumps({"do": do, **fields}) + "\n")
-        self._words.flush()
+        self._messages.write(json.dumps({"do": do, **fields}) + "\n")
+        self._messages.flush()
 
     def hear(self) -> dict[str, Any]:
-        answer = self._words.readline()
+        answer = self._messages.readline()
         if not answer:
             raise EOFError(self.log.read_text(encoding="utf-8")[-2000:])
         return json.loads(answer)
@@ -79,9 +79,9 @@ class LearnerProcess:
         return self.order("go on")
 
     def end(self) -> int:
-        """Let it go, or bury it; its exit code, negative for a signal. Once is as good as twice."""
+        """End it, or find it dead; its exit code, negative for a signal. A second call returns the same."""
         if self._ended is None:
-            self._words.close()
+            self._messages.close()
             self._line.close()
-            self._ended = self._nursery.ask({"wait": self.pid})
+            self._ended = self._fork_server.ask({"wait": self.pid})
         return self._ended

@@ -1,4 +1,4 @@
-"""MLflow away, killed at, and back: every version is told once, by whichever learner is there."""
+"""MLflow unreachable, back, and a learner killed while registering: every version is registered exactly once."""
 
 import signal
 import warnings
@@ -26,8 +26,8 @@ def client(mlflow_uri):
         yield MlflowClient(mlflow_uri, mlflow_uri)
 
 
-def told(client):
-    """(version, digest) -> times MLflow holds it as a run, and as a model version."""
+def registered(client):
+    """(version, digest) -> how often MLflow has it as a run, and as a model version."""
     experiment = client.get_experiment_by_name(MODEL).experiment_id
     runs = Counter(key(run.data.tags) for run in client.search_runs([experiment]))
     return runs, Counter(key(row.tags) for row in client.search_model_versions(f"name='{MODEL}'"))
@@ -37,27 +37,30 @@ def key(tags):
     return int(tags["paceline.version"]), tags["paceline.sha256"]
 
 
-def test_versions_wait_while_mlflow_is_away_and_are_told_once_though_a_learner_dies_telling(house, client, mlflow_uri):
-    learner = house.learn(BATCH)
-    house.learn_more(learner, BATCH)
-    outbox = house.folder / "data/checkpoints/default/unregistered"
-    rows = house.board.read().rows
-    assert sorted(path.name for path in outbox.iterdir()) == [f"v{number:06d}.json" for number in rows if number]
+@pytest.mark.guarantee("mlflow-away")
+def test_versions_wait_while_mlflow_is_away_and_are_registered_once_though_a_learner_dies_doing_it(
+    world, client, mlflow_uri
+):
+    learner = world.learn(BATCH)
+    world.learn_more(learner, BATCH)
+    pending = world.folder / "data/checkpoints/default/pending_registrations"
+    rows = world.board.read().rows
+    assert sorted(path.name for path in pending.iterdir()) == [f"v{number:06d}.json" for number in rows if number]
     learner.end()
-    victim = house.learner(MLFLOW_URI=mlflow_uri)
-    victim.order("arm", point="half_way_through_telling_mlflow", how="die")
+    victim = world.learner(MLFLOW_URI=mlflow_uri)
+    victim.order("arm", point="half_way_through_registering_with_mlflow", how="die")
     with pytest.raises(EOFError):
-        house.round(victim)
+        world.round(victim)
     assert victim.end() == -signal.SIGKILL
-    assert len(list(outbox.iterdir())) == len(rows) - 1
-    house.wait_for_lease()
-    house.learn_more(house.learner(MLFLOW_URI=mlflow_uri), BATCH)
-    assert list(outbox.iterdir()) == []
-    runs, versions = told(client)
-    board = house.board.read()
+    assert len(list(pending.iterdir())) == len(rows) - 1
+    world.wait_for_lease()
+    world.learn_more(world.learner(MLFLOW_URI=mlflow_uri), BATCH)
+    assert list(pending.iterdir()) == []
+    runs, versions = registered(client)
+    board = world.board.read()
     expected = Counter({(number, row.version.sha256): 1 for number, row in board.rows.items()})
     assert (runs, versions) == (expected, expected)
     aliases = client.get_registered_model(MODEL).aliases
     live = client.get_model_version(MODEL, aliases["live"])
     assert key(live.tags) == (board.live, board.rows[board.live].version.sha256)
-    house.assert_accounted(house.sent)
+    world.assert_accounted(world.sent)

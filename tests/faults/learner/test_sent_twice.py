@@ -1,4 +1,4 @@
-"""A thousand traces that come twice and more, in any order: each is learnt at most once, and repeats are counted."""
+"""A thousand traces delivered twice and more, in any order: each is learnt at most once, and repeats are counted."""
 
 import random
 from dataclasses import replace
@@ -10,9 +10,9 @@ SERVED, TRACES, COPIES = 50, 1000, 2100
 
 
 @pytest.fixture
-def post(house):
-    """A thousand traces of a thousand requests, and more than twice as many deliveries of them in no order."""
-    served = [house.speculator.serve(number) for number in range(SERVED)]
+def post(world):
+    """A thousand traces of a thousand requests, and more than twice as many deliveries of them in random order."""
+    served = [world.speculator.serve(number) for number in range(SERVED)]
     traces = [replace(served[n % SERVED], trace_id=f"trace-{n}", request_id=f"request-{n}") for n in range(TRACES)]
     rng = random.Random(0)
     deliveries = [*traces, *traces, *rng.choices(traces, k=COPIES - 2 * TRACES)]
@@ -20,28 +20,33 @@ def post(house):
     return traces, deliveries
 
 
-def test_what_the_stream_still_holds_is_stored_once_and_learnt_once(house, post):
+@pytest.mark.guarantee("delivered-twice")
+@pytest.mark.fault_matrix
+def test_what_the_stream_still_holds_is_stored_once_and_learnt_once(world, post):
     traces, deliveries = post
-    learner = house.learner(PASSES="1")
+    learner = world.learner(PASSES="1")
     third = COPIES // 3
-    for begin in range(0, COPIES, third):  # the learner works in between: repeats come before and behind their round
+    for begin in range(
+        0, COPIES, third
+    ):  # the learner works in between: repeats come before and after a trace was learnt
         for at in range(begin, begin + third, 50):
-            house.buffer.append(deliveries[at : at + 50])
-        house.learn_all(learner)
-    house.assert_accounted(traces)
-    house.assert_sound()
+            world.buffer.append(deliveries[at : at + 50])
+        world.learn_all(learner)
+    world.assert_accounted(traces)
+    world.assert_sound()
 
 
-def test_what_the_stream_has_forgotten_is_known_to_the_learner_and_counted_as_a_duplicate(house, post):
+@pytest.mark.guarantee("delivered-twice")
+def test_what_the_stream_has_forgotten_is_known_to_the_learner_and_counted_as_a_duplicate(world, post):
     _, deliveries = post
-    learner = house.learner(PASSES="1", WINDOW_TRACES=str(TRACES), HOLDOUT_WINDOW=str(TRACES))
+    learner = world.learner(PASSES="1", WINDOW_TRACES=str(TRACES), HOLDOUT_WINDOW=str(TRACES))
     half = COPIES // 2
     for part in (deliveries[:half], deliveries[half:]):
-        house.buffer._append_raw([encode_trace(trace) for trace in part])
-        house.learn_all(learner)
-    counts = house.buffer.counts()
+        world.buffer._append_raw([encode_trace(trace) for trace in part])
+        world.learn_all(learner)
+    counts = world.buffer.counts()
     once = {key: counts.acked[key] for key in ("learned", "held_out")}
     assert sum(once.values()) == TRACES
     assert counts.acked["duplicate"] == COPIES - TRACES
     assert (counts.delivered, counts.pending, counts.dead_lettered, counts.trimmed) == (COPIES, 0, 0, 0)
-    house.assert_sound()
+    world.assert_sound()

@@ -1,8 +1,9 @@
-"""Weights changed behind their publication, URIs that lead elsewhere, and events that a stranger wrote on the board."""
+"""Weights changed after publication, URIs that lead elsewhere, and events that a stranger wrote on the board."""
 
 import shutil
 
 import pytest
+from matrix import cases
 from paceline.buffer.codec import encode_event
 from paceline.buffer.errors import BoardConflict, DecodeError, WeightsRefused
 from paceline.buffer.keys import EVENTS
@@ -14,18 +15,18 @@ BATCH = 16
 STREAM = EVENTS.name("default")
 
 
-def make_live(house, number, weights_uri, sha256):
-    """What somebody with access to Redis can do: a version of their own, live, written past every check."""
+def make_live(world, number, weights_uri, sha256):
+    """What somebody with access to Redis can do: make a version of their own live without any check."""
     version = DraftVersion(number, 0, "target", "1", "eagle3", weights_uri, sha256, "soft", ("", ""))
     for event in (
         BoardEvent(number, VersionState.CANDIDATE, "stranger", "mine", 1.0, version),
         BoardEvent(number, VersionState.LIVE, "stranger", "mine", 1.0),
     ):
-        house.client.xadd(STREAM, {"event": encode_event(event)})
+        world.client.xadd(STREAM, {"event": encode_event(event)})
 
 
 def change_weights(folder, speculator):
-    """Other weights of the same layout, which would load without a murmur."""
+    """Other weights of the same layout, which would load without an error."""
     draft = load_draft(folder, load_target_embedding(speculator.target))
     for parameter in draft.parameters():
         parameter.data.add_(1.0)
@@ -33,18 +34,18 @@ def change_weights(folder, speculator):
     return save_draft(draft, folder)
 
 
-def elsewhere(house):
-    """A whole draft in a folder that is not the learner's."""
-    folder = house.folder / "elsewhere"
-    random_draft(house.speculator.target, folder, seed=9)
+def elsewhere(world):
+    """A complete draft in a folder that is not the learner's."""
+    folder = world.folder / "elsewhere"
+    random_draft(world.speculator.target, folder, seed=9)
     return folder
 
 
-def no_draft(house):
-    """A file with the digest it is said to have, which is no draft of this target."""
-    folder = house.folder / "other"
-    shutil.copytree(house.speculator.draft, folder)
-    shutil.copy(house.speculator.target / "model.safetensors", folder / "model.safetensors")
+def no_draft(world):
+    """A file with the digest that is announced, which is no draft of this target."""
+    folder = world.folder / "other"
+    shutil.copytree(world.speculator.draft, folder)
+    shutil.copy(world.speculator.target / "model.safetensors", folder / "model.safetensors")
     return folder
 
 
@@ -53,75 +54,79 @@ def digest(folder):
 
 
 FORGERIES = {
-    "another_digest": lambda house: (elsewhere(house).as_uri(), "0" * 64),
-    "another_scheme": lambda house: (f"http://127.0.0.1:9{elsewhere(house)}", digest(house.folder / "elsewhere")),
+    "another_digest": lambda world: (elsewhere(world).as_uri(), "0" * 64),
+    "another_scheme": lambda world: (f"http://127.0.0.1:9{elsewhere(world)}", digest(world.folder / "elsewhere")),
 }
 
 
-@pytest.mark.parametrize("is_restarted", [False, True], ids=["same_learner", "its_successor"])
-def test_a_live_version_with_changed_weights_is_never_read_and_is_rolled_back(house, is_restarted):
-    learner = house.learn(BATCH)
-    before = house.board.read()
-    number = house.board.next_number()
-    folder = elsewhere(house)
-    make_live(house, number, folder.as_uri(), digest(folder))
-    changed = change_weights(folder, house.speculator)
+@pytest.mark.guarantee("live-weights-changed")
+@pytest.mark.parametrize("is_restarted", cases([False, True], everyday=[True]), ids=["same_learner", "its_successor"])
+def test_a_live_version_with_changed_weights_is_never_read_and_is_rolled_back(world, is_restarted):
+    learner = world.learn(BATCH)
+    before = world.board.read()
+    number = world.board.next_number()
+    folder = elsewhere(world)
+    make_live(world, number, folder.as_uri(), digest(folder))
+    changed = change_weights(folder, world.speculator)
     with pytest.raises(WeightsRefused, match="the file was changed"):
-        check_weights(house.board.read(), number)
-    house.learn_more(house.learner() if is_restarted else learner, BATCH)
-    events = house.board.events()
+        check_weights(world.board.read(), number)
+    world.learn_more(world.learner() if is_restarted else learner, BATCH)
+    events = world.board.events()
     taken_off = next(event for event in events if event.state is VersionState.ROLLED_BACK)
     assert (taken_off.number, taken_off.by) == (number, "learner")
     assert changed[:12] in taken_off.why
-    house.learn_more(learner, BATCH)
-    state = house.board.read()
-    assert max(state.rows) > max(before.rows) + 1  # the gate compares again, and so publishes
-    house.assert_accounted(house.sent)
+    world.learn_more(learner, BATCH)
+    state = world.board.read()
+    assert max(state.rows) > max(before.rows) + 1  # the gate compares again, so a version is published
+    world.assert_accounted(world.sent)
 
 
-@pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_forged_live_version_is_rolled_back_and_learning_goes_on(house, forgery):
-    learner = house.learn(BATCH)
-    before = house.board.read()
-    number = house.board.next_number()
-    make_live(house, number, *FORGERIES[forgery](house))
-    house.learn_more(learner, BATCH)
-    assert house.board.read().rows[number].state is VersionState.ROLLED_BACK
-    house.learn_more(learner, BATCH)
-    assert max(house.board.read().rows) > number
-    assert house.board.read().rows[before.live].state in {VersionState.LIVE, VersionState.RETIRED}
-    house.assert_accounted(house.sent)
+@pytest.mark.guarantee("forged-version")
+@pytest.mark.parametrize("forgery", cases(FORGERIES, everyday=["another_digest"]))
+def test_a_forged_live_version_is_rolled_back_and_learning_goes_on(world, forgery):
+    learner = world.learn(BATCH)
+    before = world.board.read()
+    number = world.board.next_number()
+    make_live(world, number, *FORGERIES[forgery](world))
+    world.learn_more(learner, BATCH)
+    assert world.board.read().rows[number].state is VersionState.ROLLED_BACK
+    world.learn_more(learner, BATCH)
+    assert max(world.board.read().rows) > number
+    assert world.board.read().rows[before.live].state in {VersionState.LIVE, VersionState.RETIRED}
+    world.assert_accounted(world.sent)
 
 
-def test_a_file_that_is_no_draft_stops_no_round(house):
-    learner = house.learn(BATCH)
-    folder = no_draft(house)
-    make_live(house, house.board.next_number(), folder.as_uri(), digest(folder))
-    for worker in (learner, house.learner()):
-        house.send(BATCH)
-        said = house.learn_all(worker)
-        assert [line["kind"] for line in said] == ["learned"], said
-        assert "cannot be read" in said[0]["why"]
-    house.assert_accounted(house.sent)
-    house.board.roll_back("ada", "no draft")
-    house.learn_more(learner, BATCH)
+@pytest.mark.guarantee("not-a-draft")
+def test_a_file_that_is_no_draft_stops_no_round(world):
+    learner = world.learn(BATCH)
+    folder = no_draft(world)
+    make_live(world, world.board.next_number(), folder.as_uri(), digest(folder))
+    for worker in (learner, world.learner()):
+        world.send(BATCH)
+        answers = world.learn_all(worker)
+        assert [answer["kind"] for answer in answers] == ["learned"], answers
+        assert "cannot be read" in answers[0]["why"]
+    world.assert_accounted(world.sent)
+    world.board.roll_back("ada", "no draft")
+    world.learn_more(learner, BATCH)
 
 
-def test_without_a_checkpoint_training_starts_from_no_changed_weights(house):
-    house.learn(BATCH, MIN_HOLDOUT_REQUESTS="40").end()
-    number = house.board.next_number()
-    folder = elsewhere(house)
-    make_live(house, number, folder.as_uri(), digest(folder))
-    change_weights(folder, house.speculator)
-    shutil.rmtree(house.folder / "data/checkpoints")
-    house.learn(BATCH).end()
-    log = (house.folder / "learner.log").read_text(encoding="utf-8")
+@pytest.mark.guarantee("checkpoint-lost")
+def test_without_a_checkpoint_training_starts_from_no_changed_weights(world):
+    world.learn(BATCH, MIN_HOLDOUT_REQUESTS="40").end()
+    number = world.board.next_number()
+    folder = elsewhere(world)
+    make_live(world, number, folder.as_uri(), digest(folder))
+    change_weights(folder, world.speculator)
+    shutil.rmtree(world.folder / "data/checkpoints")
+    world.learn(BATCH).end()
+    log = (world.folder / "learner.log").read_text(encoding="utf-8")
     assert "training starts from" in log
     assert "the file was changed" in log
-    house.assert_accounted(house.sent)
+    world.assert_accounted(world.sent)
 
 
-STRANGE_WORDS = {
+STRANGE_EVENTS = {
     "no_field": ({"other": "x"}, "DecodeError"),
     "no_json": ({"event": b"\xff"}, "DecodeError"),
     "illegal_move": (
@@ -135,25 +140,26 @@ STRANGE_WORDS = {
 }
 
 
-@pytest.mark.parametrize("word", STRANGE_WORDS)
-def test_a_strangers_event_stops_rounds_with_its_name_and_nothing_else_until_it_is_off(house, word):
-    fields, error = STRANGE_WORDS[word]
-    learner = house.learn(BATCH)
-    before, events = house.board.read(), house.board.events()
-    event_id = house.client.xadd(STREAM, fields).decode()
-    house.send(BATCH)
-    for worker in (learner, house.learner()):
-        said = worker.round()
-        assert said["error"] == error, said
-        assert f"board event {event_id}" in said["why"], said
-        assert "take it off with XDEL" in said["why"], said
+@pytest.mark.guarantee("garbage-on-the-board")
+@pytest.mark.parametrize("event", cases(STRANGE_EVENTS, everyday=["illegal_move"]))
+def test_a_strangers_event_stops_rounds_with_its_name_and_nothing_else_until_it_is_removed(world, event):
+    fields, error = STRANGE_EVENTS[event]
+    learner = world.learn(BATCH)
+    before, events = world.board.read(), world.board.events()
+    event_id = world.client.xadd(STREAM, fields).decode()
+    world.send(BATCH)
+    for worker in (learner, world.learner()):
+        answer = worker.round()
+        assert answer["error"] == error, answer
+        assert f"board event {event_id}" in answer["why"], answer
+        assert "take it off with XDEL" in answer["why"], answer
     with pytest.raises((BoardConflict, DecodeError), match=event_id):
-        house.board.read()
+        world.board.read()
     with pytest.raises((BoardConflict, DecodeError), match=event_id):
-        house.board.move(0, VersionState.LIVE, "ada", "back")
-    assert house.buffer.counts().pending == BATCH
-    house.client.xdel(STREAM, event_id)
-    assert (house.board.read(), house.board.events()) == (before, events)
-    house.learn_all(learner)
-    house.assert_accounted(house.sent)
-    house.assert_sound()
+        world.board.move(0, VersionState.LIVE, "ada", "back")
+    assert world.buffer.counts().pending == BATCH
+    world.client.xdel(STREAM, event_id)
+    assert (world.board.read(), world.board.events()) == (before, events)
+    world.learn_all(learner)
+    world.assert_accounted(world.sent)
+    world.assert_sound()

@@ -1,41 +1,44 @@
-"""What one round did, for the log, the heartbeat and the tests."""
+"""What one learning round did, for the log, the heartbeat and the tests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ..buffer.base import BufferCounts
 from ..policies.guard import Alarm
 from ..policies.learn_schedule import LearnDecision
 from ..policies.promotion import Promotion
+from .checkpoint import LearnerNotes
+from .intake import Outcome
 from .judging.calibration import Calibration
 from .training.trainer import FitReport
 
 
-class RoundKind(StrEnum):
-    """How far a round went."""
+class LearningKind(StrEnum):
+    """How far a learning round went."""
 
-    IDLE = "idle"  # nothing to train on, or somebody else holds the speculator
+    IDLE = "idle"  # nothing to train on, or another learner works for the speculator
     LEARNED = "learned"  # the trainer took steps and its checkpoint is on disk
-    RESTED = "rested"  # traces were looked at and kept for replay; nothing was trained
+    RESTED = "rested"  # traces were compared and kept for replay; nothing was trained
 
 
 @dataclass(frozen=True, slots=True)
-class RoundReport:
+class LearningReport:
     """One call of Learner.learn_once, after everything it did is durable."""
 
-    kind: RoundKind
+    kind: LearningKind
     why: str
-    outcomes: Mapping[str, int] = field(default_factory=dict)  # outcome -> traces acked with it in this round
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # outcome -> traces acked with it in this learning round
     fit: FitReport | None = None
     promotion: Promotion | None = None
-    version: int | None = None  # published in this round, promoted or refused
-    calibration: Calibration = field(default_factory=Calibration)  # over the traces of this round
+    version: int | None = None  # published in this learning round, promoted or refused
+    calibration: Calibration = field(default_factory=Calibration)  # over the traces of this learning round
     seconds: float = 0.0
     decision: LearnDecision | None = None  # to learn or to rest; None where there was nothing to decide on
-    alarm: Alarm | None = None  # raised by the traces of this round
+    alarm: Alarm | None = None  # raised by the traces of this learning round
 
     def status(self) -> dict[str, object]:
-        """The report as JSON values for a heartbeat; figures this round did not make are left out."""
+        """The report as JSON values for a heartbeat, without the figures that this learning round did not measure."""
         found: dict[str, object] = {"kind": self.kind.value, "why": self.why}
         if self.decision is not None:
             found |= {"learn": self.decision.choice.value, "learn_reason": self.decision.reason}
@@ -50,3 +53,19 @@ class RoundReport:
         if self.version is not None:
             found["version"] = self.version
         return found
+
+
+def totals(notes: LearnerNotes, counts: BufferCounts, pending_registrations: int) -> dict[str, object]:
+    """Figures over the learner's life as JSON values for a heartbeat."""
+    compared = Calibration(notes.equal, notes.compared, notes.excess)
+    return {
+        **{outcome.value: counts.acked.get(outcome, 0) for outcome in Outcome},
+        "pending": counts.pending,
+        "pending_registrations": pending_registrations,
+        "rounds": notes.rounds_trained,
+        "rests": notes.rounds_rested,
+        "optimiser_steps": notes.optimiser_steps,
+        "identity_equal": compared.equal,
+        "identity_compared": compared.compared,
+        "calibration_gap": compared.gap,
+    }

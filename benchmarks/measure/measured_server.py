@@ -1,4 +1,4 @@
-"""A served draft seen from outside: its URL, its buffer, its board, and more drafts on the board to swap to."""
+"""A running server as benchmarks use it: its URL, buffer and board, and further drafts on the board to swap to."""
 
 import itertools
 import time
@@ -14,12 +14,12 @@ from ...buffer.redis_stream import RedisTraceBuffer
 from ...buffer.version import DraftVersion, VersionState
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ...dashboards.tables import as_counts, as_int
-from ...demo.watch import Watch
-from ...rig.drained import drained
+from ...rig.deployment import LEARNER, REPLICA, SPECULATOR, LocalDeployment
+from ...rig.drain import drain_check
 from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ...rig.models.target import TargetModel, load_tokenizer
-from ...rig.place import LEARNER, REPLICA, SPECULATOR, Place
 from ...rig.prompts import Prompt, domain_prompts
+from ...rig.reader import SpeculatorReader
 
 BY = "bench"
 
@@ -27,13 +27,13 @@ _runs = itertools.count()
 
 
 @dataclass(frozen=True)
-class Rig:
-    """One running server; version 0 on its board is the draft it was started with."""
+class MeasuredServer:
+    """One running server. Version 0 on its board is the draft it was started with."""
 
     url: str
     buffer: TraceBuffer
     board: VersionBoard
-    watch: Watch
+    reader: SpeculatorReader
 
     def register(self, draft: Path, name: str) -> int:
         """Put the draft in folder `draft` on the board; return its number."""
@@ -45,31 +45,32 @@ class Rig:
     def go_live(self, number: int) -> None:
         """Make a registered version live and wait until the server drafts with it."""
         self.board.move(number, VersionState.LIVE, BY, "measured next")
-        wait_until(lambda: self.watch.replica().get("draft_version") == number, f"version {number} to be swapped in")
+        wait_until(
+            lambda: self.reader.replica_status().get("draft_version") == number, f"version {number} to be swapped in"
+        )
 
     def drained(self) -> Mapping[str, object]:
-        """The replica's reading once every trace of the requests answered so far has left the server.
+        """The replica's status once every trace of the requests answered so far has left the server.
 
         Exits when traces were captured that were neither delivered nor counted as dropped.
         """
-        wait_until(drained(self.watch.replica), "traces to be delivered")
-        reading = self.watch.replica()
-        captured, delivered = as_int(reading, "captured"), as_int(reading, "delivered")
-        if captured != delivered + sum(as_counts(reading, "dropped").values()):
-            raise SystemExit(f"traces are unaccounted for: {reading}")
-        return reading
+        wait_until(drain_check(self.reader.replica_status), "traces to be delivered")
+        status = self.reader.replica_status()
+        captured, delivered = as_int(status, "captured"), as_int(status, "delivered")
+        if captured != delivered + sum(as_counts(status, "dropped").values()):
+            raise SystemExit(f"traces are unaccounted for: {status}")
+        return status
 
 
-def make_rig(place: Place, drafts: Sequence[Path]) -> Rig:
+def measured_server(local: LocalDeployment, drafts: Sequence[Path]) -> MeasuredServer:
     """Put `drafts` on the board; the first is version 0 and live, the one the server was started with."""
-    client, config = connect(place.redis_url), BufferConfig(speculator=SPECULATOR)
+    client, config = connect(local.redis_url), BufferConfig(speculator=SPECULATOR)
     buffer, board = RedisTraceBuffer(client, config), RedisVersionBoard(client, config)
-    url = f"http://127.0.0.1:{place.server_port}"
-    rig = Rig(url, buffer, board, Watch(buffer, board, REPLICA, LEARNER))
+    server = MeasuredServer(local.server_url, buffer, board, SpeculatorReader(buffer, board, REPLICA, LEARNER))
     for draft in drafts:
-        rig.register(draft, "random")
+        server.register(draft, "random")
     board.move(0, VersionState.LIVE, BY, "served from the start")
-    return rig
+    return server
 
 
 def held_out_prompts(target: TargetModel, count: int, seed: int) -> list[Prompt]:
@@ -81,18 +82,18 @@ def held_out_prompts(target: TargetModel, count: int, seed: int) -> list[Prompt]
 
 
 def under_new_ids(prompts: Sequence[Prompt], label: str = "run") -> list[Prompt]:
-    """The same prompts under request ids nobody has used.
+    """The same prompts with request ids that were never used before.
 
-    Two seconds behind a streamed answer SGLang aborts its request id, whoever bears it by then.
+    Two seconds after a streamed answer SGLang aborts its request id, even if another request has it by then.
     """
     run = next(_runs)
     return [replace(prompt, request_id=f"{label}-{run}-{prompt.request_id}") for prompt in prompts]
 
 
 def wait_until(holds: Callable[[], object], what: str, limit_s: float = 120.0) -> None:
-    """Poll a condition of another process; exits, saying what was waited for, after `limit_s`."""
+    """Poll a condition of another process; exits after `limit_s`, naming what was waited for."""
     deadline_s = time.monotonic() + limit_s
     while not holds():
         if time.monotonic() > deadline_s:
-            raise SystemExit(f"waited {limit_s:.0f} s in vain for {what}")
+            raise SystemExit(f"waited {limit_s:.0f} s for {what}, and it did not happen")
         time.sleep(0.05)

@@ -1,0 +1,38 @@
+"""What a command needs of a board: the board, the operator token, and one connection to Redis for both."""
+
+from dataclasses import dataclass, replace
+
+from .base import VersionBoard
+from .config import BufferConfig
+from .redis_board import RedisVersionBoard
+from .redis_client import connect
+from .redis_operator import OperatorAuth
+from .settings.fields import configured
+from .settings.sources import Settings
+from .settings.table import LOCAL_REDIS
+
+
+@dataclass(frozen=True, slots=True)
+class BoardAccess:
+    """The board of one speculator, and who may change it."""
+
+    board: VersionBoard
+    auth: OperatorAuth
+    token: str | None  # the operator's; a secret
+
+    def board_for(self, operator: str, act: str) -> VersionBoard:
+        """Return the board if `operator` has the token, or if none is set; OperatorAuth.admit says what is raised."""
+        self.auth.require(self.token, operator, act)
+        return self.board
+
+
+def open_board(settings: Settings, redis_url: str | None = None, speculator: str | None = None) -> BoardAccess:
+    """Connect to the Redis of `settings`, in which `redis_url` and `speculator` replace the values if they are given.
+
+    Blocks as `connect` does. Raises ConfigError for a bad setting and BufferUnavailable when Redis does not answer.
+    """
+    config = configured(BufferConfig, settings)
+    config = replace(config, speculator=speculator or config.speculator)
+    client = connect(redis_url or settings.value("REDIS_URL") or LOCAL_REDIS, settings.value("REDIS_CA"))
+    board, auth = RedisVersionBoard(client, config), OperatorAuth(client, config)
+    return BoardAccess(board, auth, settings.value("OPERATOR_TOKEN"))

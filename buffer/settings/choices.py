@@ -1,0 +1,14 @@
+"""Settings that take one of a few names."""
+
+from enum import StrEnum
+
+
+class PacingName(StrEnum):
+    """Who chooses the number of draft steps on a server started with --speculative-adaptive."""
+
+    OFF = "off"  # SGLang's own rule
+    GOODPUT = "goodput"
+    THRESHOLD = "threshold"
+    BANDIT = "bandit"
+    FIXED = "fixed"  # --speculative-num-steps, always
+    SWEEP = "sweep"  # every length in turn, to measure what they cost

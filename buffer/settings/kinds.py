@@ -1,0 +1,21 @@
+"""Kinds of values that several settings take, as msgspec converts and checks them."""
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+Whole = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(ge=0)]
+Interval = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(gt=0, lt=1)]
+Text = Annotated[str, Meta(min_length=1)]
+#: A name becomes a Redis key, a folder, a queue and a registered model: no separators, no blanks, no braces.
+NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+Name = Annotated[
+    str,
+    Meta(
+        pattern=rf"^{NAME_PATTERN}\Z",
+        description="1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit",
+    ),
+]

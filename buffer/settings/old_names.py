@@ -1,0 +1,27 @@
+"""Names from earlier releases, and what to set instead."""
+
+from typing import Final
+
+#: Old name -> new name, both without PACELINE_.
+RENAMED: Final = {
+    "BACKLOG_BYTES": "CAPTURE_MEMORY_BYTES",
+    "CANARY_WINDOW_S": "CANARY_TURN_S",
+    "FEATURES": "CAPTURE_FEATURES",
+    "HOLDOUT_WINDOW": "HOLDOUT_REQUESTS",
+    "ROLL_OUT_S": "STAGGER_S",
+    "TAP_BYTES": "CAPTURE_MEMORY_BYTES",
+    "TOP_K": "TEACHER_TOP_K",
+    "WINDOW_TOKENS": "TRACE_TOKENS",
+    "WINDOW_TRACES": "REPLAY_TRACES",
+}
+
+#: Deleted name, without PACELINE_ -> why nobody needs it.
+DELETED: Final = {
+    "BUFFER_GROUP": "every learner of a speculator reads the stream in one group",
+    "CONTEXT_TOKENS": "it is a quarter of PACELINE_TRACE_TOKENS",
+    "GREEDY_TOP_K": "it is 1: greedy requests are judged and labelled by the best token alone",
+    "LONGEST_ROUND_S": "it is an hour",
+    "MAX_CLAIM": "it is ten times PACELINE_MIN_NEW_TRACES, and at least 400",
+    "MIN_HOLDOUT_REQUESTS": "it is a sixth of PACELINE_HOLDOUT_REQUESTS",
+    "SEED": "it is always 0",
+}

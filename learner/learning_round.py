@@ -1,0 +1,150 @@
+"""One learning round from claim to checkpoint: it trains, or rests (compares the traces, keeps them, trains nothing).
+
+The order is the guarantee. Publish, then checkpoint, then ack (in loop.py): when a learner is killed before the
+checkpoint, the next one learns the same traces again from the same weights; when it is killed after the checkpoint, the
+next one finds the outcomes there and only acks. No trace is lost, learned twice into the same weights, or counted
+twice. A learner that lost its lease publishes and saves nothing more: another one may be at work.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..buffer.base import TraceEntry, VersionBoard
+from ..buffer.lease import Lease, require
+from ..buffer.trace import DraftTrace
+from ..buffer.version import BoardState, DraftVersion
+from ..policies.guard import Alarm
+from ..policies.learn_schedule import LearnChoice, LearnDecision
+from ..policies.promotion import Promotion
+from . import checkpoint
+from .delivery.delivery import deliver, hold_out, judge_candidate
+from .delivery.mlflow_registry import Registry
+from .delivery.run_record import record_of
+from .heartbeat import Heartbeat
+from .intake import ByOutcome, Outcome, as_misreplayed, as_rested, counts_of
+from .judging.alarms import gap_alarm, rest_for
+from .judging.calibration import Calibration
+from .learning_report import LearningKind, LearningReport
+from .state import LearnerState
+from .training.trainer import FitReport
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LearningRound:
+    """A claim being worked on, with all that it changes."""
+
+    state: LearnerState
+    board: VersionBoard
+    board_state: BoardState  # read before the claim
+    registry: Registry
+    heartbeat: Heartbeat
+    lease: Lease
+    claimed: ByOutcome  # a rest, or an alarm, changes the outcomes
+    may_replay: bool  # whether the replay buffer is trained on beside the claimed traces
+    calibration: Calibration = field(default_factory=Calibration)
+
+    def run(self) -> LearningReport:
+        """Compare, then train or rest. When it returns, everything but the acks of `claimed` is durable."""
+        with self.heartbeat.at_work("comparing"):
+            self.calibration = self.state.compare(self.claimed, self.board_state)
+        alarm = gap_alarm(self.calibration)
+        if alarm is not None:
+            return self._set_aside(alarm)
+        hold_out(self.state, self.claimed, self.board_state)
+        self.state.record_rollback(self.board_state, time.time())
+        decision = self.state.decide(self.claimed, time.time())
+        if decision.choice is LearnChoice.REST:
+            with self.heartbeat.at_work("resting"):
+                return self._rest(decision)
+        with self.heartbeat.at_work("learning"):
+            return self._learn(decision)
+
+    def _set_aside(self, alarm: Alarm) -> LearningReport:
+        """Keep none of the traces, whose replay differs from what was served, and remember which they were."""
+        _log.error("alarm %s: %s", alarm.name, alarm.detail)
+        self.claimed = as_misreplayed(self.claimed)
+        require(self.lease, "nothing was saved")
+        self.state.record_set_aside(self.claimed, self.calibration)
+        checkpoint.save_notes(self.state.config.checkpoints_dir, self.state.notes)
+        return self._rested(rest_for(alarm), alarm)
+
+    def _rest(self, decision: LearnDecision) -> LearningReport:
+        """Put the traces where learning will find them: into the replay buffer."""
+        self.claimed = as_rested(self.claimed)
+        rested, held_out = self.claimed[Outcome.RESTED], self.claimed[Outcome.HELD_OUT]
+        self.state.replay_buffer.extend(rested)
+        require(self.lease, "nothing was saved")
+        self.state.record_rest(self.claimed, self.calibration)
+        checkpoint.save_notes(self.state.config.checkpoints_dir, self.state.notes)
+        done = self.state.notes.rounds_rested, len(rested), len(held_out), decision.reason
+        _log.info("learning round rested (rest %d): %d traces kept for replay, %d held out; %s", *done)
+        return self._rested(decision)
+
+    def _rested(self, decision: LearnDecision, alarm: Alarm | None = None) -> LearningReport:
+        return LearningReport(
+            LearningKind.RESTED,
+            decision.reason,
+            counts_of(self.claimed),
+            calibration=self.calibration,
+            decision=decision,
+            alarm=alarm,
+        )
+
+    def _learn(self, decision: LearnDecision) -> LearningReport:
+        state, learned, held_out = self.state, self.claimed[Outcome.LEARNED], self.claimed[Outcome.HELD_OUT]
+        state.match_draft_steps([*learned, *held_out])
+        fit = promotion = version = None
+        if learned:
+            fit = state.trainer.fit([entry.trace for entry in learned], self._replayed())
+            promotion = judge_candidate(state, self.board_state)
+            state.record_verdict(fit, promotion, time.time())
+            version = self._publish(learned, fit, promotion, decision)
+        require(self.lease, "nothing was saved")
+        state.record_learning(self.claimed, self.calibration, fit, version)
+        checkpoint.save(state.config.checkpoints_dir, state.notes, state.trainer.save)
+        why = promotion.reason if promotion else "every claimed trace was held out"
+        done = state.notes.rounds_trained, len(learned), len(held_out), why, decision.reason
+        _log.info("learning round %d: %d traces learned, %d held out; %s (%s)", *done)
+        return LearningReport(
+            LearningKind.LEARNED,
+            why,
+            counts_of(self.claimed),
+            fit,
+            promotion,
+            version.number if version else None,
+            self.calibration,
+            decision=decision,
+        )
+
+    def _publish(
+        self, learned: Sequence[TraceEntry], fit: FitReport, promotion: Promotion, decision: LearnDecision
+    ) -> DraftVersion | None:
+        """Put the trained draft on the board and make its registration pending; None when the gate waits."""
+        state = self.state
+        require(self.lease, "nothing was published")
+        version = deliver(state, self.board, self.board_state, promotion, learned)
+        state.replay_buffer.extend(learned)
+        if version is not None:
+            record = record_of(
+                version,
+                state.trainer.plan,
+                fit,
+                promotion,
+                born_at=time.time(),
+                first_step=state.notes.optimiser_steps,
+                learn_reason=decision.reason,
+            )
+            self.registry.enqueue(record)
+        return version
+
+    def _replayed(self) -> list[DraftTrace]:
+        """The replay buffer, or nothing after a learning round that failed.
+
+        Rested traces were never trained on, so the one that fails every learning round may be in the replay buffer.
+        Training without it shows whether the claimed traces are at fault.
+        """
+        return [entry.trace for entry in self.state.replay_buffer] if self.may_replay else []

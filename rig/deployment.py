@@ -1,0 +1,72 @@
+"""A paceline on this machine: its folder and ports, and the flags and settings its server and learner share."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from .models.target import TargetModel
+from .services import free_port
+
+SPECULATOR, REPLICA, LEARNER = "demo", "demo-0", "demo-learner"
+DRAFT_STEPS = 3
+CONTEXT_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDeployment:
+    """Where one local run keeps its files, and where its services listen."""
+
+    folder: Path
+    redis_port: int
+    server_port: int
+
+    @classmethod
+    def on_free_ports(cls, folder: Path) -> Self:
+        """A deployment in `folder` on two ports that are free at this moment; nothing is started or written."""
+        return cls(folder, free_port(), free_port())
+
+    @property
+    def redis_url(self) -> str:
+        """URL of the private Redis."""
+        return f"redis://127.0.0.1:{self.redis_port}/0"
+
+    @property
+    def server_url(self) -> str:
+        """URL of the SGLang server."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def mlflow_uri(self) -> str:
+        """MLflow's tracking URI: a SQLite file in the folder."""
+        return f"sqlite:///{(self.folder / 'mlflow.db').absolute()}"
+
+    def shared_env(self, target: TargetModel) -> dict[str, str]:
+        """Settings that the server and the learner must agree on; one thread each, because two cores must suffice."""
+        return {
+            "PACELINE_CONFIG": os.devnull,  # not the operator's own file
+            "PACELINE_REDIS_URL": self.redis_url,
+            "PACELINE_SPECULATOR": SPECULATOR,
+            "PACELINE_TARGET": "demo-target",
+            "PACELINE_TARGET_VERSION": target.key,
+            "PACELINE_REPLICA": REPLICA,
+            "OMP_NUM_THREADS": "1",
+        }
+
+
+def server_flags(target: Path, draft: Path) -> list[str]:
+    """SGLang's flags for a server on the CPU: greedy, EAGLE-3, a chain of DRAFT_STEPS drafts."""
+    flags = {
+        "--model-path": target,
+        "--device": "cpu",
+        "--max-total-tokens": 16384,
+        "--max-running-requests": 8,
+        "--context-length": CONTEXT_TOKENS,
+        "--speculative-algorithm": "EAGLE3",
+        "--speculative-draft-model-path": draft,
+        "--speculative-num-steps": DRAFT_STEPS,
+        "--speculative-eagle-topk": 1,
+        "--speculative-num-draft-tokens": DRAFT_STEPS + 1,
+        "--log-level": "warning",
+    }
+    return [str(word) for flag in flags.items() for word in flag]

@@ -1,0 +1,95 @@
+"""Reads one speculator from outside: the heartbeats of its replica and learner, its versions, and its traces."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..buffer.base import TraceBuffer, VersionBoard
+from ..dashboards.tables import VersionLine, as_counts, as_int, version_lines
+from ..policies.acceptance import Tally
+from .traffic import Served, longest_gap_ms
+
+_KEPT = ("learned", "held_out", "rested")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceAccount:
+    """How many traces were captured, and what became of each."""
+
+    captured: int = 0
+    delivered: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)  # by the server: reason -> traces
+    learned: int = 0
+    held_out: int = 0
+    rested: int = 0
+    pending: int = 0
+    set_aside: Mapping[str, int] = field(default_factory=dict)  # delivered, with any other outcome: reason -> traces
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether captured == delivered + dropped, and delivered == the sum of the fields after `dropped`."""
+        arrived = self.learned + self.held_out + self.rested + self.pending + sum(self.set_aside.values())
+        return self.delivered == arrived and self.captured == self.delivered + sum(self.dropped.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """One swap as the replica reported it."""
+
+    number: int
+    commit_ms: float
+    running: int  # requests in flight
+    at: float  # unix seconds, when the commit was done
+
+    def stall_ms(self, results: Sequence[Served]) -> float:
+        """Longest wait for a token among requests that streamed while the scheduler copied the weights."""
+        return longest_gap_ms(results, (self.at - self.commit_ms / 1000.0, self.at))
+
+
+class SpeculatorReader:
+    """A speculator with one replica and one learner. Every call reads from Redis; none writes."""
+
+    def __init__(self, buffer: TraceBuffer, board: VersionBoard, replica: str, learner: str) -> None:
+        self._buffer, self._board = buffer, board
+        self._replica, self._learner = f"replica:{replica}", f"learner:{learner}"
+
+    def replica_status(self) -> Mapping[str, object]:
+        """What the server's last heartbeat says; empty when there is none."""
+        return self._board.heartbeats().get(self._replica, {})
+
+    def learner_status(self) -> Mapping[str, object]:
+        """What the learner's last heartbeat says; empty when there is none."""
+        return self._board.heartbeats().get(self._learner, {})
+
+    def traces(self) -> TraceAccount:
+        """Where the traces are; the replica's part is up to a second old."""
+        replica, counts = self.replica_status(), self._buffer.counts()
+        other = {outcome: count for outcome, count in counts.acked.items() if outcome not in _KEPT}
+        return TraceAccount(
+            captured=as_int(replica, "captured"),
+            delivered=as_int(replica, "delivered"),
+            dropped=as_counts(replica, "dropped"),
+            learned=counts.acked.get("learned", 0),
+            held_out=counts.acked.get("held_out", 0),
+            rested=counts.acked.get("rested", 0),
+            pending=counts.pending,
+            set_aside={**other, "trimmed": counts.trimmed, "dead_lettered": counts.dead_lettered},
+        )
+
+    def live(self) -> int | None:
+        """Number of the live version; None before there is one."""
+        return self._board.read().live
+
+    def versions(self, served: Mapping[int, Tally] | None = None) -> list[VersionLine]:
+        """All versions, oldest first; `served` is what each had accepted, by number, where that is known."""
+        return version_lines(self._board.read(), served)
+
+    def swaps(self) -> list[Swap]:
+        """Swaps the replica made, oldest first; it reports its newest 64."""
+        reported = self.replica_status().get("swaps")
+        if not isinstance(reported, list):
+            return []
+        return [Swap(s["number"], s["commit_ms"], s["running"], s["at"]) for s in reported]
+
+    def is_learning(self, min_new_traces: int) -> bool:
+        """Whether a learning round runs, or enough traces wait for one to start."""
+        return self.learner_status().get("kind") == "learning" or self._buffer.counts().pending >= min_new_traces

@@ -1,0 +1,42 @@
+"""Answers are compared with plain greedy decoding, token by token."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from paceline.demo.lossless import lossless_check
+from paceline.policies.acceptance import Tally
+from paceline.rig.models.greedy import greedy
+from paceline.rig.prompts import Prompt
+from paceline.rig.traffic import Arrival, Served
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+WORDS = 32
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory) -> Path:
+    """An untrained Llama of one layer: greedy decoding of it is as definite as of any other."""
+    folder = tmp_path_factory.mktemp("target")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **sizes)).save_pretrained(folder)
+    return folder
+
+
+def served(name: str, output: tuple[int, ...], sent_at: float = 0.0) -> Served:
+    return Served(Prompt(name, "py", (5, 6, 7)), sent_at, (Arrival(1.0, 4),), output, "length", Tally(0, 0), 0)
+
+
+def test_a_single_wrong_or_missing_token_is_found(target: Path) -> None:
+    right = greedy(AutoModelForCausalLM.from_pretrained(target).eval(), (5, 6, 7), 4)
+    wrong = (*right[:3], (right[3] + 1) % WORDS)
+    outputs = {"right": right, "wrong": wrong, "short": right[:3], "unanswered": ()}
+    found = lossless_check(target, [served(name, output) for name, output in outputs.items()], 4)
+    assert (found.checked, found.identical, found.different) == (4, 1, ("wrong", "short", "unanswered"))
+
+
+def test_the_check_prints_no_progress_bar(target: Path, tmp_path: Path, capfd) -> None:
+    capfd.readouterr()
+    lossless_check(target, [], 4)
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,106 @@
+"""What a reader sees of a speculator, on the in-memory buffer and board."""
+
+import pytest
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
+from paceline.policies.acceptance import Tally
+from paceline.rig.drain import drain_check
+from paceline.rig.prompts import Prompt
+from paceline.rig.reader import SpeculatorReader, Swap, TraceAccount
+from paceline.rig.traffic import Arrival, Served
+
+
+@pytest.fixture
+def board() -> MemoryVersionBoard:
+    return MemoryVersionBoard()
+
+
+@pytest.fixture
+def buffer() -> MemoryTraceBuffer:
+    return MemoryTraceBuffer(BufferConfig(speculator="test"))
+
+
+@pytest.fixture
+def reader(board: MemoryVersionBoard, buffer: MemoryTraceBuffer) -> SpeculatorReader:
+    return SpeculatorReader(buffer, board, "r0", "l0")
+
+
+def streamed(*arrivals: float) -> Served:
+    came = tuple(Arrival(at, number) for number, at in enumerate(arrivals, start=1))
+    return Served(Prompt("p", "py", (1,)), 0.0, came, (1,), "length", Tally(0, 10), 0)
+
+
+def status(**changes: object) -> dict[str, object]:
+    return {"at": 100.0, "captured": 9, "delivered": 7, "dropped": {"tap_full": 2}, "open": 0, "queued": 0} | changes
+
+
+def test_members_without_a_heartbeat_have_an_empty_status_and_nothing_is_drained(reader: SpeculatorReader) -> None:
+    assert (reader.replica_status(), reader.learner_status(), reader.swaps()) == ({}, {}, [])
+    assert not drain_check(reader.replica_status)()
+    assert reader.traces().captured == 0
+    assert (reader.live(), reader.versions()) == (None, [])
+
+
+def test_every_trace_is_counted_once(reader: SpeculatorReader, board, buffer, make_trace) -> None:
+    board.beat("replica:r0", status(), 60.0)
+    ids = buffer.append([make_trace(seed, trace_id=str(seed)) for seed in range(7)])
+    buffer.claim("learner", 6)
+    for entry_id, outcome in zip(ids, ("learned", "learned", "held_out", "duplicate", "rested"), strict=False):
+        buffer.ack([entry_id], outcome)
+    set_aside = {"duplicate": 1, "trimmed": 0, "dead_lettered": 0}
+    assert reader.traces() == TraceAccount(
+        9, 7, {"tap_full": 2}, learned=2, held_out=1, rested=1, pending=2, set_aside=set_aside
+    )
+    assert reader.traces().is_balanced
+
+
+@pytest.mark.parametrize(("captured", "delivered"), [(10, 7), (8, 7), (9, 6)])
+def test_an_account_that_does_not_add_up_is_not_balanced(captured: int, delivered: int) -> None:
+    account = TraceAccount(
+        captured, delivered, {"tap_full": 2}, learned=2, held_out=1, rested=1, pending=2, set_aside={"duplicate": 1}
+    )
+    assert not account.is_balanced
+
+
+@pytest.mark.parametrize(
+    ("statuses", "is_drained"),
+    [
+        ([{"at": 74.0}, {"at": 75.0}], False),  # both from before the question
+        ([{"at": 75.5}, {"at": 75.5}], False),  # one heartbeat, seen twice: its turn may have begun before the question
+        ([{"at": 75.5}, {"at": 76.5}], True),
+        ([{"at": 75.5, "open": 1}, {"at": 76.5}], True),
+        ([{"at": 75.5}, {"at": 76.5, "open": 1}], False),
+        ([{"at": 75.5}, {"at": 76.5, "queued": 3}], False),
+        ([{"at": 75.5}, {"at": 76.5, "open": 1}, {"at": 77.5}], True),
+    ],
+)
+def test_drained_means_nothing_open_and_nothing_queued_in_a_turn_begun_after_the_question(
+    reader: SpeculatorReader, board, statuses: list[dict], is_drained: bool
+) -> None:
+    check = drain_check(reader.replica_status, lambda: 75.0)
+    for changes in statuses:
+        board.beat("replica:r0", status(**changes), 60.0)
+        answer = check()
+    assert answer is is_drained
+
+
+def test_a_learner_is_learning_while_its_status_says_so_and_when_enough_traces_wait(
+    reader: SpeculatorReader, board, buffer, make_trace
+) -> None:
+    assert not reader.is_learning(2)
+    board.beat("learner:l0", {"kind": "learning"}, 60.0)
+    assert reader.is_learning(2)
+    board.beat("learner:l0", {"kind": "published"}, 60.0)
+    buffer.append([make_trace(0, trace_id="a")])
+    assert not reader.is_learning(2)
+    buffer.append([make_trace(1, trace_id="b")])
+    assert reader.is_learning(2)
+
+
+def test_a_swap_stalls_the_requests_that_streamed_while_it_committed(reader: SpeculatorReader, board) -> None:
+    reported = {"number": 3, "commit_ms": 500.0, "stage_ms": 1.0, "running": 2, "at": 12.0}
+    board.beat("replica:r0", status(swaps=[reported]), 60.0)
+    (swap,) = reader.swaps()
+    assert swap == Swap(3, 500.0, 2, 12.0)
+    assert swap.stall_ms([streamed(11.0, 11.25, 12.5), streamed(1.0, 9.0)]) == 1250.0

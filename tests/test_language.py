@@ -1,0 +1,42 @@
+"""Plain English: `behind` is said of places and of what is late, and never means `after`."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS = {".py", ".md", ".toml", ".yml", ".lua", ".sh"}
+#: Files with an honest use of the word -> the phrases it is used in.
+HONEST = {"serving/plugin.py": ["behind SGLang's router"]}
+#: Files and folders that are searched, from the root.
+SEARCHED = ("Makefile", "pyproject.toml", ".ci", "tests/conftest.py", "tests/e2e", "tests/faults")
+
+
+def searched_files() -> Iterator[Path]:
+    for name in SEARCHED:
+        path = ROOT / name
+        yield from [path] if path.is_file() else (file for file in path.rglob("*") if file.suffix in {*KINDS, ""})
+
+
+def dishonest_uses(text: str, honest: list[str]) -> list[str]:
+    """Lines that use the word, in prose or in a name, outside the phrases of `honest`."""
+    for phrase in honest:
+        text = text.replace(phrase, "")
+    return [line.strip() for line in text.splitlines() if re.search("behind", line, re.IGNORECASE)]
+
+
+def test_behind_never_means_after() -> None:
+    found = {}
+    for path in filter(Path.is_file, searched_files()):
+        name = path.relative_to(ROOT).as_posix()
+        found[name] = dishonest_uses(path.read_text(encoding="utf-8"), HONEST.get(name, []))
+    assert found.keys() >= {"Makefile", "tests/conftest.py", "tests/e2e/conftest.py"}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize("line", ["the token behind it", "def test_what_lies_behind_a_round():", "Behind the verdict"])
+def test_the_word_is_found_in_prose_and_in_names(line: str) -> None:
+    assert dishonest_uses(f"first\n{line}\n", ["behind a router"]) == [line]
+    assert dishonest_uses(f"{line}\n", [line]) == []

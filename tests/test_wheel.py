@@ -1,0 +1,234 @@
+"""The wheel holds every module and data file, and needs nothing but what its extras declare."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+HOUSE = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((HOUSE / "pyproject.toml").read_text(encoding="utf-8"))
+FOLDERS = {package.split(".")[1] for package in PROJECT["tool"]["setuptools"]["packages"] if "." in package}
+# Folder -> the extra that its modules need; the others need none.
+EXTRAS = {"serving": "serving", "policies": "learner", "learner": "learner", "rig": "demo", "demo": "demo"}
+EXTRAS |= {"benchmarks": "bench"}
+# Brought by the environment that paceline[serving] is installed into.
+ENGINE = {"sglang", "sglang-kernel", "sgl_kernel", "torch", "torchvision"}
+# Stand-ins for other packages, found by the CPU host's path and never under paceline's name.
+STUBS = "serving/cpu_host/stubs"
+NOT_PRODUCT = {"benchmarks", "demo", "rig"}
+
+# Imports the modules named on stdin, with the unzipped wheel before site-packages, and prints the file of each as JSON.
+# Undeclared packages are not found, and the finder of an editable install, which would search the checkout, is gone.
+IMPORT_ALL = """
+import importlib, json, sys
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+asked = json.load(sys.stdin)
+
+class Declared(PathFinder):
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        is_undeclared = name.partition(".")[0] in asked["undeclared"]
+        return None if is_undeclared else PathFinder.find_spec(name, path, target)
+
+sys.meta_path[:] = [BuiltinImporter, FrozenImporter, Declared]
+sys.path.insert(0, asked["folder"])
+print(json.dumps({name: importlib.import_module(name).__file__ for name in asked["modules"]}))
+"""
+
+
+def build(source: Path, out: Path) -> Path:
+    """Build the wheel of `source`, which setuptools writes to, and unzip it into `out`."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--wheel-dir", str(out.with_suffix(".wheels")), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = out.with_suffix(".wheels").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(out)
+    return out
+
+
+def copy_tree(names: list[str], to: Path) -> Path:
+    """Copy files and folders of the checkout, without caches."""
+    to.mkdir()
+    for name in names:
+        if (HOUSE / name).is_dir():
+            shutil.copytree(HOUSE / name, to / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+        elif (HOUSE / name).exists():
+            shutil.copy(HOUSE / name, to / name)
+    return to
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the unzipped wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    names = ["pyproject.toml", "README.md", "LICENSE", "__init__.py", "cli.py", *FOLDERS]
+    return build(copy_tree(names, folder / "source"), folder / "unzipped")
+
+
+def sources(root: Path) -> Iterator[tuple[str, Path]]:
+    """Dotted name below the package, "" for its root, and file of every module."""
+    for file in sorted(root.rglob("*.py")):
+        path = file.relative_to(root)
+        if path.parts[0] in {*FOLDERS, "cli.py", "__init__.py"} and not path.as_posix().startswith(STUBS):
+            parts = path.with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), file
+
+
+@cache
+def third_parties(tree: ast.AST) -> set[str]:
+    """Top-level names of the packages imported anywhere below `tree`, the standard library left out."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(str(node.module).partition(".")[0])
+    return found - sys.stdlib_module_names
+
+
+@cache
+def import_time(file: Path) -> ast.Module:
+    """The import statements that run when the module is imported."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+
+
+def needs_the_engine(file: Path) -> bool:
+    """Whether importing the module imports SGLang or its kernels."""
+    return bool(third_parties(import_time(file)) & {"sglang", "sgl_kernel"})
+
+
+def reached(start: str, files: dict[str, Path]) -> set[str]:
+    """Modules of paceline that importing `start` imports, itself included."""
+    found, left = set(), [start]
+    while left:
+        name = left.pop()
+        if name in files and name not in found:
+            found.add(name)
+            parts = name.split(".") if files[name].name == "__init__.py" else name.split(".")[:-1]
+            for node in import_time(files[name]).body:
+                if isinstance(node, ast.ImportFrom) and node.level:
+                    base = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
+                    left += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return found
+
+
+@cache
+def declared(extra: str) -> set[str]:
+    """Normalised names of what paceline, with one extra, asks for directly; extras that name paceline are opened."""
+    lines = [*PROJECT["project"]["dependencies"]]
+    found, extras = set(), [extra] if extra else []
+    while extras:
+        lines += PROJECT["project"]["optional-dependencies"][extras.pop()]
+        ours = [Requirement(line) for line in lines if Requirement(line).name == "paceline"]
+        lines = [line for line in lines if Requirement(line).name != "paceline"]
+        extras += [name for requirement in ours for name in requirement.extras]
+    found |= {canonicalize_name(Requirement(line).name) for line in lines}
+    return found
+
+
+def with_their_needs(names: set[str]) -> set[str]:
+    """`names`, normalised, and what the installed distributions of these names require in turn on this machine."""
+    found, left = set(), [(name, "") for name in sorted(names)]
+    while left:
+        name, extra = left.pop()
+        if (name, extra) not in found:
+            found.add((name, extra))
+            for requirement in requirements_of(name):
+                if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                    needed = canonicalize_name(requirement.name)
+                    left += [(needed, each) for each in ("", *requirement.extras)]
+    return {name for name, _ in found}
+
+
+def requirements_of(name: str) -> list[Requirement]:
+    try:
+        return [Requirement(line) for line in distribution(name).requires or []]
+    except PackageNotFoundError:  # for another platform, or one of SGLang's that this machine leaves out
+        return []
+
+
+def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
+    def files(root: Path) -> set[str]:
+        """Modules, and every other file that the product reads; what lies beside benchmarks is for a checkout."""
+        paths = {path.relative_to(root) for folder in FOLDERS for path in (root / folder).rglob("*") if path.is_file()}
+        kept = {path for path in paths if path.suffix == ".py" or path.parts[0] != "benchmarks"}
+        return {path.as_posix() for path in kept if path.suffix != ".pyc" and path.name != "Dockerfile"}
+
+    assert files(wheel / "paceline") == files(HOUSE)
+    assert {"buffer/stream.lua", "serving/cpu_host/requirements.txt", f"{STUBS}/sgl_kernel/tree.py"} <= files(HOUSE)
+
+
+def test_every_module_is_imported_from_the_wheel_with_what_is_declared(wheel: Path) -> None:
+    package = wheel / "paceline"
+    modules = [name for name, file in sources(package) if not needs_the_engine(file)]
+    allowed = with_their_needs(declared("bench")) | ENGINE
+    undeclared = [
+        name
+        for name, owners in packages_distributions().items()
+        if name != "paceline" and not allowed & {canonicalize_name(owner) for owner in owners}
+    ]
+    assert {"pytest", "hypothesis"} <= set(undeclared)
+    asked = {
+        "folder": str(wheel),
+        "undeclared": undeclared,
+        "modules": [f"paceline.{name}".rstrip(".") for name in modules],
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", IMPORT_ALL],
+        input=json.dumps(asked),
+        cwd=wheel,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    files: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    assert files == {f"paceline.{name}".rstrip("."): str(file) for name, file in sources(package) if name in modules}
+
+
+def test_an_extra_names_all_that_its_folder_imports() -> None:
+    owners, files = packages_distributions(), dict(sources(HOUSE))
+    missing = set()
+    for name, file in files.items():
+        folder = name.partition(".")[0]
+        engine = ENGINE if folder in {"serving", "rig", "benchmarks"} else set()
+        allowed = declared(EXTRAS.get(folder, "")) | engine
+        trees = [
+            ast.parse(file.read_text(encoding="utf-8")),
+            *(import_time(files[each]) for each in reached(name, files)),
+        ]
+        for each in set().union(*map(third_parties, trees)) - {"paceline"} - allowed:
+            if not allowed & {canonicalize_name(owner) for owner in owners.get(each, [])}:
+                missing.add(f"{name}: {each}")
+    assert missing == set()
+
+
+def test_the_images_install_the_product_alone(tmp_path: Path) -> None:
+    texts = [(HOUSE / name / "Dockerfile").read_text(encoding="utf-8") for name in ("serving", "learner")]
+    stage, same = (text.split("\nFROM ")[1] for text in texts)
+    assert stage == same
+    copied = [name for line in re.findall(r"^COPY (.+) \S+$", stage, re.MULTILINE) for name in line.split()]
+    assert set(copied) & FOLDERS == FOLDERS - NOT_PRODUCT
+    source = copy_tree(copied, tmp_path / "source")
+    (edit,) = re.findall(r"^RUN (sed .*) \\$", stage, re.MULTILINE)
+    subprocess.run(edit, shell=True, check=True, cwd=source)
+    modules = {path.relative_to(source) for path in source.rglob("*.py")}
+    image = build(source, tmp_path / "image") / "paceline"
+    assert {path.relative_to(image) for path in image.rglob("*.py")} == modules
