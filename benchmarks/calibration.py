@@ -196,7 +196,7 @@ def _fitted(
         for fit in range(fits):
             trainer.fit(traces[each * fit : each * (fit + 1)], traces[: each * fit])
             version = Version(f"{start.name} + {fit + 1}", folder / f"{start.name}-{fit + 1}")
-            write_folder(version.folder, lambda place: save_draft(trainer.served, place))
+            write_folder(version.folder, lambda place: save_draft(trainer.draft, place))
             versions.append(version)
             report((fit + 1) / fits, version.name)
     return versions

@@ -1,13 +1,13 @@
 """Goodput of every pacing policy on recorded text, against the best fixed length in hindsight.
 
-A table of step costs stands for the machine; what would be accepted is read off recorded traces: with the draft's
-weights at hand, replayed from every position and so exact for greedy traffic whatever length a policy chooses; else
-from the served rounds alone, where drafts that stood keep standing behind a shorter choice.
+A table of step costs stands for the machine; what would be accepted is read off recorded traces. With the draft's
+weights it is replayed from every position, and so exact for greedy traffic whatever length a policy chooses; without
+them it is read off the served rounds, where accepted drafts stay accepted after a shorter choice.
 
     python -m paceline.benchmarks.pacing [--traces FILE] [--head FOLDER] [--costs FILE] [--order mixed|shift]
         [--out pacing.md]
 
-The costs file is what pacing_costs.py writes; without one a made-up example stands in.
+The costs file is what pacing_costs.py writes; without one a made-up example is used.
 """
 
 import argparse
@@ -36,7 +36,7 @@ MADE_UP_TEXTS, MADE_UP_TOKENS = 300, 64
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Drafts that would stand behind every committed token of one request, from its first root on."""
+    """Drafts that would be accepted after every committed token of one request, from its first root on."""
 
     domain: str
     runs: Sequence[int]
@@ -111,13 +111,13 @@ def made_up(rng: np.random.Generator, max_steps: int) -> Iterator[Text]:
 
 
 def domain(trace: DraftTrace) -> str:
-    """Of the prompt: what stands before the number in the request's id."""
+    """Of the prompt: the part of the request's id before its number."""
     return trace.request_id.rpartition("-")[0]
 
 
 def recorded_runs(trace: DraftTrace) -> list[int]:
-    """Runs from the served rounds: behind a root with a drafts accepted, the token i further has a - i."""
-    return [int(stood) - i for stood in trace.visible_accepted() for i in range(int(stood) + 1)]
+    """Runs from the served rounds: after a root with a drafts accepted, the token i further has a - i."""
+    return [int(accepted) - i for accepted in trace.visible_accepted() for i in range(int(accepted) + 1)]
 
 
 def replayed(traces: Sequence[DraftTrace], head: Path, target: Path, max_steps: int) -> list[Text]:
@@ -214,10 +214,10 @@ def serve(
         began_s = time.perf_counter()
         policy.observe(batch, k, accepted, step_ms)
         chosen_s += time.perf_counter() - began_s
-        for i, stood in enumerate(accepted):
+        for i, drafts in enumerate(accepted):
             runs, at = slots[i]
-            slots[i] = (runs, at + stood + 1)
-            if at + stood + 1 >= len(runs):
+            slots[i] = (runs, at + drafts + 1)
+            if at + drafts + 1 >= len(runs):
                 following = next(waiting, None)
                 if following is None:
                     return Served(tokens, spent_ms, lengths, chosen_s)

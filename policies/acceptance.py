@@ -1,7 +1,7 @@
-"""Accepted length, served and replayed: how many drafts stood per round.
+"""Accepted length, served and replayed: how many drafts were accepted per verify round.
 
 `runs` everywhere is int32[T] over the tokens of one trace: runs[s] says how many drafts of a round rooted at
-tokens[s] would be accepted, capped by the tokens behind s; -1 where the trace has no feature to draft from.
+tokens[s] would be accepted, capped by the tokens after s; -1 where the trace has no feature to draft from.
 
 Why runs suffice: under `greedy` and `target_only` the server accepts a draft exactly when it equals the token
 it commits, so what any drafter would have had accepted can be read off the committed tokens.
@@ -34,7 +34,7 @@ class Tally:
 def walk(runs: Int32s, first_root: int, last_root: int) -> tuple[Int32s, Int32s]:
     """Serve along the committed text; return the roots and the accepted drafts of every round, both int32.
 
-    A round at root s has runs[s] drafts accepted, and the next root is s + runs[s] + 1. Ends behind
+    A round at root s has runs[s] drafts accepted, and the next root is s + runs[s] + 1. Ends after
     `last_root`, or before a root that cannot be drafted from (runs of -1).
     """
     starts, accepted, run_at, root = [], [], runs.tolist(), first_root
@@ -46,7 +46,7 @@ def walk(runs: Int32s, first_root: int, last_root: int) -> tuple[Int32s, Int32s]
 
 
 def served_tally(trace: DraftTrace) -> Tally:
-    """What the server accepted in this window, over rounds that drafted; drafts behind the end are included."""
+    """What the server accepted in this trace window, over rounds that drafted; drafts past its end are included."""
     return Tally(int(trace.rounds.accepted.sum()), int((proposed_drafts(trace) > 0).sum()))
 
 
@@ -65,9 +65,9 @@ def proposed_drafts(trace: DraftTrace) -> Int32s:
 
 
 def replayed_tally(trace: DraftTrace, runs: Int32s) -> Tally:
-    """What the drafter behind `runs` would have had accepted from the trace's first round on.
+    """What the drafter of `runs` would have had accepted from the trace's first round on.
 
-    Starts at the first recorded root that can be drafted from and counts rounds with a token behind them.
+    Starts at the first recorded root that can be drafted from and counts rounds with a token after them.
     Empty when the trace recorded no such round.
     """
     roots = trace.rounds.starts[runs[trace.rounds.starts] >= 0]

@@ -1,13 +1,13 @@
-"""Does a version serve worse than the live one? A sequential test of served rounds that may be looked at any time.
+"""Does a version serve worse than the live one? A sequential test of served rounds, valid at every look.
 
 Two tests run side by side and share the error that `confidence` leaves:
 
-- *harm*, fast (canary_harm.py): on how requests begin, also those that still run. It only ever says ROLL_BACK.
-- *gain*, slow: an interval for the difference in pooled accept length that holds at all looks together.
+- *harm*, fast (canary_harm.py): on how requests begin, also those that still run. It can only say ROLL_BACK.
+- *gain*, slow: an interval for the difference in pooled accept length that holds at every look together.
 
 Requests, not rounds, are the unit of chance in both: rounds of one request resemble each other. Both assume that the
-arms draw from the same traffic: replicas behind one router do; two time windows of one replica do only while the
-traffic stands still, so alternate several short windows there.
+arms draw from the same traffic: replicas behind one router do; two canary turns of one replica do only while the
+traffic does not change, so alternate several short turns there.
 
 Looked for on PyPI before writing this: confseq 0.0.11 needs Boost and a C++ compiler to install; savvi 0.3.1 tests
 multinomials and regressions and brings cvxpy; ville 0.1.0, a first release, compares single values assigned with a
@@ -67,8 +67,8 @@ class CanaryRules:
 
     confidence: float = 0.95  # 1 - confidence bounds the chance of any verdict on evidence between equal drafts
     min_effect: float = 0.1  # gain in accept length at which the interval is tightest
-    non_inferiority: float = 0.1  # loss in accept length that is put up with when the canary ends undecided
-    min_requests: int = 30  # of each arm, before the interval speaks
+    non_inferiority: float = 0.1  # loss in accept length that is tolerated when the canary ends undecided
+    min_requests: int = 30  # of each arm; with fewer there is no interval
     max_requests: int = 2000  # of the canary; there the test ends
     harm_share: float = 0.4  # part of 1 - confidence that the harm test may spend
     early_rounds: tuple[int, ...] = (4, 8, 16, 24)  # of a request: where the harm test looks at it
@@ -136,7 +136,7 @@ class CanaryTest:
         """Add rounds of one request, in the order served; `ended` when none will follow.
 
         `is_history` marks requests of the live version that ended before the canary came. Only rounds drafted by the
-        arm's own version: a request that lived through the swap is split by its caller or left out. Tallies may hold
+        arm's own version: a request that spans the swap is split by its caller or left out. Tallies may hold
         one round or many, cut alike in both arms.
         """
         sums = self._history if is_history else self._arms[arm]

@@ -4,7 +4,7 @@ Under equal drafts the begins of both arms are exchangeable. Then the place of e
 it is uniform and independent of the order so far, whatever the distribution and however rounds of a request depend on
 each other (Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2022, ch. 8). Bets on that place, chosen
 from the order so far, make a capital that starts at 1 and ever reaches 1 / a with a chance of at most a (Ville 1939),
-at all looks together. No bet is placed on the live arm.
+over every look together. No bet is placed on the live arm.
 """
 
 import math
@@ -23,7 +23,7 @@ Begin = tuple[float, bytes]
 class HarmTest:
     """Do the canary's requests begin lower than the live ones did, over their first `rounds` rounds?
 
-    Equal begins are ordered by a digest of the request's id, which is a coin that both arms throw alike.
+    Equal begins are ordered by a digest of the request's id, a coin toss that is the same for both arms.
     """
 
     def __init__(self, rounds: int) -> None:

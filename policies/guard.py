@@ -1,6 +1,6 @@
-"""What must not go on unseen: alarms with a name, the figures behind it, and what to do about it.
+"""Alarms: pure checks over what is known of one replica, each with its figures and what to do.
 
-Every check is a pure function of one set of readings; the caller keeps them, and acts.
+The caller gathers the figures, and acts.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from .acceptance import Tally
 
-_NOT_READ = Tally()
+_UNKNOWN = Tally()
 
 
 class AlarmName(StrEnum):
@@ -47,31 +47,31 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class GuardInput:
-    """What is known of one replica and its live version, over one watch. Defaults say that a thing was not read."""
+    """What is known of one replica and its live version over one interval. Defaults mean that a figure is unknown."""
 
     can_roll_back: bool = False  # is there a version to return to
-    served: Tally = _NOT_READ  # by the live version, over this watch
-    served_before: Tally = _NOT_READ  # the level it is held against: earlier watches, or the version before
+    served: Tally = _UNKNOWN  # by the live version, over this interval
+    served_before: Tally = _UNKNOWN  # what it is compared with: earlier intervals, or the version before
     proposed_drafts: int = 0
     most_proposed: int = 0  # of these, those that propose the commonest draft token
     committed_tokens: int = 0
     most_committed: int = 0  # of these, those that are that same token
-    served_compared: Tally = _NOT_READ  # rounds that were replayed, as served
-    replayed: Tally = _NOT_READ  # the same rounds, replayed with the weights that served them
+    served_compared: Tally = _UNKNOWN  # rounds that were replayed, as served
+    replayed: Tally = _UNKNOWN  # the same rounds, replayed with the weights that served them
     engine_rounds: int = 0  # verified by the engine in requests that are to be captured
     captured_rounds: int = 0
     published_sha256: str = ""  # of the live version's weights, as the board says
     loaded_sha256: str = ""  # of the weights in the server
     tokens_per_s: float = 0.0  # with speculation, at some load
     plain_tokens_per_s: float = 0.0  # without, at the same load
-    goodput_steps: int = 0  # decode steps behind the slower known of the two
+    goodput_steps: int = 0  # decode steps in the less measured of the two
 
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
-    """Where a reading becomes an alarm."""
+    """Where a figure becomes an alarm."""
 
-    min_rounds: int = 200  # before anything is said about lengths or tokens
+    min_rounds: int = 200  # fewer raise no alarm about lengths or tokens
     floor_accept_length: float = 1.05  # under it a draft is dead
     alive_accept_length: float = 1.2  # over it the level before was not dead
     degenerate_share: float = 0.9  # of the drafts, one token
@@ -83,60 +83,60 @@ class GuardLimits:
 Check = Callable[[GuardInput, GuardLimits], Alarm | None]
 
 
-def alarms(readings: GuardInput, limits: GuardLimits | None = None) -> tuple[Alarm, ...]:
-    """What is wrong, the gravest first; empty when nothing is. What was not read raises no alarm."""
-    found = [check(readings, limits or GuardLimits()) for check in CHECKS]
+def alarms(known: GuardInput, limits: GuardLimits | None = None) -> tuple[Alarm, ...]:
+    """What is wrong, the gravest first; empty when nothing is. Unknown figures raise no alarm."""
+    found = [check(known, limits or GuardLimits()) for check in CHECKS]
     return tuple(alarm for alarm in found if alarm is not None)
 
 
-def silent_death(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
+def silent_death(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Accept length at the floor over enough rounds, and above it before."""
-    now, before = readings.served, readings.served_before
-    is_read = min(now.rounds, before.rounds) >= limits.min_rounds
+    now, before = known.served, known.served_before
+    is_known = min(now.rounds, before.rounds) >= limits.min_rounds
     was_alive = before.accept_length >= limits.alive_accept_length
-    if not (is_read and was_alive and now.accept_length < limits.floor_accept_length):
+    if not (is_known and was_alive and now.accept_length < limits.floor_accept_length):
         return None
     figures = f"accept length {now.accept_length:.3f} over {now.rounds} rounds, {before.accept_length:.3f} before"
-    return Alarm(AlarmName.SILENT_DEATH, figures, _out(readings))
+    return Alarm(AlarmName.SILENT_DEATH, figures, _out(known))
 
 
-def degenerate_draft(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
+def degenerate_draft(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Nearly all drafts are one token that the text does not repeat as much."""
-    if min(readings.proposed_drafts, readings.committed_tokens) < limits.min_rounds:
+    if min(known.proposed_drafts, known.committed_tokens) < limits.min_rounds:
         return None
-    drafted = readings.most_proposed / readings.proposed_drafts
-    committed = readings.most_committed / readings.committed_tokens
+    drafted = known.most_proposed / known.proposed_drafts
+    committed = known.most_committed / known.committed_tokens
     if drafted < limits.degenerate_share or committed >= limits.degenerate_share / 2:
         return None
-    figures = f"{drafted:.0%} of {readings.proposed_drafts} drafts are one token, {committed:.0%} of the text is"
-    return Alarm(AlarmName.DEGENERATE_DRAFT, figures, _out(readings))
+    figures = f"{drafted:.0%} of {known.proposed_drafts} drafts are one token, {committed:.0%} of the text is"
+    return Alarm(AlarmName.DEGENERATE_DRAFT, figures, _out(known))
 
 
-def slower_than_plain(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
+def slower_than_plain(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Goodput below plain decoding at the same load."""
-    is_read = readings.goodput_steps >= limits.min_steps and readings.plain_tokens_per_s > 0.0
-    if not is_read or readings.tokens_per_s >= readings.plain_tokens_per_s * (1.0 - limits.plain_margin):
+    is_known = known.goodput_steps >= limits.min_steps and known.plain_tokens_per_s > 0.0
+    if not is_known or known.tokens_per_s >= known.plain_tokens_per_s * (1.0 - limits.plain_margin):
         return None
     figures = (
-        f"{readings.tokens_per_s:.1f} tokens/s with speculation, {readings.plain_tokens_per_s:.1f} without, "
-        f"{readings.goodput_steps} steps"
+        f"{known.tokens_per_s:.1f} tokens/s with speculation, {known.plain_tokens_per_s:.1f} without, "
+        f"{known.goodput_steps} steps"
     )
     return Alarm(AlarmName.SLOWER_THAN_PLAIN, figures, Action.SPECULATION_OFF)
 
 
-def swap_without_effect(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
+def swap_without_effect(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     """The server holds other weights than the live version's: what it serves would be learnt from as that version's."""
     del limits
-    published, loaded = readings.published_sha256, readings.loaded_sha256
+    published, loaded = known.published_sha256, known.loaded_sha256
     if not (published and loaded) or published == loaded:
         return None
     figures = f"weights in the server are {loaded[:12]}, published were {published[:12]}"
     return Alarm(AlarmName.SWAP_WITHOUT_EFFECT, figures, Action.PAUSE_LEARNING)
 
 
-def calibration_gap(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
+def calibration_gap(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Served and replayed lengths of the same rounds apart: the gate would judge by figures that are not served."""
-    ours, theirs = readings.served_compared, readings.replayed
+    ours, theirs = known.served_compared, known.replayed
     gap = ours.accept_length - theirs.accept_length
     if min(ours.rounds, theirs.rounds) < limits.min_rounds or abs(gap) <= limits.calibration_gap:
         return None
@@ -144,11 +144,11 @@ def calibration_gap(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
     return Alarm(AlarmName.CALIBRATION_GAP, figures, Action.PAUSE_LEARNING)
 
 
-def hook_silent(readings: GuardInput, limits: GuardLimits) -> Alarm | None:
+def hook_silent(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Rounds were verified in requests to be captured, and none arrived."""
-    if readings.engine_rounds < limits.min_rounds or readings.captured_rounds:
+    if known.engine_rounds < limits.min_rounds or known.captured_rounds:
         return None
-    return Alarm(AlarmName.HOOK_SILENT, f"{readings.engine_rounds} rounds verified, none captured", Action.TELL)
+    return Alarm(AlarmName.HOOK_SILENT, f"{known.engine_rounds} rounds verified, none captured", Action.TELL)
 
 
 #: Gravest first.
@@ -162,6 +162,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def _out(readings: GuardInput) -> Action:
-    """A draft that is no good leaves: for the one before it, or for none."""
-    return Action.ROLL_BACK if readings.can_roll_back else Action.SPECULATION_OFF
+def _out(known: GuardInput) -> Action:
+    """A bad draft is replaced by the version before it, or by none."""
+    return Action.ROLL_BACK if known.can_roll_back else Action.SPECULATION_OFF

@@ -1,8 +1,8 @@
 """When to learn: while it pays, and again when the live draft has lost ground or meets traffic it does badly on.
 
-Learning costs what serving could use, so the default rests once several rounds in a row made no better draft. It
-begins to rest by one measure (the gate's) and ends the rest by others (what is served), so no figure on an edge can
-switch it on and off.
+Learning costs what serving could use, so the default rests once several learning rounds in a row made no better draft.
+A rest begins by one measure (the gate's) and ends by others (what is served), so no borderline figure can switch it on
+and off.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from .acceptance import Tally
 
 
 class LearnMode(StrEnum):
-    """What decides: the traffic, nothing (every round trains), or nothing (none does: a baseline without updates)."""
+    """DRIFT: served traffic decides. ALWAYS: every learning round trains. NEVER: none does (baseline)."""
 
     DRIFT = "drift"
     ALWAYS = "always"
@@ -23,7 +23,7 @@ class LearnMode(StrEnum):
 
 
 class LearnChoice(StrEnum):
-    """What the learner should do with the traces at hand."""
+    """What the learner should do with the claimed traces."""
 
     LEARN = "learn"
     REST = "rest"
@@ -42,13 +42,13 @@ class LearnRules:
     """The numbers of the decision. ValueError when one is out of its range."""
 
     mode: LearnMode = LearnMode.DRIFT
-    flat_rounds: int = 6  # rounds in a row without a better draft that begin a rest
-    cool_down_s: float = 60.0  # a rest lasts at least so long
+    flat_rounds: int = 6  # learning rounds in a row without a better draft that begin a rest
+    cool_down_s: float = 60.0  # the shortest rest
     fall_share: float = 0.10  # loss of accepted drafts per round that ends a rest
     sustained_requests: int = 20  # requests since the fall before it counts
-    low_share: float = 0.10  # of the requests before the rest: the share that is called low, by the worst of them
+    low_share: float = 0.10  # of the requests before the rest: the worst ones, which set what counts as low
     unexplored_share: float = 0.30  # of the latest requests being that low ends a rest
-    latest_requests: int = 40  # how many the latest are; a rest needs as many to be held against
+    latest_requests: int = 40  # how many the latest are; a rest begins only once there are as many to compare with
     delta: float = 0.002  # ADWIN's confidence: a smaller one cuts later and less often by mistake
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class LearnRules:
             raise ValueError(f"rules: got {self}, expected 0 < low_share < unexplored_share < 1 and 0 < fall_share < 1")
 
 
-#: Requests before a rest that its traffic is held against.
+#: Requests before a rest that its traffic is compared with.
 USUAL_REQUESTS = 200
 #: Requests of a rest that are remembered; a change is found in far fewer.
 REMEMBERED_REQUESTS = 1000
@@ -76,25 +76,27 @@ class LearnSchedule:
     def __init__(self, rules: LearnRules) -> None:
         self._rules = rules
         self._flat_rounds = 0
-        # Flat rounds and `_latest` before the last better draft, while it may be taken back.
+        # Flat rounds and `_latest` before the last better draft, while it may be rolled back.
         self._before: tuple[int, tuple[float, ...]] | None = None
         self._rest: _Rest | None = None
         # Accepted per round by request, since the rest began; while learning, since the last better draft.
         self._latest: deque[float] = deque(maxlen=REMEMBERED_REQUESTS)
 
     def observe(self, served: Iterable[Tally]) -> None:
-        """What was accepted of each request, in the order served; one without rounds says nothing."""
+        """Add what was accepted of each request, in the order served; requests without rounds are left out."""
         self._latest.extend(tally.accepted / tally.rounds for tally in served if tally.rounds)
 
     def decide(self, now_s: float) -> LearnDecision:
-        """Learn from the traces at hand? Ends a rest when it says so."""
+        """Whether to learn from the claimed traces. LEARN ends a rest."""
         if self._rules.mode is LearnMode.NEVER:
             return LearnDecision(LearnChoice.REST, "learning is set to never")
         if self._rules.mode is LearnMode.ALWAYS:
             return LearnDecision(LearnChoice.LEARN, "learning is set to always")
         if self._rest is None:
             flat, most = self._flat_rounds, self._rules.flat_rounds
-            return LearnDecision(LearnChoice.LEARN, f"{flat} rounds in a row made no better draft, {most} begin a rest")
+            return LearnDecision(
+                LearnChoice.LEARN, f"{flat} learning rounds in a row made no better draft, {most} begin a rest"
+            )
         decision = self._judge(self._rest, now_s)
         if decision.choice is LearnChoice.LEARN:
             self._rest, self._flat_rounds = None, 0
@@ -102,10 +104,10 @@ class LearnSchedule:
         return decision
 
     def learnt(self, now_s: float, *, is_better: bool | None, is_warm: bool) -> None:
-        """Note the end of a round that trained; under `drift` a rest may begin here.
+        """Note the end of a learning round that trained; under `drift` a rest may begin here.
 
-        `is_better`: whether the gate let the candidate pass; None while it waits, which says nothing. A draft that is
-        not warm goes on learning whatever the gate says: its first gains are too small to be seen.
+        `is_better`: whether the gate let the candidate pass; None while it waits, which counts neither way. A draft
+        that is not warm goes on learning whatever the gate says: its first gains are too small to be seen.
         """
         self._before = (self._flat_rounds, tuple(self._latest)) if is_better and is_warm else None
         if is_better:
@@ -117,10 +119,10 @@ class LearnSchedule:
         self._rest_if_done(now_s)
 
     def taken_back(self, now_s: float) -> None:
-        """Note that the last better draft was rolled back where it served: no gain, so a rest may begin here.
+        """Note that the last better draft was rolled back in serving: no gain, so a rest may begin here.
 
-        Else a gate that lets all pass beside a canary that lets nothing pass would have it learn for ever. Without
-        such a draft, or told a second time, nothing changes.
+        Otherwise a gate that lets everything pass and a canary that lets nothing pass would keep the learner training
+        for ever. Without a better draft, or called a second time, nothing changes.
         """
         if self._before is not None:
             flat_rounds, latest = self._before
@@ -137,13 +139,11 @@ class LearnSchedule:
 
     def _judge(self, rest: _Rest, now_s: float) -> LearnDecision:
         rules = self._rules
-        rest.began_at_s = min(rest.began_at_s, now_s)  # a clock set back must not make the rest longer than it is
+        rest.began_at_s = min(rest.began_at_s, now_s)  # a clock set back must not lengthen the rest
         rested_s = now_s - rest.began_at_s
         if rested_s < rules.cool_down_s:
-            return LearnDecision(
-                LearnChoice.REST, f"at rest for {rested_s:.0f} s, {rules.cool_down_s:g} s is the least"
-            )
-        usual, level = sum(rest.usual) / len(rest.usual), _level_behind_a_cut(rest.usual, self._latest, rules)
+            return LearnDecision(LearnChoice.REST, f"at rest for {rested_s:.0f} s of at least {rules.cool_down_s:g} s")
+        usual, level = sum(rest.usual) / len(rest.usual), _level_after_a_cut(rest.usual, self._latest, rules)
         if level is not None and level < usual * (1.0 - rules.fall_share):
             return LearnDecision(LearnChoice.LEARN, f"accepted per round fell from {usual:.3f} to {level:.3f}")
         latest = tuple(self._latest)[-rules.latest_requests :]
@@ -152,17 +152,18 @@ class LearnSchedule:
         if len(latest) >= rules.latest_requests and low >= rules.unexplored_share * len(latest):
             return LearnDecision(LearnChoice.LEARN, f"unexplored traffic: {figures}")
         return LearnDecision(
-            LearnChoice.REST, f"{rules.flat_rounds} rounds made no better draft than {usual:.3f} per round; {figures}"
+            LearnChoice.REST,
+            f"{rules.flat_rounds} learning rounds made no better draft than {usual:.3f} per round; {figures}",
         )
 
     def state(self) -> dict[str, object]:
-        """What continuing needs, as JSON values; a restored watch decides as this one would."""
+        """What continuing needs, as JSON values; a restored schedule decides as this one would."""
         rest = None if self._rest is None else {"began_at_s": self._rest.began_at_s, "usual": list(self._rest.usual)}
         before = None if self._before is None else [self._before[0], list(self._before[1])]
         return {"flat_rounds": self._flat_rounds, "before": before, "latest": list(self._latest), "rest": rest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`; an empty one is that of a watch that has seen nothing."""
+        """Go on from `state`; an empty one is that of a schedule that has seen nothing."""
         rest = state.get("rest")
         self._flat_rounds = int(state.get("flat_rounds", 0))
         before = state.get("before")
@@ -172,11 +173,11 @@ class LearnSchedule:
 
 
 def _low(usual: Sequence[float], share: float) -> float:
-    """The value that at most `share` of `usual` lie below."""
+    """The value that at most `share` of `usual` are below."""
     return sorted(usual)[int(share * len(usual))]
 
 
-def _level_behind_a_cut(usual: Sequence[float], latest: Iterable[float], rules: LearnRules) -> float | None:
+def _level_after_a_cut(usual: Sequence[float], latest: Iterable[float], rules: LearnRules) -> float | None:
     """Mean of what ADWIN kept when it cut its window among `latest`; None without a cut or while too few came since.
 
     ADWIN (Bifet, Gavalda 2007; river's) needs no scale: it cuts where the newer part of its window has another mean.

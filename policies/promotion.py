@@ -19,7 +19,7 @@ from .acceptance import Tally
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-#: Resamples behind an interval; its ends then move by under 2 % of its width from one seed to the next.
+#: Resamples of an interval; its ends then move by under 2 % of its width from one seed to the next.
 RESAMPLES = 4_999
 
 #: Resampled counts held at once (four arrays of this many int64), so that a large holdout costs time, not memory.
@@ -27,7 +27,7 @@ _BATCH_COUNTS = 1_000_000
 
 
 class Verdict(StrEnum):
-    """What the gate says; wait means that it asks for more held-out requests."""
+    """What the gate decides; WAIT asks for more held-out requests."""
 
     PROMOTE = "promote"
     REFUSE = "refuse"
@@ -58,7 +58,7 @@ def judge(
     """Compare two drafts; row i of both is the same held-out request.
 
     Promotes only when the lower end of the paired percentile-bootstrap interval (two-sided, `confidence`) of the
-    gain lies above zero. Requests without a round on either side do not count. Fewer than `min_requests` (never
+    gain is above zero. Requests without a round on either side do not count. Fewer than `min_requests` (never
     under two) leave the verdict at wait. Drafts that are equal everywhere are refused with the interval (0, 0).
     Draws from `rng`; changes nothing else. ValueError when the rows do not pair.
     """

@@ -1,6 +1,6 @@
 """Which traces may be trained on, and how much each counts.
 
-A trace of older target weights tells what another model would have said; one tenant's flood should not drown the
+A trace of older target weights says what another model would have written; one tenant's flood should not drown the
 rest; user content is kept no longer than it was allowed to be.
 """
 
@@ -17,15 +17,15 @@ UNKNOWN = -1
 
 
 def is_expired(born_at_s: float, now_s: float, ttl_s: float) -> bool:
-    """Whether a trace born at `born_at_s` has outlived `ttl_s` at `now_s`, all but the last unix seconds; 0: never.
+    """Whether a trace has outlived `ttl_s`. Times are unix seconds; `ttl_s` is a duration, and 0 disables expiry.
 
-    The two clocks are the server's and the learner's: what they are apart is added to every life.
+    `born_at_s` is by the server's clock and `now_s` by the learner's: their difference shifts every expiry.
     """
     return ttl_s > 0.0 and now_s - born_at_s > ttl_s
 
 
 def known_targets(current: str, named: Sequence[str], max_age: int) -> tuple[str, ...]:
-    """The target versions that may be trained on, oldest first: `current`, and those at most `max_age` behind it.
+    """The target versions that may be trained on, oldest first: `current`, and those at most `max_age` before it.
 
     `named` is the target's history, oldest first and ending with `current`. Without one, versions that are whole
     numbers count down by one, as the steps of an RL run do. ValueError when the history ends otherwise, or when
@@ -41,7 +41,7 @@ def known_targets(current: str, named: Sequence[str], max_age: int) -> tuple[str
 
 
 def target_ages(versions: Sequence[str], targets: Sequence[str]) -> Int64s:
-    """How many target versions behind the newest each is, int64[N]; UNKNOWN when it is not among `targets`.
+    """How many target versions older than the newest each is, int64[N]; UNKNOWN when it is not among `targets`.
 
     `targets` is oldest first; a version that was returned to counts from its last place.
     """
@@ -61,10 +61,10 @@ def age_weights(versions: Sequence[str], targets: Sequence[str]) -> Float64s:
 def tenant_weights(tenants: Sequence[str], mass: Float64s, balance: float) -> Float64s:
     """A factor per trace, float64[N], 1 for the heaviest tenant, that gives every tenant the same share of `mass`.
 
-    Inverse frequency, bounded: no factor is more than `balance`, so a tenant of one trace is not heard as loudly as
+    Inverse frequency, bounded: no factor is more than `balance`, so a tenant of one trace does not count as much as
     one of a thousand. Traces without a tenant ("") are one tenant.
     """
-    # By number: an array of names gives every one the room of the longest, and clients choose them.
+    # By number: an array of names pads every one to the longest, and clients choose them.
     numbers = {name: number for number, name in enumerate(dict.fromkeys(tenants))}
     place = np.array([numbers[name] for name in tenants], np.int64)
     totals = np.bincount(place, weights=mass, minlength=len(numbers))

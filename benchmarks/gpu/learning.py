@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...learner.model.draft_io import load_draft, load_target_embedding, save_draft
-from ...learner.training.trainer import DraftTrainer, FitReport, TrainingPlan
+from ...learner.training.plan import RECIPE, Recipe, TrainingPlan
+from ...learner.training.trainer import DraftTrainer, FitReport
 from ...rig.deployment import DRAFT_STEPS
 from ...rig.prompts import Prompt
 from ..measure.answers import Answers, answer_all, asks, flush_cache
@@ -24,7 +25,7 @@ class LearningPlan:
     measured_requests: int
     max_tokens: int
     concurrency: int
-    training: TrainingPlan
+    training: tuple[TrainingPlan, Recipe]
     device: str
 
 
@@ -61,7 +62,8 @@ def learn_and_serve(
     before = _measure(server, measured, "before", plan).tally
     answers = answer_all(server.url, asks(learned, "learn", plan.max_tokens), plan.concurrency).answers
     traces = [pair.trace for pair in captured(server, answers)]
-    trainer = DraftTrainer(load_draft(draft, load_target_embedding(target)).to(plan.device), plan.training)
+    initial = load_draft(draft, load_target_embedding(target)).to(plan.device)
+    trainer = DraftTrainer(initial, plan.training[0], recipe=plan.training[1])
     fit = trainer.fit(traces, [])
     save_draft(trainer.draft, folder)
     version = server.register(folder, f"learned from {len(traces)} traces")
@@ -78,8 +80,8 @@ def _measure(server: MeasuredServer, prompts: Sequence[Prompt], prefix: str, pla
     return answer_all(server.url, asks(prompts, prefix, plan.max_tokens), plan.concurrency)
 
 
-def training_plan(device: str, *, tiny: bool) -> TrainingPlan:
+def training_plan(device: str, *, tiny: bool) -> tuple[TrainingPlan, Recipe]:
     """How the draft is trained; with larger batches on a GPU."""
     if tiny or device == "cpu":
-        return TrainingPlan(steps=DRAFT_STEPS, passes=6, batch_traces=4, replay_share=0.0)
-    return TrainingPlan(steps=DRAFT_STEPS, passes=12, batch_traces=16, replay_share=0.0)
+        return TrainingPlan(steps=DRAFT_STEPS, passes=6), RECIPE
+    return TrainingPlan(steps=DRAFT_STEPS, passes=12), Recipe(batch_traces=16)

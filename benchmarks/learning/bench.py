@@ -4,15 +4,15 @@
     python -m paceline.benchmarks.learning.bench --quick    # the main rows on short streams, under five minutes
     python -m paceline.benchmarks.learning.bench --list     # the stages, and about how long each takes
 
-A long bench can be taken in parts, the later ones at the learning rates that the first one found:
+A long bench can be run in parts, the later ones at the learning rates that the first one found:
 
     bench.py --stage main --stage labels --out first
     bench.py --stage off-path --rates first/results.json --out second
     bench.py --merge first/results.json second/results.json --out both
 
 Writes results.md, results.json and PNGs to --out. What is missing is made first and kept in --data-dir: the target, the
-warm head and the traces of the settings, about ten minutes in all. Once that is there the time runs, and runs that have
-not begun when it is over are given up; the tables say how many seeds each row has.
+warm head and the traces of the settings, about ten minutes in all. Then the time runs, and runs that have not begun
+when it is over are dropped; the tables say how many seeds each row has.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-# Started as a script, Python looks for modules beside this file alone; `measure` and `learning` lie one folder up.
 from rich.console import Console
 
 from ...rig.machine import machine
@@ -53,7 +52,7 @@ class Workers:
     ends_s: float
 
     def run(self, jobs: Iterable[Job], title: str, console: Console) -> list[Run]:
-        """Run jobs in their order, several at a time; those not begun when the time is over are given up."""
+        """Run jobs in order, several at a time; those not begun when the time is over are dropped."""
         futures: list[Future[Run]] = [self.pool.submit(run_job, self.lab, job) for job in jobs]
         left_s = max(self.ends_s - time.monotonic(), 0.0)
         with progress_bar(title, console) as report:
@@ -63,7 +62,7 @@ class Workers:
                     report(done / len(futures), f"{done} of {len(futures)} runs")
             except TimeoutError:
                 console.print(
-                    f"{title}: the time is over, given up: {sum(f.cancel() for f in futures)} of {len(futures)}"
+                    f"{title}: the time is over, dropped: {sum(f.cancel() for f in futures)} of {len(futures)}"
                 )
             finally:
                 for future in futures:
@@ -84,7 +83,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace, programme: Programme, console: Console) -> Results:
-    """Make what is missing, tune, and run every stage."""
+    """Prepare what is missing, tune, and run every stage."""
     began_s, known = time.monotonic(), read_results(options.rates) if options.rates else None
     lab = prepare(options, programme, console)
     recorded, wire = weighed(lab, programme.settings)
@@ -124,7 +123,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two seeds, short streams, six rows, greedy only")
     parser.add_argument("--stage", action="append", metavar="NAME", help="this stage alone; may be given again")
     parser.add_argument("--list", action="store_true", help="print the stages and what they cost, and run nothing")
-    parser.add_argument("--rates", type=Path, metavar="FILE", help="results.json whose learning rates are taken over")
+    parser.add_argument("--rates", type=Path, metavar="FILE", help="results.json whose learning rates are reused")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="results.json files to write as one")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
     parser.add_argument("--size", choices=sorted(SIZES), default="tiny", help="of the target; all but tiny need a GPU")
@@ -132,7 +131,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each (2)")
     parser.add_argument(
-        "--minutes", type=float, help=f"begin no run behind this (quick {QUICK.minutes:g}, else {FULL.minutes:g})"
+        "--minutes", type=float, help=f"begin no run after this (quick {QUICK.minutes:g}, else {FULL.minutes:g})"
     )
     parser.add_argument("--settings", type=settings, help="by comma, as t0-k3,t0.7-k10; default: the stages' own")
     return parser.parse_args()
@@ -179,7 +178,7 @@ def weighed(lab: Lab, settings: Iterable[Setting]) -> tuple[dict[str, str], list
 
 
 def tuned(runs: Sequence[Run]) -> dict[tuple[str, float, str], float]:
-    """For everything tuned, by temperature and start, the rate with which most was accepted over the tuning stream."""
+    """For everything tuned, by temperature and start, the rate that got most accepted over the tuning stream."""
     best: dict[tuple[str, float, str], Run] = {}
     for run in runs:
         key = (run.job.row.tuned_as, run.job.setting.temperature, run.job.start)

@@ -1,4 +1,4 @@
-"""One file of traces: magic, a JSON card, then every trace as the codec writes it, each behind its length.
+"""One file of traces: magic, a JSON card, then every trace as the codec writes it, each preceded by its length.
 
 Big-endian lengths of four bytes. A file is whole or absent: it is written under another name and renamed.
 """

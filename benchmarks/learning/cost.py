@@ -1,8 +1,8 @@
-"""About how long runs take, before they are run: to cut a programme to its time and to tell what a part of it costs."""
+"""About how long runs take, before they are run: to cut a programme to its time, and to show what each part costs."""
 
 from collections.abc import Iterable, Iterator
 
-from ...policies.objectives.losses import Objective
+from ...policies.objectives.baselines.table import BENCH_OBJECTIVES
 from .programme import Job
 from .rows import Rate
 from .stream import Sizes
@@ -35,7 +35,7 @@ def seconds(jobs: Iterable[Job]) -> float:
 
 def _seconds(job: Job) -> float:
     requests, plan = job.sizes.before_shift + job.sizes.after_shift, job.row.plan(job.setting.steps, job.seed)
-    has_chains = plan.off_path_weight > 0.0 or plan.objective == Objective.ON_POLICY_MIX
+    has_chains = plan.off_path_weight > 0.0 or BENCH_OBJECTIVES[plan.objective].needs_served_rounds
     step_s = STEP_S_PER_DRAFT * plan.steps * (CHAINS_FACTOR if has_chains else 1.0)
     return BEGIN_S + step_s * optimiser_steps(job) + MEASURED_REQUEST_S * requests
 

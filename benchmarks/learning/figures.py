@@ -1,4 +1,4 @@
-"""What is said of curves: requests to reach a level, means with intervals, and gains paired by seed."""
+"""Figures of curves: requests to reach a level, means with intervals, and gains paired by seed."""
 
 import math
 import statistics
@@ -31,7 +31,7 @@ class Mean:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether zero lies outside the interval; never with fewer than two seeds."""
+        """Whether zero is outside the interval; never with fewer than two seeds."""
         return abs(self.value) > self.half_width
 
     def text(self, digits: int = 2) -> str:
@@ -45,7 +45,7 @@ class Mean:
 def gains(figures: Sequence[float], over: Sequence[float]) -> Mean:
     """Relative gain of each seed's figure over the same seed's, `figures` and `over` in the same order of seeds.
 
-    Pairing takes out what a seed's stream has in difficulty. Seeds where `over` is zero are left out.
+    Pairing removes how difficult a seed's stream is. Seeds where `over` is zero are left out.
     """
     return Mean.of([a / b - 1.0 for a, b in zip(figures, over, strict=True) if b > 0.0])
 
@@ -66,7 +66,7 @@ def requests_to_reach(ends: Sequence[int], values: Sequence[float], level: float
 
 
 def recovered(ends: Sequence[int], values: Sequence[float], shift_at: int, share: float = 0.9) -> float | None:
-    """Requests behind the shift until `share` of the in-domain value is back; None when it never is.
+    """Requests after the shift until `share` of the in-domain value is back; None when it never is.
 
     The in-domain value is the mean of the last two chunks that end before or at request `shift_at`.
     """

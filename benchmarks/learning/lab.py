@@ -1,4 +1,4 @@
-"""Where the bench works: a target over every text domain this machine has, its drafts and its trace files."""
+"""Models and files of the bench: a target over every text domain of this machine, its drafts and its traces."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from ...rig.progress import Report, quiet
 from ..gpu.models import SIZES, train_plan
 from .setting import Setting
 
-#: The last one found is the domain that traffic shifts to.
+#: Traffic shifts to the last one that this machine has.
 DOMAINS = (*CERTAIN_DOMAINS, "html", "c")
 #: Seconds that a target on a GPU is trained for; the demo's own has its own time.
 GPU_TRAIN_S = 600.0

@@ -1,4 +1,4 @@
-"""What replay said of a version before it was served, beside what the server then counted."""
+"""What replay predicted for a version before it was served, beside what the server then counted."""
 
 import importlib.util
 import math
@@ -20,22 +20,26 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One version: its accept length by replay of what another version served, and as served behind the swap."""
+    """One version: its accept length by replay of what another version served, and as served after the swap."""
 
     version: int
     draft: str
     predicted: Tally
     other: Tally  # served, other prompts from the same distribution, as the server counted
     same: Tally  # served, the prompts that were replayed
-    within: Tally  # of those, without the drafts that stood behind the end of a request: what replay can see
-    noise: float  # half a 95 % interval of the error on other prompts, were prompts all that differs
+    within: Tally  # of those, without drafts accepted past the end of a request: what replay can see
+    noise: float  # half a 95 % interval of the error on other prompts, if prompts were all that differs
     equal_texts: tuple[int, int]  # of the same prompts: committed as before; all
-    equal_rounds: tuple[int, int]  # of the same prompts: rounds served as predicted; all that have a token behind them
+    equal_rounds: tuple[int, int]  # of the same prompts: rounds served as predicted; all that have a token after them
 
     def errors(self) -> tuple[float, float, float]:
         """Predicted less served accept length: other prompts, same prompts, same prompts within the text."""
-        told = self.predicted.accept_length
-        return told - self.other.accept_length, told - self.same.accept_length, told - self.within.accept_length
+        predicted = self.predicted.accept_length
+        return (
+            predicted - self.other.accept_length,
+            predicted - self.same.accept_length,
+            predicted - self.within.accept_length,
+        )
 
 
 def compare(
@@ -48,20 +52,23 @@ def compare(
     """`replayed`: traces served before the swap, with the runs of the version's weights on them; `same`: of the same
     prompts in the same order, `other`: of other prompts, both served by the version.
     """
-    foretold = [replayed_tally(trace, runs) for trace, runs in replayed]
+    predicted = [replayed_tally(trace, runs) for trace, runs in replayed]
     pairs = list(zip(replayed, same, strict=True))
     texts = sum(np.array_equal(before.tokens, after.tokens) for (before, _), after in pairs)
-    told = [(_foretold(before, runs), _seen(after)) for (before, runs), after in pairs]
+    compared_rounds = [(_predicted_rounds(before, runs), _seen(after)) for (before, runs), after in pairs]
     return Prediction(
         version,
         draft,
-        predicted=sum(foretold, Tally()),
+        predicted=sum(predicted, Tally()),
         other=sum(map(served_tally, other), Tally()),
         same=sum(map(served_tally, same), Tally()),
-        within=sum((Tally(sum(seen.values()), len(seen)) for _, seen in told), Tally()),
-        noise=1.96 * math.hypot(standard_error(foretold), standard_error([served_tally(trace) for trace in other])),
+        within=sum((Tally(sum(seen.values()), len(seen)) for _, seen in compared_rounds), Tally()),
+        noise=1.96 * math.hypot(standard_error(predicted), standard_error([served_tally(trace) for trace in other])),
         equal_texts=(texts, len(pairs)),
-        equal_rounds=(sum(len(a.items() & b.items()) for a, b in told), sum(len(seen) for _, seen in told)),
+        equal_rounds=(
+            sum(len(a.items() & b.items()) for a, b in compared_rounds),
+            sum(len(seen) for _, seen in compared_rounds),
+        ),
     )
 
 
@@ -95,19 +102,19 @@ def plot(predictions: Sequence[Prediction], path: Path) -> bool:
     from matplotlib import pyplot as plt  # noqa: PLC0415 - as above, and only once the backend is chosen
 
     figure, panel = plt.subplots(figsize=(6, 6))
-    told = [prediction.predicted.accept_length for prediction in predictions]
-    panel.scatter(told, [p.other.accept_length for p in predictions], label="other prompts")
-    panel.scatter(told, [p.same.accept_length for p in predictions], marker="x", label="same prompts")
+    predicted = [prediction.predicted.accept_length for prediction in predictions]
+    panel.scatter(predicted, [p.other.accept_length for p in predictions], label="other prompts")
+    panel.scatter(predicted, [p.same.accept_length for p in predictions], marker="x", label="same prompts")
     panel.axline((1.0, 1.0), slope=1.0, color="grey", linestyle=":")
     panel.set_xlabel("predicted accept length, before the swap")
-    panel.set_ylabel("served accept length, behind the swap")
+    panel.set_ylabel("served accept length, after the swap")
     panel.legend()
     figure.savefig(path, dpi=110, bbox_inches="tight")
     plt.close(figure)
     return True
 
 
-def _foretold(trace: DraftTrace, runs: Int32s) -> dict[int, int]:
+def _predicted_rounds(trace: DraftTrace, runs: Int32s) -> dict[int, int]:
     """Root -> accepted drafts of the rounds that the replayed weights would have served."""
     roots = trace.rounds.starts[runs[trace.rounds.starts] >= 0]
     starts, accepted = walk(runs, int(roots[0]), len(trace.tokens) - 2) if len(roots) else (roots, roots)

@@ -4,11 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .rows import (
-    ANCHORS,
     AURORA,
     AURORA_AS_PRODUCT,
     AURORA_RATES,
-    AVERAGES,
     BATCHES,
     CADENCES,
     COMMITTED,
@@ -34,7 +32,7 @@ from .setting import Setting
 from .stream import Sizes, needed_per_domain
 
 STARTS = ("cold", "warm")
-#: What was tuned, temperature, start -> learning rate.
+#: (what was tuned, temperature, start) -> learning rate.
 Rates = Mapping[tuple[str, float, str], float]
 
 #: Draft length at which rates are tuned, whatever length they are used at.
@@ -56,7 +54,7 @@ class Job:
 
     @property
     def key(self) -> tuple[str, Setting, str, int, Sizes]:
-        """What no two runs of a table share; a row that two stages name is run once."""
+        """Unique among the runs of a table; a row that two stages name is run once."""
         return self.row.name, self.setting, self.start, self.seed, self.sizes
 
 
@@ -73,7 +71,7 @@ class Stage:
     sizes: Sizes
 
     def jobs(self) -> Iterator[Job]:
-        """Seed by seed, without rates: what is given up is the last seeds."""
+        """Seed by seed, without rates, so that the last seeds are dropped first when the time is over."""
         for seed in range(self.seeds):
             for setting in self.settings:
                 for start in self.starts:
@@ -82,15 +80,15 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Programme:
-    """What a bench runs; later stages are given up first when the time is over."""
+    """What a bench runs; later stages are dropped first when the time is over."""
 
     stages: tuple[Stage, ...]
     tuning_sizes: Sizes
     grid: Mapping[str, tuple[float, ...]]  # start -> learning rates
-    minutes: float  # for the runs, preparing apart
+    minutes: float  # for the runs, without preparation
 
     def of(self, names: Sequence[str]) -> "Programme":
-        """These stages alone, in the order of the programme. SystemExit for a name that is none of them."""
+        """These stages alone, in the order of the programme. SystemExit for an unknown name."""
         unknown = sorted(set(names) - {stage.name for stage in self.stages})
         if unknown:
             raise SystemExit(f"--stage: got {unknown}, expected some of {[stage.name for stage in self.stages]}")
@@ -102,7 +100,7 @@ class Programme:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """Every setting that traces are needed of, those of the tuning included."""
+        """Every setting that needs traces, those of the tuning included."""
         own = [setting for stage in self.stages for setting in stage.settings]
         tuned = [job.setting for job in self.tuning_jobs({})]
         return tuple(dict.fromkeys([*own, *tuned]))
@@ -112,7 +110,7 @@ class Programme:
         return max(needed_per_domain(domains, stage.sizes, self.tuning_sizes) for stage in self.stages)
 
     def tuning_jobs(self, known: Rates) -> Iterator[Job]:
-        """Whatever a row of the stages is tuned as and is not `known`, at every rate of the grid, stage by stage."""
+        """Tuning runs for every rate of the grid, stage by stage, except for what is in `known`."""
         wanted = {
             (job.row.tuned_as, job.setting.temperature, job.start): job for job in self._jobs() if job.row.tuned_as
         }
@@ -172,7 +170,7 @@ FULL = Programme(
         Stage("main", "paceline against Aurora", _MAIN, 5, (_GREEDY, _SAMPLED), STARTS, _USUAL),
         Stage("system", _SYSTEM_QUESTION, _AT_EQUAL_SYSTEM, 3, (_GREEDY,), STARTS, _USUAL),
         _ablation("aurora-rates", "Aurora's loss at other rates", AURORA_RATES, starts=STARTS, sizes=_USUAL),
-        _ablation("off-path", "rows behind the rejection", OFF_PATH, _LENGTHS),
+        _ablation("off-path", "rows after the rejection", OFF_PATH, _LENGTHS),
         _ablation("weighting", "how much a later draft of a round counts", WEIGHTINGS, starts=STARTS),
         _ablation("batch", "traces of one optimiser step", BATCHES, starts=STARTS),
         _ablation("labels", "objectives; at temperature 0.7", (AURORA, COMMITTED, SOFT, MATCHED), (_SAMPLED,), STARTS),
@@ -182,8 +180,6 @@ FULL = Programme(
         _ablation("replay", "a replay window, and which of its traces", REPLAY),
         _ablation("cadence", "requests between two rounds", CADENCES, starts=("cold",)),
         _ablation("warm-rate", "the product's learning rate for warm drafts", WARM_RATES, sizes=_SHORT),
-        _ablation("average", "serving an average of the weights", AVERAGES, sizes=_SHORT),
-        _ablation("kl", "an anchor to the teacher, constant and decaying", ANCHORS, (_SAMPLED,), sizes=_SHORT),
         _ablation("teacher", "a teacher sharper than it was served", TEACHERS, (_SAMPLED,), sizes=_SHORT),
         _ablation("objectives", "what others train on", (AURORA, COMMITTED, *OTHERS), sizes=_SHORT),
         _ablation("objectives-sampled", "at temperature 0.7", (AURORA, SOFT, *OTHERS), (_SAMPLED,), sizes=_SHORT),

@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# Started as a script, Python looks for modules beside this file alone; `measure` and `learning` lie one folder up.
 from rich.console import Console
 
 from ...buffer.trace import DraftTrace
@@ -152,7 +151,7 @@ def serve(rig: MeasuredServer, setting: Setting, asked: Sequence[Prompt], report
 def chain_flags(steps: int) -> list[str]:
     """SGLang's flags for another draft length than the demo's; the last of a flag wins."""
     lengths = {"--speculative-num-steps": steps, "--speculative-num-draft-tokens": steps + 1}
-    return [*(str(word) for flag in lengths.items() for word in flag), "--disable-radix-cache"]
+    return [*(str(part) for flag in lengths.items() for part in flag), "--disable-radix-cache"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Options of the scripts that simulate on recorded traces, and where they find them unless told."""
+"""Options of the scripts that simulate on recorded traces, and where they look for them by default."""
 
 import argparse
 from pathlib import Path

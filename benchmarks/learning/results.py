@@ -1,4 +1,4 @@
-"""results.json: what one invocation of the bench found, and how several of them become one."""
+"""results.json: what one invocation of the bench found, and how several are merged into one."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,8 +64,8 @@ def fingerprint(traces: Sequence[DraftTrace]) -> str:
 
 def write_results(path: Path, results: Results, rows: Sequence[Mapping[str, object]]) -> None:
     """Replace `path`; `rows` are figures for other readers, read_results leaves them out."""
-    told = {**msgspec.to_builtins(results), "rows": list(rows)}
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+    written = {**msgspec.to_builtins(results), "rows": list(rows)}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
 
 
 def read_results(path: Path) -> Results:
@@ -79,7 +79,7 @@ def read_results(path: Path) -> Results:
 def merged(results: Sequence[Results]) -> Results:
     """Several invocations as one; a run that two of them made is kept once, from the first.
 
-    SystemExit when they cannot stand in one table: another target, other domains, other traces of a setting, a row
+    SystemExit when they do not fit one table: another target, other domains, other traces of a setting, a row
     whose plan has changed, or a row that went by two learning rates.
     """
     first = results[0]

@@ -1,7 +1,7 @@
-"""What is compared: a row is the product's TrainingPlan with some fields changed.
+"""What is compared: a row is the product's way of training with some fields of its BenchPlan changed.
 
-AURORA is both the reference of the main gains and the system of the field: its released loss, one pass, a buffer that
-is consumed once. Two rows take objective and system apart, each at equal traces and equal passes with its counterpart:
+AURORA, the reference of the main gains, is also the published system: its released loss, one pass, a buffer that is
+consumed once. Two rows separate objective and system, each at equal traces and passes with its counterpart:
 DEFAULT_ONCE is paceline's objective under Aurora's schedule, AURORA_AS_PRODUCT is Aurora's loss under paceline's.
 AdaSPEC and GTO compare with the draft a run starts from; REINFORCE with the head that proposed in the recording.
 """
@@ -11,35 +11,33 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from ...learner.training.plan import TrainingPlan
-from ...policies.objectives.losses import Objective, Weighting
+from ...policies.objectives.baselines.names import Baseline
+from ...policies.objectives.names import Objective, Weighting
+from .training.plan import BenchPlan
 
 #: Traces kept for replay, as learner.config has it.
 WINDOW_TRACES = 200
-#: All teacher entries that record.py keeps: what others train on was published with whole logits.
+#: All teacher entries that record.py keeps, since baselines were published with whole logits.
 TOP_K = 64
 
-#: Where the schedule of a system is: which traces a step sees, how often, and which weights are served. Once over.
+#: The schedule of a system, which traces a step sees and how often: here every trace once.
 ONCE: Mapping[str, Any] = {
     "passes": 1,
     "replay_share": 0.0,
     "recency_half_life_traces": 0.0,
     "replay_errors": 0.0,
-    "ema_decay": 0.0,
 }
-#: Nothing beside an objective, whatever the product's defaults are; drafts of a round count 0.8^i.
+#: An objective alone, whatever the product's defaults are; drafts of a round count 0.8^i.
 PLAIN: Mapping[str, Any] = {
     **ONCE,
     "weighting": Weighting.GEOMETRIC,
-    "kl_weight": 0.0,
-    "kl_decay_steps": 0,
     "off_path_weight": 0.0,
     "teacher_temperature": 1.0,
 }
 
 
 class Rate(StrEnum):
-    """Where a row's learning rate is from."""
+    """Where a row's learning rate comes from."""
 
     OBJECTIVE = "objective"  # tuned for its objective, PLAIN
     ROW = "row"  # tuned for the row itself
@@ -49,7 +47,7 @@ class Rate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table: what it changes of TrainingPlan(), and what lies outside a plan."""
+    """One line of a table: what it changes of BenchPlan(), and what is no part of a plan."""
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -57,9 +55,9 @@ class Row:
     cadence: int = 0  # requests of a chunk; 0: that of the stage
     top_k: int = TOP_K  # teacher entries a capture would have kept
 
-    def plan(self, steps: int, seed: int, rate: float | None = None) -> TrainingPlan:
+    def plan(self, steps: int, seed: int, rate: float | None = None) -> BenchPlan:
         """The trainer's plan; a tuned `rate` holds for cold and warm drafts alike. ConfigError for a wrong number."""
-        plan = replace(TrainingPlan(), **{**self.changes, "steps": steps, "seed": seed})
+        plan = replace(BenchPlan(), **{**self.changes, "steps": steps, "seed": seed})
         return plan if rate is None else replace(plan, cold_learning_rate=rate, warm_learning_rate=rate)
 
     def but(self, name: str, **changes: object) -> "Row":
@@ -69,7 +67,7 @@ class Row:
     @property
     def objective(self) -> str:
         """Name of the objective, also of a row that never trains."""
-        return str(self.changes.get("objective", TrainingPlan().objective))
+        return str(self.changes.get("objective", BenchPlan().objective))
 
     @property
     def tuned_as(self) -> str:
@@ -78,18 +76,18 @@ class Row:
 
 
 def plain(name: str, objective: str, **changes: object) -> Row:
-    """An objective at equal traces and equal passes with every other such row."""
+    """An objective at the same traces and passes as every other plain row."""
     return Row(name, {**PLAIN, "objective": objective, **changes})
 
 
 def _as_product() -> Row:
-    default = TrainingPlan()
+    default = BenchPlan()
     name = f"Aurora's loss, {default.passes} passes, {default.replay_share:g} of a batch replayed"
     return replace(AURORA.but(name, **{key: getattr(default, key) for key in ONCE}), rate=Rate.ROW)
 
 
-AURORA = plain("Aurora: forward_kl_accepted, consume-once", Objective.FORWARD_KL_ACCEPTED)
-#: Tuning streams are short: what Aurora's loss would have had on the streams themselves at other rates.
+AURORA = plain("Aurora: forward_kl_accepted, consume-once", Baseline.FORWARD_KL_ACCEPTED)
+#: Tuning streams are short, so these show Aurora's loss at other rates on the streams themselves.
 AURORA_RATES = (
     AURORA,
     *(
@@ -104,12 +102,7 @@ UNTRAINED = Row("no training", rate=Rate.NONE)
 COMMITTED = plain("committed", Objective.COMMITTED)
 SOFT = plain("soft", Objective.SOFT)
 MATCHED = plain("matched", Objective.MATCHED)
-OTHERS = tuple(
-    plain(str(objective), objective)
-    for objective in Objective
-    if objective not in {AURORA.objective, COMMITTED.objective, SOFT.objective, MATCHED.objective}
-    and objective not in {Objective.TARGET_ONLY, Objective.REJECTION}  # MATCHED is the one that fits the traces
-)
+OTHERS = tuple(plain(str(name), name) for name in Baseline if name != AURORA.objective)
 
 OFF_PATH = (COMMITTED, COMMITTED.but("committed, off-path 1", off_path_weight=1.0))
 BATCHES = (COMMITTED, *(COMMITTED.but(f"committed, batches of {n}", batch_traces=n) for n in (1, 2, 8)))
@@ -131,13 +124,7 @@ WEIGHTINGS = (
     *(COMMITTED.but(f"committed, survival below {at:g}", weighting=None, cold_below=at) for at in (0.3, 0.5)),
 )
 TOP_KS = (SOFT, *(replace(SOFT, name=f"soft, top-{k}", top_k=k) for k in (16, 4, 1, 0)), COMMITTED)
-ANCHORS = (
-    COMMITTED,
-    COMMITTED.but("committed, KL 0.1", kl_weight=0.1),
-    COMMITTED.but("committed, KL 0.1 decaying over 20 steps", kl_weight=0.1, kl_decay_steps=20),
-)
 TEACHERS = (SOFT, *(SOFT.but(f"soft, teacher at {t:g}", teacher_temperature=t) for t in (0.7, 0.5)))
 PASSES = (COMMITTED, *(COMMITTED.but(f"committed, {n} passes", passes=n) for n in (2, 4)))
 CADENCES = (COMMITTED, *(replace(COMMITTED, name=f"committed, cadence {n}", cadence=n) for n in (60, 180)))
-AVERAGES = (PRODUCT, *(PRODUCT.but(f"product, average {decay:g} served", ema_decay=decay) for decay in (0.9, 0.98)))
 WARM_RATES = (PRODUCT, *(PRODUCT.but(f"product, warm rate {r:g}", warm_learning_rate=r) for r in (3e-4, 3e-3)))

@@ -1,8 +1,8 @@
-"""One run: a stream served chunk by chunk by the draft as it is, and learnt from behind each measurement.
+"""One run: a stream served chunk by chunk by the draft as it is, and learnt from after each measurement.
 
-Serving is replayed: which drafts stand is read off the committed tokens, exactly for greedy traffic and without bias
-under target_only, since the text does not depend on the draft. What a draft drew once stays drawn, so a run is one
-sample of both the stream and the target's coins; seeds differ in the first.
+Serving is replayed: which drafts are accepted is read off the committed tokens, exactly for greedy traffic and without
+bias under target_only, since the text does not depend on the draft. What the target drew once stays drawn, so a run is
+one sample of both the stream and the target's sampling; seeds differ in the first.
 """
 
 from collections import deque
@@ -17,14 +17,14 @@ from ...buffer.trace import DraftTrace
 from ...learner.judging.replay import replay_traces
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...learner.model.eagle3 import Eagle3Draft
-from ...learner.training.trainer import DraftTrainer
 from ...policies.acceptance import Tally, replayed_tally
-from ...policies.objectives.losses import Objective
+from ...policies.objectives.baselines.table import BENCH_OBJECTIVES
 from .container import read_card, read_traces
 from .lab import Lab
 from .programme import Job
 from .rows import WINDOW_TRACES, Rate
 from .stream import domain_of, make_stream, with_top_k
+from .training.trainer import BenchTrainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +61,25 @@ class _Cost:
 
 
 def use_one_thread() -> None:
-    """Let the runs of one machine not share cores; called once in every process that runs jobs."""
+    """Keep runs on one machine from sharing cores; called once in every process that runs jobs."""
     torch.set_num_threads(1)
 
 
 def run_job(lab: Lab, job: Job) -> Run:
-    """Serve and learn one stream; tens of seconds. Traces are kept in memory from the first job of a setting on."""
+    """Serve and learn one stream; tens of seconds. The first job of a setting loads its traces; they stay in memory."""
     stream = make_stream(_traces(lab.trace_file(job.setting)), lab.shifted, job.sizes, job.seed, tuning=job.tuning)
     cost, plan = _Cost(), job.row.plan(job.setting.steps, job.seed, job.rate)
-    proposer = _proposer(lab, job) if job.row.objective == Objective.REINFORCE else None
-    trainer = DraftTrainer(_initial(lab, job), plan, proposer)
+    proposer = _proposer(lab, job) if BENCH_OBJECTIVES[plan.objective].needs_verdicts else None
+    trainer = BenchTrainer(_initial(lab, job), plan, proposer)
     window: deque[DraftTrace] = deque(maxlen=WINDOW_TRACES)
     seen = 0
     for chunk in stream.chunks(job.row.cadence or job.sizes.cadence):
         seen += len(chunk)
-        cost.points.append(Point(seen, tallies(trainer.served, chunk, job.setting.steps), cost.steps, cost.seconds))
+        cost.points.append(Point(seen, tallies(trainer.draft, chunk, job.setting.steps), cost.steps, cost.seconds))
         if job.row.rate is not Rate.NONE:
             fresh = [with_top_k(trace, job.row.top_k) for trace in chunk]
-            told = trainer.fit(fresh, list(window) if plan.replay_share else [])
-            cost.steps, cost.seconds = cost.steps + told.steps, cost.seconds + told.seconds
+            fit = trainer.fit(fresh, list(window) if plan.replay_share else [])
+            cost.steps, cost.seconds = cost.steps + fit.steps, cost.seconds + fit.seconds
             window.extend(fresh)
     return Run(job, stream.shift_at, tuple(cost.points), cost.steps, cost.seconds)
 

@@ -17,10 +17,10 @@ class Setting:
 
     @classmethod
     def named(cls, name: str) -> "Setting":
-        """The setting that bears `name`; ValueError when none can."""
+        """The setting called `name`; ValueError when it is no such name."""
         temperature, steps = name.removeprefix("t").split("-k")
         return cls(float(temperature), int(steps))
 
 
-#: What record.py writes unless told otherwise.
+#: What record.py writes by default.
 SETTINGS = tuple(Setting(temperature, steps) for temperature in (0.0, 0.7) for steps in (3, 5, 10))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ...buffer.trace import DraftTrace
 
-#: Every so-manieth request of a domain is kept for tuning the learning rate and is in no stream.
+#: One in so many requests of a domain is kept for tuning the learning rate and is in no stream.
 TUNING_EVERY = 4
 
 
@@ -34,7 +34,7 @@ class Stream:
 
 
 def domain_of(trace: DraftTrace) -> str:
-    """The domain its request id begins with, as demo.prompts names requests."""
+    """The domain its request id begins with, as rig/prompts.py names requests."""
     return trace.request_id.partition("-")[0]
 
 

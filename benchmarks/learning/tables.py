@@ -13,14 +13,14 @@ from .setting import Setting
 from .wire import WireSize
 
 COLUMNS = (
-    "row", "learning rate", "seeds", "before the shift", "gain", "behind the shift", "gain",
+    "row", "learning rate", "seeds", "before the shift", "gain", "after the shift", "gain",
     "requests to 90 % of in-domain", "requests to the first row's last level", "steps", "s/step",
 )  # fmt: skip
 WIRE_COLUMNS = (
-    "setting", "teacher entries", "bytes per committed token", "without features", "soft, before the shift", "behind",
-    "committed, before the shift", "behind",
+    "setting", "teacher entries", "bytes per committed token", "without features", "soft, before the shift", "after",
+    "committed, before the shift", "after",
 )  # fmt: skip
-#: Stages whose gains are also told by domain.
+#: Stages whose gains are also given by domain.
 BY_DOMAIN = ("main", "quick")
 _TOP_K_STAGE = next(stage for stage in STAGES if stage.rows == TOP_KS)
 
@@ -71,8 +71,8 @@ def before(run: Run, domain: str | None = None) -> float:
     return _pooled([point for point in run.points if point.end <= run.shift_at], domain)
 
 
-def behind(run: Run, domain: str | None = None) -> float:
-    """Accepted drafts per round of all traffic behind the shift."""
+def after(run: Run, domain: str | None = None) -> float:
+    """Accepted drafts per round of all traffic after the shift."""
     return _pooled([point for point in run.points if point.end > run.shift_at], domain)
 
 
@@ -82,7 +82,7 @@ def overall(run: Run) -> float:
 
 
 def last_level(run: Run) -> float:
-    """Mean of the last two chunks behind the shift."""
+    """Mean of the last two chunks after the shift."""
     return statistics.fmean([point.accepted for point in run.points if point.end > run.shift_at][-2:])
 
 
@@ -111,9 +111,9 @@ def figures(group: Group, row: str) -> dict[str, object]:
     return {
         "stage": group.stage.name, "setting": group.setting.name, "start": group.start, "row": row,
         "over": group.reference, "seeds": sorted(runs),
-        "before": [before(run) for run in runs.values()], "behind": [behind(run) for run in runs.values()],
+        "before": [before(run) for run in runs.values()], "after": [after(run) for run in runs.values()],
         "gain_before_percent": _gain(group, row, before).text(1),
-        "gain_behind_percent": _gain(group, row, behind).text(1),
+        "gain_after_percent": _gain(group, row, after).text(1),
     }  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def _cells(group: Group, row: str) -> list[str]:
     return [
         row, rate, str(len(runs)),
         Mean.of(list(map(before, runs))).text(), _percent(_gain(group, row, before)),
-        Mean.of(list(map(behind, runs))).text(), _percent(_gain(group, row, behind)),
+        Mean.of(list(map(after, runs))).text(), _percent(_gain(group, row, after)),
         _requests([recovered(_ends(run), _values(run), run.shift_at) for run in runs]),
         _requests(_to_reference_level(group, row)), f"{steps:.0f}", pace,
     ]  # fmt: skip
@@ -150,7 +150,7 @@ def _wire_cells(size: WireSize, runs: Sequence[Run]) -> list[str]:
     soft = next((row for row in TOP_KS if row.objective == SOFT.objective and row.top_k == size.top_k), SOFT)
     rows = (soft if setting.temperature else COMMITTED, COMMITTED)
     learnt = [Group(stage, setting, "warm", own).of(row.name).values() for row in rows]
-    accepted = [Mean.of(list(map(figure, of_row))).text() for of_row in learnt for figure in (before, behind)]
+    accepted = [Mean.of(list(map(figure, of_row))).text() for of_row in learnt for figure in (before, after)]
     return [size.setting, str(size.top_k), f"{size.with_features:.0f}", f"{size.without_features:.0f}", *accepted]
 
 

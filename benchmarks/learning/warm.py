@@ -1,4 +1,4 @@
-"""A head that has learnt already: from training text of all domains but the one that traffic shifts to.
+"""A head that has already learnt: from training text of all domains but the one that traffic shifts to.
 
 The target reads windows of text; its hidden rows and its top-K at temperature 1 make traces of one token per round,
 and the product's own trainer learns from them with the soft objective. Axes: B windows, T tokens, D feature width.
@@ -16,7 +16,7 @@ from ...buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, Ver
 from ...learner.disk import write_folder
 from ...learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from ...learner.training.trainer import DraftTrainer, TrainingPlan
-from ...policies.objectives.losses import Objective
+from ...policies.objectives.names import Objective
 from ...rig.models.corpus import load_corpus
 from ...rig.models.target import load_tokenizer
 from ...rig.progress import Report, quiet
@@ -34,13 +34,13 @@ def ensure_warm_head(lab: Lab, report: Report = quiet) -> Path:
     """The folder of the head; trained (about a minute) when it is not there, else left as it is."""
     if not lab.warm_head.exists():
         draft = load_draft(lab.random_head(SEED), load_target_embedding(lab.target.folder)).to(lab.device)
-        plan = TrainingPlan(steps=STEPS, passes=1, replay_share=0.0, objective=Objective.SOFT, seed=SEED)
+        plan = TrainingPlan(steps=STEPS, passes=1, objective=Objective.SOFT, seed=SEED)
         trainer, windows = DraftTrainer(draft, plan), _windows(lab)
         model = AutoModelForCausalLM.from_pretrained(lab.target.folder, dtype=torch.float32).to(lab.device).eval()
         for begin in range(0, len(windows), _PER_FIT):
-            told = trainer.fit(list(_traces(lab, model, windows[begin : begin + _PER_FIT], begin)), [])
+            fit = trainer.fit(list(_traces(lab, model, windows[begin : begin + _PER_FIT], begin)), [])
             done = min(begin + _PER_FIT, len(windows)) / len(windows)
-            report(done, f"first-position acceptance {told.first_position_accept:.2f}")
+            report(done, f"first-position acceptance {fit.first_position_accept:.2f}")
         write_folder(lab.warm_head, lambda folder: save_draft(trainer.draft, folder))
     return lab.warm_head
 

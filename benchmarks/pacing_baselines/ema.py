@@ -45,13 +45,13 @@ class EmaPacing:
         return self._slot(batch_size).current
 
     def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
-        """Moves the average; the choice only every `update_interval` batches. The cost is not looked at."""
+        """Move the average, and the choice every `update_interval` batches; ignore the cost."""
         del steps, cost_ms
         if accepted:
             self._slot(batch_size).update(sum(accepted) / len(accepted))
 
     def draft_changed(self) -> None:
-        """Goes on as before."""
+        """Changes nothing: SGLang keeps one average across drafts."""
 
     def _slot(self, batch_size: int) -> "_SlotState":
         return self._slots[bucket_of(batch_size, list(self._slots))]
@@ -75,7 +75,7 @@ class _SlotState:
             self.current = self._probe() if self.current == 0 else self._ceiled(self._moved())
 
     def _probe(self) -> int:
-        """Behind plain decoding always the smallest draft is tried again, with a neutral average if there is none."""
+        """After plain decoding the smallest draft is always tried again, with a neutral average if there is none."""
         lowest = self._slot.candidates[:2][-1]
         if lowest > 0 and self._mean < 0.0:
             self._mean = float(lowest - 1)

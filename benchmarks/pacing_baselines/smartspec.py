@@ -33,15 +33,15 @@ class SmartSpecPacing:
         return max(range(self._max_steps + 1), key=lambda k: self._goodput(batch_size, k))
 
     def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
-        """Moves the acceptance rate by the drafts that were reached: those that stood and the first that did not."""
+        """Move the acceptance rate by the drafts that were reached: the accepted ones and the first rejected one."""
         del batch_size, cost_ms
-        for stood in accepted if steps else ():
-            reached = min(stood + 1, steps)
+        for drafts in accepted if steps else ():
+            reached = min(drafts + 1, steps)
             kept = self._decay**reached
-            self._acceptance = self._acceptance * kept + stood / reached * (1.0 - kept)
+            self._acceptance = self._acceptance * kept + drafts / reached * (1.0 - kept)
 
     def draft_changed(self) -> None:
-        """Goes on as before."""
+        """Changes nothing: SmartSpec keeps one average across drafts."""
 
     def _goodput(self, batch_size: int, k: int) -> float:
         tokens = sum(self._acceptance**j for j in range(k + 1))

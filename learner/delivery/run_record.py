@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 
 from ...buffer.version import HELD_OUT_SCORE, DraftVersion
 from ...policies.promotion import Promotion
-from ..training.trainer import FitReport, TrainingPlan
+from ..training.plan import RECIPE, TrainingPlan
+from ..training.trainer import FitReport
 from .code_version import code_version
 
 VERSION_TAG = "paceline.version"
@@ -62,7 +63,7 @@ def record_of(
     first_step: int,
     learn_reason: str = "",
 ) -> RunRecord:
-    """Lineage as tags, the plan as parameters, losses by optimiser step, the gate's figures at the last step.
+    """Lineage as tags, plan and recipe as parameters, losses by optimiser step, the gate's figures at the last step.
 
     `first_step` counts the optimiser steps before this learning round; `born_at` is unix seconds; `learn_reason` is
     why the learning round trained.
@@ -72,7 +73,7 @@ def record_of(
     return RunRecord(
         number=published.number,
         born_at=born_at,
-        params={key: str(value) for key, value in asdict(plan).items()},
+        params={key: str(value) for key, value in (asdict(plan) | asdict(RECIPE)).items()},
         tags={**version_tags(published), **gate, **learn, CODE_TAG: code_version()},
         metrics=_metrics(published.scores, fit),
         curves={"loss": list(fit.losses)},

@@ -1,6 +1,6 @@
 """Weights files in the layout SGLang's llama_eagle3.py reads.
 
-SGLang skips tensor names it does not know without a word, so names are checked here, in both directions. The
+SGLang silently skips tensor names it does not know, so names are checked here, in both directions. The
 target's embedding is never part of a draft's file: the server shares it.
 """
 
@@ -78,7 +78,7 @@ def random_draft(
     """Write an untrained draft for a Llama target into `out_folder`; return the sha256 of its weights file.
 
     Head and last norm start as the target's, the rest is random by `seed`. `draft_ids` are the target ids the
-    draft may say (all by default). `layer_ids` i mean the output of target layer i; the default is SGLang's own
+    draft may propose (all by default). `layer_ids` i mean the output of target layer i; the default is SGLang's own
     choice where that names three different layers. ConfigError when the target has too few layers.
     """
     if dtype not in _DTYPES:

@@ -68,7 +68,7 @@ class DraftChains:
 
     rows_BQ: Tensor
     hidden_BQH: Tensor
-    said_BTX: Tensor  # the embedding's half of query, key and value of every token; a step adds the hidden half
+    token_qkv_BTX: Tensor  # the embedding's half of query, key and value of every token; a step adds the hidden half
     hidden_weight_XH: Tensor
     true_queries_BHRC: Tensor
     true_keys_BKRC: Tensor
@@ -78,7 +78,7 @@ class DraftChains:
     step: int = 0
 
     def predicted(self) -> Tensor:
-        """Position of the token that the next step predicts, int64[B, Q]; may lie behind the window."""
+        """Position of the token that the next step predicts, int64[B, Q]; may be past the trace window."""
         return self.rows_BQ + 2 + self.step
 
     def keep(self, index_BP: Tensor) -> None:
@@ -134,10 +134,10 @@ class Eagle3Draft(nn.Module):
         # Projections are linear in [embedding, hidden]: the embedding's half is the same at every step.
         token_weight_XH, hidden_weight_XH = self._query_key_value_weights()
         embedded_BTH = self.midlayer.input_layernorm(functional.embedding(tokens_BT, self.embedding_WH))
-        said_BTX = functional.linear(embedded_BTH, token_weight_XH)
-        heard_BRX = functional.linear(self.midlayer.hidden_norm(hidden_BRH), hidden_weight_XH)
-        turned = self._query_key_value(said_BTX[:, 1 : rows + 1] + heard_BRX, positions_BR)
-        return DraftChains(rows_BQ, _rows(hidden_BRH, rows_BQ), said_BTX, hidden_weight_XH, *turned)
+        token_qkv_BTX = functional.linear(embedded_BTH, token_weight_XH)
+        hidden_qkv_BRX = functional.linear(self.midlayer.hidden_norm(hidden_BRH), hidden_weight_XH)
+        rotated = self._query_key_value(token_qkv_BTX[:, 1 : rows + 1] + hidden_qkv_BRX, positions_BR)
+        return DraftChains(rows_BQ, _rows(hidden_BRH, rows_BQ), token_qkv_BTX, hidden_weight_XH, *rotated)
 
     def advance(self, chains: DraftChains) -> Tensor:
         """Draft one step further on every chain, fed the committed token; return [B, Q, H], ready for `lm_head`.
@@ -167,9 +167,11 @@ class Eagle3Draft(nn.Module):
     def _own_query(self, chains: DraftChains) -> Tensor:
         """Query of a step fed its own hidden state; its key and value join the chain's."""
         positions_BQ = chains.rows_BQ + chains.step
-        fed_BQ = (positions_BQ + 1).clamp(max=chains.said_BTX.shape[1] - 1)
-        heard_BQX = functional.linear(self.midlayer.hidden_norm(chains.hidden_BQH), chains.hidden_weight_XH)
-        query_BHQC, keys, values = self._query_key_value(_rows(chains.said_BTX, fed_BQ) + heard_BQX, positions_BQ)
+        fed_BQ = (positions_BQ + 1).clamp(max=chains.token_qkv_BTX.shape[1] - 1)
+        hidden_qkv_BQX = functional.linear(self.midlayer.hidden_norm(chains.hidden_BQH), chains.hidden_weight_XH)
+        query_BHQC, keys, values = self._query_key_value(
+            _rows(chains.token_qkv_BTX, fed_BQ) + hidden_qkv_BQX, positions_BQ
+        )
         chains.own_keys_BKQC.append(keys)
         chains.own_values_BKQC.append(values)
         return query_BHQC
@@ -183,10 +185,10 @@ class Eagle3Draft(nn.Module):
         """Split into heads, [B, heads, N, C] each; queries and keys are rotated by position."""
         heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
         by_head = x_BNX.view(*x_BNX.shape[:2], -1, self.config.head_dim).transpose(1, 2)
-        turned = self._turned(by_head[:, : heads + kv_heads], positions_BN)
-        return turned[:, :heads], turned[:, heads:], by_head[:, heads + kv_heads :]
+        rotated = self._rotated(by_head[:, : heads + kv_heads], positions_BN)
+        return rotated[:, :heads], rotated[:, heads:], by_head[:, heads + kv_heads :]
 
-    def _turned(self, x_BHNC: Tensor, positions_BN: Tensor) -> Tensor:
+    def _rotated(self, x_BHNC: Tensor, positions_BN: Tensor) -> Tensor:
         half = self.config.head_dim // 2
         channels = torch.arange(half, device=x_BHNC.device, dtype=torch.float32)
         angles_BNC = positions_BN[..., None] * self.config.rope_theta ** (-channels / half)

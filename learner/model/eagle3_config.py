@@ -65,7 +65,7 @@ class Eagle3Config:
             raise ConfigError(f"{path}: {error}") from error
 
     def to_json(self, path: Path) -> None:
-        """Write the config as SGLang reads it; what the draft was loaded with is kept word for word."""
+        """Write the config as SGLang reads it; settings the draft was loaded with are kept verbatim."""
         path.write_text(
             json.dumps({**_derived(self), **self.source}, indent=2, sort_keys=True) + "\n", encoding="utf-8"
         )

@@ -1,8 +1,7 @@
 """Traces as tensors: padded tokens and features, the rows to draft from, and what each token should have been.
 
-Axes: B traces, T tokens, F feature rows, D feature width, Q rows drafted from, S draft steps, K teacher entries,
-P proposed drafts of a served round.
-Padding is zero and never reaches a loss: rows look back only, and what lies behind a trace is masked.
+Axes: B traces, T tokens, F feature rows, D feature width, Q rows drafted from, S draft steps, K teacher entries.
+Padding is zero and never reaches a loss: rows look back only, and what follows a trace is masked.
 """
 
 from collections.abc import Sequence
@@ -15,10 +14,8 @@ import torch
 from torch import Tensor
 
 from ...buffer.errors import ConfigError
-from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Int32s, Sampling, VerdictRule
-from ...policies.objectives.losses import served_probs, tempered_probs
-
-_UNTEMPERED = Sampling(temperature=1.0)
+from ...buffer.trace import DraftTrace, FeatureDtype, Int32s, Sampling, VerdictRule
+from ...policies.objectives.losses import served_probs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +30,6 @@ class Batch:
     rejection_B: Tensor  # bool, judged under `rejection`
     teacher_ids_BTK: Tensor | None = None  # int64 target ids, indexed by the token they judge; None: committed only
     teacher_probs_BTK: Tensor | None = None  # float32, sums to one
-    proposed_BQP: Tensor | None = None  # int64 target ids that a round served from this row proposed; None: not asked
-    accepted_BQ: Tensor | None = None  # int64, proposals that stood; -1 at rows no round was served from
 
     def scored_mask(self, steps: int) -> Tensor:
         """Which (row, step) predict a token inside the trace, bool[B, Q, steps]."""
@@ -63,40 +58,31 @@ def teacher_nodes(trace: DraftTrace) -> Int32s:
     """For each token, the verified node that judged it given exactly the tokens before it; -1 without one; int32[T].
 
     Node n of round r (numbered r * (S + 1) + n) follows the root and n drafts. Its path is the committed text
-    when all n drafts stood, n <= accepted[r], and it then judges tokens[starts[r] + 1 + n]. Nodes behind a
-    rejection follow text that was never committed. Since the next root is the token behind the accepted
+    when all n drafts were accepted, n <= accepted[r], and it then judges tokens[starts[r] + 1 + n]. Nodes after a
+    rejection follow text that was never committed. Since the next root is the token after the accepted
     drafts, every token from the first root on is judged once; (row p, step k) reads the node of token p + 2 + k.
     """
     rounds, width = trace.rounds, trace.rounds.drafted.shape[1] + 1
     node_RN = np.arange(len(rounds) * width, dtype=np.int32).reshape(len(rounds), width)
     depth_N = np.arange(width)
     judged_RN = rounds.starts[:, None] + 1 + depth_N
-    stood_RN = (depth_N <= rounds.accepted[:, None]) & (judged_RN < len(trace.tokens))
+    accepted_RN = (depth_N <= rounds.accepted[:, None]) & (judged_RN < len(trace.tokens))
     nodes_T = np.full(len(trace.tokens), -1, np.int32)
-    nodes_T[judged_RN[stood_RN]] = node_RN[stood_RN]
+    nodes_T[judged_RN[accepted_RN]] = node_RN[accepted_RN]
     return nodes_T
 
 
 def collate(
-    traces: Sequence[DraftTrace],
-    device: torch.device,
-    *,
-    every_row: bool = False,
-    soft: bool = False,
-    as_served: bool = True,
-    verdicts: bool = False,
-    teacher_temperature: float = 1.0,
+    traces: Sequence[DraftTrace], device: torch.device, *, every_row: bool = False, soft: bool = False
 ) -> Batch:
     """Pad `traces` into one Batch on `device`.
 
     Drafts from the rows that a verdict exists for, or from all that can draft (`every_row`). `soft` adds the
-    teacher, at each request's own sampling or, without `as_served`, at temperature 1 for greedy requests too; it is
-    then sharpened by `teacher_temperature`. `verdicts` adds what the served rounds proposed. Traces without a row must
-    be left out before. ConfigError when feature widths differ.
+    teacher, at each request's own sampling. Traces without a row must be left out before. ConfigError when feature
+    widths differ.
     """
     rows = [np.arange(draftable_rows(trace)) if every_row else verdict_rows(trace) for trace in traces]
-    teacher = _soft_labels(traces, as_served, teacher_temperature) if soft else (None, None)
-    proposed, accepted = _verdicts(traces, rows) if verdicts else (None, None)
+    teacher_ids_BTK, teacher_probs_BTK = _soft_labels(traces) if soft else (None, None)
     return Batch(
         tokens_BT=torch.from_numpy(_padded([trace.tokens for trace in traces])).to(device),
         lengths_B=torch.tensor([len(trace.tokens) for trace in traces], device=device),
@@ -104,10 +90,8 @@ def collate(
         rows_BQ=torch.from_numpy(_padded(rows)).to(device),
         row_mask_BQ=torch.from_numpy(_padded([np.ones(len(r)) for r in rows]).astype(bool)).to(device),
         rejection_B=torch.tensor([trace.verdict_rule is VerdictRule.REJECTION for trace in traces], device=device),
-        teacher_ids_BTK=None if teacher[0] is None else teacher[0].to(device),
-        teacher_probs_BTK=None if teacher[1] is None else teacher[1].to(device),
-        proposed_BQP=None if proposed is None else proposed.to(device),
-        accepted_BQ=None if accepted is None else accepted.to(device),
+        teacher_ids_BTK=None if teacher_ids_BTK is None else teacher_ids_BTK.to(device),
+        teacher_probs_BTK=None if teacher_probs_BTK is None else teacher_probs_BTK.to(device),
     )
 
 
@@ -118,8 +102,8 @@ def as_float32(features: npt.NDArray[Any], dtype: FeatureDtype) -> npt.NDArray[n
     return features.astype(np.float32)
 
 
-def teacher_probs(logprobs_NK: npt.NDArray[Any], sampling: Sampling, teacher_temperature: float) -> Tensor:
-    """What the target samples from at N nodes, float32[N, K], sharpened by `teacher_temperature`.
+def teacher_probs(logprobs_NK: npt.NDArray[Any], sampling: Sampling) -> Tensor:
+    """What the target samples from at N nodes, float32[N, K].
 
     `logprobs_NK` are a trace's, best first, K at least 1. A greedy request has all of it on the first entry.
     """
@@ -127,8 +111,7 @@ def teacher_probs(logprobs_NK: npt.NDArray[Any], sampling: Sampling, teacher_tem
         probs_NK = torch.zeros(logprobs_NK.shape)
         probs_NK[:, 0] = 1.0
         return probs_NK
-    served_NK = served_probs(torch.from_numpy(logprobs_NK), sampling.temperature, sampling.top_k, sampling.top_p)
-    return tempered_probs(served_NK, teacher_temperature)
+    return served_probs(torch.from_numpy(logprobs_NK), sampling.temperature, sampling.top_k, sampling.top_p)
 
 
 def _padded(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
@@ -148,23 +131,11 @@ def _padded_features(traces: Sequence[DraftTrace]) -> npt.NDArray[np.float32]:
     return out
 
 
-def _verdicts(traces: Sequence[DraftTrace], rows: Sequence[npt.NDArray[Any]]) -> tuple[Tensor, Tensor]:
-    """Proposals and how many stood, at the rows served rounds started from: row p drafts for the root at p + 1."""
-    shape = len(traces), max(map(len, rows))
-    proposed_BQP = np.full((*shape, max(trace.rounds.drafted.shape[1] for trace in traces)), NO_DRAFT, np.int64)
-    accepted_BQ = np.full(shape, -1, np.int64)
-    for trace, trace_rows, proposed_QP, accepted_Q in zip(traces, rows, proposed_BQP, accepted_BQ, strict=True):
-        _, at, of = np.intersect1d(trace_rows, trace.rounds.starts - 1, return_indices=True)
-        proposed_QP[at, : trace.rounds.drafted.shape[1]] = trace.rounds.drafted[of]
-        accepted_Q[at] = trace.rounds.accepted[of]
-    return torch.from_numpy(proposed_BQP), torch.from_numpy(accepted_BQ)
-
-
-def _soft_labels(traces: Sequence[DraftTrace], as_served: bool, teacher_temperature: float) -> tuple[Tensor, Tensor]:
+def _soft_labels(traces: Sequence[DraftTrace]) -> tuple[Tensor, Tensor]:
     """Teacher of every token; all probability on the committed token where no node judged it.
 
-    A committed token is a draw from the distribution it stands in for, so the stand-in is unbiased; for greedy
-    requests it is that distribution, unless `as_served` is off.
+    A committed token is a draw from the distribution it replaces, so the replacement is unbiased; for greedy
+    requests it is that distribution.
     """
     width = max(1, *(trace.rounds.teacher_ids.shape[2] for trace in traces))
     length = max(len(trace.tokens) for trace in traces)
@@ -173,19 +144,17 @@ def _soft_labels(traces: Sequence[DraftTrace], as_served: bool, teacher_temperat
     probs_BTK[..., 0] = 1.0
     for trace, ids_TK, probs_TK in zip(traces, ids_BTK, probs_BTK, strict=True):
         ids_TK[: len(trace.tokens), 0] = torch.from_numpy(trace.tokens.astype(np.int64))
-        _write_teacher(trace, trace.sampling if as_served else _UNTEMPERED, teacher_temperature, ids_TK, probs_TK)
+        _write_teacher(trace, ids_TK, probs_TK)
     return ids_BTK, probs_BTK
 
 
-def _write_teacher(
-    trace: DraftTrace, sampling: Sampling, teacher_temperature: float, ids_TK: Tensor, probs_TK: Tensor
-) -> None:
+def _write_teacher(trace: DraftTrace, ids_TK: Tensor, probs_TK: Tensor) -> None:
     rounds = trace.rounds
     width = rounds.teacher_ids.shape[2]
-    if width == 0 or sampling.temperature <= 0.0:
+    if width == 0 or trace.sampling.temperature <= 0.0:
         return
     nodes_T = teacher_nodes(trace)
     judged, nodes = np.flatnonzero(nodes_T >= 0), nodes_T[nodes_T >= 0]
     logprobs_NK = rounds.teacher_logprobs.reshape(-1, width)[nodes]
     ids_TK[judged, :width] = torch.from_numpy(rounds.teacher_ids.reshape(-1, width)[nodes].astype(np.int64))
-    probs_TK[judged, :width] = teacher_probs(logprobs_NK, sampling, teacher_temperature)
+    probs_TK[judged, :width] = teacher_probs(logprobs_NK, trace.sampling)

@@ -1,4 +1,4 @@
-"""How good a draft's first position is, and how good it could be: what tells a cold draft from uncertain text.
+"""How good a draft's first position is and how good it could be, which separates a cold draft from uncertain text.
 
 Axes as in batch.py; N rows with a verdict.
 """
@@ -23,12 +23,12 @@ _MEASURED_TOGETHER = 16
 class FirstPosition:
     """Means over the rows of some traces; NaN without a row."""
 
-    accept: float  # chance that the draft's best token is what the target says, as the request was sampled
+    accept: float  # chance that the draft's best token is the target's, as the request was sampled
     attainable: float  # the same of the target's likeliest token: 1 for greedy text, less the more uncertain text is
 
     @property
     def share(self) -> float:
-        """Of what could stand, what does. Temperature lowers the chances of a perfect draft, but not its share."""
+        """Share of the attainable acceptance reached. Temperature lowers a perfect draft's chance, not its share."""
         return self.accept / self.attainable
 
 
@@ -37,7 +37,7 @@ def first_position(draft: Eagle3Draft, traces: Sequence[DraftTrace]) -> FirstPos
     """Measure `traces`, each with a row to draft from; changes nothing.
 
     Rows of a sampled request that no captured teacher has judged are left out: the committed token alone does not say
-    what was attainable. Where no row has a teacher it stands in all the same, and uncertain text looks cold.
+    what was attainable. Where no row has a teacher it is used all the same, and uncertain text looks cold.
     """
     judged = [judged_rows(trace) for trace in traces]
     if not any(rows.any() for rows in judged):

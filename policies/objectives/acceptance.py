@@ -1,12 +1,12 @@
 """The log of the expected acceptance, for each rule by which a server accepts a draft token.
 
-Axes as in objective.py. With p the target's and q the draft's distribution at a position, A is
+Axes as in losses.py. With p the target's and q the draft's distribution at a position, A is
 
-    greedy        q(committed token)      `objective.committed_losses` is -log A
-    target_only   sum_v p(v) q(v)         a ~ q stands when the target draws it too; the server proposes argmax q,
-                                          the limit of a sharp q
-    rejection     sum_v min(p(v), q(v))   a ~ q stands with probability min(1, p(a) / q(a)); -log A is the -log alpha
-                                          of LK (arXiv 2602.23881)
+    greedy        q(committed token)      `losses.committed_losses` is -log A
+    target_only   sum_v p(v) q(v)         a ~ q is accepted when the target draws it too; the server proposes
+                                          argmax q, the limit of a sharp q
+    rejection     sum_v min(p(v), q(v))   a ~ q is accepted with probability min(1, p(a) / q(a)); -log A is the
+                                          -log alpha of LK (arXiv 2602.23881)
 
 A greedy request has all of p on its committed token, and the three are the same: batches may mix rules.
 
@@ -35,16 +35,6 @@ def rejection_log_accepts(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor) -
 
 
 def matched_log_accepts(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor, rejection_N: Tensor) -> Tensor:
-    """log A under the rule of each position's trace, float[N], with gradient; `rejection_N` says where it is that."""
+    """log A under the rule of each position's trace, float[N], with gradient; `rejection_N` marks `rejection`."""
     logq_NK, logp_NK = log_probs_at(logits_NV, ids_NK), probs_NK.log()
     return torch.where(rejection_N[:, None], torch.minimum(logq_NK, logp_NK), logq_NK + logp_NK).logsumexp(1)
-
-
-def kl_divergences(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor) -> Tensor:
-    """KL(p || q), float[N]: the anchor. Rows of `probs_NK` that are all zero give 0.
-
-    The tail counts as zero, so the entropy is that of the entries shown: the value is not below zero, and reaches
-    zero only when q says nothing else.
-    """
-    entropy_terms_NK = torch.xlogy(probs_NK, probs_NK)
-    return (entropy_terms_NK - probs_NK * log_probs_at(logits_NV, ids_NK)).sum(1)

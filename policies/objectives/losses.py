@@ -1,4 +1,4 @@
-"""What a draft is trained on: names, labels, position weights, and the two plain cross-entropies.
+"""The losses every objective is built from: labels, position weights, and the two plain cross-entropies.
 
 Axes: B traces, Q rows (one per possible round root), S draft steps, N scored (row, step) pairs of a batch,
 V draft vocabulary, W target vocabulary, K teacher entries. Token ids are draft ids unless said otherwise.
@@ -6,65 +6,29 @@ V draft vocabulary, W target vocabulary, K teacher entries. Token ids are draft 
 A draft token is an action, its reward is acceptance. With A_i the probability that step i's proposal is
 accepted given that those before it were, a round of S drafts has the loss
 
-    sum_i w_i * (l_i + beta * KL(p_i || q_i))        w_i = 0.8^i, or the detached survival product prod_{m<i} A_m
+    sum_i w_i * l_i        w_i = 0.8^i, or the detached survival product prod_{m<i} A_m
 
 with p the distribution the request was served with and q the draft's. Families of l, or of a whole chain:
 
 - here: committed, -log q(committed token), which is -log A under `greedy`, where the committed token is the only
   rewarded action; soft, -sum_v p(v) log q(v), which by Jensen bounds -log sum_v p(v) q(v) from above.
-- objective_acceptance.py: -log A for every verdict rule. objective_return.py: -J and -log J of a chain.
-  objective_reinforce.py: J from flags alone.
-- what others train on: objective_divergence.py, objective_overlap.py, objective_selection.py, objective_group.py.
-- objective_table.py finds them by name.
+- acceptance.py: -log A for every verdict rule.
+- baselines/: what other systems train on, and whole chains. Only the learning bench loads them.
+- table.py finds production's objectives by name, baselines/table.py the others.
 
-The teacher is the target's top-K, renormalised (`served_probs`, `speakable_teacher`): the tail has probability zero.
-Cross-entropy and every gradient of log sum_v p(v) q(v) do not feel the renormalisation; sum_v min(p, q) and the
-total variation are off by at most the tail's mass, since both are 1-Lipschitz in p; a reverse KL needs a floor.
-Each family says what that means for it.
+The teacher is the target's top-K, renormalised (`served_probs`, `teacher_in_draft_vocabulary`): the tail has
+probability zero. Cross-entropy and every gradient of log sum_v p(v) q(v) are unaffected by the renormalisation;
+sum_v min(p, q) and the total variation are off by at most the tail's mass, since both are 1-Lipschitz in p; a reverse
+KL needs a floor. Each family documents what that means for it.
 """
-
-from enum import StrEnum
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .names import Weighting
+
 GEOMETRIC_RATIO = 0.8
-
-
-class Objective(StrEnum):
-    """What a draft is trained on; the baselines name their source in the file of their family."""
-
-    COMMITTED = "committed"  # -log A under greedy
-    SOFT = "soft"
-    TARGET_ONLY = "target_only"  # -log A under target_only
-    REJECTION = "rejection"  # -log A under rejection; also the -log alpha of LK
-    MATCHED = "matched"  # -log A under the rule that each trace was judged by
-    EXPECTED_LENGTH = "expected_length"  # -J
-    LOG_EXPECTED_LENGTH = "log_expected_length"  # -log J
-    REINFORCE = "reinforce"  # J from accept and reject flags alone
-    FORWARD_KL_ACCEPTED = "forward_kl_accepted"  # Aurora's release
-    FORWARD_KL_WRONG = "forward_kl_wrong"  # OSD
-    REVERSE_KL = "reverse_kl"  # DistillSpec
-    JENSEN_SHANNON = "jensen_shannon"  # DistillSpec
-    ON_POLICY_MIX = "on_policy_mix"  # DistillSpec: soft, on committed text and on drafted chains
-    TVD_PLUS_PLUS = "tvd_plus_plus"
-    LK_MIX = "lk_mix"
-    SELECTIVE = "selective"  # AdaSPEC
-    GROUP_TREE = "group_tree"  # GTO
-
-
-#: Objectives that never look at the teacher, unless a KL anchor does.
-WITHOUT_TEACHER = frozenset({Objective.COMMITTED, Objective.REINFORCE})
-#: Objectives that compare the draft with a frozen one.
-WITH_REFERENCE = frozenset({Objective.REINFORCE, Objective.SELECTIVE, Objective.GROUP_TREE})
-
-
-class Weighting(StrEnum):
-    """How much a draft position counts against the first one of its round."""
-
-    GEOMETRIC = "geometric"
-    SURVIVAL = "survival"
 
 
 def committed_losses(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
@@ -91,7 +55,7 @@ def log_probs_at(logits_NV: Tensor, ids_NK: Tensor) -> Tensor:
 def position_weights(log_accepts_BQS: Tensor, weighting: Weighting) -> Tensor:
     """Weight of every position, float[B, Q, S], without gradient; the first step of a row weighs one.
 
-    A step whose token the draft cannot say has log acceptance -inf; under survival nothing behind it counts.
+    A token outside the draft's vocabulary has log acceptance -inf; under survival nothing after it counts.
     """
     if weighting is Weighting.GEOMETRIC:
         steps_S = torch.arange(log_accepts_BQS.shape[-1]).to(log_accepts_BQS)
@@ -129,34 +93,24 @@ def served_probs(logprobs_NK: Tensor, temperature: float, top_k: int = -1, top_p
     """
     probs_NK = (logprobs_NK.float() / temperature).softmax(-1)
     if 0 < top_k < probs_NK.shape[1]:
-        probs_NK = _renormalised(probs_NK * (torch.arange(probs_NK.shape[1], device=probs_NK.device) < top_k))
+        probs_NK = renormalised(probs_NK * (torch.arange(probs_NK.shape[1], device=probs_NK.device) < top_k))
     if top_p < 1.0:
         better_NK = probs_NK.cumsum(-1) - probs_NK
-        probs_NK = _renormalised(probs_NK * (better_NK < top_p))
+        probs_NK = renormalised(probs_NK * (better_NK < top_p))
     return probs_NK
 
 
-def tempered_probs(probs_NK: Tensor, temperature: float) -> Tensor:
-    """p^(1 / temperature), renormalised over the K entries, float[N, K]: below 1 sharper, at 1 `probs_NK` itself.
-
-    Each row needs an entry above zero; `temperature` is above 0.
-    """
-    if temperature == 1.0:
-        return probs_NK
-    # Against the row's best entry: the power of a flat row could vanish altogether.
-    best_NK = probs_NK.amax(-1, keepdim=True)
-    return _renormalised((probs_NK / best_NK) ** (1.0 / temperature))
-
-
-def speakable_teacher(ids_NK: Tensor, probs_NK: Tensor, target_to_draft_W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def teacher_in_draft_vocabulary(
+    ids_NK: Tensor, probs_NK: Tensor, target_to_draft_W: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Translate a teacher of target ids into the draft's vocabulary: ids[N, K], probs[N, K] and has_label bool[N].
 
-    `target_to_draft_W` holds -1 for tokens the draft cannot say. Their entries get probability zero and the
+    `target_to_draft_W` holds -1 for tokens outside the draft's vocabulary. Their entries get probability zero and the
     rest is renormalised; has_label is False where nothing is left.
     """
     draft_ids_NK = target_to_draft_W[ids_NK]
     kept_NK = probs_NK * (draft_ids_NK >= 0)
-    return draft_ids_NK.clamp(min=0), _renormalised(kept_NK), kept_NK.sum(-1) > 0
+    return draft_ids_NK.clamp(min=0), renormalised(kept_NK), kept_NK.sum(-1) > 0
 
 
 def onto_grid(values_N: Tensor, mask_BQS: Tensor, fill: float) -> Tensor:
@@ -165,5 +119,6 @@ def onto_grid(values_N: Tensor, mask_BQS: Tensor, fill: float) -> Tensor:
     return grid_BQS.masked_scatter(mask_BQS, values_N)
 
 
-def _renormalised(probs_NK: Tensor) -> Tensor:
+def renormalised(probs_NK: Tensor) -> Tensor:
+    """Rows scaled to sum to one, float[..., K]; rows of zeros stay zeros."""
     return probs_NK / probs_NK.sum(-1, keepdim=True).clamp(min=torch.finfo(probs_NK.dtype).tiny)

@@ -46,4 +46,4 @@ class BanditPacing:
             rewards.append((sum(accepted) + len(accepted)) / cost_ms)
 
     def draft_changed(self) -> None:
-        """Goes on as before."""
+        """Changes nothing: rewards are kept across drafts."""

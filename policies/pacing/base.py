@@ -3,12 +3,11 @@
 A decode step of a batch with k draft steps costs some milliseconds and commits, per request, the accepted drafts and
 one token of the target's own. Goodput is committed tokens per millisecond. k = 0 is plain decoding.
 
-On tensor-parallel ranks a policy runs once per rank and must choose alike: hand all ranks the same costs (from a
-table, see pacing_costs.py) and generators of the same seed. Nothing else enters a choice.
+On tensor-parallel ranks a policy runs once per rank and must choose alike: give all ranks the same costs (from a
+table, see benchmarks/pacing_costs.py) and generators of the same seed. Nothing else enters a choice.
 
-Policies: FixedSteps and SweepPacing here, GoodputPacing (the default) in pacing_goodput.py, SmartSpecPacing in
-pacing_smartspec.py, EmaPacing in pacing_ema.py, ThresholdPacing in pacing_threshold.py, BanditPacing in
-pacing_bandit.py.
+Policies: FixedSteps and SweepPacing here, GoodputPacing (the default) in goodput.py, ThresholdPacing in threshold.py,
+BanditPacing in bandit.py; benchmarks/pacing_baselines has those that only the benchmarks run.
 """
 
 import math
@@ -36,18 +35,18 @@ class Pacing(Protocol):
         ...
 
     def draft_changed(self) -> None:
-        """Another draft serves from here on."""
+        """Another draft serves from now on."""
         ...
 
 
 class FixedSteps:
-    """The same number of steps, whatever happens."""
+    """Always the same number of steps."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
 
     def steps(self, batch_size: int) -> int:
-        """What was set."""
+        """The steps set at birth."""
         del batch_size
         return self._steps
 
@@ -55,11 +54,11 @@ class FixedSteps:
         """Learns nothing."""
 
     def draft_changed(self) -> None:
-        """Goes on as before."""
+        """Changes nothing."""
 
 
 class SweepPacing:
-    """Every length in turn, `run` decode steps each, whatever comes of it: for measuring what lengths cost."""
+    """Every length in turn, `run` decode steps each: for measuring what lengths cost."""
 
     def __init__(self, lengths: Sequence[int], run: int = 8) -> None:
         self._lengths, self._run, self._observed = tuple(lengths), run, 0
@@ -70,24 +69,24 @@ class SweepPacing:
         return self._lengths[self._observed // self._run % len(self._lengths)]
 
     def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
-        """Counts the step."""
+        """Count the step; nothing else changes the turn."""
         del batch_size, steps, accepted, cost_ms
         self._observed += 1
 
     def draft_changed(self) -> None:
-        """Goes on as before."""
+        """Changes nothing."""
 
 
 def bucket_of(batch_size: int, buckets: Sequence[int] = BATCH_BUCKETS) -> int:
-    """The beginning of the bucket `batch_size` falls into; `buckets` ascending. The first one for what lies before."""
+    """The beginning of the bucket `batch_size` falls into; `buckets` ascending. The first one for sizes below it."""
     return buckets[max(bisect_right(buckets, batch_size) - 1, 0)]
 
 
 class PositionAcceptance:
-    """Chance that draft j stands given that those before it stood, from discounted counts per position.
+    """Chance that draft j is accepted given that those before it were, from discounted counts per position.
 
-    Beta posterior means. Until a position weighs `prior_rounds` tries, the missing ones are thought to go as at the
-    position before it: what is not drafted for a while is thought as good as the last position that is. Every round
+    Beta posterior means. Until a position weighs `prior_rounds` tries, the missing ones are assumed to go as at the
+    position before it: what is not drafted for a while is assumed as good as the last position that is. Every round
     served weighs all earlier ones with `discount`. The first position keeps its mean and that weight at least, so
     that a draft that was switched off is remembered, and soon overruled when it is tried again.
     """
@@ -100,19 +99,19 @@ class PositionAcceptance:
         self._weights = [0.0] * max_steps
 
     def observe(self, steps: int, accepted: Sequence[int]) -> None:
-        """Rounds of `steps` drafts, `accepted` of which stood; with 0 steps, only weights fall."""
+        """Count rounds of `steps` drafts and how many of each were accepted; with 0 steps, only weights fall."""
         fade = self._discount ** len(accepted)
         tried = len(accepted)
         for j, (mean, weight) in enumerate(zip(self._means, self._weights, strict=True)):
             kept = weight * fade if j else min(weight, max(weight * fade, self._prior_rounds))
             if j < steps and tried:
-                stood = sum(a > j for a in accepted)
-                self._means[j] = (mean * kept + stood) / (kept + tried)
-                kept, tried = kept + tried, stood
+                kept_drafts = sum(a > j for a in accepted)
+                self._means[j] = (mean * kept + kept_drafts) / (kept + tried)
+                kept, tried = kept + tried, kept_drafts
             self._weights[j] = kept
 
     def forget(self) -> None:
-        """Another draft serves: nothing is known of it."""
+        """Drop all counts, for another draft."""
         self._weights = [0.0] * len(self._weights)
 
     def chances(self, optimism: float = 0.0) -> list[float]:
@@ -141,8 +140,8 @@ def wilson_upper(share: float, count: float, deviations: float) -> float:
 class StepCosts:
     """What a decode step costs by batch bucket and steps: the median of the last measurements, robust to a hiccup.
 
-    A table, where there is one, says what was not measured here, scaled to what was: another machine of its kind may
-    be slower as a whole.
+    A table, where there is one, fills in what was not measured here, scaled to what was: another machine of its kind
+    may be slower as a whole.
     """
 
     def __init__(self, lengths: Sequence[int], table: "CostTable | None" = None, *, window: int = 33) -> None:
@@ -151,7 +150,7 @@ class StepCosts:
         self._medians: dict[int, dict[int, float]] = {}  # bucket -> steps -> milliseconds, fewest steps first
 
     def observe(self, bucket: int, steps: int, cost_ms: float) -> None:
-        """One decode step; a clock that stood still counts as a nanosecond, since costs divide."""
+        """One decode step; a clock that did not move counts as a nanosecond, since costs divide."""
         seen = self._seen.setdefault((bucket, steps), deque(maxlen=self._window))
         seen.append(max(cost_ms, 1e-6))
         medians = self._medians.get(bucket, {}) | {steps: median(seen)}
@@ -169,7 +168,7 @@ class StepCosts:
         """Steps -> milliseconds for every length; empty before anything is known about this bucket.
 
         Straight lines between measured steps; beyond them, the line of the nearest two goes on, never downwards. A
-        single measurement stands for all, which is optimistic about more steps: they get tried, and then are known.
+        single measurement is used for all, which is optimistic about more steps: they get tried, and then are known.
         With a table, its costs times what the nearest measured length costs over its own entry.
         """
         known = self.measured(bucket)

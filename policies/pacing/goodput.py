@@ -6,7 +6,7 @@ from .base import CostTable, PositionAcceptance, StepCosts, bucket_of
 
 
 class GoodputPacing:
-    """Goodput from measured costs and position-wise acceptance, with a bounded share of time spent on finding out.
+    """Goodput from measured costs and position-wise acceptance, with a bounded share of time spent on trials.
 
         goodput(k) = batch * (1 + sum_{j <= k} prod_{i <= j} chance_i) / cost(bucket, k)
 
@@ -40,7 +40,7 @@ class GoodputPacing:
         self._ran_at: dict[tuple[int, int], int] = {}  # bucket, length -> steps run in the bucket when it ran there
 
     def steps(self, batch_size: int) -> int:
-        """The best length known, or one worth a trial. Changes nothing: what runs is told by `observe`."""
+        """The best length known, or one worth a trial. Changes nothing: `observe` reports what ran."""
         bucket = bucket_of(batch_size)
         if not self._is_table and self._lengths[0] not in self._costs.measured(bucket):
             return self._lengths[0]
@@ -48,7 +48,7 @@ class GoodputPacing:
         return self._best(bucket) if trial is None else trial
 
     def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
-        """Counts acceptance and cost; time spent on another length than the best known one counts as a trial."""
+        """Count acceptance and cost; time spent on another length than the best known one counts as a trial."""
         bucket = bucket_of(batch_size)
         if cost_ms is not None:
             trials = self._trials_ms.setdefault(bucket, [0.0, 0.0])
@@ -60,7 +60,7 @@ class GoodputPacing:
         self._acceptance.observe(steps, accepted)
 
     def draft_changed(self) -> None:
-        """Another draft serves from here on: acceptance is learnt anew, and every length may be tried again."""
+        """Forgets acceptance, keeps costs, and lets every length be tried again."""
         self._acceptance.forget()
         self._ran_at = {ran: at - self._recheck_steps for ran, at in self._ran_at.items()}
 

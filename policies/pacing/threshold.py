@@ -10,7 +10,7 @@ def stop_length(chances: Iterable[float], threshold: float) -> int:
 
     SpecDec++ (Huang, Guo, Wang, arXiv 2405.19715) stops when the predicted probability that at least one proposed
     token is rejected exceeds a threshold, and shows that an optimal policy has this form. There a trained head predicts
-    each chance; here they are whatever the caller holds them to be.
+    each chance; here they are the caller's.
     """
     survival, length = 1.0, 0
     for chance in chances:
@@ -25,29 +25,23 @@ class ThresholdPacing:
     """`stop_length` for a whole batch, at least one draft.
 
     Servers that draft in fixed-length graphs cannot stop one request at one token, so the confidence used is what the
-    last rounds say about each position, unless the draft's own were handed in for the step to come.
+    last rounds say about each position.
     """
 
     def __init__(self, max_steps: int, *, threshold: float = 0.7) -> None:
         self._threshold = threshold
         self._acceptance = PositionAcceptance(max_steps)
-        self._confidences: tuple[float, ...] = ()
-
-    def expect(self, confidences: Sequence[float]) -> None:
-        """The draft's confidences by position for the next step alone, averaged over the batch."""
-        self._confidences = tuple(confidences)
 
     def steps(self, batch_size: int) -> int:
-        """The longest draft that still stands whole with a chance of at least 1 - threshold."""
+        """The longest draft that is accepted whole with a chance of at least 1 - threshold."""
         del batch_size
-        return max(stop_length(self._confidences or self._acceptance.chances(), self._threshold), 1)
+        return max(stop_length(self._acceptance.chances(), self._threshold), 1)
 
     def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
-        """Counts by position. The cost is not looked at."""
+        """Counts acceptance by position and ignores the cost."""
         del batch_size, cost_ms
-        self._confidences = ()
         self._acceptance.observe(steps, accepted)
 
     def draft_changed(self) -> None:
-        """Nothing is known of another draft."""
+        """Forgets the acceptance of the draft before."""
         self._acceptance.forget()

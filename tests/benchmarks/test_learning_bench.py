@@ -117,7 +117,7 @@ def test_requests_to_a_level_are_read_between_chunks(level, requests):
     assert found == (None if requests is None else pytest.approx(requests))
 
 
-def test_recovery_counts_requests_behind_the_shift_to_nine_tenths_of_the_last_two_chunks_before_it():
+def test_recovery_counts_requests_after_the_shift_to_nine_tenths_of_the_last_two_chunks_before_it():
     ends, values = [40, 80, 120, 160, 200], [0.0, 0.8, 1.2, 0.4, 1.4]
     assert figures.recovered(ends, values, shift_at=120) == pytest.approx(40 + 40 * (0.9 - 0.4) / (1.4 - 0.4))
     assert figures.recovered(ends, [*values[:-1], 0.89], shift_at=120) is None

@@ -17,7 +17,7 @@ CONTEXT, TOKENS, STEPS = 4, 17, 3
 
 
 def runs_of(seed):
-    """What a draft would have had accepted at each root, capped by the tokens behind it."""
+    """What a draft would have had accepted at each root, capped by the tokens after it."""
     runs = np.random.default_rng(seed).integers(0, STEPS + 1, TOKENS).astype(np.int32)
     runs = np.minimum(runs, TOKENS - 1 - np.arange(TOKENS)).astype(np.int32)
     runs[0] = -1
@@ -25,7 +25,7 @@ def runs_of(seed):
 
 
 def serve(trace, runs, beyond=0):
-    """The same text as a server drafting with `runs` hands it out; the last round's drafts stand `beyond` its end."""
+    """The same text as a server drafting with `runs` returns it; the last round accepts drafts `beyond` its end."""
     starts, accepted, drafted, root = [], [], [], CONTEXT
     while root < TOKENS - 1:
         run = int(runs[root])
@@ -58,7 +58,7 @@ def rows(trace, count):
     return VerifyRounds(*(getattr(trace.rounds, name)[:count] for name in names))
 
 
-def test_the_same_texts_are_served_exactly_as_predicted_but_for_drafts_behind_their_end(texts):
+def test_the_same_texts_are_served_exactly_as_predicted_but_for_drafts_past_their_end(texts):
     runs = [runs_of(n) for n in range(6)]
     same = [serve(trace, run, beyond=2) for trace, run in zip(texts, runs, strict=True)]
     found = prediction.compare(3, "warm", list(zip(texts, runs, strict=True)), same, texts)
@@ -99,11 +99,11 @@ def test_the_standard_error_is_that_of_a_ratio_of_sums():
 
 
 def test_the_table_tells_lengths_errors_and_their_medians():
-    def told(number, accepted, other):
+    def predicted(number, accepted, other):
         tally = Tally(accepted, 100)
         return prediction.Prediction(number, "d", tally, Tally(other, 100), tally, tally, 0.05, (4, 4), (100, 100))
 
-    lines = prediction.markdown([told(1, 50, 40), told(2, 100, 130), told(3, 150, 148)]).splitlines()
+    lines = prediction.markdown([predicted(1, 50, 40), predicted(2, 100, 130), predicted(3, 150, 148)]).splitlines()
     assert lines[2] == (
         "| 1 | d | 1.500 | 1.400 | +0.100 | ± 0.050 | 1.500 | +0.000 | 1.500 | +0.000 | 4 of 4 | 100 of 100 |"
     )

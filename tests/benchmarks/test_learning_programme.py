@@ -5,9 +5,10 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 import torch
+from paceline.benchmarks.learning.training.plan import BenchPlan
 from paceline.buffer.errors import ConfigError
 from paceline.learner.training.batch_sampling import draw_batches
-from paceline.learner.training.plan import TrainingPlan
+from paceline.learner.training.plan import RECIPE, TrainingPlan
 
 cost, programme, rows, setting, stream = (
     importlib.import_module(f"paceline.benchmarks.learning.{name}")
@@ -21,7 +22,7 @@ ALL_ROWS = [row for stage in programme.STAGES for row in stage.rows]
 
 
 def changed(row, other):
-    """Fields of the plan, and what lies outside it, in which two rows differ."""
+    """Fields of the plan, and what is no part of it, in which two rows differ."""
     plans = [asdict(each.plan(5, 0)) | {"cadence": each.cadence, "top_k": each.top_k} for each in (row, other)]
     return {name for name in plans[0] if plans[0][name] != plans[1][name]}
 
@@ -32,21 +33,22 @@ def every_rate(grid_of):
 
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.name)
 def test_a_plan_is_the_product_s_but_for_what_its_row_changes(row):
-    plan, default = row.plan(7, 3), replace(TrainingPlan(), steps=7, seed=3)
+    plan, default = row.plan(7, 3), replace(BenchPlan(), steps=7, seed=3)
     assert {f.name: getattr(plan, f.name) for f in fields(plan)} == asdict(default) | dict(row.changes)
 
 
 def test_a_tuned_rate_is_that_of_cold_and_of_warm_drafts():
     plan = rows.COMMITTED.plan(5, 0, 0.002)
     assert (plan.cold_learning_rate, plan.warm_learning_rate) == (0.002, 0.002)
-    assert rows.PRODUCT.plan(5, 0) == TrainingPlan(steps=5)
+    assert rows.PRODUCT.plan(5, 0) == BenchPlan(steps=5)
+    assert (rows.PRODUCT.plan(5, 0).product, rows.PRODUCT.plan(5, 0).recipe) == (TrainingPlan(steps=5), RECIPE)
 
 
 def test_a_row_that_names_no_field_or_a_wrong_number_is_refused():
     with pytest.raises(TypeError):
         rows.PRODUCT.but("typing error", passess=2).plan(5, 0)
     with pytest.raises(ConfigError):
-        rows.PRODUCT.but("no average", ema_decay=1.0).plan(5, 0)
+        rows.PRODUCT.but("no passes", passes=0).plan(5, 0)
 
 
 def test_objective_and_system_are_compared_apart():
@@ -73,11 +75,9 @@ VARIED = {
     "replay": {"replay_share", "recency_half_life_traces", "replay_errors"},
     "weighting": {"weighting", "cold_below"},
     "top-k": {"top_k", "objective"},
-    "kl": {"kl_weight", "kl_decay_steps"},
     "teacher": {"teacher_temperature"},
     "passes": {"passes"},
     "cadence": {"cadence"},
-    "average": {"ema_decay"},
     "warm-rate": {"warm_learning_rate"},
 }
 
@@ -125,15 +125,15 @@ def test_rows_without_a_rate_are_left_out_and_others_need_none():
 
 
 def test_stages_are_chosen_by_name_in_the_order_of_the_programme():
-    assert [stage.name for stage in FULL.of(["kl", "main", "kl"]).stages] == ["main", "kl"]
+    assert [stage.name for stage in FULL.of(["passes", "main", "passes"]).stages] == ["main", "passes"]
     with pytest.raises(SystemExit, match="got \\['mian'\\], expected some of \\['main'"):
         FULL.of(["mian"])
 
 
 def test_rates_are_tuned_once_per_objective_temperature_and_start_at_one_draft_length():
     jobs = list(FULL.of(["off-path"]).tuning_jobs({}))
-    told = [(job.row.objective, job.setting.name, job.start, job.rate) for job in jobs]
-    assert told == [("committed", name, "warm", rate) for name in ("t0-k5", "t0.7-k5") for rate in FULL.grid["warm"]]
+    tuned = [(job.row.objective, job.setting.name, job.start, job.rate) for job in jobs]
+    assert tuned == [("committed", name, "warm", rate) for name in ("t0-k5", "t0.7-k5") for rate in FULL.grid["warm"]]
     assert all(job.tuning and job.row == rows.plain("committed", "committed") for job in jobs)
     assert setting.Setting(0.0, 5) in FULL.of(["off-path"]).at((setting.Setting(0.0, 3),)).settings
 
@@ -158,15 +158,14 @@ def test_settings_by_name():
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.name)
 @pytest.mark.parametrize("sizes", [(80, 60, 20), (33, 10, 8)])
 def test_the_steps_of_a_run_are_counted_as_the_trainer_draws_them(row, sizes):
-    # Numbers stand for traces: nothing may be drawn by what a trace holds.
-    even = {"recency_half_life_traces": 0.0, "replay_errors": 0.0, "tenant_balance": 1.0}
-    sizes, plan = stream.Sizes(*sizes), replace(row.plan(5, 0), **even)
+    # Numbers in place of traces: draws are even, so nothing reads what a trace holds.
+    sizes, plan = stream.Sizes(*sizes), row.plan(5, 0)
     counted, window = 0, []
     for chunk in stream.Stream(tuple(range(sum((sizes.before_shift, sizes.after_shift)))), sizes.before_shift).chunks(
         row.cadence or sizes.cadence
     ):
         seen = window if plan.replay_share else []
-        counted += sum(1 for _ in draw_batches(chunk, seen, plan, torch.Generator().manual_seed(0)))
+        counted += sum(1 for _ in draw_batches(chunk, seen, plan.passes, plan.recipe, torch.Generator().manual_seed(0)))
         window = [*window, *chunk]
     job = programme.Job(row, setting.Setting(0.0, 5), "cold", 0, sizes)
     assert cost.optimiser_steps(job) == (0 if row == rows.UNTRAINED else counted)

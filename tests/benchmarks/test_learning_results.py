@@ -24,11 +24,11 @@ GREEDY, SAMPLED = Setting(0.0, 5), Setting(0.7, 5)
 
 
 def make_run(row, accepted, seed=0, *, stage=MAIN, setting=GREEDY, start="warm", rate=0.001, **changes):
-    """Two chunks before the shift and one behind it, each of 100 rounds with `accepted` drafts: py, then c."""
+    """Two chunks before the shift and one after it, each of 100 rounds with `accepted` drafts: py, then c."""
     sizes = stage.sizes
     ends = (sizes.before_shift // 2, sizes.before_shift, sizes.before_shift + sizes.after_shift)
-    told = zip(ends, ("py", "py", "c"), accepted, strict=True)
-    points = [runs.Point(end, {domain: Tally(n, 100)}, 10 * i, 1.0 * i) for i, (end, domain, n) in enumerate(told)]
+    chunks = zip(ends, ("py", "py", "c"), accepted, strict=True)
+    points = [runs.Point(end, {domain: Tally(n, 100)}, 10 * i, 1.0 * i) for i, (end, domain, n) in enumerate(chunks)]
     job = programme.Job(row, setting, start, seed, sizes, rate, **changes)
     return runs.Run(job, sizes.before_shift, tuple(points), 30, 3.0)
 
@@ -131,7 +131,7 @@ def test_gains_are_over_the_first_row_of_the_stage_paired_by_seed():
     assert (figures["seeds"], figures["over"]) == ([1, 2], rows.AURORA.name)
     assert figures["before"] == pytest.approx([0.25, 0.5])
     assert figures["gain_before_percent"] == "25.0 ± 0.0"  # 50 accepted of 200 rounds against 40, for both seeds
-    assert figures["gain_behind_percent"] == "50.0 ± 0.0"
+    assert figures["gain_after_percent"] == "50.0 ± 0.0"
     text = tables.markdown(made)
     assert "### main: paceline against Aurora" in text
     assert f"gains over: {rows.AURORA.name}" in text

@@ -134,7 +134,7 @@ def learnt(rig, kind):
     trainer = DraftTrainer(load_draft(rig.draft, load_target_embedding(rig.target)), TrainingPlan(steps=rig.steps))
     for begin in range(0, ELSEWHERE - 20, 20):
         trainer.fit(own[begin : begin + 20], own[:begin])
-    return trainer.served, own[-20:]
+    return trainer.draft, own[-20:]
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def learnt_draft(paced_rig, random_served):
     traces = [entry.trace for entry in rig.buffer.replay(10_000)]
     torch.set_num_threads(1)
     draft = load_draft(rig.draft, load_target_embedding(rig.target))
-    trainer = DraftTrainer(draft, TrainingPlan(steps=3, passes=12, replay_share=0.0))
+    trainer = DraftTrainer(draft, TrainingPlan(steps=3, passes=12))
     trainer.fit(traces, [])
     save_draft(trainer.draft, folder)
     for name, source in (("initial", rig.draft), ("learnt", folder)):

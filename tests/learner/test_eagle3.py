@@ -58,7 +58,7 @@ def test_unroll_of_a_trace_does_not_depend_on_what_it_is_padded_with(make_draft)
         3,
     )
     for step in range(3):
-        rows = 8 - step  # deeper steps of the last rows are fed tokens behind the trace
+        rows = 8 - step  # deeper steps of the last rows are fed tokens past the trace
         torch.testing.assert_close(beside[step][1, :rows], alone[step][0, :rows], atol=1e-5, rtol=1e-5)
 
 
@@ -115,7 +115,7 @@ def test_config_keeps_settings_it_does_not_know(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"eagle_config": {"norm_before_fc": True}}, "norm_before_fc: got True"),
         ({"norm_before_fc": True}, "norm_before_fc: got True"),
@@ -131,10 +131,10 @@ def test_config_keeps_settings_it_does_not_know(tmp_path):
         ({"architectures": ["LlamaForCausalLM"]}, "architectures"),
     ],
 )
-def test_config_refuses_what_the_draft_would_compute_otherwise(tmp_path, changes, told):
+def test_config_refuses_what_the_draft_would_compute_otherwise(tmp_path, changes, message):
     with pytest.raises(ConfigError, match=r"config\.json") as refused:
         read_config(tmp_path, **changes)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_config_that_is_absent_or_incomplete_is_named(tmp_path):
@@ -146,7 +146,7 @@ def test_config_that_is_absent_or_incomplete_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("embedding", "draft_ids", "told"),
+    ("embedding", "draft_ids", "message"),
     [
         ((50, 8), [1] * 20, r"target embedding: got \(50, 8\), expected \(50, 16\)"),
         ((50, 16), None, "d2t: missing"),
@@ -154,8 +154,8 @@ def test_config_that_is_absent_or_incomplete_is_named(tmp_path):
         ((50, 16), [*range(19), 50], r"target ids 0\.\.50"),
     ],
 )
-def test_vocabulary_that_does_not_fit_is_refused(tmp_path, embedding, draft_ids, told):
-    with pytest.raises(ConfigError, match=told):
+def test_vocabulary_that_does_not_fit_is_refused(tmp_path, embedding, draft_ids, message):
+    with pytest.raises(ConfigError, match=message):
         Eagle3Draft(
             read_config(tmp_path), torch.zeros(embedding), None if draft_ids is None else torch.tensor(draft_ids)
         )

@@ -1,4 +1,4 @@
-"""The first position of a draft: what of its best tokens stands, of what could."""
+"""The first position of a draft: the share of its best tokens that is accepted, against what is attainable."""
 
 import math
 
@@ -30,16 +30,16 @@ def judgement(trace, token_at):
 
 
 def oracle(naive_draft, draft, traces):
-    stood, could = [], []
+    accepted, attainable = [], []
     for trace in traces:
         for row in verdict_rows(trace):
             says = judgement(trace, int(row) + 2)
             if not says:
                 continue  # no teacher has judged it
             best = naive_draft(draft, trace.tokens, trace.features, int(row) + 1, 1)[0][0]
-            stood.append(says.get(best, 0.0))
-            could.append(max(says.values()))
-    return np.mean(stood), np.mean(could)
+            accepted.append(says.get(best, 0.0))
+            attainable.append(max(says.values()))
+    return np.mean(accepted), np.mean(attainable)
 
 
 @pytest.mark.parametrize("sampled", [False, True])

@@ -27,7 +27,7 @@ FIT = FitReport(
     is_cold=True,
     weighting="survival",
     learning_rate=0.003,
-    unspeakable_labels=0,
+    out_of_vocabulary_labels=0,
     unusable_traces=0,
 )
 

@@ -22,7 +22,7 @@ def test_accept_length_counts_the_bonus_token_and_pools_rounds():
     assert pooled.accept_length == 2.0
 
 
-def test_walk_goes_from_root_to_the_root_behind_the_targets_own_token():
+def test_walk_goes_from_root_to_the_root_after_the_targets_own_token():
     starts, accepted = walk(runs_of(-1, 2, 1, 0, 3, 2, 1, 0), first_root=1, last_root=6)
     assert (starts.tolist(), accepted.tolist()) == ([1, 4], [2, 3])
     assert starts.dtype == accepted.dtype == np.int32

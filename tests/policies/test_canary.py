@@ -1,4 +1,4 @@
-"""The canary test: right formulas, few false alarms at all looks together, and a dead draft out in no time."""
+"""The canary test: right formulas, few false alarms over all looks together, and a dead draft found at once."""
 
 import math
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def looks_at(test: CanaryTest, canary: list[list[int]], live: list[list[int]]) -
         yield test.verdict(), rounds
 
 
-def test_equal_drafts_are_accused_in_at_most_a_twentieth_of_canaries_at_all_looks_together() -> None:
+def test_equal_drafts_are_accused_in_at_most_a_twentieth_of_canaries_over_every_look() -> None:
     # 150 requests whose ease differs much; judged after every one of them.
     rng, trials, accused, missed = np.random.default_rng(3), 80, 0, 0
     for _ in range(trials):

@@ -11,7 +11,7 @@ Row = tuple[str, bool, float]  # request id, is it the canary's, accepted per ro
 
 
 def capital_of(rows: list[Row]) -> float:
-    """Highest capital, everything anew at every step: the mean of two bets on low begins and nine on the rank."""
+    """Highest capital, all recomputed at every step: the mean of two bets on low begins and nine on the rank."""
     order = {name: (begin, blake2b(name.encode(), digest_size=8).digest()) for name, _, begin in rows}
     highest, low, ranks = 1.0, {0.03: [1.0], 0.1: [1.0]}, []
     hits = {share: [] for share in low}

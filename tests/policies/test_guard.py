@@ -1,4 +1,4 @@
-"""The guard: every alarm has its readings, its figures and its action, and nothing else raises it."""
+"""The guard: every alarm has its inputs, its figures and its action, and nothing else raises it."""
 
 from dataclasses import replace
 

@@ -36,34 +36,37 @@ def values(served: list[Tally]) -> list[float]:
 
 
 def resting(rng: np.random.Generator, level: float, rules: LearnRules = RULES) -> LearnSchedule:
-    """A watch at rest since START_S, on traffic of this level."""
-    watch = LearnSchedule(rules)
+    """A schedule at rest since START_S, on traffic of this level."""
+    schedule = LearnSchedule(rules)
     for _ in range(rules.flat_rounds):
-        watch.observe(tallies(rng, level, 40))
-        assert watch.decide(START_S).choice is LEARN
-        watch.learnt(START_S, is_better=False, is_warm=True)
-    return watch
+        schedule.observe(tallies(rng, level, 40))
+        assert schedule.decide(START_S).choice is LEARN
+        schedule.learnt(START_S, is_better=False, is_warm=True)
+    return schedule
 
 
-def batches(watch: LearnSchedule, served: list[Tally], size: int = 40) -> list[LearnChoice]:
-    """What is decided on `served`, batch by batch, a minute apart and behind the cool-down; nothing is learnt."""
+def batches(schedule: LearnSchedule, served: list[Tally], size: int = 40) -> list[LearnChoice]:
+    """What is decided on `served`, batch by batch, a minute apart and past the cool-down; nothing is learnt."""
     found = []
     for number, at in enumerate(range(0, len(served), size), start=1):
-        watch.observe(served[at : at + size])
-        found.append(watch.decide(START_S + 60.0 * number).choice)
+        schedule.observe(served[at : at + size])
+        found.append(schedule.decide(START_S + 60.0 * number).choice)
     return found
 
 
 def test_a_new_watch_learns_at_once() -> None:
     decision = LearnSchedule(LearnRules()).decide(START_S)
-    assert (decision.choice, decision.reason) == (LEARN, "0 rounds in a row made no better draft, 6 begin a rest")
+    assert (decision.choice, decision.reason) == (
+        LEARN,
+        "0 learning rounds in a row made no better draft, 6 begin a rest",
+    )
 
 
 @pytest.mark.parametrize(
-    ("rounds", "rests_behind"),
+    ("rounds", "rests_after"),
     [
         ("------", 6),
-        ("-----+------", 12),  # a better draft begins the count anew
+        ("-----+------", 12),  # a better draft restarts the count
         ("---?---", 7),  # a gate that waits says nothing
         ("??????????", None),
         ("cccccccccc", None),  # a cold draft goes on
@@ -72,25 +75,25 @@ def test_a_new_watch_learns_at_once() -> None:
         ("+-+-+-+-+-+-", None),
     ],
 )
-def test_a_rest_begins_behind_so_many_rounds_in_a_row_without_a_better_draft(
-    rounds: str, rests_behind: int | None
+def test_a_rest_begins_after_so_many_learning_rounds_in_a_row_without_a_better_draft(
+    rounds: str, rests_after: int | None
 ) -> None:
-    watch, rng, found = LearnSchedule(LearnRules(cool_down_s=0.0)), np.random.default_rng(0), None
+    schedule, rng, found = LearnSchedule(LearnRules(cool_down_s=0.0)), np.random.default_rng(0), None
     for number, kind in enumerate(rounds, start=1):
-        watch.observe(tallies(rng, 1.5, 40))
-        watch.learnt(START_S, is_better={"+": True, "?": None}.get(kind, False), is_warm=kind != "c")
-        if found is None and watch.decide(START_S).choice is REST:
+        schedule.observe(tallies(rng, 1.5, 40))
+        schedule.learnt(START_S, is_better={"+": True, "?": None}.get(kind, False), is_warm=kind != "c")
+        if found is None and schedule.decide(START_S).choice is REST:
             found = number
-    assert found == rests_behind
+    assert found == rests_after
 
 
 def test_a_rest_needs_requests_to_be_held_against() -> None:
-    watch = LearnSchedule(LearnRules(flat_rounds=2, latest_requests=40))
+    schedule = LearnSchedule(LearnRules(flat_rounds=2, latest_requests=40))
     for count, choice in ((19, LEARN), (20, LEARN), (1, REST)):
-        watch.observe([Tally(45, ROUNDS)] * count)
-        watch.observe([Tally()] * 50)  # without a round a request says nothing
-        watch.learnt(START_S, is_better=False, is_warm=True)
-        assert watch.decide(START_S).choice is choice
+        schedule.observe([Tally(45, ROUNDS)] * count)
+        schedule.observe([Tally()] * 50)  # without a round a request says nothing
+        schedule.learnt(START_S, is_better=False, is_warm=True)
+        assert schedule.decide(START_S).choice is choice
 
 
 def test_known_traffic_is_rested_on_and_hardly_ever_taken_for_another() -> None:
@@ -110,10 +113,10 @@ def test_easier_traffic_and_back_does_not_end_a_rest() -> None:
 def test_a_fall_that_lasts_ends_a_rest_and_says_from_where_to_where() -> None:
     rng = np.random.default_rng(0)
     rules = LearnRules(unexplored_share=0.99)  # the fall alone
-    watch = resting(rng, 1.5, rules)
-    assert batches(watch, tallies(rng, 1.5, 80)) == [REST, REST]
-    watch.observe(tallies(rng, 0.6, 80))
-    decision = watch.decide(START_S + 600.0)
+    schedule = resting(rng, 1.5, rules)
+    assert batches(schedule, tallies(rng, 1.5, 80)) == [REST, REST]
+    schedule.observe(tallies(rng, 0.6, 80))
+    decision = schedule.decide(START_S + 600.0)
     assert decision.choice is LEARN
     words = decision.reason.split()
     assert words[:5] == ["accepted", "per", "round", "fell", "from"]
@@ -123,22 +126,22 @@ def test_a_fall_that_lasts_ends_a_rest_and_says_from_where_to_where() -> None:
 
 def test_many_small_falls_add_up_to_one() -> None:
     rng, rules = np.random.default_rng(1), LearnRules(unexplored_share=0.99)
-    watch = resting(rng, 2.0, rules)
+    schedule = resting(rng, 2.0, rules)
     levels = [2.0 * 0.96**i for i in range(12)]
-    found = [LEARN in batches(watch, tallies(rng, level, 200)) for level in levels]
+    found = [LEARN in batches(schedule, tallies(rng, level, 200)) for level in levels]
     begun = found.index(True)
     assert all(low > 0.9 * high for high, low in pairwise(levels))  # none alone would end a rest
     assert levels[begun] < 0.9 * 2.0
     assert not any(found[:3])
 
 
-def test_a_fall_is_what_adwin_kept_behind_its_cut_against_the_mean_before_the_rest() -> None:
+def test_a_fall_is_what_adwin_kept_after_its_cut_against_the_mean_before_the_rest() -> None:
     rng, rules = np.random.default_rng(3), LearnRules(unexplored_share=0.99)
     before, since = tallies(rng, 1.5, 240), tallies(rng, 0.5, 90)
-    watch = LearnSchedule(rules)
-    watch.observe(before)
+    schedule = LearnSchedule(rules)
+    schedule.observe(before)
     for _ in range(rules.flat_rounds):
-        watch.learnt(START_S, is_better=False, is_warm=True)
+        schedule.learnt(START_S, is_better=False, is_warm=True)
     usual, detector, expected = values(before)[-USUAL_REQUESTS:], ADWIN(delta=rules.delta, clock=1), []
     for value in usual:
         detector.update(value)
@@ -150,8 +153,8 @@ def test_a_fall_is_what_adwin_kept_behind_its_cut_against_the_mean_before_the_re
         expected.append(LEARN if falls else REST)
     found = []
     for tally in since:
-        watch.observe([tally])
-        found.append(watch.decide(START_S + 60.0).choice)
+        schedule.observe([tally])
+        found.append(schedule.decide(START_S + 60.0).choice)
         if found[-1] is LEARN:
             break
     assert found == expected[: len(found)]
@@ -161,69 +164,69 @@ def test_a_fall_is_what_adwin_kept_behind_its_cut_against_the_mean_before_the_re
 
 @pytest.mark.parametrize(("low", "choice"), [(11, REST), (12, LEARN)])
 def test_a_share_of_low_requests_ends_a_rest(low: int, choice: LearnChoice) -> None:
-    # 200 requests of 100 to 299 hundredths: a tenth of them lie below 1.20.
-    watch = LearnSchedule(LearnRules(flat_rounds=1, fall_share=0.99, cool_down_s=0.0))
-    watch.observe([Tally(accepted, 100) for accepted in range(100, 300)])
-    watch.learnt(START_S, is_better=False, is_warm=True)
-    watch.observe([Tally(119, 100)] * 28)  # too old to count, and too few by themselves
-    assert watch.decide(START_S).choice is REST
-    watch.observe([Tally(120, 100)] * (40 - low) + [Tally(119, 100)] * low)
-    decision = watch.decide(START_S)
+    # 200 requests of 100 to 299 hundredths: a tenth of them are below 1.20.
+    schedule = LearnSchedule(LearnRules(flat_rounds=1, fall_share=0.99, cool_down_s=0.0))
+    schedule.observe([Tally(accepted, 100) for accepted in range(100, 300)])
+    schedule.learnt(START_S, is_better=False, is_warm=True)
+    schedule.observe([Tally(119, 100)] * 28)  # too old to count, and too few by themselves
+    assert schedule.decide(START_S).choice is REST
+    schedule.observe([Tally(120, 100)] * (40 - low) + [Tally(119, 100)] * low)
+    decision = schedule.decide(START_S)
     assert decision.choice is choice
     assert f"{low} of the latest 40 requests are as low as one in 10 was" in decision.reason
 
 
 def test_a_rest_that_ended_needs_as_many_flat_rounds_again() -> None:
     rng, rules = np.random.default_rng(0), LearnRules(flat_rounds=3)
-    watch = resting(rng, 1.5, rules)
-    assert LEARN in batches(watch, tallies(rng, 0.4, 80))
+    schedule = resting(rng, 1.5, rules)
+    assert LEARN in batches(schedule, tallies(rng, 0.4, 80))
     found = []
     for _ in range(4):
-        watch.observe(tallies(rng, 0.4, 40))
-        found.append(watch.decide(START_S + 900.0).choice)
-        watch.learnt(START_S + 900.0, is_better=False, is_warm=True)
+        schedule.observe(tallies(rng, 0.4, 40))
+        found.append(schedule.decide(START_S + 900.0).choice)
+        schedule.learnt(START_S + 900.0, is_better=False, is_warm=True)
     assert found == [LEARN, LEARN, LEARN, REST]
     # The level that stayed lost is the usual one now.
-    assert set(batches(watch, tallies(rng, 0.4, 200))) == {REST}
+    assert set(batches(schedule, tallies(rng, 0.4, 200))) == {REST}
 
 
 def test_a_rest_lasts_as_long_as_the_cool_down_whatever_is_served() -> None:
     rng, rules = np.random.default_rng(0), LearnRules(cool_down_s=60.0)
-    watch = resting(rng, 1.5, rules)
-    watch.observe(tallies(rng, 0.3, 120))
-    early = watch.decide(START_S + 59.0)
-    assert (early.choice, early.reason) == (REST, "at rest for 59 s, 60 s is the least")
-    assert watch.decide(START_S + 60.0).choice is LEARN
+    schedule = resting(rng, 1.5, rules)
+    schedule.observe(tallies(rng, 0.3, 120))
+    early = schedule.decide(START_S + 59.0)
+    assert (early.choice, early.reason) == (REST, "at rest for 59 s of at least 60 s")
+    assert schedule.decide(START_S + 60.0).choice is LEARN
 
 
 @pytest.mark.parametrize(("jumped_s", "waits_s"), [(-1e9, 60.0), (-30.0, 60.0), (+1e9, 0.0)])
 def test_a_clock_that_jumps_makes_no_rest_longer_than_another_cool_down(jumped_s: float, waits_s: float) -> None:
     rng, rules = np.random.default_rng(0), LearnRules(cool_down_s=60.0)
-    watch = resting(rng, 1.5, rules)
-    watch.observe(tallies(rng, 0.3, 120))
-    behind_s = START_S + jumped_s
+    schedule = resting(rng, 1.5, rules)
+    schedule.observe(tallies(rng, 0.3, 120))
+    later_s = START_S + jumped_s
     if waits_s:
-        assert watch.decide(behind_s).choice is REST
-        assert watch.decide(behind_s + waits_s - 1.0).choice is REST
-    assert watch.decide(behind_s + waits_s).choice is LEARN
+        assert schedule.decide(later_s).choice is REST
+        assert schedule.decide(later_s + waits_s - 1.0).choice is REST
+    assert schedule.decide(later_s + waits_s).choice is LEARN
 
 
 def test_always_always_learns_and_never_never_does() -> None:
     rng = np.random.default_rng(0)
     for mode, choice in ((LearnMode.ALWAYS, LEARN), (LearnMode.NEVER, REST)):
-        watch = LearnSchedule(LearnRules(mode=mode))
+        schedule = LearnSchedule(LearnRules(mode=mode))
         for level in (1.5, 1.5, 0.2, 1.5):
-            watch.observe(tallies(rng, level, 200))
-            decision = watch.decide(START_S)
+            schedule.observe(tallies(rng, level, 200))
+            decision = schedule.decide(START_S)
             assert (decision.choice, decision.reason) == (choice, f"learning is set to {mode}")
-            watch.learnt(START_S, is_better=False, is_warm=True)
+            schedule.learnt(START_S, is_better=False, is_warm=True)
 
 
-def test_a_state_of_nothing_is_that_of_a_new_watch() -> None:
-    watch = LearnSchedule(LearnRules())
-    watch.restore({})
+def test_a_state_of_nothing_is_that_of_a_new_schedule() -> None:
+    schedule = LearnSchedule(LearnRules())
+    schedule.restore({})
     assert (
-        watch.state()
+        schedule.state()
         == LearnSchedule(LearnRules()).state()
         == {
             "flat_rounds": 0,
@@ -250,40 +253,40 @@ def test_rules_out_of_range_are_a_mistake(wrong: dict[str, float]) -> None:
 
 
 def test_a_better_draft_that_was_rolled_back_was_no_gain() -> None:
-    watch = LearnSchedule(LearnRules(flat_rounds=4, latest_requests=10))
+    schedule = LearnSchedule(LearnRules(flat_rounds=4, latest_requests=10))
     for is_better in (False, False, True):
-        watch.learnt(START_S, is_better=is_better, is_warm=True)
-    watch.taken_back(START_S)
-    watch.taken_back(START_S)  # told every round; it counts once
-    assert watch.decide(START_S).reason == "3 rounds in a row made no better draft, 4 begin a rest"
+        schedule.learnt(START_S, is_better=is_better, is_warm=True)
+    schedule.taken_back(START_S)
+    schedule.taken_back(START_S)  # noted at every learning round; it counts once
+    assert schedule.decide(START_S).reason == "3 learning rounds in a row made no better draft, 4 begin a rest"
     served = tallies(np.random.default_rng(0), 1.5, 10)
-    watch.observe(served[:6])
-    watch.learnt(START_S, is_better=True, is_warm=True)
-    watch.observe(served[6:])
-    watch.taken_back(START_S)
-    assert watch.decide(START_S).choice is REST
-    assert watch.state()["rest"]["usual"] == values(served)
+    schedule.observe(served[:6])
+    schedule.learnt(START_S, is_better=True, is_warm=True)
+    schedule.observe(served[6:])
+    schedule.taken_back(START_S)
+    assert schedule.decide(START_S).choice is REST
+    assert schedule.state()["rest"]["usual"] == values(served)
 
 
 def test_only_the_last_better_draft_can_be_taken_back() -> None:
-    watch = LearnSchedule(LearnRules())
+    schedule = LearnSchedule(LearnRules())
     for is_better, is_warm in ((False, True), (True, True), (False, True)):
-        watch.learnt(START_S, is_better=is_better, is_warm=is_warm)
-    watch.taken_back(START_S)
-    assert watch.decide(START_S).reason.startswith("1 rounds in a row")
-    watch.learnt(START_S, is_better=True, is_warm=False)
-    watch.taken_back(START_S)  # while the draft is cold nothing counts towards a rest
-    assert watch.decide(START_S).reason.startswith("0 rounds in a row")
+        schedule.learnt(START_S, is_better=is_better, is_warm=is_warm)
+    schedule.taken_back(START_S)
+    assert schedule.decide(START_S).reason.startswith("1 learning rounds in a row")
+    schedule.learnt(START_S, is_better=True, is_warm=False)
+    schedule.taken_back(START_S)  # while the draft is cold nothing counts towards a rest
+    assert schedule.decide(START_S).reason.startswith("0 learning rounds in a row")
 
 
 class WatchLife(RuleBasedStateMachine):
-    """A watch that is restored from JSON now and then, beside the whole history of what it was told."""
+    """A schedule that is restored from JSON now and then, beside the whole history of what it observed."""
 
     numbers = LearnRules(flat_rounds=3, cool_down_s=60.0, latest_requests=10, sustained_requests=5)
 
     @initialize()
     def begin(self) -> None:
-        self.watch, self.now_s = LearnSchedule(self.numbers), START_S
+        self.schedule, self.now_s = LearnSchedule(self.numbers), START_S
         # Newest last: since the last better draft or end of a rest, what was observed and how its rounds went.
         self.history: list[float | str] = []
         self.undo: list | None = None  # the history, were the last better draft none
@@ -292,25 +295,25 @@ class WatchLife(RuleBasedStateMachine):
     @rule(level=st.sampled_from([0.2, 1.0, 1.5, 2.0]), count=st.integers(0, 60), seed=st.integers(0, 99))
     def serve(self, level: float, count: int, seed: int) -> None:
         served = tallies(np.random.default_rng(seed), level, count)
-        self.watch.observe([*served, Tally()])
+        self.schedule.observe([*served, Tally()])
         (self.rest["since"] if self.rest else self.history).extend(values(served))
 
     @rule()
     def die(self) -> None:
-        told = json.loads(json.dumps(self.watch.state()))
-        self.watch = LearnSchedule(self.numbers)
-        self.watch.restore(told)
+        saved = json.loads(json.dumps(self.schedule.state()))
+        self.schedule = LearnSchedule(self.numbers)
+        self.schedule.restore(saved)
 
     @rule(passed_s=st.sampled_from([61.0, 59.0, 1.0, -45.0, -1e6]), kind=st.sampled_from("------+?c"))
     def learn_round(self, passed_s: float, kind: str) -> None:
         self.now_s += passed_s
-        decision = self.watch.decide(self.now_s)
+        decision = self.schedule.decide(self.now_s)
         assert decision.choice is self.expected()
         if decision.choice is REST:
             return
         if self.rest:
             self.rest, self.history = None, []
-        self.watch.learnt(self.now_s, is_better={"+": True, "?": None}.get(kind, False), is_warm=kind != "c")
+        self.schedule.learnt(self.now_s, is_better={"+": True, "?": None}.get(kind, False), is_warm=kind != "c")
         self.undo = [*self.history, "-"] if kind == "+" else None
         self.history.append(kind)
         if kind == "+":
@@ -327,7 +330,7 @@ class WatchLife(RuleBasedStateMachine):
         if self.rest is None:
             return LEARN
         self.rest["moments"].append(self.now_s)
-        # The rest is no longer than from its earliest moment: a clock set back begins it anew.
+        # The rest is no longer than from its earliest moment: a clock set back restarts it.
         if self.now_s - min(self.rest["moments"]) < 60.0:
             return REST
         usual, since = self.rest["usual"], self.rest["since"][-REMEMBERED_REQUESTS:]
@@ -342,7 +345,7 @@ class WatchLife(RuleBasedStateMachine):
 
     @rule()
     def take_back(self) -> None:
-        self.watch.taken_back(self.now_s)
+        self.schedule.taken_back(self.now_s)
         if self.undo is not None:
             self.history, self.undo = [*self.undo, *self.history], None
             self.rest_if_done()
@@ -355,7 +358,7 @@ class WatchLife(RuleBasedStateMachine):
 
     @invariant()
     def says_only_json(self) -> None:
-        assert json.loads(json.dumps(self.watch.state())) == self.watch.state()
+        assert json.loads(json.dumps(self.schedule.state())) == self.schedule.state()
 
 
 TestWatchLife = WatchLife.TestCase

@@ -6,20 +6,19 @@ import numpy as np
 import pytest
 import torch
 from paceline.policies.objectives.losses import (
-    Weighting,
     committed_losses,
     mean_acceptance,
     onto_grid,
     position_weights,
     served_probs,
     soft_losses,
-    speakable_teacher,
-    tempered_probs,
+    teacher_in_draft_vocabulary,
     weighted_loss,
 )
+from paceline.policies.objectives.names import Weighting
 
 B, Q, S, V, K = 2, 3, 4, 6, 3
-#: All steps scored, a label the draft cannot say in between or in front, a trace that ends early, a padded row.
+#: All steps scored, a label outside the vocabulary in between or in front, a trace that ends early, a padded row.
 MASK = np.array(
     [
         [[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 0]],
@@ -105,7 +104,7 @@ def test_gradient_equals_finite_differences_with_the_weights_held(weighting, sof
         assert leaf.grad[index].item() == pytest.approx((sides[0] - sides[1]) / (2 * nudge), abs=1e-8)
 
 
-def test_nothing_behind_an_unspeakable_token_counts_under_survival():
+def test_nothing_after_a_token_outside_the_draft_vocabulary_counts_under_survival():
     log_accepts_BQS = torch.tensor([[[-0.5, float("-inf"), -0.1, -0.1]]])
     assert position_weights(log_accepts_BQS, Weighting.SURVIVAL).tolist() == [
         [[1.0, pytest.approx(math.exp(-0.5)), 0, 0]]
@@ -147,19 +146,11 @@ def test_served_probs_follow_top_k_and_then_top_p():
     assert served_probs(logprobs, 1.0, top_p=0.1)[0].tolist() == pytest.approx([1, 0, 0, 0])
 
 
-@pytest.mark.parametrize("temperature", [0.01, 0.5, 1.0, 3.0])
-def test_a_tempered_teacher_is_the_power_of_each_probability_renormalised(temperature):
-    rows = [[0.5, 0.3, 0.2, 0.0], [1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]
-    for row, got in zip(rows, tempered_probs(torch.tensor(rows), temperature).tolist(), strict=True):
-        powers = [p ** (1.0 / temperature) for p in row]
-        assert got == pytest.approx([power / sum(powers) for power in powers], rel=1e-4, abs=1e-9)
-
-
-def test_teacher_tokens_the_draft_cannot_say_give_their_share_to_the_others():
+def test_teacher_tokens_outside_the_draft_vocabulary_give_their_share_to_the_others():
     target_to_draft_W = torch.tensor([-1, 2, 0, -1, 1])
     ids_NK = torch.tensor([[1, 0, 4], [0, 3, 0], [2, 3, 1]])
     probs_NK = torch.tensor([[0.5, 0.3, 0.2], [0.6, 0.3, 0.1], [1.0, 0.0, 0.0]])
-    draft_ids, probs, has_label = speakable_teacher(ids_NK, probs_NK, target_to_draft_W)
+    draft_ids, probs, has_label = teacher_in_draft_vocabulary(ids_NK, probs_NK, target_to_draft_W)
     assert draft_ids[0, [0, 2]].tolist() == [2, 1]
     assert probs[0].tolist() == pytest.approx([5 / 7, 0, 2 / 7])
     assert has_label.tolist() == [True, False, True]

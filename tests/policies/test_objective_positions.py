@@ -5,14 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from paceline.policies.objectives.acceptance import (
-    kl_divergences,
-    matched_log_accepts,
-    rejection_log_accepts,
-    target_only_log_accepts,
-)
+from paceline.policies.objectives.acceptance import matched_log_accepts, rejection_log_accepts, target_only_log_accepts
 from paceline.policies.objectives.baselines.divergence import TAIL_FLOOR, jensen_shannon_losses, reverse_kl_losses
-from paceline.policies.objectives.baselines.overlap import lk_mix_losses, tvd_plus_plus_losses
+from paceline.policies.objectives.baselines.overlap import kl_divergences, lk_mix_losses, tvd_plus_plus_losses
 from paceline.policies.objectives.baselines.selection import accepted_weights, selective_losses, wrong_position_losses
 from paceline.policies.objectives.losses import soft_losses
 
@@ -170,7 +165,7 @@ def test_a_greedy_teacher_makes_all_rules_the_committed_loss():
         np.testing.assert_allclose(-log_accepts(logits, ids, probs), expected, rtol=1e-12)
 
 
-def test_the_anchor_is_zero_where_nothing_can_be_said():
+def test_the_divergence_is_zero_where_nothing_can_be_said():
     assert kl_divergences(T(LOGITS), T(IDS), torch.zeros(N, 3).double()).tolist() == [0.0] * N
 
 

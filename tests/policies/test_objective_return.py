@@ -24,7 +24,7 @@ def softmax(logits) -> list[float]:
 
 
 def target(rule: str) -> dict[tuple[int, ...], list[float]]:
-    """The target's distribution behind every prefix; a greedy one is sure everywhere."""
+    """The target's distribution after every prefix; a greedy one is sure everywhere."""
     rng = np.random.default_rng(6)
     p = {prefix: rng.dirichlet(np.ones(V)).tolist() for prefix in PREFIXES}
     return {k: [float(x == max(v)) for x in v] for k, v in p.items()} if rule == "greedy" else p
@@ -95,7 +95,7 @@ def test_minus_log_j_is_the_log_of_minus_j_and_so_is_its_gradient(rule):
         torch.testing.assert_close(logged, plain / -values[0])
 
 
-def test_a_token_that_cannot_be_said_or_is_not_shown_ends_the_path():
+def test_a_token_outside_the_vocabulary_or_not_shown_ends_the_path():
     logits_NV = torch.zeros(3, 4)
     ids_NK, probs_NK = torch.tensor([[0, 1], [0, 1], [0, 1]]), torch.tensor([[0.9, 0.1]] * 3)
     committed_N = torch.tensor([0, -1, 3])

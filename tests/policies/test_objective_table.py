@@ -1,16 +1,11 @@
-"""Objectives by name: each is the loss of its family, put on the grid, weighted and anchored."""
+"""Objectives by name: each is the loss of its family, put on the grid and weighted; and what each of them needs."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from paceline.policies.objectives.acceptance import (
-    kl_divergences,
-    matched_log_accepts,
-    rejection_log_accepts,
-    target_only_log_accepts,
-)
+from paceline.policies.objectives.acceptance import matched_log_accepts, rejection_log_accepts, target_only_log_accepts
 from paceline.policies.objectives.baselines.divergence import jensen_shannon_losses, reverse_kl_losses
 from paceline.policies.objectives.baselines.expected_length import (
     expected_length_losses,
@@ -18,10 +13,14 @@ from paceline.policies.objectives.baselines.expected_length import (
     log_follows,
 )
 from paceline.policies.objectives.baselines.group import best_token_probs, chain_rewards, group_advantages, group_losses
+from paceline.policies.objectives.baselines.names import Baseline
 from paceline.policies.objectives.baselines.overlap import lk_mix_losses, tvd_plus_plus_losses
 from paceline.policies.objectives.baselines.selection import selective_losses, wrong_position_losses
-from paceline.policies.objectives.losses import WITH_REFERENCE, Objective, Weighting, onto_grid
-from paceline.policies.objectives.table import Positions, grid_loss
+from paceline.policies.objectives.baselines.table import BASELINES, BENCH_OBJECTIVES
+from paceline.policies.objectives.losses import onto_grid
+from paceline.policies.objectives.names import Objective, Weighting
+from paceline.policies.objectives.spec import ObjectiveSpec, Positions, grid_loss
+from paceline.policies.objectives.table import OBJECTIVES, soft
 
 V, K, ROUNDS = 5, 3, 6
 MASK = torch.tensor([[[1, 1, 1], [1, 0, 1]], [[1, 1, 0], [0, 0, 0]]]).bool()
@@ -48,13 +47,13 @@ def positions(*, reference: bool = True) -> Positions:
     )
 
 
-def soft(at: Positions) -> torch.Tensor:
+def cross_entropy(at: Positions) -> torch.Tensor:
     return -(at.probs_NK * at.logits_NV.log_softmax(1).gather(1, at.ids_NK)).sum(1)
 
 
 BY_POSITION = {
     "committed": lambda at: -at.logits_NV.log_softmax(1)[range(N), at.committed_N],
-    "soft": soft,
+    "soft": cross_entropy,
     "target_only": lambda at: -target_only_log_accepts(*at.teacher),
     "rejection": lambda at: -rejection_log_accepts(*at.teacher),
     "matched": lambda at: -matched_log_accepts(*at.teacher, at.rejection_N),
@@ -64,7 +63,7 @@ BY_POSITION = {
     "tvd_plus_plus": lambda at: tvd_plus_plus_losses(*at.teacher),
     "lk_mix": lambda at: lk_mix_losses(*at.teacher, at.steps_N),
     "selective": lambda at: selective_losses(at.logits_NV, at.reference_NV, at.ids_NK, at.probs_NK),
-    "on_policy_mix": soft,
+    "on_policy_mix": cross_entropy,
 }
 
 
@@ -95,10 +94,9 @@ def weighted(values: torch.Tensor, accepts: list[float], weighting: Weighting) -
     return total / ROUNDS
 
 
-def scored(name: str, weighting: Weighting = Weighting.GEOMETRIC, kl_weight: float = 0.0):
+def scored(name: str, weighting: Weighting = Weighting.GEOMETRIC):
     at = positions()
-    kwargs = {"rounds": ROUNDS, "weighting": weighting, "kl_weight": kl_weight}
-    return at, grid_loss(Objective(name), at, MASK, INSIDE, **kwargs)
+    return at, grid_loss(BENCH_OBJECTIVES[name], at, MASK, INSIDE, rounds=ROUNDS, weighting=weighting)
 
 
 @pytest.mark.parametrize("weighting", list(Weighting))
@@ -110,15 +108,6 @@ def test_an_objective_of_positions_is_its_family_weighted_by_how_likely_a_positi
     by_step = [[accepts[n] for n in range(N) if at.steps_N[n] == s] for s in range(3)]
     expected = [sum(values) / inside for values, inside in zip(by_step, INSIDE.sum((0, 1)).tolist(), strict=True)]
     assert got.acceptance_S.tolist() == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("name", ["soft", "committed", "expected_length", "group_tree"])
-def test_the_anchor_adds_the_weighted_divergence_to_any_objective(name):
-    at, plain = scored(name, Weighting.SURVIVAL)
-    _, anchored = scored(name, Weighting.SURVIVAL, kl_weight=0.3)
-    expected = weighted(kl_divergences(*at.teacher), accepts_of(name, at), Weighting.SURVIVAL)
-    assert (anchored.loss - plain.loss).item() == pytest.approx(0.3 * expected, rel=1e-9)
-    assert not anchored.acceptance_S.requires_grad
 
 
 @pytest.mark.parametrize("weighting", list(Weighting))
@@ -136,7 +125,7 @@ def test_a_chain_objective_weighs_its_positions_itself(weighting):
 
 def test_auroras_loss_is_a_mean_of_its_own_at_every_draft_step():
     at, got = scored("forward_kl_accepted", Weighting.SURVIVAL)
-    means = [soft(at)[at.steps_N == s].mean().item() for s in range(3)]
+    means = [cross_entropy(at)[at.steps_N == s].mean().item() for s in range(3)]
     assert got.loss.item() == pytest.approx(sum(0.8**s * mean for s, mean in enumerate(means)), rel=1e-9)
 
 
@@ -151,20 +140,58 @@ def test_the_group_objective_is_the_token_loss_and_the_surrogate_of_rows_that_be
     advantages = group_advantages(chains[0][2] - chains[1][2], MASK[..., 0])
     surrogate = group_losses(chains[0][0], chains[1][0], chains[0][1], advantages).sum().item()
     assert surrogate != 0.0
-    token = weighted(soft(at), accepts_of("group_tree", at), Weighting.GEOMETRIC)
+    token = weighted(cross_entropy(at), accepts_of("group_tree", at), Weighting.GEOMETRIC)
     assert got.loss.item() == pytest.approx(token + surrogate / ROUNDS, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(set(Objective) - {Objective.REINFORCE}))
+@pytest.mark.parametrize("name", sorted(name for name, spec in BENCH_OBJECTIVES.items() if not spec.needs_verdicts))
 def test_every_objective_gives_all_its_positions_a_finite_gradient(name):
-    at, got = scored(name, Weighting.SURVIVAL, kl_weight=0.1)
+    at, got = scored(name, Weighting.SURVIVAL)
     got.loss.backward()
     assert math.isfinite(got.loss.item())
     assert at.logits_NV.grad.isfinite().all()
     assert at.logits_NV.grad.abs().sum() > 0
+    assert not got.acceptance_S.requires_grad
 
 
-@pytest.mark.parametrize("name", sorted(WITH_REFERENCE - {Objective.REINFORCE}))
+@pytest.mark.parametrize("name", ["selective", "group_tree"])
 def test_an_objective_that_compares_asks_for_something_to_compare_with(name):
+    at, spec = positions(reference=False), BENCH_OBJECTIVES[name]
     with pytest.raises(ValueError, match="reference"):
-        grid_loss(name, positions(reference=False), MASK, INSIDE, rounds=ROUNDS, weighting=Weighting.GEOMETRIC)
+        grid_loss(spec, at, MASK, INSIDE, rounds=ROUNDS, weighting=Weighting.GEOMETRIC)
+
+
+def test_an_objective_of_verdicts_refuses_committed_text():
+    with pytest.raises(ValueError, match="got 7 positions of committed text, expected verdicts"):
+        scored("reinforce")
+
+
+#: What each objective asks for beside committed text and its teacher.
+NEEDS = {
+    "reinforce": {"needs_reference", "needs_verdicts"},
+    "selective": {"needs_reference"},
+    "group_tree": {"needs_reference"},
+    "on_policy_mix": {"needs_served_rounds"},
+}
+
+
+@pytest.mark.parametrize("name", BENCH_OBJECTIVES)
+def test_an_objective_says_what_it_needs(name):
+    spec = BENCH_OBJECTIVES[name]
+    asked = {field for field in ("needs_reference", "needs_verdicts", "needs_served_rounds") if getattr(spec, field)}
+    assert asked == NEEDS.get(name, set())
+    assert spec.needs_teacher == (name not in {"committed", "reinforce"})
+    assert spec.as_served == (name != "forward_kl_accepted")
+
+
+def test_production_chooses_among_five_objectives_and_none_asks_for_more_than_a_teacher():
+    assert [str(name) for name in OBJECTIVES] == ["committed", "soft", "target_only", "rejection", "matched"]
+    for name, spec in OBJECTIVES.items():
+        assert spec == ObjectiveSpec(spec.position_loss, needs_teacher=name != "committed")
+    assert OBJECTIVES[Objective.SOFT].position_loss is soft
+
+
+def test_every_name_has_one_objective_and_every_objective_a_name():
+    assert set(OBJECTIVES) == set(Objective)
+    assert set(BASELINES) == set(Baseline)
+    assert len(BENCH_OBJECTIVES) == len(OBJECTIVES) + len(BASELINES) == 17

@@ -30,8 +30,8 @@ def serve(
     chosen = []
     for _ in range(count):
         k = policy.steps(batch)
-        stands = rng.random((batch, k)) < np.array(chances[:k])
-        accepted = np.cumprod(stands, axis=1).sum(axis=1).tolist() if k else [0] * batch
+        is_accepted = rng.random((batch, k)) < np.array(chances[:k])
+        accepted = np.cumprod(is_accepted, axis=1).sum(axis=1).tolist() if k else [0] * batch
         policy.observe(batch, k, accepted, cost_ms(batch, k, verify_ms) * float(np.exp(rng.normal(0.0, 0.05))))
         chosen.append(k)
     return chosen
@@ -139,16 +139,16 @@ def test_lengths_that_are_not_offered_are_never_chosen() -> None:
     assert np.mean(chosen[-200:]) >= 3
 
 
-def test_a_step_without_a_cost_still_tells_what_was_accepted() -> None:
-    told, untold = GoodputPacing(LENGTHS), GoodputPacing(LENGTHS)
-    for policy in (told, untold):
+def test_a_step_without_a_cost_still_counts_what_was_accepted() -> None:
+    observed, untouched = GoodputPacing(LENGTHS), GoodputPacing(LENGTHS)
+    for policy in (observed, untouched):
         policy.observe(1, 0, [0], 8.0)
         policy.observe(1, 1, [1], 9.0)
     for _ in range(50):
-        told.observe(1, 1, [0], None)
-    assert untold.steps(1) != 0
-    assert told._best(1) == 0
-    assert told._costs.measured(1) == untold._costs.measured(1)
+        observed.observe(1, 1, [0], None)
+    assert untouched.steps(1) != 0
+    assert observed._best(1) == 0
+    assert observed._costs.measured(1) == untouched._costs.measured(1)
 
 
 def test_with_a_table_no_length_has_to_be_tried_for_its_cost() -> None:

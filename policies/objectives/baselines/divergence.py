@@ -1,6 +1,6 @@
 """Divergences of DistillSpec (Zhou et al., arXiv 2310.08461) beside forward KL: reverse KL and Jensen-Shannon.
 
-Axes as in objective.py. The paper applies them to text that the target, the draft, or both wrote; here the text is
+Axes as in losses.py. The paper applies them to text that the target, the draft, or both wrote; here the text is
 the committed one, which the target wrote, and in `on_policy_mix` also what the draft proposed.
 
 Both sum over the whole vocabulary, of which the teacher shows K entries. All other tokens are one bucket, on which
@@ -52,7 +52,7 @@ def on_policy_mix(text_loss: Tensor, drafted_loss: Tensor, share: float = ON_POL
     """(1 - share) * text_loss + share * drafted_loss, a scalar: the paper's training on text of both writers.
 
     DistillSpec draws that share of its sequences from the draft and has the target judge every token of them. Chosen
-    here: what the draft wrote are the chains of served rounds, judged at every node as far as they go, also behind
+    here: what the draft wrote are the chains of served rounds, judged at every node as far as they go, also after
     the first rejection; they were drafted by the version that served, and greedily unless the server samples drafts;
     instead of drawing which text a step takes, both losses are summed, which has the same mean. Each is a mean over
     its own rounds. The divergence is forward KL in both, as cross-entropy.

@@ -1,6 +1,6 @@
 """-J and -log J: the expected accepted length of a whole chain, from the committed text.
 
-Axes as in objective.py. A draft sampled token by token from q has
+Axes as in losses.py. A draft sampled token by token from q has
 
     J = sum_j  sum over a_1 .. a_j of  prod_{i<=j} q(a_i | a_<i) * accept(a_i)
 
@@ -14,8 +14,8 @@ The expectation of J(c), and of its gradient, over c ~ p is J and its gradient: 
 over drafted paths of q(c) * accept(c). (The product of all A_i along one text is not: the average of a product is
 no product of averages.) The last factor is summed over all tokens, which leaves less variance than drawing it.
 
-The missing tail: A as in objective_acceptance.py. A committed token that the draft cannot say, or, under rejection,
-that the teacher does not show, ends the path with f = 0: J is then a lower bound, by at most what follows there.
+The missing tail: A as in ../acceptance.py. A committed token outside the draft's vocabulary or, under rejection,
+one that the teacher does not show, ends the path with f = 0: J is then a lower bound, by at most what follows there.
 """
 
 import torch
@@ -28,7 +28,7 @@ from ..losses import log_probs_at
 def log_follows(
     logits_NV: Tensor, committed_N: Tensor, ids_NK: Tensor, probs_NK: Tensor, rejection_N: Tensor
 ) -> Tensor:
-    """log f, float[N], with gradient. `committed_N` is -1 where the draft cannot say the token."""
+    """log f, float[N], with gradient. `committed_N` is -1 outside the draft's vocabulary."""
     logq_N = log_probs_at(logits_NV, committed_N.clamp(min=0)[:, None])[:, 0]
     p_N = torch.where(ids_NK == committed_N[:, None], probs_NK, 0.0).sum(1)
     ends_N = (committed_N < 0) | (rejection_N & (p_N == 0.0))

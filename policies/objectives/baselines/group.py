@@ -1,10 +1,10 @@
 """Group tree optimisation (GTO, Hu et al., arXiv 2509.22134), for chains.
 
-Axes as in objective.py. The loss is L_token + omega * L_group: the token loss is soft cross-entropy, and the group
+Axes as in losses.py. The loss is L_token + omega * L_group: the token loss is soft cross-entropy, and the group
 loss moves probability along accepted sequences of rows where the draft does better than a frozen reference draft.
 
 - Reward of a row: (1/eta) log sum over branches of exp(eta L), with L the sum of the target's prefix probabilities
-  along the branch. A chain has one branch, so the reward is L: the expected number of drafts that stand.
+  along the branch. A chain has one branch, so the reward is L: the expected number of accepted drafts.
 - Advantage: the reward minus the reference's on the same row, standardised within a group of adjacent rows.
 - Surrogate: PPO's min(s A, clip(s) A), s the likelihood ratio to the reference along the longest accepted sequence.
 
@@ -35,7 +35,7 @@ def best_token_probs(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor) -> Ten
 
 
 def chain_rewards(agrees_BQS: Tensor, probs_BQS: Tensor) -> Tensor:
-    """Expected drafts that stand of every row's best chain, float[B, Q].
+    """Expected accepted drafts of every row's best chain, float[B, Q].
 
     `agrees_BQS` says that the best token is the committed one, `probs_BQS` what the target gives it; False and 0
     at positions that do not count.
@@ -63,7 +63,7 @@ def group_losses(
 ) -> Tensor:
     """-min(s A, clip(s) A) of every row, float[B, Q]; 0 for rows whose first draft is wrong.
 
-    `logq_BQS` is log q of the committed tokens, with gradient; what it holds behind the accepted sequence is not read.
+    `logq_BQS` is log q of the committed tokens, with gradient; what it holds after the accepted sequence is not read.
     """
     accepted_BQS = agrees_BQS.cumprod(-1).bool()
     lengths_BQ = accepted_BQS.sum(-1)

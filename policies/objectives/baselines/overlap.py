@@ -1,6 +1,6 @@
 """Losses on the overlap alpha = sum_v min(p(v), q(v)), the acceptance under `rejection`: TVD++ and the LK mix.
 
-Axes as in objective.py. alpha is 1 - TV(p, q). (LK's -log alpha is `objective_acceptance.rejection_log_accepts`.)
+Axes as in losses.py. alpha is 1 - TV(p, q). (LK's -log alpha is `acceptance.rejection_log_accepts`.)
 
 The missing tail counts as zero and p is renormalised over the entries shown, so alpha is off by at most the tail's
 mass. Outside the entries p < q: nothing to gain there, no reward, no gradient.
@@ -9,7 +9,7 @@ mass. Outside the entries p < q: nothing to gain there, no reward, no gradient.
 import torch
 from torch import Tensor
 
-from ..acceptance import kl_divergences, rejection_log_accepts
+from ..acceptance import rejection_log_accepts
 from ..losses import log_probs_at
 
 #: eta of the LK mix; the larger, the sooner it leaves KL for the overlap.
@@ -47,6 +47,16 @@ def lk_mix_losses(
     alpha_N = rejection_log_accepts(logits_NV, ids_NK, probs_NK).exp()
     share_N = torch.exp(-decay * _mean_by_step(alpha_N.detach(), steps_N))
     return share_N * kl_divergences(logits_NV, ids_NK, probs_NK) + (1.0 - share_N) * (1.0 - alpha_N)
+
+
+def kl_divergences(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor) -> Tensor:
+    """KL(p || q), float[N]. Rows of `probs_NK` that are all zero give 0.
+
+    The tail counts as zero, so the entropy is that of the entries shown: the value is not below zero, and reaches
+    zero only when q is all on them.
+    """
+    entropy_terms_NK = torch.xlogy(probs_NK, probs_NK)
+    return (entropy_terms_NK - probs_NK * log_probs_at(logits_NV, ids_NK)).sum(1)
 
 
 def _mean_by_step(values_N: Tensor, steps_N: Tensor) -> Tensor:

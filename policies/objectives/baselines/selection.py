@@ -1,6 +1,6 @@
 """Forward KL, up to the teacher's entropy, on part of the positions: Aurora's release, OSD, AdaSPEC.
 
-Axes as in objective.py. All three are `objective.soft_losses` and differ in which positions count and for how much.
+Axes as in losses.py. All three are `losses.soft_losses` and differ in which positions count and how much.
 Cross-entropy is linear in p, so a missing tail only changes how much a position weighs: renormalised, it weighs one.
 """
 
@@ -9,7 +9,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..losses import Weighting, position_weights, soft_losses
+from ..losses import position_weights, soft_losses
+from ..names import Weighting
 
 #: Share of the positions that AdaSPEC keeps.
 SELECTED_SHARE = 0.4
@@ -23,7 +24,7 @@ def accepted_weights(log_accepts_BQS: Tensor, mask_BQS: Tensor, rounds: int) -> 
     From aurora/models/eagle3.py and ops/loss.py (arXiv 2602.06932; its text also trains on discarded drafts, its
     code does not): every draft step has its own mean over the accepted text, that is all tokens that were committed,
     the target's own among them; p is at temperature 1 whatever the request's; it is taken over the draft's
-    vocabulary and positions whose most likely token lies outside are not valid. Chosen here: prompt positions,
+    vocabulary and positions whose most likely token is outside are not valid. Chosen here: prompt positions,
     which no verdict belongs to, are left out as for every other objective.
     """
     valid_S = mask_BQS.sum((0, 1)).clamp(min=1)

@@ -1,13 +1,13 @@
-"""Verify rounds as they were served: what was drafted, and the teacher at every node, whether the path stood or not.
+"""Verify rounds as they were served: what was drafted, and the teacher at every node, accepted or not.
 
-Axes as in batch.py; R served rounds of a trace, N verified nodes that draft steps predict from, P = N - 1 drafts fed.
-Node i follows the root and drafts 0 to i - 1, and step i of the chain from row root - 1 predicts the token behind it.
-Up to the first rejection, i <= accepted, the path is committed text; behind it nothing is, and only the teacher knows
-what the target would have said.
+Axes as in learner/training/batch.py; R served rounds of a trace, N verified nodes that draft steps predict from,
+P = N - 1 drafts fed. Node i follows the root and drafts 0 to i - 1, and step i of the chain from row root - 1 predicts
+the token after it. Up to the first rejection, i <= accepted, the path is committed text; after it nothing is, and only
+the teacher knows what the target would have written.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...buffer.trace import NO_DRAFT, DraftTrace
-from .batch import draftable_rows, teacher_probs
+from ....buffer.trace import NO_DRAFT, DraftTrace
+from ....learner.training.batch import draftable_rows, teacher_probs
+from .labels import tempered_probs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,9 +25,9 @@ class ServedRounds:
     """Rounds of B traces; the padded ones have no node."""
 
     rows_BR: Tensor  # int64, row each round was drafted from; 0 where padded
-    drafted_BRP: Tensor  # int64 target ids; 0 behind a shorter chain
+    drafted_BRP: Tensor  # int64 target ids; 0 after a shorter chain
     nodes_BR: Tensor  # int64, nodes to predict from; 0 where padded
-    accepted_BR: Tensor  # int64, drafts that stood
+    accepted_BR: Tensor  # int64, drafts accepted
     teacher_ids_BRNK: Tensor  # int64 target ids
     teacher_probs_BRNK: Tensor  # float32, sums to one at every node
 
@@ -35,7 +36,7 @@ class ServedRounds:
         return self._depths < self.nodes_BR[..., None]
 
     def off_path_mask(self) -> Tensor:
-        """Nodes behind the first rejected draft, bool; the one at the rejection is still on committed text."""
+        """Nodes after the first rejected draft, bool; the one at the rejection is still on committed text."""
         return self.judged_mask() & (self._depths > self.accepted_BR[..., None])
 
     @property
@@ -49,13 +50,12 @@ def collate_rounds(
     steps: int,
     *,
     rejected_only: bool = False,
-    teacher_temperature: float = 1.0,
 ) -> ServedRounds:
     """Pad the rounds of `traces` on `device`, at most `steps` nodes of each; R may be 0.
 
     Left out: rounds without a recorded teacher or without a row to draft from, and, under `rejected_only`, those
-    that have no node behind a rejection. The teacher is at the request's own sampling, greedy ones with all on its
-    best token, and then sharpened by `teacher_temperature`.
+    that have no node after a rejection. The teacher is at the request's own sampling, greedy ones with all on its
+    best token.
     """
     kept = [_kept(trace, steps, rejected_only) for trace in traces]
     shape = len(traces), max(map(len, kept), default=0)
@@ -71,8 +71,17 @@ def collate_rounds(
     )
     for line, (trace, of) in enumerate(zip(traces, kept, strict=True)):
         if len(of):
-            _write(grids, line, trace, of, teacher_temperature)
+            _write(grids, line, trace, of)
     return ServedRounds(**{field.name: getattr(grids, field.name).to(device) for field in fields(grids)})
+
+
+def sharpened_rounds(rounds: ServedRounds, temperature: float) -> ServedRounds:
+    """The same rounds with `tempered_probs` of their teacher."""
+    judged_BRN1 = rounds.judged_mask()[..., None]
+    if not judged_BRN1.any():
+        return rounds
+    sharp_BRNK = tempered_probs(rounds.teacher_probs_BRNK, temperature)
+    return replace(rounds, teacher_probs_BRNK=torch.where(judged_BRN1, sharp_BRNK, rounds.teacher_probs_BRNK))
 
 
 def _nodes(trace: DraftTrace, steps: int) -> npt.NDArray[np.int64]:
@@ -89,13 +98,11 @@ def _kept(trace: DraftTrace, steps: int, rejected_only: bool) -> npt.NDArray[np.
     return np.flatnonzero(is_kept_R) if rounds.teacher_ids.shape[2] else np.zeros(0, np.int64)
 
 
-def _write(
-    grids: ServedRounds, line: int, trace: DraftTrace, of: npt.NDArray[np.int64], teacher_temperature: float
-) -> None:
+def _write(grids: ServedRounds, line: int, trace: DraftTrace, of: npt.NDArray[np.int64]) -> None:
     """Put the rounds `of` a trace on its line of `grids`."""
     rounds, total = trace.rounds, grids.teacher_ids_BRNK.shape[2]
     ids_RNK, logprobs_RNK = rounds.teacher_ids[of, :total], rounds.teacher_logprobs[of, :total]
-    probs_NK = teacher_probs(logprobs_RNK.reshape(-1, logprobs_RNK.shape[2]), trace.sampling, teacher_temperature)
+    probs_NK = teacher_probs(logprobs_RNK.reshape(-1, logprobs_RNK.shape[2]), trace.sampling)
     _fill(grids.rows_BR[line], rounds.starts[of] - 1)
     _fill(grids.drafted_BRP[line], rounds.drafted[of, : total - 1].clip(min=0))
     _fill(grids.nodes_BR[line], _nodes(trace, total)[of])
