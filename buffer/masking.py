@@ -13,7 +13,7 @@ def masked(url: str) -> str:
     hidden = f"{scheme}://***" if separator and scheme.isalpha() else "a malformed url"
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises when it is no number, as behind a lone password
+        parts.port  # noqa: B018 - raises when it is no number, as for a lone password
     except ValueError:
         return hidden
     if not separator or "@" in parts.path + parts.query + parts.fragment:

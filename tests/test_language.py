@@ -9,15 +9,31 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = {".py", ".md", ".toml", ".yml", ".lua", ".sh"}
 #: Files with an honest use of the word -> the phrases it is used in.
-HONEST = {"serving/plugin.py": ["behind SGLang's router"]}
+HONEST = {
+    "README.md": ["behind the one in front"],
+    "docs/guarantees.md": ["behind_tls"],
+    "docs/measured.md": ["falls three learning rounds behind"],
+    "docs/troubleshooting.md": ["behind SGLang's router"],
+    "policies/canary.py": ["behind one router"],
+    "serving/plugin.py": ["behind SGLang's router"],
+    "tests/buffer/conftest.py": ["behind TLS"],
+    "tests/buffer/test_redis_tls.py": ["behind TLS", "behind_tls"],
+}
+#: Not searched: this file, and the list of renames, which quotes what things were called before.
+LEFT_OUT = {"tests/test_language.py", "CHANGELOG.md"}
 #: Files and folders that are searched, from the root.
-SEARCHED = ("Makefile", "pyproject.toml", ".ci", "tests/conftest.py", "tests/e2e", "tests/faults")
+SEARCHED = (
+    "Makefile", "pyproject.toml", "docker-compose.yml", "__init__.py", "cli.py",
+    "README.md", "CONTRIBUTING.md", "SECURITY.md", ".ci", ".github", "docs",
+    "benchmarks", "buffer", "dashboards", "demo", "learner", "policies", "rig", "serving", "tests",
+)  # fmt: skip
 
 
 def searched_files() -> Iterator[Path]:
     for name in SEARCHED:
         path = ROOT / name
-        yield from [path] if path.is_file() else (file for file in path.rglob("*") if file.suffix in {*KINDS, ""})
+        found = [path] if path.is_file() else (file for file in path.rglob("*") if file.suffix in {*KINDS, ""})
+        yield from (file for file in found if file.is_file() and file.relative_to(ROOT).as_posix() not in LEFT_OUT)
 
 
 def dishonest_uses(text: str, honest: list[str]) -> list[str]:
@@ -29,10 +45,10 @@ def dishonest_uses(text: str, honest: list[str]) -> list[str]:
 
 def test_behind_never_means_after() -> None:
     found = {}
-    for path in filter(Path.is_file, searched_files()):
+    for path in searched_files():
         name = path.relative_to(ROOT).as_posix()
         found[name] = dishonest_uses(path.read_text(encoding="utf-8"), HONEST.get(name, []))
-    assert found.keys() >= {"Makefile", "tests/conftest.py", "tests/e2e/conftest.py"}
+    assert found.keys() >= {"Makefile", "learner/loop.py", "tests/e2e/conftest.py", "docs/index.md"}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 

@@ -12,6 +12,7 @@ from paceline.buffer.settings.table import BY_NAME, SETTINGS
 from paceline.learner.config import LearnerConfig, from_env, name_on
 from paceline.learner.training.plan import TrainingPlan
 from paceline.policies.learn_schedule import LearnMode, LearnRules
+from paceline.policies.objectives.names import Objective
 
 NEEDED = {"PACELINE_TARGET": "llama", "PACELINE_TARGET_PATH": "/m/llama", "PACELINE_DRAFT": "/m/draft"}
 
@@ -222,6 +223,10 @@ def test_the_largest_claim_and_the_least_holdout_follow_from_other_settings(
     given = {"PACELINE_MIN_NEW_TRACES": str(min_new), "PACELINE_HOLDOUT_REQUESTS": str(holdout)}
     config = from_env(NEEDED | given)
     assert (config.max_claim, config.min_holdout_requests) == (claim, least)
+
+
+def test_the_objectives_that_may_be_set_are_those_of_production() -> None:
+    assert get_args(BY_NAME["OBJECTIVE"].kind) == tuple(map(str, Objective))
 
 
 @pytest.mark.parametrize("objective", get_args(BY_NAME["OBJECTIVE"].kind))

@@ -22,6 +22,7 @@ from paceline.learner.app import make_app, run_worker
 from paceline.learner.config import LearnerConfig
 from paceline.learner.intake import is_held_out
 from paceline.learner.tasks import LEARN_ROUND
+from waiting import until
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def running(command: list[str], environment: dict[str, str]) -> Iterator[IO[str]
 def test_a_worker_with_beat_learns_from_redis(
     config: LearnerConfig, environment: dict[str, str], tiny_speculator: Any, redis_client: redis.Redis
 ) -> None:
-    buffer = RedisTraceBuffer(redis_client, BufferConfig())
+    buffer, board = (kind(redis_client, BufferConfig()) for kind in (RedisTraceBuffer, RedisVersionBoard))
     buffer.append([tiny_speculator.serve(i) for i in range(40)])
     code = "from paceline.learner import app, config; app.run_worker(config.from_env(), beat=True)"
     kept = sum(is_held_out(f"request-{i}", config.holdout_share) for i in range(40))
@@ -85,9 +86,11 @@ def test_a_worker_with_beat_learns_from_redis(
         while "learning round of default: idle, 0 traces pending" not in "".join(log[-1:]):
             log.append(next(lines))
             assert len(log) < 500, "".join(log)
+        # A status is kept for seconds, and a worker may take longer to end.
+        until(lambda: board.heartbeats().get("learner:test-0", {}).get("kind") == "idle", "the status of an idle round")
+        beat = board.heartbeats()["learner:test-0"]
     assert any("learning round of default: learned" in line for line in log), "".join(log)
     assert buffer.counts().acked == {"learned": 40 - kept, "held_out": kept}
-    beat = RedisVersionBoard(redis_client, BufferConfig()).heartbeats()["learner:test-0"]
     assert (beat["kind"], beat["rounds"], beat["learned"]) == ("idle", 1, 40 - kept)
     # Messages that nobody took in time do not pile up.
     assert redis_client.llen(config.queue) <= 1
