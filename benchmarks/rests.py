@@ -107,7 +107,7 @@ def until_awake(row: Traffic, domains: Domains, rng: np.random.Generator) -> int
     schedule, rules = LearnSchedule(LearnRules()), LearnRules()
     schedule.observe(drawn(KNOWN, domains, USUAL_REQUESTS, rng))
     for _ in range(rules.flat_rounds):
-        schedule.learnt(0.0, is_better=False, is_warm=True)
+        schedule.record_learning(0.0, is_better=False, is_warm=True)
     for number in range(1, row.requests // BATCH + 1):
         schedule.observe(drawn(row.mixture, domains, BATCH, rng))
         if schedule.decide(60.0 * number).choice is LearnChoice.LEARN:

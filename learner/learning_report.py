@@ -42,7 +42,7 @@ class LearningReport:
         found: dict[str, object] = {"kind": self.kind.value, "why": self.why}
         if self.decision is not None:
             found |= {"learn": self.decision.choice.value, "learn_reason": self.decision.reason}
-            found["standing_alarms"] = [self.alarm.told()] if self.alarm else []
+            found["standing_alarms"] = [self.alarm.as_json()] if self.alarm else []
         if self.fit is not None and self.fit.losses:
             found |= {"loss_first": self.fit.losses[0], "loss_last": self.fit.losses[-1], "round_s": self.seconds}
             found |= {"first_position_accept": self.fit.first_position_accept, "skipped_steps": self.fit.skipped_steps}

@@ -88,13 +88,13 @@ class LearnerState:
     def record_verdict(self, fit: FitReport, promotion: Promotion, now_s: float) -> None:
         """Report the gate's verdict on a learning round that trained to the schedule."""
         is_better = None if promotion.verdict is Verdict.WAIT else promotion.verdict is Verdict.PROMOTE
-        self.schedule.learnt(now_s, is_better=is_better, is_warm=not fit.is_cold)
+        self.schedule.record_learning(now_s, is_better=is_better, is_warm=not fit.is_cold)
 
     def record_rollback(self, board_state: BoardState, now_s: float) -> None:
         """Report to the schedule when the version these weights were last published as has been rolled back."""
         row = board_state.rows.get(self.notes.parent) if self.notes.parent is not None else None
         if row is not None and row.state is VersionState.ROLLED_BACK:
-            self.schedule.taken_back(now_s)
+            self.schedule.record_rollback(now_s)
 
     def record_learning(
         self, claimed: ByOutcome, calibration: Calibration, fit: FitReport | None, version: DraftVersion | None

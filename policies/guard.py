@@ -40,7 +40,7 @@ class Alarm:
     detail: str  # one sentence with figures, for people
     action: Action
 
-    def told(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, str]:
         """As JSON values, for a heartbeat."""
         return {"name": self.name.value, "reading": self.detail, "action": self.action.value}
 

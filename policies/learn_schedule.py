@@ -103,7 +103,7 @@ class LearnSchedule:
             self._latest.clear()
         return decision
 
-    def learnt(self, now_s: float, *, is_better: bool | None, is_warm: bool) -> None:
+    def record_learning(self, now_s: float, *, is_better: bool | None, is_warm: bool) -> None:
         """Note the end of a learning round that trained; under `drift` a rest may begin here.
 
         `is_better`: whether the gate let the candidate pass; None while it waits, which counts neither way. A draft
@@ -118,7 +118,7 @@ class LearnSchedule:
             self._flat_rounds += 1
         self._rest_if_done(now_s)
 
-    def taken_back(self, now_s: float) -> None:
+    def record_rollback(self, now_s: float) -> None:
         """Note that the last better draft was rolled back in serving: no gain, so a rest may begin here.
 
         Otherwise a gate that lets everything pass and a canary that lets nothing pass would keep the learner training

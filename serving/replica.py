@@ -11,13 +11,13 @@ from .capture.courier_process import CourierProcess
 from .capture.engine_rounds import EngineRounds
 from .capture.sglang_capture import CaptureSettings, SglangCapture
 from .config import ServingConfig
-from .courier.courier import POLL_S
 from .pacing.sglang_pacing import SglangPacing
 from .swap.canary_turns import CanaryTurns
 from .swap.sglang_swap import SglangSwap
 from .swap.staggered_rollout import StaggeredRollout
 from .swap.swapper import Swapper
 from .wire.counts import CaptureCounts
+from .wire.messages import POLL_S
 from .wire.teacher_width import TeacherWidth
 
 

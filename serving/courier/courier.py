@@ -15,6 +15,7 @@ from ..breaker import Breaker
 from ..watch.draft_monitor import DraftMonitor
 from ..watch.engine_monitor import EngineMonitor
 from ..wire.counts import CaptureCounts, DropReason
+from ..wire.messages import POLL_S
 from ..wire.request_forward import RequestForward
 from .assembler import WindowAssembler
 from .receiver import Received
@@ -23,8 +24,6 @@ from .split import CapturedForward
 
 log = logging.getLogger(__name__)
 
-#: The longest a forward waits to be taken.
-POLL_S = 0.25
 #: The same while a canary drafts here, whose rounds are to be counted soon.
 TRIAL_POLL_S = 0.02
 #: The shortest time between two tries to reach a lost Redis.

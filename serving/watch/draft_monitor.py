@@ -219,7 +219,7 @@ class DraftMonitor:
         if alarm.action is Action.ROLL_BACK and self._version is not None:
             was = VersionState.CANARY if self._version == state.canary else VersionState.LIVE
             self._roll_back(f"{alarm.name}: {alarm.detail}", was)
-        self._alarms.append({**alarm.told(), "version": self._version, "at": now})
+        self._alarms.append({**alarm.as_json(), "version": self._version, "at": now})
 
     def _roll_back(self, why: str, was: VersionState) -> None:
         try:

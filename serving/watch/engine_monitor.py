@@ -40,7 +40,7 @@ class EngineMonitor:
         """For the replica's heartbeat: active alarms, and why a learner should wait; empty when it need not."""
         active = list(self._active.values())
         why = "; ".join(f"{a.name}: {a.detail}" for a in active if a.action is Action.PAUSE_LEARNING)
-        return {"standing_alarms": [alarm.told() for alarm in active], "learning_paused": why}
+        return {"standing_alarms": [alarm.as_json() for alarm in active], "learning_paused": why}
 
 
 def _slowest(goodput: Sequence[Mapping[str, float]], min_steps: int) -> dict[str, Any]:

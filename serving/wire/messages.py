@@ -15,6 +15,8 @@ import numpy.typing as npt
 from ...buffer.trace import FeatureDtype
 from .request_forward import Commit, RequestFacts
 
+#: The longest a message waits before the courier takes it, in seconds.
+POLL_S = 0.25
 Arrays = Mapping[str, npt.NDArray[Any]]
 #: int64, [requests, width + 2]: root and drafts, position of the root, accepted drafts plus the bonus token.
 VERDICTS = "verdicts"

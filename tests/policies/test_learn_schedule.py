@@ -41,7 +41,7 @@ def resting(rng: np.random.Generator, level: float, rules: LearnRules = RULES) -
     for _ in range(rules.flat_rounds):
         schedule.observe(tallies(rng, level, 40))
         assert schedule.decide(START_S).choice is LEARN
-        schedule.learnt(START_S, is_better=False, is_warm=True)
+        schedule.record_learning(START_S, is_better=False, is_warm=True)
     return schedule
 
 
@@ -81,7 +81,7 @@ def test_a_rest_begins_after_so_many_learning_rounds_in_a_row_without_a_better_d
     schedule, rng, found = LearnSchedule(LearnRules(cool_down_s=0.0)), np.random.default_rng(0), None
     for number, kind in enumerate(rounds, start=1):
         schedule.observe(tallies(rng, 1.5, 40))
-        schedule.learnt(START_S, is_better={"+": True, "?": None}.get(kind, False), is_warm=kind != "c")
+        schedule.record_learning(START_S, is_better={"+": True, "?": None}.get(kind, False), is_warm=kind != "c")
         if found is None and schedule.decide(START_S).choice is REST:
             found = number
     assert found == rests_after
@@ -92,7 +92,7 @@ def test_a_rest_needs_requests_to_be_held_against() -> None:
     for count, choice in ((19, LEARN), (20, LEARN), (1, REST)):
         schedule.observe([Tally(45, ROUNDS)] * count)
         schedule.observe([Tally()] * 50)  # without a round a request says nothing
-        schedule.learnt(START_S, is_better=False, is_warm=True)
+        schedule.record_learning(START_S, is_better=False, is_warm=True)
         assert schedule.decide(START_S).choice is choice
 
 
@@ -141,7 +141,7 @@ def test_a_fall_is_what_adwin_kept_after_its_cut_against_the_mean_before_the_res
     schedule = LearnSchedule(rules)
     schedule.observe(before)
     for _ in range(rules.flat_rounds):
-        schedule.learnt(START_S, is_better=False, is_warm=True)
+        schedule.record_learning(START_S, is_better=False, is_warm=True)
     usual, detector, expected = values(before)[-USUAL_REQUESTS:], ADWIN(delta=rules.delta, clock=1), []
     for value in usual:
         detector.update(value)
@@ -167,7 +167,7 @@ def test_a_share_of_low_requests_ends_a_rest(low: int, choice: LearnChoice) -> N
     # 200 requests of 100 to 299 hundredths: a tenth of them are below 1.20.
     schedule = LearnSchedule(LearnRules(flat_rounds=1, fall_share=0.99, cool_down_s=0.0))
     schedule.observe([Tally(accepted, 100) for accepted in range(100, 300)])
-    schedule.learnt(START_S, is_better=False, is_warm=True)
+    schedule.record_learning(START_S, is_better=False, is_warm=True)
     schedule.observe([Tally(119, 100)] * 28)  # too old to count, and too few by themselves
     assert schedule.decide(START_S).choice is REST
     schedule.observe([Tally(120, 100)] * (40 - low) + [Tally(119, 100)] * low)
@@ -184,7 +184,7 @@ def test_a_rest_that_ended_needs_as_many_flat_rounds_again() -> None:
     for _ in range(4):
         schedule.observe(tallies(rng, 0.4, 40))
         found.append(schedule.decide(START_S + 900.0).choice)
-        schedule.learnt(START_S + 900.0, is_better=False, is_warm=True)
+        schedule.record_learning(START_S + 900.0, is_better=False, is_warm=True)
     assert found == [LEARN, LEARN, LEARN, REST]
     # The level that stayed lost is the usual one now.
     assert set(batches(schedule, tallies(rng, 0.4, 200))) == {REST}
@@ -219,7 +219,7 @@ def test_always_always_learns_and_never_never_does() -> None:
             schedule.observe(tallies(rng, level, 200))
             decision = schedule.decide(START_S)
             assert (decision.choice, decision.reason) == (choice, f"learning is set to {mode}")
-            schedule.learnt(START_S, is_better=False, is_warm=True)
+            schedule.record_learning(START_S, is_better=False, is_warm=True)
 
 
 def test_a_state_of_nothing_is_that_of_a_new_schedule() -> None:
@@ -255,15 +255,15 @@ def test_rules_out_of_range_are_a_mistake(wrong: dict[str, float]) -> None:
 def test_a_better_draft_that_was_rolled_back_was_no_gain() -> None:
     schedule = LearnSchedule(LearnRules(flat_rounds=4, latest_requests=10))
     for is_better in (False, False, True):
-        schedule.learnt(START_S, is_better=is_better, is_warm=True)
-    schedule.taken_back(START_S)
-    schedule.taken_back(START_S)  # noted at every learning round; it counts once
+        schedule.record_learning(START_S, is_better=is_better, is_warm=True)
+    schedule.record_rollback(START_S)
+    schedule.record_rollback(START_S)  # noted at every learning round; it counts once
     assert schedule.decide(START_S).reason == "3 learning rounds in a row made no better draft, 4 begin a rest"
     served = tallies(np.random.default_rng(0), 1.5, 10)
     schedule.observe(served[:6])
-    schedule.learnt(START_S, is_better=True, is_warm=True)
+    schedule.record_learning(START_S, is_better=True, is_warm=True)
     schedule.observe(served[6:])
-    schedule.taken_back(START_S)
+    schedule.record_rollback(START_S)
     assert schedule.decide(START_S).choice is REST
     assert schedule.state()["rest"]["usual"] == values(served)
 
@@ -271,11 +271,11 @@ def test_a_better_draft_that_was_rolled_back_was_no_gain() -> None:
 def test_only_the_last_better_draft_can_be_taken_back() -> None:
     schedule = LearnSchedule(LearnRules())
     for is_better, is_warm in ((False, True), (True, True), (False, True)):
-        schedule.learnt(START_S, is_better=is_better, is_warm=is_warm)
-    schedule.taken_back(START_S)
+        schedule.record_learning(START_S, is_better=is_better, is_warm=is_warm)
+    schedule.record_rollback(START_S)
     assert schedule.decide(START_S).reason.startswith("1 learning rounds in a row")
-    schedule.learnt(START_S, is_better=True, is_warm=False)
-    schedule.taken_back(START_S)  # while the draft is cold nothing counts towards a rest
+    schedule.record_learning(START_S, is_better=True, is_warm=False)
+    schedule.record_rollback(START_S)  # while the draft is cold nothing counts towards a rest
     assert schedule.decide(START_S).reason.startswith("0 learning rounds in a row")
 
 
@@ -313,7 +313,7 @@ class WatchLife(RuleBasedStateMachine):
             return
         if self.rest:
             self.rest, self.history = None, []
-        self.schedule.learnt(self.now_s, is_better={"+": True, "?": None}.get(kind, False), is_warm=kind != "c")
+        self.schedule.record_learning(self.now_s, is_better={"+": True, "?": None}.get(kind, False), is_warm=kind != "c")
         self.undo = [*self.history, "-"] if kind == "+" else None
         self.history.append(kind)
         if kind == "+":
@@ -345,7 +345,7 @@ class WatchLife(RuleBasedStateMachine):
 
     @rule()
     def take_back(self) -> None:
-        self.schedule.taken_back(self.now_s)
+        self.schedule.record_rollback(self.now_s)
         if self.undo is not None:
             self.history, self.undo = [*self.undo, *self.history], None
             self.rest_if_done()
