@@ -14,9 +14,9 @@ from . import checkpoint
 from .backlog import Backlog
 from .claim_limiter import ClaimLimiter
 from .config import LearnerConfig
-from .delivery.canary import CanaryLimit
 from .delivery.mlflow_registry import Registry
 from .delivery.publisher import prune
+from .delivery.rollout import CanaryLimit
 from .heartbeat import Heartbeat
 from .intake import KEPT, REFUSED, ByOutcome, Outcome, counts_of
 from .judging.alarms import paused_by

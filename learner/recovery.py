@@ -12,8 +12,8 @@ from ..policies.learn_schedule import LearnSchedule
 from . import checkpoint
 from .checkpoint import LearnerNotes
 from .config import LearnerConfig
-from .delivery.board_moves import LEARNER, refuse_undecided
 from .delivery.publisher import Lineage, publish_initial
+from .delivery.refusals import LEARNER, refuse_undecided
 from .disk import sweep
 from .intake import Outcome
 from .judging.holdout import Holdout

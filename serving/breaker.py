@@ -1,4 +1,7 @@
-"""Keeps a fault of capture away from served tokens: guarded hook bodies and a breaker that opens for good."""
+"""Keeps a fault of capture away from served tokens: guarded hook bodies and a breaker that opens for good.
+
+The scheduler process has one breaker and the courier process another, which opens with the first.
+"""
 
 import functools
 import logging

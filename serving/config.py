@@ -1,12 +1,12 @@
-"""Settings of the SGLang process, read once, when the plugin starts."""
+"""Settings of SGLang's processes and of the courier, read once, when the plugin starts."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..buffer.config import BufferConfig
-from ..buffer.settings.choices import PacingName
 from ..buffer.settings.fields import as_environment, check_fields, configured, setting
+from ..buffer.settings.pacing_names import PacingName
 from ..buffer.settings.sources import read_settings
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..buffer.errors import CaptureUnavailable, PacelineError
-from ..buffer.settings.choices import PacingName
-from . import config, hook_targets, sglang_hooks
+from ..buffer.settings.pacing_names import PacingName
+from . import config, hook_targets, sglang_hook_install
 from .breaker import Breaker
-from .release import check_release
+from .supported_release import check_release
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def _install(replica: Any, pacing: PacingName, *, is_entry_rank: bool) -> None:
         }
     check_release()
     _check_algorithm()
-    sglang_hooks.install(hooks)
+    sglang_hook_install.install(hooks)
 
 
 def _is_entry_rank() -> bool:

@@ -1,4 +1,7 @@
-"""Connects the parts of one replica: capture, courier process, swaps and pacing of one SGLang scheduler process."""
+"""Connects the parts of one replica: capture, courier process, swaps and pacing of one SGLang scheduler process.
+
+Every tensor-parallel rank builds them; the entry rank alone starts the courier process and the swapper.
+"""
 
 import threading
 from dataclasses import dataclass

@@ -7,8 +7,8 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from ..masking import masked
-from .choices import PacingName
 from .kinds import Count, Interval, Name, Seconds, Share, Text, Whole
+from .pacing_names import PacingName
 from .setting import Reader, Setting
 
 #: Where the learner and the commands look for Redis. A server captures nothing until it is given a URL.

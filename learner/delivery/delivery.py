@@ -15,9 +15,9 @@ from ..config import LearnerConfig
 from ..intake import ByOutcome, Outcome
 from ..model.draft_io import save_draft
 from ..state import LearnerState
-from .board_moves import LEARNER, refuse
-from .canary import start_canary_or_go_live
 from .publisher import Lineage, publish
+from .refusals import LEARNER, refuse
+from .rollout import start_canary_or_go_live
 from .run_record import scores_of
 
 _log = logging.getLogger(__name__)

@@ -52,7 +52,7 @@ class CourierSender:
         self._resumed: Resume | None = None  # where the courier that listens now was asked to go on
         self._status: dict[str, Any] | None = None  # sent last to this courier
         self._status_end_bytes = 0  # `_sent_bytes` after it
-        self._lost: dict[str, None] = {}
+        self._lost: dict[str, bool] = {}  # request -> whether a fault lost a forward of it; else the line was full
         self._lost_unnamed = 0
         self._running: dict[str, None] = {}  # captured requests that have not ended, oldest first
         self._begun: deque[tuple[int, int]] = deque()  # (bytes sent then, requests that began), covered by no receipt
@@ -79,10 +79,10 @@ class CourierSender:
                 self._mark_lost(head.request_ids, self._follow(head))
 
     def lose(self, request_ids: Iterable[str]) -> None:
-        """Mark requests as lost of which a forward is missing."""
+        """Mark requests as lost of which a fault cost a forward."""
         with self._lock:
             ids = tuple(request_ids)
-            self._mark_lost(ids, self._begin(ids))
+            self._mark_lost(ids, self._begin(ids), is_fault=True)
 
     def report(self, status: dict[str, Any]) -> None:
         """Send the scheduler's share of the replica's status if it has changed; never blocks.
@@ -154,11 +154,11 @@ class CourierSender:
         while len(self._running) > MAX_RUNNING:
             del self._running[next(iter(self._running))]
 
-    def _mark_lost(self, request_ids: tuple[str, ...], begun: tuple[str, ...]) -> None:
+    def _mark_lost(self, request_ids: tuple[str, ...], begun: tuple[str, ...], *, is_fault: bool = False) -> None:
         """A request beyond MAX_LOST is counted if it begins here; if not, the gap is found by the courier."""
         for request_id in request_ids:
             if request_id in self._lost or len(self._lost) < MAX_LOST:
-                self._lost[request_id] = None
+                self._lost[request_id] = is_fault or self._lost.get(request_id, False)
             elif request_id in begun:
                 self._lost_unnamed += 1
 
@@ -175,7 +175,8 @@ class CourierSender:
 
     def _send_lost(self, message: Message, *, is_urgent: bool = False) -> bool:
         """Send `message` with the lost requests if there is room, or if it is urgent; whether it was sent."""
-        lost = {"lost": tuple(self._lost), "lost_unnamed": self._lost_unnamed}
+        faulty = tuple(request_id for request_id, is_fault in self._lost.items() if is_fault)
+        lost = {"lost": tuple(self._lost), "faulty": faulty, "lost_unnamed": self._lost_unnamed}
         frame = encode_message(msgspec.structs.replace(message, **lost))
         if not (is_urgent or self._has_room(len(frame))) or not self._send(frame):
             return False

@@ -109,7 +109,8 @@ class Courier:
             self._assembler.drop_all(DropReason.CAPTURE_OFF)
         else:
             self._assemble(received.forwards, now)
-        self._assembler.lose(received.lost, DropReason.QUEUE_FULL)
+        self._assembler.lose(received.faulty, DropReason.FAULT)
+        self._assembler.lose(received.lost - received.faulty, DropReason.QUEUE_FULL)
         self._counts.refuse(received.lost_unnamed, DropReason.QUEUE_FULL)
         self._engine_monitor.turn(self._source.status)
         self._queue(self._assembler.close_idle(now))

@@ -25,6 +25,7 @@ class Received:
 
     forwards: list[CapturedForward] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)  # requests of which a forward is missing
+    faulty: set[str] = field(default_factory=set)  # those of `lost` that a fault lost; the others found the line full
     lost_unnamed: int = 0  # further requests, of which no forward came
 
 
@@ -87,5 +88,6 @@ class CourierReceiver:
         if message.status is not None:
             self.status = message.status
         received.lost.update(message.lost)
+        received.faulty.update(message.faulty)
         received.lost_unnamed += message.lost_unnamed
         received.forwards += [CapturedForward(forward, self._teacher) for forward in message.forwards]

@@ -4,7 +4,7 @@ import sys
 
 from ...buffer.errors import CaptureUnavailable
 from ..hook_targets import missing_targets
-from ..release import check_release
+from ..supported_release import check_release
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from typing import Final
 from ...buffer.errors import ConfigError
 from ..cpu_host.config import SWITCH, is_switched_on
 from ..cpu_host.defaults import default_flags, is_accelerator_present, names_given, server_env, value_of
-from ..release import SUPPORTED, installed_release
+from ..supported_release import SUPPORTED, installed_release
 from .signals import borrowed_signals
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ...buffer.errors import ConfigError
-from ...buffer.settings.choices import PacingName
+from ...buffer.settings.pacing_names import PacingName
 from ...policies.pacing.bandit import BANDIT_ARMS, BanditPacing
 from ...policies.pacing.base import CostTable, FixedSteps, Pacing, SweepPacing
 from ...policies.pacing.goodput import GoodputPacing

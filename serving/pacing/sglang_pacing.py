@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...buffer.errors import ConfigError
-from ...buffer.settings.choices import PacingName
+from ...buffer.settings.pacing_names import PacingName
 from .. import sglang_ranks
 from .adaptive_policy import PacelineAdaptivePolicy
 from .choice import COSTED, build_policy, load_table

@@ -1,4 +1,4 @@
-"""Scheduler process, three threads: the swapper's asks for new weights, one per file stages, the scheduler's copies.
+"""Scheduler process, three kinds of thread: a swapper asks for new weights, stagers load them, the scheduler copies.
 
 In: versions on the board, weights files. Out: the live draft, and what each swap did.
 Swapper and staging threads wait for Redis and disks; the scheduler thread never waits for them. On several

@@ -3,7 +3,7 @@
 import pytest
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.learner.delivery.canary import CanaryLimit, start_canary_or_go_live
+from paceline.learner.delivery.rollout import CanaryLimit, start_canary_or_go_live
 
 SERVED = {"version": 0, "ended": [["ab", [], 3, 3]]}
 ABLE = {"capture": "on", "swap": "on", "stretches": SERVED}

@@ -313,7 +313,9 @@ class WatchLife(RuleBasedStateMachine):
             return
         if self.rest:
             self.rest, self.history = None, []
-        self.schedule.record_learning(self.now_s, is_better={"+": True, "?": None}.get(kind, False), is_warm=kind != "c")
+        self.schedule.record_learning(
+            self.now_s, is_better={"+": True, "?": None}.get(kind, False), is_warm=kind != "c"
+        )
         self.undo = [*self.history, "-"] if kind == "+" else None
         self.history.append(kind)
         if kind == "+":

@@ -7,8 +7,8 @@ import pytest
 import torch
 from paceline.policies.objectives.acceptance import matched_log_accepts, rejection_log_accepts, target_only_log_accepts
 from paceline.policies.objectives.baselines.divergence import TAIL_FLOOR, jensen_shannon_losses, reverse_kl_losses
+from paceline.policies.objectives.baselines.forward_kl import accepted_weights, selective_losses, wrong_position_losses
 from paceline.policies.objectives.baselines.overlap import kl_divergences, lk_mix_losses, tvd_plus_plus_losses
-from paceline.policies.objectives.baselines.selection import accepted_weights, selective_losses, wrong_position_losses
 from paceline.policies.objectives.losses import soft_losses
 
 V, N = 6, 5

@@ -12,10 +12,10 @@ from paceline.policies.objectives.baselines.expected_length import (
     log_expected_length_losses,
     log_follows,
 )
+from paceline.policies.objectives.baselines.forward_kl import selective_losses, wrong_position_losses
 from paceline.policies.objectives.baselines.group import best_token_probs, chain_rewards, group_advantages, group_losses
 from paceline.policies.objectives.baselines.names import Baseline
 from paceline.policies.objectives.baselines.overlap import lk_mix_losses, tvd_plus_plus_losses
-from paceline.policies.objectives.baselines.selection import selective_losses, wrong_position_losses
 from paceline.policies.objectives.baselines.table import BASELINES, BENCH_OBJECTIVES
 from paceline.policies.objectives.losses import onto_grid
 from paceline.policies.objectives.names import Objective, Weighting

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.settings.choices import PacingName
+from paceline.buffer.settings.pacing_names import PacingName
 from paceline.policies.pacing.bandit import BanditPacing
 from paceline.policies.pacing.base import CostTable, FixedSteps, SweepPacing
 from paceline.policies.pacing.goodput import GoodputPacing

@@ -75,7 +75,7 @@ class Line:
     """The line from the scheduler as a list; a forward that finds it full is lost, as with CourierSender."""
 
     def __init__(self, max_forwards):
-        self.forwards, self.lost, self.lost_unnamed = [], set(), 0
+        self.forwards, self.lost, self.faulty, self.lost_unnamed = [], set(), set(), 0
         self.max_forwards = max_forwards
         self.status, self.counts, self.receipts = {}, None, 0
 
@@ -88,8 +88,8 @@ class Line:
         return has_room
 
     def take(self, wait_s):
-        received = Received(self.forwards, self.lost, self.lost_unnamed)
-        self.forwards, self.lost, self.lost_unnamed = [], set(), 0
+        received = Received(self.forwards, self.lost, self.faulty, self.lost_unnamed)
+        self.forwards, self.lost, self.faulty, self.lost_unnamed = [], set(), set(), 0
         return received
 
     def acknowledge(self, counts):
@@ -247,6 +247,14 @@ def test_the_last_turn_closes_and_delivers_what_is_open():
         ("b", "length"),
     ]
     assert rig.balance() == (3, 2, {DropReason.NO_ROUNDS: 1}, 0)
+
+
+def test_a_request_that_a_fault_lost_is_not_laid_to_a_full_queue():
+    rig = Rig()
+    rig.line.offer(Forward([prefill("a"), prefill("b"), prefill("c")]))
+    rig.line.lost, rig.line.faulty = {"a", "b"}, {"b"}
+    rig.courier.turn(0.0)
+    assert rig.counts.status()["dropped"] == {"queue_full": 1, "fault": 1}
 
 
 def test_requests_lost_without_a_name_are_captured_and_dropped_at_once():

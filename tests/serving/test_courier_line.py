@@ -112,6 +112,15 @@ def test_a_full_line_loses_whole_forwards_names_their_requests_and_recovers_once
     assert taken(receiver, 1) == ([f"late-{tries}"], refused)
 
 
+def test_requests_that_a_fault_lost_are_told_from_those_that_found_the_line_full(line):
+    sender, receiver, _ = line
+    sender.lose(["faulty", "both"])
+    sender.refuse([prefill(name).head for name in ("both", "full")])
+    sender.offer([prefill("a")])
+    received = receiver.take(10.0)
+    assert (received.lost, received.faulty) == ({"faulty", "both", "full"}, {"faulty", "both"})
+
+
 def test_what_was_marked_as_lost_goes_with_the_next_message(line):
     sender, receiver, _ = line
     sender.lose(["gone"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import paceline
 import pytest
 from paceline.buffer.errors import CaptureUnavailable, ConfigError
-from paceline.serving import release
+from paceline.serving import supported_release as release
 from paceline.serving.launch import check
 from paceline.serving.launch import server as launch
 from paceline.serving.launch.server import LaunchPlan, launch_plan, run_server

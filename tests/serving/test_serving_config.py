@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.settings.choices import PacingName
+from paceline.buffer.settings.pacing_names import PacingName
 from paceline.buffer.settings.table import SETTINGS
 from paceline.serving import plugin
 from paceline.serving.config import ServingConfig, courier_env, from_env

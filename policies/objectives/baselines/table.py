@@ -14,10 +14,10 @@ from ..spec import Chains, ObjectiveSpec, PositionLoss, Positions, weighted_posi
 from ..table import OBJECTIVES, matched, soft
 from .divergence import jensen_shannon_losses, reverse_kl_losses
 from .expected_length import expected_length_losses, log_expected_length_losses, log_follows
+from .forward_kl import accepted_weights, selective_losses, wrong_position_losses
 from .group import GROUP_WEIGHT, best_token_probs, chain_rewards, group_advantages, group_losses
 from .names import Baseline
 from .overlap import lk_mix_losses, tvd_plus_plus_losses
-from .selection import accepted_weights, selective_losses, wrong_position_losses
 
 
 def _with_matched(losses: Callable[[Positions], Tensor]) -> PositionLoss:

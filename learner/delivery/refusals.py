@@ -1,4 +1,4 @@
-"""Moves of a candidate on the board that need no comparison: it is refused, or was left undecided by a dead learner."""
+"""Refused candidates: by the gate, or because a learner died before it carried out the gate's verdict."""
 
 import logging
 

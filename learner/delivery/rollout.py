@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from ...buffer.base import VersionBoard
 from ...buffer.errors import BoardConflict
 from ...buffer.version import BoardState, VersionState
-from .board_moves import LEARNER
+from .refusals import LEARNER
 
 _log = logging.getLogger(__name__)
 

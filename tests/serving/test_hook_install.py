@@ -7,15 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.errors import CaptureUnavailable
-from paceline.buffer.settings.choices import PacingName
-from paceline.serving import hook_targets, plugin, release, replica, sglang_hooks
+from paceline.buffer.settings.pacing_names import PacingName
+from paceline.serving import hook_targets, plugin, replica, sglang_hook_install
+from paceline.serving import supported_release as release
 from paceline.serving.config import from_env
 
 #: Run apart: SGLang's registry patches modules for the life of a process.
 INSTALL = """
 import sys, types
 from paceline.buffer.errors import CaptureUnavailable
-from paceline.serving.sglang_hooks import install
+from paceline.serving.sglang_hook_install import install
 sys.modules["toy"] = types.ModuleType("toy")
 sys.modules["toy"].double = lambda x: 2 * x
 seen = []
@@ -154,7 +155,7 @@ def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
 @pytest.mark.usefixtures("resolved")
 def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, count, monkeypatch):
     installed = {}
-    monkeypatch.setattr(sglang_hooks, "install", installed.update)
+    monkeypatch.setattr(sglang_hook_install, "install", installed.update)
     plugin._install(double, PacingName(pacing), is_entry_rank=is_entry)
     assert set(installed) < set(hook_targets.TARGETS)
     assert len(installed) == count
