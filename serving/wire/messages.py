@@ -70,10 +70,10 @@ class Message(msgspec.Struct, frozen=True):
 
     forwards: tuple[WireForward, ...] = ()
     lost: tuple[str, ...] = ()
-    faulty: tuple[str, ...] = ()  # those of `lost` that a fault lost; the others found the line full
     lost_unnamed: int = 0  # further requests, of which no forward was sent
     status: dict[str, Any] | None = None
     resume: Resume | None = None
+    faulty: tuple[str, ...] = ()  # those of `lost` that a fault lost; the others found the line full
 
 
 class Receipt(msgspec.Struct, frozen=True):
