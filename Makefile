@@ -37,6 +37,9 @@ LINK := $(VENV)/link
 # One thread each: a worker, and every process it starts, would otherwise take all cores for itself.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder
 
+# What else tests/e2e/test_7_canary.py asks needs a draft that has seen the traffic of the tests before it: make test.
+BAD_DRAFTS := tests/e2e/test_7_canary.py::test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second_replica
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast test-faults lint check bench bench-calibration bench-learning
 
@@ -84,7 +87,7 @@ test-fast: $(READY)
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-faults: $(READY)
-	@$(PYTEST) tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py $(ARGS)
+	@$(PYTEST) tests/faults tests/e2e/test_8_faults.py $(BAD_DRAFTS) $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .
