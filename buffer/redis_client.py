@@ -61,10 +61,11 @@ _NEXT_BY_TEXT = (
 )
 
 
-def client_for(url: str, ca_file: str | None = None) -> redis.Redis:
+def client_for(url: str, ca_file: str | None = None, *, timeout_s: float = TIMEOUT_S) -> redis.Redis:
     """Return a client for `url` (redis://, rediss:// or unix://); nothing is connected yet.
 
-    Raises ConfigError, without the password, when `url` is malformed or tls_settings refuses it.
+    `timeout_s` bounds the wait for a connection, and for each reply. Raises ConfigError, without the password, when
+    `url` is malformed or tls_settings refuses it.
     """
     tls = tls_settings(url, ca_file)
     try:
@@ -73,8 +74,8 @@ def client_for(url: str, ca_file: str | None = None) -> redis.Redis:
             # Replies are read as RESP2 shapes and bytes; otherwise redis-py and the server would negotiate both.
             protocol=2,
             decode_responses=False,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
             **tls,
         )
@@ -105,13 +106,13 @@ def tls_settings(url: str, ca_file: str | None = None) -> dict[str, Any]:
     return {**verified, "ssl_ca_certs": _with_certificates(ca_file)} if ca_file else verified
 
 
-def connect(url: str, ca_file: str | None = None) -> redis.Redis:
-    """Return a client for `url` that has answered one PING.
+def connect(url: str, ca_file: str | None = None, *, timeout_s: float = TIMEOUT_S) -> redis.Redis:
+    """Return a client for `url`, as client_for does, that has answered one PING.
 
-    Blocks up to twice TIMEOUT_S. Raises ConfigError when `url` is malformed and BufferUnavailable when Redis does not
+    Blocks up to twice `timeout_s`. Raises ConfigError when `url` is malformed and BufferUnavailable when Redis does not
     answer; neither message holds the password.
     """
-    client = client_for(url, ca_file)
+    client = client_for(url, ca_file, timeout_s=timeout_s)
     with translate_redis_errors(client):
         client.ping()
     return client

@@ -32,6 +32,8 @@ from .stages import Running, measured, serve_traffic, settle
 #: Traces of a learning round: few, so that a short run produces many versions.
 MIN_NEW_TRACES = 32
 SEED = 0
+#: For a reply of the demo's own Redis, which a busy machine may starve for longer than a server would wait for one.
+REDIS_PATIENCE_S = 30.0
 #: How long delivering and learning the last traces may take once the traffic has ended.
 SETTLE_S = 60.0
 #: Tokens of the context that SGLang reserves for the drafts of a request's last verify round.
@@ -142,7 +144,7 @@ def _start(
     shared = local.shared_env(target)
     with _timed("start", seconds):
         redis = stack.enter_context(redis_service(local.folder / "redis", local.redis_port))
-        client = connect(local.redis_url)
+        client = connect(local.redis_url, timeout_s=REDIS_PATIENCE_S)
         stack.callback(client.close)
         logs, flags = local.folder / "logs", server_flags(target.folder, draft)
         with progress_bar("starting SGLang", console) as report:

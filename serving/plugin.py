@@ -33,7 +33,7 @@ def register() -> None:
             _hook_scheduler(settings)
     except PacelineError as fault:
         log.error("paceline: capture and swaps are off: %s", fault)  # noqa: TRY400 - the message says it all
-    except Exception:
+    except Exception:  # an exception leaving a plugin could keep SGLang from starting
         log.exception("paceline: capture and swaps are off")
 
 

@@ -156,6 +156,10 @@ class StepCosts:
         medians = self._medians.get(bucket, {}) | {steps: median(seen)}
         self._medians[bucket] = dict(sorted(medians.items()))
 
+    def count(self, bucket: int, steps: int) -> int:
+        """How many measurements the median of `steps` in this bucket rests on, at most the window."""
+        return len(self._seen.get((bucket, steps), ()))
+
     def measured(self, bucket: int) -> Mapping[int, float]:
         """Steps -> milliseconds, of what was measured in this bucket, fewest steps first."""
         return self._medians.get(bucket, {})

@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from .base import CostTable, PositionAcceptance, StepCosts, bucket_of
 
+#: Of the shortest length, before another one is tried in a bucket: the median of three survives one hiccup.
+FIRST_MEASURES = 3
+
 
 class GoodputPacing:
     """Goodput from measured costs and position-wise acceptance, with a bounded share of time spent on trials.
@@ -13,7 +16,8 @@ class GoodputPacing:
     Committed tokens over time as in SmartSpec, but every position has its own chance, since deep drafts are not as
     good as the first, and costs are measured where the server runs. Acceptance is the drafter's and shared by all
     batch sizes; costs belong to a bucket. The shortest length, plain decoding where it is offered, is measured first,
-    and others run only where they are expected to beat it. Another length is tried when it might be better by
+    FIRST_MEASURES times, since all others are held against it and one hiccup would make each of them look better; they
+    run only where they are expected to beat it. Another length is tried when it might be better by
     `optimism` standard deviations and its cost is unknown or was measured long ago, while less than `explore_share` of
     the time in this bucket went into trials; so trials take that share of the time, at most, and `free_trials` steps
     to begin with. With a table of costs none is unknown.
@@ -42,7 +46,7 @@ class GoodputPacing:
     def steps(self, batch_size: int) -> int:
         """The best length known, or one worth a trial. Changes nothing: `observe` reports what ran."""
         bucket = bucket_of(batch_size)
-        if not self._is_table and self._lengths[0] not in self._costs.measured(bucket):
+        if not self._is_table and self._costs.count(bucket, self._lengths[0]) < FIRST_MEASURES:
             return self._lengths[0]
         trial = self._trial(bucket)
         return self._best(bucket) if trial is None else trial

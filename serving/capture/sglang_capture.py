@@ -7,7 +7,8 @@ once the tokens are committed. From there they go to the courier process. Nothin
 
 import itertools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +78,12 @@ class SglangCapture:
         if chosen is None:
             return
         self.rounds += len(chosen.rows)
+        with self._losing_on_fault(chosen):
+            _attach(logits_output, self._verified(chosen, result, verify_input, batch, logits_output))
+
+    def _verified(
+        self, chosen: Chosen, result: Any, verify_input: Any, batch: Any, logits_output: Any
+    ) -> ForwardOutput:
         _, accept_lens, accept_index = result
         width = verify_input.draft_token_num
         rows = _row_index(chosen, len(batch.reqs), accept_lens.device)
@@ -91,7 +98,7 @@ class SglangCapture:
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
             return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype)
 
-        _attach(logits_output, ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed))
+        return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
 
     def _teacher(self, logits: torch.Tensor, rows: torch.Tensor | None, chosen: Chosen) -> dict[str, torch.Tensor]:
         """Teacher of every verified node, after penalties, bias and grammar: see messages.py; none for width 0.
@@ -116,8 +123,11 @@ class SglangCapture:
         self._prefill = None
         self._chosen = ((), None)  # a new request may have the id of one that has ended
         chosen = self._choose(batch, count_skips=True)
-        if chosen is None:
-            return
+        if chosen is not None:
+            with self._losing_on_fault(chosen):
+                self._prefill = self._prefilled(chosen, batch, hidden)
+
+    def _prefilled(self, chosen: Chosen, batch: Any, hidden: Any) -> ForwardOutput:
         tensors = {READ_IDS: batch.input_ids.to(torch.int32, copy=True)}
         if self._settings.features and hidden is not None:
             tensors[FEATURES] = hidden.clone()
@@ -131,13 +141,23 @@ class SglangCapture:
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
             return PrefillHead(chosen.request_ids, chosen.draft_version, commits, facts, spans, dtype)
 
-        self._prefill = ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
+        return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
 
     def _after_prefill(self, result: Any, *_: Any, **__: Any) -> None:
         """AFTER _forward_prefill_batch: before the draft's prefill SGLang clears auxiliary outputs, so attach now."""
         forward, self._prefill = self._prefill, None
         if forward is not None and result is not None and result.logits_output is not None:
-            _attach(result.logits_output, forward)
+            with self._losing_on_fault(forward.chosen):
+                _attach(result.logits_output, forward)
+
+    @contextmanager
+    def _losing_on_fault(self, chosen: Chosen) -> Iterator[None]:
+        """Mark the requests as lost if the body raises: without this forward they would go uncounted."""
+        try:
+            yield
+        except Exception:
+            self._outbox.sender.lose(chosen.request_ids)
+            raise
 
     def _choose_again(self, batch: Any) -> Chosen | None:
         """As `_choose`, remembered for as long as neither the batch nor the draft version changes."""

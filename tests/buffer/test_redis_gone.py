@@ -65,11 +65,14 @@ def test_masking_keeps_everything_but_secrets():
     assert masked("unix://:secret@/run/redis.sock") == "unix://:***@/run/redis.sock"
 
 
-def test_the_client_waits_briefly_and_retries_nothing(redis_client):
+def test_the_client_waits_briefly_and_retries_nothing(redis_client, redis_url):
     settings = redis_client.get_connection_kwargs()
     assert settings["socket_timeout"] == settings["socket_connect_timeout"] == TIMEOUT_S == 2.0
     assert settings["retry"].get_retries() == 0
     assert settings["protocol"] == 2
+    with connect(redis_url, timeout_s=30.0) as patient:
+        settings = patient.get_connection_kwargs()
+    assert settings["socket_timeout"] == settings["socket_connect_timeout"] == 30.0
 
 
 def test_a_server_that_accepts_and_never_answers_is_unavailable():

@@ -33,7 +33,9 @@ MIN_TEXT_CHARS = 3000
 CHUNK_TOKENS = 64
 #: New traces of one learning round, requests of one wave, and waves served at most until something was learnt.
 ROUND = 24
-WAVES = 8
+WAVES = 12
+#: Accept length of a wave that makes it the last: well above that of a draft which the alarms take for dead.
+LEARNED_LENGTH = 1.4
 MEMBER = "learner:e2e-learner"
 
 
@@ -223,7 +225,10 @@ def learner_env(rig: Rig, folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def learned(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Learned:
-    """Serve waves of requests with a learner at work until a version of its own is live."""
+    """Serve waves of requests with a learner at work until a version of its own is live and the draft is no dead one.
+
+    How much is learned from one wave depends on how busy the machine is, so the accept length decides and not a count.
+    """
     folder = tmp_path_factory.mktemp("learner")
     started_with = rig.board.read().live
     jobs = [{"text": rig.texts[i % 30][150 * (i // 30) :][:160], "max_tokens": 64} for i in range(WAVES * ROUND)]
@@ -231,8 +236,10 @@ def learned(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Learned:
     with learner_service(log=folder / "learner.log", env=learner_env(rig, folder)):
         for wave in range(WAVES):
             batch = jobs[wave * ROUND : (wave + 1) * ROUND]
-            replies += rig.generate_all([{**job, "rid": f"loop-{wave}-{i}"} for i, job in enumerate(batch)])
-            if wave >= 2 and rig.board.read().live not in {None, started_with}:
+            served = rig.generate_all([{**job, "rid": f"loop-{wave}-{i}"} for i, job in enumerate(batch)])
+            replies += served
+            is_live = rig.board.read().live not in {None, started_with}
+            if wave >= 2 and is_live and accept_length(served) >= LEARNED_LENGTH:
                 break
         until(lambda: rig.board.read().live not in {None, started_with}, "a learnt version to go live", 240.0)
         live = rig.board.read().live
@@ -242,6 +249,12 @@ def learned(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Learned:
         until(lambda: not is_learning(rig), "the round's end", 240.0)
         status = dict(rig.board.heartbeats()[MEMBER])  # it expires soon after the learner has ended
     return Learned(folder, replies, after, status)
+
+
+def accept_length(replies: list[dict[str, Any]]) -> float:
+    """Pooled over the replies, as SGLang reports it."""
+    drafts = sum(reply["meta_info"]["spec_num_correct_drafts"] for reply in replies)
+    return 1 + drafts / sum(reply["meta_info"]["spec_verify_ct"] for reply in replies)
 
 
 def is_learning(rig: Rig) -> bool:

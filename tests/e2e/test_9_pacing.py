@@ -78,14 +78,12 @@ def learnt_served(paced_rig, learnt_draft):
     return serve(paced_rig, "learnt"), pacing(paced_rig)
 
 
-def test_a_random_draft_is_hardly_used(random_served):
+def test_a_random_draft_is_switched_off_most_of_the_time(random_served):
     _, status = random_served
     assert (status["policy"], status["faults"], status["unmatched"], status["reason"]) == ("goodput", 0, 0, "")
     steps = steps_of(status)
     assert set(steps) <= set(range(MOST + 1))
-    # Whether one wasted draft is cheaper than none is decided by the costs of a machine that does other work as well.
-    assert steps[0] + steps[1] > 0.9 * steps.total()
-    assert steps[0] > 0
+    assert steps[0] > 0.5 * steps.total(), status["cost_ms"]
     assert steps.total() > steps[0]  # it was tried: that it is random is not known beforehand
 
 

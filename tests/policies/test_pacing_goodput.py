@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from paceline.benchmarks.pacing_baselines.smartspec import SmartSpecPacing
 from paceline.policies.pacing.base import CostTable, Pacing
-from paceline.policies.pacing.goodput import GoodputPacing
+from paceline.policies.pacing.goodput import FIRST_MEASURES, GoodputPacing
 
 MAX_STEPS = 6
 LENGTHS = range(MAX_STEPS + 1)
@@ -75,6 +75,16 @@ def test_plain_decoding_is_measured_first_in_every_bucket() -> None:
     assert policy.steps(16) == 0
 
 
+def test_one_hiccup_at_the_first_plain_step_does_not_make_a_dead_draft_look_good() -> None:
+    policy, chosen = GoodputPacing(LENGTHS), []
+    for turn in range(60):
+        k = policy.steps(4)
+        policy.observe(4, k, [0] * 4, cost_ms(4, k) * (10.0 if turn == 0 else 1.0))
+        chosen.append(k)
+    assert chosen[:3] == [0, 0, 0]
+    assert chosen.count(0) >= 50
+
+
 def test_it_follows_a_draft_that_gets_better_and_one_that_gets_worse() -> None:
     policy, rng = GoodputPacing(LENGTHS), np.random.default_rng(3)
     serve(policy, [0.02] * MAX_STEPS, 2, 400, rng)
@@ -142,7 +152,8 @@ def test_lengths_that_are_not_offered_are_never_chosen() -> None:
 def test_a_step_without_a_cost_still_counts_what_was_accepted() -> None:
     observed, untouched = GoodputPacing(LENGTHS), GoodputPacing(LENGTHS)
     for policy in (observed, untouched):
-        policy.observe(1, 0, [0], 8.0)
+        for _ in range(FIRST_MEASURES):
+            policy.observe(1, 0, [0], 8.0)
         policy.observe(1, 1, [1], 9.0)
     for _ in range(50):
         observed.observe(1, 1, [0], None)

@@ -79,6 +79,24 @@ def test_a_copy_to_the_host_that_fails_costs_its_requests_a_forward_and_raises_n
     assert (lost, breaker.faults) == (["a"], 1)
 
 
+@pytest.mark.parametrize("hook", ["before_draft_prefill", "after_prefill", "after_verify"])
+def test_a_fault_in_a_hook_body_raises_nothing_and_loses_the_requests_of_its_forward(hook, monkeypatch):
+    lost, breaker = [], Breaker()
+    outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
+    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0)
+    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
+    forward = ForwardOutput(Chosen((0,), ("a",), (True,), 3), {}, None, None, None)
+    capture._prefill = forward
+    result, served = SimpleNamespace(logits_output=SimpleNamespace()), batch(a=False, b=True)
+    arguments = {
+        "before_draft_prefill": (None, served, None),
+        "after_prefill": (result,),
+        "after_verify": (result, None, served, None),
+    }[hook]
+    assert getattr(capture, hook)(*arguments) is None  # a result of another release: nothing in it is as expected
+    assert (lost, breaker.faults) == (["a"], 1)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_best_token_has_the_highest_logit(dtype):
     logits = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(0)).to(dtype)
