@@ -61,7 +61,7 @@ class DraftVersion:
     weights_uri: str  # file:// URI of the folder that holds model.safetensors and config.json
     sha256: str  # of model.safetensors, lower-case hex
     objective: str
-    trained_on: tuple[str, str]  # first and last stream id learnt from; ("", "") for the initial draft
+    trained_on: tuple[str, str]  # first and last stream id learned from; ("", "") for the initial draft
     scores: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -32,7 +32,7 @@ from .stages import Running, measured, serve_traffic, settle
 #: Traces of a learning round: few, so that a short run produces many versions.
 MIN_NEW_TRACES = 32
 SEED = 0
-#: For a reply of the demo's own Redis, which a busy machine may starve for longer than a server would wait for one.
+#: How long the demo waits for a reply of its own Redis; on a busy machine two seconds may be too short.
 REDIS_PATIENCE_S = 30.0
 #: How long delivering and learning the last traces may take once the traffic has ended.
 SETTLE_S = 60.0

@@ -16,7 +16,7 @@ from ..buffer.redis_client import connect, tls_settings
 from .config import LearnerConfig, from_env
 from .tasks import LEARN_ROUND, add_learn_round
 
-#: A round is not started a second time before this.
+#: A learning round is not started a second time before this.
 _LONGEST_ROUND_S = 3600
 
 

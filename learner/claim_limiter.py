@@ -1,11 +1,13 @@
 """Shrinks the claim after a learning round that failed, to isolate a trace that no learning round survives."""
 
+import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ..buffer.base import MAX_DELIVERIES
 from ..buffer.errors import BufferUnavailable, LeaseLost
 from ..buffer.lease import Lease
 from .disk import write_text
@@ -17,15 +19,16 @@ NO_TRACES_FAULT = (BufferUnavailable, LeaseLost)
 
 
 class ClaimLimiter:
-    """Allows `max_claim` traces; after a failure a quarter of the failed claim, until those were learned or are gone.
+    """Allows `max_claim` traces; after a failure a part of the failed claim, until those were learned or are gone.
 
-    Five attempts lead from 400 traces to one: as many as the buffer delivers a trace (base.MAX_DELIVERIES) before it
-    makes it a dead letter. Its neighbours are learned. What a learning round has claimed is in the file `attempt` (one
-    per consumer) until the round ended well, so a learning round that killed its process is known to the next one.
+    The part is a quarter, or less where that is needed for the last of base.MAX_DELIVERIES attempts to claim one trace:
+    after so many deliveries the buffer makes it a dead letter. Its neighbours are learned. What a learning round has
+    claimed is in the file `attempt` (one per consumer) until the round ended well, so a learning round that killed its
+    process is known to the next one.
     """
 
     def __init__(self, max_claim: int, attempt: Path) -> None:
-        self._max_claim = max_claim
+        self._max_claim, self._divisor = max_claim, _divisor(max_claim)
         self._attempt = attempt
         self._suspects: frozenset[str] = frozenset()
         self._claimed: frozenset[str] = frozenset()
@@ -100,10 +103,15 @@ class ClaimLimiter:
 
     def _suspect(self, entry_ids: frozenset[str]) -> None:
         self._suspects, self._claimed = entry_ids, frozenset()
-        self.claim_limit = max(1, len(entry_ids) // 4)
+        self.claim_limit = max(1, len(entry_ids) // self._divisor)
 
     def _write(self, entry_ids: frozenset[str]) -> None:
         write_text(self._attempt, json.dumps(sorted(entry_ids)))
+
+
+def _divisor(max_claim: int) -> int:
+    """The smallest whole number from 4 on that leads from `max_claim` to one trace in MAX_DELIVERIES attempts."""
+    return next(d for d in itertools.count(4) if max_claim // d ** (MAX_DELIVERIES - 1) <= 1)
 
 
 def _is_held(lease: Lease) -> bool:

@@ -17,8 +17,8 @@ from ..buffer.settings.table import LOCAL_REDIS
 from ..policies.learn_schedule import LearnMode, LearnRules
 from ..policies.trace_weighting import known_targets
 
-#: A claim is small enough for memory and large enough to catch up with a backlog.
-_LEAST_CLAIM = 400
+#: Traces of a claim, unless a learning round needs more: few enough for memory, and enough to catch up with a backlog.
+_USUAL_CLAIM = 400
 
 
 def name_on(host: str) -> str:
@@ -81,7 +81,7 @@ class LearnerConfig:
     @property
     def max_claim(self) -> int:
         """Traces that one learning round takes at most."""
-        return max(_LEAST_CLAIM, 10 * self.min_new_traces)
+        return max(_USUAL_CLAIM, self.min_new_traces)
 
     @property
     def min_holdout_requests(self) -> int:

@@ -27,6 +27,9 @@ from .state import LearnerState
 
 _log = logging.getLogger(__name__)
 
+#: Why a learning round that may claim gets nothing.
+_HELD_ELSEWHERE = "another learner holds what is pending"
+
 
 class Learner:
     """Learns from one speculator's buffer and publishes to its board. One thread; several processes may try at once."""
@@ -90,7 +93,8 @@ class Learner:
             return _idle(why_idle)
         claimed = self._claim(state)
         if not any(claimed[outcome] for outcome in KEPT):
-            return replace(_idle("every claimed trace was refused"), outcomes=counts_of(claimed))
+            why = "every claimed trace was refused" if any(claimed.values()) else _HELD_ELSEWHERE
+            return replace(_idle(why), outcomes=counts_of(claimed))
         work = LearningRound(
             state,
             self._board,

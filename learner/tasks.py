@@ -16,7 +16,7 @@ LEARN_ROUND = "paceline.learn_round"
 def add_learn_round(app: Celery, config: LearnerConfig) -> Task:
     """Register the task on `app`; return it."""
 
-    # A task that were shared would join every later app of the process, with settings that are not that app's.
+    # A shared task would be registered with every later app of this process, with this app's settings.
     @app.task(name=LEARN_ROUND, shared=False)  # type: ignore[untyped-decorator]
     def learn_round() -> dict[str, object]:
         """One learning round for this process's speculator; returns what it did, as JSON values.

@@ -125,7 +125,7 @@ def slower_than_plain(known: GuardInput, limits: GuardLimits) -> Alarm | None:
 
 
 def swap_without_effect(known: GuardInput, limits: GuardLimits) -> Alarm | None:
-    """The server holds other weights than the live version's: what it serves would be learnt from as that version's."""
+    """The server holds other weights than the live version's, and its traces would be learned from under that name."""
     del limits
     published, loaded = known.published_sha256, known.loaded_sha256
     if not (published and loaded) or published == loaded:

@@ -21,7 +21,7 @@ DELETED: Final = {
     "CONTEXT_TOKENS": "it is a quarter of PACELINE_TRACE_TOKENS",
     "GREEDY_TOP_K": "it is 1: greedy requests are judged and labelled by the best token alone",
     "LONGEST_ROUND_S": "it is an hour",
-    "MAX_CLAIM": "it is ten times PACELINE_MIN_NEW_TRACES, and at least 400",
+    "MAX_CLAIM": "it is 400, or PACELINE_MIN_NEW_TRACES if that is more",
     "MIN_HOLDOUT_REQUESTS": "it is a sixth of PACELINE_HOLDOUT_REQUESTS",
     "SEED": "it is always 0",
 }

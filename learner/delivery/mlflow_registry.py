@@ -26,9 +26,10 @@ STATE_TAG = "paceline.state"
 #: On a version that drafted: "logged", or "gone" when its folder was removed before MLflow could record it.
 WEIGHTS_TAG = "paceline.weights"
 
-#: Wait after MLflow failed to answer; it doubles with every further failure.
+#: Wait after MLflow failed to answer; it doubles with every further failure. The longest is short of the time in which
+#: as many versions as stay on disk by default can be published, for a registration brings the weights along.
 FIRST_RETRY_S = 60.0
-LONGEST_RETRY_S = 960.0
+LONGEST_RETRY_S = 240.0
 
 #: States of a version that drafts, or did.
 _DRAFTED = {VersionState.CANARY, VersionState.LIVE, VersionState.RETIRED, VersionState.ROLLED_BACK}

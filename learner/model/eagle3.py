@@ -90,7 +90,7 @@ class DraftChains:
 
 
 class Eagle3Draft(nn.Module):
-    """The draft head. Its parameters carry the names of SGLang's weights file; embedding and maps are not learnt."""
+    """The draft head. Its parameters carry the names of SGLang's weights file; embedding and maps are not learned."""
 
     embedding_WH: Tensor
     draft_to_target_V: Tensor

@@ -145,7 +145,7 @@ class DraftTrainer:
         self._applied_steps, self._is_cold = state["applied_steps"], state["is_cold"]
 
     def keep_regime(self, before: "DraftTrainer") -> None:
-        """Be cold or warm as the trainer `before` this one was: what lies between the two thresholds depends on it."""
+        """Take over cold or warm from `before`: between the two thresholds a trainer keeps the regime it had."""
         self._is_cold = before._is_cold  # noqa: SLF001 - of the same class
 
     @property

@@ -16,8 +16,8 @@ class GoodputPacing:
     Committed tokens over time as in SmartSpec, but every position has its own chance, since deep drafts are not as
     good as the first, and costs are measured where the server runs. Acceptance is the drafter's and shared by all
     batch sizes; costs belong to a bucket. The shortest length, plain decoding where it is offered, is measured first,
-    FIRST_MEASURES times, since all others are held against it and one hiccup would make each of them look better; they
-    run only where they are expected to beat it. Another length is tried when it might be better by
+    FIRST_MEASURES times: every other length is compared with it, and after a single slow step each would look better.
+    Other lengths run only where they are expected to beat it. Another length is tried when it might be better by
     `optimism` standard deviations and its cost is unknown or was measured long ago, while less than `explore_share` of
     the time in this bucket went into trials; so trials take that share of the time, at most, and `free_trials` steps
     to begin with. With a table of costs none is unknown.

@@ -119,18 +119,31 @@ def test_a_full_disk_is_noticed_before_anything_is_claimed(tmp_path: Path) -> No
 
 @pytest.mark.guarantee("poison-trace")
 @pytest.mark.parametrize("kills", [False, True], ids=["fails", "kills"])
-@pytest.mark.parametrize("poison", [0, 137, 399])
-def test_of_400_traces_only_the_poisonous_one_is_lost(make_trace, tmp_path: Path, poison: int, kills: bool) -> None:
+@pytest.mark.parametrize(
+    ("traces", "poison", "first_sizes"),
+    [
+        (400, 0, [400, 100, 25]),
+        (400, 137, [400, 100, 25]),
+        (400, 399, [400, 100, 25]),
+        (511, 100, [511, 127, 31]),
+        (512, 7, [512, 102, 20]),
+        (1000, 999, [1000, 200, 40]),
+        (3000, 1234, [3000, 428, 61]),
+    ],
+)
+def test_of_a_whole_claim_only_the_poisonous_trace_is_lost(
+    make_trace, tmp_path: Path, traces: int, poison: int, first_sizes: list[int], kills: bool
+) -> None:
     buffer, sizes = MemoryTraceBuffer(BufferConfig()), []
-    limiter = ClaimLimiter(400, tmp_path / "attempt")
-    ids = buffer.append([make_trace(seed, rounds=1) for seed in range(400)])
-    for _ in range(40):
+    limiter = ClaimLimiter(traces, tmp_path / "attempt")
+    ids = buffer.append([make_trace(seed, rounds=1) for seed in range(traces)])
+    for _ in range(60):
         claimed = [entry.entry_id for entry in buffer.claim("a", limiter.claim_limit)]
         limiter.record_claim(claimed)
         if ids[poison] in claimed:
             sizes.append(len(claimed))
             if kills:
-                limiter = ClaimLimiter(400, tmp_path / "attempt")
+                limiter = ClaimLimiter(traces, tmp_path / "attempt")
                 limiter.load_attempt()
             else:
                 limiter.record_failure(DIED, HELD)
@@ -138,6 +151,6 @@ def test_of_400_traces_only_the_poisonous_one_is_lost(make_trace, tmp_path: Path
         else:
             buffer.ack(claimed, "learned")
             limiter.record_success()
-    assert (sizes[:3], sizes[-1], len(sizes)) == ([400, 100, 25], 1, MAX_DELIVERIES)
+    assert (sizes[:3], sizes[-1], len(sizes)) == (first_sizes, 1, MAX_DELIVERIES)
     counts = buffer.counts()
-    assert (counts.acked, counts.dead_lettered, counts.pending) == ({"learned": 399}, 1, 0)
+    assert (counts.acked, counts.dead_lettered, counts.pending) == ({"learned": traces - 1}, 1, 0)

@@ -215,7 +215,7 @@ def test_an_empty_variable_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("min_new", "claim", "holdout", "least"), [(40, 400, 48, 8), (1, 400, 2, 2), (41, 410, 13, 2), (100, 1000, 18, 3)]
+    ("min_new", "claim", "holdout", "least"), [(40, 400, 48, 8), (1, 400, 2, 2), (400, 400, 13, 2), (1000, 1000, 18, 3)]
 )
 def test_the_largest_claim_and_the_least_holdout_follow_from_other_settings(
     min_new: int, claim: int, holdout: int, least: int

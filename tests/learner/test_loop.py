@@ -655,3 +655,11 @@ def test_while_mlflow_is_away_it_is_asked_once_and_versions_are_pending_in_folde
         shown.append(house.board.heartbeats()[f"learner:{house.config.name}"]["pending_registrations"])
     assert sorted(path.name for path in house.pending.iterdir()) == [f"v{n:06d}.json" for n in versions]
     assert (versions, shown, len(asked)) == ([1, 2], [1, 2], 1)
+
+
+def test_traces_that_another_learner_has_claimed_are_not_said_to_be_refused(house) -> None:
+    house.send()
+    held = house.buffer.claim("another", 100)
+    report = house.learner().learn_once()
+    assert (report.kind, report.why) == (LearningKind.IDLE, "another learner holds what is pending")
+    assert house.buffer.counts().pending == len(held) == 24

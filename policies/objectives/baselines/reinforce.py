@@ -13,7 +13,7 @@ Axes: R served rounds, S draft steps. Step i of a round proposed a token, judged
   other rounds are those of the batch, not more samples of the same context, and their earnings are not weighted.
 
 Flags are all that counts where a token's acceptance depends on the token alone: greedy and target_only. Under rejection
-it also falls as q grows past p, which flags do not show; what is learnt there goes on raising q of accepted tokens.
+it also falls as q grows past p, which flags do not show; what is learned there goes on raising q of accepted tokens.
 An engine that proposes argmax q explores nothing: a_i is then no draw from q_old, and the gradient is that of a
 draft that had drawn it.
 """
