@@ -133,7 +133,7 @@ def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, specu
     with _errors():
         access = _access(redis_url, speculator)
         access.auth.set_token(_new_token() or access.token or "", access.token, _operator(), why)
-        typer.echo("promote, rollback and token set ask for PACELINE_OPERATOR_TOKEN from now on")
+        typer.echo(f"{access.speculator}: promote, rollback and token set ask for PACELINE_OPERATOR_TOKEN from now on")
 
 
 @app.command()

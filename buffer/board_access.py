@@ -16,12 +16,13 @@ from .settings.table import LOCAL_REDIS
 class BoardAccess:
     """The board of one speculator, and who may change it."""
 
+    speculator: str
     board: VersionBoard
     auth: OperatorAuth
     token: str | None  # the operator's; a secret
 
     def board_for(self, operator: str, act: str) -> VersionBoard:
-        """Return the board if `operator` has the token, or if none is set; OperatorAuth.admit says what is raised."""
+        """Return the board if `operator` has the token, or if none is set; OperatorAuth.require says what is raised."""
         self.auth.require(self.token, operator, act)
         return self.board
 
@@ -35,4 +36,4 @@ def open_board(settings: Settings, redis_url: str | None = None, speculator: str
     config = replace(config, speculator=speculator or config.speculator)
     client = connect(redis_url or settings.value("REDIS_URL") or LOCAL_REDIS, settings.value("REDIS_CA"))
     board, auth = RedisVersionBoard(client, config), OperatorAuth(client, config)
-    return BoardAccess(board, auth, settings.value("OPERATOR_TOKEN"))
+    return BoardAccess(config.speculator, board, auth, settings.value("OPERATOR_TOKEN"))

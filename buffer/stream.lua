@@ -77,8 +77,7 @@ local function stream_bounds()
 end
 
 -- Remove the oldest entries until the rest keeps to the bounds. Needs a group.
-local function trim(now)
-  local max_bytes, max_age_ms = stream_bounds()
+local function trim(now, max_bytes, max_age_ms)
   local _, read = split(group_state())
   local bytes, lost, cut_id, cut = count('bytes'), 0, nil, nil
   while true do
@@ -104,9 +103,12 @@ local verbs = {}
 -- the stream is not stored again; '' is no trace_id.
 function verbs.append()
   ensure_group()
-  redis.call('HSET', bounds, 'max_bytes', ARGV[4], 'max_age_ms', ARGV[5])
   local now, bytes, ids, new = now_ms(), 0, {}, nil
-  trim(now) -- An entry that is about to leave must not keep its own trace from being stored again.
+  local max_bytes, max_age_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
+  -- An entry that is about to leave must not keep its own trace from being stored again. Trimming comes before any
+  -- other write: a Redis without memory lets a script begin with a removal, and lets it go on after that.
+  trim(now, max_bytes, max_age_ms)
+  redis.call('HSET', bounds, 'max_bytes', ARGV[4], 'max_age_ms', ARGV[5])
   local last_ms, ordinal = split(redis.call('HGET', counts, 'last') or '0-0')
   local ms = whole(math.max(now, last_ms))
   for i = FIRST, #ARGV, 2 do
@@ -124,14 +126,14 @@ function verbs.append()
   end
   if new then redis.call('HSET', counts, 'last', new) end
   redis.call('HINCRBY', counts, 'bytes', whole(bytes))
-  trim(now)
+  trim(now, max_bytes, max_age_ms)
   return ids
 end
 
 -- Before reading: make sure that there is a group, and nothing beyond the bounds.
 function verbs.prepare()
   ensure_group()
-  trim(now_ms())
+  trim(now_ms(), stream_bounds())
 end
 
 -- outcome, id... -> how many were pending
@@ -183,7 +185,7 @@ end
 -- traces to learn from asks for counts and claims nothing, and traces must leave by age then as well.
 function verbs.counts()
   if not group_state() then return { 0, 0 } end
-  trim(now_ms())
+  trim(now_ms(), stream_bounds())
   local read_id, pending = group_state()
   local _, read = split(read_id)
   local _, newest = split(redis.call('HGET', counts, 'last') or '0-0')

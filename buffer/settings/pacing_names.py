@@ -1,4 +1,4 @@
-"""Settings that take one of a few names."""
+"""Names that PACELINE_PACING takes."""
 
 from enum import StrEnum
 

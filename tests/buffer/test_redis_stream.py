@@ -1,6 +1,7 @@
 """What only the Redis buffer can get wrong: groups, restarts of a learner, protocols, races, edits by hand."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import redis
@@ -218,6 +219,19 @@ def test_a_batch_that_redis_has_no_memory_for_is_not_stored_in_part(redis_client
         redis_client.config_set("maxmemory", 0)
     counts = buffer.counts()
     assert (counts.delivered, counts.acked, balance(counts)) == (1, {"trained": 1}, 0)
+
+
+def test_lower_bounds_make_room_in_a_redis_without_memory(redis_client, make_trace):
+    RedisTraceBuffer(redis_client, CONFIG).append([make_trace(seed) for seed in range(6)])
+    largest = max(len(encode_trace(make_trace(seed))) for seed in range(7))
+    lower = RedisTraceBuffer(redis_client, replace(CONFIG, max_bytes=largest))  # what the error tells people to do
+    redis_client.config_set("maxmemory", 1)
+    try:
+        lower.append([make_trace(6)])
+        assert names(lower.claim("a", 9)) == ["trace-6"]
+        assert lower.counts().trimmed == 6
+    finally:
+        redis_client.config_set("maxmemory", 0)
 
 
 @pytest.mark.parametrize("key", [TRACES, COUNTS])
