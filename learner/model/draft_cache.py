@@ -37,7 +37,7 @@ class DraftCache:
             try:
                 self._drafts[sha256] = load_draft(check_weights(state, number).parent, self._embedding).to(self._device)
             except (ConfigError, WeightsRefused) as refusal:
-                _log.warning("draft left out of the comparison: %s", refusal)
+                _log.warning("version %d is not compared: %s", number, refusal)
                 return None
         self._drafts.move_to_end(sha256)
         if len(self._drafts) > self._capacity:

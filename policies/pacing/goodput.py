@@ -17,10 +17,12 @@ class GoodputPacing:
     good as the first, and costs are measured where the server runs. Acceptance is the drafter's and shared by all
     batch sizes; costs belong to a bucket. The shortest length, plain decoding where it is offered, is measured first,
     FIRST_MEASURES times: every other length is compared with it, and after a single slow step each would look better.
-    Other lengths run only where they are expected to beat it. Another length is tried when it might be better by
-    `optimism` standard deviations and its cost is unknown or was measured long ago, while less than `explore_share` of
-    the time in this bucket went into trials; so trials take that share of the time, at most, and `free_trials` steps
-    to begin with. With a table of costs none is unknown.
+    Longer slowness is noticed too. More drafts are more work, so where a longer one was measured as no dearer than the
+    shortest, something else slowed the shortest down: it runs again, each time after as many steps as it has
+    measurements, until the order is right. Other lengths run only where they are expected to beat it. Another length
+    is tried when it might be better by `optimism` standard deviations and its cost is unknown or was measured long
+    ago, while less than `explore_share` of the time in this bucket went into trials; so trials take that share of the
+    time, at most, and `free_trials` steps to begin with. With a table of costs none is unknown.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class GoodputPacing:
     def steps(self, batch_size: int) -> int:
         """The best length known, or one worth a trial. Changes nothing: `observe` reports what ran."""
         bucket = bucket_of(batch_size)
-        if not self._is_table and self._costs.count(bucket, self._lengths[0]) < FIRST_MEASURES:
+        if not self._is_table and self._must_measure_shortest(bucket):
             return self._lengths[0]
         trial = self._trial(bucket)
         return self._best(bucket) if trial is None else trial
@@ -67,6 +69,15 @@ class GoodputPacing:
         """Forgets acceptance, keeps costs, and lets every length be tried again."""
         self._acceptance.forget()
         self._ran_at = {ran: at - self._recheck_steps for ran, at in self._ran_at.items()}
+
+    def _must_measure_shortest(self, bucket: int) -> bool:
+        """True until it has been measured often enough, and while a longer length seems to cost no more than it."""
+        shortest = self._lengths[0]
+        count = self._costs.count(bucket, shortest)
+        if count < FIRST_MEASURES:
+            return True
+        shortest_ms, *longer_ms = self._costs.measured(bucket).values()
+        return bool(longer_ms) and min(longer_ms) <= shortest_ms and self._steps_since(bucket, shortest) >= count
 
     def _known(self, bucket: int) -> Mapping[int, float]:
         """Steps -> milliseconds of what may be chosen without a trial."""
@@ -92,4 +103,8 @@ class GoodputPacing:
         return max(hopeful, key=hoped.__getitem__, default=None)
 
     def _is_stale(self, bucket: int, k: int) -> bool:
-        return self._steps_run.get(bucket, 0) - self._ran_at.get((bucket, k), 0) >= self._recheck_steps
+        return self._steps_since(bucket, k) >= self._recheck_steps
+
+    def _steps_since(self, bucket: int, k: int) -> int:
+        """Measured steps in this bucket since `k` ran there; all of them when it never did."""
+        return self._steps_run.get(bucket, 0) - self._ran_at.get((bucket, k), 0)

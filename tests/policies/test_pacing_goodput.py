@@ -85,6 +85,26 @@ def test_one_hiccup_at_the_first_plain_step_does_not_make_a_dead_draft_look_good
     assert chosen.count(0) >= 50
 
 
+def test_slowness_over_all_first_plain_steps_does_not_make_a_dead_draft_look_good() -> None:
+    policy, chosen = GoodputPacing(LENGTHS), []
+    for turn in range(120):
+        k = policy.steps(4)
+        policy.observe(4, k, [0] * 4, cost_ms(4, k) * (2.0 if turn < FIRST_MEASURES else 1.0))
+        chosen.append(k)
+    # Plain decoding is measured again after 3, 4 and so on steps; four right measurements outvote the three slow ones.
+    assert chosen.count(0) >= 120 - (3 + 4 + 5 + 6 + 4)
+    assert chosen[-60:] == [0] * 60
+
+
+def test_plain_decoding_that_costs_as_much_as_drafting_is_measured_ever_more_rarely() -> None:
+    policy, chosen = GoodputPacing(LENGTHS), []
+    for _ in range(1000):
+        chosen.append(policy.steps(4))
+        policy.observe(4, chosen[-1], [chosen[-1]] * 4, 10.0)
+    first, second = chosen[:500].count(0), chosen[500:].count(0)
+    assert 0 < second < first < 50
+
+
 def test_it_follows_a_draft_that_gets_better_and_one_that_gets_worse() -> None:
     policy, rng = GoodputPacing(LENGTHS), np.random.default_rng(3)
     serve(policy, [0.02] * MAX_STEPS, 2, 400, rng)
