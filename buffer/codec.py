@@ -5,7 +5,8 @@ holding a msgpack map of the fields of DraftTrace. An array is ``[dtype, shape, 
 The schema number is outside the frame so that a later schema may change everything in it.
 
 Traces live for a day and board events for ever, so each has schema numbers of its own. A release reads what it
-writes and what the release before it wrote; event schemas stay readable for as long as a board may hold them.
+writes and what the release before it wrote; event schemas stay readable for as long as a board may hold them. A trace
+is written in the oldest schema that holds all of it, so that learners may be upgraded after the servers.
 
 Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes. Decoded arrays are read-only.
 """
@@ -13,6 +14,7 @@ Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -26,9 +28,6 @@ from .plain_text import printable
 from .trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from .version import NOT_OURS, BoardEvent, VersionState
 
-#: Number of the schema in which this build writes traces; _TRACE_READERS lists those it reads.
-TRACE_SCHEMA = 1
-
 #: Number of the schema in which this build writes board events; _EVENT_READERS lists those it reads.
 EVENT_SCHEMA = 1
 
@@ -36,6 +35,7 @@ EVENT_SCHEMA = 1
 MAX_TRACE_BYTES = 512 * 1024**2
 
 _SCHEMA_BYTES = 2
+_RULES_OF_SCHEMA_1 = frozenset({VerdictRule.GREEDY, VerdictRule.TARGET_ONLY, VerdictRule.REJECTION})
 _MAX_AXES = 8  # no field has more than 3
 _MAX_REASON_CHARS = 400  # an error may quote its input, whose length is anybody's choice
 _LEVEL = 1  # features are noise to a compressor: higher levels cost the courier time and gain next to nothing
@@ -49,7 +49,7 @@ class _Array(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     data: bytes
 
 
-class _Rounds(msgspec.Struct, forbid_unknown_fields=True):
+class _Rounds1(msgspec.Struct, forbid_unknown_fields=True):
     starts: _Array
     drafted: _Array
     accepted: _Array
@@ -57,7 +57,11 @@ class _Rounds(msgspec.Struct, forbid_unknown_fields=True):
     teacher_logprobs: _Array
 
 
-class _Trace(msgspec.Struct, forbid_unknown_fields=True):
+class _Rounds(_Rounds1, forbid_unknown_fields=True):
+    committed_logprobs: _Array | None
+
+
+class _Trace1(msgspec.Struct, forbid_unknown_fields=True):
     trace_id: str
     request_id: str
     replica: str
@@ -71,11 +75,16 @@ class _Trace(msgspec.Struct, forbid_unknown_fields=True):
     offset: int
     tokens: _Array
     context_len: int
-    rounds: _Rounds
+    rounds: _Rounds1
     features: _Array
     feature_dtype: FeatureDtype
     replay_exact: bool
     finish: str
+
+
+class _Trace(_Trace1, forbid_unknown_fields=True, kw_only=True):
+    rounds: _Rounds
+    is_tree: bool
 
 
 class _Version(msgspec.Struct):
@@ -109,11 +118,12 @@ class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 def encode_trace(trace: DraftTrace) -> bytes:
     """Return the wire bytes of `trace`. TraceInvalid when they would be larger than MAX_TRACE_BYTES unpacked."""
-    packed = msgspec.msgpack.encode(_pack(trace))
+    schema = _schema_for(trace)
+    packed = msgspec.msgpack.encode(_pack(trace, schema))
     if len(packed) > MAX_TRACE_BYTES:
         raise TraceInvalid(f"trace {trace.trace_id}: got {len(packed)} bytes, expected at most {MAX_TRACE_BYTES}")
     frame = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(packed)
-    return TRACE_SCHEMA.to_bytes(_SCHEMA_BYTES, "big") + frame
+    return schema.to_bytes(_SCHEMA_BYTES, "big") + frame
 
 
 def decode_trace(raw: bytes) -> DraftTrace:
@@ -178,8 +188,8 @@ def _unknown_schema(what: str, got: int | None, readers: Mapping[int | None, obj
     return f"{what} schema: got {got}, expected {expected}; if a newer paceline wrote it, upgrade this one"
 
 
-def _read_trace_1(frame: bytes) -> DraftTrace:
-    return _unpack(msgspec.msgpack.decode(_decompress(frame), type=_Trace))
+def _read_trace(layout: type[_Trace1], frame: bytes) -> DraftTrace:
+    return _unpack(msgspec.msgpack.decode(_decompress(frame), type=layout))
 
 
 def _read_event_1(event: msgspec.Raw) -> BoardEvent:
@@ -187,7 +197,10 @@ def _read_event_1(event: msgspec.Raw) -> BoardEvent:
 
 
 #: Schema number -> what turns the rest of the bytes into the item, for every schema that this build reads.
-_TRACE_READERS: dict[int | None, Callable[[bytes], DraftTrace]] = {1: _read_trace_1}
+_TRACE_READERS: dict[int | None, Callable[[bytes], DraftTrace]] = {
+    1: partial(_read_trace, _Trace1),
+    2: partial(_read_trace, _Trace),
+}
 _EVENT_READERS: dict[int | None, Callable[[msgspec.Raw], BoardEvent]] = {1: _read_event_1}
 
 
@@ -199,16 +212,25 @@ def _decompress(frame: bytes) -> bytes:
     return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
 
 
-def _pack(trace: DraftTrace) -> _Trace:
-    plain = {name: getattr(trace, name) for name in _Trace.__struct_fields__}
-    rounds = _Rounds(**{name: _pack_array(getattr(trace.rounds, name)) for name in _Rounds.__struct_fields__})
-    arrays = {"tokens": _pack_array(trace.tokens), "features": _pack_array(trace.features), "rounds": rounds}
-    return _Trace(**(plain | arrays))
+def _schema_for(trace: DraftTrace) -> int:
+    """The oldest schema that holds all of `trace`."""
+    is_old = trace.verdict_rule in _RULES_OF_SCHEMA_1 and trace.rounds.committed_logprobs is None
+    return 1 if is_old and not trace.is_tree else 2
 
 
-def _unpack(wire: _Trace) -> DraftTrace:
-    plain: dict[str, Any] = {name: getattr(wire, name) for name in _Trace.__struct_fields__}
-    rounds = {name: _unpack_array(name, getattr(wire.rounds, name)) for name in _Rounds.__struct_fields__}
+def _pack(trace: DraftTrace, schema: int) -> _Trace1:
+    whole, of_rounds = (_Trace1, _Rounds1) if schema == 1 else (_Trace, _Rounds)
+    plain = {name: getattr(trace, name) for name in whole.__struct_fields__}
+    arrays = {name: getattr(trace.rounds, name) for name in of_rounds.__struct_fields__}
+    rounds = of_rounds(**{name: None if array is None else _pack_array(array) for name, array in arrays.items()})
+    packed = {"tokens": _pack_array(trace.tokens), "features": _pack_array(trace.features), "rounds": rounds}
+    return whole(**(plain | packed))
+
+
+def _unpack(wire: _Trace1) -> DraftTrace:
+    plain: dict[str, Any] = {name: getattr(wire, name) for name in wire.__struct_fields__}
+    arrays = {name: getattr(wire.rounds, name) for name in wire.rounds.__struct_fields__}
+    rounds = {name: None if array is None else _unpack_array(name, array) for name, array in arrays.items()}
     plain["tokens"] = _unpack_array("tokens", wire.tokens)
     plain["features"] = _unpack_array("features", wire.features)
     return DraftTrace(**(plain | {"rounds": VerifyRounds(**rounds)}))

@@ -8,6 +8,8 @@ Alignment, written once and enforced on construction (T tokens, R verify rounds,
   So ``starts[r + 1] == starts[r] + accepted[r] + 1``; the last round may be cut by the end of the request.
 - Verified node 0 of a round is its root, node j + 1 its draft j. ``teacher_*[r, n]`` is the target's top-K for
   the token that follows node n, also past the first rejection (there: given the rejected path).
+- Of a round that drafted a tree (`is_tree`), the chain kept is the accepted path and the first child of its last node,
+  if it has one: the draft that was rejected there. The tree's other branches are not kept.
 - ``features[i]`` is what the target computed at ``tokens[i]``; F rows cover ``tokens[:F]``.
 """
 
@@ -22,6 +24,7 @@ from .errors import TraceInvalid
 
 Int32s = npt.NDArray[np.int32]
 Float16s = npt.NDArray[np.float16]
+Float32s = npt.NDArray[np.float32]
 Features = npt.NDArray[Any]
 
 #: Pads the drafted row of a round that proposed fewer drafts than the widest one.
@@ -34,6 +37,16 @@ class VerdictRule(StrEnum):
     GREEDY = "greedy"
     TARGET_ONLY = "target_only"
     REJECTION = "rejection"
+    BLOCK = "block"  # all drafts of a round verified together; SGLang 0.5.22 and later
+    THRESHOLDS = "thresholds"  # accept thresholds below 1: tokens that the target would not have sampled pass too
+
+    @property
+    def decides_by_equality(self) -> bool:
+        """Whether a draft is accepted exactly when it equals the committed token.
+
+        Only then do the committed tokens tell what another draft would have had accepted.
+        """
+        return self in {VerdictRule.GREEDY, VerdictRule.TARGET_ONLY}
 
 
 class FeatureDtype(StrEnum):
@@ -68,6 +81,10 @@ class VerifyRounds:
     #: [R, S + 1, K] natural logarithm, over the full vocabulary; 0 where only the best token of a greedy request was
     #: captured, which carries all of the mass that verified it.
     teacher_logprobs: Float16s
+    #: [R, S + 1, 2] natural logarithms of the chance that the target, and the draft, gave the token that was committed
+    #: after node n; recorded under `rejection` alone, otherwise None. NaN where it is not known: after nodes that
+    #: committed nothing, of a draft where none was asked, of a target limited by top-k or top-p.
+    committed_logprobs: Float32s | None = None
 
     def __post_init__(self) -> None:
         axes = (self.starts.ndim, self.drafted.ndim, self.accepted.ndim, self.teacher_ids.ndim)
@@ -79,6 +96,9 @@ class VerifyRounds:
         _expect("rounds.teacher_logprobs", self.teacher_logprobs.shape, self.teacher_ids.shape)
         _expect_dtype("rounds", np.int32, self.starts, self.drafted, self.accepted, self.teacher_ids)
         _expect_dtype("rounds.teacher_logprobs", np.float16, self.teacher_logprobs)
+        if self.committed_logprobs is not None:
+            _expect("rounds.committed_logprobs", self.committed_logprobs.shape, (r, self.drafted.shape[1] + 1, 2))
+            _expect_dtype("rounds.committed_logprobs", np.float32, self.committed_logprobs)
         proposed = (self.drafted != NO_DRAFT).sum(axis=1)
         # Quote positions and counts only: token ids are user content, arrays may be huge, and messages reach logs.
         holes = np.any((self.drafted[:, :-1] == NO_DRAFT) & (self.drafted[:, 1:] != NO_DRAFT), axis=1)
@@ -120,6 +140,7 @@ class DraftTrace:
     feature_dtype: FeatureDtype
     replay_exact: bool  # every draft state these rounds used came from these features and this draft version
     finish: str  # why the request ended; empty: it went on after this window
+    is_tree: bool = False  # the server drafted trees; see the top of this module
 
     def __post_init__(self) -> None:
         _expect_dtype("tokens", np.int32, self.tokens)

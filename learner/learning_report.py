@@ -48,6 +48,7 @@ class LearningReport:
             found |= {"first_position_accept": self.fit.first_position_accept, "skipped_steps": self.fit.skipped_steps}
         if self.promotion is not None:
             found |= {"verdict": self.promotion.verdict.value, "reason": self.promotion.reason}
+        if self.promotion is not None and self.promotion.requests:
             found |= {"candidate_accept_length": self.promotion.candidate_accept_length}
             found |= {"live_accept_length": self.promotion.live_accept_length}
         if self.version is not None:

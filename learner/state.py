@@ -87,7 +87,8 @@ class LearnerState:
 
     def record_verdict(self, fit: FitReport, promotion: Promotion, now_s: float) -> None:
         """Report the gate's verdict on a learning round that trained to the schedule."""
-        is_better = None if promotion.verdict is Verdict.WAIT else promotion.verdict is Verdict.PROMOTE
+        is_judged = promotion.verdict in {Verdict.PROMOTE, Verdict.REFUSE}
+        is_better = promotion.verdict is Verdict.PROMOTE if is_judged else None
         self.schedule.record_learning(now_s, is_better=is_better, is_warm=not fit.is_cold)
 
     def record_rollback(self, board_state: BoardState, now_s: float) -> None:

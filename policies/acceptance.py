@@ -3,8 +3,8 @@
 `runs` everywhere is int32[T] over the tokens of one trace: runs[s] says how many drafts of a round rooted at
 tokens[s] would be accepted, capped by the tokens after s; -1 where the trace has no feature to draft from.
 
-Why runs suffice: under `greedy` and `target_only` the server accepts a draft exactly when it equals the token
-it commits, so what any drafter would have had accepted can be read off the committed tokens.
+Why runs suffice: under a rule that decides by equality (VerdictRule) the server accepts a draft exactly when it equals
+the token it commits, so what any drafter would have had accepted can be read off the committed tokens.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..buffer.trace import NO_DRAFT, DraftTrace, Int32s, VerdictRule
+from ..buffer.trace import NO_DRAFT, DraftTrace, Int32s
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ def identity(trace: DraftTrace, runs: Int32s) -> tuple[int, int]:
     """Rounds whose replay gives the served length, and rounds compared; the two are equal when replay is exact.
 
     `runs` must come from the weights that served the trace, replayed with at least as many steps as the
-    server drafted. Nothing is compared unless the trace is `replay_exact`, nor under `rejection`, where drafts
-    are sampled and equality with the committed token decides nothing; rounds without drafts show nothing either.
+    server drafted. Nothing is compared unless the trace is `replay_exact`, nor under a rule that does not decide by
+    equality with the committed token; rounds without drafts show nothing either.
     """
-    if not trace.replay_exact or trace.verdict_rule is VerdictRule.REJECTION:
+    if not trace.replay_exact or not trace.verdict_rule.decides_by_equality:
         return 0, 0
     replayed = runs[trace.rounds.starts]
     proposed = proposed_drafts(trace)

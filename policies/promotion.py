@@ -27,11 +27,12 @@ _BATCH_COUNTS = 1_000_000
 
 
 class Verdict(StrEnum):
-    """What the gate decides; WAIT asks for more held-out requests."""
+    """What the gate decides; WAIT asks for more held-out requests, UNJUDGED leaves the decision to the canary."""
 
     PROMOTE = "promote"
     REFUSE = "refuse"
     WAIT = "wait"
+    UNJUDGED = "unjudged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Promotion:
     verdict: Verdict
     reason: str  # one sentence with figures, for people
     gain: float  # accept length of the candidate minus that of the live draft
-    interval: tuple[float, float]  # of the gain; (-inf, inf) while waiting
+    interval: tuple[float, float]  # of the gain; (-inf, inf) while waiting or unjudged
     candidate_accept_length: float  # pooled, bonus token included
     live_accept_length: float
     requests: int  # paired requests that had a verify round
@@ -77,6 +78,11 @@ def judge(
     spread = f"gain {gain:+.3f}, {confidence:.0%} interval {low:+.3f} to {high:+.3f}"
     verb = "lies" if verdict is Verdict.PROMOTE else "does not lie"
     return Promotion(verdict, f"{figures}: {spread} {verb} above zero", gain, (low, high), *lengths, requests)
+
+
+def no_judgement(verdict: Verdict, reason: str) -> Promotion:
+    """WAIT or UNJUDGED, without figures."""
+    return Promotion(verdict, reason, 0.0, (-np.inf, np.inf), 1.0, 1.0, 0)
 
 
 def _counts(candidate: Sequence[Tally], live: Sequence[Tally]) -> Int64s:

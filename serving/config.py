@@ -9,6 +9,9 @@ from ..buffer.settings.fields import as_environment, check_fields, configured, s
 from ..buffer.settings.pacing_names import PacingName
 from ..buffer.settings.sources import read_settings
 
+#: Where replay cannot judge a draft and nothing else was set: long enough for most requests to end within a turn.
+CANARY_TURN_S = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class ServingConfig:
@@ -27,7 +30,7 @@ class ServingConfig:
     capture_memory_bytes: int = setting("CAPTURE_MEMORY_BYTES")
     trace_tokens: int = setting("TRACE_TOKENS")
     canary_requests: int = setting("CANARY_REQUESTS")
-    canary_turn_s: float = setting("CANARY_TURN_S")
+    canary_turn_s: float | None = setting("CANARY_TURN_S")  # None: the plugin decides; see CANARY_TURN_S
     stagger_s: float = setting("STAGGER_S")
     pacing: PacingName = setting("PACING")
     pacing_costs: str = setting("PACING_COSTS")

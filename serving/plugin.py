@@ -13,14 +13,11 @@ from typing import Any
 
 from ..buffer.errors import CaptureUnavailable, PacelineError
 from ..buffer.settings.pacing_names import PacingName
-from . import config, hook_targets, sglang_hook_install
+from . import config, hook_targets, sglang_hook_install, sglang_speculation
 from .breaker import Breaker
 from .supported_release import check_release
 
 log = logging.getLogger(__name__)
-
-#: Makes SGLang draft chains where it would choose a tree, as it does for every Llama.
-CHAIN_FLAGS = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
 
 
 def register() -> None:
@@ -67,8 +64,10 @@ def _install_and_report(scheduler: Any, settings: config.ServingConfig, breaker:
 
     if not settings.replica:
         settings = replace(settings, replica=f"{socket.gethostname()}-{scheduler.server_args.port}")
+    settings = _with_canary_turns(settings)
     replica, is_entry_rank = build_replica(settings, breaker), _is_entry_rank()
     try:
+        sglang_speculation.check_disaggregation(scheduler.server_args)
         _install(replica, settings.pacing, is_entry_rank=is_entry_rank)
     except Exception as fault:  # noqa: BLE001 - the replica still says in its heartbeat why capture is off
         _give_up(breaker, fault)
@@ -78,6 +77,16 @@ def _install_and_report(scheduler: Any, settings: config.ServingConfig, breaker:
     # other hooks than the rest, or they would choose different draft steps and wait for each other for ever.
     if is_entry_rank:
         replica.start()
+
+
+def _with_canary_turns(settings: config.ServingConfig) -> config.ServingConfig:
+    """Where replay is no proof, every draft must pass a canary: so this server gives one its turns, if it is alone."""
+    why = sglang_speculation.why_replay_is_no_proof()
+    if why:
+        log.warning("paceline: %s; a learned draft goes live after a canary", why)
+    if settings.canary_turn_s is not None:
+        return settings
+    return replace(settings, canary_turn_s=config.CANARY_TURN_S if why else 0.0)
 
 
 def _install(replica: Any, pacing: PacingName, *, is_entry_rank: bool) -> None:
@@ -97,7 +106,7 @@ def _install(replica: Any, pacing: PacingName, *, is_entry_rank: bool) -> None:
             hook_targets.FORWARD_PREFILL: ("after", replica.capture.after_prefill),
         }
     check_release()
-    _check_algorithm()
+    sglang_speculation.check_speculation()
     sglang_hook_install.install(hooks)
 
 
@@ -106,27 +115,3 @@ def _is_entry_rank() -> bool:
 
     parallel = get_parallel()
     return bool(parallel.pp_rank == 0 and parallel.attn_tp_rank == 0 and parallel.attn_cp_rank == 0)
-
-
-def _check_algorithm() -> None:
-    """Raise CaptureUnavailable unless the server drafts chains with EAGLE3, by SGLang's resolved settings.
-
-    The flags as given stay None wherever SGLang chooses by itself.
-    """
-    from sglang.srt.runtime_context import get_parallel, get_spec
-
-    spec, parallel = get_spec(), get_parallel()
-    if spec.speculative_algorithm != "EAGLE3":
-        raise CaptureUnavailable(
-            f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3"
-        )
-    if spec.speculative_eagle_topk != 1:
-        raise CaptureUnavailable(
-            f"speculation: got --speculative-eagle-topk {spec.speculative_eagle_topk}, given or chosen by SGLang for "
-            f"this model, expected 1; start the server with {CHAIN_FLAGS}"
-        )
-    if parallel.dp_size != 1 or parallel.pp_size != 1:
-        raise CaptureUnavailable(
-            f"parallelism: got --dp-size {parallel.dp_size} and --pp-size {parallel.pp_size}, expected 1 and 1; "
-            "run several servers behind SGLang's router instead"
-        )

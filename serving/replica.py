@@ -54,7 +54,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
         pause.wait(POLL_S)
 
     rollout = StaggeredRollout(board, settings.replica, settings.stagger_s)
-    swapper = Swapper(board, swap, settings.replica, wake_courier, CanaryTurns(settings.canary_turn_s), rollout)
+    swapper = Swapper(board, swap, settings.replica, wake_courier, CanaryTurns(settings.canary_turn_s or 0.0), rollout)
     courier = CourierProcess(
         settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary
     )
@@ -72,7 +72,7 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
     return {
         **swapper.status(),
         "is_canary": swapper.is_canary,
-        "canary_window_s": settings.canary_turn_s,
+        "canary_window_s": settings.canary_turn_s or 0.0,
         "skipped": counts.status()["skipped"],
         "capture_reason": breaker.reason,
         "swap": "off" if swap.fault else "on",

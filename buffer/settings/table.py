@@ -102,9 +102,10 @@ _SERVING = (
     Setting(
         "CANARY_TURN_S",
         Seconds,
-        0.0,
+        None,
         "On a single server, canary and live version take turns of this length; 0: no canary on a single server.",
         "s",
+        unset="30 where replay cannot judge a draft, else 0",
     ),
     Setting("STAGGER_S", Seconds, 5.0, "Time between two servers that take a new live version; 0: all at once.", "s"),
     Setting(

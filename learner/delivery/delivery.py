@@ -1,6 +1,7 @@
 """From trained weights to the board: judge on the holdout, publish what was judged, carry out the gate's verdict."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -10,7 +11,7 @@ from ...buffer.base import TraceEntry, VersionBoard, entry_order
 from ...buffer.errors import BoardConflict, WeightsRefused
 from ...buffer.version import BoardState, DraftVersion, VersionState
 from ...buffer.weights_file import check_weights
-from ...policies.promotion import Promotion, Verdict, judge
+from ...policies.promotion import Promotion, Verdict, judge, no_judgement
 from ..config import LearnerConfig
 from ..intake import ByOutcome, Outcome
 from ..model.draft_io import save_draft
@@ -42,21 +43,34 @@ def hold_out(state: LearnerState, claimed: ByOutcome, board_state: BoardState) -
 
 
 def judge_candidate(state: LearnerState, board_state: BoardState) -> Promotion:
-    """Compare the trainer's weights with the live version on the holdout; WAIT when there is no live draft."""
+    """Compare the trainer's weights with the live version on the holdout; WAIT when there is no live draft.
+
+    UNJUDGED when too few held-out requests can be scored and enough others are there: the canary decides alone.
+    """
     live = board_state.live
     if live is None:
-        return _wait("no version is live: promote one, and the gate compares with it")
+        return no_judgement(Verdict.WAIT, "no version is live: promote one, and the gate compares with it")
     draft = state.drafts.draft(board_state, live)
     if draft is None:
-        return _wait(f"weights of live version {live} cannot be read at {board_state.rows[live].version.weights_uri}")
+        why = f"weights of live version {live} cannot be read at {board_state.rows[live].version.weights_uri}"
+        return no_judgement(Verdict.WAIT, why)
     config, steps = state.config, state.trainer.plan.steps
-    return judge(
+    promotion = judge(
         state.holdout.score(state.trainer.draft, steps),
         state.holdout.score_live(live, draft, steps),
         min_requests=config.min_holdout_requests,
         confidence=config.gate_confidence,
         rng=np.random.default_rng([config.seed, state.notes.rounds_trained]),
     )
+    unscored = Counter(rule.value for rule in state.holdout.unscored_rules)
+    if promotion.verdict is Verdict.WAIT and unscored.total() >= config.min_holdout_requests:
+        rules = ", ".join(f"{count} by {rule}" for rule, count in sorted(unscored.items()))
+        return no_judgement(
+            Verdict.UNJUDGED,
+            f"replay cannot tell: of {len(state.holdout)} held-out requests {rules} were verified in a way that the "
+            "committed tokens do not show; the canary decides alone",
+        )
+    return promotion
 
 
 def deliver(
@@ -64,7 +78,8 @@ def deliver(
 ) -> DraftVersion | None:
     """Publish the trainer's weights with the gate's figures, then start their canary or refuse them; None on WAIT.
 
-    A winner is refused when the version it was compared with is not live any more: an operator overrides the gate.
+    A winner is refused when the version it was compared with is not live any more: an operator overrides the gate. It
+    must pass a canary when replay is no proof: where it judged nothing, and where the server drafts trees.
     """
     if promotion.verdict is Verdict.WAIT:
         _roll_back_changed_live(state, board, judged)
@@ -80,7 +95,8 @@ def deliver(
     )
     write = partial(save_draft, state.trainer.draft)
     version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason)
-    _carry_out(config, board, version.number, judged, promotion)
+    must_canary = promotion.verdict is Verdict.UNJUDGED or state.holdout.has_trees
+    _carry_out(config, board, version.number, judged, promotion, must_canary=must_canary)
     return version
 
 
@@ -105,7 +121,13 @@ def _roll_back_changed_live(state: LearnerState, board: VersionBoard, judged: Bo
 
 
 def _carry_out(
-    config: LearnerConfig, board: VersionBoard, number: int, judged: BoardState, promotion: Promotion
+    config: LearnerConfig,
+    board: VersionBoard,
+    number: int,
+    judged: BoardState,
+    promotion: Promotion,
+    *,
+    must_canary: bool,
 ) -> None:
     if promotion.verdict is Verdict.REFUSE:
         refuse(board, number, promotion.reason)
@@ -114,14 +136,11 @@ def _carry_out(
     if live != judged.live:
         refuse(board, number, f"live moved from {judged.live} to {live} while it was judged: {promotion.reason}")
         return
-    start_canary_or_go_live(board, number, promotion.reason, with_canary=config.canary_limit_s > 0)
+    has_canaries = config.canary_limit_s > 0
+    start_canary_or_go_live(board, number, promotion.reason, with_canary=has_canaries, must_canary=must_canary)
 
 
 def _trained_on(entries: Sequence[TraceEntry]) -> tuple[str, str]:
     """First and last stream id. `entries` may be out of order: a trace claimed again after a crash comes last."""
     ids = sorted((entry.entry_id for entry in entries), key=entry_order)
     return ids[0], ids[-1]
-
-
-def _wait(why: str) -> Promotion:
-    return Promotion(Verdict.WAIT, why, 0.0, (-np.inf, np.inf), 1.0, 1.0, 0)

@@ -7,17 +7,30 @@ from collections.abc import Callable, Mapping
 from ...buffer.base import VersionBoard
 from ...buffer.errors import BoardConflict
 from ...buffer.version import BoardState, VersionState
-from .refusals import LEARNER
+from .refusals import LEARNER, refuse
 
 _log = logging.getLogger(__name__)
 
 
-def start_canary_or_go_live(board: VersionBoard, number: int, why: str, *, with_canary: bool) -> None:
+#: Why a version that must pass a canary is refused where there can be none.
+NO_CANARY = (
+    "it must pass a canary, and none can run: serve with a second replica or, on the only one, with "
+    "PACELINE_CANARY_TURN_S above 0, and let the learner have PACELINE_CANARY_LIMIT_S above 0"
+)
+
+
+def start_canary_or_go_live(
+    board: VersionBoard, number: int, why: str, *, with_canary: bool, must_canary: bool = False
+) -> None:
     """Move a candidate to canary on one replica, or to live at once where no other replica can be compared with it.
 
-    A conflict with another move is logged, and that move stays.
+    With `must_canary` it is refused instead of going live untried. A conflict with another move is logged, and that
+    move stays.
     """
     replica = _replica_for(board, number) if with_canary else ""
+    if must_canary and not replica:
+        refuse(board, number, f"{NO_CANARY}; {why}")
+        return
     state = VersionState.CANARY if replica else VersionState.LIVE
     try:
         board.move(number, state, LEARNER, why, replica)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from ...buffer.version import HELD_OUT_SCORE, DraftVersion
-from ...policies.promotion import Promotion
+from ...policies.promotion import Promotion, Verdict
 from ..training.plan import RECIPE, TrainingPlan
 from ..training.trainer import FitReport
 from .code_version import code_version
@@ -41,7 +41,9 @@ class RunRecord:
 
 
 def scores_of(promotion: Promotion) -> dict[str, float]:
-    """The gate's figures as a version carries them on the board."""
+    """The gate's figures as a version carries them on the board; none where it judged nothing."""
+    if promotion.verdict is Verdict.UNJUDGED:
+        return {}
     low, high = promotion.interval
     return {
         HELD_OUT_SCORE: promotion.candidate_accept_length,

@@ -1,9 +1,13 @@
-"""The most recent held-out requests, never trained on, on which candidate and live draft are compared."""
+"""The most recent held-out requests, never trained on, on which candidate and live draft are compared.
+
+Replay scores a draft by the tokens that it shares with what was committed. That is what the server would have accepted
+under a rule that decides by equality, and says nothing under any other one: such traces are kept, and not scored.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from ...buffer.trace import DraftTrace
+from ...buffer.trace import DraftTrace, VerdictRule
 from ...policies.acceptance import Tally, replayed_tally
 from ..model.eagle3 import Eagle3Draft
 from .replay import replay_traces
@@ -26,6 +30,17 @@ class Holdout:
         """Ids of all traces kept."""
         return {trace_id for traces in self._requests.values() for trace_id in traces}
 
+    @property
+    def unscored_rules(self) -> list[VerdictRule]:
+        """Rule of every kept request of which replay can score no trace."""
+        rules = ({trace.verdict_rule for trace in traces.values()} for traces in self._requests.values())
+        return [min(found) for found in rules if not any(rule.decides_by_equality for rule in found)]
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether any kept trace was drafted as a tree: replay then ranks drafts by the chains they would make."""
+        return any(trace.is_tree for traces in self._requests.values() for trace in traces.values())
+
     def add(self, trace: DraftTrace) -> None:
         """Keep a trace and make its request the most recent one; the oldest request leaves when there are too many."""
         self._requests.setdefault(trace.request_id, {})[trace.trace_id] = trace
@@ -42,7 +57,10 @@ class Holdout:
         self._requests = OrderedDict((request, traces) for request, traces in left.items() if traces)
 
     def score(self, draft: Eagle3Draft, steps: int) -> list[Tally]:
-        """Replay `draft` with `steps` drafts per verify round: one tally per request, oldest request first."""
+        """Replay `draft` with `steps` drafts per verify round: one tally per request, oldest request first.
+
+        Requests that replay cannot score have an empty tally.
+        """
         traces = [trace for traces in self._requests.values() for trace in traces.values()]
         return self._by_request(_replay(draft, traces, steps))
 
@@ -61,5 +79,7 @@ class Holdout:
 
 
 def _replay(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> dict[str, Tally]:
-    runs = replay_traces(draft, traces, steps) if traces else []
-    return {trace.trace_id: replayed_tally(trace, run) for trace, run in zip(traces, runs, strict=True)}
+    scored = [trace for trace in traces if trace.verdict_rule.decides_by_equality]
+    runs = replay_traces(draft, scored, steps) if scored else []
+    tallies = {trace.trace_id: replayed_tally(trace, run) for trace, run in zip(scored, runs, strict=True)}
+    return {trace.trace_id: tallies.get(trace.trace_id, Tally()) for trace in traces}

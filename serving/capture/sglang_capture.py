@@ -18,21 +18,21 @@ from ...buffer.trace import FeatureDtype
 from ..breaker import Breaker
 from ..wire.counts import CaptureCounts, SkipReason
 from ..wire.messages import (
-    BEST_IDS,
+    COMMITTED_LOGPROBS,
     FEATURES,
-    LOGITS,
     READ_IDS,
-    TEACHER_IDS,
-    TEACHER_LOGPROBS,
     VERDICTS,
     PrefillHead,
     VerifyHead,
 )
 from ..wire.request_forward import Commit
 from ..wire.teacher_width import TeacherWidth
+from .committed_chances import committed_logprobs
 from .device_output import NODES, Chosen, ForwardOutput
+from .draft_path import is_tree, tokens_on, tree_path
 from .outbox import Outbox
 from .sglang_requests import OPT_OUT_KEY, commit_of, custom_params_of, facts_of, is_greedy
+from .teacher import rows_of, teacher_of
 
 #: Request ids SGLang's own probes begin with.
 HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
@@ -72,7 +72,7 @@ class SglangCapture:
     def _after_verify(self, result: Any, verify_input: Any, batch: Any, logits_output: Any, *_: Any, **__: Any) -> None:
         """AFTER eagle_sample(verify_input, batch, logits_output, ...) -> (predict, accept_lens, accept_index).
 
-        Only what a chain draft produces is understood: node j of a request is its draft j, node 0 the root.
+        Of a chain, node j of a request is its draft j, node 0 the root; of a tree, a path is kept (draft_path.py).
         """
         chosen = self._choose_again(batch)
         if chosen is None:
@@ -85,38 +85,26 @@ class SglangCapture:
         self, chosen: Chosen, result: Any, verify_input: Any, batch: Any, logits_output: Any
     ) -> ForwardOutput:
         _, accept_lens, accept_index = result
-        width = verify_input.draft_token_num
-        rows = _row_index(chosen, len(batch.reqs), accept_lens.device)
-        drafted = _rows(verify_input.draft_token.view(-1, width), rows)
-        ints = [drafted, _rows(batch.seq_lens, rows).view(-1, 1), _rows(accept_lens, rows).view(-1, 1)]
-        tensors = {VERDICTS: torch.cat(ints, dim=1)}
-        logits = logits_output.next_token_logits
-        tensors |= self._teacher(logits.view(-1, width, logits.shape[-1]), rows, chosen)
+        width, logits, has_tree = verify_input.draft_token_num, logits_output.next_token_logits, is_tree(verify_input)
+        rows, widths = _row_index(chosen, len(batch.reqs), accept_lens.device), self._settings.teacher
+        if has_tree:
+            path = rows_of(tree_path(accept_lens, accept_index, verify_input), rows)
+            drafted, nodes = tokens_on(path, verify_input.draft_token), path.clamp(min=0).reshape(-1)
+            teacher = teacher_of(logits.index_select(0, nodes).view(*path.shape, -1), None, chosen.is_greedy, widths)
+        else:
+            drafted = rows_of(verify_input.draft_token.view(-1, width), rows)
+            teacher = teacher_of(logits.view(-1, width, logits.shape[-1]), rows, chosen.is_greedy, widths)
+        ints = [drafted, rows_of(batch.seq_lens, rows).view(-1, 1), rows_of(accept_lens, rows).view(-1, 1)]
+        tensors = {VERDICTS: torch.cat(ints, dim=1)} | teacher
+        if verify_input.draft_probs is not None and not all(chosen.is_greedy):
+            tensors[COMMITTED_LOGPROBS] = rows_of(committed_logprobs(result, verify_input, batch, logits), rows)
         if self._settings.features and logits_output.hidden_states is not None:
-            tensors |= _committed_rows(logits_output.hidden_states, _rows(accept_index, rows))
+            tensors |= _committed_rows(logits_output.hidden_states, rows_of(accept_index, rows))
 
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
-            return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype)
+            return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype, has_tree)
 
         return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
-
-    def _teacher(self, logits: torch.Tensor, rows: torch.Tensor | None, chosen: Chosen) -> dict[str, torch.Tensor]:
-        """Teacher of every verified node, after penalties, bias and grammar: see messages.py; none for width 0.
-
-        Without an accelerator top-K would take the scheduler's own core, so whole logits are kept for the courier.
-        """
-        widths = self._settings.teacher
-        width = max(map(widths.of, chosen.is_greedy))
-        if width == 0:
-            return {}
-        if widths.greedy <= 1 and (widths.sampled == 0 or all(chosen.is_greedy)):
-            return {BEST_IDS: _best(_rows(logits, rows))}
-        if logits.device.type == "cpu":
-            return {LOGITS: logits.clone() if rows is None else logits.index_select(0, rows)}
-        logits = _rows(logits, rows)
-        values, ids = torch.topk(logits, width, dim=-1)
-        logprobs = values - torch.logsumexp(logits, dim=-1, keepdim=True)
-        return {TEACHER_IDS: ids.to(torch.int32), TEACHER_LOGPROBS: logprobs.to(torch.float16)}
 
     def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
@@ -226,18 +214,6 @@ def _committed_rows(features: torch.Tensor, accept_index: torch.Tensor) -> dict[
     return {FEATURES: features.index_select(0, accept_index.clamp(min=0).reshape(-1).long())}
 
 
-def _best(logits: torch.Tensor) -> torch.Tensor:
-    """int64 index of the highest logit; of equal ones any."""
-    if logits.device.type == "cpu" and logits.dtype == torch.float32:
-        # NumPy has vector instructions for it and PyTorch's CPU kernel has none: several times as fast.
-        return torch.from_numpy(logits.numpy().argmax(-1))
-    return logits.max(dim=-1).indices
-
-
 def _row_index(chosen: Chosen, batch_size: int, device: torch.device) -> torch.Tensor | None:
     """Rows to keep; None when the whole batch is captured, which needs no gather."""
     return None if len(chosen.rows) == batch_size else torch.tensor(chosen.rows, device=device)
-
-
-def _rows(tensor: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-    return tensor if rows is None else tensor.index_select(0, rows)

@@ -1,9 +1,9 @@
 """What SGLang knows of a request, in the form that capture needs. For the scheduler process only."""
 
-import functools
 from typing import Any
 
 from ...buffer.trace import Sampling, VerdictRule
+from ..sglang_speculation import sampled_rule
 from ..wire.request_forward import Commit, RequestFacts
 
 #: Keys a client may set in ``sampling_params.custom_params``.
@@ -47,25 +47,3 @@ def commit_of(req: Any, commit: Any) -> Commit:
     if commit is None:
         return Commit(-1, (), finish)
     return Commit(commit.output_index, tuple(commit.token_ids), finish)
-
-
-@functools.cache
-def sampled_rule() -> VerdictRule:
-    """The rule by which this SGLang verifies a request at a temperature above 0; inside its scheduler process only.
-
-    Some hosts commit the argmax whatever the temperature: SGLang's own predicate knows, plugins included.
-    """
-    from sglang.srt.runtime_context import get_spec
-    from sglang.srt.speculative import eagle_utils
-
-    # What SGLang resolved, which is not always what its arguments say: on ROCm it turns rejection sampling on.
-    is_rejection = bool(get_spec().speculative_use_rejection_sampling)
-    if eagle_utils._verify_uses_greedy(  # noqa: SLF001 - the same answer that eagle_sample acts on
-        is_all_greedy=False,
-        is_cpu=eagle_utils._is_cpu,  # noqa: SLF001 - no public API
-        is_hip=eagle_utils._is_hip,  # noqa: SLF001 - no public API
-        is_xpu=eagle_utils._is_xpu,  # noqa: SLF001 - no public API
-        use_rejection_sampling=is_rejection,
-    ):
-        return VerdictRule.GREEDY
-    return VerdictRule.REJECTION if is_rejection else VerdictRule.TARGET_ONLY

@@ -43,7 +43,7 @@ def run_courier(
         assembler.ignore(where.cut_off)
 
     board, rules = RedisVersionBoard(client, settings.buffer), CanaryRules(max_requests=settings.canary_requests)
-    monitor = DraftMonitor(board, settings.replica, rules, GuardLimits(), alternates=settings.canary_turn_s > 0.0)
+    monitor = DraftMonitor(board, settings.replica, rules, GuardLimits(), alternates=bool(settings.canary_turn_s))
     receiver = CourierReceiver(endpoint, TeacherWidth(settings.teacher_top_k), resume)
     courier = Courier(
         receiver,

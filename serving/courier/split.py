@@ -8,6 +8,7 @@ import numpy.typing as npt
 from ...buffer.trace import Float16s, Int32s
 from ..wire.messages import (
     BEST_IDS,
+    COMMITTED_LOGPROBS,
     FEATURES,
     LOGITS,
     READ_IDS,
@@ -52,17 +53,26 @@ def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> lis
     features = arrays.get(FEATURES, NO_FEATURES)
     if len(features) not in {0, ends[-1]}:
         raise ValueError(f"features of a verify round: got {len(features)} rows, expected {ends[-1]}")
-    teachers = _teachers(head, arrays, teacher, width)
+    teachers, logprobs = _teachers(head, arrays, teacher, width), arrays.get(COMMITTED_LOGPROBS)
     shares: list[RequestForward] = []
     for i, (row, commit, end) in enumerate(zip(verdicts.tolist(), head.commits, ends, strict=True)):
         shares.append(
             RequestVerify(
                 head.request_ids[i], head.draft_version, row[width], row[0], verdicts[i, 1:width].astype(np.int32),
                 row[-1] - 1,  # SGLang counts the bonus token
-                *teachers[i], features[end - row[-1] : end], head.feature_dtype, commit,
+                *_on_path(verdicts[i, :width] >= 0, *teachers[i]),
+                features[end - row[-1] : end], head.feature_dtype, commit,
+                head.is_tree, None if logprobs is None or head.is_greedy[i] else logprobs[i],
             )
         )  # fmt: skip
     return shares
+
+
+def _on_path(is_node_N: npt.NDArray[np.bool_], ids_NK: Int32s, logprobs_NK: Float16s) -> tuple[Int32s, Float16s]:
+    """The teacher, without what stands after the end of a tree's path: that is not of this path."""
+    if is_node_N.all():
+        return ids_NK, logprobs_NK
+    return ids_NK * is_node_N[:, None], np.where(is_node_N[:, None], logprobs_NK, np.float16(-np.inf))
 
 
 def split_prefill(head: PrefillHead, arrays: Arrays) -> list[RequestForward]:

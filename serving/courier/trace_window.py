@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...buffer.errors import TraceInvalid
-from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, VerifyRounds
+from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Float32s, VerifyRounds
 from ..wire.request_forward import NO_FEATURES, RequestFacts, RequestPrefill, RequestVerify
 
 
@@ -29,6 +29,7 @@ class TraceWindow:
     features: list[npt.NDArray[Any]] = field(default_factory=list)
     feature_rows: int = 0
     feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
+    is_tree: bool = False
 
     @property
     def end(self) -> int:
@@ -97,6 +98,7 @@ def trace_maker(replica: str, target: str, target_version: str) -> TraceMaker:
             feature_dtype=window.feature_dtype,
             replay_exact=window.replay_exact and len(features) > 0,
             finish=finish,
+            is_tree=window.is_tree,
         )
 
     return make
@@ -116,4 +118,15 @@ def _rounds(rounds: list[tuple[int, RequestVerify]]) -> VerifyRounds:
         teacher_logprobs[row, : n + 1] = verify.teacher_logprobs
     starts = np.asarray([start for start, _ in rounds], np.int32)
     accepted = np.asarray([verify.accepted for verify in verified], np.int32)
-    return VerifyRounds(starts, drafted, accepted, teacher_ids, teacher_logprobs)
+    return VerifyRounds(starts, drafted, accepted, teacher_ids, teacher_logprobs, _committed_logprobs(verified, width))
+
+
+def _committed_logprobs(verified: list[RequestVerify], width: int) -> Float32s | None:
+    """[R, width + 1, 2]; None when no round has any."""
+    if all(verify.committed_logprobs is None for verify in verified):
+        return None
+    found = np.full((len(verified), width + 1, 2), np.nan, np.float32)
+    for row, verify in enumerate(verified):
+        if verify.committed_logprobs is not None:
+            found[row, : len(verify.committed_logprobs)] = verify.committed_logprobs
+    return found

@@ -18,11 +18,14 @@ from .request_forward import Commit, RequestFacts
 #: The longest a message waits before the courier takes it, in seconds.
 POLL_S = 0.25
 Arrays = Mapping[str, npt.NDArray[Any]]
-#: int64, [requests, width + 2]: root and drafts, position of the root, accepted drafts plus the bonus token.
+#: int64, [requests, width + 2]: root and drafts, position of the root, accepted drafts plus the bonus token. Of a tree,
+#: root and drafts are the path that draft_path.py keeps, -1 after its end.
 VERDICTS = "verdicts"
 #: int32 [requests, width, K] and float16 of that shape; LOGITS [requests, width, V] in place of both; BEST_IDS int64
 #: [requests, width], the target's best token, where no request needs more.
 TEACHER_IDS, TEACHER_LOGPROBS, LOGITS, BEST_IDS = "teacher_ids", "teacher_logprobs", "logits", "best_ids"
+#: float32 [requests, width, 2], under rejection sampling alone: see VerifyRounds.committed_logprobs.
+COMMITTED_LOGPROBS = "committed_logprobs"
 #: int32, [tokens of the whole prefill batch].
 READ_IDS = "read_ids"
 #: [rows, D]: of a prefill one per token read; of a verify round those of root and accepted drafts, request by request.
@@ -37,6 +40,7 @@ class VerifyHead(msgspec.Struct, frozen=True, tag="verify"):
     commits: tuple[Commit, ...]
     is_greedy: tuple[bool, ...]
     feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
+    is_tree: bool = False
 
 
 class PrefillHead(msgspec.Struct, frozen=True, tag="prefill"):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...buffer.trace import FeatureDtype, Float16s, Int32s, Sampling, VerdictRule
+from ...buffer.trace import FeatureDtype, Float16s, Float32s, Int32s, Sampling, VerdictRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class RequestVerify(NamedTuple):
     features: npt.NDArray[Any]  # [accepted + 1, D] of the root and the accepted drafts; [0, 0] when not captured
     feature_dtype: FeatureDtype
     commit: Commit
+    is_tree: bool = False  # `drafted` is what DraftTrace keeps of a tree
+    committed_logprobs: Float32s | None = None  # [S + 1, 2]: see VerifyRounds
 
 
 RequestForward = RequestPrefill | RequestVerify

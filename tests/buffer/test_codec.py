@@ -2,7 +2,7 @@
 
 import math
 import tracemalloc
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paceline.buffer import codec
-from paceline.buffer.codec import MAX_TRACE_BYTES, TRACE_SCHEMA, decode_event, decode_trace, encode_event, encode_trace
+from paceline.buffer.codec import MAX_TRACE_BYTES, decode_event, decode_trace, encode_event, encode_trace
 from paceline.buffer.errors import BoardConflict, DecodeError, TraceInvalid
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
@@ -60,6 +60,14 @@ def golden_trace() -> DraftTrace:
     )
 
 
+def golden_tree_trace() -> DraftTrace:
+    """What schema 1 cannot hold: the golden trace served by trees and rejection sampling, with its probabilities."""
+    trace = golden_trace()
+    chances = np.array([[[-0.5, -1], [-0.25, -2], [-3, -4]], [[-1, -5], [-6, -7], [-8, -9]]], np.float32)
+    rounds = replace(trace.rounds, committed_logprobs=chances)
+    return replace(trace, verdict_rule=VerdictRule.REJECTION, rounds=rounds, is_tree=True)
+
+
 def golden_event() -> BoardEvent:
     version = DraftVersion(
         4, 3, "target", "7", "eagle3", "file:///drafts/4", "ab" * 32, "greedy", ("1-1", "2-9"), {"accept_length": 2.5}
@@ -76,31 +84,33 @@ EVENTS = ("event_schema1.json", "event_schema1_without_replica.json")  # the sec
 
 
 def test_traces_and_events_of_the_release_before_this_one_are_read():
-    raw = golden("trace_schema1.bin")
+    raw, newer = golden("trace_schema1.bin"), golden("trace_schema2.bin")
     assert flat(decode_trace(raw)) == flat(golden_trace())
-    assert raw[:2] == b"\x00\x01"
+    assert flat(decode_trace(newer)) == flat(golden_tree_trace())
+    assert (raw[:2], newer[:2]) == (b"\x00\x01", b"\x00\x02")
     for name in EVENTS:
         assert decode_event(golden(name)) == golden_event()
 
 
 def test_the_release_before_this_one_can_read_what_is_written():
     """Traces are compared unpacked: zstd may find a shorter frame one day."""
+    assert encode_trace(golden_trace())[:2] == b"\x00\x01"
     assert unpacked(encode_trace(golden_trace())) == unpacked(golden("trace_schema1.bin"))
+    assert unpacked(encode_trace(golden_tree_trace())) == unpacked(golden("trace_schema2.bin"))
     assert encode_event(golden_event()) == golden("event_schema1.json")
 
 
 def test_a_new_schema_of_traces_leaves_boards_readable_and_reads_the_traces_of_the_old_one(monkeypatch):
-    monkeypatch.setattr(codec, "TRACE_SCHEMA", 2)
-    monkeypatch.setitem(codec._TRACE_READERS, 2, codec._read_trace_1)
-    new, old = encode_trace(golden_trace()), golden("trace_schema1.bin")
-    assert (new[:2], old[:2]) == (b"\x00\x02", b"\x00\x01")
+    monkeypatch.setitem(codec._TRACE_READERS, 3, codec._TRACE_READERS[1])
+    old = golden("trace_schema1.bin")
+    new = b"\x00\x03" + old[2:]
     assert flat(decode_trace(new)) == flat(decode_trace(old)) == flat(golden_trace())
     for name in EVENTS:
         assert decode_event(golden(name)) == golden_event()
     assert encode_event(golden_event()) == golden("event_schema1.json")
-    with pytest.raises(DecodeError, match="trace schema: got 3, expected 1 or 2") as caught:
-        decode_trace(b"\x00\x03" + new[2:])
-    assert caught.value.raw == b"\x00\x03" + new[2:]
+    with pytest.raises(DecodeError, match="trace schema: got 4, expected 1 or 2 or 3") as caught:
+        decode_trace(b"\x00\x04" + new[2:])
+    assert caught.value.raw == b"\x00\x04" + new[2:]
 
 
 def test_a_new_schema_of_events_leaves_traces_readable_and_reads_the_events_of_the_old_one(monkeypatch):
@@ -149,6 +159,24 @@ def test_what_is_encoded_comes_back(make_trace, shape, fields):
 
 
 @pytest.mark.parametrize(
+    "changed", [{"is_tree": True}, {"verdict_rule": VerdictRule.BLOCK}, {"verdict_rule": VerdictRule.THRESHOLDS}]
+)
+def test_a_trace_that_an_older_release_would_misread_is_written_in_the_newer_schema(changed):
+    trace = replace(golden_trace(), **changed)
+    raw = encode_trace(trace)
+    assert raw[:2] == b"\x00\x02"
+    assert flat(decode_trace(raw)) == flat(trace)
+
+
+def test_an_unknown_probability_stays_unknown():
+    trace = golden_tree_trace()
+    chances = trace.rounds.committed_logprobs.copy()
+    chances[1, 2] = np.nan
+    raw = encode_trace(replace(trace, rounds=replace(trace.rounds, committed_logprobs=chances)))
+    np.testing.assert_array_equal(decode_trace(raw).rounds.committed_logprobs, chances)
+
+
+@pytest.mark.parametrize(
     ("kind", "stored"),
     [(FeatureDtype.FLOAT32, np.float32), (FeatureDtype.FLOAT16, np.float16), (FeatureDtype.BFLOAT16, np.uint16)],
 )
@@ -165,7 +193,7 @@ def test_decoded_arrays_are_read_only(make_trace):
             array[0] = 0
 
 
-def wire(raw: bytes, schema: int = TRACE_SCHEMA, **options: bool) -> bytes:
+def wire(raw: bytes, schema: int = 1, **options: bool) -> bytes:
     return schema.to_bytes(2, "big") + zstandard.ZstdCompressor(**options).compress(raw)
 
 
@@ -186,7 +214,8 @@ UNREADABLE = {
     "one byte": (b"\x00", "got None, expected 1"),
     "a schema and nothing else": (b"\x00\x01", "got None, expected 1"),
     "schema 0": (b"\x00\x00" + GOOD[2:], "got 0, expected 1"),
-    "schema 2": (b"\x00\x02" + GOOD[2:], "got 2, expected 1"),
+    "schema 3": (b"\x00\x03" + GOOD[2:], "got 3, expected 1 or 2"),
+    "schema 2 without its fields": (b"\x00\x02" + GOOD[2:], "missing required field"),
     "no frame": (b"\x00\x01garbage", "content size"),
     "short frame": (GOOD[:-1], ""),
     "half a frame": (GOOD[: len(GOOD) // 2], ""),
@@ -253,7 +282,7 @@ def test_a_decompression_bomb_is_refused_before_it_grows():
     # A frame header with its content size in 4 bytes and a 2 MiB window; the data after it is never read.
     header = zstandard.MAGIC_NUMBER.to_bytes(4, "little") + b"\x80\x58" + size.to_bytes(4, "little")
     with pytest.raises(DecodeError, match=f"declares {size} bytes, expected 0..{MAX_TRACE_BYTES}"):
-        decode_trace(TRACE_SCHEMA.to_bytes(2, "big") + header + bytes(100))
+        decode_trace(b"\x00\x01" + header + bytes(100))
 
 
 PLAIN = unpacked(GOOD)
@@ -352,11 +381,11 @@ LONG, WIDE = "x" * 1_000_000, "x" * 1_000_000 + "\U0001f600"  # one wide charact
 #: Name -> (wire bytes, most memory that decoding them may take, in units of the bound).
 GREEDY = {
     "a frame that promises the bound and holds nothing": (
-        TRACE_SCHEMA.to_bytes(2, "big") + b"\x28\xb5\x2f\xfd\x80\x58" + SMALL.to_bytes(4, "little") + bytes(9),
+        b"\x00\x01" + b"\x28\xb5\x2f\xfd\x80\x58" + SMALL.to_bytes(4, "little") + bytes(9),
         1.1,
     ),
     "a frame that promises more": (
-        TRACE_SCHEMA.to_bytes(2, "big") + b"\x28\xb5\x2f\xfd\x80\x58" + PROMISE + bytes(9),
+        b"\x00\x01" + b"\x28\xb5\x2f\xfd\x80\x58" + PROMISE + bytes(9),
         0.1,
     ),
     "a list that promises 2^32 axes": (swollen(b"\xa5int32\x91\x05", b"\xa5int32\xdd" + PROMISE), 0.1),

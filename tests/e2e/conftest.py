@@ -166,6 +166,14 @@ def paced_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
         yield made
 
 
+@pytest.fixture(scope="module")
+def tree_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A server of a Llama whose speculation SGLang sets up by itself: it drafts trees."""
+    more = ["--max-total-tokens", "8192", "--disable-radix-cache"]
+    with running(models, tmp_path_factory.mktemp("trees"), more, {}, chain=()) as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def rig_elsewhere(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A server with the same models and a board of its own, for traffic that the shared board should not see.

@@ -14,7 +14,6 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.rig.models.target import ensure_random_draft
 from paceline.rig.services import free_port, sglang_service
-from paceline.serving.plugin import CHAIN_FLAGS
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from waiting import until
 
@@ -64,15 +63,6 @@ def started_as_a_user_does(rig, target, draft, log):
 def generate(port):
     body = {"text": "import", "sampling_params": {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True}}
     return httpx.post(f"http://127.0.0.1:{port}/generate", json=body, timeout=60.0, trust_env=False).json()
-
-
-def test_a_llama_that_sglang_gives_a_tree_serves_and_says_which_flags_would_work(rig, tmp_path):
-    with started_as_a_user_does(rig, rig.target, rig.draft, tmp_path / "log") as (port, status):
-        assert generate(port)["meta_info"]["completion_tokens"] == 8
-        last = status()
-    assert last["capture"] == "off"
-    assert "got --speculative-eagle-topk 4, given or chosen by SGLang for this model" in last["capture_reason"]
-    assert last["capture_reason"].endswith(CHAIN_FLAGS)
 
 
 def test_the_algorithm_and_the_draft_are_all_it_takes_where_sglang_chooses_a_chain(rig, tmp_path):

@@ -7,6 +7,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import numpy as np
 import pytest
 import torch
 from paceline.buffer.config import BufferConfig
@@ -168,6 +169,36 @@ def test_sampled_requests_bring_the_targets_top_k_at_every_node_and_greedy_ones_
             seen[width] += int((torch.tensor(rounds.teacher_ids[r]) == wanted.indices).sum())
             seen[-width] += wanted.indices.numel()
     assert all(seen[width] > 0.99 * seen[-width] > 0 for width in (1, 4))  # equals may come in any order
+
+
+def test_rejection_sampling_records_the_chance_of_every_committed_token_under_target_and_draft(served, target):
+    rule, _, traces = served
+    drafted = accepted = 0
+    estimates = []
+    for rid, trace in sorted(traces.items()):
+        chances = trace.rounds.committed_logprobs
+        if rule is VerdictRule.TARGET_ONLY or rid.startswith("greedy"):
+            assert chances is None, rid
+            continue
+        for r, (start, kept) in enumerate(zip(trace.rounds.starts, trace.visible_accepted(), strict=True)):
+            committed = trace.tokens[start + 1 : start + kept + 2]
+            known = chances[r, : len(committed), 0]
+            if rid.startswith("cut"):
+                assert np.isnan(known).all(), rid
+                continue
+            before = [*target.prompt[: trace.offset], *trace.tokens[: start + 1 + kept].tolist()]
+            with torch.no_grad():
+                logits = target.model(torch.tensor([before])).logits[0, -1 - kept :].double()
+            wanted = (logits / TEMPERATURE).log_softmax(-1).gather(1, torch.tensor(committed).long()[:, None])[:, 0]
+            np.testing.assert_allclose(known, wanted[: len(known)].numpy(), atol=1e-3, err_msg=rid)
+            if rid.startswith("free") and start + 1 < len(trace.tokens):
+                estimates.append(min(1.0, float(np.exp(chances[r, 0, 1] - chances[r, 0, 0]))))
+                accepted, drafted = accepted + int(trace.rounds.accepted[r] > 0), drafted + 1
+    if rule is VerdictRule.REJECTION:
+        # What another draft would have had accepted can be estimated from these: here for the one that served.
+        share, estimate = accepted / drafted, float(np.mean(estimates))
+        noise = math.sqrt((share * (1 - share) + float(np.var(estimates))) / drafted)
+        assert abs(share - estimate) < 5 * noise
 
 
 def test_some_drafts_are_rejected_and_under_rejection_sampling_some_are_accepted(served):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.trace import DraftTrace
+from paceline.buffer.trace import DraftTrace, VerdictRule
 from paceline.buffer.version import DraftVersion
 from paceline.buffer.weights_file import sha256_of
 from paceline.learner.judging import holdout
@@ -71,6 +71,25 @@ def test_a_live_version_is_replayed_once_per_trace(tiny_speculator: Any, monkeyp
         kept.score_live(number, draft, 3)
     # Three, nothing new, one new, then another version over all that are kept.
     assert replayed == [3, 1, 3]
+
+
+def test_requests_judged_by_a_rule_that_tokens_do_not_show_are_kept_and_not_scored(tiny_speculator: Any) -> None:
+    served = tiny_speculator.serve(0)
+    kept = Holdout(9)
+    kept.add(served)
+    rules = (VerdictRule.REJECTION, VerdictRule.BLOCK, VerdictRule.THRESHOLDS)
+    for i, rule in enumerate(rules, 1):
+        kept.add(tiny_speculator.serve(i, verdict_rule=rule))
+    draft = load_draft(tiny_speculator.draft, load_target_embedding(tiny_speculator.target))
+    assert kept.score(draft, 3) == kept.score_live(0, draft, 3) == [served_tally(served), Tally(), Tally(), Tally()]
+    assert kept.unscored_rules == [*rules]
+    later = tiny_speculator.serve(5, request_id="request-1")  # a trace of that request that can be scored
+    kept.add(later)
+    assert kept.score(draft, 3) == [served_tally(served), Tally(), Tally(), served_tally(later)]
+    assert kept.unscored_rules == [VerdictRule.BLOCK, VerdictRule.THRESHOLDS]
+    assert not kept.has_trees
+    kept.add(tiny_speculator.serve(6, is_tree=True))
+    assert kept.has_trees
 
 
 def test_an_empty_holdout_scores_nothing(tiny_speculator: Any) -> None:

@@ -16,11 +16,12 @@ from paceline.buffer.errors import BoardConflict, BufferUnavailable, LeaseLost
 from paceline.buffer.testing import memory_stream as memory
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
-from paceline.buffer.trace import DraftTrace
+from paceline.buffer.trace import DraftTrace, VerdictRule
 from paceline.buffer.version import VersionState
 from paceline.learner import checkpoint, learning_round
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
+from paceline.learner.delivery.rollout import NO_CANARY
 from paceline.learner.intake import is_held_out
 from paceline.learner.judging import holdout
 from paceline.learner.judging.replay import replay_traces
@@ -220,6 +221,51 @@ def test_an_operator_who_moves_live_while_a_candidate_is_judged_overrides_the_ga
     state = house.board.read()
     assert (state.live, state.rows[2].state) == (0, VersionState.REFUSED)
     assert state.rows[2].why == "live moved from 1 to 0 while it was judged: test says promote"
+
+
+def beat_alone(board: MemoryVersionBoard, turn_s: float) -> None:
+    """One replica, which gives a canary turns of `turn_s` seconds; 0: none."""
+    status = {"capture": "on", "swap": "on", "canary_window_s": turn_s}
+    board.beat("replica:a", status, 1e9)
+
+
+@pytest.mark.parametrize("turn_s", [0.0, 30.0])
+def test_where_replay_cannot_judge_the_canary_decides_alone(house, turn_s: float) -> None:
+    beat_alone(house.board, turn_s)
+    house.send(verdict_rule=VerdictRule.REJECTION)
+    report = house.learner(canary_limit_s=1e12).learn_once()
+    assert report.promotion is not None
+    assert report.promotion.verdict is Verdict.UNJUDGED
+    count = report.outcomes["held_out"]
+    assert f"of {count} held-out requests {count} by rejection were verified" in report.promotion.reason
+    row, live = house.board.read().rows[1], house.board.read().live
+    assert (row.state, live) == ((VersionState.CANARY if turn_s else VersionState.REFUSED), 0)
+    assert row.version.scores == {}
+    assert row.why == (report.promotion.reason if turn_s else f"{NO_CANARY}; {report.promotion.reason}")
+    said = report.status()
+    assert said["verdict"] == "unjudged"
+    assert "candidate_accept_length" not in said
+
+
+def test_with_enough_requests_that_replay_can_judge_the_others_change_nothing(house) -> None:
+    traces = [*house.send(), *house.send(BATCH, verdict_rule=VerdictRule.REJECTION)]
+    report = house.learner(min_new_traces=2 * BATCH).learn_once()
+    judged = [trace for trace in held_out(traces) if trace.verdict_rule is VerdictRule.GREEDY]
+    assert report.promotion.requests == len(judged) >= 2
+    assert report.promotion.verdict in {Verdict.PROMOTE, Verdict.REFUSE}
+
+
+@pytest.mark.parametrize(("is_tree", "turn_s"), [(True, 0.0), (True, 30.0), (False, 0.0)])
+def test_a_winner_on_traces_of_trees_is_never_live_without_a_canary(
+    house, monkeypatch: pytest.MonkeyPatch, is_tree: bool, turn_s: float
+) -> None:
+    beat_alone(house.board, turn_s)
+    monkeypatch.setattr(delivery, "judge", deciding(Verdict.PROMOTE))
+    house.send(is_tree=is_tree, replay_exact=not is_tree)
+    house.learner(canary_limit_s=1e12).learn_once()
+    expected = VersionState.CANARY if turn_s else VersionState.REFUSED
+    state = house.board.read()
+    assert (state.rows[1].state, state.live) == ((expected, 0) if is_tree else (VersionState.LIVE, 1))
 
 
 def test_with_two_replicas_a_winner_is_canary_first_and_traces_stay_pending_until_it_is_decided(

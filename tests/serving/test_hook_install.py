@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from paceline.buffer.errors import CaptureUnavailable
 from paceline.buffer.settings.pacing_names import PacingName
-from paceline.serving import hook_targets, plugin, replica, sglang_hook_install
+from paceline.serving import hook_targets, plugin, replica, sglang_hook_install, sglang_speculation
 from paceline.serving import supported_release as release
 from paceline.serving.config import from_env
 
@@ -54,31 +54,6 @@ def test_without_sglang_the_error_says_what_to_install(monkeypatch):
 
 
 @pytest.fixture
-def resolved(monkeypatch):
-    """Set what SGLang resolved; tests/e2e/test_4_refusals.py and test_9_pacing.py ask the real one."""
-    found = {"speculative_algorithm": "EAGLE3", "speculative_eagle_topk": 1, "dp_size": 1, "pp_size": 1}
-    context = SimpleNamespace(get_spec=lambda: SimpleNamespace(**found), get_parallel=lambda: SimpleNamespace(**found))
-    monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"speculative_algorithm": None}, "got --speculative-algorithm None, expected EAGLE3"),
-        ({"speculative_eagle_topk": 4}, f"got --speculative-eagle-topk 4, .*, expected 1; .* {plugin.CHAIN_FLAGS}"),
-        ({"dp_size": 2}, "got --dp-size 2"),
-        ({"pp_size": 2}, "--pp-size 2"),
-    ],
-)
-def test_a_server_that_cannot_be_captured_is_refused_with_its_flags(resolved, changes, message):
-    plugin._check_algorithm()
-    resolved |= changes
-    with pytest.raises(CaptureUnavailable, match=message):
-        plugin._check_algorithm()
-
-
-@pytest.fixture
 def double(monkeypatch):
     """A replica that hooks nothing and counts its starts, in place of every one that is built."""
     names = ("after_pull", "after_init_dispatcher", "after_verify", "before_draft_prefill", "after_prefill")
@@ -95,6 +70,9 @@ def double(monkeypatch):
         return made
 
     monkeypatch.setattr(replica, "build_replica", build)
+    # Other than in SGLang's scheduler process there is nothing resolved; test_sglang_speculation.py is about that.
+    monkeypatch.setattr(sglang_speculation, "why_replay_is_no_proof", lambda: "")
+    monkeypatch.setattr(sglang_speculation, "check_disaggregation", lambda _: None)
     return made
 
 

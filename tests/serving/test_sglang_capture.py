@@ -8,8 +8,9 @@ from paceline.buffer.trace import Sampling
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture import sglang_requests
 from paceline.serving.capture.device_output import Chosen, ForwardOutput
-from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture, _best
+from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.capture.sglang_requests import OPT_OUT_KEY
+from paceline.serving.capture.teacher import best_tokens
 from paceline.serving.wire.counts import CaptureCounts
 from paceline.serving.wire.teacher_width import TeacherWidth
 
@@ -101,7 +102,7 @@ def test_a_fault_in_a_hook_body_raises_nothing_and_loses_the_requests_of_its_for
 def test_the_best_token_has_the_highest_logit(dtype):
     logits = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(0)).to(dtype)
     logits[0, 0, 7] = logits[0, 0, 30] = 9.0
-    found = _best(logits)
+    found = best_tokens(logits)
     assert (found.dtype, found.shape) == (torch.int64, (2, 3))
     assert int(found[0, 0]) in ({7} if dtype is torch.float32 else {7, 30})
     for row, best in zip(logits.reshape(-1, 40).tolist(), found.reshape(-1).tolist(), strict=True):

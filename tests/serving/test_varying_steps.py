@@ -70,7 +70,8 @@ class ToyEngine:
             next_token_logits=torch.tensor(logits), hidden_states=torch.tensor(hidden), auxiliary_device_output=None
         )
         roots = torch.tensor([self.at[name] for name in self.texts])
-        verify_input = SimpleNamespace(draft_token=torch.tensor(nodes), draft_token_num=k + 1)
+        chain = {"draft_token_num": k + 1, "tree_topk": 1, "draft_probs": None}
+        verify_input = SimpleNamespace(draft_token=torch.tensor(nodes), **chain)
         self.capture._after_verify(
             (None, torch.tensor(lens), torch.tensor(index)), verify_input, self.batch(roots), out
         )

@@ -1,0 +1,39 @@
+"""The drafts of a verify round as one path of nodes per request, whether the server drafted a chain or a tree.
+
+B requests, W verified nodes each, D nodes on the longest path with the root. Nodes are counted over the whole batch, as
+in SGLang's `accept_index`: node n of request b is b * W + n.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def is_tree(verify_input: Any) -> bool:
+    """Whether more than one draft may follow a node."""
+    return bool(verify_input.tree_topk != 1)
+
+
+def tree_path(accept_lens: Tensor, accept_index: Tensor, verify_input: Any) -> Tensor:
+    """The accepted path of every request and the first child of its last node, which was rejected: int64 [B, D].
+
+    -1 after it, and in its place where that node has no child: it was a leaf. `accept_lens` [B] counts the root.
+    Never asks the device for a value.
+    """
+    batch_size, depth = accept_index.shape
+    width = verify_input.draft_token_num
+    lens_B1, path_BD = accept_lens.long().unsqueeze(1), accept_index.long()
+    last_B1 = path_BD.gather(1, lens_B1 - 1)
+    child_B1 = verify_input.retrieve_next_token.reshape(-1)[last_B1].long()  # counted within its request
+    first_B1 = torch.arange(batch_size, device=path_BD.device).unsqueeze(1) * width
+    child_B1 = torch.where(child_B1 >= 0, child_B1 + first_B1, -1)
+    # A path of full depth has no room for a child: the column that it gets instead is cut off.
+    padded_BE = torch.nn.functional.pad(path_BD, (0, 1), value=-1)
+    return padded_BE.scatter(1, lens_B1, child_B1)[:, :depth]
+
+
+def tokens_on(path_RD: Tensor, draft_token: Tensor) -> Tensor:
+    """Token of every node on the path, -1 where there is none: [R, D], `draft_token` flat over the batch."""
+    tokens_RD = draft_token.reshape(-1)[path_RD.clamp(min=0)]
+    return torch.where(path_RD >= 0, tokens_RD, -1)

@@ -1,0 +1,92 @@
+"""What SGLang resolved about speculation and parallelism, and what that means for capture and judging.
+
+For the scheduler process only. The flags as given stay None wherever SGLang chooses by itself, so none is read.
+"""
+
+import functools
+from typing import Any, Final
+
+from ..buffer.errors import CaptureUnavailable
+from ..buffer.trace import VerdictRule
+
+#: Makes SGLang draft chains where it would choose a tree, as it does for every Llama.
+CHAIN_FLAGS: Final = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
+
+
+def check_speculation() -> None:
+    """Raise CaptureUnavailable, with the flags that would work, unless this server's rounds can be captured."""
+    from sglang.srt.runtime_context import get_parallel, get_spec
+
+    spec, parallel = get_spec(), get_parallel()
+    if spec.speculative_algorithm != "EAGLE3":
+        raise CaptureUnavailable(
+            f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3"
+        )
+    if parallel.dp_size != 1 or parallel.pp_size != 1:
+        raise CaptureUnavailable(
+            f"parallelism: got --dp-size {parallel.dp_size} and --pp-size {parallel.pp_size}, expected 1 and 1; "
+            "run several servers behind SGLang's router instead"
+        )
+
+
+def check_disaggregation(server_args: Any) -> None:
+    """Raise CaptureUnavailable on a server of a pair that prefills and decodes apart: neither sees whole requests."""
+    mode = server_args.disaggregation_mode
+    if mode != "null":
+        raise CaptureUnavailable(
+            f"disaggregation: got --disaggregation-mode {mode}, expected none; neither server of such a pair sees a "
+            "request from its prompt to its end, so run one server that does both"
+        )
+
+
+def why_replay_is_no_proof() -> str:
+    """Why a draft cannot be judged by replay alone on this server, in one sentence; empty where it can."""
+    from sglang.srt.runtime_context import get_spec
+
+    spec = get_spec()
+    if spec.speculative_algorithm is None:
+        return ""
+    if spec.speculative_eagle_topk != 1:
+        return (
+            f"SGLang drafts trees (--speculative-eagle-topk {spec.speculative_eagle_topk}, given or chosen for this "
+            "model): of each, the accepted path is captured, and replay ranks drafts by the chains that they would "
+            f"make; for replay that is exact start the server with {CHAIN_FLAGS}"
+        )
+    rule = _rule_of(spec)
+    if rule.decides_by_equality:
+        return ""
+    return (
+        f"requests above temperature 0 are verified by the rule {rule.value}, under which committed tokens do not show "
+        "what another draft would have had accepted"
+    )
+
+
+@functools.cache
+def sampled_rule() -> VerdictRule:
+    """The rule by which this SGLang verifies a request at a temperature above 0.
+
+    Some hosts commit the argmax whatever the temperature: SGLang's own predicate knows, plugins included.
+    """
+    from sglang.srt.runtime_context import get_spec
+    from sglang.srt.speculative import eagle_utils
+
+    spec = get_spec()
+    if eagle_utils._verify_uses_greedy(  # noqa: SLF001 - the same answer that eagle_sample acts on
+        is_all_greedy=False,
+        is_cpu=eagle_utils._is_cpu,  # noqa: SLF001 - no public API
+        is_hip=eagle_utils._is_hip,  # noqa: SLF001 - no public API
+        is_xpu=eagle_utils._is_xpu,  # noqa: SLF001 - no public API
+        use_rejection_sampling=bool(spec.speculative_use_rejection_sampling),
+    ):
+        return VerdictRule.GREEDY
+    return _rule_of(spec)
+
+
+def _rule_of(spec: Any) -> VerdictRule:
+    """The rule that is configured, for a host that can sample."""
+    if getattr(spec, "speculative_use_block_verification", False):  # SGLang 0.5.21 has no such setting
+        return VerdictRule.BLOCK
+    if spec.speculative_use_rejection_sampling:
+        return VerdictRule.REJECTION
+    thresholds = spec.speculative_accept_threshold_single, spec.speculative_accept_threshold_acc
+    return VerdictRule.TARGET_ONLY if min(thresholds) >= 1.0 else VerdictRule.THRESHOLDS

@@ -1,0 +1,123 @@
+"""A Llama without flags of speculation, for which SGLang drafts trees: a path of each is captured and learned from."""
+
+import numpy as np
+import pytest
+import torch
+from paceline.buffer.trace import NO_DRAFT
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.learner.judging.replay import replay_traces
+from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
+from paceline.learner.training.plan import TrainingPlan
+from paceline.learner.training.trainer import DraftTrainer
+from paceline.policies.acceptance import Tally, identity, replayed_tally
+from paceline.serving.config import CANARY_TURN_S
+from paceline.serving.sglang_speculation import CHAIN_FLAGS
+from paceline.serving.swap.staging import WEIGHTS_FILE, sha256_of
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from waiting import until
+
+pytestmark = pytest.mark.e2e
+
+REQUESTS, TOKENS, STEPS = 16, 48, 5  # SGLang drafts five deep for a Llama
+
+
+def serve(rig, label):
+    jobs = [{"rid": f"{label}-{i}", "text": rig.texts[i][:200], "max_tokens": TOKENS} for i in range(REQUESTS)]
+    replies = {reply["meta_info"]["id"]: reply for reply in rig.generate_all(jobs)}
+    rig.drained()
+    found = {entry.trace.request_id: entry.trace for entry in rig.buffer.replay(10_000)}
+    return {rid: (reply, found[rid]) for rid, reply in replies.items()}
+
+
+@pytest.fixture(scope="module")
+def first_served(tree_rig):
+    """Answers and traces by request id, drafted by random weights."""
+    return serve(tree_rig, "first")
+
+
+@pytest.fixture(scope="module")
+def learned_served(tree_rig, first_served):
+    """The same requests after a draft that was trained on their traces has been swapped in."""
+    rig, folder = tree_rig, tree_rig.folder / "learned"
+    torch.set_num_threads(1)
+    trainer = DraftTrainer(load_draft(rig.draft, load_target_embedding(rig.target)), TrainingPlan(steps=3, passes=12))
+    trainer.fit([trace for _, trace in first_served.values()], [])
+    save_draft(trainer.draft, folder)
+    for name, source in (("initial", rig.draft), ("learned", folder)):
+        number, digest = rig.board.next_number(), sha256_of(source / WEIGHTS_FILE)
+        version = DraftVersion(number, None, "e2e-target", "0", "eagle3", source.as_uri(), digest, "test", ("", ""))
+        rig.board.register(version, "test", name)
+        rig.board.move(number, VersionState.LIVE, "test", name)
+    until(lambda: rig.status().get("draft_version") == number, "the swap")
+    return folder, serve(rig, "learned")
+
+
+def test_a_tree_is_captured_and_its_server_gives_canaries_their_turns(tree_rig, first_served):
+    status = tree_rig.status()
+    assert (status["capture"], status["capture_reason"], status["swap"]) == ("on", "", "on")
+    assert status["canary_window_s"] == CANARY_TURN_S
+    log = (tree_rig.folder / "sglang.log").read_text()
+    assert "SGLang drafts trees (--speculative-eagle-topk 4, given or chosen for this model)" in log
+    assert CHAIN_FLAGS in log
+
+
+def test_traces_hold_the_accepted_path_as_it_was_served(tree_rig, first_served, learned_served):
+    tokenizer = AutoTokenizer.from_pretrained(tree_rig.target)
+    rejected = accepted = 0
+    for rid, (reply, trace) in (first_served | learned_served[1]).items():
+        meta, prompt = reply["meta_info"], tree_rig.texts[int(rid.rpartition("-")[2])][:200]
+        assert trace.tokens[trace.context_len :].tolist() == reply["output_ids"], rid
+        assert (trace.offset, trace.is_tree, trace.replay_exact) == (meta["cached_tokens"], True, False), rid
+        ids = tokenizer(prompt, add_special_tokens=False).input_ids
+        assert trace.tokens[: trace.context_len].tolist() == ids[trace.offset :], rid
+        assert int(trace.rounds.accepted.sum()) == meta["spec_num_correct_drafts"], rid
+        assert len(trace.rounds) == meta["spec_verify_ct"], rid
+        assert trace.rounds.drafted.shape[1] == STEPS
+        proposed = (trace.rounds.drafted != NO_DRAFT).sum(axis=1)
+        # At most one draft after the accepted ones: the first that was rejected.
+        assert set(proposed - trace.rounds.accepted) <= {0, 1}
+        rejected += int((proposed - trace.rounds.accepted).sum())
+        accepted += int(trace.rounds.accepted.sum())
+    assert rejected > 200
+    assert accepted > 200
+
+
+def test_features_and_teacher_of_the_path_equal_transformers(tree_rig, learned_served):
+    model = AutoModelForCausalLM.from_pretrained(tree_rig.target, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tree_rig.target)
+    nodes = 0
+    for rid, (_, trace) in learned_served[1].items():
+        prompt = tokenizer(tree_rig.texts[int(rid.rpartition("-")[2])][:200], add_special_tokens=False).input_ids
+        whole = prompt[: trace.offset] + trace.tokens.tolist()
+        with torch.no_grad():
+            out = model(torch.tensor([whole]), output_hidden_states=True)
+        wanted = torch.cat([out.hidden_states[layer + 1] for layer in (0, 1, 2)], dim=-1)[0, trace.offset :]
+        assert np.abs(trace.features - wanted[: len(trace.features)].numpy()).max() < 2e-3
+        for r in range(0, len(trace.rounds), 2):
+            start, drafts = int(trace.rounds.starts[r]), trace.rounds.drafted[r]
+            path = whole[: trace.offset + start + 1] + drafts[drafts != NO_DRAFT].tolist()
+            with torch.no_grad():
+                logits = model(torch.tensor([path])).logits[0, trace.offset + start :]
+            best = torch.from_numpy(trace.rounds.teacher_ids[r, : len(logits)].astype(np.int64))
+            assert float((logits.max(dim=-1).values - logits.gather(1, best)[:, 0]).max()) < 1e-3
+            nodes += len(logits)
+    assert nodes > 200
+
+
+def test_chains_of_the_learned_draft_rank_above_those_of_the_first_and_so_do_its_trees(
+    tree_rig, first_served, learned_served
+):
+    folder, learned = learned_served
+    traces = [trace for _, trace in first_served.values()]
+    embedding, lengths = load_target_embedding(tree_rig.target), []
+    for draft in (tree_rig.draft, folder):
+        runs = replay_traces(load_draft(draft, embedding), traces, STEPS)
+        lengths.append(sum(map(replayed_tally, traces, runs), Tally()).accept_length)
+        assert {identity(trace, run) for trace, run in zip(traces, runs, strict=True)} == {(0, 0)}
+    served = [
+        sum(int(trace.rounds.accepted.sum()) for _, trace in each.values())
+        / sum(len(trace.rounds) for _, trace in each.values())
+        for each in (first_served, learned)
+    ]
+    assert lengths[1] > 1.5 * lengths[0]
+    assert served[1] > 2 * served[0]

@@ -1,0 +1,93 @@
+"""What SGLang resolved decides what is captured and how drafts are judged; tests/e2e asks the real one."""
+
+import logging
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+from paceline.buffer.errors import CaptureUnavailable
+from paceline.buffer.trace import VerdictRule
+from paceline.serving import plugin, sglang_speculation
+from paceline.serving.config import CANARY_TURN_S, from_env
+from paceline.serving.sglang_speculation import (
+    CHAIN_FLAGS,
+    check_disaggregation,
+    check_speculation,
+    why_replay_is_no_proof,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"speculative_algorithm": None}, "got --speculative-algorithm None, expected EAGLE3"),
+        ({"dp_size": 2}, "got --dp-size 2"),
+        ({"pp_size": 2}, "--pp-size 2"),
+    ],
+)
+def test_a_server_that_cannot_be_captured_is_refused_with_its_flags(resolved, changes, message):
+    check_speculation()
+    resolved |= changes
+    with pytest.raises(CaptureUnavailable, match=message):
+        check_speculation()
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_one_of_a_pair_that_prefills_and_decodes_apart_is_refused(mode):
+    check_disaggregation(SimpleNamespace(disaggregation_mode="null"))
+    with pytest.raises(CaptureUnavailable, match=f"got --disaggregation-mode {mode}, expected none"):
+        check_disaggregation(SimpleNamespace(disaggregation_mode=mode))
+
+
+RULES = [
+    ({}, VerdictRule.TARGET_ONLY),
+    ({"speculative_use_rejection_sampling": True}, VerdictRule.REJECTION),
+    ({"speculative_use_rejection_sampling": True, "speculative_use_block_verification": True}, VerdictRule.BLOCK),
+    ({"speculative_accept_threshold_single": 0.9}, VerdictRule.THRESHOLDS),
+    ({"speculative_accept_threshold_acc": 0.5}, VerdictRule.THRESHOLDS),
+]
+
+
+@pytest.mark.parametrize(("changes", "rule"), RULES)
+def test_the_rule_is_that_of_the_resolved_settings_unless_the_host_commits_the_argmax(
+    resolved, monkeypatch, changes, rule
+):
+    resolved |= changes
+    for commits_argmax, expected in ((False, rule), (True, VerdictRule.GREEDY)):
+        utils = SimpleNamespace(
+            _verify_uses_greedy=lambda answer=commits_argmax, **_: answer, _is_cpu=0, _is_hip=0, _is_xpu=0
+        )
+        monkeypatch.setitem(sys.modules, "sglang.srt.speculative", SimpleNamespace(eagle_utils=utils))
+        sglang_speculation.sampled_rule.cache_clear()
+        assert sglang_speculation.sampled_rule() is expected
+    sglang_speculation.sampled_rule.cache_clear()
+
+
+@pytest.mark.parametrize(("changes", "rule"), RULES)
+def test_replay_is_no_proof_under_a_rule_that_does_not_decide_by_equality(resolved, changes, rule):
+    resolved |= changes
+    why = why_replay_is_no_proof()
+    assert (why == "") is (rule is VerdictRule.TARGET_ONLY)
+    assert rule.value in why or not why
+
+
+def test_of_trees_it_is_said_which_flags_would_make_replay_exact(resolved):
+    resolved["speculative_eagle_topk"] = 4
+    assert re.search(r"--speculative-eagle-topk 4.*" + CHAIN_FLAGS, why_replay_is_no_proof())
+    resolved["speculative_algorithm"] = None
+    assert why_replay_is_no_proof() == ""
+
+
+@pytest.mark.parametrize(
+    ("topk", "given", "turn_s"),
+    [(1, "", 0.0), (4, "", CANARY_TURN_S), (4, "0", 0.0), (1, "7", 7.0), (4, "7", 7.0)],
+)
+def test_a_server_on_which_replay_is_no_proof_gives_canaries_their_turns_unless_it_is_told(
+    resolved, caplog, topk, given, turn_s
+):
+    resolved["speculative_eagle_topk"] = topk
+    settings = plugin._with_canary_turns(from_env({"PACELINE_CANARY_TURN_S": given}))
+    assert settings.canary_turn_s == turn_s
+    assert ("SGLang drafts trees" in caplog.text) is (topk > 1)
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
