@@ -106,7 +106,13 @@ _SERVING = (
         "On a single server, canary and live version take turns of this length; 0: no canary on a single server.",
         "s",
     ),
-    Setting("STAGGER_S", Seconds, 5.0, "Time between two servers that take a new live version; 0: all at once.", "s"),
+    Setting(
+        "STAGGER_S",
+        Seconds,
+        5.0,
+        "A server takes a new live version this long after the one whose name comes before its own; 0: all at once.",
+        "s",
+    ),
     Setting(
         "PACING",
         PacingName,
