@@ -1,7 +1,7 @@
 """Who may import whom: the contracts are in pyproject.toml, and import-linter holds the product to them.
 
 What it cannot say is checked here: imports inside paceline are relative, none is hidden in a call of `__import__` (ruff
-bans `import_module`), and a package's `__init__.py` describes it.
+bans `import_module`), the environment is read by a `config.py` alone, and a package's `__init__.py` describes it.
 """
 
 import ast
@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(paceline.__file__).resolve().parent
 PACKAGES = ("buffer", "policies", "serving", "learner", "dashboards", "rig", "demo", "benchmarks")
 OUR_NAMES = {"paceline", "cli", *PACKAGES}
+ENVIRONMENT = {f"os.{name}" for name in ("environ", "environb", "getenv", "getenvb", "putenv", "unsetenv")}
 
 
 def broken_contracts(folder: Path) -> str:
@@ -116,6 +117,41 @@ def test_no_import_is_hidden_from_the_contracts() -> None:
     assert [file for file, tree in sources() if hidden_imports(tree)] == []
     planted = ast.parse("__import__('redis')\nbuiltins.__import__('redis')\nload = __import__\nimport redis")
     assert hidden_imports(planted) == 3
+
+
+def environment_reads(tree: ast.Module) -> list[str]:
+    """Uses of the environment other than passing it on whole: `f(os.environ)`, `{**os.environ}`."""
+    passed_on: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            passed_on |= {id(value) for value in (*node.args, *(keyword.value for keyword in node.keywords))}
+        elif isinstance(node, ast.Dict):
+            passed_on |= {id(value) for key, value in zip(node.keys, node.values, strict=True) if key is None}
+    named = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and id(node) not in passed_on]
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "os"]
+    names = [ast.unparse(node) for node in named] + [f"os.{alias.name}" for node in imports for alias in node.names]
+    return [name for name in names if name in ENVIRONMENT]
+
+
+def test_what_ruff_lets_name_the_environment_passes_it_on_whole() -> None:
+    # Ruff's ban has exceptions by file, for other banned names as well: see TID251 in pyproject.toml.
+    read = {file: environment_reads(tree) for file, tree in sources() if not file.endswith("config.py")}
+    assert {file: names for file, names in read.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("run(os.environ, env={**os.environ, 'A': 'b'})", []),
+        ("x = os.environ['A']", ["os.environ"]),
+        ("x = os.environ.get('A')", ["os.environ"]),
+        ("f(os.getenv('A'))", ["os.getenv"]),
+        ("os.putenv('A', 'b')", ["os.putenv"]),
+        ("from os import environb", ["os.environb"]),
+    ],
+)
+def test_a_read_of_the_environment_is_found(source: str, names: list[str]) -> None:
+    assert environment_reads(ast.parse(source)) == names
 
 
 @pytest.mark.parametrize("name", PACKAGES)
