@@ -3,12 +3,14 @@
 import getpass
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from .buffer.errors import PacelineError
+from .buffer.errors import ConfigError, PacelineError
 
 if TYPE_CHECKING:
     from .buffer.board_access import BoardAccess
@@ -42,9 +44,9 @@ def learn(
 ) -> None:
     """Run a learner."""
     with _errors():
-        from .learner.app import run_worker
-        from .learner.config import from_env
-
+        with _extra("learner"):
+            from .learner.app import run_worker
+            from .learner.config import from_env
         run_worker(from_env(), beat=beat)
 
 
@@ -183,10 +185,10 @@ def demo(
 
     Exit code 1: a request failed, an answer differs from plain decoding, or a trace is unaccounted for.
     """
-    from .demo.report import faults
-    from .demo.run import DemoOptions, run_demo
-
     with _errors():
+        with _extra("demo"):
+            from .demo.report import faults
+            from .demo.run import DemoOptions, run_demo
         _settings()
         found = faults(run_demo(DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json)))
         if found:
@@ -219,15 +221,23 @@ def _operator() -> str:
     return f"operator:{getpass.getuser()}"
 
 
-class _errors:  # noqa: N801 - reads as a clause: with _errors()
+@contextmanager
+def _errors() -> Iterator[None]:
     """Turns an error of paceline into one line on stderr and exit code 1."""
+    try:
+        yield
+    except PacelineError as error:
+        _fail(str(error))
 
-    def __enter__(self) -> None:
-        return None
 
-    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
-        if isinstance(error, PacelineError):
-            _fail(str(error))
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Goes around imports: turns a module that is not installed into a ConfigError that says what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        needs = f"paceline[{name}], by pip install '/path/to/paceline[{name}]'"
+        raise ConfigError(f"got no module {missing.name}, expected {needs}") from missing
 
 
 def _fail(message: str) -> NoReturn:

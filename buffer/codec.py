@@ -222,15 +222,15 @@ def _pack(trace: DraftTrace, schema: int) -> _Trace1:
     whole, of_rounds = (_Trace1, _Rounds1) if schema == 1 else (_Trace, _Rounds)
     plain = {name: getattr(trace, name) for name in whole.__struct_fields__}
     arrays = {name: getattr(trace.rounds, name) for name in of_rounds.__struct_fields__}
-    rounds = of_rounds(**{name: None if array is None else _pack_array(array) for name, array in arrays.items()})
-    packed = {"tokens": _pack_array(trace.tokens), "features": _pack_array(trace.features), "rounds": rounds}
+    rounds: dict[str, Any] = {name: None if a is None else _pack_array(a) for name, a in arrays.items()}
+    packed: dict[str, Any] = {"tokens": _pack_array(trace.tokens), "features": _pack_array(trace.features), "rounds": of_rounds(**rounds)}
     return whole(**(plain | packed))
 
 
 def _unpack(wire: _Trace1) -> DraftTrace:
     plain: dict[str, Any] = {name: getattr(wire, name) for name in wire.__struct_fields__}
     arrays = {name: getattr(wire.rounds, name) for name in wire.rounds.__struct_fields__}
-    rounds = {name: None if array is None else _unpack_array(name, array) for name, array in arrays.items()}
+    rounds: dict[str, Any] = {name: None if a is None else _unpack_array(name, a) for name, a in arrays.items()}
     plain["tokens"] = _unpack_array("tokens", wire.tokens)
     plain["features"] = _unpack_array("features", wire.features)
     return DraftTrace(**(plain | {"rounds": VerifyRounds(**rounds)}))

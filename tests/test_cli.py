@@ -207,6 +207,16 @@ def test_a_name_that_is_no_setting_stops_every_command(paceline, board, monkeypa
     assert "hunter2" not in refused.output
 
 
+@pytest.mark.parametrize(("command", "module"), [("demo", "httpx"), ("demo", "psutil"), ("learn", "celery")])
+def test_a_command_whose_extra_is_not_installed_says_in_one_line_what_to_install(command, module):
+    code = f"import sys; sys.modules[{module!r}] = None; from paceline.cli import app; app([{command!r}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    extra = {"demo": "demo", "learn": "learner"}[command]
+    needs = f"paceline[{extra}], by pip install '/path/to/paceline[{extra}]'"
+    assert done.stderr == f"paceline: got no module {module}, expected {needs}\n"
+
+
 def test_settings_are_listed_with_where_they_come_from_and_without_secrets(paceline, monkeypatch, tmp_path):
     (tmp_path / "a.toml").write_text("redis_url = 'redis://h/0'\npasses = 7\noperator_token = 'hunter2'")
     monkeypatch.setenv("PACELINE_CONFIG", str(tmp_path / "a.toml"))

@@ -27,7 +27,7 @@ def quoted() -> set[str]:
 
 def messages() -> Iterator[str]:
     """Every string of the product's sources; values in it are NUL."""
-    for path in (file for name in PRODUCT for file in (ROOT / name).rglob("*.py")):
+    for path in (ROOT / "cli.py", *(file for name in PRODUCT for file in (ROOT / name).rglob("*.py"))):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.JoinedStr(values=parts):

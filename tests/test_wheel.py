@@ -220,6 +220,16 @@ def test_an_extra_names_all_that_its_folder_imports() -> None:
     assert missing == set()
 
 
+DEMO_FROM = """
+import sys
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+sys.meta_path[:] = [BuiltinImporter, FrozenImporter, PathFinder]  # without that of an editable install
+sys.path.insert(0, sys.argv.pop(1))
+from paceline.cli import app
+app(["demo"])
+"""
+
+
 def test_the_images_install_the_product_alone(tmp_path: Path) -> None:
     texts = [(HOUSE / name / "Dockerfile").read_text(encoding="utf-8") for name in ("serving", "learner")]
     stage, same = (text.split("\nFROM ")[1] for text in texts)
@@ -232,3 +242,8 @@ def test_the_images_install_the_product_alone(tmp_path: Path) -> None:
     modules = {path.relative_to(source) for path in source.rglob("*.py")}
     image = build(source, tmp_path / "image") / "paceline"
     assert {path.relative_to(image) for path in image.rglob("*.py")} == modules
+    demo = [sys.executable, "-P", "-c", DEMO_FROM, str(image.parent)]
+    done = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("paceline: got no module paceline.demo, expected paceline[demo], by pip install ")
+    assert done.stderr.count("\n") == 1

@@ -107,7 +107,13 @@ _SERVING = (
         "s",
         unset="30 where replay cannot judge a draft, else 0",
     ),
-    Setting("STAGGER_S", Seconds, 5.0, "Time between two servers that take a new live version; 0: all at once.", "s"),
+    Setting(
+        "STAGGER_S",
+        Seconds,
+        5.0,
+        "A server takes a new live version this long after the one whose name comes before its own; 0: all at once.",
+        "s",
+    ),
     Setting(
         "PACING",
         PacingName,
