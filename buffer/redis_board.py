@@ -15,9 +15,9 @@ from redis.lock import Lock
 
 from .base import LAST_STATUS_S, MAX_WAIT_S
 from .board_rules import Decision, move_events, register_events, rollback_events
-from .codec import decode_event, encode_event
 from .config import BufferConfig
 from .errors import BoardConflict, DecodeError
+from .event_codec import decode_event, encode_event
 from .keys import EVENTS, HEARTBEAT, LAST_STATUS, LEASE, MEMBERS, NEXT_NUMBER
 from .lease import Lease, renewed
 from .plain_text import printable

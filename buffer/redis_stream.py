@@ -6,12 +6,12 @@ from typing import Any
 import redis
 
 from .base import MAX_DELIVERIES, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
-from .codec import decode_entries, decode_trace, encode_trace
 from .config import BufferConfig
 from .errors import DecodeError
 from .keys import BOUNDS, BURIED, COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACE_IDS, TRACES
 from .redis_client import load_script, refuse_text_client, translate_redis_errors
 from .trace import DraftTrace
+from .trace_codec import decode_entries, decode_trace, encode_trace
 
 #: Entries fetched per round trip by replay: enough to hide the trip, few enough for one reply to stay small.
 _REPLAY_PAGE = 32

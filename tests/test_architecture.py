@@ -58,7 +58,7 @@ def test_every_contract_is_kept(checkout: Path) -> None:
         ("learner/intake.py", "from ..serving.wire import messages", "Packages import downwards"),
         ("policies/promotion.py", "from ..buffer import redis_stream", "Policies see"),
         ("policies/promotion.py", "import httpx", "Policies see"),
-        ("policies/promotion.py", "from ..buffer import codec", "Of the buffer"),
+        ("policies/promotion.py", "from ..buffer import trace_codec", "Of the buffer"),
         ("policies/objectives/spec.py", "from ...buffer.settings.table import SETTINGS", "Of the buffer"),
         ("serving/wire/counts.py", "from ..courier import courier", "imports what imports it"),
         ("serving/courier/courier.py", "from ..swap import staging", "no tensor library"),

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...buffer.codec import encode_trace
 from ...buffer.trace import DraftTrace
+from ...buffer.trace_codec import encode_trace
 from .stream import with_top_k
 
 TOP_KS = (0, 1, 4, 16, 64)

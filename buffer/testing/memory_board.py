@@ -9,7 +9,7 @@ import msgspec
 
 from ..base import LAST_STATUS_S, MAX_WAIT_S
 from ..board_rules import Decision, move_events, register_events, rollback_events
-from ..codec import decode_event, encode_event
+from ..event_codec import decode_event, encode_event
 from ..lease import Lease, renewed
 from ..version import BoardEvent, BoardState, DraftVersion, VersionState, fold
 

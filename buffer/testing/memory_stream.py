@@ -9,11 +9,11 @@ from itertools import islice
 from threading import RLock
 
 from ..base import MAX_DELIVERIES, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
-from ..codec import decode_entries, decode_trace, encode_trace
 from ..config import BufferConfig
 from ..errors import DecodeError
 from ..keys import DEAD_LETTERS_KEPT
 from ..trace import DraftTrace
+from ..trace_codec import decode_entries, decode_trace, encode_trace
 
 
 class _State(Enum):

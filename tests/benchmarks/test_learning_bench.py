@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from paceline.benchmarks.learning import container, figures, stream
-from paceline.buffer.codec import encode_trace
 from paceline.buffer.errors import DecodeError
+from paceline.buffer.trace_codec import encode_trace
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "learning"
 

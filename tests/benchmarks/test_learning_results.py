@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from paceline.buffer.codec import encode_trace
 from paceline.buffer.trace import VerifyRounds
+from paceline.buffer.trace_codec import encode_trace
 from paceline.learner.training.batch import collate
 from paceline.policies.acceptance import Tally
 

@@ -11,10 +11,11 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from paceline.buffer import codec
-from paceline.buffer.codec import MAX_TRACE_BYTES, decode_event, decode_trace, encode_event, encode_trace
+from paceline.buffer import event_codec, trace_codec
 from paceline.buffer.errors import BoardConflict, DecodeError, TraceInvalid
+from paceline.buffer.event_codec import decode_event, encode_event
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from paceline.buffer.trace_codec import MAX_TRACE_BYTES, decode_trace, encode_trace
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -101,7 +102,7 @@ def test_the_release_before_this_one_can_read_what_is_written():
 
 
 def test_a_new_schema_of_traces_leaves_boards_readable_and_reads_the_traces_of_the_old_one(monkeypatch):
-    monkeypatch.setitem(codec._TRACE_READERS, 3, codec._TRACE_READERS[1])
+    monkeypatch.setitem(trace_codec._TRACE_READERS, 3, trace_codec._TRACE_READERS[1])
     old = golden("trace_schema1.bin")
     new = b"\x00\x03" + old[2:]
     assert flat(decode_trace(new)) == flat(decode_trace(old)) == flat(golden_trace())
@@ -114,8 +115,8 @@ def test_a_new_schema_of_traces_leaves_boards_readable_and_reads_the_traces_of_t
 
 
 def test_a_new_schema_of_events_leaves_traces_readable_and_reads_the_events_of_the_old_one(monkeypatch):
-    monkeypatch.setattr(codec, "EVENT_SCHEMA", 2)
-    monkeypatch.setitem(codec._EVENT_READERS, 2, lambda event: BoardEvent(**msgspec.json.decode(event)))
+    monkeypatch.setattr(event_codec, "EVENT_SCHEMA", 2)
+    monkeypatch.setitem(event_codec._EVENT_READERS, 2, lambda event: BoardEvent(**msgspec.json.decode(event)))
     new = b'{"schema":2,"event":{"number":4,"state":"live","by":"learner","why":"","at":1.5}}'
     assert decode_event(new, "7-1") == BoardEvent(4, VersionState.LIVE, "learner", "", 1.5, event_id="7-1")
     assert [decode_event(golden(name)) for name in EVENTS] == [golden_event()] * 2
@@ -406,7 +407,7 @@ GREEDY = {
 @pytest.mark.guarantee("bounded-decoding")
 @pytest.mark.parametrize("case", GREEDY)
 def test_no_bytes_make_the_decoder_take_memory_without_bound(case, monkeypatch):
-    monkeypatch.setattr("paceline.buffer.codec.MAX_TRACE_BYTES", SMALL)
+    monkeypatch.setattr("paceline.buffer.trace_codec.MAX_TRACE_BYTES", SMALL)
     raw, bounds = GREEDY[case]
     tracemalloc.start()
     try:
@@ -423,7 +424,7 @@ def test_no_bytes_make_the_decoder_take_memory_without_bound(case, monkeypatch):
 def test_a_trace_above_the_bound_is_refused_by_its_writer(make_trace, monkeypatch):
     trace = make_trace()
     size = len(unpacked(encode_trace(trace)))
-    monkeypatch.setattr("paceline.buffer.codec.MAX_TRACE_BYTES", size - 1)
+    monkeypatch.setattr("paceline.buffer.trace_codec.MAX_TRACE_BYTES", size - 1)
     with pytest.raises(TraceInvalid, match=f"trace-0: got {size} bytes, expected at most {size - 1}"):
         encode_trace(trace)
 

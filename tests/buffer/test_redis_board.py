@@ -3,9 +3,9 @@
 import time
 
 import pytest
-from paceline.buffer.codec import encode_event
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, DecodeError
+from paceline.buffer.event_codec import encode_event
 from paceline.buffer.keys import EVENTS, HEARTBEAT, LAST_STATUS, LEASE, MEMBERS
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import redis
-from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError, OperatorRefused
 from paceline.buffer.keys import ALL_KEYS, BOUNDS, COUNTS, DEAD_LETTERS, TRACES
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.trace_codec import encode_trace
 from paceline.buffer.version import DraftVersion
 
 CONFIG = BufferConfig()

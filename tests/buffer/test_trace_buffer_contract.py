@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 import redis
 from paceline.buffer.base import MAX_DELIVERIES, BufferCounts, TraceBuffer, entry_order
-from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.keys import DEAD_LETTERS_KEPT, TRACES
 from paceline.buffer.testing.memory_stream import MemoryStream, MemoryTraceBuffer
+from paceline.buffer.trace_codec import encode_trace
 
 IDLE_S = 600.0
 BACKENDS = ["memory", "redis"]

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import DraftTrace
+from paceline.buffer.trace_codec import encode_trace
 from paceline.learner.claim_limiter import ClaimLimiter
 from paceline.learner.config import LearnerConfig
 from paceline.learner.delivery.mlflow_registry import Registry

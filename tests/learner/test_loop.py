@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from paceline.buffer.base import MAX_DELIVERIES
-from paceline.buffer.codec import encode_trace
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, BufferUnavailable, LeaseLost
 from paceline.buffer.testing import memory_stream as memory
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import DraftTrace, VerdictRule
+from paceline.buffer.trace_codec import encode_trace
 from paceline.buffer.version import VersionState
 from paceline.learner import checkpoint, learning_round
 from paceline.learner.delivery import delivery

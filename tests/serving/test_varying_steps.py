@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from paceline.benchmarks.learning.training.served_rounds import collate_rounds
-from paceline.buffer.codec import decode_trace, encode_trace
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import NO_DRAFT, FeatureDtype, Sampling, VerdictRule
+from paceline.buffer.trace_codec import decode_trace, encode_trace
 from paceline.learner.training.batch import teacher_nodes
 from paceline.policies.acceptance import identity, served_tally
 from paceline.policies.canary import CanaryRules

@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from paceline.buffer.codec import encode_trace
+from paceline.buffer.trace_codec import encode_trace
 
 SERVED, TRACES, COPIES = 50, 1000, 2100
 

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 from matrix import cases
-from paceline.buffer.codec import encode_event
 from paceline.buffer.errors import BoardConflict, DecodeError, WeightsRefused
+from paceline.buffer.event_codec import encode_event
 from paceline.buffer.keys import EVENTS
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 from paceline.buffer.weights_file import check_weights, sha256_of

@@ -1,19 +1,17 @@
-"""The wire: a trace becomes bytes and a board event becomes JSON, and back.
+"""The wire: a trace becomes bytes, and back.
 
 A trace travels as two bytes of schema number, big-endian, then one zstd frame (checksummed, its size declared)
 holding a msgpack map of the fields of DraftTrace. An array is ``[dtype, shape, bytes]``, little-endian, C order.
 The schema number is outside the frame so that a later schema may change everything in it.
 
-Traces live for a day and board events for ever, so each has schema numbers of its own. A release reads what it
-writes and what the release before it wrote; event schemas stay readable for as long as a board may hold them. A trace
-is written in the oldest schema that holds all of it, so that learners may be upgraded after the servers.
+A release reads what it writes and what the release before it wrote. A trace is written in the oldest schema that holds
+all of it, so that learners may be upgraded after the servers.
 
 Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes. Decoded arrays are read-only.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Annotated, Any
 
@@ -23,13 +21,9 @@ import numpy.typing as npt
 import zstandard
 
 from .base import TraceEntry
-from .errors import BoardConflict, DecodeError, TraceInvalid
-from .plain_text import printable
+from .errors import DecodeError, TraceInvalid
+from .schemas import decode_reason, unknown_schema
 from .trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
-from .version import NOT_OURS, BoardEvent, VersionState
-
-#: Number of the schema in which this build writes board events; _EVENT_READERS lists those it reads.
-EVENT_SCHEMA = 1
 
 #: A larger trace is refused on both sides before memory is spent on it; Redis takes no value above this size.
 MAX_TRACE_BYTES = 512 * 1024**2
@@ -37,7 +31,6 @@ MAX_TRACE_BYTES = 512 * 1024**2
 _SCHEMA_BYTES = 2
 _RULES_OF_SCHEMA_1 = frozenset({VerdictRule.GREEDY, VerdictRule.TARGET_ONLY, VerdictRule.REJECTION})
 _MAX_AXES = 8  # no field has more than 3
-_MAX_REASON_CHARS = 400  # an error may quote its input, whose length is anybody's choice
 _LEVEL = 1  # features are noise to a compressor: higher levels cost the courier time and gain next to nothing
 _DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "float16", "float32", "uint16")}
 
@@ -87,35 +80,6 @@ class _Trace(_Trace1, forbid_unknown_fields=True, kw_only=True):
     is_tree: bool
 
 
-class _Version(msgspec.Struct):
-    number: int
-    parent: int | None
-    target: str
-    target_version: str
-    drafter: str
-    weights_uri: str
-    sha256: str
-    objective: str
-    trained_on: tuple[str, str] = msgspec.field(name="window")
-    scores: Mapping[str, float] = {}
-
-
-class _Event(msgspec.Struct):
-    number: int
-    state: VersionState
-    by: str
-    why: str
-    at: float
-    version: _Version | None = None
-    event_id: str = ""
-    replica: str = ""
-
-
-class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
-    schema: int
-    event: msgspec.Raw  # read once the schema is known
-
-
 def encode_trace(trace: DraftTrace) -> bytes:
     """Return the wire bytes of `trace`. TraceInvalid when they would be larger than MAX_TRACE_BYTES unpacked."""
     schema = _schema_for(trace)
@@ -135,11 +99,11 @@ def decode_trace(raw: bytes) -> DraftTrace:
     schema = int.from_bytes(raw[:_SCHEMA_BYTES], "big") if len(raw) > _SCHEMA_BYTES else None
     read = _TRACE_READERS.get(schema)
     if read is None:
-        raise DecodeError(_unknown_schema("trace", schema, _TRACE_READERS), raw)
+        raise DecodeError(unknown_schema("trace", schema, _TRACE_READERS), raw)
     try:
         return read(raw[_SCHEMA_BYTES:])
     except (zstandard.ZstdError, msgspec.MsgspecError, TraceInvalid, ValueError) as error:
-        raise DecodeError(_reason(f"trace: {error}"), raw) from error
+        raise DecodeError(decode_reason(f"trace: {error}"), raw) from error
 
 
 def decode_entries(rows: Iterable[tuple[str, bytes]]) -> Iterator[TraceEntry]:
@@ -151,49 +115,8 @@ def decode_entries(rows: Iterable[tuple[str, bytes]]) -> Iterator[TraceEntry]:
             continue
 
 
-def encode_event(event: BoardEvent) -> bytes:
-    """Return `event` as JSON without its `event_id`, which the board assigns.
-
-    Raises BoardConflict when a score is not finite: JSON would hold null, and no reader could fold the board.
-    """
-    version = event.version
-    if version is not None:
-        scores = {name: float(score) for name, score in version.scores.items()}
-        if not all(map(math.isfinite, scores.values())):
-            raise BoardConflict(f"version {event.number}: got scores {scores}, expected finite numbers")
-        version = replace(version, scores=scores)
-    wire = msgspec.convert(replace(event, version=version, event_id=""), _Event, from_attributes=True)
-    return msgspec.json.encode(_Envelope(EVENT_SCHEMA, msgspec.Raw(msgspec.json.encode(wire))))
-
-
-def decode_event(raw: bytes, event_id: str = "") -> BoardEvent:
-    """Return the event that `raw` carries, under the id the board gave it. DecodeError, with `raw`, as for traces."""
-    try:
-        envelope = msgspec.json.decode(raw, type=_Envelope)
-        read = _EVENT_READERS.get(envelope.schema)
-        event = None if read is None else read(envelope.event)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: text that is not UTF-8
-        raise DecodeError(_reason(f"board event {event_id}: {error}") + f"; {NOT_OURS}", raw) from error
-    if event is None:
-        raise DecodeError(_unknown_schema(f"board event {event_id}", envelope.schema, _EVENT_READERS), raw)
-    return replace(event, event_id=event_id)
-
-
-def _reason(text: str) -> str:
-    return printable(text[:_MAX_REASON_CHARS])
-
-
-def _unknown_schema(what: str, got: int | None, readers: Mapping[int | None, object]) -> str:
-    expected = " or ".join(map(str, readers))
-    return f"{what} schema: got {got}, expected {expected}; if a newer paceline wrote it, upgrade this one"
-
-
 def _read_trace(layout: type[_Trace1], frame: bytes) -> DraftTrace:
     return _unpack(msgspec.msgpack.decode(_decompress(frame), type=layout))
-
-
-def _read_event_1(event: msgspec.Raw) -> BoardEvent:
-    return msgspec.convert(msgspec.json.decode(event, type=_Event), BoardEvent, from_attributes=True)
 
 
 #: Schema number -> what turns the rest of the bytes into the item, for every schema that this build reads.
@@ -201,7 +124,6 @@ _TRACE_READERS: dict[int | None, Callable[[bytes], DraftTrace]] = {
     1: partial(_read_trace, _Trace1),
     2: partial(_read_trace, _Trace),
 }
-_EVENT_READERS: dict[int | None, Callable[[msgspec.Raw], BoardEvent]] = {1: _read_event_1}
 
 
 def _decompress(frame: bytes) -> bytes:
@@ -223,7 +145,11 @@ def _pack(trace: DraftTrace, schema: int) -> _Trace1:
     plain = {name: getattr(trace, name) for name in whole.__struct_fields__}
     arrays = {name: getattr(trace.rounds, name) for name in of_rounds.__struct_fields__}
     rounds: dict[str, Any] = {name: None if a is None else _pack_array(a) for name, a in arrays.items()}
-    packed: dict[str, Any] = {"tokens": _pack_array(trace.tokens), "features": _pack_array(trace.features), "rounds": of_rounds(**rounds)}
+    packed: dict[str, Any] = {
+        "tokens": _pack_array(trace.tokens),
+        "features": _pack_array(trace.features),
+        "rounds": of_rounds(**rounds),
+    }
     return whole(**(plain | packed))
 
 
