@@ -28,6 +28,7 @@ from ...rig.prompts import Prompt, domain_prompts
 from ...rig.services import Service, redis_service, sglang_service
 from ...rig.traffic import Served, send
 from ..gpu.server import Serving, server_service
+from ..measure.command_line import benchmark_parser
 from ..measure.measured_server import MeasuredServer, measured_server, wait_until
 from .container import read_card, write_traces
 from .lab import Lab, open_lab
@@ -52,7 +53,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser("learning.record", __doc__)
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
     parser.add_argument("--per-domain", type=int, default=168, help="requests of every domain (168)")
     parser.add_argument("--settings", type=settings, default=SETTINGS, help="by comma, as t0.7-k5; default: all six")

@@ -47,6 +47,7 @@ def test_a_benchmark_explains_itself_and_every_option(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     said = help_of(module, monkeypatch, capsys)
+    assert said.split()[:4] == ["usage:", "python", "-m", module]
     assert str(importlib.import_module(module).__doc__).strip() in said
     assert list(tmp_path.iterdir()) == []
 
