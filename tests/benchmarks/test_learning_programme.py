@@ -1,19 +1,15 @@
 """What the learning bench compares and in which order: rows, stages, jobs, tuned rates, and what they cost."""
 
-import importlib
 from dataclasses import asdict, fields, replace
 
 import pytest
 import torch
+from paceline.benchmarks.learning import cost, programme, rows, setting, stream
 from paceline.benchmarks.learning.training.plan import BenchPlan
 from paceline.buffer.errors import ConfigError
 from paceline.learner.training.batch_sampling import draw_batches
 from paceline.learner.training.plan import RECIPE, TrainingPlan
 
-cost, programme, rows, setting, stream = (
-    importlib.import_module(f"paceline.benchmarks.learning.{name}")
-    for name in ("cost", "programme", "rows", "setting", "stream")
-)
 FULL, QUICK = programme.FULL, programme.QUICK
 ABLATIONS = [
     stage for stage in FULL.stages if stage.name not in {"main", "system", "labels", "objectives", "objectives-sampled"}

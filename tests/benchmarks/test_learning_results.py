@@ -1,6 +1,5 @@
 """Runs of the learning bench as files and tables: several parts as one, gains by stage, and what a trace weighs."""
 
-import importlib
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -8,16 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from paceline.benchmarks.learning import bench, programme, results, rows, runs, stream, tables, wire
+from paceline.benchmarks.learning.setting import Setting
 from paceline.buffer.codec import encode_trace
 from paceline.buffer.trace import VerifyRounds
 from paceline.learner.training.batch import collate
 from paceline.policies.acceptance import Tally
 
-bench, programme, results, rows, runs, stream, tables, wire = (
-    importlib.import_module(f"paceline.benchmarks.learning.{name}")
-    for name in ("bench", "programme", "results", "rows", "runs", "stream", "tables", "wire")
-)
-Setting = importlib.import_module("paceline.benchmarks.learning.setting").Setting
 STAGES = {stage.name: stage for stage in programme.STAGES}
 MAIN, OFF_PATH = STAGES["main"], STAGES["off-path"]
 GREEDY, SAMPLED = Setting(0.0, 5), Setting(0.7, 5)
