@@ -1,4 +1,4 @@
-"""One run: a stream served chunk by chunk by the draft as it is, and learnt from after each measurement.
+"""One run: a stream served chunk by chunk by the draft as it is, and learned from after each measurement.
 
 Serving is replayed: which drafts are accepted is read off the committed tokens, exactly for greedy traffic and without
 bias under target_only, since the text does not depend on the draft. What the target drew once stays drawn, so a run is

@@ -169,7 +169,7 @@ def test_a_trace_weighs_what_the_codec_writes_of_it(recorded):
     assert wire.wire_sizes("t0-k5", []) == []
 
 
-def test_weights_stand_beside_what_was_learnt_from_that_much():
+def test_weights_stand_beside_what_was_learned_from_that_much():
     one, full, committed = rows.TOP_KS[3], rows.SOFT, rows.COMMITTED
     assert one.top_k == 1
     as_stage = partial(make_run, stage=STAGES["top-k"])
