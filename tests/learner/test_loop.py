@@ -483,10 +483,14 @@ def test_without_room_for_a_learning_round_nothing_is_claimed_however_often_it_i
     learner, usage = house.learner(), checkpoint.shutil.disk_usage
     learner.learn_once()
     traces = house.send()
+    message = (
+        r"/checkpoints/default: got 0 MiB free, expected at least \d+ MiB for what a learning round writes: make room; "
+        r"until then traces stay pending\Z"
+    )
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.shutil, "disk_usage", lambda path: usage(path)._replace(free=1 << 10))
         for _ in range(MAX_DELIVERIES + 2):
-            with pytest.raises(OSError, match=r"got 0 MiB free, expected at least \d+ MiB .*: make room"):
+            with pytest.raises(OSError, match=message):
                 learner.learn_once()
     assert house.buffer.counts().pending == BATCH
     assert sum(learner.learn_once().outcomes.values()) == len(traces)
@@ -596,8 +600,11 @@ def test_traces_trimmed_before_they_were_learned_are_warned_of_once(house, caplo
     learner.learn_once()
     learner.learn_once()
     warned = [record.getMessage() for record in caplog.records if "were trimmed" in record.getMessage()]
-    assert len(warned) == 1
-    assert warned[0].startswith("3 traces were trimmed before they were learned since the last")
+    message = (
+        "3 traces were trimmed before they were learned since the last learning round; raise PACELINE_BUFFER_MAX_BYTES "
+        "(1073741824) or lower PACELINE_MIN_NEW_TRACES (400)"
+    )
+    assert warned == [message]
 
 
 def test_weights_of_old_versions_leave_the_disk_and_their_rows_stay(house, monkeypatch: pytest.MonkeyPatch) -> None:
