@@ -59,6 +59,9 @@ def test_every_contract_is_kept(checkout: Path) -> None:
         ("serving/watch/engine_monitor.py", "import torch", "no tensor library"),
         ("serving/pacing/choice.py", "import torch", "touches tensors in these files"),
         ("learner/loop.py", "from celery import Celery", "Celery is known"),
+        ("rig/runs.py", "from ..policies.objectives import baselines", "Only the benchmarks select"),
+        ("learner/loop.py", "from ..policies.objectives.baselines.names import Baseline", "Only the benchmarks select"),
+        ("policies/objectives/table.py", "def f():\n    from .baselines import group", "Only the benchmarks select"),
     ],
 )
 def test_an_import_against_a_contract_is_found(checkout: Path, file: str, line: str, contract: str) -> None:
