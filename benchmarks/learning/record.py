@@ -19,17 +19,16 @@ from rich.console import Console
 
 from ...buffer.trace import DraftTrace
 from ...dashboards.tables import as_int
-from ...rig.deployment import LocalDeployment, server_flags
+from ...rig.deployment import LocalDeployment
 from ...rig.machine import machine
-from ...rig.models.corpus import load_corpus
-from ...rig.models.target import load_tokenizer
 from ...rig.progress import Report, progress_bar, quiet
-from ...rig.prompts import Prompt, domain_prompts
-from ...rig.services import Service, redis_service, sglang_service
+from ...rig.prompts import Prompt
+from ...rig.services import Service
 from ...rig.traffic import Served, send
 from ..gpu.server import Serving, server_service
 from ..measure.command_line import benchmark_parser
-from ..measure.measured_server import MeasuredServer, measured_server, wait_until
+from ..measure.measured_server import MeasuredServer, held_out_prompts
+from ..measure.services import cpu_server, running
 from .container import read_card, write_traces
 from .lab import Lab, open_lab
 from .setting import SETTINGS, Setting
@@ -82,7 +81,8 @@ def record(lab: Lab, setting: Setting, per_domain: int, console: Console, draft:
         head = ensure_warm_head(lab, report) if draft == "warm" else lab.random_head(SEED)
     began_s = time.monotonic()
     with progress_bar(f"recording {setting.name}", console) as report:
-        traces = served_traces(lab, setting, head, prompts(lab, per_domain), report)
+        prompts = held_out_prompts(lab.target, per_domain * len(lab.domains), SEED, lab.domains)
+        traces = served_traces(lab, setting, head, prompts, report)
     card = {
         "setting": setting.name, "per_domain": per_domain, "domains": lab.domains, "draft": draft, "head": str(head),
         "target": lab.target.key, "max_tokens": MAX_TOKENS, "top_k": TOP_K, "seed": SEED, "machine": machine(),
@@ -92,61 +92,52 @@ def record(lab: Lab, setting: Setting, per_domain: int, console: Console, draft:
     console.print(f"{setting.name}: {len(traces)} traces, {size_mb:.0f} MB, {seconds:.0f} s", highlight=False)
 
 
-def prompts(lab: Lab, per_domain: int) -> list[Prompt]:
-    """Prompts from text the target was not trained on, the domains in turn."""
-    held_out = {name: domain.held_out for name, domain in load_corpus(lab.domains).domains.items()}
-    found = domain_prompts(held_out, load_tokenizer(lab.target.folder), per_domain, SEED)
-    return [found[per_domain * domain + number] for number in range(per_domain) for domain in range(len(held_out))]
-
-
-def served_traces(lab: Lab, setting: Setting, head: Path, asked: Sequence[Prompt], report: Report) -> list[DraftTrace]:
-    """Start Redis and SGLang, send everything, and return one trace of every request, in the order asked.
+def served_traces(
+    lab: Lab, setting: Setting, head: Path, prompts: Sequence[Prompt], report: Report
+) -> list[DraftTrace]:
+    """Start Redis and SGLang, send every prompt, and return one trace of each request, in the order of `prompts`.
 
     Exits when a request failed or a trace is missing: a stream with holes is another stream.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        place = LocalDeployment.on_free_ports(Path(scratch))
-        server = service(lab, setting, head, place)
-        with redis_service(place.folder / "redis", place.redis_port), server:
-            rig = measured_server(place, [head])
-            wait_until(lambda: rig.reader.replica_status().get("capture") == "on", "the replica to capture")
-            serve(rig, setting, asked, report)
-            rig.drained()
-            found = {entry.trace.request_id: entry.trace for entry in rig.buffer.replay(2 * len(asked))}
-            captured = as_int(rig.reader.replica_status(), "captured")
-    missing = [prompt.request_id for prompt in asked if prompt.request_id not in found]
-    if missing or captured != len(asked):
+        local = LocalDeployment.on_free_ports(Path(scratch))
+        with running(local, recorded_server(lab, setting, head, local), [head]) as services:
+            server = services.server
+            server.wait_for_capture()
+            serve(server, setting, prompts, report)
+            captured = as_int(server.drained(), "captured")
+            traces = {entry.trace.request_id: entry.trace for entry in server.buffer.replay(2 * len(prompts))}
+    missing = [prompt.request_id for prompt in prompts if prompt.request_id not in traces]
+    if missing or captured != len(prompts):
         raise SystemExit(f"got {captured} traces, {len(missing)} requests without one; expected one of each request")
-    return [found[prompt.request_id] for prompt in asked]
+    return [traces[prompt.request_id] for prompt in prompts]
 
 
-def service(lab: Lab, setting: Setting, head: Path, place: LocalDeployment) -> Service:
+def recorded_server(lab: Lab, setting: Setting, head: Path, local: LocalDeployment) -> Service:
     """The server that is recorded: on the CPU host as the demo starts it, else as the checks on a GPU do."""
-    env, log = {"PACELINE_TEACHER_TOP_K": str(TOP_K)}, place.folder / "sglang.log"
-    more = chain_flags(setting.steps)
+    env, length = {"PACELINE_TEACHER_TOP_K": str(TOP_K)}, chain_flags(setting.steps)
     if lab.device == "cpu":
-        flags = [*server_flags(lab.target.folder, head), *more]
-        return sglang_service(flags, place.server_port, log=log, env=place.shared_env(lab.target) | env)
-    serving = Serving("cuda", "bfloat16", CONCURRENCY, "triton", "pytorch", tuple(more))
-    return server_service(serving, place, lab.target, head, log, quiet, env)
+        return cpu_server(local, lab.target, head, length, env)
+    serving = Serving("cuda", "bfloat16", CONCURRENCY, "triton", "pytorch", tuple(length))
+    return server_service(serving, local, lab.target, head, local.folder / "sglang.log", quiet, env)
 
 
-def serve(rig: MeasuredServer, setting: Setting, asked: Sequence[Prompt], report: Report) -> None:
+def serve(server: MeasuredServer, setting: Setting, prompts: Sequence[Prompt], report: Report) -> None:
     """Send all prompts; exits when one fails."""
-    done: list[Served] = []
+    requests: list[Served] = []
 
-    def note(served: Served) -> None:
-        done.append(served)
-        report(len(done) / len(asked), f"{len(done)} requests")
+    def note(request: Served) -> None:
+        requests.append(request)
+        report(len(requests) / len(prompts), f"{len(requests)} requests")
 
     temperature = setting.temperature
     sending = send(
-        rig.url, asked, concurrency=CONCURRENCY, max_tokens=MAX_TOKENS, temperature=temperature, on_served=note
+        server.url, prompts, concurrency=CONCURRENCY, max_tokens=MAX_TOKENS, temperature=temperature, on_served=note
     )
     asyncio.run(sending)
-    failures = [served.failure or served.finish for served in done if served.failure or served.finish != "length"]
-    if failures:
-        raise SystemExit(f"a request failed: {failures[0]}")
+    for request in requests:
+        if request.failure or request.finish != "length":
+            raise SystemExit(f"a request failed: {request.failure or request.finish}")
 
 
 def chain_flags(steps: int) -> list[str]:
