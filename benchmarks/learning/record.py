@@ -36,8 +36,10 @@ from .warm import ensure_warm_head
 
 CONCURRENCY = 8
 MAX_TOKENS = 64
-#: Teacher entries per node; fewer are cut from them.
+#: Teacher entries per node, of greedy requests too; fewer are cut from them.
 TOP_K = 64
+#: The product keeps one entry of a greedy request; Aurora and others learn from the whole distribution of the target.
+GREEDY_TOP_K_VARIABLE = "PACELINE_TEST_GREEDY_TOP_K"
 SEED = 0
 
 
@@ -69,14 +71,21 @@ def settings(text: str) -> tuple[Setting, ...]:
 
 
 def ensure_recorded(lab: Lab, setting: Setting, per_domain: int, console: Console) -> None:
-    """Record the setting unless its file holds that many requests of every domain; drafted by the warm head."""
+    """Record the setting, drafted by the warm head, unless its file holds as much already.
+
+    As much is `per_domain` requests of every domain and TOP_K teacher entries; exits as `record` does.
+    """
     path = lab.trace_file(setting)
-    if not path.exists() or read_card(path)["per_domain"] < per_domain:
+    card = read_card(path) if path.exists() else {}
+    if card.get("per_domain", 0) < per_domain or card.get("teacher_width") != TOP_K:
         record(lab, setting, per_domain, console)
 
 
 def record(lab: Lab, setting: Setting, per_domain: int, console: Console, draft: str = "warm") -> None:
-    """Serve `per_domain` held-out prompts of every domain and write their traces, replacing an earlier file."""
+    """Serve `per_domain` held-out prompts of every domain and write their traces, replacing an earlier file.
+
+    Exits as `served_traces` and `teacher_width` do; an earlier file is left as it was then.
+    """
     with progress_bar("training the warm head (once)", console) as report:
         head = ensure_warm_head(lab, report) if draft == "warm" else lab.random_head(SEED)
     began_s = time.monotonic()
@@ -85,7 +94,8 @@ def record(lab: Lab, setting: Setting, per_domain: int, console: Console, draft:
         traces = served_traces(lab, setting, head, prompts, report)
     card = {
         "setting": setting.name, "per_domain": per_domain, "domains": lab.domains, "draft": draft, "head": str(head),
-        "target": lab.target.key, "max_tokens": MAX_TOKENS, "top_k": TOP_K, "seed": SEED, "machine": machine(),
+        "target": lab.target.key, "max_tokens": MAX_TOKENS, "teacher_width": teacher_width(setting, traces),
+        "seed": SEED, "machine": machine(),
     }  # fmt: skip
     write_traces(lab.trace_file(setting), card, traces)
     seconds, size_mb = time.monotonic() - began_s, lab.trace_file(setting).stat().st_size / 1e6
@@ -113,9 +123,21 @@ def served_traces(
     return [traces[prompt.request_id] for prompt in prompts]
 
 
+def teacher_width(setting: Setting, traces: Sequence[DraftTrace]) -> int:
+    """Teacher entries of every node in `traces`; exits unless there are TOP_K: baselines would learn from less."""
+    widths = {trace.rounds.teacher_ids.shape[2] for trace in traces}
+    if widths != {TOP_K}:
+        raise SystemExit(
+            f"{setting.name}: got traces with {sorted(widths)} teacher entries per node, expected {TOP_K}; does the "
+            f"server read {GREEDY_TOP_K_VARIABLE}?"
+        )
+    return TOP_K
+
+
 def recorded_server(lab: Lab, setting: Setting, head: Path, local: LocalDeployment) -> Service:
     """The server that is recorded: on the CPU host as the demo starts it, else as the checks on a GPU do."""
-    env, length = {"PACELINE_TEACHER_TOP_K": str(TOP_K)}, chain_flags(setting.steps)
+    env = {"PACELINE_TEACHER_TOP_K": str(TOP_K), GREEDY_TOP_K_VARIABLE: str(TOP_K)}
+    length = chain_flags(setting.steps)
     if lab.device == "cpu":
         return cpu_server(local, lab.target, head, length, env)
     serving = Serving("cuda", "bfloat16", CONCURRENCY, "triton", "pytorch", tuple(length))
