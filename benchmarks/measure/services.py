@@ -13,7 +13,7 @@ from .measured_server import MeasuredServer, measured_server
 
 @dataclass(frozen=True, slots=True)
 class MeasuredServices:
-    """A running server as benchmarks use it, and the two processes behind it."""
+    """A running server as benchmarks use it, and the two processes it consists of."""
 
     server: MeasuredServer
     redis: Service
