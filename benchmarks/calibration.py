@@ -27,13 +27,12 @@ from ..learner.disk import write_folder
 from ..learner.judging.replay import replay_traces
 from ..learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from ..learner.training.trainer import DraftTrainer, TrainingPlan
-from ..rig.deployment import LocalDeployment, server_flags
+from ..rig.deployment import LocalDeployment
 from ..rig.machine import machine
 from ..rig.models.corpus import load_corpus
 from ..rig.models.target import load_tokenizer
 from ..rig.progress import progress_bar
 from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts
-from ..rig.services import redis_service, sglang_service
 from .learning.container import read_traces
 from .learning.lab import Lab, open_lab
 from .learning.prediction import Prediction, compare, markdown, plot
@@ -41,7 +40,8 @@ from .learning.record import chain_flags, ensure_recorded, serve
 from .learning.setting import Setting
 from .learning.warm import ensure_warm_head
 from .measure.command_line import benchmark_parser
-from .measure.measured_server import MeasuredServer, measured_server, under_new_ids, wait_until
+from .measure.measured_server import MeasuredServer, under_new_ids
+from .measure.services import cpu_server, running
 
 SETTING = Setting(0.0, 5)
 #: Recorded traces per domain that each version is trained on, in addition to those of the version before it.
@@ -146,13 +146,10 @@ def batched(
 def serving(lab: Lab, scratch: Path, versions: Sequence[Version]) -> Iterator[MeasuredServer]:
     """Redis and a server that drafts with the first version; their indices are their numbers on the board."""
     local = LocalDeployment.on_free_ports(scratch)
-    env = local.shared_env(lab.target)
-    flags = [*server_flags(lab.target.folder, versions[0].folder), *chain_flags(SETTING.steps)]
-    service = sglang_service(flags, local.server_port, log=local.folder / "sglang.log", env=env)
-    with redis_service(local.folder / "redis", local.redis_port), service:
-        server = measured_server(local, [version.folder for version in versions])
-        wait_until(lambda: server.reader.replica_status().get("capture") == "on", "the replica to capture")
-        yield server
+    sglang = cpu_server(local, lab.target, versions[0].folder, chain_flags(SETTING.steps))
+    with running(local, sglang, [version.folder for version in versions]) as services:
+        services.server.wait_for_capture()
+        yield services.server
 
 
 def calibrate(

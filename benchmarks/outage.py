@@ -20,17 +20,18 @@ import numpy as np
 from rich.console import Console
 
 from ..dashboards.tables import as_counts, as_int
-from ..rig.deployment import LocalDeployment, server_flags
+from ..rig.deployment import LocalDeployment
 from ..rig.machine import machine
 from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
-from ..rig.services import Service, redis_service, sglang_service
+from ..rig.services import Service
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
-from .measure.measured_server import MeasuredServer, held_out_prompts, measured_server, wait_until
+from .measure.measured_server import MeasuredServer, held_out_prompts, wait_until
 from .measure.paired import ratio
+from .measure.services import cpu_server, running
 
 MAX_TOKENS, SEED, CROWDS = 48, 0, 4  # requests per slot in one call, so that all slots stay busy to the end
 
@@ -44,16 +45,10 @@ def main() -> None:
     prompts = held_out_prompts(target, CROWDS * options.concurrency, SEED)
     with tempfile.TemporaryDirectory() as scratch:
         local = LocalDeployment.on_free_ports(Path(scratch))
-        service = sglang_service(
-            server_flags(target.folder, draft),
-            local.server_port,
-            log=local.folder / "s.log",
-            env=local.shared_env(target),
-        )
-        with redis_service(local.folder / "redis", local.redis_port) as redis, service:
-            server = measured_server(local, [draft])
-            period(server, prompts, options.concurrency, 5.0)  # warms up
-            print_results(console, server, *measure(server, redis, prompts, options))
+        with running(local, cpu_server(local, target, draft), [draft]) as services:
+            period(services.server, prompts, options.concurrency, 5.0)  # warms up
+            figures = measure(services.server, services.redis, prompts, options)
+            print_results(console, services.server, *figures)
 
 
 def parse() -> argparse.Namespace:

@@ -27,6 +27,7 @@ from ..policies.pacing.threshold import ThresholdPacing
 from ..rig.machine import machine
 from .learning.container import read_card, read_traces
 from .learning.recorded import add_trace_options, trace_file
+from .measure.command_line import benchmark_parser
 from .measure.step_costs import Costs, load_costs
 from .pacing_baselines.ema import SGLANG_SLOTS, EmaPacing
 from .pacing_baselines.smartspec import SmartSpecPacing
@@ -79,7 +80,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser("pacing", __doc__)
     add_trace_options(parser)
     parser.add_argument("--head", type=Path, help="another draft than the one that served, to be replayed instead")
     parser.add_argument("--costs", type=Path, help="a table of step costs; default: an example")

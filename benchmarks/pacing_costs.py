@@ -15,7 +15,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -29,11 +29,12 @@ from ..rig.models.target import VOCABULARY, TargetModel, ensure_random_draft, en
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
-from ..rig.services import redis_service, sglang_service
+from ..rig.services import sglang_service
 from ..rig.traffic import Served, send
 from .measure.command_line import benchmark_parser
 from .measure.deepened import deepened
-from .measure.measured_server import MeasuredServer, measured_server, wait_until
+from .measure.measured_server import MeasuredServer, wait_until
+from .measure.services import cpu_server, running
 from .measure.step_costs import Costs
 
 SEED = 0
@@ -81,18 +82,15 @@ def parse() -> argparse.Namespace:
 @contextmanager
 def speculating(target: TargetModel, draft: Path, max_steps: int) -> Iterator[MeasuredServer]:
     """A server that tries every length from 0 to `max_steps` in turn and captures no traces."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
+    with tempfile.TemporaryDirectory() as folder:
         local = LocalDeployment.on_free_ports(Path(folder))
         lengths = local.folder / "lengths.json"
         lengths.write_text(json.dumps({"1": {"candidate_steps": list(range(max_steps + 1))}}), encoding="utf-8")
         adaptive = ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths), "--disable-radix-cache"]
-        env = local.shared_env(target) | {"PACELINE_PACING": "sweep", "PACELINE_SAMPLE_RATE": "0"}
-        flags = [*server_flags(target.folder, draft), *adaptive]
-        running.enter_context(redis_service(local.folder / "redis", local.redis_port))
-        running.enter_context(sglang_service(flags, local.server_port, log=local.folder / "sglang.log", env=env))
-        server = measured_server(local, [draft])
-        wait_until(lambda: pacing_of(server).get("policy") == "sweep", "the replica to sweep")
-        yield server
+        env = {"PACELINE_PACING": "sweep", "PACELINE_SAMPLE_RATE": "0"}
+        with running(local, cpu_server(local, target, draft, adaptive, env), [draft]) as services:
+            wait_until(lambda: pacing_of(services.server).get("policy") == "sweep", "the replica to sweep")
+            yield services.server
 
 
 @contextmanager

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..rig.deployment import LocalDeployment, server_flags
+from ..rig.deployment import LocalDeployment
 from ..rig.machine import machine
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
-from ..rig.services import redis_service, sglang_service
 from .measure.command_line import benchmark_parser
-from .measure.measured_server import held_out_prompts, measured_server
+from .measure.measured_server import held_out_prompts
+from .measure.services import cpu_server, running
 from .measure.soaking import Soak, SoakPlan, soak
 from .measure.soaktable import table
 
@@ -53,14 +53,9 @@ def run(options: argparse.Namespace, target: TargetModel, drafts: list[Path], co
     prompts = held_out_prompts(target, plan.prompts, SEED)
     with tempfile.TemporaryDirectory() as scratch:
         local = LocalDeployment.on_free_ports(Path(scratch))
-        env = local.shared_env(target) | {"PACELINE_BUFFER_MAX_BYTES": str(STREAM_BYTES)}
-        flags, log = server_flags(target.folder, drafts[0]), local.folder / "sglang.log"
-        with (
-            redis_service(local.folder / "redis", local.redis_port),
-            sglang_service(flags, local.server_port, log=log, env=env) as server,
-            progress_bar("swapping", console) as report,
-        ):
-            return soak(measured_server(local, [drafts[0]]), server.pid, drafts, prompts, plan, report)
+        sglang = cpu_server(local, target, drafts[0], env={"PACELINE_BUFFER_MAX_BYTES": str(STREAM_BYTES)})
+        with running(local, sglang, drafts[:1]) as services, progress_bar("swapping", console) as report:
+            return soak(services.server, sglang.pid, drafts, prompts, plan, report)
 
 
 def random_drafts(target: TargetModel, data_dir: Path) -> list[Path]:

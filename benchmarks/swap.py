@@ -11,14 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..rig.deployment import LocalDeployment, server_flags
+from ..rig.deployment import LocalDeployment
 from ..rig.machine import machine
 from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
-from ..rig.services import redis_service, sglang_service
 from .measure.command_line import benchmark_parser
-from .measure.measured_server import held_out_prompts, measured_server
+from .measure.measured_server import held_out_prompts
+from .measure.services import cpu_server, running
 from .measure.stalls import StallPlan, Stalls, measure_stalls
 
 DRAFTS = 3  # more than a replica keeps, so that every swap reads and checks a file
@@ -35,10 +35,8 @@ def main() -> None:
     prompts = held_out_prompts(target, plan.streams, plan.seed)
     with tempfile.TemporaryDirectory() as scratch:
         local = LocalDeployment.on_free_ports(Path(scratch))
-        flags, log = server_flags(target.folder, drafts[0]), local.folder / "sglang.log"
-        server = sglang_service(flags, local.server_port, log=log, env=local.shared_env(target))
-        with redis_service(local.folder / "redis", local.redis_port), server:
-            print_stalls(console, measure_stalls(measured_server(local, drafts), drafts, prompts, plan))
+        with running(local, cpu_server(local, target, drafts[0]), drafts) as services:
+            print_stalls(console, measure_stalls(services.server, drafts, prompts, plan))
 
 
 def parse() -> argparse.Namespace:

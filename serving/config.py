@@ -5,9 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..buffer.config import BufferConfig
+from ..buffer.errors import ConfigError
 from ..buffer.settings.fields import as_environment, check_fields, configured, setting
 from ..buffer.settings.pacing_names import PacingName
 from ..buffer.settings.sources import read_settings
+from .wire.teacher_width import TeacherWidth
+
+#: Teacher entries of greedy requests. No setting: for the learning bench, whose baselines learn from more than one.
+GREEDY_TOP_K = "PACELINE_TEST_GREEDY_TOP_K"
 
 #: Where replay cannot judge a draft and nothing else was set: long enough for most requests to end within a turn.
 CANARY_TURN_S = 30.0
@@ -34,9 +39,15 @@ class ServingConfig:
     stagger_s: float = setting("STAGGER_S")
     pacing: PacingName = setting("PACING")
     pacing_costs: str = setting("PACING_COSTS")
+    greedy_top_k: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def teacher(self) -> TeacherWidth:
+        """Teacher entries per verified node."""
+        return TeacherWidth(self.teacher_top_k, self.greedy_top_k)
 
     @property
     def queue_bytes(self) -> int:
@@ -57,7 +68,15 @@ class ServingConfig:
 def from_env(environ: Mapping[str, str] = os.environ) -> ServingConfig:
     """Read the settings. ConfigError names what cannot be read, what was got and what was expected."""
     settings = read_settings(environ)
-    return configured(ServingConfig, settings, buffer=configured(BufferConfig, settings))
+    buffer = configured(BufferConfig, settings)
+    return configured(ServingConfig, settings, buffer=buffer, greedy_top_k=_greedy_top_k(environ))
+
+
+def _greedy_top_k(environ: Mapping[str, str]) -> int:
+    given = environ.get(GREEDY_TOP_K) or "1"
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError(f"{GREEDY_TOP_K}: got {given!r}, expected an integer of at least 1")
+    return int(given)
 
 
 def unknown_names(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
@@ -70,5 +89,5 @@ def courier_env(settings: ServingConfig, environ: Mapping[str, str] = os.environ
 
     A courier started later has the same settings then, whatever has become of paceline.toml.
     """
-    given = {**as_environment(settings), **as_environment(settings.buffer)}
+    given = {**as_environment(settings), **as_environment(settings.buffer), GREEDY_TOP_K: str(settings.greedy_top_k)}
     return {**environ, **given, "PACELINE_CONFIG": os.devnull}

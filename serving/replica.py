@@ -21,7 +21,6 @@ from .swap.staggered_rollout import StaggeredRollout
 from .swap.swapper import Swapper
 from .wire.counts import CaptureCounts
 from .wire.messages import POLL_S
-from .wire.teacher_width import TeacherWidth
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
     courier = CourierProcess(
         settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary
     )
-    teacher = TeacherWidth(settings.teacher_top_k)
-    chosen = CaptureSettings(teacher, settings.capture_features, settings.sample_rate)
+    chosen = CaptureSettings(settings.teacher, settings.capture_features, settings.sample_rate)
     capture = SglangCapture(chosen, courier.outbox, counts, breaker, lambda: swap.draft_version)
     rounds = EngineRounds(capture.is_captured)
     replica = Replica(capture, swap, pacing, courier, swapper, rounds)

@@ -10,7 +10,7 @@ from ...learner.training.trainer import DraftTrainer, FitReport
 from ...rig.deployment import DRAFT_STEPS
 from ...rig.prompts import Prompt
 from ..measure.answers import Answers, answer_all, asks, flush_cache
-from ..measure.measured_server import MeasuredServer
+from ..measure.measured_server import DraftWeights, MeasuredServer
 from .checks import Captured, Finding, captured
 
 #: What a draft must gain on prompts it did not learn from.
@@ -66,7 +66,7 @@ def learn_and_serve(
     trainer = DraftTrainer(initial, plan.training[0], recipe=plan.training[1])
     fit = trainer.fit(traces, [])
     save_draft(trainer.draft, folder)
-    version = server.register(folder, f"learned from {len(traces)} traces")
+    version = server.register(DraftWeights.of(folder), f"learned from {len(traces)} traces")
     server.go_live(version)
     after = _measure(server, measured, "after", plan)
     pairs = captured(server, after.answers)

@@ -29,6 +29,7 @@ from rich.console import Console
 from ...rig.machine import machine
 from ...rig.progress import progress_bar
 from ..gpu.models import SIZES
+from ..measure.command_line import benchmark_parser
 from .container import read_traces
 from .cost import seconds
 from .lab import Lab, open_lab
@@ -119,7 +120,7 @@ def chosen(options: argparse.Namespace) -> Programme:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser("learning.bench", __doc__)
     parser.add_argument("--quick", action="store_true", help="two seeds, short streams, six rows, greedy only")
     parser.add_argument("--stage", action="append", metavar="NAME", help="this stage alone; may be given again")
     parser.add_argument("--list", action="store_true", help="print the stages and what they cost, and run nothing")

@@ -177,7 +177,7 @@ FULL = Programme(
         _ablation("sharpened", "hard labels and soft ones on greedy text", SHARPENED),
         _ablation("top-k", "teacher entries; greedy runs read none", TOP_KS, (_SAMPLED,)),
         _ablation("passes", "passes over a chunk that is consumed once", PASSES, starts=STARTS),
-        _ablation("replay", "a replay window, and which of its traces", REPLAY),
+        _ablation("replay", "a replay buffer, and which of its traces", REPLAY),
         _ablation("cadence", "requests between two rounds", CADENCES, starts=("cold",)),
         _ablation("warm-rate", "the product's learning rate for warm drafts", WARM_RATES, sizes=_SHORT),
         _ablation("teacher", "a teacher sharper than it was served", TEACHERS, (_SAMPLED,), sizes=_SHORT),

@@ -19,16 +19,16 @@ from rich.console import Console
 
 from ...buffer.trace import DraftTrace
 from ...dashboards.tables import as_int
-from ...rig.deployment import LocalDeployment, server_flags
+from ...rig.deployment import LocalDeployment
 from ...rig.machine import machine
-from ...rig.models.corpus import load_corpus
-from ...rig.models.target import load_tokenizer
 from ...rig.progress import Report, progress_bar, quiet
-from ...rig.prompts import Prompt, domain_prompts
-from ...rig.services import Service, redis_service, sglang_service
+from ...rig.prompts import Prompt
+from ...rig.services import Service
 from ...rig.traffic import Served, send
 from ..gpu.server import Serving, server_service
-from ..measure.measured_server import MeasuredServer, measured_server, wait_until
+from ..measure.command_line import benchmark_parser
+from ..measure.measured_server import MeasuredServer, held_out_prompts
+from ..measure.services import cpu_server, running
 from .container import read_card, write_traces
 from .lab import Lab, open_lab
 from .setting import SETTINGS, Setting
@@ -36,8 +36,10 @@ from .warm import ensure_warm_head
 
 CONCURRENCY = 8
 MAX_TOKENS = 64
-#: Teacher entries per node; fewer are cut from them.
+#: Teacher entries per node, of greedy requests too; fewer are cut from them.
 TOP_K = 64
+#: The product keeps one entry of a greedy request; Aurora and others learn from the whole distribution of the target.
+GREEDY_TOP_K_VARIABLE = "PACELINE_TEST_GREEDY_TOP_K"
 SEED = 0
 
 
@@ -52,7 +54,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser("learning.record", __doc__)
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
     parser.add_argument("--per-domain", type=int, default=168, help="requests of every domain (168)")
     parser.add_argument("--settings", type=settings, default=SETTINGS, help="by comma, as t0.7-k5; default: all six")
@@ -69,83 +71,95 @@ def settings(text: str) -> tuple[Setting, ...]:
 
 
 def ensure_recorded(lab: Lab, setting: Setting, per_domain: int, console: Console) -> None:
-    """Record the setting unless its file holds that many requests of every domain; drafted by the warm head."""
+    """Record the setting, drafted by the warm head, unless its file holds as much already.
+
+    As much is `per_domain` requests of every domain and TOP_K teacher entries; exits as `record` does.
+    """
     path = lab.trace_file(setting)
-    if not path.exists() or read_card(path)["per_domain"] < per_domain:
+    card = read_card(path) if path.exists() else {}
+    if card.get("per_domain", 0) < per_domain or card.get("teacher_width") != TOP_K:
         record(lab, setting, per_domain, console)
 
 
 def record(lab: Lab, setting: Setting, per_domain: int, console: Console, draft: str = "warm") -> None:
-    """Serve `per_domain` held-out prompts of every domain and write their traces, replacing an earlier file."""
+    """Serve `per_domain` held-out prompts of every domain and write their traces, replacing an earlier file.
+
+    Exits as `served_traces` and `teacher_width` do; an earlier file is left as it was then.
+    """
     with progress_bar("training the warm head (once)", console) as report:
         head = ensure_warm_head(lab, report) if draft == "warm" else lab.random_head(SEED)
     began_s = time.monotonic()
     with progress_bar(f"recording {setting.name}", console) as report:
-        traces = served_traces(lab, setting, head, prompts(lab, per_domain), report)
+        prompts = held_out_prompts(lab.target, per_domain * len(lab.domains), SEED, lab.domains)
+        traces = served_traces(lab, setting, head, prompts, report)
     card = {
         "setting": setting.name, "per_domain": per_domain, "domains": lab.domains, "draft": draft, "head": str(head),
-        "target": lab.target.key, "max_tokens": MAX_TOKENS, "top_k": TOP_K, "seed": SEED, "machine": machine(),
+        "target": lab.target.key, "max_tokens": MAX_TOKENS, "teacher_width": teacher_width(setting, traces),
+        "seed": SEED, "machine": machine(),
     }  # fmt: skip
     write_traces(lab.trace_file(setting), card, traces)
     seconds, size_mb = time.monotonic() - began_s, lab.trace_file(setting).stat().st_size / 1e6
     console.print(f"{setting.name}: {len(traces)} traces, {size_mb:.0f} MB, {seconds:.0f} s", highlight=False)
 
 
-def prompts(lab: Lab, per_domain: int) -> list[Prompt]:
-    """Prompts from text the target was not trained on, the domains in turn."""
-    held_out = {name: domain.held_out for name, domain in load_corpus(lab.domains).domains.items()}
-    found = domain_prompts(held_out, load_tokenizer(lab.target.folder), per_domain, SEED)
-    return [found[per_domain * domain + number] for number in range(per_domain) for domain in range(len(held_out))]
-
-
-def served_traces(lab: Lab, setting: Setting, head: Path, asked: Sequence[Prompt], report: Report) -> list[DraftTrace]:
-    """Start Redis and SGLang, send everything, and return one trace of every request, in the order asked.
+def served_traces(
+    lab: Lab, setting: Setting, head: Path, prompts: Sequence[Prompt], report: Report
+) -> list[DraftTrace]:
+    """Start Redis and SGLang, send every prompt, and return one trace of each request, in the order of `prompts`.
 
     Exits when a request failed or a trace is missing: a stream with holes is another stream.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        place = LocalDeployment.on_free_ports(Path(scratch))
-        server = service(lab, setting, head, place)
-        with redis_service(place.folder / "redis", place.redis_port), server:
-            rig = measured_server(place, [head])
-            wait_until(lambda: rig.reader.replica_status().get("capture") == "on", "the replica to capture")
-            serve(rig, setting, asked, report)
-            rig.drained()
-            found = {entry.trace.request_id: entry.trace for entry in rig.buffer.replay(2 * len(asked))}
-            captured = as_int(rig.reader.replica_status(), "captured")
-    missing = [prompt.request_id for prompt in asked if prompt.request_id not in found]
-    if missing or captured != len(asked):
+        local = LocalDeployment.on_free_ports(Path(scratch))
+        with running(local, recorded_server(lab, setting, head, local), [head]) as services:
+            server = services.server
+            server.wait_for_capture()
+            serve(server, setting, prompts, report)
+            captured = as_int(server.drained(), "captured")
+            traces = {entry.trace.request_id: entry.trace for entry in server.buffer.replay(2 * len(prompts))}
+    missing = [prompt.request_id for prompt in prompts if prompt.request_id not in traces]
+    if missing or captured != len(prompts):
         raise SystemExit(f"got {captured} traces, {len(missing)} requests without one; expected one of each request")
-    return [found[prompt.request_id] for prompt in asked]
+    return [traces[prompt.request_id] for prompt in prompts]
 
 
-def service(lab: Lab, setting: Setting, head: Path, place: LocalDeployment) -> Service:
+def teacher_width(setting: Setting, traces: Sequence[DraftTrace]) -> int:
+    """Teacher entries of every node in `traces`; exits unless there are TOP_K: baselines would learn from less."""
+    widths = {trace.rounds.teacher_ids.shape[2] for trace in traces}
+    if widths != {TOP_K}:
+        raise SystemExit(
+            f"{setting.name}: got traces with {sorted(widths)} teacher entries per node, expected {TOP_K}; does the "
+            f"server read {GREEDY_TOP_K_VARIABLE}?"
+        )
+    return TOP_K
+
+
+def recorded_server(lab: Lab, setting: Setting, head: Path, local: LocalDeployment) -> Service:
     """The server that is recorded: on the CPU host as the demo starts it, else as the checks on a GPU do."""
-    env, log = {"PACELINE_TEACHER_TOP_K": str(TOP_K)}, place.folder / "sglang.log"
-    more = chain_flags(setting.steps)
+    env = {"PACELINE_TEACHER_TOP_K": str(TOP_K), GREEDY_TOP_K_VARIABLE: str(TOP_K)}
+    length = chain_flags(setting.steps)
     if lab.device == "cpu":
-        flags = [*server_flags(lab.target.folder, head), *more]
-        return sglang_service(flags, place.server_port, log=log, env=place.shared_env(lab.target) | env)
-    serving = Serving("cuda", "bfloat16", CONCURRENCY, "triton", "pytorch", tuple(more))
-    return server_service(serving, place, lab.target, head, log, quiet, env)
+        return cpu_server(local, lab.target, head, length, env)
+    serving = Serving("cuda", "bfloat16", CONCURRENCY, "triton", "pytorch", tuple(length))
+    return server_service(serving, local, lab.target, head, local.folder / "sglang.log", quiet, env)
 
 
-def serve(rig: MeasuredServer, setting: Setting, asked: Sequence[Prompt], report: Report) -> None:
+def serve(server: MeasuredServer, setting: Setting, prompts: Sequence[Prompt], report: Report) -> None:
     """Send all prompts; exits when one fails."""
-    done: list[Served] = []
+    requests: list[Served] = []
 
-    def note(served: Served) -> None:
-        done.append(served)
-        report(len(done) / len(asked), f"{len(done)} requests")
+    def note(request: Served) -> None:
+        requests.append(request)
+        report(len(requests) / len(prompts), f"{len(requests)} requests")
 
     temperature = setting.temperature
     sending = send(
-        rig.url, asked, concurrency=CONCURRENCY, max_tokens=MAX_TOKENS, temperature=temperature, on_served=note
+        server.url, prompts, concurrency=CONCURRENCY, max_tokens=MAX_TOKENS, temperature=temperature, on_served=note
     )
     asyncio.run(sending)
-    failures = [served.failure or served.finish for served in done if served.failure or served.finish != "length"]
-    if failures:
-        raise SystemExit(f"a request failed: {failures[0]}")
+    for request in requests:
+        if request.failure or request.finish != "length":
+            raise SystemExit(f"a request failed: {request.failure or request.finish}")
 
 
 def chain_flags(steps: int) -> list[str]:

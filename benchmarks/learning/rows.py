@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from ...buffer.settings.table import BY_NAME
 from ...policies.objectives.baselines.names import Baseline
 from ...policies.objectives.names import Objective, Weighting
 from .training.plan import BenchPlan
 
-#: Traces kept for replay, as learner.config has it.
-WINDOW_TRACES = 200
+#: Traces of the replay buffer, unless a learner is told otherwise.
+REPLAY_TRACES: int = BY_NAME["REPLAY_TRACES"].default
 #: All teacher entries that record.py keeps, since baselines were published with whole logits.
 TOP_K = 64
 

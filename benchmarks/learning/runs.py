@@ -1,4 +1,4 @@
-"""One run: a stream served chunk by chunk by the draft as it is, and learnt from after each measurement.
+"""One run: a stream served chunk by chunk by the draft as it is, and learned from after each measurement.
 
 Serving is replayed: which drafts are accepted is read off the committed tokens, exactly for greedy traffic and without
 bias under target_only, since the text does not depend on the draft. What the target drew once stays drawn, so a run is
@@ -22,7 +22,7 @@ from ...policies.objectives.baselines.table import BENCH_OBJECTIVES
 from .container import read_card, read_traces
 from .lab import Lab
 from .programme import Job
-from .rows import WINDOW_TRACES, Rate
+from .rows import REPLAY_TRACES, Rate
 from .stream import domain_of, make_stream, with_top_k
 from .training.trainer import BenchTrainer
 
@@ -71,16 +71,16 @@ def run_job(lab: Lab, job: Job) -> Run:
     cost, plan = _Cost(), job.row.plan(job.setting.steps, job.seed, job.rate)
     proposer = _proposer(lab, job) if BENCH_OBJECTIVES[plan.objective].needs_verdicts else None
     trainer = BenchTrainer(_initial(lab, job), plan, proposer)
-    window: deque[DraftTrace] = deque(maxlen=WINDOW_TRACES)
+    replay_buffer: deque[DraftTrace] = deque(maxlen=REPLAY_TRACES)
     seen = 0
     for chunk in stream.chunks(job.row.cadence or job.sizes.cadence):
         seen += len(chunk)
         cost.points.append(Point(seen, tallies(trainer.draft, chunk, job.setting.steps), cost.steps, cost.seconds))
         if job.row.rate is not Rate.NONE:
             fresh = [with_top_k(trace, job.row.top_k) for trace in chunk]
-            fit = trainer.fit(fresh, list(window) if plan.replay_share else [])
+            fit = trainer.fit(fresh, list(replay_buffer) if plan.replay_share else [])
             cost.steps, cost.seconds = cost.steps + fit.steps, cost.seconds + fit.seconds
-            window.extend(fresh)
+            replay_buffer.extend(fresh)
     return Run(job, stream.shift_at, tuple(cost.points), cost.steps, cost.seconds)
 
 

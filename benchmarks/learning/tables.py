@@ -149,8 +149,8 @@ def _wire_cells(size: WireSize, runs: Sequence[Run]) -> list[str]:
     ]  # fmt: skip
     soft = next((row for row in TOP_KS if row.objective == SOFT.objective and row.top_k == size.top_k), SOFT)
     rows = (soft if setting.temperature else COMMITTED, COMMITTED)
-    learnt = [Group(stage, setting, "warm", own).of(row.name).values() for row in rows]
-    accepted = [Mean.of(list(map(figure, of_row))).text() for of_row in learnt for figure in (before, after)]
+    learned = [Group(stage, setting, "warm", own).of(row.name).values() for row in rows]
+    accepted = [Mean.of(list(map(figure, of_row))).text() for of_row in learned for figure in (before, after)]
     return [size.setting, str(size.top_k), f"{size.with_features:.0f}", f"{size.without_features:.0f}", *accepted]
 
 

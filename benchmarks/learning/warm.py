@@ -1,4 +1,4 @@
-"""A head that has already learnt: from training text of all domains but the one that traffic shifts to.
+"""A head that has already learned: from training text of all domains but the one that traffic shifts to.
 
 The target reads windows of text; its hidden rows and its top-K at temperature 1 make traces of one token per round,
 and the product's own trainer learns from them with the soft objective. Axes: B windows, T tokens, D feature width.

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from ...buffer.base import TraceBuffer, VersionBoard
 from ...buffer.config import BufferConfig
@@ -26,6 +27,19 @@ BY = "bench"
 _runs = itertools.count()
 
 
+@dataclass(frozen=True, slots=True)
+class DraftWeights:
+    """Weights as the board names them."""
+
+    uri: str
+    digest: str
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """The draft in `folder`; reads its whole weights file."""
+        return cls(folder.absolute().as_uri(), sha256_of(folder / WEIGHTS_FILE))
+
+
 @dataclass(frozen=True)
 class MeasuredServer:
     """One running server. Version 0 on its board is the draft it was started with."""
@@ -35,11 +49,11 @@ class MeasuredServer:
     board: VersionBoard
     reader: SpeculatorReader
 
-    def register(self, draft: Path, name: str) -> int:
-        """Put the draft in folder `draft` on the board; return its number."""
-        number, digest = self.board.next_number(), sha256_of(draft / WEIGHTS_FILE)
-        uri = draft.absolute().as_uri()
-        self.board.register(DraftVersion(number, None, "t", "0", "eagle3", uri, digest, "none", ("", "")), BY, name)
+    def register(self, weights: DraftWeights, name: str) -> int:
+        """Put a draft on the board; return its number."""
+        number = self.board.next_number()
+        row = DraftVersion(number, None, "t", "0", "eagle3", weights.uri, weights.digest, "none", ("", ""))
+        self.board.register(row, BY, name)
         return number
 
     def go_live(self, number: int) -> None:
@@ -48,6 +62,10 @@ class MeasuredServer:
         wait_until(
             lambda: self.reader.replica_status().get("draft_version") == number, f"version {number} to be swapped in"
         )
+
+    def wait_for_capture(self) -> None:
+        """Block until the replica reports that it captures; exits when it does not."""
+        wait_until(lambda: self.reader.replica_status().get("capture") == "on", "the replica to capture")
 
     def drained(self) -> Mapping[str, object]:
         """The replica's status once every trace of the requests answered so far has left the server.
@@ -68,14 +86,16 @@ def measured_server(local: LocalDeployment, drafts: Sequence[Path]) -> MeasuredS
     buffer, board = RedisTraceBuffer(client, config), RedisVersionBoard(client, config)
     server = MeasuredServer(local.server_url, buffer, board, SpeculatorReader(buffer, board, REPLICA, LEARNER))
     for draft in drafts:
-        server.register(draft, "random")
+        server.register(DraftWeights.of(draft), "random")
     board.move(0, VersionState.LIVE, BY, "served from the start")
     return server
 
 
-def held_out_prompts(target: TargetModel, count: int, seed: int) -> list[Prompt]:
+def held_out_prompts(
+    target: TargetModel, count: int, seed: int, domains: Sequence[str] = CERTAIN_DOMAINS
+) -> list[Prompt]:
     """At least `count` prompts, the domains in turn, from text the target was not trained on."""
-    held_out = {name: domain.held_out for name, domain in load_corpus(CERTAIN_DOMAINS).domains.items()}
+    held_out = {name: domain.held_out for name, domain in load_corpus(tuple(domains)).domains.items()}
     each = -(-count // len(held_out))
     prompts = domain_prompts(held_out, load_tokenizer(target.folder), each, seed)
     return [prompts[each * domain + number] for number in range(each) for domain in range(len(held_out))]

@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from ...buffer.errors import BufferUnavailable
-from ...buffer.version import DraftVersion, VersionState
-from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+from ...buffer.version import VersionState
 from ...dashboards.tables import as_int
 from ...policies.acceptance import Tally
 from ...rig.progress import Report
 from ...rig.prompts import Prompt
 from ...rig.traffic import Served, send
-from .measured_server import BY, MeasuredServer, under_new_ids
+from .measured_server import BY, DraftWeights, MeasuredServer, under_new_ids
 from .vitals import Vitals, child_named, vitals
 
 WARM_UP_S = 10.0  # of traffic before the first swap
@@ -148,7 +147,7 @@ def swap_all(server: MeasuredServer, server_pid: int, drafts: Sequence[Path], se
         child_named(server_pid, "sglang::scheduler"),
         child_named(server_pid, "paceline.serving.courier"),
     )
-    weights = [(draft.absolute().as_uri(), sha256_of(draft / WEIGHTS_FILE)) for draft in drafts]
+    weights = [DraftWeights.of(draft) for draft in drafts]
     sampled, pause, plan = 0.0, threading.Event(), seen.plan
     for turn in itertools.count(1):
         began = time.monotonic()
@@ -161,16 +160,16 @@ def swap_all(server: MeasuredServer, server_pid: int, drafts: Sequence[Path], se
             if len(seen.swaps) >= plan.swaps:
                 return
             if len(seen.made) - len(seen.swaps) - seen.passed_over < min(AHEAD, plan.swaps - len(seen.swaps)):
-                make_live(server, *weights[turn % len(weights)], seen)
+                make_live(server, weights[turn % len(weights)], seen)
         except BufferUnavailable:
             seen.unanswered += 1  # the version may be on the board all the same: the server reports which one drafts
         pause.wait(max(0.0, plan.gap_ms / 1000.0 - (time.monotonic() - began)))
 
 
-def make_live(server: MeasuredServer, uri: str, digest: str, seen: Soak) -> None:
+def make_live(server: MeasuredServer, weights: DraftWeights, seen: Soak) -> None:
     """Register the next version and make it live, which retires the one before it."""
-    began, number = time.monotonic(), server.board.next_number()
-    server.board.register(DraftVersion(number, None, "t", "0", "eagle3", uri, digest, "none", ("", "")), BY, "soak")
+    began = time.monotonic()
+    number = server.register(weights, "soak")
     server.board.move(number, VersionState.LIVE, BY, "the next one")
     seen.made.append((number, time.time(), time.monotonic() - began))
 

@@ -21,7 +21,6 @@ from ..breaker import Breaker
 from ..watch.draft_monitor import DraftMonitor
 from ..wire.counts import CaptureCounts
 from ..wire.messages import Resume
-from ..wire.teacher_width import TeacherWidth
 from .assembler import WindowAssembler
 from .courier import Courier
 from .receiver import CourierReceiver
@@ -44,7 +43,7 @@ def run_courier(
 
     board, rules = RedisVersionBoard(client, settings.buffer), CanaryRules(max_requests=settings.canary_requests)
     monitor = DraftMonitor(board, settings.replica, rules, GuardLimits(), alternates=bool(settings.canary_turn_s))
-    receiver = CourierReceiver(endpoint, TeacherWidth(settings.teacher_top_k), resume)
+    receiver = CourierReceiver(endpoint, settings.teacher, resume)
     courier = Courier(
         receiver,
         assembler,

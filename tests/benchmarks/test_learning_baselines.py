@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from paceline.policies.objectives.baselines.names import Baseline
 from paceline.policies.objectives.baselines.reinforce import reinforce_losses
 from paceline.policies.objectives.baselines.table import BENCH_OBJECTIVES
 from paceline.policies.objectives.names import Objective, Weighting
+from training import are_equal, training_traces, weights_of
 
 CPU = torch.device("cpu")
 WITH_REFERENCE = [name for name, spec in BENCH_OBJECTIVES.items() if spec.needs_reference]
@@ -27,17 +29,7 @@ WITH_REFERENCE = [name for name, spec in BENCH_OBJECTIVES.items() if spec.needs_
 
 @pytest.fixture
 def make_traces(make_trace):
-    return lambda seeds, **changes: [
-        make_trace(s, **{"feature_dim": 48, "rounds": 3, "context_len": 3} | changes) for s in seeds
-    ]
-
-
-def weights_of(draft) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in draft.state_dict().items()}
-
-
-def are_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(left[name], right[name]) for name in left)
+    return partial(training_traces, make_trace)
 
 
 def sampled_traces(make_traces, **changes):

@@ -1,18 +1,14 @@
-"""The pure parts of benchmarks/learning, loaded by path: container, order of the stream, recovery, intervals."""
+"""The pure parts of benchmarks/learning: container, order of the stream, recovery, intervals."""
 
 import math
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from paceline.benchmarks.learning import container, figures, stream
 from paceline.buffer.errors import DecodeError
 from paceline.buffer.trace_codec import encode_trace
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "learning"
-
 
 SIZES = stream.Sizes(before_shift=10, after_shift=6, cadence=4)
 

@@ -1,17 +1,15 @@
 """Predicted against served accept length: the figures of benchmarks/calibration.py on traces made by hand."""
 
-import importlib
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from paceline.benchmarks import calibration
+from paceline.benchmarks.learning import prediction
 from paceline.buffer.trace import VerifyRounds
 from paceline.policies.acceptance import Tally
 from paceline.rig.prompts import Prompt
-
-prediction = importlib.import_module("paceline.benchmarks.learning.prediction")
-calibration = importlib.import_module("paceline.benchmarks.calibration")
 
 CONTEXT, TOKENS, STEPS = 4, 17, 3
 

@@ -1,19 +1,15 @@
 """What the learning bench compares and in which order: rows, stages, jobs, tuned rates, and what they cost."""
 
-import importlib
 from dataclasses import asdict, fields, replace
 
 import pytest
 import torch
+from paceline.benchmarks.learning import cost, programme, rows, setting, stream
 from paceline.benchmarks.learning.training.plan import BenchPlan
 from paceline.buffer.errors import ConfigError
 from paceline.learner.training.batch_sampling import draw_batches
 from paceline.learner.training.plan import RECIPE, TrainingPlan
 
-cost, programme, rows, setting, stream = (
-    importlib.import_module(f"paceline.benchmarks.learning.{name}")
-    for name in ("cost", "programme", "rows", "setting", "stream")
-)
 FULL, QUICK = programme.FULL, programme.QUICK
 ABLATIONS = [
     stage for stage in FULL.stages if stage.name not in {"main", "system", "labels", "objectives", "objectives-sampled"}
@@ -160,13 +156,14 @@ def test_settings_by_name():
 def test_the_steps_of_a_run_are_counted_as_the_trainer_draws_them(row, sizes):
     # Numbers in place of traces: draws are even, so nothing reads what a trace holds.
     sizes, plan = stream.Sizes(*sizes), row.plan(5, 0)
-    counted, window = 0, []
+    counted, replay_buffer = 0, []
     for chunk in stream.Stream(tuple(range(sum((sizes.before_shift, sizes.after_shift)))), sizes.before_shift).chunks(
         row.cadence or sizes.cadence
     ):
-        seen = window if plan.replay_share else []
-        counted += sum(1 for _ in draw_batches(chunk, seen, plan.passes, plan.recipe, torch.Generator().manual_seed(0)))
-        window = [*window, *chunk]
+        replayed = replay_buffer if plan.replay_share else []
+        random = torch.Generator().manual_seed(0)
+        counted += sum(1 for _ in draw_batches(chunk, replayed, plan.passes, plan.recipe, random))
+        replay_buffer = [*replay_buffer, *chunk]
     job = programme.Job(row, setting.Setting(0.0, 5), "cold", 0, sizes)
     assert cost.optimiser_steps(job) == (0 if row == rows.UNTRAINED else counted)
 

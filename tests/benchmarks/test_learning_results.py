@@ -1,6 +1,5 @@
 """Runs of the learning bench as files and tables: several parts as one, gains by stage, and what a trace weighs."""
 
-import importlib
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -8,16 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from paceline.benchmarks.learning import bench, programme, results, rows, runs, stream, tables, wire
+from paceline.benchmarks.learning.setting import Setting
 from paceline.buffer.trace import VerifyRounds
 from paceline.buffer.trace_codec import encode_trace
 from paceline.learner.training.batch import collate
 from paceline.policies.acceptance import Tally
 
-bench, programme, results, rows, runs, stream, tables, wire = (
-    importlib.import_module(f"paceline.benchmarks.learning.{name}")
-    for name in ("bench", "programme", "results", "rows", "runs", "stream", "tables", "wire")
-)
-Setting = importlib.import_module("paceline.benchmarks.learning.setting").Setting
 STAGES = {stage.name: stage for stage in programme.STAGES}
 MAIN, OFF_PATH = STAGES["main"], STAGES["off-path"]
 GREEDY, SAMPLED = Setting(0.0, 5), Setting(0.7, 5)
@@ -173,7 +169,7 @@ def test_a_trace_weighs_what_the_codec_writes_of_it(recorded):
     assert wire.wire_sizes("t0-k5", []) == []
 
 
-def test_weights_stand_beside_what_was_learnt_from_that_much():
+def test_weights_stand_beside_what_was_learned_from_that_much():
     one, full, committed = rows.TOP_KS[3], rows.SOFT, rows.COMMITTED
     assert one.top_k == 1
     as_stage = partial(make_run, stage=STAGES["top-k"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from learner_traffic import BATCH, SHARE
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
@@ -18,9 +19,6 @@ from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.loop import Learner
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.training.trainer import DraftTrainer
-
-SHARE = 0.25
-BATCH = 24
 
 #: Nothing listens there, so every version of these tests stays pending; test_mlflow_registry.py has a real MLflow.
 NO_MLFLOW = "http://127.0.0.1:9"

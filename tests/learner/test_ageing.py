@@ -3,20 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from learner_traffic import held_out, ids, not_held_out
 from paceline.learner import recovery, state
-from paceline.learner.intake import is_held_out
 from paceline.learner.learning_report import LearningKind
 from paceline.policies.acceptance import served_by_request
-
-SHARE = 0.25
-
-
-def kept_out(traces):
-    return [trace for trace in traces if is_held_out(trace.request_id, SHARE)]
-
-
-def ids(traces):
-    return {trace.trace_id for trace in traces}
 
 
 @pytest.fixture
@@ -30,9 +20,9 @@ def now(monkeypatch):
 def test_traces_past_their_time_to_live_are_counted_and_not_trained_on(house, now):
     old, young = house.send(10, born_at=now[0] - 61.0), house.send(12, born_at=now[0] - 60.0)
     report = house.learner(trace_ttl_s=60.0).learn_once()
-    kept = len(kept_out(young))
+    kept = len(held_out(young))
     assert report.outcomes == {"expired": len(old), "learned": 12 - kept, "held_out": kept}
-    assert set(house.fitted[0]) == ids(young) - ids(kept_out(young))
+    assert set(house.fitted[0]) == set(ids(not_held_out(young)))
     assert house.buffer.counts().acked["expired"] == len(old)
 
 
@@ -40,7 +30,7 @@ def test_what_expires_later_leaves_replay_and_holdout_and_stays_out_after_a_rest
     learner = house.learner(trace_ttl_s=60.0)
     first = house.send(born_at=now[0])
     learner.learn_once()
-    assert learner._state.holdout.trace_ids == ids(kept_out(first))
+    assert learner._state.holdout.trace_ids == set(ids(held_out(first)))
     now[0] += 61.0
     learner.learn_once()  # idle, but it drops expired traces
     assert (list(learner._state.replay_buffer), learner._state.holdout.trace_ids) == ([], set())
@@ -49,11 +39,11 @@ def test_what_expires_later_leaves_replay_and_holdout_and_stays_out_after_a_rest
     assert house.replayed[-1] == []
     restarted = house.learner(trace_ttl_s=60.0)
     restarted.learn_once()
-    assert {entry.trace.trace_id for entry in restarted._state.replay_buffer} == ids(second) - ids(kept_out(second))
+    assert {entry.trace.trace_id for entry in restarted._state.replay_buffer} == set(ids(not_held_out(second)))
     # Learned while they were young enough, and counted once.
     assert house.buffer.counts().acked == {
-        "learned": 48 - len(kept_out(first + second)),
-        "held_out": len(kept_out(first + second)),
+        "learned": 48 - len(held_out(first + second)),
+        "held_out": len(held_out(first + second)),
     }
 
 
@@ -74,7 +64,7 @@ def test_traces_of_older_targets_are_trained_on_up_to_the_allowed_age(house, mon
         monkeypatch.setattr(module, "DraftTrainer", noted)
     by_version = {version: house.send(12, target_version=version) for version in ("6", "7", "8")}
     report = house.learner(target_version="8", target_max_age=1).learn_once()
-    kept = {version: kept_out(traces) for version, traces in by_version.items()}
+    kept = {version: held_out(traces) for version, traces in by_version.items()}
     assert report.outcomes == {
         "learned": 24 - len(kept["7"]) - len(kept["8"]),
         "held_out": len(kept["8"]),
@@ -91,13 +81,13 @@ def test_the_schedule_observes_only_the_newest_target(house):
     learner = house.learner(learn="never", target_version="8", target_versions=("7", "8"), target_max_age=1)
     learner.learn_once()
     assert len(learner._state.schedule.state()["latest"]) == 12
-    assert len(learner._state.replay_buffer) > 12 - len(kept_out([house.speculator.serve(i) for i in range(12, 24)]))
+    assert len(learner._state.replay_buffer) > 12 - len(held_out([house.speculator.serve(i) for i in range(12, 24)]))
 
 
 def test_after_a_new_target_version_only_allowed_versions_stay_in_replay(house):
     traces = house.send(24, target_version="7")
     house.learner(target_version="7").learn_once()
-    for age, left in ((1, ids(traces) - ids(kept_out(traces))), (0, set())):
+    for age, left in ((1, set(ids(not_held_out(traces)))), (0, set())):
         moved = house.learner(target_version="8", target_max_age=age)
         moved.learn_once()
         assert {entry.trace.trace_id for entry in moved._state.replay_buffer} == left

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from learner_traffic import BATCH, held_out, ids, not_held_out
 from paceline.buffer.base import MAX_DELIVERIES
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, BufferUnavailable, LeaseLost
@@ -22,7 +23,6 @@ from paceline.learner import checkpoint, learning_round
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.rollout import NO_CANARY
-from paceline.learner.intake import is_held_out
 from paceline.learner.judging import holdout
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.learning_report import LearningKind
@@ -32,9 +32,6 @@ from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Promotion, Verdict
 
-SHARE = 0.25
-BATCH = 24
-
 
 class DiedError(Exception):
     """The process ended here."""
@@ -42,14 +39,6 @@ class DiedError(Exception):
 
 def die(*_: object, **__: object) -> None:
     raise DiedError
-
-
-def held_out(traces: Sequence[DraftTrace]) -> list[DraftTrace]:
-    return [trace for trace in traces if is_held_out(trace.request_id, SHARE)]
-
-
-def ids(traces: Sequence[DraftTrace]) -> set[str]:
-    return {trace.trace_id for trace in traces}
 
 
 def deciding(verdict: Verdict) -> Callable[..., Promotion]:
@@ -87,7 +76,7 @@ def test_held_out_requests_are_never_trained_on(house) -> None:
         traces += house.send()
         learner.learn_once()
     trained = {name for fit in (*house.fitted, *house.replayed) for name in fit}
-    assert trained == ids(traces) - ids(held_out(traces))
+    assert trained == set(ids(not_held_out(traces)))
     assert [len(window) for window in house.replayed] == [0, len(house.fitted[0]), 30]
 
 
@@ -443,7 +432,7 @@ def test_a_restarted_learner_has_the_state_of_the_old_one(house) -> None:
     assert restarted.learn_once().kind is LearningKind.IDLE
     after = restarted._state
     assert [entry.entry_id for entry in after.replay_buffer] == [entry.entry_id for entry in before.replay_buffer]
-    assert after.holdout.trace_ids == before.holdout.trace_ids == ids(held_out(traces))
+    assert after.holdout.trace_ids == before.holdout.trace_ids == set(ids(held_out(traces)))
     assert after.notes == before.notes
     for ours, theirs in zip(after.trainer.draft.parameters(), before.trainer.draft.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -473,7 +462,7 @@ def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_lear
     house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traces = house.send(40)
-    learnable = [trace.trace_id for trace in traces if trace not in held_out(traces)]
+    learnable = ids(not_held_out(traces))
     poison, fit, failed = learnable[20], DraftTrainer.fit, 0
 
     def poisoned(self: DraftTrainer, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> Any:
@@ -529,10 +518,14 @@ def test_without_room_for_a_learning_round_nothing_is_claimed_however_often_it_i
     learner, usage = house.learner(), checkpoint.shutil.disk_usage
     learner.learn_once()
     traces = house.send()
+    message = (
+        r"/checkpoints/default: got 0 MiB free, expected at least \d+ MiB for what a learning round writes: make room; "
+        r"until then traces stay pending\Z"
+    )
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.shutil, "disk_usage", lambda path: usage(path)._replace(free=1 << 10))
         for _ in range(MAX_DELIVERIES + 2):
-            with pytest.raises(OSError, match=r"got 0 MiB free, expected at least \d+ MiB .*: make room"):
+            with pytest.raises(OSError, match=message):
                 learner.learn_once()
     assert house.buffer.counts().pending == BATCH
     assert sum(learner.learn_once().outcomes.values()) == len(traces)
@@ -642,8 +635,11 @@ def test_traces_trimmed_before_they_were_learned_are_warned_of_once(house, caplo
     learner.learn_once()
     learner.learn_once()
     warned = [record.getMessage() for record in caplog.records if "were trimmed" in record.getMessage()]
-    assert len(warned) == 1
-    assert warned[0].startswith("3 traces were trimmed before they were learned since the last")
+    message = (
+        "3 traces were trimmed before they were learned since the last learning round; raise PACELINE_BUFFER_MAX_BYTES "
+        "(1073741824) or lower PACELINE_MIN_NEW_TRACES (400)"
+    )
+    assert warned == [message]
 
 
 def test_weights_of_old_versions_leave_the_disk_and_their_rows_stay(house, monkeypatch: pytest.MonkeyPatch) -> None:

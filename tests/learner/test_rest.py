@@ -5,15 +5,14 @@ import logging
 
 import pytest
 import torch
+from learner_traffic import BATCH, held_out, ids, not_held_out
 from paceline.learner import checkpoint
 from paceline.learner.delivery import delivery
-from paceline.learner.intake import is_held_out
 from paceline.learner.learning_report import LearningKind
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.learn_schedule import LearnChoice
 from paceline.policies.promotion import Promotion, Verdict
 
-SHARE, BATCH = 0.25, 24
 DRIFT = {"rest_after_rounds": 2, "cool_down_s": 0.0, "passes": 6}
 
 
@@ -23,14 +22,6 @@ class DiedError(Exception):
 
 def die(*_, **__):
     raise DiedError
-
-
-def held_out(traces):
-    return [trace for trace in traces if is_held_out(trace.request_id, SHARE)]
-
-
-def ids(traces):
-    return [trace.trace_id for trace in traces]
 
 
 def decide_all(monkeypatch, verdict):
@@ -78,7 +69,7 @@ def test_a_rest_keeps_traces_for_replay_and_holdout_and_changes_no_weight(house,
     assert counts.acked["rested"] - counted["rested"] == BATCH - len(kept)
     assert (counts.acked["learned"], counts.pending) == (counted["learned"], 0)
     window = [entry.trace.trace_id for entry in learner._state.replay_buffer]
-    assert window[-(BATCH - len(kept)) :] == [name for name in ids(traces) if name not in ids(kept)]
+    assert window[-(BATCH - len(kept)) :] == ids(not_held_out(traces))
     assert set(ids(kept)) <= learner._state.holdout.trace_ids
     assert (len(house.fitted), all(map(torch.equal, weights(learner), before))) == (fits, True)
     assert {path.name: path.stat().st_mtime_ns for path in trained.rglob("trainer.pt")} == files
@@ -98,8 +89,8 @@ def test_traffic_that_the_draft_does_badly_on_is_learned_at_once_and_rested_trac
     assert report.kind is LearningKind.LEARNED
     assert report.decision.choice is LearnChoice.LEARN
     assert report.decision.reason.startswith(("accepted per round fell from ", "unexplored traffic: "))
-    assert house.fitted[-1] == [name for name in ids(strange) if name not in ids(held_out(strange))]
-    assert set(ids(known)) - set(ids(held_out(known))) <= set(house.replayed[-1])
+    assert house.fitted[-1] == ids(not_held_out(strange))
+    assert set(ids(not_held_out(known))) <= set(house.replayed[-1])
 
 
 def test_why_it_learns_or_rests_is_in_report_heartbeat_log_and_record(house, rested, caplog):
@@ -178,7 +169,7 @@ def test_never_is_a_baseline_without_updates_and_learning_can_be_allowed_again(h
     allowed = house.learner()
     house.send()
     assert allowed.learn_once().kind is LearningKind.LEARNED
-    assert set(ids(traces)) - set(ids(held_out(traces))) <= set(house.replayed[0])
+    assert set(ids(not_held_out(traces))) <= set(house.replayed[0])
 
 
 def test_always_learns_where_drift_would_rest(house, rested):
@@ -198,7 +189,7 @@ def test_a_rest_lasts_as_long_as_its_cool_down(house, rested):
 
 def test_a_rested_trace_that_no_training_survives_costs_no_other_trace(house, monkeypatch):
     learner = house.learner(learn="never")
-    poison = next(name for name in ids(house.send()) if not is_held_out(name.replace("trace", "request"), SHARE))
+    poison = ids(not_held_out(house.send()))[0]
     learner.learn_once()
     fit, failed = DraftTrainer.fit, 0
     monkeypatch.setattr(

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.objectives.names import Objective, Weighting
 from paceline.policies.objectives.table import OBJECTIVES
+from training import are_equal, training_traces, weights_of
 
 CPU = torch.device("cpu")
 COMMITTED, SOFT = OBJECTIVES[Objective.COMMITTED], OBJECTIVES[Objective.SOFT]
@@ -25,17 +27,7 @@ ALWAYS_COLD, ALWAYS_WARM = Recipe(cold_below=1.01), Recipe(cold_below=0.0)
 
 @pytest.fixture
 def make_traces(make_trace):
-    return lambda seeds, **changes: [
-        make_trace(s, **{"feature_dim": 48, "rounds": 3, "context_len": 3} | changes) for s in seeds
-    ]
-
-
-def weights_of(draft) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in draft.state_dict().items()}
-
-
-def are_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(left[name], right[name]) for name in left)
+    return partial(training_traces, make_trace)
 
 
 def replayed(draft, traces, steps: int) -> Tally:
