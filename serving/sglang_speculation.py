@@ -15,9 +15,9 @@ CHAIN_FLAGS: Final = "--speculative-num-steps 3 --speculative-eagle-topk 1 --spe
 
 def check_speculation() -> None:
     """Raise CaptureUnavailable, with the flags that would work, unless this server's rounds can be captured."""
-    from sglang.srt.runtime_context import get_parallel, get_spec
+    from sglang.srt.runtime_context import get_disagg, get_parallel, get_spec
 
-    spec, parallel = get_spec(), get_parallel()
+    spec, parallel, mode = get_spec(), get_parallel(), get_disagg().disaggregation_mode
     if spec.speculative_algorithm != "EAGLE3":
         raise CaptureUnavailable(
             f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3"
@@ -27,11 +27,6 @@ def check_speculation() -> None:
             f"parallelism: got --dp-size {parallel.dp_size} and --pp-size {parallel.pp_size}, expected 1 and 1; "
             "run several servers behind SGLang's router instead"
         )
-
-
-def check_disaggregation(server_args: Any) -> None:
-    """Raise CaptureUnavailable on a server of a pair that prefills and decodes apart: neither sees whole requests."""
-    mode = server_args.disaggregation_mode
     if mode != "null":
         raise CaptureUnavailable(
             f"disaggregation: got --disaggregation-mode {mode}, expected none; neither server of such a pair sees a "
