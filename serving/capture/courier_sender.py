@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from ..wire.counts import DropReason
 from ..wire.messages import (
     Message,
     PrefillHead,
@@ -23,23 +24,21 @@ from ..wire.messages import (
     decode_receipt,
     encode_message,
 )
+from ..wire.request_forward import NOTHING_VISIBLE, Commit
+from .lost_requests import LostRequests, Step
 
 log = logging.getLogger(__name__)
 
 #: Running requests remembered. A request aborted while it waits never reports its end; this bounds those.
 MAX_RUNNING = 4096
-#: Lost requests named in one message. Of the rest, those that also began meanwhile are counted and not named.
-MAX_LOST = 4096
-#: Of a name in a message, beside its characters.
-NAME_BYTES = 5
 
 
 class CourierSender:
     """Sends messages to the process that listens at `endpoint`, now or later; at most `max_bytes` of them are unread.
 
-    Forwards that find the line full are lost; their request ids go with the next message, so that the courier can drop
-    their windows instead of joining what is not contiguous. Memory stays bounded while nobody reads. Any thread may
-    call.
+    Forwards that find the line full are lost. The ids of their requests, but for those that had ended already, go with
+    the next message, so that the courier can drop their windows instead of joining what is not contiguous. Memory stays
+    bounded while nobody reads. Any thread may call.
     """
 
     def __init__(self, endpoint: str, max_bytes: int) -> None:
@@ -52,37 +51,41 @@ class CourierSender:
         self._resumed: Resume | None = None  # where the courier that listens now was asked to go on
         self._status: dict[str, Any] | None = None  # sent last to this courier
         self._status_end_bytes = 0  # `_sent_bytes` after it
-        self._lost: dict[str, bool] = {}  # request -> whether a fault lost a forward of it; else the line was full
-        self._lost_unnamed = 0
+        self._lost = LostRequests()
         self._running: dict[str, None] = {}  # captured requests that have not ended, oldest first
         self._begun: deque[tuple[int, int]] = deque()  # (bytes sent then, requests that began), covered by no receipt
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether a message of about this size, and the names of lost requests with it, may be sent now."""
         with self._lock:
-            return self._has_room(size_bytes + sum(len(name) + NAME_BYTES for name in self._lost))
+            return self._has_room(size_bytes + self._lost.size_bytes)
 
     def offer(self, forwards: Sequence[WireForward]) -> bool:
         """Send forwards, oldest first; never blocks. A full line: False, and their requests marked as lost."""
         with self._lock:
-            begun = [self._follow(forward.head) for forward in forwards]
+            followed = [self._follow(forward.head) for forward in forwards]
             if self._send_lost(Message(tuple(forwards))):
                 return True
-            for forward, ids in zip(forwards, begun, strict=True):
-                self._mark_lost(forward.head.request_ids, ids)
+            for steps in followed:
+                self._lost.mark(steps, DropReason.QUEUE_FULL)
             return False
 
     def refuse(self, heads: Iterable[VerifyHead | PrefillHead]) -> None:
         """Mark the requests of forwards that are not offered, since there is no room, as lost."""
         with self._lock:
             for head in heads:
-                self._mark_lost(head.request_ids, self._follow(head))
+                self._lost.mark(self._follow(head), DropReason.QUEUE_FULL)
 
-    def lose(self, request_ids: Iterable[str]) -> None:
-        """Mark requests as lost of which a fault cost a forward."""
+    def lose(
+        self, request_ids: Sequence[str], commits: Sequence[Commit] | None = None, *, may_begin: bool = True
+    ) -> None:
+        """Mark requests as lost of which a fault cost a forward; `commits` say which end with it, without them none.
+
+        A request never seen before begins with this forward, or, unless it may, had ended before: then it lost nothing.
+        """
         with self._lock:
-            ids = tuple(request_ids)
-            self._mark_lost(ids, self._begin(ids), is_fault=True)
+            commits = commits or [NOTHING_VISIBLE] * len(request_ids)
+            self._lost.mark(self._follow_each(request_ids, commits, may_begin=may_begin), DropReason.FAULT)
 
     def report(self, status: dict[str, Any]) -> None:
         """Send the scheduler's share of the replica's status if it has changed; never blocks.
@@ -114,7 +117,6 @@ class CourierSender:
             self._begun.clear()
             # All of them are in `where`: they had begun, and either are among its counts or began after those.
             self._lost.clear()
-            self._lost_unnamed = 0
             self._send(encode_message(Message(resume=where)))
         return where
 
@@ -130,37 +132,32 @@ class CourierSender:
             return Resume(before.counts, running, before.begun_since + begun)  # it died before it read that
         return Resume(receipt.counts if receipt else {}, running, begun)
 
-    def _follow(self, head: VerifyHead | PrefillHead) -> tuple[str, ...]:
-        """Note which requests begin and end with a forward; return those that begin."""
-        begun = self._begin(head.request_ids if isinstance(head, PrefillHead) else ())
-        for request_id, commit in zip(head.request_ids, head.commits, strict=True):
-            self._running[request_id] = None
-            if commit.finish:
-                del self._running[request_id]
-        self._forget_oldest()
-        return begun
+    def _follow(self, head: VerifyHead | PrefillHead) -> list[Step]:
+        return self._follow_each(head.request_ids, head.commits, may_begin=isinstance(head, PrefillHead))
 
-    def _begin(self, request_ids: tuple[str, ...]) -> tuple[str, ...]:
-        begun = tuple(request_id for request_id in request_ids if request_id not in self._running)
-        self._running.update(dict.fromkeys(begun))
-        if begun and self._begun and self._begun[-1][0] == self._sent_bytes:
-            self._begun[-1] = (self._sent_bytes, self._begun[-1][1] + len(begun))
-        elif begun:
-            self._begun.append((self._sent_bytes, len(begun)))
+    def _follow_each(self, request_ids: Sequence[str], commits: Sequence[Commit], *, may_begin: bool) -> list[Step]:
+        """Note which requests begin and end with a forward; return its requests without those that had ended before."""
+        steps = []
+        for request_id, commit in zip(request_ids, commits, strict=True):
+            begins = may_begin and request_id not in self._running
+            if begins or commit.tokens or request_id in self._running:
+                steps.append(Step(request_id, begins, bool(commit.finish)))
+                self._running[request_id] = None
+            if commit.finish:
+                self._running.pop(request_id, None)
+        self._note_begun(sum(step.begins for step in steps))
         self._forget_oldest()
-        return begun
+        return steps
+
+    def _note_begun(self, count: int) -> None:
+        if count and self._begun and self._begun[-1][0] == self._sent_bytes:
+            self._begun[-1] = (self._sent_bytes, self._begun[-1][1] + count)
+        elif count:
+            self._begun.append((self._sent_bytes, count))
 
     def _forget_oldest(self) -> None:
         while len(self._running) > MAX_RUNNING:
             del self._running[next(iter(self._running))]
-
-    def _mark_lost(self, request_ids: tuple[str, ...], begun: tuple[str, ...], *, is_fault: bool = False) -> None:
-        """A request beyond MAX_LOST is counted if it begins here; if not, the gap is found by the courier."""
-        for request_id in request_ids:
-            if request_id in self._lost or len(self._lost) < MAX_LOST:
-                self._lost[request_id] = is_fault or self._lost.get(request_id, False)
-            elif request_id in begun:
-                self._lost_unnamed += 1
 
     def _has_room(self, size_bytes: int) -> bool:
         if self._unread_bytes() + size_bytes > self._max_bytes:
@@ -175,13 +172,10 @@ class CourierSender:
 
     def _send_lost(self, message: Message, *, is_urgent: bool = False) -> bool:
         """Send `message` with the lost requests if there is room, or if it is urgent; whether it was sent."""
-        faulty = tuple(request_id for request_id, is_fault in self._lost.items() if is_fault)
-        lost = {"lost": tuple(self._lost), "faulty": faulty, "lost_unnamed": self._lost_unnamed}
-        frame = encode_message(msgspec.structs.replace(message, **lost))
+        frame = encode_message(msgspec.structs.replace(message, **self._lost.message_fields()))
         if not (is_urgent or self._has_room(len(frame))) or not self._send(frame):
             return False
         self._lost.clear()
-        self._lost_unnamed = 0
         return True
 
     def _send(self, frame: bytes) -> bool:

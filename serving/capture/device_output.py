@@ -34,6 +34,7 @@ class Chosen:
     request_ids: tuple[str, ...]
     is_greedy: tuple[bool, ...]
     draft_version: int
+    is_prefill: bool = False
 
 
 class LostForward:

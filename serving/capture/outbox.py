@@ -53,19 +53,29 @@ class Outbox:
                 return
             # Asked before anything is gathered and encoded: on a full line that would be the steady state.
             if not self.sender.has_room(sum(map(_encoded_bytes, waiting))):
-                self.sender.refuse(self._each(ForwardOutput.head, waiting))
-            elif forwards := self._each(ForwardOutput.to_wire, waiting):
-                self.sender.offer(forwards)
+                self._send(ForwardOutput.head, self.sender.refuse, waiting)
+            else:
+                self._send(ForwardOutput.to_wire, self.sender.offer, waiting)
 
-    def _each(self, make: Callable[[ForwardOutput, tuple[Commit, ...]], _T], waiting: list[_Waiting]) -> list[_T]:
-        made = []
+    def _send(
+        self,
+        make: Callable[[ForwardOutput, tuple[Commit, ...]], _T],
+        send: Callable[[list[_T]], object],
+        waiting: list[_Waiting],
+    ) -> None:
+        made: list[_T] = []
         for forward, commits in waiting:
             try:
                 made.append(make(forward, commits))
             except Exception as fault:  # noqa: BLE001 - it costs the traces of its requests, and not one token
                 self._breaker.note("outbox", fault)
-                self.sender.lose(forward.chosen.request_ids)
-        return made
+                if made:  # the sender has to know which requests had begun, and which had ended, before this one
+                    send(made)
+                made = []
+                chosen = forward.chosen
+                self.sender.lose(chosen.request_ids, commits, may_begin=chosen.is_prefill)
+        if made:
+            send(made)
 
 
 def _encoded_bytes(waiting: _Waiting) -> int:

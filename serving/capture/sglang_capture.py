@@ -122,7 +122,7 @@ class SglangCapture:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
         self._prefill = None
         self._chosen = ((), None)  # a new request may have the id of one that has ended
-        chosen = self._choose(batch, count_skips=True)
+        chosen = self._choose(batch, is_prefill=True)
         if chosen is not None:
             with self._losing_on_fault(chosen):
                 self._prefill = self._prefilled(chosen, batch, hidden)
@@ -167,7 +167,7 @@ class SglangCapture:
             self._chosen = request_ids, self._choose(batch)
         return self._chosen[1]
 
-    def _choose(self, batch: Any, *, count_skips: bool = False) -> Chosen | None:
+    def _choose(self, batch: Any, *, is_prefill: bool = False) -> Chosen | None:
         if batch.forward_mode.is_idle() or not batch.reqs:
             return None
         rows = []
@@ -175,13 +175,13 @@ class SglangCapture:
             reason = self._skip_reason(req)
             if reason is None:
                 rows.append(row)
-            elif count_skips:
+            elif is_prefill:  # every request has one, before all else
                 self._counts.skip(reason)
         if not rows:
             return None
         reqs = [batch.reqs[row] for row in rows]
         greedy = tuple(is_greedy(req.sampling_params) for req in reqs)
-        return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, self._draft_version())
+        return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, self._draft_version(), is_prefill)
 
     def is_captured(self, req: Any) -> bool:
         """Whether a request of SGLang's is to be captured."""

@@ -1,7 +1,7 @@
 """Joins the forwards of each request into trace windows, and closes those as DraftTrace."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ...buffer.errors import TraceInvalid
 from ...buffer.trace import DraftTrace
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 #: A trace window that has not grown for this long belongs to a request that was aborted while it waited.
 IDLE_CLOSE_S = 300.0
-#: Requests remembered as broken, until their last forward. This bounds those whose last forward was lost as well.
+#: Requests remembered as broken, until their last forward, and as idle. This bounds those whose last forward was lost.
 MAX_BROKEN = 4096
 
 
@@ -33,6 +33,7 @@ class WindowAssembler:
         self._context_tokens = context_tokens
         self._open: dict[str, TraceWindow] = {}
         self._broken: dict[str, None] = {}  # dropped requests whose forwards still come; a dict keeps their order
+        self._idle: dict[str, None] = {}  # requests whose window was closed since it did not grow
 
     def __len__(self) -> int:
         return len(self._open)
@@ -51,14 +52,24 @@ class WindowAssembler:
             self._drop(forward, DropReason.INVALID)
         return closed
 
-    def lose(self, request_ids: set[str], reason: DropReason) -> None:
-        """Drop requests of which a forward is missing, known so far or not, and ignore what still comes of them."""
-        for request_id in request_ids - self._broken.keys():
+    def lose(self, reasons: Mapping[str, DropReason]) -> None:
+        """Drop requests of which a forward is missing, known so far or not, and ignore what still comes of them.
+
+        Call it before the forwards after the missing one are added, and not for a request that ended before that.
+        """
+        for request_id, reason in reasons.items():
+            if request_id in self._broken:
+                continue  # counted already
             if self._open.pop(request_id, None) is None:
                 self._counts.opened()  # its first forward was lost: captured and dropped at once
             self._counts.drop(reason)
             self._broken[request_id] = None
         self._forget_oldest()
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Nothing more comes of these lost requests: their names are free for others."""
+        for request_id in request_ids:
+            self._broken.pop(request_id, None)
 
     def ignore(self, request_ids: Iterable[str]) -> None:
         """Take no forward of these requests: they began with another courier, and are counted already."""
@@ -70,6 +81,8 @@ class WindowAssembler:
         closed: list[DraftTrace] = []
         for window in [w for w in self._open.values() if now - w.touched_at > IDLE_CLOSE_S]:
             self._close(window, "abandoned", now, closed)
+            self._idle[window.request_id] = None
+        self._forget_oldest()
         return closed
 
     def close_all(self, now: float) -> list[DraftTrace]:
@@ -81,11 +94,12 @@ class WindowAssembler:
 
     def drop_all(self, reason: DropReason) -> None:
         """Drop every open window."""
-        self.lose(set(self._open), reason)
+        self.lose(dict.fromkeys(self._open, reason))
 
     def _forget_oldest(self) -> None:
-        while len(self._broken) > MAX_BROKEN:
-            del self._broken[next(iter(self._broken))]
+        for remembered in (self._broken, self._idle):
+            while len(remembered) > MAX_BROKEN:
+                del remembered[next(iter(remembered))]
 
     def _add(self, forward: RequestForward, now: float, closed: list[DraftTrace]) -> None:
         match forward:
@@ -105,6 +119,7 @@ class WindowAssembler:
             window = None
         if window is None:
             self._counts.opened()
+            self._idle.pop(prefill.request_id, None)
         if window is None or window.end != prefill.start:
             window = self._open[prefill.request_id] = begin_window(prefill, now)
         window.replay_exact &= window.draft_version == prefill.draft_version
@@ -117,8 +132,11 @@ class WindowAssembler:
 
     def _verify(self, verify: RequestVerify, now: float, closed: list[DraftTrace]) -> TraceWindow | None:
         window, committed = self._open.get(verify.request_id), verify.commit.tokens
+        if window is None and committed:
+            # Its beginning was never seen: of a request that had ended, SGLang commits nothing.
+            self._drop(verify, DropReason.GAP if verify.request_id in self._idle else DropReason.FAULT)
         if window is None or (not committed and not verify.commit.finish):
-            return None  # launched before the request's end was known
+            return None  # dropped just now, or launched before the request's end was known
         if verify.root != window.end - 1 or verify.root_token != window.tokens[-1]:
             self._drop(verify, DropReason.GAP)
             return None
@@ -152,9 +170,9 @@ class WindowAssembler:
 
     def _drop(self, forward: RequestForward, reason: DropReason) -> None:
         """Drop the request of `forward`; its last forward leaves nothing to remember."""
-        self.lose({forward.request_id}, reason)
+        self.lose({forward.request_id: reason})
         if forward.commit.finish:
-            self._broken.pop(forward.request_id, None)
+            self.forget([forward.request_id])
 
     def _close(self, window: TraceWindow, finish: str, now: float, closed: list[DraftTrace]) -> None:
         self._open.pop(window.request_id, None)

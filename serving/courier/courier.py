@@ -40,8 +40,8 @@ class Source(Protocol):
 
     status: dict[str, Any]  # what the scheduler process reported last
 
-    def take(self, wait_s: float) -> Received:
-        """Return what has come; waits up to `wait_s`."""
+    def take(self, wait_s: float) -> list[Received]:
+        """Return what has come, oldest first; waits up to `wait_s`."""
         ...
 
     def acknowledge(self, counts: dict[str, Any]) -> None:
@@ -105,13 +105,12 @@ class Courier:
         now = self._clock()
         if reason := self._source.status.get("capture_reason"):
             self._breaker.open(str(reason))
+        for message in received:
+            self._lose(message)
+            if not self._breaker.is_open:
+                self._assemble(message.forwards, now)
         if self._breaker.is_open:
             self._assembler.drop_all(DropReason.CAPTURE_OFF)
-        else:
-            self._assemble(received.forwards, now)
-        self._assembler.lose(received.faulty, DropReason.FAULT)
-        self._assembler.lose(received.lost - received.faulty, DropReason.QUEUE_FULL)
-        self._counts.refuse(received.lost_unnamed, DropReason.QUEUE_FULL)
         self._engine_monitor.turn(self._source.status)
         self._queue(self._assembler.close_idle(now))
         if not self._is_waiting(now):
@@ -151,6 +150,13 @@ class Courier:
         if not self._buffer_error:
             self._beat(now)
 
+    def _lose(self, message: Received) -> None:
+        """Before its forwards are added: they would be found not to continue their windows, which is another reason."""
+        self._assembler.lose(message.lost)
+        self._assembler.forget(message.ended)
+        for reason, requests in message.lost_unnamed.items():
+            self._counts.refuse(requests, reason)
+
     def _assemble(self, captured: list[CapturedForward], now: float) -> None:
         for batch in captured:
             for forward in self._split(batch):
@@ -162,7 +168,8 @@ class Courier:
             return captured.split()
         except Exception as fault:  # noqa: BLE001 - it costs the traces of its requests, and not one token
             self._breaker.note("courier: split", fault)
-            self._assembler.lose(set(captured.request_ids), DropReason.INVALID)
+            self._assembler.lose(dict.fromkeys(captured.running_ids, DropReason.INVALID))
+            self._assembler.forget(captured.ended_ids)
             return []
 
     def _queue(self, traces: list[DraftTrace]) -> None:

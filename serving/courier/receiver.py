@@ -2,12 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
 
+from ..wire.counts import DropReason
 from ..wire.messages import Message, Receipt, Resume, decode_message, encode_receipt
 from ..wire.teacher_width import TeacherWidth
 from .split import CapturedForward
@@ -18,15 +19,12 @@ RECEIPT_S = 1.0
 
 @dataclass(slots=True)
 class Received:
-    """Forwards, oldest first, and what was lost on the way.
-
-    Add the forwards before dropping the lost requests: their earlier forwards are among them.
-    """
+    """What one message brought: the requests that miss a forward by now, then forwards, oldest first."""
 
     forwards: list[CapturedForward] = field(default_factory=list)
-    lost: set[str] = field(default_factory=set)  # requests of which a forward is missing
-    faulty: set[str] = field(default_factory=set)  # those of `lost` that a fault lost; the others found the line full
-    lost_unnamed: int = 0  # further requests, of which no forward came
+    lost: Mapping[str, DropReason] = field(default_factory=dict)
+    ended: Collection[str] = ()  # those of `lost` of which no forward follows
+    lost_unnamed: Mapping[DropReason, int] = field(default_factory=dict)  # further requests, of which no forward came
 
 
 class CourierReceiver:
@@ -50,18 +48,18 @@ class CourierReceiver:
         self._pause = threading.Event()  # never set
         self.status: dict[str, Any] = {}  # what the scheduler process reported last
 
-    def take(self, wait_s: float, max_messages: int = 256) -> Received:
-        """Wait `wait_s`; return what has arrived by then, of at most `max_messages`."""
+    def take(self, wait_s: float, max_messages: int = 256) -> list[Received]:
+        """Wait `wait_s`; return what has arrived by then, oldest first, of at most `max_messages`."""
         # Not until the first message comes: many small turns cost more than few large ones.
         self._pause.wait(wait_s)
-        received = Received()
+        received = []
         for _ in range(max_messages):
             try:
                 frame = self._socket.recv(flags=zmq.NOBLOCK)
             except zmq.Again:
                 break
             self._received_bytes += len(frame)
-            self._read(decode_message(frame), received)
+            received.append(self._read(decode_message(frame)))
         return received
 
     def acknowledge(self, counts: dict[str, Any]) -> None:
@@ -82,12 +80,10 @@ class CourierReceiver:
         """Stop listening."""
         self._socket.close()
 
-    def _read(self, message: Message, received: Received) -> None:
+    def _read(self, message: Message) -> Received:
         if message.resume is not None:
             self._on_resume(message.resume)
         if message.status is not None:
             self.status = message.status
-        received.lost.update(message.lost)
-        received.faulty.update(message.faulty)
-        received.lost_unnamed += message.lost_unnamed
-        received.forwards += [CapturedForward(forward, self._teacher) for forward in message.forwards]
+        forwards = [CapturedForward(forward, self._teacher) for forward in message.forwards]
+        return Received(forwards, message.lost, message.ended, message.lost_unnamed)

@@ -36,6 +36,20 @@ class CapturedForward:
         """The captured requests of its batch."""
         return self.forward.head.request_ids
 
+    @property
+    def running_ids(self) -> list[str]:
+        """Its requests, without those that had ended while it was under way: nothing of theirs is in it."""
+        head = self.forward.head
+        is_prefill = isinstance(head, PrefillHead)
+        commits = zip(head.request_ids, head.commits, strict=True)
+        return [request_id for request_id, commit in commits if is_prefill or commit.tokens or not commit.finish]
+
+    @property
+    def ended_ids(self) -> list[str]:
+        """Its requests of which no later forward has tokens."""
+        head = self.forward.head
+        return [request_id for request_id, commit in zip(head.request_ids, head.commits, strict=True) if commit.finish]
+
     def split(self) -> list[RequestForward]:
         """One share per request, in the order of `request_ids`; any exception when the arrays do not fit the head."""
         head, arrays = self.forward.head, arrays_of(self.forward)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...buffer.trace import FeatureDtype
+from .counts import DropReason
 from .request_forward import Commit, RequestFacts
 
 #: The longest a message waits before the courier takes it, in seconds.
@@ -66,14 +67,14 @@ class WireForward(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """`lost` requests miss a forward from here on; `status` is the scheduler's share of the replica's status."""
+    """`lost` requests miss a forward before `forwards`; `status` is the scheduler's share of the replica's status."""
 
     forwards: tuple[WireForward, ...] = ()
-    lost: tuple[str, ...] = ()
-    lost_unnamed: int = 0  # further requests, of which no forward was sent
+    lost: dict[str, DropReason] = {}
+    ended: tuple[str, ...] = ()  # those of `lost` that ended with it: no forward of theirs follows
+    lost_unnamed: dict[DropReason, int] = {}  # further requests, of which no forward was sent
     status: dict[str, Any] | None = None
     resume: Resume | None = None
-    faulty: tuple[str, ...] = ()  # those of `lost` that a fault lost; the others found the line full
 
 
 class Receipt(msgspec.Struct, frozen=True):

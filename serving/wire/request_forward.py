@@ -29,6 +29,10 @@ class Commit(NamedTuple):
     finish: str  # why the request ended with this forward; empty: it continues
 
 
+#: Of a forward whose commits are not known.
+NOTHING_VISIBLE = Commit(-1, (), "")
+
+
 class RequestPrefill(NamedTuple):
     """One prefill chunk of one request."""
 

@@ -65,6 +65,14 @@ class Forward:
     def request_ids(self):
         return tuple(forward.request_id for forward in self.made)
 
+    @property
+    def running_ids(self):
+        return self.request_ids
+
+    @property
+    def ended_ids(self):
+        return [forward.request_id for forward in self.made if forward.commit.finish]
+
     def split(self):
         if self.fault:
             raise self.fault
@@ -75,21 +83,21 @@ class Line:
     """The line from the scheduler as a list; a forward that finds it full is lost, as with CourierSender."""
 
     def __init__(self, max_forwards):
-        self.forwards, self.lost, self.faulty, self.lost_unnamed = [], set(), set(), 0
-        self.max_forwards = max_forwards
+        self.messages, self.next_message, self.max_forwards = [], Received(), max_forwards
         self.status, self.counts, self.receipts = {}, None, 0
 
     def offer(self, forward):
-        has_room = len(self.forwards) < self.max_forwards
-        if has_room:
-            self.forwards.append(forward)
-        else:
-            self.lost.update(forward.request_ids)
-        return has_room
+        if len(self.messages) == self.max_forwards:
+            self.next_message.lost |= dict.fromkeys(forward.request_ids, DropReason.QUEUE_FULL)
+            self.next_message.ended = [*self.next_message.ended, *forward.ended_ids]
+            return False
+        self.next_message.forwards.append(forward)
+        self.messages, self.next_message = [*self.messages, self.next_message], Received()
+        return True
 
     def take(self, wait_s):
-        received = Received(self.forwards, self.lost, self.faulty, self.lost_unnamed)
-        self.forwards, self.lost, self.faulty, self.lost_unnamed = [], set(), set(), 0
+        received = [*self.messages, self.next_message]
+        self.messages, self.next_message = [], Received()
         return received
 
     def acknowledge(self, counts):
@@ -252,14 +260,14 @@ def test_the_last_turn_closes_and_delivers_what_is_open():
 def test_a_request_that_a_fault_lost_is_not_laid_to_a_full_queue():
     rig = Rig()
     rig.line.offer(Forward([prefill("a"), prefill("b"), prefill("c")]))
-    rig.line.lost, rig.line.faulty = {"a", "b"}, {"b"}
+    rig.line.next_message.lost = {"a": DropReason.QUEUE_FULL, "b": DropReason.FAULT}
     rig.courier.turn(0.0)
     assert rig.counts.status()["dropped"] == {"queue_full": 1, "fault": 1}
 
 
 def test_requests_lost_without_a_name_are_captured_and_dropped_at_once():
     rig = Rig()
-    rig.line.lost_unnamed = 3
+    rig.line.next_message.lost_unnamed = {DropReason.QUEUE_FULL: 3}
     rig.serve("a")
     rig.turn()
     rig.turn()

@@ -14,8 +14,10 @@ from paceline.buffer.trace import Sampling, VerdictRule
 from paceline.serving import config
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture.courier_process import LOOK_S, MAX_BACKOFF_S, MAX_SILENCE_S, CourierProcess
-from paceline.serving.capture.courier_sender import MAX_LOST, MAX_RUNNING, CourierSender
+from paceline.serving.capture.courier_sender import MAX_RUNNING, CourierSender
+from paceline.serving.capture.lost_requests import MAX_LOST
 from paceline.serving.courier.receiver import RECEIPT_S, CourierReceiver
+from paceline.serving.wire.counts import DropReason
 from paceline.serving.wire.messages import (
     BEST_IDS,
     FEATURES,
@@ -82,8 +84,8 @@ def taken(receiver, count):
     """Wait for `count` forwards; with them, which requests were lost."""
     forwards, lost = [], set()
     for _ in range(2000):
-        received = receiver.take(0.005)
-        forwards, lost = forwards + received.forwards, lost | received.lost
+        for received in receiver.take(0.005):
+            forwards, lost = forwards + received.forwards, lost | received.lost.keys()
         if len(forwards) >= count:
             return [forward.request_ids[0] for forward in forwards], lost
     pytest.fail(f"got {len(forwards)} forwards, expected {count}")
@@ -118,8 +120,8 @@ def test_requests_that_a_fault_lost_are_told_from_those_that_found_the_line_full
     sender.refuse([prefill(name).head for name in ("both", "full")])
     sender.offer([prefill("a")])
     arrived = []
-    until(lambda: arrived.append(receiver.take(0.005)) or arrived[-1].forwards, "the message", 10.0)
-    assert (arrived[-1].lost, arrived[-1].faulty) == ({"faulty", "both", "full"}, {"faulty", "both"})
+    until(lambda: arrived.extend(receiver.take(0.005)) or arrived, "the message", 10.0)
+    assert arrived[0].lost == dict.fromkeys(("faulty", "both"), DropReason.FAULT) | {"full": DropReason.QUEUE_FULL}
 
 
 def test_what_was_marked_as_lost_goes_with_the_next_message(line):
@@ -140,24 +142,24 @@ def test_a_courier_that_does_not_read_lets_nothing_grow(line):
         sender.report({"number": number, "pad": "x" * 1000})
         sender.refuse([prefill(f"r{number}").head, verify(f"r{number}").head])
     assert sender._unread_bytes() < most_bytes
-    for number in range(3000, MAX_LOST + 500):
-        sender.offer([prefill(f"r{number}"), verify(f"r{number}")])
-    assert len(sender._lost) == MAX_LOST
+    for number in range(3000, 3000 + MAX_LOST + 500):
+        sender.offer([prefill(f"r{number}"), verify(f"r{number}", finish="")])
+    assert len(sender._lost.named) == MAX_LOST
     assert len(sender._begun) < 100
     lost, unnamed = set(), 0
 
     def is_last_status_here():
         nonlocal unnamed
-        received = receiver.take(0.0)
-        lost.update(received.lost)
-        unnamed += received.lost_unnamed
+        for received in receiver.take(0.0):
+            lost.update(received.lost)
+            unnamed += sum(received.lost_unnamed.values())
         receiver.acknowledge({})
         sender.report({"number": "last"})
         return receiver.status == {"number": "last"}
 
     until(is_last_status_here, "the newest status")
-    assert len(lost - {"first"}) + unnamed == MAX_LOST + 500  # each request once, and by name or number
-    assert len(sender._lost) == 0
+    assert len(lost - {"first"}) + unnamed == 3000 + MAX_LOST + 500  # each request once, and by name or number
+    assert not sender._lost
     until(lambda: sender.read_receipts() and not sender._begun, "the receipt of that")
 
 

@@ -27,8 +27,8 @@ class Line:
         self.last = forwards
         return True
 
-    def lose(self, request_ids):
-        self.lost += request_ids
+    def lose(self, request_ids, commits, *, may_begin):
+        self.lost.append((request_ids, commits, may_begin, len(self.batches)))
 
 
 @pytest.fixture
@@ -81,7 +81,8 @@ def test_a_forward_that_cannot_be_sent_costs_its_own_requests_alone(box):
     box.add(forward("a"), GOES_ON)
     box.add(forward("bad", make_head=broken), GOES_ON)
     box.add(forward("b"), ENDS)
-    assert (box.sender.batches, box.sender.lost) == ([["a", "b"]], ["bad"])
+    assert box.sender.batches == [["a"], ["b"]]
+    assert box.sender.lost == [(("bad",), GOES_ON, False, 1)]  # after what was captured before it
 
 
 def test_while_a_canary_drafts_every_forward_goes_at_once():
@@ -102,5 +103,5 @@ def test_a_full_line_costs_the_scheduler_thread_no_serialisation(tmp_path, monke
         box.add(forward(f"r{number}", tokens=30), ENDS)
     sent = [head.request_ids[0] for message in encoded for head in [forward.head for forward in message.forwards]]
     assert 0 < len(sent) == len(encoded) < 40
-    assert sorted(sent + list(sender._lost)) == sorted(f"r{number}" for number in range(40))
+    assert sorted(sent + list(sender._lost.named)) == sorted(f"r{number}" for number in range(40))
     sender.close()

@@ -6,6 +6,7 @@ import torch
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.serving.capture.device_output import NODES, Chosen, ForwardOutput
 from paceline.serving.courier.split import CapturedForward, split_prefill, split_verify, top_logprobs
+from paceline.serving.wire.counts import DropReason
 from paceline.serving.wire.messages import (
     BEST_IDS,
     FEATURES,
@@ -47,11 +48,16 @@ def test_a_message_arrives_as_it_was_sent():
     }
     head = PrefillHead(("a",), 2, (Commit(-1, (), "abort"),), (FACTS,), ((5, 0, 3),), FeatureDtype.BFLOAT16)
     resume = Resume({"a": 1}, ("y",), 2)
-    message = sent(Message((to_wire(head, arrays), to_wire(VERIFY, {})), ("x",), 3, {"swaps": [{"at": 1.5}]}, resume))
+    forwards, lost, status = (
+        (to_wire(head, arrays), to_wire(VERIFY, {})),
+        {"x": DropReason.FAULT},
+        {"swaps": [{"at": 1.5}]},
+    )
+    message = sent(Message(forwards, lost, ("x",), {DropReason.QUEUE_FULL: 3}, status, resume))
     got = arrays_of(message.forwards[0])
-    assert ([forward.head for forward in message.forwards], message.lost, message.status, message.resume) == (
-        [head, VERIFY], ("x",), {"swaps": [{"at": 1.5}]}, resume,
-    )  # fmt: skip
+    assert [forward.head for forward in message.forwards] == [head, VERIFY]
+    assert (message.lost, message.ended, message.lost_unnamed) == (lost, ("x",), {DropReason.QUEUE_FULL: 3})
+    assert (message.status, message.resume) == (status, resume)
     for name, array in arrays.items():
         assert got[name].dtype == array.dtype
         np.testing.assert_array_equal(got[name], array)
