@@ -43,6 +43,12 @@ class Outbox:
         if is_full or self._is_canary() or any(commit.finish for commit in commits):
             self.flush()
 
+    def lose(self, forward: ForwardOutput) -> None:
+        """A fault cost a committed forward, of which nobody knows what became visible. For the scheduler thread."""
+        self.flush()  # as below: requests may have begun or ended in what waits
+        chosen = forward.chosen
+        self.sender.lose(chosen.request_ids, may_begin=chosen.is_prefill)
+
     def _flush(self) -> None:
         with self._flushing:  # forwards leave in their order, whichever thread sends them
             self._waiting_bytes = 0

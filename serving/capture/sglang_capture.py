@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -36,6 +36,8 @@ from .sglang_requests import OPT_OUT_KEY, commit_of, custom_params_of, facts_of,
 
 #: Request ids SGLang's own probes begin with.
 HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class SglangCapture:
         if chosen is None:
             return
         self.rounds += len(chosen.rows)
-        with self._losing_on_fault(chosen):
+        with _losing_on_fault(self._lose_launched, chosen):
             _attach(logits_output, self._verified(chosen, result, verify_input, batch, logits_output))
 
     def _verified(
@@ -124,7 +126,7 @@ class SglangCapture:
         self._chosen = ((), None)  # a new request may have the id of one that has ended
         chosen = self._choose(batch, is_prefill=True)
         if chosen is not None:
-            with self._losing_on_fault(chosen):
+            with _losing_on_fault(self._lose_launched, chosen):
                 self._prefill = self._prefilled(chosen, batch, hidden)
 
     def _prefilled(self, chosen: Chosen, batch: Any, hidden: Any) -> ForwardOutput:
@@ -147,17 +149,8 @@ class SglangCapture:
         """AFTER _forward_prefill_batch: before the draft's prefill SGLang clears auxiliary outputs, so attach now."""
         forward, self._prefill = self._prefill, None
         if forward is not None and result is not None and result.logits_output is not None:
-            with self._losing_on_fault(forward.chosen):
+            with _losing_on_fault(self._lose_launched, forward.chosen):
                 _attach(result.logits_output, forward)
-
-    @contextmanager
-    def _losing_on_fault(self, chosen: Chosen) -> Iterator[None]:
-        """Mark the requests as lost if the body raises: without this forward they would go uncounted."""
-        try:
-            yield
-        except Exception:
-            self._outbox.sender.lose(chosen.request_ids)
-            raise
 
     def _choose_again(self, batch: Any) -> Chosen | None:
         """As `_choose`, remembered for as long as neither the batch nor the draft version changes."""
@@ -198,17 +191,31 @@ class SglangCapture:
 
     def _lose(self, chosen: Chosen, fault: Exception) -> None:
         self._breaker.note("copy_to_host", fault)
+        self._lose_launched(chosen)
+
+    def _lose_launched(self, chosen: Chosen) -> None:
         self._outbox.sender.lose(chosen.request_ids)
 
     def _offer(self, forward: ForwardOutput, batch: Any, commits: Sequence[Any]) -> None:
         """Scheduler thread, after commit and before streaming: put aside, and now and then send what waits."""
         chosen = forward.chosen
-        reqs = [batch.reqs[row] for row in chosen.rows]
-        if tuple(req.rid for req in reqs) != chosen.request_ids:
-            self._outbox.sender.lose(chosen.request_ids)
-            return
-        visible = tuple(commit_of(req, commits[row]) for row, req in zip(chosen.rows, reqs, strict=True))
-        self._outbox.add(forward, visible)
+        with _losing_on_fault(self._outbox.lose, forward):
+            reqs = [batch.reqs[row] for row in chosen.rows]
+            request_ids = tuple(req.rid for req in reqs)
+            if request_ids != chosen.request_ids:
+                raise ValueError(f"requests of a forward: got {request_ids}, expected {chosen.request_ids}")
+            visible = tuple(commit_of(req, commits[row]) for row, req in zip(chosen.rows, reqs, strict=True))
+            self._outbox.add(forward, visible)
+
+
+@contextmanager
+def _losing_on_fault(lose: Callable[[_T], None], what: _T) -> Iterator[None]:
+    """Call `lose` if the body raises: without their forward, requests would go uncounted."""
+    try:
+        yield
+    except Exception:
+        lose(what)
+        raise
 
 
 def _attach(logits_output: Any, forward: ForwardOutput) -> None:

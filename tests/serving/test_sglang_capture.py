@@ -4,14 +4,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from paceline.buffer.trace import Sampling
+from paceline.buffer.trace import Sampling, VerdictRule
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture import sglang_requests
+from paceline.serving.capture.courier_sender import CourierSender
 from paceline.serving.capture.device_output import Chosen, ForwardOutput
+from paceline.serving.capture.outbox import Outbox
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture, _best
 from paceline.serving.capture.sglang_requests import OPT_OUT_KEY
-from paceline.serving.wire.counts import CaptureCounts
+from paceline.serving.wire.counts import CaptureCounts, DropReason
+from paceline.serving.wire.messages import PrefillHead, VerifyHead
+from paceline.serving.wire.request_forward import Commit, RequestFacts
 from paceline.serving.wire.teacher_width import TeacherWidth
+
+FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
 
 
 class Draft:
@@ -95,6 +101,69 @@ def test_a_fault_in_a_hook_body_raises_nothing_and_loses_the_requests_of_its_for
     }[hook]
     assert getattr(capture, hook)(*arguments) is None  # a result of another release: nothing in it is as expected
     assert (lost, breaker.faults) == (["a"], 1)
+
+
+class Committed:
+    """A verify round of requests a and b at its commit, on a real way to the courier: b ended in the round before."""
+
+    def __init__(self, endpoint):
+        self.sender, self.breaker = CourierSender(endpoint, 1 << 20), Breaker()
+        self.box = Outbox(self.sender, self.breaker, lambda: False)
+        settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0)
+        self.capture = SglangCapture(settings, self.box, CaptureCounts(), self.breaker, lambda: 3)
+        commits = (Commit(0, (7,), ""), Commit(0, (7,), "length"))
+        self.box.add(self.forward("ab", PrefillHead), commits)
+        self.reqs = [self.req("a", ""), self.req("b", "length")]
+        self.commits = [SimpleNamespace(output_index=1, token_ids=[8]), None]
+
+    def forward(self, ids, kind=VerifyHead):
+        chosen = Chosen((0, 1), tuple(ids), (True, True), 3, kind is PrefillHead)
+
+        def head(commits, dtype):
+            if kind is PrefillHead:
+                return PrefillHead(chosen.request_ids, 3, commits, (FACTS,) * 2, ((0, 0, 1), (0, 1, 2)), dtype)
+            return VerifyHead(chosen.request_ids, 3, commits, chosen.is_greedy, dtype)
+
+        return ForwardOutput(chosen, {"x": torch.zeros(1)}, head, self.capture._consume, None)
+
+    @staticmethod
+    def req(rid, finish):
+        reason = SimpleNamespace(to_json=lambda: {"type": finish})
+        return SimpleNamespace(rid=rid, finished=lambda: bool(finish), finished_reason=reason)
+
+    def consume(self):
+        assert self.forward("ab").consume(SimpleNamespace(reqs=self.reqs), self.commits) is None
+
+
+@pytest.fixture
+def committed(tmp_path):
+    made = Committed(f"ipc://{tmp_path}/line")
+    yield made
+    made.sender.close()
+
+
+def test_the_requests_of_a_batch_must_be_those_of_its_forward(committed, caplog):
+    committed.reqs[0].rid = "c"
+    committed.consume()
+    assert "requests of a forward: got ('c', 'b'), expected ('a', 'b')" in caplog.text
+    assert committed.breaker.faults == 1
+    assert committed.sender._lost.message_fields()["lost"] == {"a": DropReason.FAULT}  # b had ended and lost nothing
+
+
+@pytest.mark.parametrize("broken", ["reqs", "commits", "outbox"])
+def test_a_fault_at_the_commit_raises_nothing_and_loses_the_requests_that_still_run(committed, broken, monkeypatch):
+    if broken == "outbox":
+        monkeypatch.setattr(committed.box, "add", None)
+    else:
+        getattr(committed, broken).clear()
+    committed.consume()
+    assert committed.breaker.faults == 1
+    assert committed.sender._lost.message_fields()["lost"] == {"a": DropReason.FAULT}
+
+
+def test_a_prefill_that_faults_at_its_commit_is_the_beginning_of_its_requests(committed):
+    committed.forward("cd", PrefillHead).consume(SimpleNamespace(reqs=[]), [])
+    assert committed.sender._lost.message_fields()["lost"] == dict.fromkeys("cd", DropReason.FAULT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
