@@ -7,7 +7,8 @@ Nothing in here may stop the server: a fault turns capture off, with the reason 
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -48,57 +49,69 @@ def _hook_scheduler(settings: config.ServingConfig) -> None:
 
 def _start(scheduler: Any, settings: config.ServingConfig) -> None:
     breaker = Breaker()
+    with _giving_up(breaker):
+        if not settings.replica:
+            settings = replace(settings, replica=f"{socket.gethostname()}-{scheduler.server_args.port}")
+        _install(settings, breaker, is_entry_rank=_is_entry_rank())
+
+
+@contextmanager
+def _giving_up(breaker: Breaker) -> Iterator[None]:
+    """Turn capture off when the body raises: an exception leaving a hook would kill SGLang's scheduler."""
     try:
-        _install_and_report(scheduler, settings, breaker)
-    except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
-        _give_up(breaker, fault)
-
-
-def _give_up(breaker: Breaker, fault: Exception) -> None:
-    if isinstance(fault, CaptureUnavailable):
+        yield
+    except CaptureUnavailable as fault:
         breaker.open(str(fault))
+    except Exception as fault:
+        log.exception("paceline: fault while the plugin was installed")
+        breaker.open(f"{type(fault).__name__}: {fault}")
+
+
+def _install(settings: config.ServingConfig, breaker: Breaker, *, is_entry_rank: bool) -> None:
+    """Install what every rank runs, and only then what runs on the entry rank alone.
+
+    The second may fail for want of a process or a folder. If that left its rank with other shared hooks than the rest,
+    they would choose different draft steps and wait for each other for ever.
+    """
+    from .replica import build_replica, build_shared
+
+    shared = build_shared(settings)
+    with _giving_up(breaker):
+        _install_shared(shared, settings.pacing)
+    if not is_entry_rank:
         return
-    log.error("paceline: capture and swaps are off", exc_info=fault)
-    breaker.open(f"{type(fault).__name__}: {fault}")
+    replica = build_replica(settings, breaker, shared)
+    if not breaker.is_open:
+        with _giving_up(breaker):
+            _install_capture(replica.capture)
+            speculator = settings.buffer.speculator
+            log.warning("paceline: capture is on, replica %s, stream of %s", settings.replica, speculator)
+    replica.start()  # without hooks as well: its heartbeat says why capture is off
 
 
-def _install_and_report(scheduler: Any, settings: config.ServingConfig, breaker: Breaker) -> None:
-    from .replica import build_replica
-
-    if not settings.replica:
-        settings = replace(settings, replica=f"{socket.gethostname()}-{scheduler.server_args.port}")
-    replica, is_entry_rank = build_replica(settings, breaker), _is_entry_rank()
-    try:
-        _install(replica, settings.pacing, is_entry_rank=is_entry_rank)
-    except Exception as fault:  # noqa: BLE001 - the replica still says in its heartbeat why capture is off
-        _give_up(breaker, fault)
-    else:
-        log.warning("paceline: capture is on, replica %s, stream of %s", settings.replica, settings.buffer.speculator)
-    # The hooks come first: a replica that cannot start, on the one rank that has one, must not leave that rank with
-    # other hooks than the rest, or they would choose different draft steps and wait for each other for ever.
-    if is_entry_rank:
-        replica.start()
-
-
-def _install(replica: Any, pacing: PacingName, *, is_entry_rank: bool) -> None:
+def _install_shared(shared: Any, pacing: PacingName) -> None:
     hooks: dict[str, tuple[str, Callable[..., Any]]] = {
-        hook_targets.PULL_REQUESTS: ("after", replica.swap.after_pull),
-        hook_targets.INIT_DISPATCHER: ("after", replica.swap.after_init_dispatcher),
+        hook_targets.PULL_REQUESTS: ("after", shared.swap.after_pull),
+        hook_targets.INIT_DISPATCHER: ("after", shared.swap.after_init_dispatcher),
     }
     if pacing is not PacingName.OFF:
         hooks |= {
-            hook_targets.ADAPTIVE_CONTROLLER: ("before", replica.pacing.before_controller),
-            hook_targets.FORWARD: ("before", replica.pacing.before_forward),
-        }
-    if is_entry_rank:  # one rank captures and talks to Redis; every rank takes part in a swap
-        hooks |= {
-            hook_targets.EAGLE_SAMPLE: ("after", replica.capture.after_verify),
-            hook_targets.DRAFT_PREFILL: ("before", replica.capture.before_draft_prefill),
-            hook_targets.FORWARD_PREFILL: ("after", replica.capture.after_prefill),
+            hook_targets.ADAPTIVE_CONTROLLER: ("before", shared.pacing.before_controller),
+            hook_targets.FORWARD: ("before", shared.pacing.before_forward),
         }
     check_release()
     _check_algorithm()
     sglang_hook_install.install(hooks)
+
+
+def _install_capture(capture: Any) -> None:
+    sglang_hook_install.install(
+        {
+            hook_targets.EAGLE_SAMPLE: ("after", capture.after_verify),
+            hook_targets.DRAFT_PREFILL: ("before", capture.before_draft_prefill),
+            hook_targets.FORWARD_PREFILL: ("after", capture.after_prefill),
+        }
+    )
 
 
 def _is_entry_rank() -> bool:

@@ -1,6 +1,6 @@
 """Connects the parts of one replica: capture, courier process, swaps and pacing of one SGLang scheduler process.
 
-Every tensor-parallel rank builds them; the entry rank alone starts the courier process and the swapper.
+Every tensor-parallel rank builds swaps and pacing; the entry rank alone builds and starts the rest.
 """
 
 import threading
@@ -25,12 +25,19 @@ from .wire.teacher_width import TeacherWidth
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
-    """The parts the plugin hooks into SGLang, and what runs beside them."""
+class SharedParts:
+    """What every rank hooks into SGLang, and must hook alike: with other draft steps they would wait for ever."""
 
-    capture: SglangCapture
     swap: SglangSwap
     pacing: SglangPacing
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What the entry rank has beside them: capture, which the plugin hooks into SGLang, and what runs beside it."""
+
+    capture: SglangCapture
+    shared: SharedParts
     courier: CourierProcess
     swapper: Swapper
     rounds: EngineRounds
@@ -41,12 +48,17 @@ class Replica:
         self.swapper.start()
 
 
-def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
-    """Build the replica of one scheduler process. Connects to nothing."""
+def build_shared(settings: ServingConfig) -> SharedParts:
+    """Build what every rank has. Uses no disk, process or network, so that it cannot fail on one rank alone."""
+    pacing = SglangPacing(settings.pacing, settings.pacing_costs)
+    return SharedParts(SglangSwap(settings.draft_version, pacing.draft_changed), pacing)
+
+
+def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts) -> Replica:
+    """Build the replica around what its entry rank shares. Makes a folder, and connects to nothing."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin does nothing without it
     board = RedisVersionBoard(client_for(settings.redis_url, settings.redis_ca), settings.buffer)
-    pacing = SglangPacing(settings.pacing, settings.pacing_costs)
-    swap = SglangSwap(settings.draft_version, pacing.draft_changed)
+    swap = shared.swap
     counts, pause = CaptureCounts(), threading.Event()  # never set
 
     def wake_courier() -> None:
@@ -62,13 +74,13 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
     chosen = CaptureSettings(teacher, settings.capture_features, settings.sample_rate)
     capture = SglangCapture(chosen, courier.outbox, counts, breaker, lambda: swap.draft_version)
     rounds = EngineRounds(capture.is_captured)
-    replica = Replica(capture, swap, pacing, courier, swapper, rounds)
+    replica = Replica(capture, shared, courier, swapper, rounds)
     return replica
 
 
 def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts: CaptureCounts) -> dict[str, Any]:
     """The scheduler process's share of the replica's status; the courier has the rest."""
-    swap, swapper = replica.swap, replica.swapper
+    swap, swapper = replica.shared.swap, replica.swapper
     return {
         **swapper.status(),
         "is_canary": swapper.is_canary,
@@ -80,5 +92,5 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
         **swap.effect.status(),
         "engine_rounds": replica.rounds.look(swap.running()),
         "captured_rounds": replica.capture.rounds,
-        "pacing": replica.pacing.status(),
+        "pacing": replica.shared.pacing.status(),
     }

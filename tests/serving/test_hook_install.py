@@ -1,7 +1,10 @@
 """Hooks are live or the reason is given: unsupported releases, missing targets, targets of another plugin."""
 
+import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
@@ -10,7 +13,9 @@ from paceline.buffer.errors import CaptureUnavailable
 from paceline.buffer.settings.pacing_names import PacingName
 from paceline.serving import hook_targets, plugin, replica, sglang_hook_install
 from paceline.serving import supported_release as release
+from paceline.serving.breaker import Breaker
 from paceline.serving.config import from_env
+from paceline.serving.cpu_host.defaults import server_env
 
 #: Run apart: SGLang's registry patches modules for the life of a process.
 INSTALL = """
@@ -80,21 +85,35 @@ def test_a_server_that_cannot_be_captured_is_refused_with_its_flags(resolved, ch
 
 @pytest.fixture
 def double(monkeypatch):
-    """A replica that hooks nothing and counts its starts, in place of every one that is built."""
+    """Parts that hook nothing and count their starts, in place of all that are built; the hooks are noted."""
     names = ("after_pull", "after_init_dispatcher", "after_verify", "before_draft_prefill", "after_prefill")
     part = SimpleNamespace(**dict.fromkeys((*names, "before_controller", "before_forward")))
-    made = SimpleNamespace(swap=part, capture=part, pacing=part, starts=0)
+    made = SimpleNamespace(swap=part, capture=part, pacing=part, starts=0, hooks={})
 
     def start():
         made.starts += 1
 
     made.start = start
 
-    def build(settings, breaker):
-        made.settings, made.breaker = settings, breaker
+    def build(settings, breaker, _shared):
+        made.breaker = breaker
+        return made
+
+    def build_shared(settings):
+        made.settings = settings
         return made
 
     monkeypatch.setattr(replica, "build_replica", build)
+    monkeypatch.setattr(replica, "build_shared", build_shared)
+    monkeypatch.setattr(sglang_hook_install, "install", made.hooks.update)
+    return made
+
+
+@pytest.fixture
+def breakers(monkeypatch):
+    """Every breaker that the plugin makes."""
+    made = []
+    monkeypatch.setattr(plugin, "Breaker", lambda: made.append(Breaker()) or made[-1])
     return made
 
 
@@ -103,32 +122,102 @@ SETTINGS = from_env({"PACELINE_REDIS_URL": "redis://127.0.0.1:1/0"})
 
 
 @pytest.mark.parametrize("is_entry", [True, False])
+@pytest.mark.parametrize("broken", ["_install_shared", "_install_capture"])
 @pytest.mark.parametrize(
     ("fault", "reason"), [(RuntimeError("odd"), "RuntimeError: odd"), (CaptureUnavailable("no chain"), "no chain")]
 )
+@pytest.mark.usefixtures("resolved")
 def test_a_fault_while_installing_opens_the_breaker_and_the_replica_still_reports(
-    double, monkeypatch, fault, reason, is_entry
+    double, breakers, monkeypatch, fault, reason, broken, is_entry
 ):
     monkeypatch.setattr(plugin, "_is_entry_rank", lambda: is_entry)
-    monkeypatch.setattr(plugin, "_install", lambda *_, **__: (_ for _ in ()).throw(fault))
+    monkeypatch.setattr(plugin, broken, lambda *_, **__: (_ for _ in ()).throw(fault))
     plugin._start(SCHEDULER, SETTINGS)
-    assert double.breaker.reason == reason
+    assert breakers[0].reason == (reason if is_entry or broken == "_install_shared" else "")
     assert double.starts == int(is_entry)
     assert double.settings.replica.endswith("-30000")
+    assert hook_targets.EAGLE_SAMPLE not in double.hooks
 
 
+@pytest.mark.usefixtures("resolved")
 def test_a_replica_that_cannot_start_has_its_hooks_like_every_other_rank_and_is_off(double, monkeypatch):
-    installed = []
-
     def fail():
         raise OSError("no process left")
 
     monkeypatch.setattr(plugin, "_is_entry_rank", lambda: True)
-    monkeypatch.setattr(plugin, "_install", lambda *_, **__: installed.append("hooks"))
     double.start = fail
     plugin._start(SCHEDULER, SETTINGS)
-    assert installed == ["hooks"]
+    assert hook_targets.PULL_REQUESTS in double.hooks
     assert double.breaker.reason == "OSError: no process left"
+
+
+#: The plugin's second stage on ranks of the real SGLang, a process each: prints what is live, and why capture is off.
+RANKS = """
+import json, os, subprocess, sys, tempfile
+from types import SimpleNamespace
+from sglang.srt import runtime_context
+from paceline.serving import breaker, config, hook_targets, plugin
+missing = hook_targets.missing_targets()  # imports SGLang as a scheduler does
+assert not missing, missing
+from sglang.srt.plugins.hook_registry import HookRegistry
+
+def fail(*_, **__):
+    raise OSError("nothing left")
+
+def serve(rank, fault):
+    resolved = SimpleNamespace(
+        speculative_algorithm="EAGLE3", speculative_eagle_topk=1, dp_size=1, pp_size=1, tp_size=2, pp_rank=0,
+        attn_tp_rank=rank, attn_cp_rank=0,
+    )
+    runtime_context.get_spec = runtime_context.get_parallel = lambda: resolved
+    match fault:
+        case "no folder": tempfile.mkdtemp = fail
+        case "no process": subprocess.Popen = fail
+    made = breaker.Breaker()
+    plugin.Breaker = lambda: made
+    plugin._start(SimpleNamespace(server_args=SimpleNamespace(port=30000)), config.from_env())
+    live = HookRegistry._patched.intersection(hook_targets.TARGETS)
+    live = {target: [hook.__qualname__ for _, hook, _ in HookRegistry._hooks[target]] for target in live}
+    print("RANK", json.dumps([rank, fault, live, made.reason]), flush=True)
+
+for rank, fault in ((0, ""), (1, ""), (0, "no process"), (0, "no folder")):
+    child = os.fork()
+    if not child:
+        serve(rank, fault)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """(rank, what fails on it) -> hooks that are live there, by target, and why its capture is off."""
+    env = server_env(["--model-path", "nowhere"], os.environ) | {
+        "TMPDIR": str(tmp_path_factory.mktemp("ranks")),
+        "PACELINE_REDIS_URL": "redis://127.0.0.1:1/0",
+        "PACELINE_PACING": "fixed",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", RANKS], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = [line.removeprefix("RANK ") for line in ended.stdout.splitlines() if line.startswith("RANK ")]
+    return {(rank, fault): (hooks, reason) for rank, fault, hooks, reason in map(json.loads, lines)}
+
+
+@pytest.mark.parametrize(
+    ("fault", "captures", "reason"),
+    [("", True, ""), ("no process", True, "OSError: nothing left"), ("no folder", False, "OSError: nothing left")],
+)
+def test_the_entry_rank_hooks_what_the_others_do_whatever_fails_on_it_alone(ranks, fault, captures, reason):
+    hooks, said = ranks[0, fault]
+    shared, nothing_said = ranks[1, ""]
+    assert (said, nothing_said) == (reason, "")
+    own = {hook_targets.EAGLE_SAMPLE, hook_targets.DRAFT_PREFILL, hook_targets.FORWARD_PREFILL}
+    assert hooks.keys() & own == (own if captures else set())
+    assert {target: bodies for target, bodies in hooks.items() if target not in own} == shared
+    paced = {hook_targets.ADAPTIVE_CONTROLLER, hook_targets.FORWARD}
+    assert shared.keys() == {hook_targets.PULL_REQUESTS, hook_targets.INIT_DISPATCHER} | paced
 
 
 def test_a_plugin_loader_meets_no_exception(monkeypatch, caplog):
@@ -153,10 +242,9 @@ def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
     ("pacing", "is_entry", "count"), [("goodput", True, 7), ("off", True, 5), ("goodput", False, 4)]
 )
 @pytest.mark.usefixtures("resolved")
-def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, count, monkeypatch):
-    installed = {}
-    monkeypatch.setattr(sglang_hook_install, "install", installed.update)
-    plugin._install(double, PacingName(pacing), is_entry_rank=is_entry)
+def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, count):
+    plugin._install(replace(SETTINGS, pacing=PacingName(pacing)), Breaker(), is_entry_rank=is_entry)
+    installed = double.hooks
     assert set(installed) < set(hook_targets.TARGETS)
     assert len(installed) == count
     paced = {hook_targets.ADAPTIVE_CONTROLLER, hook_targets.FORWARD}
