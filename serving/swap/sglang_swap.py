@@ -63,18 +63,19 @@ class SglangSwap:
             log.exception("paceline: a swap command is lost")
 
     def after_init_dispatcher(self, _result: Any, scheduler: Any, *_: Any, **__: Any) -> None:
-        """AFTER Scheduler.init_request_dispatcher: model workers exist here. A fault leaves swapping off.
+        """AFTER Scheduler.init_request_dispatcher: model workers exist here. A fault on any rank leaves swapping off.
 
-        The handler is registered first: a rank that cannot bind must still answer commands that another rank sends,
-        since SGLang's dispatcher raises on a command without a handler.
+        Blocks until every rank has called it. The handler is registered first: a rank that cannot bind must still
+        answer commands that another rank sends, since SGLang's dispatcher raises on a command without a handler.
         """
         try:
             self._register(scheduler)
             self._bind(scheduler)
-            self.fault = ""
-        except Exception as fault:  # an exception leaving a hook would kill SGLang's scheduler
-            self.fault = f"{type(fault).__name__}: {fault}"
+            fault = ""
+        except Exception as own:  # an exception leaving a hook would kill SGLang's scheduler
+            fault = f"{type(own).__name__}: {own}"
             log.exception("paceline: draft swaps are off")
+        self.fault = self._settled(fault)
 
     def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool] = lambda: True) -> SwapOutcome:
         """Stage `file` and make it the live draft; blocks until done. Call from one thread, not the scheduler's.
@@ -98,6 +99,18 @@ class SglangSwap:
         assert answer.outcome is not None  # noqa: S101 - commit returns no other answer
         self.effect.settle(sha256, answer.probe)
         return answer.outcome
+
+    def _settled(self, fault: str) -> str:
+        """Why no rank swaps: this rank's `fault`, or that of another. Every rank calls this, whatever its own."""
+        try:
+            can_all_swap = self._ranks == 1 or sglang_ranks.least(int(not fault))
+        except Exception as unsettled:
+            log.exception("paceline: draft swaps are off")
+            return fault or f"{type(unsettled).__name__}: {unsettled}"
+        if not can_all_swap and not fault:
+            fault = "another rank cannot swap; see its log"
+            log.error("paceline: draft swaps are off: %s", fault)
+        return fault
 
     def _register(self, scheduler: Any) -> None:
         from sglang.utils import TypeBasedDispatcher
@@ -177,6 +190,8 @@ class SglangSwap:
         return Answer(command.attempt, readiness, outcome, probe=probe)
 
     def _staged(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
+        if self.fault:  # of a draft that the entry rank keeps, the commit is all that comes
+            return None, Readiness.REFUSED, f"this rank cannot swap: {self.fault}"
         if self._keeps(command.number, command.sha256):
             return self._kept[command.number], Readiness.READY, ""
         staging = self._channel.stagings.get(command.attempt)

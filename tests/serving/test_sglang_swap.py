@@ -1,6 +1,7 @@
 """The swap protocol on a double of SGLang's scheduler: stages, commits, refuses, times out, and never waits."""
 
 import queue
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,6 +204,71 @@ def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch
     answer = unbound._channel.answers.get_nowait()
     assert answer.readiness is Readiness.REFUSED
     assert "this rank cannot swap: FileNotFoundError: no such draft here" in answer.refusal
+
+
+def test_a_commit_that_was_never_prepared_is_refused_by_a_rank_that_could_not_bind(monkeypatch):
+    votes = []
+    monkeypatch.setattr(sglang_ranks, "least", lambda own: votes.append(own) or own)
+    unbound = SglangSwap(0)
+    unbound._ranks, unbound.fault = 2, "FileNotFoundError: no such draft here"
+    unbound._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # a draft that the entry rank keeps
+    answer = unbound._channel.answers.get_nowait()
+    assert (answer.readiness, votes) == (Readiness.REFUSED, [0])
+    assert answer.refusal == "this rank cannot swap: FileNotFoundError: no such draft here"
+
+
+class Dispatcher(list):
+    """Takes handlers with +=, like SGLang's."""
+
+
+def scheduler_of(folder):
+    """What SglangSwap reads of a scheduler whose draft is in `folder`."""
+    updater = Updater()
+    runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
+    return SimpleNamespace(
+        draft_worker=SimpleNamespace(weight_update_runners=lambda: (("draft", runner),)),
+        server_args=SimpleNamespace(speculative_draft_model_path=str(folder)),
+        _request_dispatcher=Dispatcher(),
+    )
+
+
+@pytest.fixture
+def dispatchers(monkeypatch):
+    """SGLang's class of dispatchers, without SGLang; the end-to-end tests have the real one."""
+    fake = SimpleNamespace(TypeBasedDispatcher=lambda handlers: handlers)
+    monkeypatch.setitem(sys.modules, "sglang", SimpleNamespace(utils=fake))
+    monkeypatch.setitem(sys.modules, "sglang.utils", fake)
+
+
+ELSEWHERE = "another rank cannot swap; see its log"
+
+
+@pytest.mark.parametrize(
+    ("draft", "others", "vote", "fault"),
+    [("0", 1, 1, ""), ("0", 0, 1, ELSEWHERE), ("gone", 1, 0, "FileNotFoundError"), ("gone", 0, 0, "FileNotFoundError")],
+)
+@pytest.mark.usefixtures("dispatchers")
+def test_ranks_settle_once_at_start_whether_they_swap(folder, monkeypatch, draft, others, vote, fault):
+    votes = []
+    monkeypatch.setattr(sglang_ranks, "count", lambda: 2)
+    monkeypatch.setattr(sglang_ranks, "least", lambda own: votes.append(own) or min(own, others))
+    made, scheduler = SglangSwap(0), scheduler_of(folder / draft)
+    made.after_init_dispatcher(None, scheduler)
+    assert votes == [vote]
+    assert made.fault.partition(":")[0] == fault
+    assert scheduler._request_dispatcher == [(SwapCommand, made._handle)]  # it answers in any case
+    if fault:
+        with pytest.raises(TimeoutError, match=f"draft swaps are off: {fault}"):
+            made.swap(1, *file_of(folder, 1))
+
+
+@pytest.mark.usefixtures("dispatchers")
+def test_ranks_that_cannot_settle_do_not_swap(folder, monkeypatch):
+    monkeypatch.setattr(sglang_ranks, "count", lambda: 2)
+    monkeypatch.setattr(sglang_ranks, "least", lambda _: (_ for _ in ()).throw(RuntimeError("the other is gone")))
+    made = SglangSwap(0)
+    made.after_init_dispatcher(None, scheduler_of(folder / "0"))
+    assert made.fault == "RuntimeError: the other is gone"
 
 
 @pytest.mark.parametrize("broken", ["_least_ready", "_staged"])
