@@ -31,22 +31,32 @@ def build_policy(name: PacingName, lengths: Sequence[int], static_steps: int, ta
     return GoodputPacing(lengths, table)
 
 
-def load_table(file: str) -> CostTable | None:
-    """The costs in `file`, written by benchmarks/pacing_costs.py or reported by a sweeping replica; None without one.
+def read_costs(file: str) -> bytes:
+    """The content of `file`; empty without one. Blocks on the disk; ConfigError when it cannot be read."""
+    try:
+        return Path(file).read_bytes() if file else b""
+    except OSError as fault:
+        raise _unreadable(file, fault) from None
 
-    Raises ConfigError when it cannot be read as {"cost_ms": {"batch size": [plain, 1 step, 2 steps, ...]}}, or with
+
+def table_of(costs: bytes, file: str) -> CostTable | None:
+    """The table that benchmarks/pacing_costs.py wrote to `file`, or a sweeping replica reported; None without one.
+
+    Raises ConfigError when it is not {"cost_ms": {"batch size": [plain, 1 step, 2 steps, ...]}}, or with
     {"steps": milliseconds} in place of the list.
     """
     if not file:
         return None
     try:
-        rows = json.loads(Path(file).read_text(encoding="utf-8"))["cost_ms"]
+        rows = json.loads(costs)["cost_ms"]
         named = {batch: row if isinstance(row, dict) else dict(enumerate(row)) for batch, row in rows.items()}
-        costs = {int(batch): {int(k): float(ms) for k, ms in row.items()} for batch, row in named.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
-        raise ConfigError(
-            f"PACELINE_PACING_COSTS: got {file}, expected a readable table of step costs: {fault!r}"
-        ) from None
-    if not costs or not all(row and min(row.values()) > 0.0 for row in costs.values()):
+        cost_ms = {int(batch): {int(k): float(ms) for k, ms in row.items()} for batch, row in named.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as fault:
+        raise _unreadable(file, fault) from None
+    if not cost_ms or not all(row and min(row.values()) > 0.0 for row in cost_ms.values()):
         raise ConfigError(f"PACELINE_PACING_COSTS: got no costs, or some not above 0, in {file}, expected milliseconds")
-    return CostTable(costs)
+    return CostTable(cost_ms)
+
+
+def _unreadable(file: str, fault: Exception) -> ConfigError:
+    return ConfigError(f"PACELINE_PACING_COSTS: got {file}, expected a readable table of step costs: {fault!r}")

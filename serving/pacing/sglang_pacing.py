@@ -8,14 +8,13 @@ accepted drafts and swaps are the same on every rank anyway.
 import logging
 import zlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from ...buffer.errors import ConfigError
 from ...buffer.settings.pacing_names import PacingName
 from .. import sglang_ranks
 from .adaptive_policy import PacelineAdaptivePolicy
-from .choice import COSTED, build_policy, load_table
+from .choice import COSTED, build_policy, read_costs, table_of
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +40,14 @@ class SglangPacing:
 
         Blocks until every rank has called it, and paces on all of them or on none.
         """
-        paced, is_agreed = None, False
+        paced, costs, is_agreed = None, b"", False
         try:
-            paced = self._policy(worker, policy)
+            costs = read_costs(self._costs_file)
+            paced = self._policy(worker, policy, costs)
         except Exception as fault:  # noqa: BLE001 - SGLang's own rule can stay
             self._reason = str(fault) if isinstance(fault, ConfigError) else f"{type(fault).__name__}: {fault}"
         try:
-            is_agreed = self._ranks_agree(is_paced=paced is not None)
+            is_agreed = self._ranks_agree(costs, is_paced=paced is not None)
         except Exception as fault:  # noqa: BLE001 - SGLang's own rule can stay
             self._reason = f"{type(fault).__name__}: {fault}"
         if paced is None or not is_agreed:
@@ -58,11 +58,13 @@ class SglangPacing:
         log.warning("paceline: pacing by %s over %s draft steps", self._name, paced.candidate_steps)
         return (controller, worker, paced), {}
 
-    def _ranks_agree(self, *, is_paced: bool) -> bool:
-        """Whether all ranks can pace, by one policy and one table: others would choose differently, and hang."""
+    def _ranks_agree(self, costs: bytes, *, is_paced: bool) -> bool:
+        """Whether all ranks can pace, by one policy and one table: others would choose differently, and hang.
+
+        Every rank calls it, whatever its own state, and nothing that can fail on one rank alone comes before the vote.
+        """
         if self._ranks() == 1:
             return is_paced
-        costs = Path(self._costs_file).read_bytes() if is_paced and self._costs_file else b""
         choice = zlib.crc32(f"{is_paced} {self._name} ".encode() + costs)
         is_same = sglang_ranks.is_same_on_all(choice)
         if is_paced and not is_same:
@@ -91,9 +93,9 @@ class SglangPacing:
             return {"policy": "off", "reason": self._reason}
         return {"policy": str(self._name), **self._paced.status()}
 
-    def _policy(self, worker: Any, policy: Any) -> PacelineAdaptivePolicy:
+    def _policy(self, worker: Any, policy: Any, costs: bytes) -> PacelineAdaptivePolicy:
         lengths, static_steps = sorted(policy.candidate_steps), worker.speculative_num_steps
-        table, ranks = load_table(self._costs_file), self._ranks()
+        table, ranks = table_of(costs, self._costs_file), self._ranks()
         if self._name in COSTED and table is None and ranks > 1:
             raise ConfigError(
                 f"PACELINE_PACING={self._name} with --tp-size {ranks}: got no "

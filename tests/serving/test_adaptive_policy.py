@@ -1,6 +1,7 @@
 """SGLang's adaptive policy by paceline: what it answers, what it observes, and that no fault leaves it."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from paceline.policies.pacing.goodput import GoodputPacing
 from paceline.policies.pacing.threshold import ThresholdPacing
 from paceline.serving import sglang_ranks
 from paceline.serving.pacing.adaptive_policy import PacelineAdaptivePolicy
-from paceline.serving.pacing.choice import build_policy, load_table
+from paceline.serving.pacing.choice import build_policy, read_costs, table_of
 from paceline.serving.pacing.sglang_pacing import SglangPacing
 
 LENGTHS = (0, 1, 3, 5)
@@ -145,6 +146,10 @@ def test_a_sweep_takes_every_length_in_turn():
     assert chosen == [0, 0, 2, 2, 0, 0]
 
 
+def load_table(file):
+    return table_of(read_costs(file), file)
+
+
 def test_a_table_is_read_from_the_file_that_the_bench_writes(tmp_path):
     assert load_table("") is None
     (tmp_path / "costs.json").write_text('{"name": "x", "cost_ms": {"1": [10, 12], "4": [16, 24]}}')
@@ -216,6 +221,29 @@ def test_ranks_of_different_choices_all_keep_sglangs_own_rule(tmp_path, monkeypa
     assert len(set(seen)) == 3
     assert "another rank cannot pace" in ranks[0].status()["reason"]
     assert "No such file" in ranks[3].status()["reason"]
+
+
+@pytest.mark.parametrize("content", [b'{"cost_ms": {"1": [10, 12]}}', b"no table", None])
+def test_a_rank_reads_its_cost_file_once_and_takes_part_in_the_vote_whatever_becomes_of_it(
+    tmp_path, monkeypatch, content
+):
+    file, votes, opened = tmp_path / "costs.json", [], []
+    if content is not None:
+        file.write_bytes(content)
+
+    def open_and_take_away(path, *arguments, **named):
+        handle = Path.open.original(path, *arguments, **named)
+        opened.append(path)
+        path.unlink()
+        return handle
+
+    open_and_take_away.original = Path.open
+    monkeypatch.setattr(Path, "open", open_and_take_away)
+    monkeypatch.setattr(sglang_ranks, "is_same_on_all", lambda vote: votes.append(vote) or True)
+    pacing = SglangPacing(PacingName.GOODPUT, str(file), lambda: 2)
+    is_paced = pacing.before_controller(None, WORKER, OWN) is not None
+    assert is_paced == bool(content and content.startswith(b"{"))
+    assert (len(votes), len(opened)) == (1, int(content is not None))
 
 
 def test_no_fault_of_pacing_reaches_sglang(monkeypatch):
