@@ -54,7 +54,9 @@ SLOW = (
     "tests/rig/test_target.py",
     "tests/rig/test_training.py",
     "tests/serving/test_cpu_sampled_verify.py",
-    "tests/serving/test_sglang_hooks.py::test_hooks_run",
+    "tests/serving/test_hook_install.py::test_hooks_run",
+    "tests/serving/test_hook_install.py::test_the_entry_rank",
+    "tests/serving/test_sglang_ranks.py",
     "tests/test_wheel.py",
 )
 

@@ -1,0 +1,82 @@
+"""What ranks decide together: two processes in the process groups that the real SGLang makes, over the loopback."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+from paceline.rig.services import free_port
+from paceline.serving.cpu_host.defaults import server_env
+
+#: One rank: the numbers, the pacing and the swaps that it settles with the other.
+RANK = """
+import json, sys
+from types import SimpleNamespace
+from sglang.srt.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
+from sglang.srt.runtime_context import get_parallel
+from paceline.buffer.settings.pacing_names import PacingName
+from paceline.serving import sglang_ranks
+from paceline.serving.pacing.sglang_pacing import SglangPacing
+from paceline.serving.swap.sglang_swap import SglangSwap
+
+rank, address, good_costs, own_costs = int(sys.argv[1]), *sys.argv[2:]
+widths = ("pp_size", "attn_dp_size", "attn_cp_size", "moe_ep_size", "moe_dp_size", "attn_dcp_size")
+widths = {**dict.fromkeys(widths, 1), "tp_size": 2, "attn_tp_size": 2, "shared_experts_tp_size": None}
+get_parallel().override_permanently(**widths)
+init_distributed_environment(2, rank, address, rank, "gloo", timeout=100)
+initialize_model_parallel("gloo")
+
+found = {"count": sglang_ranks.count(), "least": [sglang_ranks.least(5 + rank), sglang_ranks.least(5 - rank)]}
+found["is_same"] = [sglang_ranks.is_same_on_all(value) for value in (7, 7 + rank, 7 - rank, 2**32 - 1)]
+found["pacing"] = []
+for costs in (good_costs, own_costs):
+    pacing = SglangPacing(PacingName.GOODPUT, costs)
+    pacing.before_controller(None, SimpleNamespace(speculative_num_steps=3), SimpleNamespace(candidate_steps=[0, 3]))
+    found["pacing"].append([pacing.status()["policy"], pacing.status()["reason"]])
+swap = SglangSwap(0)
+swap._ranks = sglang_ranks.count()
+found["swap"] = [swap._settled(""), swap._settled("no draft here" if rank == 1 else "")]
+print("RANK", json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What each of the two found; the second cannot read its own table of step costs."""
+    folder, address = tmp_path_factory.mktemp("ranks"), f"tcp://127.0.0.1:{free_port()}"
+    costs = folder / "costs.json"
+    costs.write_text('{"cost_ms": {"1": [10, 12, 14, 16]}}')
+    env = server_env(["--model-path", "nowhere"], os.environ) | {"GLOO_SOCKET_IFNAME": "lo"}
+    with ExitStack() as stack:
+        started = []
+        for rank, own in enumerate([costs, folder / "gone.json"]):
+            command = [sys.executable, "-c", RANK, str(rank), address, str(costs), str(own)]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            started.append(stack.enter_context(subprocess.Popen(command, env=env, text=True, **pipes)))
+            stack.callback(started[-1].kill)
+        said = [rank.communicate(timeout=300) for rank in started]
+    assert [rank.returncode for rank in started] == [0, 0], said
+    lines = [line for out, _ in said for line in out.splitlines() if line.startswith("RANK ")]
+    return [json.loads(line.removeprefix("RANK ")) for line in lines]
+
+
+def test_two_ranks_find_the_least_value_and_whether_theirs_are_the_same(ranks):
+    for found in ranks:
+        assert (found["count"], found["least"], found["is_same"]) == (2, [5, 4], [True, False, False, True])
+
+
+def test_two_ranks_are_paced_by_one_table_and_not_at_all_when_one_cannot_read_it(ranks):
+    (both, first), (both_too, second) = (found["pacing"] for found in ranks)
+    assert both == both_too == ["goodput", ""]
+    assert first == ["off", "another rank cannot pace, or has another policy or table of step costs; see its log"]
+    assert second[0] == "off"
+    assert "No such file" in second[1]
+
+
+def test_two_ranks_swap_both_or_neither(ranks):
+    assert [found["swap"] for found in ranks] == [
+        ["", "another rank cannot swap; see its log"],
+        ["", "no draft here"],
+    ]
