@@ -24,7 +24,8 @@ from .split import CapturedForward
 
 log = logging.getLogger(__name__)
 
-#: The same while a canary drafts here, whose rounds are to be counted soon.
+#: How long the courier waits for messages in one turn while a canary drafts here, in place of POLL_S: the rounds of a
+#: canary are to be counted soon.
 TRIAL_POLL_S = 0.02
 #: The shortest time between two tries to reach a lost Redis.
 RETRY_S = 1.0
