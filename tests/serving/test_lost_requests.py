@@ -45,7 +45,7 @@ def verify(name, commit):
 
 
 class Served:
-    """Both ends of a line in one process, with everything behind it but Redis."""
+    """Both ends of a line in one process, with all parts of the courier but Redis."""
 
     def __init__(self, endpoint):
         self.now, self.counts, breaker = 1000.0, CaptureCounts(), Breaker()
