@@ -75,7 +75,7 @@ def test_a_board_that_lost_its_data_between_two_rounds_starts_again_by_itself(
     world.assert_accounted(new)
     world.assert_sound()
     assert_started_again(world, before)
-    # The checkpoint is kept, and so is what was learnt before.
+    # The checkpoint is kept, and so is what was learned before.
     assert world.board.heartbeats()["learner:killable"]["rounds"] > rounds
 
 
