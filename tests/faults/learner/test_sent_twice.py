@@ -21,7 +21,7 @@ def post(world):
 
 
 @pytest.mark.guarantee("delivered-twice")
-@pytest.mark.fault_matrix
+@pytest.mark.fault_matrix  # tests/buffer/test_trace_buffer_contract.py has the same for one trace
 def test_what_the_stream_still_holds_is_stored_once_and_learned_once(world, post):
     traces, deliveries = post
     learner = world.learner(PASSES="1")
