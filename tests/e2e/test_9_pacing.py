@@ -104,25 +104,24 @@ def test_every_answer_is_that_of_plain_decoding(paced_rig, random_served, learne
         assert learned_served[0][f"learned-{i}"]["output_ids"] == plain
 
 
-def traces_of(rig, replies):
+def traces_in(rig):
+    """Request id -> its traces: all that the server ever delivered."""
     found = {}
     for entry in rig.buffer.replay(10_000):
-        if entry.trace.request_id in replies:
-            found.setdefault(entry.trace.request_id, []).append(entry.trace)
+        found.setdefault(entry.trace.request_id, []).append(entry.trace)
     return found
 
 
 def test_traces_hold_what_was_served_at_every_length(paced_rig, random_served, learned_served):
-    lengths = Counter()
-    for replies, _ in (random_served, learned_served):
-        traces = traces_of(paced_rig, replies)
-        assert set(traces) == set(replies)
-        for rid, (trace,) in traces.items():
-            meta = replies[rid]["meta_info"]
-            assert trace.tokens[trace.context_len :].tolist() == replies[rid]["output_ids"], rid
-            assert int(trace.rounds.accepted.sum()) == meta["spec_num_correct_drafts"], rid
-            assert len(trace.rounds) == meta["spec_verify_ct"], rid
-            lengths.update((trace.rounds.drafted != NO_DRAFT).sum(axis=1).tolist())
+    replies, lengths = random_served[0] | learned_served[0], Counter()
+    traces = traces_in(paced_rig)
+    assert set(traces) == set(replies)
+    for rid, (trace,) in traces.items():
+        meta = replies[rid]["meta_info"]
+        assert trace.tokens[trace.context_len :].tolist() == replies[rid]["output_ids"], rid
+        assert int(trace.rounds.accepted.sum()) == meta["spec_num_correct_drafts"], rid
+        assert len(trace.rounds) == meta["spec_verify_ct"], rid
+        lengths.update((trace.rounds.drafted != NO_DRAFT).sum(axis=1).tolist())
     assert lengths[0] > 0
     assert lengths.total() > lengths[0]
 
@@ -131,7 +130,8 @@ def test_traces_hold_what_was_served_at_every_length(paced_rig, random_served, l
 def test_replaying_the_draft_that_served_gives_every_round_as_it_was_served(served, paced_rig, learned_draft, request):
     replies, _ = request.getfixturevalue(served)
     folder = paced_rig.draft if served == "random_served" else learned_draft
-    traces = [trace for traces in traces_of(paced_rig, replies).values() for trace in traces]
+    found = traces_in(paced_rig)
+    traces = [trace for rid in replies for trace in found[rid]]
     draft = load_draft(folder, load_target_embedding(paced_rig.target))
     pairs = [identity(trace, runs) for trace, runs in zip(traces, replay_traces(draft, traces, MOST), strict=True)]
     compared = sum(compared for _, compared in pairs)
