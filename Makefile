@@ -46,7 +46,7 @@ BAD_DRAFTS := tests/e2e/test_7_canary.py::test_a_bad_draft_is_out_within_two_hun
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
 	@echo "make test     every test but the long fault matrix, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
-	@echo "make test-fast    those that neither start processes nor train, in a minute or so"
+	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
 	@echo "make test-faults  every process killed at every point"
 	@echo "make lint     ruff"
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"

@@ -19,6 +19,7 @@ import paceline
 import pytest
 import redis
 from filelock import FileLock
+from grouping import ORDER, SLOW, group_of
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.rig.services import free_port
@@ -26,50 +27,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 TraceMaker = Callable[..., DraftTrace]
 
-#: Tests that share what is expensive to build, by the beginning of their id; the first that fits counts. One worker of
-#: pytest-xdist runs each group, and of other tests those of one file.
-GROUPS = {
-    "tests/e2e/test_6_demo.py": "demo",
-    "tests/e2e/test_9_pacing.py": "paced server",
-    "tests/e2e/": "shared servers",
-    "tests/faults/learner/": "killed learners",
-    "tests/faults/": "killed server",
-}
-#: The longest group begins, and what needs the target comes when that group has trained it.
-ORDER = ("shared servers", "killed learners", "paced server", "demo", "killed server")
-
-#: Tests, by the beginning of their id, that start, kill or wait for processes, or train for seconds.
-SLOW = (
-    "tests/e2e/",
-    "tests/faults/",
-    "tests/buffer/test_board_life.py",
-    "tests/buffer/test_redis_tls_members.py",
-    "tests/learner/test_loop.py",
-    "tests/learner/test_mlflow_registry.py",
-    "tests/learner/test_rest.py",
-    "tests/learner/test_tasks.py",
-    "tests/rig/test_corpus.py",
-    "tests/rig/test_processes.py",
-    "tests/rig/test_services.py",
-    "tests/rig/test_target.py",
-    "tests/rig/test_training.py",
-    "tests/serving/test_cpu_sampled_verify.py",
-    "tests/serving/test_hook_install.py::test_hooks_run",
-    "tests/serving/test_hook_install.py::test_the_entry_rank",
-    "tests/serving/test_sglang_ranks.py",
-    "tests/test_wheel.py",
-)
-
 
 class GroupScheduling(LoadScopeScheduling):
     """No fixture of a group or a file is built by two workers."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
-
-
-def group_of(nodeid: str) -> str:
-    return next((GROUPS[start] for start in GROUPS if nodeid.startswith(start)), nodeid.partition("::")[0])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -31,7 +31,7 @@ KV_TOKENS = 2048
 MIN_TEXT_CHARS = 3000
 #: Smaller than some prompts, so that they are prefilled in chunks.
 CHUNK_TOKENS = 64
-#: New traces of one learning round, requests of one wave, and waves served at most until something was learnt.
+#: New traces of one learning round, requests of one wave, and waves served at most until something was learned.
 ROUND = 24
 WAVES = 12
 #: Accept length of a wave that makes it the last: well above that of a draft which the alarms take for dead.
@@ -208,8 +208,8 @@ class Learned:
     """The result of serving with a learner at work."""
 
     folder: Path  # the learner's
-    replies: list[dict[str, Any]]  # while it learnt, oldest first
-    after: list[dict[str, Any]]  # with a learnt version live
+    replies: list[dict[str, Any]]  # while it learned, oldest first
+    after: list[dict[str, Any]]  # with a learned version live
     status: dict[str, Any]  # the learner's last heartbeat
 
 
@@ -249,7 +249,7 @@ def learned(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Learned:
             is_live = rig.board.read().live not in {None, started_with}
             if wave >= 2 and is_live and accept_length(served) >= LEARNED_LENGTH:
                 break
-        until(lambda: rig.board.read().live not in {None, started_with}, "a learnt version to go live", 240.0)
+        until(lambda: rig.board.read().live not in {None, started_with}, "a learned version to go live", 240.0)
         live = rig.board.read().live
         until(lambda: rig.status()["draft_version"] >= live, "the swap")
         jobs = [{"rid": f"after-{i}", "text": rig.texts[i][:160], "max_tokens": 64} for i in range(ROUND)]

@@ -46,13 +46,17 @@ def test_the_check_command_finds_every_hook_target():
     assert "every hook target is there" in ended.stdout
 
 
-@contextmanager
 def started_as_a_user_does(rig, target, draft, log):
     """`paceline serve` with the algorithm and the draft, and no other flag of speculation; its port and its status."""
+    speculation = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(draft)]
+    return started(rig, target.name, ["--model-path", str(target), *speculation], log)
+
+
+@contextmanager
+def started(rig, name, flags, log):
+    """`paceline serve` as the only replica of a speculator of its own; its port and its status."""
     port = free_port()
-    flags = ["--model-path", str(target), "--device", "cpu", "--max-total-tokens", "1024", "--log-level", "warning"]
-    flags += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(draft)]
-    name = target.name
+    flags = [*flags, "--device", "cpu", "--max-total-tokens", "1024", "--log-level", "warning"]
     env = {"PACELINE_REDIS_URL": rig.redis_url, "PACELINE_SPECULATOR": name, "PACELINE_REPLICA": name}
     with closing(connect(rig.redis_url)) as client, sglang_service(flags, port, log=log, env=env):
         board = RedisVersionBoard(client, BufferConfig(speculator=name))
@@ -63,6 +67,14 @@ def started_as_a_user_does(rig, target, draft, log):
 def generate(port):
     body = {"text": "import", "sampling_params": {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True}}
     return httpx.post(f"http://127.0.0.1:{port}/generate", json=body, timeout=60.0, trust_env=False).json()
+
+
+def test_a_server_without_speculation_serves_and_says_what_was_got_and_expected(rig, tmp_path):
+    with started(rig, "plain", ["--model-path", str(rig.target)], tmp_path / "log") as (port, status):
+        assert generate(port)["meta_info"]["completion_tokens"] == 8
+        last = status()
+    assert last["capture"] == "off"
+    assert last["capture_reason"].endswith("speculation: got --speculative-algorithm None, expected EAGLE3")
 
 
 def test_the_algorithm_and_the_draft_are_all_it_takes_where_sglang_chooses_a_chain(rig, tmp_path):

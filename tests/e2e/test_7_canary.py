@@ -123,8 +123,8 @@ def bytes_in_rows(draw):
     return ",\n    ".join(", ".join(f"0x{draw.randrange(256):02x}" for _ in range(8)) for _ in range(6))
 
 
-def learnt(rig, kind):
-    """A draft that learnt to continue texts of one kind, and the traces of the last of them."""
+def taught(rig, kind):
+    """A draft that learned to continue texts of one kind, and the traces of the last of them."""
     draw = random.Random(0)
     jobs = [{"rid": f"{kind.__name__}-{i}", "text": kind(draw)[:160], "max_tokens": 64} for i in range(ELSEWHERE)]
     rig.generate_all(jobs)
@@ -148,7 +148,7 @@ def elsewhere_draft(rig, learned, rig_elsewhere, tmp_path_factory):
     served = load_draft(weights_file(live.weights_uri).parent, load_target_embedding(rig.target))
     bound, seen = (accept_length(served, code, rig.steps) - 1.0) / 8, {}
     for kind in (numbers, capitals, bytes_in_rows):
-        draft, own = learnt(rig_elsewhere, kind)
+        draft, own = taught(rig_elsewhere, kind)
         seen[kind.__name__] = here, there = [accept_length(draft, some, rig.steps) - 1.0 for some in (code, own)]
         if here < bound and there > 1.0:
             folder = tmp_path_factory.mktemp("elsewhere")
@@ -209,11 +209,11 @@ def test_a_useless_draft_is_rolled_back_even_when_it_went_live_at_once(rig, port
 
 
 def test_a_better_canary_goes_live_on_a_replica_that_is_alone(rig, learned, rig_elsewhere):
-    board, learnt = rig_elsewhere.board, rig.board.read().rows[rig.board.read().live].version
+    board, better = rig_elsewhere.board, rig.board.read().rows[rig.board.read().live].version
     start = {"weights_uri": rig.draft.as_uri(), "sha256": sha256_of(rig.draft / WEIGHTS_FILE)}
     first, number = board.next_number(), board.next_number()
-    board.register(replace(learnt, number=first, parent=None, **start), "test", "random weights")
-    board.register(replace(learnt, number=number, parent=first), "test", "learnt weights")
+    board.register(replace(better, number=first, parent=None, **start), "test", "random weights")
+    board.register(replace(better, number=number, parent=first), "test", "learned weights")
     board.move(first, VersionState.LIVE, "test", "nothing better yet")
     until(lambda: drafts(rig_elsewhere, FIRST) == first, "the first version")
     with traffic(rig_elsewhere, 2 * [rig_elsewhere.port]) as reasons:

@@ -54,16 +54,16 @@ def random_served(paced_rig):
 
 
 @pytest.fixture(scope="module")
-def learnt_draft(paced_rig, random_served):
+def learned_draft(paced_rig, random_served):
     """A draft trained on what was just served, at any length, and live; it will be asked the same again."""
-    rig, folder = paced_rig, paced_rig.folder / "learnt"
+    rig, folder = paced_rig, paced_rig.folder / "learned"
     traces = [entry.trace for entry in rig.buffer.replay(10_000)]
     torch.set_num_threads(1)
     draft = load_draft(rig.draft, load_target_embedding(rig.target))
     trainer = DraftTrainer(draft, TrainingPlan(steps=3, passes=12))
     trainer.fit(traces, [])
     save_draft(trainer.draft, folder)
-    for name, source in (("initial", rig.draft), ("learnt", folder)):
+    for name, source in (("initial", rig.draft), ("learned", folder)):
         number, digest = rig.board.next_number(), sha256_of(source / WEIGHTS_FILE)
         version = DraftVersion(number, None, "e2e-target", "0", "eagle3", source.as_uri(), digest, "test", ("", ""))
         rig.board.register(version, "test", name)
@@ -73,9 +73,9 @@ def learnt_draft(paced_rig, random_served):
 
 
 @pytest.fixture(scope="module")
-def learnt_served(paced_rig, learnt_draft):
-    """The same requests again, drafted by the learnt weights."""
-    return serve(paced_rig, "learnt"), pacing(paced_rig)
+def learned_served(paced_rig, learned_draft):
+    """The same requests again, drafted by the learned weights."""
+    return serve(paced_rig, "learned"), pacing(paced_rig)
 
 
 def test_a_random_draft_is_switched_off_most_of_the_time(random_served):
@@ -87,51 +87,51 @@ def test_a_random_draft_is_switched_off_most_of_the_time(random_served):
     assert steps.total() > steps[0]  # it was tried: that it is random is not known beforehand
 
 
-def test_another_draft_is_tried_again(random_served, learnt_served):
-    before, after = (steps_of(status) for _, status in (random_served, learnt_served))
+def test_another_draft_is_tried_again(random_served, learned_served):
+    before, after = (steps_of(status) for _, status in (random_served, learned_served))
     tried = after - before
     assert tried.total() > tried[0]
-    assert learnt_served[1]["faults"] == learnt_served[1]["unmatched"] == 0
+    assert learned_served[1]["faults"] == learned_served[1]["unmatched"] == 0
 
 
-def test_every_answer_is_that_of_plain_decoding(paced_rig, random_served, learnt_served):
+def test_every_answer_is_that_of_plain_decoding(paced_rig, random_served, learned_served):
     model = AutoModelForCausalLM.from_pretrained(paced_rig.target, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(paced_rig.target)
     for i in range(REQUESTS):
         ids = tokenizer(paced_rig.texts[i][:160], add_special_tokens=False).input_ids
         plain = list(greedy(model, ids, TOKENS))
         assert random_served[0][f"random-{i}"]["output_ids"] == plain
-        assert learnt_served[0][f"learnt-{i}"]["output_ids"] == plain
+        assert learned_served[0][f"learned-{i}"]["output_ids"] == plain
 
 
-def traces_of(rig, replies):
+def traces_in(rig):
+    """Request id -> its traces: all that the server ever delivered."""
     found = {}
     for entry in rig.buffer.replay(10_000):
-        if entry.trace.request_id in replies:
-            found.setdefault(entry.trace.request_id, []).append(entry.trace)
+        found.setdefault(entry.trace.request_id, []).append(entry.trace)
     return found
 
 
-def test_traces_hold_what_was_served_at_every_length(paced_rig, random_served, learnt_served):
-    lengths = Counter()
-    for replies, _ in (random_served, learnt_served):
-        traces = traces_of(paced_rig, replies)
-        assert set(traces) == set(replies)
-        for rid, (trace,) in traces.items():
-            meta = replies[rid]["meta_info"]
-            assert trace.tokens[trace.context_len :].tolist() == replies[rid]["output_ids"], rid
-            assert int(trace.rounds.accepted.sum()) == meta["spec_num_correct_drafts"], rid
-            assert len(trace.rounds) == meta["spec_verify_ct"], rid
-            lengths.update((trace.rounds.drafted != NO_DRAFT).sum(axis=1).tolist())
+def test_traces_hold_what_was_served_at_every_length(paced_rig, random_served, learned_served):
+    replies, lengths = random_served[0] | learned_served[0], Counter()
+    traces = traces_in(paced_rig)
+    assert set(traces) == set(replies)
+    for rid, (trace,) in traces.items():
+        meta = replies[rid]["meta_info"]
+        assert trace.tokens[trace.context_len :].tolist() == replies[rid]["output_ids"], rid
+        assert int(trace.rounds.accepted.sum()) == meta["spec_num_correct_drafts"], rid
+        assert len(trace.rounds) == meta["spec_verify_ct"], rid
+        lengths.update((trace.rounds.drafted != NO_DRAFT).sum(axis=1).tolist())
     assert lengths[0] > 0
     assert lengths.total() > lengths[0]
 
 
-@pytest.mark.parametrize("served", ["random_served", "learnt_served"])
-def test_replaying_the_draft_that_served_gives_every_round_as_it_was_served(served, paced_rig, learnt_draft, request):
+@pytest.mark.parametrize("served", ["random_served", "learned_served"])
+def test_replaying_the_draft_that_served_gives_every_round_as_it_was_served(served, paced_rig, learned_draft, request):
     replies, _ = request.getfixturevalue(served)
-    folder = paced_rig.draft if served == "random_served" else learnt_draft
-    traces = [trace for traces in traces_of(paced_rig, replies).values() for trace in traces]
+    folder = paced_rig.draft if served == "random_served" else learned_draft
+    found = traces_in(paced_rig)
+    traces = [trace for rid in replies for trace in found[rid]]
     draft = load_draft(folder, load_target_embedding(paced_rig.target))
     pairs = [identity(trace, runs) for trace, runs in zip(traces, replay_traces(draft, traces, MOST), strict=True)]
     compared = sum(compared for _, compared in pairs)

@@ -96,13 +96,13 @@ class World:
         raise AssertionError(f"{self.buffer.counts()} after {answers}")
 
     def learn(self, count: int, **settings: str) -> LearnerProcess:
-        """A new learner that has learnt `count` new traces."""
+        """A new learner that has learned `count` new traces."""
         learner = self.learner(**settings)
         self.learn_more(learner, count)
         return learner
 
     def learn_more(self, learner: LearnerProcess, count: int) -> list[DraftTrace]:
-        """`count` new traces that `learner` has learnt."""
+        """`count` new traces that `learner` has learned."""
         new = self.send(count)
         self.learn_all(learner)
         return new

@@ -45,12 +45,12 @@ def test_a_learner_killed_while_it_rests_rests_each_trace_once_and_learning_begi
     world.learn_all(resting)
     world.assert_accounted(rested, "rested")
     resting.end()
-    learnt = world.learn_more(world.learner(), 1 + TRACES)
+    learned = world.learn_more(world.learner(), 1 + TRACES)
     world.assert_sound()
-    kept = world.held_out(rested) + world.held_out(learnt)
+    kept = world.held_out(rested) + world.held_out(learned)
     assert dict(world.buffer.counts().acked) == {
         "rested": TRACES - world.held_out(rested),
-        "learned": len(learnt) - world.held_out(learnt),
+        "learned": len(learned) - world.held_out(learned),
         "held_out": kept,
     }
 

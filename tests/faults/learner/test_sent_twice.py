@@ -1,4 +1,4 @@
-"""A thousand traces delivered twice and more, in any order: each is learnt at most once, and repeats are counted."""
+"""A thousand traces delivered twice and more, in any order: each is learned at most once, and repeats are counted."""
 
 import random
 from dataclasses import replace
@@ -21,14 +21,13 @@ def post(world):
 
 
 @pytest.mark.guarantee("delivered-twice")
-@pytest.mark.fault_matrix
-def test_what_the_stream_still_holds_is_stored_once_and_learnt_once(world, post):
+@pytest.mark.fault_matrix  # tests/buffer/test_trace_buffer_contract.py has the same for one trace
+def test_what_the_stream_still_holds_is_stored_once_and_learned_once(world, post):
     traces, deliveries = post
     learner = world.learner(PASSES="1")
     third = COPIES // 3
-    for begin in range(
-        0, COPIES, third
-    ):  # the learner works in between: repeats come before and after a trace was learnt
+    # The learner works in between: repeats come before and after a trace was learned.
+    for begin in range(0, COPIES, third):
         for at in range(begin, begin + third, 50):
             world.buffer.append(deliveries[at : at + 50])
         world.learn_all(learner)

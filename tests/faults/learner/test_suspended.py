@@ -39,7 +39,7 @@ def test_rounds_that_lose_their_lease_make_no_dead_letters_however_many_they_are
 
 
 @pytest.mark.guarantee("learner-suspended")
-def test_traces_of_a_suspended_learner_are_learnt_by_another_and_not_twice(world):
+def test_traces_of_a_suspended_learner_are_learned_by_another_and_not_twice(world):
     world.send(BATCH)
     sleeper = world.learner(ROUND_LEASE_S=SHORT_LEASE_S, LEARNER="sleeper")
     sleeper.order("arm", point="before_the_gate", how="pause")

@@ -82,7 +82,7 @@ def test_a_live_version_with_changed_weights_is_never_read_and_is_rolled_back(wo
 
 
 @pytest.mark.guarantee("forged-version")
-@pytest.mark.parametrize("forgery", cases(FORGERIES, everyday=["another_digest"]))
+@pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_live_version_is_rolled_back_and_learning_goes_on(world, forgery):
     learner = world.learn(BATCH)
     before = world.board.read()
@@ -141,7 +141,7 @@ STRANGE_EVENTS = {
 
 
 @pytest.mark.guarantee("garbage-on-the-board")
-@pytest.mark.parametrize("event", cases(STRANGE_EVENTS, everyday=["illegal_move"]))
+@pytest.mark.parametrize("event", cases(STRANGE_EVENTS, everyday=["no_json", "illegal_move"]))
 def test_a_strangers_event_stops_rounds_with_its_name_and_nothing_else_until_it_is_removed(world, event):
     fields, error = STRANGE_EVENTS[event]
     learner = world.learn(BATCH)
