@@ -16,7 +16,7 @@ HONEST = {
     "docs/measured.md": ["falls three learning rounds behind"],
     "docs/troubleshooting.md": ["behind SGLang's router"],
     "policies/canary.py": ["behind one router"],
-    "serving/plugin.py": ["behind SGLang's router"],
+    "serving/sglang_speculation.py": ["behind SGLang's router"],
     "tests/buffer/conftest.py": ["behind TLS"],
     "tests/buffer/test_redis_tls.py": ["behind TLS", "behind_tls"],
 }

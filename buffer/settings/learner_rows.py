@@ -1,0 +1,102 @@
+"""The learner's rows of the table of settings."""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from ..masking import masked
+from .kinds import Count, Interval, Name, Seconds, Share, Text, Whole
+from .setting import Setting
+
+LEARNER_ROWS: Final = (
+    Setting(
+        "TARGET_PATH",
+        Path,
+        None,
+        "Folder of the served model; its embedding is shared with the draft.",
+        unset="required",
+    ),
+    Setting("DRAFT", Path, None, "Folder of the draft that the servers were started with.", unset="required"),
+    Setting("DATA_DIR", Path, Path(".paceline"), "Folder of versions, checkpoints and registrations not yet sent."),
+    Setting("MLFLOW_URI", str, "", "MLflow tracking server.", unset="a SQLite file in the data folder", mask=masked),
+    Setting(
+        "LEARNER",
+        Name,
+        None,
+        "Name of this learner, different for every process and the same at every start.",
+        unset="`learner-` and the host name",
+    ),
+    Setting(
+        "LEARN",
+        Literal["drift", "always", "never"],
+        "drift",
+        "Which learning rounds train: as traffic drifts, all, or none. Traces not trained on are kept for replay.",
+    ),
+    Setting("REST_AFTER_ROUNDS", Count, 6, "Learning rounds in a row without a better draft before a rest.", "rounds"),
+    Setting("COOL_DOWN_S", Seconds, 60.0, "Shortest rest.", "s"),
+    Setting("TRACE_TTL_S", Seconds, 0.0, "Age at which a trace is no longer learned from; 0: it always is.", "s"),
+    Setting(
+        "TARGET_MAX_AGE",
+        Whole,
+        0,
+        "How many earlier target versions are trained on; the traces of each count half of those of the next.",
+        "versions",
+    ),
+    Setting(
+        "TARGET_VERSIONS",
+        tuple[str, ...],
+        (),
+        "History of the target, oldest first, ending with its version.",
+        unset="versions are whole numbers that count up",
+    ),
+    Setting(
+        "MIN_NEW_TRACES",
+        Count,
+        40,
+        "Fewer pending traces leave a learning round idle, unless they fill half of the buffer.",
+        "traces",
+    ),
+    Setting("REPLAY_TRACES", Count, 200, "Learned traces kept for replay.", "traces"),
+    Setting("PASSES", Count, 4, "Training passes over every new trace.", "passes"),
+    Setting("HOLDOUT_SHARE", Share, 0.1, "Share of requests, by hash, that are never trained on."),
+    Setting(
+        "HOLDOUT_REQUESTS",
+        Annotated[int, Meta(ge=2)],
+        48,
+        "Latest held-out requests on which candidate and live draft are compared; a sixth of them is the least.",
+        "requests",
+    ),
+    Setting("GATE_CONFIDENCE", Share, 0.95, "Confidence that a candidate is better before it is published."),
+    Setting(
+        "DRAFT_STEPS",
+        Count,
+        None,
+        "Draft steps the learner trains; changing them restarts the optimiser.",
+        "steps",
+        unset="as many as the widest trace has",
+    ),
+    Setting(
+        "OBJECTIVE",
+        Literal["committed", "soft", "target_only", "rejection", "matched"],
+        "soft",
+        "What the draft is trained towards (docs/learning.md).",
+    ),
+    Setting("DEVICE", Text, "auto", "Device of the learner, as torch names it; auto: CUDA where there is a GPU."),
+    Setting("ROUND_INTERVAL_S", Interval, 30.0, "Time between the starts of two learning rounds.", "s"),
+    Setting("ROUND_LEASE_S", Interval, 60.0, "A learner that is killed frees its speculator after this time.", "s"),
+    Setting(
+        "CANARY_LIMIT_S",
+        Seconds,
+        1800.0,
+        "An undecided canary is rolled back after this time; 0: no canaries, versions go live at once.",
+        "s",
+    ),
+    Setting(
+        "KEPT_VERSIONS",
+        Count,
+        8,
+        "Newest versions whose weights stay on disk, besides the live one and the one before it.",
+        "versions",
+    ),
+)
