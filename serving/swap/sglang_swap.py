@@ -1,33 +1,31 @@
 """Swaps draft weights inside SGLang's scheduler, between two iterations: no pause, no drain, no cache flush.
 
 A command joins the requests the entry rank has just received; SGLang's own broadcast carries it to every rank in the
-same iteration. PREPARE stages the file on each rank in a background thread; COMMIT copies in place, so captured CUDA
-graphs stay valid; ABANDON forgets what was staged. The scheduler never waits for staging: until that is done, a commit
-is answered "not yet". Verification uses the target alone, so a swap cannot change an output.
+same iteration. PREPARE stages the file in each rank's host memory, in a background thread; COMMIT copies in place, so
+captured CUDA graphs stay valid; ABANDON forgets what was staged. The scheduler never waits for staging: until that is
+done, a commit is answered "not yet". Verification uses the target alone, so a swap cannot change an output.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ...buffer.errors import PacelineError, WeightsRefused
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from .. import sglang_ranks
 from .commands import Act, Readiness, SwapCommand, SwapOutcome
+from .live_draft import LiveDraft
 from .staging import DraftLayout, StagedDraft, Staging, read_layout, stage
 from .swap_channel import Answer, SwapChannel
-from .swap_effect import SwapEffect, try_probe
+from .swap_effect import SwapEffect
 
 log = logging.getLogger(__name__)
 
-#: Drafts kept on the device, the live one included: what an instant rollback can reach.
+#: Drafts kept in host memory, the live one included: what a rollback can reach without a disk.
 KEPT_DRAFTS = 2
 
 
@@ -44,7 +42,7 @@ class SglangSwap:
         self._kept: dict[int, StagedDraft] = {}  # by version number; the same on every rank
         self._scheduler: Any = None
         self._ranks = 1  # tensor-parallel ranks
-        self._runner: Any = None
+        self._live: LiveDraft | None = None
         self._layout: DraftLayout | None = None
 
     def running(self) -> list[Any]:
@@ -119,14 +117,14 @@ class SglangSwap:
         scheduler._request_dispatcher += TypeBasedDispatcher([(SwapCommand, self._handle)])  # noqa: SLF001 - no public API
 
     def _bind(self, scheduler: Any) -> None:
-        ((_, self._runner),) = scheduler.draft_worker.weight_update_runners()
+        ((_, runner),) = scheduler.draft_worker.weight_update_runners()
+        self._live = LiveDraft(scheduler, runner)
         folder = Path(scheduler.server_args.speculative_draft_model_path)
         self._layout = read_layout(folder)
         # The weights the server starts with, so that a rollback to them needs no disk.
-        device = torch.device(self._runner.device)
-        first = stage(folder / WEIGHTS_FILE, "", self._layout, device, self._runner.dtype)
+        first = stage(folder / WEIGHTS_FILE, "", self._layout, self._live.dtype, is_pinned=self._live.is_on_cuda)
         first = self._kept[self.draft_version] = replace(first, sha256=sha256_of(folder / WEIGHTS_FILE))
-        self.effect.settle(first.sha256, try_probe(first.tensors, self._runner.model))
+        self.effect.settle(first.sha256, self._live.probe(first))
 
     def _handle(self, command: SwapCommand) -> None:
         """Scheduler thread, at the top of an iteration; returns None, so nothing goes back to the tokenizer."""
@@ -161,9 +159,10 @@ class SglangSwap:
             staging.done.set()
 
     def _staged_from(self, file: Path, sha256: str) -> StagedDraft:
-        if self._layout is None:
+        if self._live is None or self._layout is None:
             raise WeightsRefused(f"this rank cannot swap: {self.fault}")
-        return stage(file, sha256, self._layout, torch.device(self._runner.device), self._runner.dtype)
+        self._live.use_device()  # pinning memory uses it
+        return stage(file, sha256, self._layout, self._live.dtype, is_pinned=self._live.is_on_cuda)
 
     def _commit(self, command: SwapCommand) -> Answer:
         began = time.perf_counter()
@@ -171,13 +170,13 @@ class SglangSwap:
         readiness = self._least_ready(readiness)
         if readiness is not Readiness.READY:
             return Answer(command.attempt, readiness, refusal=refusal)
-        assert draft is not None  # noqa: S101 - ready means staged
+        assert draft is not None and self._live is not None  # noqa: S101, PT018 - ready means bound and staged
         self._channel.stagings.pop(command.attempt, None)
         try:
-            self._copy(draft)
+            self._live.load(draft)
         except Exception as fault:  # a failed copy must not stop serving
             log.exception("paceline: swap to version %d failed", command.number)
-            self._put_back()
+            self._put_back(self._live)
             self._draft_changed()  # as on the ranks where it worked: pacing must choose the same on all
             return Answer(command.attempt, Readiness.REFUSED, refusal=f"{type(fault).__name__}: {fault}")
         self.draft_version = command.number
@@ -185,9 +184,7 @@ class SglangSwap:
         self._draft_changed()
         commit_ms = 1e3 * (time.perf_counter() - began)
         outcome = SwapOutcome(command.number, commit_ms, 1e3 * draft.seconds, len(self.running()), time.time())
-        with self._forward_stream(draft):
-            probe = try_probe(draft.tensors, self._runner.model)
-        return Answer(command.attempt, readiness, outcome, probe=probe)
+        return Answer(command.attempt, readiness, outcome, probe=self._live.probe(draft))
 
     def _staged(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
         if self.fault:  # of a draft that the entry rank keeps, the commit is all that comes
@@ -205,27 +202,12 @@ class SglangSwap:
         """Every rank calls this for every commit, whatever its own state: a collective waits for all of them."""
         return own if self._ranks == 1 else Readiness(sglang_ranks.least(int(own)))
 
-    def _copy(self, draft: StagedDraft) -> None:
-        with self._forward_stream(draft):
-            is_loaded, why = self._runner.weight_updater.update_weights_from_tensor(draft.tensors, load_format=None)
-        if not is_loaded:
-            raise WeightsRefused(f"SGLang refused the weights: {why}")
-
-    def _put_back(self) -> None:
+    def _put_back(self, live: LiveDraft) -> None:
         """Copy the previous draft again: a copy that failed half-way leaves a mixture under the old number."""
         try:
-            self._copy(self._kept[self.draft_version])
+            live.load(self._kept[self.draft_version])
         except Exception:  # serving continues with the mixture; verification uses the target alone
             log.exception("paceline: the weights of version %d could not be put back", self.draft_version)
-
-    def _forward_stream(self, draft: StagedDraft) -> AbstractContextManager[Any]:
-        """After the forward in flight and before the next one, on the stream that runs them."""
-        if draft.ready is None:
-            return nullcontext()
-        stream = self._scheduler.forward_stream if self._scheduler.enable_overlap else self._scheduler.schedule_stream
-        stream.wait_event(draft.ready)
-        context: AbstractContextManager[Any] = torch.cuda.stream(stream)
-        return context
 
     def _keeps(self, number: int, sha256: str) -> bool:
         """A board that lost its data gives numbers again: the same number is the same weights only by their digest."""

@@ -12,6 +12,7 @@ from paceline.buffer.errors import WeightsRefused
 from paceline.serving import sglang_ranks
 from paceline.serving.swap import sglang_swap, swap_channel
 from paceline.serving.swap.commands import Act, Readiness, SwapCommand
+from paceline.serving.swap.live_draft import LiveDraft
 from paceline.serving.swap.sglang_swap import SglangSwap
 from paceline.serving.swap.staging import StagedDraft, Staging, read_layout, sha256_of
 from safetensors.torch import save_file
@@ -46,9 +47,10 @@ def swap(folder):
     made = SglangSwap(draft_version=0)
     made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]))
     updater = Updater()
-    made._runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
+    runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
+    made._live = LiveDraft(made._scheduler, runner)
     made._layout = read_layout(folder / "0")
-    made._kept[0] = StagedDraft([("fc.weight", torch.zeros(2, 3))], None, 0.0)
+    made._kept[0] = StagedDraft([("fc.weight", torch.zeros(2, 3))], 0.0)
     made.fault = ""
     return made
 
@@ -89,7 +91,7 @@ def test_a_swap_loads_the_files_tensors_and_sets_the_version(swap, folder):
     with Scheduler(swap):
         outcome = swap.swap(1, *file_of(folder, 1))
     assert (outcome.number, outcome.running, swap.draft_version) == (1, 3, 1)
-    assert torch.equal(swap._runner.weight_updater.loaded[0]["fc.weight"], torch.full((2, 3), 1.0))
+    assert torch.equal(swap._live._runner.weight_updater.loaded[0]["fc.weight"], torch.full((2, 3), 1.0))
     assert swap._channel.stagings == {}
 
 
@@ -110,7 +112,7 @@ def test_a_version_withdrawn_while_it_is_staged_is_not_loaded(swap, folder):
         swap.swap(2, *file_of(folder, 2))
     scheduler.iterate()
     assert (swap.draft_version, swap._channel.stagings) == (2, {})
-    assert len(swap._runner.weight_updater.loaded) == 1
+    assert len(swap._live._runner.weight_updater.loaded) == 1
 
 
 @pytest.mark.guarantee("alarm-swap-without-effect")
@@ -118,7 +120,7 @@ def test_an_update_that_reports_success_and_did_nothing_is_detected(swap, folder
     with Scheduler(swap):
         swap.swap(1, *file_of(folder, 1))
         assert swap.effect.loaded_sha256 == swap.effect.published_sha256 == file_of(folder, 1)[1]
-        swap._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (True, "Success")
+        swap._live._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (True, "Success")
         swap.swap(2, *file_of(folder, 2))
     assert (swap.effect.published_sha256, swap.effect.loaded_sha256) == (file_of(folder, 2)[1], file_of(folder, 1)[1])
 
@@ -143,7 +145,7 @@ def test_a_first_draft_that_ships_the_embedding_comes_back_from_disk_once_it_is_
             swap.swap(number, *file_of(folder, number))
         assert sorted(swap._kept) == [1, 2]
         assert swap.swap(0, *file_of(folder, 0)).number == 0
-    loaded = swap._runner.weight_updater.loaded[-1]
+    loaded = swap._live._runner.weight_updater.loaded[-1]
     assert [*loaded] == ["fc.weight"]
     assert torch.equal(loaded["fc.weight"], torch.zeros(2, 3))
 
@@ -155,7 +157,7 @@ def test_a_refused_file_changes_nothing_and_leaves_nothing_staged(swap, folder):
             swap.swap(1, file, "0" * 64)
         while swap._channel.stagings:
             scheduler.pause.wait(0.001)
-    assert (swap.draft_version, swap._runner.weight_updater.loaded) == (0, [])
+    assert (swap.draft_version, swap._live._runner.weight_updater.loaded) == (0, [])
 
 
 def test_a_scheduler_that_does_not_iterate_is_a_time_out_and_never_hangs_afterwards(swap, folder, monkeypatch):
@@ -190,7 +192,7 @@ def test_ranks_commit_together_or_not_at_all(swap, monkeypatch):
     swap._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # ready here: version 0 is kept
     swap._handle(SwapCommand(Act.COMMIT, 2, 9, "", ""))  # unknown here, and it votes too
     assert [votes.get_nowait(), votes.get_nowait()] == [2, 1]
-    assert swap._runner.weight_updater.loaded == []
+    assert swap._live._runner.weight_updater.loaded == []
     assert {swap._channel.answers.get_nowait().readiness for _ in range(2)} == {Readiness.NOT_YET}
 
 
@@ -294,7 +296,7 @@ def test_a_preparation_that_cannot_even_begin_is_refused(swap, folder, monkeypat
 
 
 def test_a_copy_that_fails_is_a_refusal_and_the_version_stays(swap, folder):
-    swap._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (False, "no room")
+    swap._live._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (False, "no room")
     with Scheduler(swap), pytest.raises(WeightsRefused, match="SGLang refused the weights: no room"):
         swap.swap(1, *file_of(folder, 1))
     assert swap.draft_version == 0
@@ -316,12 +318,12 @@ def test_the_same_number_with_another_digest_is_another_draft(swap, folder):
         swap.swap(1, *file_of(folder, 1))
         swap.swap(0, *file_of(folder, 0))
         swap.swap(1, *file_of(folder, 2))  # a board that lost its data gave the number again
-    assert torch.equal(swap._runner.weight_updater.loaded[-1]["fc.weight"], torch.full((2, 3), 2.0))
+    assert torch.equal(swap._live._runner.weight_updater.loaded[-1]["fc.weight"], torch.full((2, 3), 2.0))
     assert sorted(swap._kept) == [0, 1]
 
 
 def test_a_copy_that_fails_half_way_is_undone_with_the_draft_before(swap, folder):
-    updater = swap._runner.weight_updater
+    updater = swap._live._runner.weight_updater
     load = updater.update_weights_from_tensor
 
     def half(tensors, load_format):
