@@ -31,6 +31,7 @@ class FakeCuda:
         self.to_host = []  # (stream, whether the target is pinned, whether it was asked not to block)
         self.pinned_by = []  # (thread's name, its device) of each allocation of pinned memory
         self.events = []  # streams on which an event was recorded
+        self.most_on_device = 0  # of `left_on_device`, at any time
         self._uploaded = []  # weak references
         self._to, self._copy, self._empty = torch.Tensor.to, torch.Tensor.copy_, torch.empty
         for name in ("to", "copy_", "is_pinned"):
@@ -71,6 +72,7 @@ class FakeCuda:
         self.to_device.append((device, self.stream, self.is_pinned(tensor), non_blocking))
         made = tensor.clone().as_subclass(OnGpu)
         self._uploaded.append(weakref.ref(made))
+        self.most_on_device = max(self.most_on_device, self.left_on_device())
         return made
 
     def copy_(self, target, source, non_blocking=False):

@@ -3,7 +3,8 @@
 A command joins the requests the entry rank has just received; SGLang's own broadcast carries it to every rank in the
 same iteration. PREPARE stages the file in each rank's host memory, in a background thread; COMMIT copies in place, so
 captured CUDA graphs stay valid; ABANDON forgets what was staged. The scheduler never waits for staging: until that is
-done, a commit is answered "not yet". Verification uses the target alone, so a swap cannot change an output.
+done, a commit is answered "not yet". Ranks vote before the copy, so that all copy or none does, and after it, so that
+all undo a copy that failed on one. Verification uses the target alone, so a swap cannot change an output.
 """
 
 import logging
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 #: Drafts kept in host memory, the live one included: what a rollback can reach without a disk.
 KEPT_DRAFTS = 2
+COPY_FAILED_ELSEWHERE = "another rank could not copy the weights; see its log"
 
 
 class SglangSwap:
@@ -100,15 +102,13 @@ class SglangSwap:
 
     def _settled(self, fault: str) -> str:
         """Why no rank swaps: this rank's `fault`, or that of another. Every rank calls this, whatever its own."""
-        try:
-            can_all_swap = self._ranks == 1 or sglang_ranks.least(int(not fault))
-        except Exception as unsettled:
-            log.exception("paceline: draft swaps are off")
-            return fault or f"{type(unsettled).__name__}: {unsettled}"
-        if not can_all_swap and not fault:
-            fault = "another rank cannot swap; see its log"
-            log.error("paceline: draft swaps are off: %s", fault)
-        return fault
+        settled = self._fault_of_any(fault, "another rank cannot swap; see its log")
+        if settled != fault:
+            log.error("paceline: draft swaps are off: %s", settled)
+        return settled
+
+    def _fault_of_any(self, own: str, elsewhere: str) -> str:
+        return own if self._ranks == 1 else sglang_ranks.fault_of_any(own, elsewhere)
 
     def _register(self, scheduler: Any) -> None:
         from sglang.utils import TypeBasedDispatcher
@@ -166,25 +166,30 @@ class SglangSwap:
 
     def _commit(self, command: SwapCommand) -> Answer:
         began = time.perf_counter()
-        draft, readiness, refusal = self._staged(command)
-        readiness = self._least_ready(readiness)
+        draft, own, refusal = self._vote(command)
+        readiness = self._least_ready(own)
         if readiness is not Readiness.READY:
             return Answer(command.attempt, readiness, refusal=refusal)
         assert draft is not None and self._live is not None  # noqa: S101, PT018 - ready means bound and staged
         self._channel.stagings.pop(command.attempt, None)
-        try:
-            self._live.load(draft)
-        except Exception as fault:  # a failed copy must not stop serving
-            log.exception("paceline: swap to version %d failed", command.number)
+        fault = self._fault_of_any(self._copied(self._live, draft, command.number), COPY_FAILED_ELSEWHERE)
+        if fault:
             self._put_back(self._live)
-            self._draft_changed()  # as on the ranks where it worked: pacing must choose the same on all
-            return Answer(command.attempt, Readiness.REFUSED, refusal=f"{type(fault).__name__}: {fault}")
+            return Answer(command.attempt, Readiness.REFUSED, refusal=fault)
         self.draft_version = command.number
         self._keep(command.number, draft)
         self._draft_changed()
         commit_ms = 1e3 * (time.perf_counter() - began)
         outcome = SwapOutcome(command.number, commit_ms, 1e3 * draft.seconds, len(self.running()), time.time())
         return Answer(command.attempt, readiness, outcome, probe=self._live.probe(draft))
+
+    def _vote(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
+        """As `_staged`, and never raises: the other ranks wait for this one's vote."""
+        try:
+            return self._staged(command)
+        except Exception as fault:
+            log.exception("paceline: swap to version %d failed", command.number)
+            return None, Readiness.REFUSED, f"{type(fault).__name__}: {fault}"
 
     def _staged(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
         if self.fault:  # of a draft that the entry rank keeps, the commit is all that comes
@@ -201,6 +206,15 @@ class SglangSwap:
     def _least_ready(self, own: Readiness) -> Readiness:
         """Every rank calls this for every commit, whatever its own state: a collective waits for all of them."""
         return own if self._ranks == 1 else Readiness(sglang_ranks.least(int(own)))
+
+    def _copied(self, live: LiveDraft, draft: StagedDraft, number: int) -> str:
+        """Copy `draft` in; why that failed, or nothing. The fault itself is let go: it holds on to device memory."""
+        try:
+            live.load(draft)
+        except Exception as fault:  # a failed copy must not stop serving
+            log.exception("paceline: swap to version %d failed", number)
+            return f"{type(fault).__name__}: {fault}"
+        return ""
 
     def _put_back(self, live: LiveDraft) -> None:
         """Copy the previous draft again: a copy that failed half-way leaves a mixture under the old number."""
