@@ -19,15 +19,14 @@ from ...buffer.errors import PacelineError, WeightsRefused
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from .. import sglang_ranks
 from .commands import Act, Readiness, SwapCommand, SwapOutcome
-from .live_draft import LiveDraft
-from .staging import DraftLayout, StagedDraft, Staging, read_layout, stage
+from .kept_drafts import KeptDrafts
+from .sglang_draft import SglangDraft
+from .staging import DraftLayout, StagedDraft, Staging, read_layout
 from .swap_channel import Answer, SwapChannel
 from .swap_effect import SwapEffect
 
 log = logging.getLogger(__name__)
 
-#: Drafts kept in host memory, the live one included: what a rollback can reach without a disk.
-KEPT_DRAFTS = 2
 COPY_FAILED_ELSEWHERE = "another rank could not copy the weights; see its log"
 
 
@@ -39,12 +38,14 @@ class SglangSwap:
         self.draft_version = draft_version  # of the weights that draft right now
         self._draft_changed = draft_changed
         self.fault = "SGLang has not built its request dispatcher yet"
+        self.waits_for = ""  # why the commit asked for last is not done yet; empty while none waits, and unknown
         self.effect = SwapEffect()  # of this rank's swaps
+        self._late: list[SwapOutcome] = []
         self._channel = SwapChannel()
-        self._kept: dict[int, StagedDraft] = {}  # by version number; the same on every rank
+        self._kept = KeptDrafts()
         self._scheduler: Any = None
         self._ranks = 1  # tensor-parallel ranks
-        self._live: LiveDraft | None = None
+        self._live: SglangDraft | None = None
         self._layout: DraftLayout | None = None
 
     def running(self) -> list[Any]:
@@ -88,7 +89,7 @@ class SglangSwap:
             raise TimeoutError(f"draft swaps are off: {self.fault}")
         attempt = self._channel.next_attempt()
         try:
-            if not self._keeps(number, sha256):
+            if self._kept.find(number, sha256) is None:
                 self._channel.prepare(SwapCommand(Act.PREPARE, attempt, number, str(file), sha256))
             if not is_wanted():
                 raise TimeoutError(f"version {number}: it was withdrawn while it was staged")
@@ -97,8 +98,24 @@ class SglangSwap:
             self._channel.abandon(attempt, number)  # other ranks may keep what they staged
             raise
         assert answer.outcome is not None  # noqa: S101 - commit returns no other answer
+        self._settle_late()  # they were done before it
         self.effect.settle(sha256, answer.probe)
         return answer.outcome
+
+    def take_late(self) -> list[SwapOutcome]:
+        """Commits that were done after `swap` had given up on them, each once, oldest first; the swapper's thread.
+
+        Blocks until the device is done with them.
+        """
+        self._settle_late()
+        late, self._late = self._late, []
+        return late
+
+    def _settle_late(self) -> None:
+        for command, answer in self._channel.take_late():
+            assert answer.outcome is not None  # noqa: S101 - no other is late
+            self.effect.settle(command.sha256, answer.probe)
+            self._late.append(answer.outcome)
 
     def _settled(self, fault: str) -> str:
         """Why no rank swaps: this rank's `fault`, or that of another. Every rank calls this, whatever its own."""
@@ -118,12 +135,14 @@ class SglangSwap:
 
     def _bind(self, scheduler: Any) -> None:
         ((_, runner),) = scheduler.draft_worker.weight_update_runners()
-        self._live = LiveDraft(scheduler, runner)
+        self._live = SglangDraft(scheduler, runner)
+        self._live.check_unquantised()
         folder = Path(scheduler.server_args.speculative_draft_model_path)
         self._layout = read_layout(folder)
         # The weights the server starts with, so that a rollback to them needs no disk.
-        first = stage(folder / WEIGHTS_FILE, "", self._layout, self._live.dtype, is_pinned=self._live.is_on_cuda)
-        first = self._kept[self.draft_version] = replace(first, sha256=sha256_of(folder / WEIGHTS_FILE))
+        first = self._live.stage(folder / WEIGHTS_FILE, "", self._layout)
+        first = replace(first, sha256=sha256_of(folder / WEIGHTS_FILE))
+        self._kept.keep(self.draft_version, first)
         self.effect.settle(first.sha256, self._live.probe(first))
 
     def _handle(self, command: SwapCommand) -> None:
@@ -132,10 +151,10 @@ class SglangSwap:
             self._act_on(command)
         except Exception as fault:  # an exception leaving a handler would kill SGLang's scheduler
             log.exception("paceline: %s of version %d failed", command.act, command.number)
-            refusal = f"{type(fault).__name__}: {fault}"
+            why = f"{type(fault).__name__}: {fault}"
             self._channel.stagings.setdefault(command.attempt, Staging()).refuse(fault)
             self._channel.stagings[command.attempt].done.set()
-            self._channel.answers.put(Answer(command.attempt, Readiness.REFUSED, refusal=refusal))
+            self._channel.answers.put(Answer(command.attempt, Readiness.REFUSED, why=why))
 
     def _act_on(self, command: SwapCommand) -> None:
         match command.act:
@@ -148,6 +167,7 @@ class SglangSwap:
                 self._channel.answers.put(self._commit(command))
             case Act.ABANDON:
                 self._channel.stagings.pop(command.attempt, None)
+                self.waits_for = ""
 
     def _stage(self, command: SwapCommand, staging: Staging) -> None:
         try:
@@ -161,23 +181,24 @@ class SglangSwap:
     def _staged_from(self, file: Path, sha256: str) -> StagedDraft:
         if self._live is None or self._layout is None:
             raise WeightsRefused(f"this rank cannot swap: {self.fault}")
-        self._live.use_device()  # pinning memory uses it
-        return stage(file, sha256, self._layout, self._live.dtype, is_pinned=self._live.is_on_cuda)
+        return self._live.stage(file, sha256, self._layout)
 
     def _commit(self, command: SwapCommand) -> Answer:
         began = time.perf_counter()
-        draft, own, refusal = self._vote(command)
+        draft, own, why = self._vote(command)
         readiness = self._least_ready(own)
+        self.waits_for = why if readiness is Readiness.NOT_YET else ""
         if readiness is not Readiness.READY:
-            return Answer(command.attempt, readiness, refusal=refusal)
+            return Answer(command.attempt, readiness, why=why)
         assert draft is not None and self._live is not None  # noqa: S101, PT018 - ready means bound and staged
         self._channel.stagings.pop(command.attempt, None)
-        fault = self._fault_of_any(self._copied(self._live, draft, command.number), COPY_FAILED_ELSEWHERE)
+        fault = self._fault_of_any(self._live.try_load(draft), COPY_FAILED_ELSEWHERE)
         if fault:
+            log.error("paceline: swap to version %d failed: %s", command.number, fault)
             self._put_back(self._live)
-            return Answer(command.attempt, Readiness.REFUSED, refusal=fault)
+            return Answer(command.attempt, Readiness.REFUSED, why=fault)
         self.draft_version = command.number
-        self._keep(command.number, draft)
+        self._kept.keep(command.number, draft)
         self._draft_changed()
         commit_ms = 1e3 * (time.perf_counter() - began)
         outcome = SwapOutcome(command.number, commit_ms, 1e3 * draft.seconds, len(self.running()), time.time())
@@ -192,10 +213,12 @@ class SglangSwap:
             return None, Readiness.REFUSED, f"{type(fault).__name__}: {fault}"
 
     def _staged(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
-        if self.fault:  # of a draft that the entry rank keeps, the commit is all that comes
+        if self.fault or self._live is None:  # of a draft that the entry rank keeps, the commit is all that comes
             return None, Readiness.REFUSED, f"this rank cannot swap: {self.fault}"
-        if self._keeps(command.number, command.sha256):
-            return self._kept[command.number], Readiness.READY, ""
+        if waits_for := self._live.why_not_now():
+            return None, Readiness.NOT_YET, waits_for
+        if (kept := self._kept.find(command.number, command.sha256)) is not None:
+            return kept, Readiness.READY, ""
         staging = self._channel.stagings.get(command.attempt)
         if staging is None or not staging.done.is_set():
             return None, Readiness.NOT_YET, ""
@@ -207,29 +230,7 @@ class SglangSwap:
         """Every rank calls this for every commit, whatever its own state: a collective waits for all of them."""
         return own if self._ranks == 1 else Readiness(sglang_ranks.least(int(own)))
 
-    def _copied(self, live: LiveDraft, draft: StagedDraft, number: int) -> str:
-        """Copy `draft` in; why that failed, or nothing. The fault itself is let go: it holds on to device memory."""
-        try:
-            live.load(draft)
-        except Exception as fault:  # a failed copy must not stop serving
-            log.exception("paceline: swap to version %d failed", number)
-            return f"{type(fault).__name__}: {fault}"
-        return ""
-
-    def _put_back(self, live: LiveDraft) -> None:
+    def _put_back(self, live: SglangDraft) -> None:
         """Copy the previous draft again: a copy that failed half-way leaves a mixture under the old number."""
-        try:
-            live.load(self._kept[self.draft_version])
-        except Exception:  # serving continues with the mixture; verification uses the target alone
-            log.exception("paceline: the weights of version %d could not be put back", self.draft_version)
-
-    def _keeps(self, number: int, sha256: str) -> bool:
-        """A board that lost its data gives numbers again: the same number is the same weights only by their digest."""
-        kept = self._kept.get(number)
-        return kept is not None and ("" in {kept.sha256, sha256} or kept.sha256 == sha256)
-
-    def _keep(self, number: int, draft: StagedDraft) -> None:
-        self._kept.pop(number, None)
-        self._kept[number] = draft
-        while len(self._kept) > KEPT_DRAFTS:
-            del self._kept[next(iter(self._kept))]
+        if live.try_load(self._kept[self.draft_version]):  # verification uses the target alone: serving continues
+            log.error("paceline: the weights of version %d could not be put back", self.draft_version)

@@ -20,12 +20,16 @@ from paceline.buffer.settings.pacing_names import PacingName
 from paceline.serving import sglang_ranks
 from paceline.serving.pacing.sglang_pacing import SglangPacing
 from paceline.serving.swap.commands import Act, SwapCommand
+from paceline.serving.swap.sglang_draft import SglangDraft
 from paceline.serving.swap.sglang_swap import SglangSwap
 from paceline.serving.swap.staging import StagedDraft, Staging
 
 
-class Live:  # a draft model of one number; its next copy stops half-way while `is_failing`
+class Live(SglangDraft):  # a draft model of one number; its next copy stops half-way while `is_failing`
     held, is_failing = 0.0, False
+
+    def __init__(self):
+        pass
 
     def load(self, draft):
         self.held = 0.5 if self.is_failing else dict(draft.tensors)["fc"]
@@ -41,7 +45,8 @@ class Live:  # a draft model of one number; its next copy stops half-way while `
 
 
 def commits(swap, rank):  # answer, version and weights after each of four commits; the second rank fails in two
-    swap.fault, swap._live, swap._kept = "", Live(), {0: StagedDraft([("fc", 0.0)], 0.0)}
+    swap.fault, swap._live = "", Live()
+    swap._kept.keep(0, StagedDraft([("fc", 0.0)], 0.0))
     found = []
     for number, fails in ((1, ""), (2, "copy"), (3, "vote"), (4, "")):
         staging = swap._channel.stagings[number] = Staging(draft=StagedDraft([("fc", float(number))], 0.0))
@@ -51,7 +56,7 @@ def commits(swap, rank):  # answer, version and weights after each of four commi
             staging.done = None  # what makes the vote itself fail
         swap._handle(SwapCommand(Act.COMMIT, number, number, "", ""))
         answer = swap._channel.answers.get_nowait()
-        found.append([answer.readiness.name, swap.draft_version, swap._live.held, answer.refusal])
+        found.append([answer.readiness.name, swap.draft_version, swap._live.held, answer.why])
     return found
 
 

@@ -12,7 +12,7 @@ from paceline.buffer.errors import WeightsRefused
 from paceline.serving import sglang_ranks
 from paceline.serving.swap import sglang_swap, swap_channel
 from paceline.serving.swap.commands import Act, Readiness, SwapCommand
-from paceline.serving.swap.live_draft import LiveDraft
+from paceline.serving.swap.sglang_draft import SglangDraft
 from paceline.serving.swap.sglang_swap import SglangSwap
 from paceline.serving.swap.staging import StagedDraft, Staging, read_layout, sha256_of
 from safetensors.torch import save_file
@@ -41,16 +41,21 @@ def folder(tmp_path):
     return tmp_path
 
 
+def nothing_released():
+    """What swaps read of the scheduler's own weight updater; tests/e2e/test_2_swap.py has the real one."""
+    return SimpleNamespace(offload_tags=set())
+
+
 @pytest.fixture
 def swap(folder):
     """A bound SglangSwap, without SGLang's dispatcher."""
     made = SglangSwap(draft_version=0)
-    made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]))
+    made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]), weight_updater=nothing_released())
     updater = Updater()
     runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
-    made._live = LiveDraft(made._scheduler, runner)
+    made._live = SglangDraft(made._scheduler, runner)
     made._layout = read_layout(folder / "0")
-    made._kept[0] = StagedDraft([("fc.weight", torch.zeros(2, 3))], 0.0)
+    made._kept.keep(0, StagedDraft([("fc.weight", torch.zeros(2, 3))], 0.0))
     made.fault = ""
     return made
 
@@ -205,7 +210,7 @@ def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch
     unbound._handle(SwapCommand(Act.COMMIT, 1, 1, "", ""))
     answer = unbound._channel.answers.get_nowait()
     assert answer.readiness is Readiness.REFUSED
-    assert "this rank cannot swap: FileNotFoundError: no such draft here" in answer.refusal
+    assert "this rank cannot swap: FileNotFoundError: no such draft here" in answer.why
 
 
 def test_a_commit_that_was_never_prepared_is_refused_by_a_rank_that_could_not_bind(monkeypatch):
@@ -216,7 +221,7 @@ def test_a_commit_that_was_never_prepared_is_refused_by_a_rank_that_could_not_bi
     unbound._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # a draft that the entry rank keeps
     answer = unbound._channel.answers.get_nowait()
     assert (answer.readiness, votes) == (Readiness.REFUSED, [0])
-    assert answer.refusal == "this rank cannot swap: FileNotFoundError: no such draft here"
+    assert answer.why == "this rank cannot swap: FileNotFoundError: no such draft here"
 
 
 class Dispatcher(list):
@@ -230,12 +235,13 @@ def scheduler_of(folder):
     return SimpleNamespace(
         draft_worker=SimpleNamespace(weight_update_runners=lambda: (("draft", runner),)),
         server_args=SimpleNamespace(speculative_draft_model_path=str(folder)),
+        weight_updater=nothing_released(),
         _request_dispatcher=Dispatcher(),
     )
 
 
 @pytest.fixture
-def dispatchers(monkeypatch):
+def dispatchers(monkeypatch, layers):
     """SGLang's class of dispatchers, without SGLang; the end-to-end tests have the real one."""
     fake = SimpleNamespace(TypeBasedDispatcher=lambda handlers: handlers)
     monkeypatch.setitem(sys.modules, "sglang", SimpleNamespace(utils=fake))
@@ -271,6 +277,91 @@ def test_ranks_that_cannot_settle_do_not_swap(folder, monkeypatch):
     made = SglangSwap(0)
     made.after_init_dispatcher(None, scheduler_of(folder / "0"))
     assert made.fault == "RuntimeError: the other is gone"
+
+
+@pytest.mark.usefixtures("dispatchers")
+def test_a_quantised_draft_leaves_swaps_off_and_names_the_flag(folder, layers, monkeypatch):
+    monkeypatch.setattr(sglang_ranks, "count", lambda: 1)
+    scheduler = scheduler_of(folder / "0")
+    ((_, runner),) = scheduler.draft_worker.weight_update_runners()
+    runner.model.add_module("fc", layers.plain())
+    made = SglangSwap(0)
+    made.after_init_dispatcher(None, scheduler)
+    assert made.fault == ""
+    runner.model.add_module("o_proj", layers.fp8())
+    made.after_init_dispatcher(None, scheduler)
+    assert made.fault == (
+        "WeightsRefused: o_proj of the served draft: got Fp8LinearMethod, expected no quantisation; "
+        "start the server with --speculative-draft-model-quantization unquant"
+    )
+
+
+@pytest.mark.usefixtures("dispatchers")
+def test_a_scheduler_that_does_not_tell_what_it_released_leaves_swaps_off(folder, monkeypatch):
+    monkeypatch.setattr(sglang_ranks, "count", lambda: 1)
+    scheduler = scheduler_of(folder / "0")
+    del scheduler.weight_updater.offload_tags
+    made = SglangSwap(0)
+    made.after_init_dispatcher(None, scheduler)
+    assert made.fault == "AttributeError: 'types.SimpleNamespace' object has no attribute 'offload_tags'"
+
+
+RELEASED = "SGLang has released kv_cache, weights; the swap follows resume_memory_occupation"
+
+
+def test_nothing_is_copied_or_read_while_memory_is_released_and_the_swap_follows(swap, folder, monkeypatch):
+    released, scheduler = swap._scheduler.weight_updater.offload_tags, Scheduler(swap)
+    released |= {"weights", "kv_cache"}
+    seen, answer = [], swap._channel.answers.put
+
+    def resume_after_three(given):
+        seen.append((given.readiness, given.probe, swap.waits_for))
+        if len(seen) == 3:
+            released.clear()
+        answer(given)
+
+    monkeypatch.setattr(
+        swap._channel,
+        "answers",
+        SimpleNamespace(put=resume_after_three, get=swap._channel.answers.get, empty=lambda: True),
+    )
+    monkeypatch.setattr(swap_channel, "NOT_YET_S", 0.0)
+    with scheduler:
+        assert swap.swap(1, *file_of(folder, 1)).number == 1
+    assert seen[:3] == 3 * [(Readiness.NOT_YET, None, RELEASED)]
+    assert (seen[3][0], swap.waits_for, len(swap._live._runner.weight_updater.loaded)) == (Readiness.READY, "", 1)
+
+
+def test_a_swap_that_waits_for_released_memory_too_long_is_tried_again_and_says_why(swap, folder, monkeypatch):
+    swap._scheduler.weight_updater.offload_tags |= {"weights", "kv_cache"}
+    monkeypatch.setattr(swap_channel, "STAGE_S", 0.01)
+    with Scheduler(swap) as scheduler, pytest.raises(TimeoutError, match=f"version 0: {RELEASED}, for 0.01 s"):
+        swap.swap(0, *file_of(folder, 0))
+    scheduler.iterate()  # meets the end of it
+    assert (swap.waits_for, swap._live._runner.weight_updater.loaded) == ("", [])
+
+
+def test_a_commit_that_is_done_after_it_was_given_up_on_is_reported_with_its_lateness(swap, folder, monkeypatch):
+    monkeypatch.setattr(swap_channel, "PICKUP_S", 0.01)
+    with pytest.raises(TimeoutError, match="no iteration"):
+        swap.swap(0, *file_of(folder, 0))
+    assert swap.take_late() == []
+    given_up_at = swap._channel._given_up[1][1]
+    Scheduler(swap).iterate()
+    (late,) = swap.take_late()
+    assert (late.number, late.late_s) == (0, late.at - given_up_at)
+    assert (swap.effect.published_sha256, swap.take_late()) == (file_of(folder, 0)[1], [])
+
+
+def test_a_late_commit_is_settled_before_the_one_that_came_after_it(swap, folder, monkeypatch):
+    monkeypatch.setattr(swap_channel, "PICKUP_S", 0.01)
+    with pytest.raises(TimeoutError, match="no iteration"):
+        swap.swap(0, *file_of(folder, 0))
+    monkeypatch.setattr(swap_channel, "PICKUP_S", 60.0)
+    with Scheduler(swap):
+        swap.swap(1, *file_of(folder, 1))
+    assert [late.number for late in swap.take_late()] == [0]
+    assert (swap.draft_version, swap.effect.published_sha256) == (1, file_of(folder, 1)[1])
 
 
 @pytest.mark.parametrize("broken", ["_least_ready", "_staged"])

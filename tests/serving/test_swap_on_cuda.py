@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_cuda import GPU, FakeCuda, OnGpu
-from paceline.serving.swap import sglang_swap
+from paceline.serving.swap import sglang_draft
 from paceline.serving.swap.commands import Act, SwapCommand
-from paceline.serving.swap.sglang_swap import KEPT_DRAFTS, SglangSwap
+from paceline.serving.swap.kept_drafts import KEPT_DRAFTS
+from paceline.serving.swap.sglang_swap import SglangSwap
 from paceline.serving.swap.staging import Staging, sha256_of
 from safetensors.torch import save_file
 
@@ -56,6 +57,7 @@ def scheduler_of(folder, runner, *, overlap=True):
         enable_overlap=overlap,
         forward_stream="forward",
         schedule_stream="schedule",
+        weight_updater=SimpleNamespace(offload_tags=set()),
     )
 
 
@@ -71,7 +73,7 @@ def drafts(tmp_path):
 
 
 @pytest.fixture
-def cuda(monkeypatch):
+def cuda(monkeypatch, layers):
     return FakeCuda(monkeypatch)
 
 
@@ -122,7 +124,7 @@ def test_drafts_are_kept_in_pinned_host_memory_and_nothing_of_them_stays_on_the_
         assert swapped(swap, tmp_path, number).outcome is not None
         assert is_bit_equal(held(swap), drafts[number])
         assert cuda.left_on_device() == 0
-    kept = [tensor for draft in swap._kept.values() for _, tensor in draft.tensors]
+    kept = [tensor for number in swap._kept for _, tensor in swap._kept[number].tensors]
     assert len(kept) == 2 * KEPT_DRAFTS
     assert {(tensor.device.type, tensor.is_pinned()) for tensor in kept} == {("cpu", True)}
 
@@ -145,8 +147,8 @@ def test_a_copy_that_fails_half_way_is_put_back_to_the_last_bit(cuda, tmp_path, 
     swap = bound(tmp_path)
     swapped(swap, tmp_path, 1)
     swap._live._runner.weight_updater.fail_once = True
-    monkeypatch.setattr(sglang_swap.log, "exception", lambda *_: None)  # pytest keeps what is logged, frames and all
-    assert "half of it is copied" in swapped(swap, tmp_path, 2).refusal
+    monkeypatch.setattr(sglang_draft.log, "exception", lambda *_: None)  # pytest keeps what is logged, frames and all
+    assert "half of it is copied" in swapped(swap, tmp_path, 2).why
     assert is_bit_equal(held(swap), drafts[1])
     assert (swap.draft_version, cuda.most_on_device) == (1, len(drafts[1]))  # never two drafts beside the live one
 
@@ -159,19 +161,36 @@ def test_samples_of_the_model_come_to_the_host_without_waiting(cuda, tmp_path):
     assert {probe.file.device.type, probe.model.device.type} == {"cpu"}
 
 
-def assigned_by(module, owner):
-    """Attributes that a class of the installed SGLang assigns to itself, read without importing it."""
+def class_of(module, owner):
+    """A class of the installed SGLang, parsed and not imported."""
     found = importlib.util.find_spec("sglang")
     if found is None:
         pytest.skip("SGLang is not installed here")
     source = Path(found.origin).parent.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
-    classes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ClassDef) and n.name == owner]
-    stored = [n for made in classes for n in ast.walk(made) if isinstance(n, ast.Attribute)]
-    return {n.attr for n in stored if isinstance(n.ctx, ast.Store) and getattr(n.value, "id", "") == "self"}
+    (made,) = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ClassDef) and n.name == owner]
+    return made
+
+
+def assigned_by(made):
+    """Attributes that a class assigns to itself."""
+    stored = [n for n in ast.walk(made) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+    return {n.attr for n in stored if getattr(n.value, "id", "") == "self"}
 
 
 def test_the_doubles_have_attributes_that_sglangs_own_classes_set():
     runner = vars(runner_on_the_gpu()).keys()
-    assert runner - assigned_by("srt.model_executor.model_runner", "ModelRunner") == set()
+    assert runner - assigned_by(class_of("srt.model_executor.model_runner", "ModelRunner")) == set()
     scheduler = vars(scheduler_of("", None)).keys()
-    assert scheduler - assigned_by("srt.managers.scheduler", "Scheduler") == set()
+    assert scheduler - assigned_by(class_of("srt.managers.scheduler", "Scheduler")) == set()
+
+
+def test_sglang_notes_what_it_releases_where_swaps_look_for_it():
+    assert "self.weight_updater = SchedulerWeightUpdaterManager(" in ast.unparse(
+        class_of("srt.managers.scheduler", "Scheduler")
+    )
+    updater = class_of("srt.managers.scheduler_components.weight_updater", "SchedulerWeightUpdaterManager")
+    methods = {n.name: ast.unparse(n) for n in updater.body if isinstance(n, ast.FunctionDef)}
+    noted = [name for name, body in methods.items() if "offload_tags" in body]
+    assert noted == ["release_memory_occupation", "resume_memory_occupation"]
+    assert "self.offload_tags.add(tag)" in methods["release_memory_occupation"]
+    assert "self.offload_tags.remove(tag)" in methods["resume_memory_occupation"]
