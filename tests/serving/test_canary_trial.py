@@ -171,7 +171,7 @@ def serve_interval(fleet, name, version, accepted):
 
 
 @pytest.mark.guarantee("alarm-silent-death")
-def test_a_sglang_draft_that_dies_is_rolled_back_once():
+def test_a_live_draft_that_dies_is_rolled_back_once():
     fleet = Fleet(GuardLimits(min_rounds=50))
     fleet.board.move(1, VersionState.LIVE, "l", "better")
     serve_interval(fleet, "good", 1, GOOD)
