@@ -12,6 +12,7 @@ from ..buffer.redis_client import client_for
 from .breaker import Breaker
 from .capture.courier_process import CourierProcess
 from .capture.engine_rounds import EngineRounds
+from .capture.prefill_rows import WindowSizes
 from .capture.sglang_capture import CaptureSettings, SglangCapture
 from .config import ServingConfig
 from .pacing.sglang_pacing import SglangPacing
@@ -69,7 +70,8 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     courier = CourierProcess(
         settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary
     )
-    chosen = CaptureSettings(settings.teacher, settings.capture_features, settings.sample_rate)
+    sizes = WindowSizes(settings.trace_tokens, settings.context_tokens)
+    chosen = CaptureSettings(settings.teacher, settings.capture_features, settings.sample_rate, sizes)
     capture = SglangCapture(chosen, courier.outbox, counts, breaker, lambda: swap.draft_version)
     rounds = EngineRounds(capture.is_captured)
     replica = Replica(capture, shared, courier, swapper, rounds)

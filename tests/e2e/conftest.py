@@ -168,9 +168,9 @@ def paced_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def tree_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A server of a Llama whose speculation SGLang sets up by itself: it drafts trees."""
-    more = ["--max-total-tokens", "8192", "--disable-radix-cache"]
-    with running(models, tmp_path_factory.mktemp("trees"), more, {}, chain=()) as made:
+    """A server of a Llama whose speculation SGLang sets up by itself: it drafts trees. Its trace windows are small."""
+    more, env = ["--max-total-tokens", "8192", "--disable-radix-cache"], {"PACELINE_TRACE_TOKENS": "160"}
+    with running(models, tmp_path_factory.mktemp("trees"), more, env, chain=()) as made:
         yield made
 
 
