@@ -40,8 +40,8 @@ class Chosen:
     def only(self, rows: Sequence[int]) -> "Chosen":
         """These of its rows, in their order; without a row index."""
         kept = [i for i, row in enumerate(self.rows) if row in rows]
-        ids, greedy = ([of[i] for i in kept] for of in (self.request_ids, self.is_greedy))
-        return Chosen(tuple(rows), tuple(ids), tuple(greedy), self.draft_version, self.is_prefill)
+        ids, greedy = tuple(self.request_ids[i] for i in kept), tuple(self.is_greedy[i] for i in kept)
+        return Chosen(tuple(rows), ids, greedy, self.draft_version, self.is_prefill)
 
 
 def row_index(rows: Sequence[int], device: torch.device) -> torch.Tensor:
