@@ -156,17 +156,24 @@ def audit(
             typer.echo(json.dumps(audit_fields(entry)) if as_json else audit_line(entry))
 
 
-@app.command()
-def check() -> None:
-    """Check that the installed SGLang has every hook that paceline needs; if not, exit code 1: capture would be off."""
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def doctor(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+) -> None:
+    """Say what paceline will do on a server with these flags, and why not: `paceline doctor -- <any SGLang flags>`.
+
+    Starts nothing. Exit code 1: something is wrong. 2: something cannot be told, for example without any flags.
+    """
     import subprocess
 
-    from .serving.launch.server import inspection_plan
+    from .serving.launch.server import examination_plan
 
     with _errors():
         _settings()
-        plan = inspection_plan(os.environ)
-        raise typer.Exit(subprocess.run(plan.argv, env=dict(plan.env), check=False).returncode)
+        plan = examination_plan(context.args, os.environ)
+        argv = [*plan.argv[:3], *(["--json"] if as_json else []), *plan.argv[3:]]
+        raise typer.Exit(subprocess.run(argv, env=dict(plan.env), check=False).returncode)
 
 
 @app.command()
