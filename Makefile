@@ -30,7 +30,7 @@ TORCH := torch==2.13.0
 SGLANG := sglang==0.5.21
 CPU_HOST := serving/cpu_host/requirements.txt
 
-SOURCES := __init__.py cli.py buffer policies serving learner dashboards rig demo benchmarks
+SOURCES := __init__.py cli.py buffer policies drafts serving learner dashboards rig demo benchmarks
 # mypy takes a package's name from its folder, and a checkout may be called anything: it looks through this link.
 LINK := $(VENV)/link
 

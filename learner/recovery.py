@@ -2,12 +2,18 @@
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import torch
 
 from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
+from ..buffer.errors import ConfigError
 from ..buffer.version import BoardState
+from ..drafts.checkpoint import local_folder
+from ..drafts.single_file import draft_folder
 from ..policies.learn_schedule import LearnSchedule
 from . import checkpoint
 from .checkpoint import LearnerNotes
@@ -35,13 +41,15 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     """
     sweep(config.versions_dir)
     lineage = Lineage(None, config.target, config.target_version, objective="")
-    publish_initial(board, config.versions_dir, config.initial_draft, lineage, by=LEARNER)
+    initial = partial(_folder_named_by, "DRAFT", draft_folder, config.initial_draft, config.cache_dir)
+    publish_initial(board, config.versions_dir, initial, lineage, by=LEARNER)
     refuse_undecided(board)
-    embedding, device = load_target_embedding(config.target_path), _device(config.device)
+    target = _folder_named_by("TARGET_PATH", local_folder, config.target_path)
+    embedding, device = load_target_embedding(target), _device(config.device)
     board_state = board.read()
     saved = checkpoint.load(config.checkpoints_dir)
     notes = _on_board(saved[0], board_state) if saved else LearnerNotes(parent=board_state.live)
-    draft = first_draft(board_state, config.initial_draft, embedding).to(device)
+    draft = first_draft(board_state, initial, embedding).to(device)
     trainer = DraftTrainer(draft, _plan(config, notes), target_versions=config.trained_target_versions)
     if saved:
         trainer.load(saved[1])
@@ -59,6 +67,14 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     state = LearnerState(config, trainer, notes, replay_buffer, holdout, drafts, schedule)
     _read_back(state, buffer)
     return state
+
+
+def _folder_named_by(setting: str, find: Callable[..., Path], *given: Path) -> Path:
+    """What `find` finds; its ConfigError names the setting."""
+    try:
+        return find(*given)
+    except ConfigError as error:
+        raise ConfigError(f"PACELINE_{setting}: {error}") from error
 
 
 def _on_board(notes: LearnerNotes, board_state: BoardState) -> LearnerNotes:

@@ -46,7 +46,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker) -> Replica:
     assert settings.redis_url is not None  # noqa: S101 - the plugin does nothing without it
     board = RedisVersionBoard(client_for(settings.redis_url, settings.redis_ca), settings.buffer)
     pacing = SglangPacing(settings.pacing, settings.pacing_costs)
-    swap = SglangSwap(settings.draft_version, pacing.draft_changed)
+    swap = SglangSwap(settings.draft_version, settings.cache_dir, pacing.draft_changed)
     counts, pause = CaptureCounts(), threading.Event()  # never set
 
     def wake_courier() -> None:

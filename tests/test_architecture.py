@@ -15,7 +15,7 @@ import paceline
 import pytest
 
 ROOT = Path(paceline.__file__).resolve().parent
-PACKAGES = ("buffer", "policies", "serving", "learner", "dashboards", "rig", "demo", "benchmarks")
+PACKAGES = ("buffer", "policies", "drafts", "serving", "learner", "dashboards", "rig", "demo", "benchmarks")
 OUR_NAMES = {"paceline", "cli", *PACKAGES}
 
 

@@ -25,7 +25,7 @@ LEFT_OUT = {"tests/test_language.py", "CHANGELOG.md"}
 SEARCHED = (
     "Makefile", "pyproject.toml", "docker-compose.yml", "__init__.py", "cli.py",
     "README.md", "CONTRIBUTING.md", "SECURITY.md", ".ci", ".github", "docs",
-    "benchmarks", "buffer", "dashboards", "demo", "learner", "policies", "rig", "serving", "tests",
+    "benchmarks", "buffer", "dashboards", "demo", "drafts", "learner", "policies", "rig", "serving", "tests",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from statistics import median, quantiles
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("buffer", "policies", "serving", "learner", "dashboards", "rig", "demo")
+PRODUCT = ("buffer", "policies", "drafts", "serving", "learner", "dashboards", "rig", "demo")
 MAX_FILE_LINES = 250
 MAX_FUNCTION_LINES, MAX_P90_LINES, MAX_MEDIAN_LINES = 50, 17, 7
 EMPTY_NAMES = {word + end for word in ("util", "helper", "common", "misc", "manager", "handler") for end in ("", "s")}

@@ -34,6 +34,7 @@ _BUFFER = (
     Setting("SPECULATOR", Name, "default", "One draft and its traffic: part of every Redis key, folder and queue."),
     Setting("TARGET", Text, "target", "Name of the served model; the same on servers and learner, which needs it."),
     Setting("TARGET_VERSION", Text, "0", "Version of the served model's weights; the same on servers and learner."),
+    Setting("CACHE_DIR", Path, Path("~/.cache/paceline"), "Drafts made into one safetensors file (docs/drafts.md)."),
     Setting("BUFFER_MAX_BYTES", Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", "bytes"),
     Setting(
         "BUFFER_MAX_AGE_S",
@@ -130,14 +131,8 @@ _SERVING = (
 )
 
 _LEARNER = (
-    Setting(
-        "TARGET_PATH",
-        Path,
-        None,
-        "Folder of the served model; its embedding is shared with the draft.",
-        unset="required",
-    ),
-    Setting("DRAFT", Path, None, "Folder of the draft that the servers were started with.", unset="required"),
+    Setting("TARGET_PATH", Path, None, "Folder or Hugging Face id of the served model.", unset="required"),
+    Setting("DRAFT", Path, None, "Folder or Hugging Face id of the draft the servers started with.", unset="required"),
     Setting("DATA_DIR", Path, Path(".paceline"), "Folder of versions, checkpoints and registrations not yet sent."),
     Setting("MLFLOW_URI", str, "", "MLflow tracking server.", unset="a SQLite file in the data folder", mask=masked),
     Setting(

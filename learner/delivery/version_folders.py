@@ -6,7 +6,7 @@ from pathlib import Path
 from ...buffer.errors import WeightsRefused
 from ...buffer.version import DraftVersion
 from ...buffer.weights_file import WEIGHTS_FILE, weights_file
-from ..model.draft_io import CONFIG_FILE
+from ...drafts.checkpoint import CONFIG_FILE
 
 #: What model/draft_io.py writes and publisher.py copies.
 DRAFT_FILES = (WEIGHTS_FILE, CONFIG_FILE)

@@ -2,6 +2,7 @@
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -45,14 +46,14 @@ class DraftCache:
         return self._drafts[sha256]
 
 
-def first_draft(state: BoardState, initial: Path, embedding: Tensor) -> Eagle3Draft:
-    """The draft that training starts from without a checkpoint: the live version, else the one in folder `initial`.
+def first_draft(state: BoardState, initial: Callable[[], Path], embedding: Tensor) -> Eagle3Draft:
+    """The draft that training starts from without a checkpoint: the live version, else the one `initial` names.
 
-    Blocks on the disk. ConfigError when the live version is refused and there is no draft in `initial` either.
+    Blocks on the disk. ConfigError when the live version is refused and `initial` finds no draft of this target either.
     """
     if state.live is not None:
         try:
             return load_draft(check_weights(state, state.live).parent, embedding)
         except (ConfigError, WeightsRefused) as refusal:
-            _log.warning("training starts from %s: %s", initial, refusal)
-    return load_draft(initial, embedding)
+            _log.warning("training starts from the draft the server was started with: %s", refusal)
+    return load_draft(initial(), embedding)

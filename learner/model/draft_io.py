@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from ...buffer.errors import ConfigError
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+from ...drafts.checkpoint import CONFIG_FILE, index_of, read_index, shard_file
 from .eagle3 import Eagle3Draft
 from .eagle3_config import Eagle3Config
-
-CONFIG_FILE = "config.json"
 
 _EMBEDDING = "model.embed_tokens.weight"
 _INIT_STD = 0.02  # Llama's initializer_range
@@ -161,24 +160,11 @@ def _text(path: Path) -> str:
 
 def _target_tensor(folder: Path, name: str) -> Tensor:
     """One tensor of the target without reading the rest, whether the weights are in one file or in shards."""
-    shard = _shard_of(folder, name)
+    index = index_of(folder, WEIGHTS_FILE)
+    file = folder / WEIGHTS_FILE if index is None else shard_file(index, name, read_index(index))
     try:
-        with safe_open(folder / shard, framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
+        with safe_open(file, framework="pt") as weights:
+            tensor: Tensor = weights.get_tensor(name)
     except Exception as error:  # as above: an absent file, a broken one and a missing tensor are alike
-        raise ConfigError(f"{folder / shard}: got {error}, expected a tensor named {name}") from error
+        raise ConfigError(f"{file}: got {error}, expected a tensor named {name}") from error
     return tensor.float()
-
-
-def _shard_of(folder: Path, name: str) -> str:
-    """The file in `folder` with the tensor `name`; without an index, or an entry in it, that is WEIGHTS_FILE."""
-    index = folder / f"{WEIGHTS_FILE}.index.json"
-    if not index.exists():
-        return WEIGHTS_FILE
-    try:
-        shard = json.loads(_text(index))["weight_map"].get(name, WEIGHTS_FILE)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{index}: got {error!r}, expected JSON with a weight_map of tensor name to file") from error
-    if not isinstance(shard, str) or not (folder / shard).is_file():
-        raise ConfigError(f"{index}: got {shard!r} for {name}, expected a file in {folder}")
-    return shard

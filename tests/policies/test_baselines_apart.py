@@ -12,7 +12,7 @@ from paceline.learner.training.plan import TrainingPlan
 from paceline.policies.objectives.baselines.names import Baseline
 
 HOUSE = Path(__file__).resolve().parents[2]
-PRODUCTION = ("buffer", "policies", "serving", "learner", "dashboards", "rig", "demo")
+PRODUCTION = ("buffer", "policies", "drafts", "serving", "learner", "dashboards", "rig", "demo")
 BASELINES = ("policies", "objectives", "baselines")
 
 

@@ -42,7 +42,7 @@ def folder(tmp_path):
 @pytest.fixture
 def swap(folder):
     """A bound SglangSwap, without SGLang's dispatcher."""
-    made = SglangSwap(draft_version=0)
+    made = SglangSwap(0, folder)
     made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]))
     updater = Updater()
     made._runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
@@ -195,7 +195,7 @@ def test_ranks_commit_together_or_not_at_all(swap, monkeypatch):
 
 def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch):
     monkeypatch.setattr(sglang_ranks, "least", lambda own: own)
-    unbound = SglangSwap(0)
+    unbound = SglangSwap(0, folder)
     unbound._ranks, unbound.fault = 2, "FileNotFoundError: no such draft here"
     unbound._handle(SwapCommand(Act.PREPARE, 1, 1, str(folder / "1" / "model.safetensors"), ""))
     assert unbound._channel.stagings[1].done.wait(10.0)
@@ -242,7 +242,7 @@ def test_a_rank_that_does_not_receive_is_left_alone(swap):
 
 def test_an_unbound_swap_reports_that_it_is_off():
     with pytest.raises(TimeoutError, match="draft swaps are off: SGLang has not built"):
-        SglangSwap(0).swap(1, Path("x"), "y")
+        SglangSwap(0, Path("c")).swap(1, Path("x"), "y")
 
 
 def test_the_same_number_with_another_digest_is_another_draft(swap, folder):
