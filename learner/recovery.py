@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -24,7 +24,7 @@ from .disk import sweep
 from .intake import Outcome
 from .judging.holdout import Holdout
 from .model.draft_cache import DraftCache, first_draft
-from .model.draft_io import load_target_embedding
+from .model.draft_io import load_target_embedding, load_target_head
 from .state import LearnerState
 from .training.trainer import DraftTrainer, TrainingPlan
 
@@ -46,10 +46,11 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     refuse_undecided(board)
     target = _folder_named_by("TARGET_PATH", local_folder, config.target_path)
     embedding, device = load_target_embedding(target), _device(config.device)
+    head = cache(partial(load_target_head, target))  # large, and most drafts have their own
     board_state = board.read()
     saved = checkpoint.load(config.checkpoints_dir)
     notes = _on_board(saved[0], board_state) if saved else LearnerNotes(parent=board_state.live)
-    draft = first_draft(board_state, initial, embedding).to(device)
+    draft = first_draft(board_state, initial, embedding, head).to(device)
     trainer = DraftTrainer(draft, _plan(config, notes), target_versions=config.trained_target_versions)
     if saved:
         trainer.load(saved[1])
@@ -61,7 +62,7 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     for outcome, entry_ids in notes.settled.items():
         buffer.ack(entry_ids, outcome)
     replay_buffer: deque[TraceEntry] = deque(maxlen=config.replay_traces)
-    holdout, drafts = Holdout(config.holdout_requests), DraftCache(embedding, device)
+    holdout, drafts = Holdout(config.holdout_requests), DraftCache(embedding, device, head=head)
     schedule = LearnSchedule(config.learn_rules)
     schedule.restore(notes.schedule)
     state = LearnerState(config, trainer, notes, replay_buffer, holdout, drafts, schedule)

@@ -115,7 +115,8 @@ class SglangSwap:
         # As the runner has loaded it: SGLang may have filled in or rewritten what the command line says.
         started_with, downloads = self._runner.model_config, scheduler.server_args.download_dir
         folder = draft_folder(started_with.model_path, self._cache_dir, started_with.revision, downloads)
-        self._layout = read_layout(folder)
+        shares_head = getattr(self._runner.model, "load_lm_head_from_target", False)
+        self._layout = read_layout(folder, shares_head=shares_head)
         # The weights the server starts with, so that a rollback to them needs no disk.
         device = torch.device(self._runner.device)
         first = stage(folder / WEIGHTS_FILE, "", self._layout, device, self._runner.dtype)
