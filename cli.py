@@ -1,8 +1,12 @@
 """Keep the draft model of a speculative-decoding SGLang server up to date with its traffic."""
 
 import getpass
+import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -17,12 +21,12 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 token = typer.Typer(no_args_is_help=True, help="The operator token, which promote and rollback ask for once it is set.")
 app.add_typer(token, name="token")
+draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")
+app.add_typer(draft, name="draft")
 
 RedisUrl = Annotated[str | None, typer.Option("--redis-url", help="Redis; if not given, PACELINE_REDIS_URL.")]
 Speculator = Annotated[str | None, typer.Option(help="Whose board; if not given, PACELINE_SPECULATOR.")]
-Unchecked = Annotated[
-    bool, typer.Option("--unchecked", help="Skip the check of the weights (when their disk is not mounted here).")
-]
+Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the check of the weights (no such disk here).")]
 Why = Annotated[str, typer.Option(help="Reason for the change, kept on the board.")]
 
 
@@ -37,9 +41,7 @@ def serve(context: typer.Context) -> None:
 
 
 @app.command()
-def learn(
-    beat: Annotated[bool, typer.Option(help="Also start the rounds (in one process per speculator).")] = True,
-) -> None:
+def learn(beat: Annotated[bool, typer.Option(help="Also start the rounds (one process does).")] = True) -> None:
     """Run a learner."""
     with _errors():
         from .learner.app import run_worker
@@ -57,8 +59,6 @@ def settings(
 
     Exit code 1: a name is set that is no setting, or a value is out of range.
     """
-    import json
-
     from .buffer.settings.listing import settings_json, settings_lines, settings_markdown
     from .buffer.settings.sources import read_settings
 
@@ -144,8 +144,6 @@ def audit(
     speculator: Speculator = None,
 ) -> None:
     """Show who changed what on the board, when and why, and which operators were refused; newest last."""
-    import json
-
     from .buffer.audit import audit_fields, audit_line, audit_trail
 
     with _errors():
@@ -154,11 +152,27 @@ def audit(
             typer.echo(json.dumps(audit_fields(entry)) if as_json else audit_line(entry))
 
 
+@draft.command("init")
+def draft_init(
+    target: Annotated[str, typer.Argument(help="Folder or Hugging Face id of the target.")],
+    out: Annotated[Path, typer.Option(help="New folder for the draft.")] = Path("draft"),
+    text: Annotated[list[Path] | None, typer.Option(help="Text file to choose its tokens by; repeatable.")] = None,
+    traffic: Annotated[bool, typer.Option("--traffic", help="Choose them by the traces in Redis (too).")] = False,
+    vocab: Annotated[
+        int | None, typer.Option(min=1, help="Number of tokens; if not given, see docs/drafts.md.")
+    ] = None,
+) -> None:
+    """Write a first, untrained draft for TARGET, and print how to serve and train it."""
+    with _errors():
+        from .learner.first_draft import init_draft
+        from .serving.plugin import CHAIN_FLAGS
+
+        typer.echo(init_draft(target, out, text or [], vocab, _settings() if traffic else None, CHAIN_FLAGS))
+
+
 @app.command()
 def check() -> None:
     """Check that the installed SGLang has every hook that paceline needs; if not, exit code 1: capture would be off."""
-    import subprocess
-
     from .serving.launch.server import inspection_plan
 
     with _errors():
@@ -172,9 +186,7 @@ def demo(
     requests: Annotated[int, typer.Option(min=8, help="Requests to send, both domains together.")] = 480,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 4,
     max_tokens: Annotated[int, typer.Option(min=8, help="New tokens per request.")] = 96,
-    prompts: Annotated[
-        Path | None, typer.Option(help='Your own prompts: a file of lines {"text": ..., "domain": ...}.')
-    ] = None,
+    prompts: Annotated[Path | None, typer.Option(help='Your prompts: a file of {"text": ..., "domain": ...}.')] = None,
     data_dir: Annotated[Path, typer.Option(help="Folder of the trained target, and of this run.")] = Path(".paceline"),
     keep_running: Annotated[bool, typer.Option(help="Keep the services running until Ctrl-C.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
@@ -219,15 +231,13 @@ def _operator() -> str:
     return f"operator:{getpass.getuser()}"
 
 
-class _errors:  # noqa: N801 - reads as a clause: with _errors()
+@contextmanager
+def _errors() -> Iterator[None]:
     """Turns an error of paceline into one line on stderr and exit code 1."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
-        if isinstance(error, PacelineError):
-            _fail(str(error))
+    try:
+        yield
+    except PacelineError as error:
+        _fail(str(error))
 
 
 def _fail(message: str) -> NoReturn:

@@ -370,9 +370,8 @@ def scaled_turn(settings: dict[str, Any], channels: int) -> tuple[np.ndarray, fl
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    given = {name: value for name, value in settings.items() if value is not None}
-    made = LlamaConfig(hidden_size=channels, num_attention_heads=1, rope_parameters=given)
-    turn, growth = ROPE_INIT_FUNCTIONS[given["rope_type"]](made, "cpu")
+    made = LlamaConfig(hidden_size=channels, num_attention_heads=1, rope_parameters=dict(settings))
+    turn, growth = ROPE_INIT_FUNCTIONS[settings["rope_type"]](made, "cpu")
     return turn.double().numpy(), growth
 
 

@@ -20,6 +20,7 @@ from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ...drafts.checkpoint import CONFIG_FILE, index_of, read_index, shard_file
 from .eagle3 import Eagle3Draft
 from .eagle3_config import Eagle3Config
+from .rope import Rope, rope_from
 
 _EMBEDDING = "model.embed_tokens.weight"
 _INIT_STD = 0.02  # Llama's initializer_range
@@ -72,7 +73,7 @@ def load_target_embedding(target_folder: Path) -> Tensor:
 
 def load_target_head(target_folder: Path) -> Tensor:
     """The target's head, float32 [vocab, hidden], which is its embedding where they are tied; ConfigError without."""
-    target = _target_config(target_folder)
+    target = target_config(target_folder)
     return _target_tensor(target_folder, _EMBEDDING if target.get("tie_word_embeddings") else "lm_head.weight")
 
 
@@ -93,7 +94,7 @@ def random_draft(
     """
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype: got {dtype!r}, expected one of {sorted(_DTYPES)}")
-    target = _target_config(target_folder)
+    target = target_config(target_folder)
     ids_V = torch.arange(target["vocab_size"]) if draft_ids is None else torch.tensor(sorted(draft_ids))
     source = _draft_source(target, len(ids_V), layer_ids or _default_layers(target["num_hidden_layers"]), dtype)
     out_folder.mkdir(parents=True, exist_ok=True)
@@ -115,18 +116,46 @@ def _initialise(draft: Eagle3Draft, target_folder: Path, seed: int) -> None:
     draft.norm.weight.copy_(_target_tensor(target_folder, "model.norm.weight"))
 
 
-#: Settings of a target that its draft must not take over: those of its weights, and what is listed layer by layer.
-_TARGETS_ALONE = frozenset({"dtype", "quantization_config", "layer_types", "use_sliding_window", "sliding_window"})
+#: Settings of a target that its draft takes over. Others are about weights, experts and layers that it does not have.
+_INHERITED = (
+    "hidden_size",
+    "intermediate_size",
+    "vocab_size",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+)
 
 
-def _draft_source(target: Mapping[str, object], words: int, layer_ids: Sequence[int], dtype: str) -> dict[str, object]:
-    """config.json of a draft: the target's own settings, with what makes it an EAGLE-3 head."""
+def _draft_source(target: Mapping[str, Any], words: int, layer_ids: Sequence[int], dtype: str) -> dict[str, Any]:
+    """config.json of a draft: the target's own sizes, with what makes it an EAGLE-3 head."""
     eagle = {"eagle_aux_hidden_state_layer_ids": list(layer_ids), "use_aux_hidden_state": True}
     # A draft layer has no biases, and its head is its own.
     own = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False, "num_hidden_layers": 1}
-    named = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "torch_dtype": dtype}
-    kept = {name: value for name, value in target.items() if name not in _TARGETS_ALONE}
-    return {**kept, **own, **named, "draft_vocab_size": words, "eagle_config": eagle}
+    named = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_act": "silu"}
+    inherited = {name: target[name] for name in _INHERITED if target.get(name) is not None}
+    sized = {**_heads(target), "draft_vocab_size": words, "torch_dtype": dtype}
+    return {**inherited, **own, **named, **sized, "rope_parameters": _rope(target), "eagle_config": eagle}
+
+
+def _heads(target: Mapping[str, Any]) -> dict[str, int]:
+    heads = target["num_attention_heads"]
+    if "kv_lora_rank" in target:  # latent attention: its heads are not those of a Llama layer
+        heads = target["hidden_size"] // 128
+        return {"head_dim": 128, "num_attention_heads": heads, "num_key_value_heads": heads}
+    given = {name: target[name] for name in ("head_dim", "num_key_value_heads") if target.get(name)}
+    return {"num_attention_heads": heads, **given}
+
+
+def _rope(target: Mapping[str, Any]) -> dict[str, Any]:
+    """The target's, where a draft can have it; any other rope serves an untrained draft as well."""
+    try:
+        return rope_from(target).settings()
+    except (ConfigError, KeyError):
+        given = {**target, **(target.get("rope_scaling") or {}), **(target.get("rope_parameters") or {})}
+        return (Rope(float(given["rope_theta"])) if given.get("rope_theta") else Rope()).settings()
 
 
 def _default_layers(layers: int) -> list[int]:
@@ -178,12 +207,13 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise ConfigError(f"{path}: got {error}, expected a safetensors file") from error
 
 
-def _target_config(folder: Path) -> dict[str, Any]:
+def target_config(folder: Path) -> dict[str, Any]:
+    """The target's config.json, with what it says of its text model outside; ConfigError when it cannot be read."""
     try:
         config: dict[str, Any] = json.loads(_text(folder / CONFIG_FILE))
     except ValueError as error:
         raise ConfigError(f"{folder / CONFIG_FILE}: got {error}, expected the config.json of a target") from error
-    return config
+    return {**config, **(config.get("text_config") or {})}
 
 
 def _text(path: Path) -> str:

@@ -41,7 +41,7 @@ class Rope:
 
     def settings(self) -> dict[str, Any]:
         """What `rope_from` reads as this."""
-        return {"rope_type": self.kind, **asdict(self)}
+        return {"rope_type": self.kind, **{name: value for name, value in asdict(self).items() if value is not None}}
 
 
 @dataclass(frozen=True, slots=True)
