@@ -3,11 +3,12 @@
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
 from ..buffer.errors import ConfigError
@@ -25,6 +26,7 @@ from .intake import Outcome
 from .judging.holdout import Holdout
 from .model.draft_cache import DraftCache, first_draft
 from .model.draft_io import load_target_embedding, load_target_head
+from .model.eagle3 import Eagle3Draft
 from .state import LearnerState
 from .training.trainer import DraftTrainer, TrainingPlan
 
@@ -34,23 +36,28 @@ _log = logging.getLogger(__name__)
 _FIRST_GUESS_STEPS = 3
 
 
+def check_models(config: LearnerConfig, board: VersionBoard) -> None:
+    """Load target and draft once. ConfigError, as in every learning round, when they cannot be learned with.
+
+    For a worker's start: nothing is published, and what was loaded is let go.
+    """
+    _find_models(config).first_draft(board)
+
+
 def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) -> LearnerState:
     """Publish the initial draft on an empty board, finish what a dead learner left, rebuild replay buffer and holdout.
 
     For the holder of the speculator's lease only. Raises ConfigError when drafts or target cannot be read.
     """
     sweep(config.versions_dir)
+    models, device = _find_models(config), _device(config.device)
+    draft = models.first_draft(board).to(device)  # what cannot be learned is not published either
     lineage = Lineage(None, config.target, config.target_version, objective="")
-    initial = partial(_folder_named_by, "DRAFT", draft_folder, config.initial_draft, config.cache_dir)
-    publish_initial(board, config.versions_dir, initial, lineage, by=LEARNER)
+    publish_initial(board, config.versions_dir, models.initial, lineage, by=LEARNER)
     refuse_undecided(board)
-    target = _folder_named_by("TARGET_PATH", local_folder, config.target_path)
-    embedding, device = load_target_embedding(target), _device(config.device)
-    head = cache(partial(load_target_head, target))  # large, and most drafts have their own
     board_state = board.read()
     saved = checkpoint.load(config.checkpoints_dir)
     notes = _on_board(saved[0], board_state) if saved else LearnerNotes(parent=board_state.live)
-    draft = first_draft(board_state, initial, embedding, head).to(device)
     trainer = DraftTrainer(draft, _plan(config, notes), target_versions=config.trained_target_versions)
     if saved:
         trainer.load(saved[1])
@@ -62,12 +69,28 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     for outcome, entry_ids in notes.settled.items():
         buffer.ack(entry_ids, outcome)
     replay_buffer: deque[TraceEntry] = deque(maxlen=config.replay_traces)
-    holdout, drafts = Holdout(config.holdout_requests), DraftCache(embedding, device, head=head)
+    holdout, drafts = Holdout(config.holdout_requests), DraftCache(models.embedding, device, head=models.head)
     schedule = LearnSchedule(config.learn_rules)
     schedule.restore(notes.schedule)
     state = LearnerState(config, trainer, notes, replay_buffer, holdout, drafts, schedule)
     _read_back(state, buffer)
     return state
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    initial: Callable[[], Path]  # finds the draft that the servers were started with
+    embedding: Tensor  # of the target
+    head: Callable[[], Tensor]  # of the target: large, and most drafts have their own
+
+    def first_draft(self, board: VersionBoard) -> Eagle3Draft:
+        return first_draft(board.read(), self.initial, self.embedding, self.head)
+
+
+def _find_models(config: LearnerConfig) -> _Models:
+    target = _folder_named_by("TARGET_PATH", local_folder, config.target_path)
+    initial = partial(_folder_named_by, "DRAFT", draft_folder, config.initial_draft, config.cache_dir)
+    return _Models(initial, load_target_embedding(target), cache(partial(load_target_head, target)))
 
 
 def _folder_named_by(setting: str, find: Callable[..., Path], *given: Path) -> Path:
