@@ -159,6 +159,7 @@ BAD_PICKLES = {
 }
 
 
+@pytest.mark.guarantee("data-is-never-code")
 @pytest.mark.parametrize("name", BAD_PICKLES)
 def test_a_pickle_of_anything_but_tensors_by_name_is_refused_and_runs_nothing(tmp_path, source, name):
     write, message = BAD_PICKLES[name]
