@@ -51,7 +51,7 @@ class Replica:
 def build_shared(settings: ServingConfig) -> SharedParts:
     """Build what every rank has. Uses no disk, process or network, so that it cannot fail on one rank alone."""
     pacing = SglangPacing(settings.pacing, settings.pacing_costs)
-    return SharedParts(SglangSwap(settings.draft_version, pacing.draft_changed), pacing)
+    return SharedParts(SglangSwap(settings.draft_version, settings.cache_dir, pacing.draft_changed), pacing)
 
 
 def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts) -> Replica:

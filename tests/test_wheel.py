@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((HOUSE / "pyproject.toml").read_text(encoding="utf-8"))
 FOLDERS = {package.split(".")[1] for package in PROJECT["tool"]["setuptools"]["packages"] if "." in package}
 # Folder -> the extra that its modules need; the others need none.
 EXTRAS = {"serving": "serving", "policies": "learner", "learner": "learner", "rig": "demo", "demo": "demo"}
-EXTRAS |= {"benchmarks": "bench"}
+EXTRAS |= {"benchmarks": "bench", "drafts": "learner"}
 # Brought by the environment that paceline[serving] is installed into.
 ENGINE = {"sglang", "sglang-kernel", "sgl_kernel", "torch", "torchvision"}
 # Stand-ins for other packages, found by the CPU host's path and never under paceline's name.

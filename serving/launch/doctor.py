@@ -5,7 +5,7 @@ Resolves the flags as SGLang's launcher does, which reads the model's config and
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ def examine(flags: Sequence[str], settings: config.ServingConfig) -> Iterator[Fi
     yield from _redis(settings)
 
 
-def _release() -> Iterator[Finding]:
+def _release() -> Generator[Finding, None, bool]:
     try:
         found = check_release()
     except CaptureUnavailable as fault:
@@ -60,7 +60,7 @@ def _release() -> Iterator[Finding]:
     return True
 
 
-def _resolved(flags: Sequence[str]) -> Iterator[Finding]:
+def _resolved(flags: Sequence[str]) -> Generator[Finding, None, Any]:
     from sglang.srt.plugins import load_plugins
     from sglang.srt.runtime_context import get_spec, publish
     from sglang.srt.server_args import prepare_server_args
@@ -93,6 +93,24 @@ def _capture(_: Any, settings: config.ServingConfig) -> Finding:
         return Finding("capture", Level.WRONG, "off: set PACELINE_REDIS_URL, for example redis://127.0.0.1:6379/0")
     what = "" if settings.capture_features else "without hidden states, so that nothing can be learned, "
     return Finding("capture", Level.OK, f"on, {what}for {settings.sample_rate:.0%} of requests")
+
+
+def _swap(server_args: Any, settings: config.ServingConfig) -> Finding:
+    from sglang.srt.runtime_context import get_spec
+
+    from ...buffer.drafts.single_file import draft_folder
+    from ..swap.staging import read_layout
+
+    spec = get_spec()
+    if not spec.speculative_draft_model_path:
+        return Finding("swap", Level.WRONG, "off: got no --speculative-draft-model-path, expected the draft to replace")
+    try:
+        downloads, revision = server_args.download_dir, spec.speculative_draft_model_revision
+        folder = draft_folder(spec.speculative_draft_model_path, settings.cache_dir, revision, downloads)
+        read_layout(folder)
+    except (ConfigError, OSError) as fault:
+        return Finding("swap", Level.WRONG, f"off, so that no learned draft would ever serve: {fault}")
+    return Finding("swap", Level.OK, f"on: learned drafts replace the one in {folder} while the server runs")
 
 
 def _replay(_: Any, settings: config.ServingConfig) -> Finding:
@@ -136,6 +154,7 @@ def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
 
 _BY_SERVER: Final[dict[str, Callable[[Any, config.ServingConfig], Finding]]] = {
     "capture": _capture,
+    "swap": _swap,
     "replay": _replay,
     "pacing": _pacing,
     "traffic": _room,

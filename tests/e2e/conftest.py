@@ -1,9 +1,9 @@
 """The real SGLang server on the CPU host, with a private Redis: started once, shared by all end-to-end tests."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,12 @@ def running(
         until(lambda: made.status().get("capture") == "on", "the replica's first heartbeat")
         yield made
         client.close()
+
+
+@pytest.fixture(scope="session")
+def start_rig() -> Callable[..., AbstractContextManager[Rig]]:
+    """Start a server of one's own: `running`."""
+    return running
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,22 @@ def test_capture(resolved, changes, environ, level, said):
 
 
 @pytest.mark.parametrize(
+    ("path", "level", "said"),
+    [
+        (None, Level.WRONG, "got no --speculative-draft-model-path"),
+        ("gone", Level.WRONG, "off, so that no learned draft would ever serve: "),
+        ("draft", Level.OK, "on: learned drafts replace the one in"),
+    ],
+)
+def test_swap(resolved, tiny_speculator, tmp_path, path, level, said):
+    folder = {None: None, "gone": str(tmp_path / "gone"), "draft": str(tiny_speculator.draft)}[path]
+    resolved |= {"speculative_draft_model_path": folder, "speculative_draft_model_revision": None}
+    finding = doctor._swap(SimpleNamespace(download_dir=None), from_env({"PACELINE_CACHE_DIR": str(tmp_path)}))
+    assert finding.level is level
+    assert said in finding.sentence
+
+
+@pytest.mark.parametrize(
     ("changes", "environ", "level", "said"),
     [
         ({}, {}, Level.OK, "the gate judges by it"),

@@ -1,6 +1,7 @@
 """The swap protocol on a double of SGLang's scheduler: stages, commits, refuses, times out, and never waits."""
 
 import queue
+import re
 import sys
 import threading
 from pathlib import Path
@@ -43,7 +44,7 @@ def folder(tmp_path):
 @pytest.fixture
 def swap(folder):
     """A bound SglangSwap, without SGLang's dispatcher."""
-    made = SglangSwap(draft_version=0)
+    made = SglangSwap(0, folder)
     made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]))
     updater = Updater()
     made._runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
@@ -196,7 +197,7 @@ def test_ranks_commit_together_or_not_at_all(swap, monkeypatch):
 
 def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch):
     monkeypatch.setattr(sglang_ranks, "least", lambda own: own)
-    unbound = SglangSwap(0)
+    unbound = SglangSwap(0, folder)
     unbound._ranks, unbound.fault = 2, "FileNotFoundError: no such draft here"
     unbound._handle(SwapCommand(Act.PREPARE, 1, 1, str(folder / "1" / "model.safetensors"), ""))
     assert unbound._channel.stagings[1].done.wait(10.0)
@@ -308,7 +309,7 @@ def test_a_rank_that_does_not_receive_is_left_alone(swap):
 
 def test_an_unbound_swap_reports_that_it_is_off():
     with pytest.raises(TimeoutError, match="draft swaps are off: SGLang has not built"):
-        SglangSwap(0).swap(1, Path("x"), "y")
+        SglangSwap(0, Path("c")).swap(1, Path("x"), "y")
 
 
 def test_the_same_number_with_another_digest_is_another_draft(swap, folder):
@@ -348,3 +349,89 @@ def test_a_command_that_cannot_join_the_requests_raises_nothing(swap, caplog):
     swap._channel.inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
     swap.after_pull(("requests of", "another release"))
     assert "a swap command is lost" in caplog.text
+
+
+class Started:
+    """What a scheduler offers to a swap that binds: the runner of the draft it was started with."""
+
+    def __init__(self, draft, revision=None, downloads=None):
+        updater = Updater()
+        named = SimpleNamespace(model_path=str(draft), revision=revision)
+        runner = SimpleNamespace(
+            device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model, model_config=named
+        )
+        self.draft_worker = SimpleNamespace(weight_update_runners=lambda: (("draft", runner),))
+        self.server_args = SimpleNamespace(download_dir=downloads)
+
+
+def published(folder, form):
+    """Draft 1 as others publish it: the name that the server is given, and where it downloads to."""
+    (folder / "1" / "config.json").write_text("{}")
+    whole = folder / "1" / "model.safetensors"
+    match form:
+        case "shards":
+            whole.rename(folder / "1" / "a.safetensors")
+            (folder / "1" / "model.safetensors.index.json").write_text('{"weight_map": {"fc.weight": "a.safetensors"}}')
+        case "half the shards":
+            whole.unlink()
+            (folder / "1" / "model.safetensors.index.json").write_text('{"weight_map": {"fc.weight": "a.safetensors"}}')
+        case "pickle":
+            whole.unlink()
+            torch.save({"fc.weight": torch.ones(2, 3)}, folder / "1" / "pytorch_model.bin")
+        case "nested pickle":
+            whole.unlink()
+            torch.save({"state_dict": {"fc.weight": torch.ones(2, 3)}}, folder / "1" / "pytorch_model.bin")
+        case "id":
+            home = folder / "hub" / "models--someone--draft"
+            (home / "refs").mkdir(parents=True)
+            (home / "snapshots").mkdir()
+            (home / "refs" / "v2").write_text("c0ffee")
+            (folder / "1").rename(home / "snapshots" / "c0ffee")
+            return "someone/draft", folder / "hub"
+    return folder / "1", None
+
+
+def bound(swap, scheduler, monkeypatch):
+    monkeypatch.setattr(swap, "_register", lambda scheduler: None)
+    swap.after_init_dispatcher(None, scheduler)
+    return swap
+
+
+@pytest.mark.parametrize("form", ["one file", "shards", "pickle", "id"])
+def test_a_server_may_be_started_with_every_form_of_a_draft(folder, monkeypatch, form):
+    name, downloads = published(folder, form)
+    swap = bound(SglangSwap(7, folder / "cache"), Started(name, "v2", downloads), monkeypatch)
+    assert swap.fault == ""
+    (first,) = [draft for number, draft in swap._kept.items() if number == 7]
+    assert [(name, tensor.tolist()) for name, tensor in first.tensors] == [("fc.weight", [[1.0] * 3] * 2)]
+    # Equal tensors are equal bytes, in whichever form they came: the learner publishes this digest as version 0.
+    save_file({"fc.weight": torch.ones(2, 3)}, folder / "as-published", metadata={"format": "pt"})
+    expected = sha256_of(folder / "as-published") if form in {"shards", "pickle"} else first.sha256
+    assert swap.effect.loaded_sha256 == first.sha256 == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ("half the shards", "ConfigError: .*got 'a.safetensors' for fc.weight, expected a file in"),
+        ("nested pickle", "ConfigError: .*pytorch_model.bin: got dict for 'state_dict', expected a dictionary"),
+    ],
+)  # fmt: skip
+def test_a_draft_that_is_not_whole_leaves_swaps_off_with_the_reason(folder, monkeypatch, form, reason):
+    name, downloads = published(folder, form)
+    swap = bound(SglangSwap(0, folder / "cache"), Started(name, None, downloads), monkeypatch)
+    assert re.match(reason, swap.fault)
+    with pytest.raises(TimeoutError, match="draft swaps are off: ConfigError"):
+        swap.swap(2, *file_of(folder, 2))
+
+
+def test_a_draft_with_the_targets_head_never_loads_one(folder, monkeypatch):
+    (folder / "1" / "config.json").write_text('{"draft_vocab_size": null}')
+    scheduler = Started(folder / "1")
+    ((_, runner),) = scheduler.draft_worker.weight_update_runners()
+    runner.model.load_lm_head_from_target = True
+    swap = bound(SglangSwap(0, folder / "cache"), scheduler, monkeypatch)
+    save_file({"fc.weight": torch.ones(2, 3), "lm_head.weight": torch.ones(4, 2)}, folder / "2" / "model.safetensors")
+    with Scheduler(swap), pytest.raises(WeightsRefused, match=r"lm_head\.weight: belongs to the target"):
+        swap.swap(2, *file_of(folder, 2))
+    assert runner.weight_updater.loaded == []
