@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((HOUSE / "pyproject.toml").read_text(encoding="utf-8"))
 FOLDERS = {package.split(".")[1] for package in PROJECT["tool"]["setuptools"]["packages"] if "." in package}
 # Folder -> the extra that its modules need; the others need none.
 EXTRAS = {"serving": "serving", "policies": "learner", "learner": "learner", "rig": "demo", "demo": "demo"}
-EXTRAS |= {"benchmarks": "bench", "drafts": "learner"}
+EXTRAS |= {"benchmarks": "bench"}
 # Brought by the environment that paceline[serving] is installed into.
 ENGINE = {"sglang", "sglang-kernel", "sgl_kernel", "torch", "torchvision"}
 # Stand-ins for other packages, found by the CPU host's path and never under paceline's name.
@@ -207,7 +207,8 @@ def test_an_extra_names_all_that_its_folder_imports() -> None:
     owners, files = packages_distributions(), dict(sources(HOUSE))
     missing = set()
     for name, file in files.items():
-        folder = name.partition(".")[0]
+        # Read by servers and learners, which have what it needs; the rest of the buffer runs without.
+        folder = "serving" if name.startswith("buffer.drafts") else name.partition(".")[0]
         engine = ENGINE if folder in {"serving", "rig", "benchmarks"} else set()
         allowed = declared(EXTRAS.get(folder, "")) | engine
         trees = [

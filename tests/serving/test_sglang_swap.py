@@ -210,7 +210,7 @@ def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch
 def test_a_commit_that_was_never_prepared_is_refused_by_a_rank_that_could_not_bind(monkeypatch):
     votes = []
     monkeypatch.setattr(sglang_ranks, "least", lambda own: votes.append(own) or own)
-    unbound = SglangSwap(0)
+    unbound = SglangSwap(0, folder)
     unbound._ranks, unbound.fault = 2, "FileNotFoundError: no such draft here"
     unbound._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # a draft that the entry rank keeps
     answer = unbound._channel.answers.get_nowait()
@@ -224,13 +224,11 @@ class Dispatcher(list):
 
 def scheduler_of(folder):
     """What SglangSwap reads of a scheduler whose draft is in `folder`."""
-    updater = Updater()
-    runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
-    return SimpleNamespace(
-        draft_worker=SimpleNamespace(weight_update_runners=lambda: (("draft", runner),)),
-        server_args=SimpleNamespace(speculative_draft_model_path=str(folder)),
-        _request_dispatcher=Dispatcher(),
-    )
+    if folder.is_dir():
+        (folder / "config.json").write_text("{}")
+    scheduler = Started(folder)
+    scheduler._request_dispatcher = Dispatcher()
+    return scheduler
 
 
 @pytest.fixture
@@ -246,14 +244,14 @@ ELSEWHERE = "another rank cannot swap; see its log"
 
 @pytest.mark.parametrize(
     ("draft", "others", "vote", "fault"),
-    [("0", 1, 1, ""), ("0", 0, 1, ELSEWHERE), ("gone", 1, 0, "FileNotFoundError"), ("gone", 0, 0, "FileNotFoundError")],
+    [("0", 1, 1, ""), ("0", 0, 1, ELSEWHERE), ("gone", 1, 0, "ConfigError"), ("gone", 0, 0, "ConfigError")],
 )
 @pytest.mark.usefixtures("dispatchers")
 def test_ranks_settle_once_at_start_whether_they_swap(folder, monkeypatch, draft, others, vote, fault):
     votes = []
     monkeypatch.setattr(sglang_ranks, "count", lambda: 2)
     monkeypatch.setattr(sglang_ranks, "least", lambda own: votes.append(own) or min(own, others))
-    made, scheduler = SglangSwap(0), scheduler_of(folder / draft)
+    made, scheduler = SglangSwap(0, folder), scheduler_of(folder / draft)
     made.after_init_dispatcher(None, scheduler)
     assert votes == [vote]
     assert made.fault.partition(":")[0] == fault
@@ -267,7 +265,7 @@ def test_ranks_settle_once_at_start_whether_they_swap(folder, monkeypatch, draft
 def test_ranks_that_cannot_settle_do_not_swap(folder, monkeypatch):
     monkeypatch.setattr(sglang_ranks, "count", lambda: 2)
     monkeypatch.setattr(sglang_ranks, "least", lambda _: (_ for _ in ()).throw(RuntimeError("the other is gone")))
-    made = SglangSwap(0)
+    made = SglangSwap(0, folder)
     made.after_init_dispatcher(None, scheduler_of(folder / "0"))
     assert made.fault == "RuntimeError: the other is gone"
 
