@@ -37,8 +37,8 @@ LINK := $(VENV)/link
 # One thread each: a worker, and every process it starts, would otherwise take all cores for itself.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder
 
-# What else tests/e2e/test_7_canary.py asks needs a draft that has seen the traffic of the tests before it: make test.
-BAD_DRAFTS := tests/e2e/test_7_canary.py::test_a_bad_draft_is_out_within_two_hundred_rounds_and_never_reaches_a_second_replica
+# What test-faults runs, every case of it; FAULTS=tests/faults/learner runs a part.
+FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast test-faults lint check bench bench-calibration bench-learning
@@ -47,7 +47,7 @@ help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
 	@echo "make test     every test but the long fault matrix, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
-	@echo "make test-faults  every process killed at every point"
+	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
 	@echo "make lint     ruff"
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
@@ -87,7 +87,7 @@ test-fast: $(READY)
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-faults: $(READY)
-	@$(PYTEST) tests/faults tests/e2e/test_8_faults.py $(BAD_DRAFTS) $(ARGS)
+	@$(PYTEST) $(FAULTS) $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .

@@ -1,16 +1,16 @@
 """Keep the draft model of a speculative-decoding SGLang server up to date with its traffic."""
 
 import getpass
+import json
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .buffer.errors import ConfigError, PacelineError
+from .dashboards.terminal import fail, needing_extra, one_line_errors
 
 if TYPE_CHECKING:
     from .buffer.board_access import BoardAccess
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 token = typer.Typer(no_args_is_help=True, help="The operator token, which promote and rollback ask for once it is set.")
 app.add_typer(token, name="token")
+draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")
+app.add_typer(draft, name="draft")
 
 RedisUrl = Annotated[str | None, typer.Option("--redis-url", help="Redis; if not given, PACELINE_REDIS_URL.")]
 Speculator = Annotated[str | None, typer.Option(help="Whose board; if not given, PACELINE_SPECULATOR.")]
-Unchecked = Annotated[
-    bool, typer.Option("--unchecked", help="Skip the check of the weights (when their disk is not mounted here).")
-]
+Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the check of the weights (no such disk here).")]
 Why = Annotated[str, typer.Option(help="Reason for the change, kept on the board.")]
 
 
@@ -33,18 +33,16 @@ def serve(context: typer.Context) -> None:
     """Start SGLang with paceline: `paceline serve -- <any SGLang flags>`. With `--device cpu` it runs without a GPU."""
     from .serving.launch.server import launch_plan, run_server
 
-    with _errors():
+    with one_line_errors():
         _settings()
         raise typer.Exit(run_server(launch_plan(context.args, os.environ)))
 
 
 @app.command()
-def learn(
-    beat: Annotated[bool, typer.Option(help="Also start the rounds (in one process per speculator).")] = True,
-) -> None:
+def learn(beat: Annotated[bool, typer.Option(help="Also start the rounds (one process does).")] = True) -> None:
     """Run a learner."""
-    with _errors():
-        with _extra("learner"):
+    with one_line_errors():
+        with needing_extra("learner"):
             from .learner.app import run_worker
             from .learner.config import from_env
         run_worker(from_env(), beat=beat)
@@ -59,12 +57,10 @@ def settings(
 
     Exit code 1: a name is set that is no setting, or a value is out of range.
     """
-    import json
-
     from .buffer.settings.listing import settings_json, settings_lines, settings_markdown
     from .buffer.settings.sources import read_settings
 
-    with _errors():
+    with one_line_errors():
         if as_markdown:
             typer.echo(settings_markdown(), nl=False)
             return
@@ -80,7 +76,7 @@ def versions(redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
 
     from .dashboards.tables import version_lines, versions_table
 
-    with _errors():
+    with one_line_errors():
         Console().print(versions_table(version_lines(_access(redis_url, speculator).board.read())))
 
 
@@ -91,7 +87,7 @@ def alarms(redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
 
     from .dashboards.tables import alarm_lines, alarms_table
 
-    with _errors():
+    with one_line_errors():
         Console().print(alarms_table(alarm_lines(_access(redis_url, speculator).board.heartbeats())))
 
 
@@ -107,7 +103,7 @@ def promote(
     from .buffer.version import VersionState
     from .buffer.weights_file import check_weights
 
-    with _errors():
+    with one_line_errors():
         board = _access(redis_url, speculator).board_for(_operator(), f"promote {number}")
         if not unchecked:
             check_weights(board.read(), number)
@@ -120,7 +116,7 @@ def rollback(
     why: Why = "rolled back by an operator", redis_url: RedisUrl = None, speculator: Speculator = None
 ) -> None:
     """End the canary. If there is none, roll the live version back to the one before it."""
-    with _errors():
+    with one_line_errors():
         state = _access(redis_url, speculator).board_for(_operator(), "rollback").roll_back(_operator(), why)
         typer.echo(f"version {state.live} is live on the board, and there is no canary")
 
@@ -132,7 +128,7 @@ def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, specu
     The new token is the first line of stdin or, if stdin is empty, the value of PACELINE_OPERATOR_TOKEN. To change a
     token, PACELINE_OPERATOR_TOKEN must hold the one in force.
     """
-    with _errors():
+    with one_line_errors():
         access = _access(redis_url, speculator)
         access.auth.set_token(_new_token() or access.token or "", access.token, _operator(), why)
         typer.echo(f"{access.speculator}: promote, rollback and token set ask for PACELINE_OPERATOR_TOKEN from now on")
@@ -146,27 +142,49 @@ def audit(
     speculator: Speculator = None,
 ) -> None:
     """Show who changed what on the board, when and why, and which operators were refused; newest last."""
-    import json
-
     from .buffer.audit import audit_fields, audit_line, audit_trail
 
-    with _errors():
+    with one_line_errors():
         access = _access(redis_url, speculator)
         for entry in audit_trail(access.board.events(), access.auth.history())[-newest:]:
             typer.echo(json.dumps(audit_fields(entry)) if as_json else audit_line(entry))
 
 
-@app.command()
-def check() -> None:
-    """Check that the installed SGLang has every hook that paceline needs; if not, exit code 1: capture would be off."""
-    import subprocess
+@draft.command("init")
+def draft_init(
+    target: Annotated[str, typer.Argument(help="Folder or Hugging Face id of the target.")],
+    out: Annotated[Path, typer.Option(help="New folder for the draft.")] = Path("draft"),
+    text: Annotated[list[Path] | None, typer.Option(help="Text file to choose its tokens by; repeatable.")] = None,
+    traffic: Annotated[bool, typer.Option("--traffic", help="Choose them by the traces in Redis (too).")] = False,
+    vocab: Annotated[
+        int | None, typer.Option(min=1, help="Number of tokens; if not given, see docs/drafts.md.")
+    ] = None,
+) -> None:
+    """Write a first, untrained draft for TARGET, and print how to serve and train it."""
+    with one_line_errors():
+        from .learner.first_draft import init_draft
+        from .serving.sglang_speculation import CHAIN_FLAGS
 
-    from .serving.launch.server import inspection_plan
+        typer.echo(init_draft(target, out, text or [], vocab, _settings() if traffic else None, CHAIN_FLAGS))
 
-    with _errors():
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def doctor(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+) -> None:
+    """Say what paceline will do on a server with these flags, and why not: `paceline doctor -- <any SGLang flags>`.
+
+    Starts nothing. Exit code 1: something is wrong. 2: something cannot be told, for example without any flags.
+    """
+
+    from .serving.launch.server import examination_plan
+
+    with one_line_errors():
         _settings()
-        plan = inspection_plan(os.environ)
-        raise typer.Exit(subprocess.run(plan.argv, env=dict(plan.env), check=False).returncode)
+        plan = examination_plan(context.args, os.environ)
+        argv = [*plan.argv[:3], *(["--json"] if as_json else []), *plan.argv[3:]]
+        raise typer.Exit(subprocess.run(argv, env=dict(plan.env), check=False).returncode)
 
 
 @app.command()
@@ -174,9 +192,7 @@ def demo(
     requests: Annotated[int, typer.Option(min=8, help="Requests to send, both domains together.")] = 480,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 4,
     max_tokens: Annotated[int, typer.Option(min=8, help="New tokens per request.")] = 96,
-    prompts: Annotated[
-        Path | None, typer.Option(help='Your own prompts: a file of lines {"text": ..., "domain": ...}.')
-    ] = None,
+    prompts: Annotated[Path | None, typer.Option(help='Your prompts: a file of {"text": ..., "domain": ...}.')] = None,
     data_dir: Annotated[Path, typer.Option(help="Folder of the trained target, and of this run.")] = Path(".paceline"),
     keep_running: Annotated[bool, typer.Option(help="Keep the services running until Ctrl-C.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
@@ -185,14 +201,14 @@ def demo(
 
     Exit code 1: a request failed, an answer differs from plain decoding, or a trace is unaccounted for.
     """
-    with _errors():
-        with _extra("demo"):
+    with one_line_errors():
+        with needing_extra("demo"):
             from .demo.report import faults
             from .demo.run import DemoOptions, run_demo
         _settings()
         found = faults(run_demo(DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json)))
         if found:
-            _fail("; ".join(found))
+            fail("; ".join(found))
 
 
 def _settings() -> "Settings":
@@ -219,30 +235,6 @@ def _new_token() -> str:
 
 def _operator() -> str:
     return f"operator:{getpass.getuser()}"
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """Turns an error of paceline into one line on stderr and exit code 1."""
-    try:
-        yield
-    except PacelineError as error:
-        _fail(str(error))
-
-
-@contextmanager
-def _extra(name: str) -> Iterator[None]:
-    """Goes around imports: turns a module that is not installed into a ConfigError that says what to install."""
-    try:
-        yield
-    except ModuleNotFoundError as missing:
-        needs = f"paceline[{name}], by pip install '/path/to/paceline[{name}]'"
-        raise ConfigError(f"got no module {missing.name}, expected {needs}") from missing
-
-
-def _fail(message: str) -> NoReturn:
-    typer.secho(f"paceline: {message}", fg="red", err=True)
-    raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from celery import Celery
 from celery.schedules import schedule
 from celery.utils.nodenames import default_nodename, host_format
 
+from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect, tls_settings
 from .config import LearnerConfig, from_env
 from .tasks import LEARN_ROUND, add_learn_round
@@ -59,10 +60,12 @@ def make_app(config: LearnerConfig) -> Celery:
 def run_worker(config: LearnerConfig, *, beat: bool) -> None:
     """Work until a signal stops the process; with `beat`, also start a learning round every `round_interval_s`.
 
-    Exactly one worker of a speculator should beat. Raises BufferUnavailable at once, saying what to do, when Redis
-    does not answer; when Redis goes away later, the worker waits until it is back.
+    Exactly one worker of a speculator should beat. Raises at once, saying what to do, BufferUnavailable when Redis
+    does not answer and ConfigError when target or draft cannot be learned with; when Redis goes away later, the worker
+    waits until it is back.
     """
-    connect(config.redis_url, config.redis_ca).close()
+    with connect(config.redis_url, config.redis_ca) as client:
+        _check_models(config, RedisVersionBoard(client, config.buffer))
     worker = make_app(config).Worker(
         hostname=host_format(default_nodename(f"{config.name}@%h")),
         queues=[config.queue],
@@ -75,6 +78,12 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
         loglevel="INFO",
     )
     worker.start()
+
+
+def _check_models(config: LearnerConfig, board: RedisVersionBoard) -> None:
+    from .recovery import check_models  # noqa: PLC0415 - torch, which a lone beat does not load
+
+    check_models(config, board)
 
 
 def _every_round(config: LearnerConfig) -> dict[str, Any]:

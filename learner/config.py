@@ -46,6 +46,7 @@ class LearnerConfig:
     buffer: BufferConfig = field(default_factory=BufferConfig)  # speculator, and the bounds of its stream
     target_version: str = setting("TARGET_VERSION")
     data_dir: Path = setting("DATA_DIR")
+    cache_dir: Path = setting("CACHE_DIR")
     mlflow_uri: str = setting("MLFLOW_URI")
     name: str = setting("LEARNER", default_factory=lambda: name_on(socket.gethostname()))
     learn: str = setting("LEARN")

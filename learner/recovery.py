@@ -2,11 +2,18 @@
 
 import logging
 from collections import deque
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
+from ..buffer.drafts.checkpoint import local_folder
+from ..buffer.drafts.single_file import draft_folder
+from ..buffer.errors import ConfigError
 from ..buffer.version import BoardState
 from ..policies.learn_schedule import LearnSchedule
 from . import checkpoint
@@ -18,7 +25,8 @@ from .disk import sweep
 from .intake import Outcome
 from .judging.holdout import Holdout
 from .model.draft_cache import DraftCache, first_draft
-from .model.draft_io import load_target_embedding
+from .model.draft_io import load_target_embedding, load_target_head
+from .model.eagle3 import Eagle3Draft
 from .state import LearnerState
 from .training.trainer import DraftTrainer, TrainingPlan
 
@@ -28,20 +36,28 @@ _log = logging.getLogger(__name__)
 _FIRST_GUESS_STEPS = 3
 
 
+def check_models(config: LearnerConfig, board: VersionBoard) -> None:
+    """Load target and draft once. ConfigError, as in every learning round, when they cannot be learned with.
+
+    For a worker's start: nothing is published, and what was loaded is let go.
+    """
+    _find_models(config).first_draft(board)
+
+
 def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) -> LearnerState:
     """Publish the initial draft on an empty board, finish what a dead learner left, rebuild replay buffer and holdout.
 
     For the holder of the speculator's lease only. Raises ConfigError when drafts or target cannot be read.
     """
     sweep(config.versions_dir)
+    models, device = _find_models(config), _device(config.device)
+    draft = models.first_draft(board).to(device)  # what cannot be learned is not published either
     lineage = Lineage(None, config.target, config.target_version, objective="")
-    publish_initial(board, config.versions_dir, config.initial_draft, lineage, by=LEARNER)
+    publish_initial(board, config.versions_dir, models.initial, lineage, by=LEARNER)
     refuse_undecided(board)
-    embedding, device = load_target_embedding(config.target_path), _device(config.device)
     board_state = board.read()
     saved = checkpoint.load(config.checkpoints_dir)
     notes = _on_board(saved[0], board_state) if saved else LearnerNotes(parent=board_state.live)
-    draft = first_draft(board_state, config.initial_draft, embedding).to(device)
     trainer = DraftTrainer(draft, _plan(config, notes), target_versions=config.trained_target_versions)
     if saved:
         trainer.load(saved[1])
@@ -53,12 +69,36 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     for outcome, entry_ids in notes.settled.items():
         buffer.ack(entry_ids, outcome)
     replay_buffer: deque[TraceEntry] = deque(maxlen=config.replay_traces)
-    holdout, drafts = Holdout(config.holdout_requests), DraftCache(embedding, device)
+    holdout, drafts = Holdout(config.holdout_requests), DraftCache(models.embedding, device, head=models.head)
     schedule = LearnSchedule(config.learn_rules)
     schedule.restore(notes.schedule)
     state = LearnerState(config, trainer, notes, replay_buffer, holdout, drafts, schedule)
     _read_back(state, buffer)
     return state
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    initial: Callable[[], Path]  # finds the draft that the servers were started with
+    embedding: Tensor  # of the target
+    head: Callable[[], Tensor]  # of the target: large, and most drafts have their own
+
+    def first_draft(self, board: VersionBoard) -> Eagle3Draft:
+        return first_draft(board.read(), self.initial, self.embedding, self.head)
+
+
+def _find_models(config: LearnerConfig) -> _Models:
+    target = _folder_named_by("TARGET_PATH", local_folder, config.target_path)
+    initial = partial(_folder_named_by, "DRAFT", draft_folder, config.initial_draft, config.cache_dir)
+    return _Models(initial, load_target_embedding(target), cache(partial(load_target_head, target)))
+
+
+def _folder_named_by(setting: str, find: Callable[..., Path], *given: Path) -> Path:
+    """What `find` finds; its ConfigError names the setting."""
+    try:
+        return find(*given)
+    except ConfigError as error:
+        raise ConfigError(f"PACELINE_{setting}: {error}") from error
 
 
 def _on_board(notes: LearnerNotes, board_state: BoardState) -> LearnerNotes:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..buffer.config import BufferConfig
 from ..buffer.errors import ConfigError
@@ -29,6 +30,7 @@ class ServingConfig:
     target_version: str = setting("TARGET_VERSION")
     redis_ca: str | None = setting("REDIS_CA")
     draft_version: int = setting("DRAFT_VERSION")
+    cache_dir: Path = setting("CACHE_DIR")
     teacher_top_k: int = setting("TEACHER_TOP_K")
     capture_features: bool = setting("CAPTURE_FEATURES")
     sample_rate: float = setting("SAMPLE_RATE")

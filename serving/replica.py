@@ -12,6 +12,7 @@ from ..buffer.redis_client import client_for
 from .breaker import Breaker
 from .capture.courier_process import CourierProcess
 from .capture.engine_rounds import EngineRounds
+from .capture.prefill_rows import WindowSizes
 from .capture.sglang_capture import CaptureSettings, SglangCapture
 from .config import ServingConfig
 from .pacing.sglang_pacing import SglangPacing
@@ -50,7 +51,7 @@ class Replica:
 def build_shared(settings: ServingConfig) -> SharedParts:
     """Build what every rank has. Uses no disk, process or network, so that it cannot fail on one rank alone."""
     pacing = SglangPacing(settings.pacing, settings.pacing_costs)
-    return SharedParts(SglangSwap(settings.draft_version, pacing.draft_changed), pacing)
+    return SharedParts(SglangSwap(settings.draft_version, settings.cache_dir, pacing.draft_changed), pacing)
 
 
 def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts) -> Replica:
@@ -69,7 +70,8 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     courier = CourierProcess(
         settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary
     )
-    chosen = CaptureSettings(settings.teacher, settings.capture_features, settings.sample_rate)
+    sizes = WindowSizes(settings.trace_tokens, settings.context_tokens)
+    chosen = CaptureSettings(settings.teacher, settings.capture_features, settings.sample_rate, sizes)
     capture = SglangCapture(chosen, courier.outbox, counts, breaker, lambda: swap.draft_version)
     rounds = EngineRounds(capture.is_captured)
     replica = Replica(capture, shared, courier, swapper, rounds)

@@ -207,9 +207,13 @@ def make_draft() -> Callable[..., Any]:
     return build_draft
 
 
-def build_draft(seed: int = 0, *, hidden: int = 16, vocab: int = 50, draft_ids: list[int] | None = None) -> Any:
+def build_draft(
+    seed: int = 0, *, hidden: int = 16, vocab: int = 50, draft_ids: list[int] | None = None, **changes: Any
+) -> Any:
+    """`changes` replace fields of the config; one with `shares_head` gets a random target head."""
     import torch
     from paceline.learner.model.eagle3 import Eagle3Config, Eagle3Draft
+    from paceline.learner.model.rope import Rope
 
     config = Eagle3Config(
         hidden_size=hidden,
@@ -219,12 +223,13 @@ def build_draft(seed: int = 0, *, hidden: int = 16, vocab: int = 50, draft_ids: 
         head_dim=6,  # not hidden / heads, as in Qwen3
         vocab_size=vocab,
         draft_vocab_size=len(draft_ids or range(vocab)),
-        rope_theta=100.0,
+        **{"rope": Rope(100.0), **changes},
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         ids = None if draft_ids is None else torch.tensor(draft_ids)
-        draft = Eagle3Draft(config, torch.randn(vocab, hidden), ids)
+        embedding = torch.randn(vocab, hidden)
+        draft = Eagle3Draft(config, embedding, ids, torch.randn(vocab, hidden) if config.shares_head else None)
         for parameter in draft.parameters():
             torch.nn.init.normal_(parameter, mean=1.0 if parameter.dim() == 1 else 0.0, std=0.3)
     return draft
@@ -244,18 +249,30 @@ def decode_naively(
     Each step is fed the token drafted before it, or the tokens of `fed` instead.
     """
     weights = {name: parameter.detach().double().numpy() for name, parameter in draft.named_parameters()}
+    head = draft.lm_head.weight.detach().double().numpy()
     cache: list[tuple[np.ndarray, np.ndarray]] = []
     for row in range(root):
-        hidden = weights["fc.weight"] @ features[row]
+        hidden = weights["fc.weight"] @ normed_features(draft, weights, features[row].astype(np.float64))
         hidden = decode_row(draft, weights, cache, int(tokens[row + 1]), hidden=hidden, position=row)
     drafted, logits = [], []
     for step in range(steps):
         if step:
             token = drafted[-1] if fed is None else int(fed[step - 1])
-            hidden = decode_row(draft, weights, cache, token, hidden=hidden, position=root - 1 + step)
-        logits.append(weights["lm_head.weight"] @ rms(draft, weights["norm.weight"], hidden))
+            fed_back = rms(draft, weights["norm.weight"], hidden) if draft.config.norm_output else hidden
+            hidden = decode_row(draft, weights, cache, token, hidden=fed_back, position=root - 1 + step)
+        logits.append(head @ rms(draft, weights["norm.weight"], hidden))
         drafted.append(int(draft.draft_to_target_V[int(logits[-1].argmax())]))
     return drafted, logits
+
+
+def normed_features(draft: Any, weights: dict[str, np.ndarray], row: np.ndarray) -> np.ndarray:
+    """What `fc` takes: the whole row normed, then the part of every target layer by itself."""
+    if draft.config.norm_before_fc:
+        row = rms(draft, weights["input_norm.weight"], row)
+    if not draft.config.fc_norm:
+        return row
+    parts = np.split(row, draft.config.feature_layers)
+    return np.concatenate([rms(draft, weights[f"fc_norm.{i}.weight"], part) for i, part in enumerate(parts)])
 
 
 def decode_row(
@@ -266,11 +283,11 @@ def decode_row(
     embedded = rms(draft, layer["input_layernorm.weight"], draft.embedding_WH[token].double().numpy())
     seen = np.concatenate([embedded, rms(draft, layer["hidden_norm.weight"], hidden)])
     q, k, v = ((layer[f"self_attn.{name}_proj.weight"] @ seen).reshape(-1, config.head_dim) for name in ("q", "k", "v"))
-    cache.append((np.array([rotated(head, position, config.rope_theta) for head in k]), v))
+    cache.append((np.array([rotated(head, position, config.rope) for head in k]), v))
     shared_by = config.num_attention_heads // config.num_key_value_heads
     mixed = []
     for head, query in enumerate(q):
-        turned = rotated(query, position, config.rope_theta) / np.sqrt(config.head_dim)
+        turned = rotated(query, position, config.rope) / np.sqrt(config.head_dim)
         shares = np.array([np.exp(turned @ keys[head // shared_by]) for keys, _ in cache])
         values = np.array([values[head // shared_by] for _, values in cache])
         mixed.append(shares / shares.sum() @ values)
@@ -285,10 +302,13 @@ def rms(draft: Any, weight: np.ndarray, x: np.ndarray) -> np.ndarray:
     return weight * x / np.sqrt(np.mean(x * x) + draft.config.rms_norm_eps)
 
 
-def rotated(head: np.ndarray, position: int, theta: float) -> np.ndarray:
-    """Channel i and channel i + C/2 are one complex number, turned by position * theta^(-2i/C)."""
+def rotated(head: np.ndarray, position: int, rope: Any) -> np.ndarray:
+    """Channel i and channel i + C/2 are one complex number, turned by position * theta^(-2i/C) without scaling."""
     half = len(head) // 2
-    turned = (head[:half] + 1j * head[half:]) * np.exp(1j * position * theta ** (-np.arange(half) / half))
+    turn, growth = rope.rope_theta ** (-np.arange(half) / half), 1.0
+    if rope.kind != "default":
+        turn, growth = scaled_turn(rope.settings(), len(head))
+    turned = growth * (head[:half] + 1j * head[half:]) * np.exp(1j * position * turn)
     return np.concatenate([turned.real, turned.imag])
 
 
@@ -302,6 +322,22 @@ def best_first(rng: np.random.Generator, first: int, vocab: int) -> list[int]:
     """Every token of the vocabulary once, `first` in front."""
     rest = rng.permutation(vocab)
     return [first, *rest[rest != first].tolist()]
+
+
+@pytest.fixture
+def transformers_rope() -> Callable[..., tuple[np.ndarray, float]]:
+    """What transformers makes of settings of rope, for heads of so many channels."""
+    return scaled_turn
+
+
+def scaled_turn(settings: dict[str, Any], channels: int) -> tuple[np.ndarray, float]:
+    """Turn of every channel pair and what it grows by, as transformers computes them."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    made = LlamaConfig(hidden_size=channels, num_attention_heads=1, rope_parameters=dict(settings))
+    turn, growth = ROPE_INIT_FUNCTIONS[settings["rope_type"]](made, "cpu")
+    return turn.double().numpy(), growth
 
 
 def array(values: object, dtype: type, shape: tuple[int, ...]) -> np.ndarray:

@@ -183,7 +183,7 @@ COMMANDS = [
     ("promote", "2"),
     ("rollback",),
     ("token", "set"),
-    ("check",),
+    ("doctor",),
     ("demo",),
     ("serve", "--", "--device", "cpu"),
     ("learn",),

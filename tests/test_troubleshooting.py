@@ -13,7 +13,7 @@ from paceline.serving.wire.counts import DropReason, SkipReason
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "troubleshooting.md"
-PRODUCT = ("buffer", "policies", "serving", "learner")
+PRODUCT = ("buffer", "policies", "serving", "learner", "dashboards")
 COUNTED = (DropReason, SkipReason, Outcome, AlarmName)
 #: What stands for a value in a quoted message.
 VALUE = r"\[?\.\.\.\]?|\bN\b|\bM\b|\bREPLICA\b"

@@ -207,7 +207,8 @@ def test_an_extra_names_all_that_its_folder_imports() -> None:
     owners, files = packages_distributions(), dict(sources(HOUSE))
     missing = set()
     for name, file in files.items():
-        folder = name.partition(".")[0]
+        # Read by servers and learners, which have what it needs; the rest of the buffer runs without.
+        folder = "serving" if name.startswith("buffer.drafts") else name.partition(".")[0]
         engine = ENGINE if folder in {"serving", "rig", "benchmarks"} else set()
         allowed = declared(EXTRAS.get(folder, "")) | engine
         trees = [

@@ -10,14 +10,8 @@ from .kinds import Count, Interval, Name, Seconds, Share, Text, Whole
 from .setting import Setting
 
 LEARNER_ROWS: Final = (
-    Setting(
-        "TARGET_PATH",
-        Path,
-        None,
-        "Folder of the served model; its embedding is shared with the draft.",
-        unset="required",
-    ),
-    Setting("DRAFT", Path, None, "Folder of the draft that the servers were started with.", unset="required"),
+    Setting("TARGET_PATH", Path, None, "Folder or Hugging Face id of the served model.", unset="required"),
+    Setting("DRAFT", Path, None, "Folder or Hugging Face id of the draft the servers started with.", unset="required"),
     Setting("DATA_DIR", Path, Path(".paceline"), "Folder of versions, checkpoints and registrations not yet sent."),
     Setting("MLFLOW_URI", str, "", "MLflow tracking server.", unset="a SQLite file in the data folder", mask=masked),
     Setting(

@@ -93,13 +93,14 @@ def prune(versions: Path, state: BoardState, keep: int) -> list[int]:
 
 
 def publish_initial(
-    board: VersionBoard, versions: Path, draft: Path, lineage: Lineage, *, by: str
+    board: VersionBoard, versions: Path, find_draft: Callable[[], Path], lineage: Lineage, *, by: str
 ) -> DraftVersion | None:
     """Put the draft the server was started with on an empty board as version 0 and make it live.
 
-    Its files are copied byte by byte, so that its digest is the one the server has. Finishes what a process that died
-    half-way began. Candidates and refused versions do not count as versions: a board that lost its data while one was
-    being published starts with that one. None, and no change, when a version drafts or version 0 is past candidate.
+    `find_draft` returns its folder, which holds DRAFT_FILES; it is not called where a version drafts already. They are
+    copied byte by byte, so that the digest is the one the server has. Finishes what a process that died half-way began.
+    Candidates and refused versions do not count as versions: a board that lost its data while one was being published
+    starts with that one. None, and no change, when a version drafts or version 0 is past candidate.
     """
     state = board.read()
     initial = state.rows.get(INITIAL)
@@ -107,6 +108,7 @@ def publish_initial(
         return None
     if initial is not None and initial.state is not VersionState.CANDIDATE:
         return None
+    draft = find_draft()
     why = f"the draft the server was started with ({draft})"
     if initial is None:
         folder = version_folder(versions, INITIAL)
@@ -119,9 +121,6 @@ def publish_initial(
 
 
 def _copy_once(draft: Path, folder: Path) -> None:
-    missing = [name for name in DRAFT_FILES if not (draft / name).is_file()]
-    if missing:
-        raise ConfigError(f"PACELINE_DRAFT: got {draft} without {missing}, expected the folder of an EAGLE-3 draft")
     if not folder.exists():
         write_folder(folder, lambda new: [shutil.copy(draft / name, new) for name in DRAFT_FILES])
     got, expected = sha256_of(folder / WEIGHTS_FILE), sha256_of(draft / WEIGHTS_FILE)

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
+from ...buffer.drafts.checkpoint import CONFIG_FILE
 from ...buffer.errors import WeightsRefused
 from ...buffer.version import DraftVersion
 from ...buffer.weights_file import WEIGHTS_FILE, weights_file
-from ..model.draft_io import CONFIG_FILE
 
 #: What model/draft_io.py writes and publisher.py copies.
 DRAFT_FILES = (WEIGHTS_FILE, CONFIG_FILE)

@@ -2,6 +2,7 @@
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,9 +20,12 @@ _log = logging.getLogger(__name__)
 class DraftCache:
     """At most `capacity` loaded drafts, the least recently used one leaving first."""
 
-    def __init__(self, embedding: Tensor, device: torch.device, capacity: int = 3) -> None:
-        """`embedding` is the target's, shared by every draft; drafts compute on `device`."""
+    def __init__(
+        self, embedding: Tensor, device: torch.device, capacity: int = 3, head: Callable[[], Tensor] | None = None
+    ) -> None:
+        """`embedding` is the target's, shared by every draft, as is what `head` returns; they compute on `device`."""
         self._device = device
+        self._head = head
         self._embedding = embedding
         self._capacity = capacity
         self._drafts: OrderedDict[str, Eagle3Draft] = OrderedDict()
@@ -35,7 +39,8 @@ class DraftCache:
         sha256 = state.rows[number].version.sha256
         if sha256 not in self._drafts:
             try:
-                self._drafts[sha256] = load_draft(check_weights(state, number).parent, self._embedding).to(self._device)
+                folder = check_weights(state, number).parent
+                self._drafts[sha256] = load_draft(folder, self._embedding, self._head).to(self._device)
             except (ConfigError, WeightsRefused) as refusal:
                 _log.warning("version %d is not compared: %s", number, refusal)
                 return None
@@ -45,14 +50,16 @@ class DraftCache:
         return self._drafts[sha256]
 
 
-def first_draft(state: BoardState, initial: Path, embedding: Tensor) -> Eagle3Draft:
-    """The draft that training starts from without a checkpoint: the live version, else the one in folder `initial`.
+def first_draft(
+    state: BoardState, initial: Callable[[], Path], embedding: Tensor, head: Callable[[], Tensor] | None = None
+) -> Eagle3Draft:
+    """The draft that training starts from without a checkpoint: the live version, else the one `initial` names.
 
-    Blocks on the disk. ConfigError when the live version is refused and there is no draft in `initial` either.
+    Blocks on the disk. ConfigError when the live version is refused and `initial` finds no draft of this target either.
     """
     if state.live is not None:
         try:
-            return load_draft(check_weights(state, state.live).parent, embedding)
+            return load_draft(check_weights(state, state.live).parent, embedding, head)
         except (ConfigError, WeightsRefused) as refusal:
-            _log.warning("training starts from %s: %s", initial, refusal)
-    return load_draft(initial, embedding)
+            _log.warning("training starts from the draft the server was started with: %s", refusal)
+    return load_draft(initial(), embedding, head)

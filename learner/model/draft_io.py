@@ -5,37 +5,40 @@ target's embedding is never part of a draft's file: the server shares it.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ...buffer.drafts.checkpoint import CONFIG_FILE, index_of, read_index, shard_file
 from ...buffer.errors import ConfigError
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from .eagle3 import Eagle3Draft
 from .eagle3_config import Eagle3Config
-
-CONFIG_FILE = "config.json"
+from .rope import Rope, rope_from
 
 _EMBEDDING = "model.embed_tokens.weight"
 _INIT_STD = 0.02  # Llama's initializer_range
 _DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
 
 
-def load_draft(folder: Path, embedding: Tensor) -> Eagle3Draft:
+def load_draft(folder: Path, embedding: Tensor, target_head: Callable[[], Tensor] | None = None) -> Eagle3Draft:
     """Read a draft folder into float32 on the CPU; the names and dtypes of its file are kept for save_draft.
 
-    Takes the layer as `midlayer.` or `layers.0.`, with or without `model.` before it. ConfigError when a file
-    is absent or a tensor is missing, unknown or of the wrong shape.
+    Takes the layer as `midlayer.` or `layers.0.`, with or without `model.` before it, and the norms of an older
+    EAGLE-3.1 by their names. `target_head` is called for a draft that shares the target's head. ConfigError when a
+    file is absent or a tensor is missing, unknown or of the wrong shape.
     """
     config, tensors = Eagle3Config.from_json(folder / CONFIG_FILE), _read(folder / WEIGHTS_FILE)
     shift = tensors.pop("d2t", None)  # d2t stores target id minus draft id
-    tensors = {name: tensor for name, tensor in tensors.items() if name != "t2d" and "embed_tokens" not in name}
-    draft = Eagle3Draft(config, embedding, None if shift is None else shift.long() + torch.arange(len(shift)))
+    tensors = {name: tensor for name, tensor in tensors.items() if not _is_the_targets(name, config)}
+    head = target_head() if config.shares_head and target_head is not None else None
+    draft = Eagle3Draft(config, embedding, None if shift is None else shift.long() + torch.arange(len(shift)), head)
     own = {_canonical(name): tensor.float() for name, tensor in tensors.items()}
     _check_shapes(folder / WEIGHTS_FILE, own, dict(draft.named_parameters()))
     draft.load_state_dict(own)
@@ -47,15 +50,17 @@ def save_draft(draft: Eagle3Draft, folder: Path) -> str:
     """Write model.safetensors and config.json into `folder`, made if absent; return the sha256 of the weights file.
 
     Names and dtypes are those of the file the draft was loaded from, else `midlayer.` and float32; d2t (int64)
-    and t2d (bool) are always there. Equal weights give equal bytes. Not atomic: publish by renaming the folder.
+    and t2d (bool) are there unless draft and target have one vocabulary and the file had none. Equal weights give
+    equal bytes. Not atomic: publish by renaming the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parameters = dict(draft.named_parameters())
     dtypes = draft.file_dtypes or dict.fromkeys(parameters, torch.float32)
     tensors = {name: _exported(parameters[_canonical(name)], dtype) for name, dtype in dtypes.items()}
-    ids_V = draft.draft_to_target_V.cpu()
-    tensors["d2t"] = ids_V - torch.arange(len(ids_V))
-    tensors["t2d"] = draft.target_to_draft_W.cpu() >= 0
+    if draft.has_vocabulary_map:
+        ids_V = draft.draft_to_target_V.cpu()
+        tensors["d2t"] = ids_V - torch.arange(len(ids_V))
+        tensors["t2d"] = draft.target_to_draft_W.cpu() >= 0
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     draft.config.to_json(folder / CONFIG_FILE)
     return sha256_of(folder / WEIGHTS_FILE)
@@ -64,6 +69,12 @@ def save_draft(draft: Eagle3Draft, folder: Path) -> str:
 def load_target_embedding(target_folder: Path) -> Tensor:
     """The target's token embedding, float32 [vocab, hidden]; ConfigError when the folder has none."""
     return _target_tensor(target_folder, _EMBEDDING)
+
+
+def load_target_head(target_folder: Path) -> Tensor:
+    """The target's head, float32 [vocab, hidden], which is its embedding where they are tied; ConfigError without."""
+    target = target_config(target_folder)
+    return _target_tensor(target_folder, _EMBEDDING if target.get("tie_word_embeddings") else "lm_head.weight")
 
 
 def random_draft(
@@ -83,41 +94,68 @@ def random_draft(
     """
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype: got {dtype!r}, expected one of {sorted(_DTYPES)}")
-    target = json.loads(_text(target_folder / CONFIG_FILE))
+    target = target_config(target_folder)
     ids_V = torch.arange(target["vocab_size"]) if draft_ids is None else torch.tensor(sorted(draft_ids))
     source = _draft_source(target, len(ids_V), layer_ids or _default_layers(target["num_hidden_layers"]), dtype)
     out_folder.mkdir(parents=True, exist_ok=True)
     (out_folder / CONFIG_FILE).write_text(json.dumps(source), encoding="utf-8")
     config = Eagle3Config.from_json(out_folder / CONFIG_FILE)
     draft = Eagle3Draft(config, load_target_embedding(target_folder), ids_V)
-    _initialise(draft, target_folder, seed, tied=bool(target.get("tie_word_embeddings")))
+    _initialise(draft, target_folder, seed)
     draft.file_dtypes = dict.fromkeys(dict(draft.named_parameters()), _DTYPES[dtype])
     return save_draft(draft, out_folder)
 
 
 @torch.no_grad()
-def _initialise(draft: Eagle3Draft, target_folder: Path, seed: int, *, tied: bool) -> None:
+def _initialise(draft: Eagle3Draft, target_folder: Path, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for parameter in draft.parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=_INIT_STD, generator=generator)
-    head = _target_tensor(target_folder, _EMBEDDING if tied else "lm_head.weight")
-    draft.lm_head.weight.copy_(head[draft.draft_to_target_V])
+    draft.lm_head.weight.copy_(load_target_head(target_folder)[draft.draft_to_target_V])
     draft.norm.weight.copy_(_target_tensor(target_folder, "model.norm.weight"))
 
 
-#: Settings of a target that its draft must not take over: those of its weights, and what is listed layer by layer.
-_TARGETS_ALONE = frozenset({"dtype", "quantization_config", "layer_types", "use_sliding_window", "sliding_window"})
+#: Settings of a target that its draft takes over. Others are about weights, experts and layers that it does not have.
+_INHERITED = (
+    "hidden_size",
+    "intermediate_size",
+    "vocab_size",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+)
 
 
-def _draft_source(target: Mapping[str, object], words: int, layer_ids: Sequence[int], dtype: str) -> dict[str, object]:
-    """config.json of a draft: the target's own settings, with what makes it an EAGLE-3 head."""
+def _draft_source(target: Mapping[str, Any], words: int, layer_ids: Sequence[int], dtype: str) -> dict[str, Any]:
+    """config.json of a draft: the target's own sizes, with what makes it an EAGLE-3 head."""
     eagle = {"eagle_aux_hidden_state_layer_ids": list(layer_ids), "use_aux_hidden_state": True}
     # A draft layer has no biases, and its head is its own.
     own = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False, "num_hidden_layers": 1}
-    named = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "torch_dtype": dtype}
-    kept = {name: value for name, value in target.items() if name not in _TARGETS_ALONE}
-    return {**kept, **own, **named, "draft_vocab_size": words, "eagle_config": eagle}
+    named = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_act": "silu"}
+    inherited = {name: target[name] for name in _INHERITED if target.get(name) is not None}
+    sized = {**_heads(target), "draft_vocab_size": words, "torch_dtype": dtype}
+    return {**inherited, **own, **named, **sized, "rope_parameters": _rope(target), "eagle_config": eagle}
+
+
+def _heads(target: Mapping[str, Any]) -> dict[str, int]:
+    heads = target["num_attention_heads"]
+    if "kv_lora_rank" in target:  # latent attention: its heads are not those of a Llama layer
+        heads = target["hidden_size"] // 128
+        return {"head_dim": 128, "num_attention_heads": heads, "num_key_value_heads": heads}
+    given = {name: target[name] for name in ("head_dim", "num_key_value_heads") if target.get(name)}
+    return {"num_attention_heads": heads, **given}
+
+
+def _rope(target: Mapping[str, Any]) -> dict[str, Any]:
+    """The target's, where a draft can have it; any other rope serves an untrained draft as well."""
+    try:
+        return rope_from(target).settings()
+    except (ConfigError, KeyError):
+        given = {**target, **(target.get("rope_scaling") or {}), **(target.get("rope_parameters") or {})}
+        return (Rope(float(given["rope_theta"])) if given.get("rope_theta") else Rope()).settings()
 
 
 def _default_layers(layers: int) -> list[int]:
@@ -127,9 +165,26 @@ def _default_layers(layers: int) -> list[int]:
     return chosen
 
 
+#: Names that SGLang takes for others, by how they begin.
+_OLD_NAMES = MappingProxyType(
+    {
+        "layers.0.": "midlayer.",
+        "aux_norm_low.": "fc_norm.0.",
+        "aux_norm_mid.": "fc_norm.1.",
+        "aux_norm_high.": "fc_norm.2.",
+    }
+)
+
+
 def _canonical(name: str) -> str:
     name = name.removeprefix("model.")
-    return name.replace("layers.0.", "midlayer.", 1) if name.startswith("layers.0.") else name
+    old = next((old for old in _OLD_NAMES if name.startswith(old)), "")
+    return _OLD_NAMES.get(old, "") + name.removeprefix(old)
+
+
+def _is_the_targets(name: str, config: Eagle3Config) -> bool:
+    """Whether the server takes this tensor from the target, or needs none, whatever the file holds."""
+    return name == "t2d" or "embed_tokens" in name or (config.shares_head and "lm_head" in name)
 
 
 def _exported(parameter: Tensor, dtype: torch.dtype) -> Tensor:
@@ -152,6 +207,15 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise ConfigError(f"{path}: got {error}, expected a safetensors file") from error
 
 
+def target_config(folder: Path) -> dict[str, Any]:
+    """The target's config.json, with what it says of its text model outside; ConfigError when it cannot be read."""
+    try:
+        config: dict[str, Any] = json.loads(_text(folder / CONFIG_FILE))
+    except ValueError as error:
+        raise ConfigError(f"{folder / CONFIG_FILE}: got {error}, expected the config.json of a target") from error
+    return {**config, **(config.get("text_config") or {})}
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -161,24 +225,11 @@ def _text(path: Path) -> str:
 
 def _target_tensor(folder: Path, name: str) -> Tensor:
     """One tensor of the target without reading the rest, whether the weights are in one file or in shards."""
-    shard = _shard_of(folder, name)
+    index = index_of(folder, WEIGHTS_FILE)
+    file = folder / WEIGHTS_FILE if index is None else shard_file(index, name, read_index(index))
     try:
-        with safe_open(folder / shard, framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
+        with safe_open(file, framework="pt") as weights:
+            tensor: Tensor = weights.get_tensor(name)
     except Exception as error:  # as above: an absent file, a broken one and a missing tensor are alike
-        raise ConfigError(f"{folder / shard}: got {error}, expected a tensor named {name}") from error
+        raise ConfigError(f"{file}: got {error}, expected a tensor named {name}") from error
     return tensor.float()
-
-
-def _shard_of(folder: Path, name: str) -> str:
-    """The file in `folder` with the tensor `name`; without an index, or an entry in it, that is WEIGHTS_FILE."""
-    index = folder / f"{WEIGHTS_FILE}.index.json"
-    if not index.exists():
-        return WEIGHTS_FILE
-    try:
-        shard = json.loads(_text(index))["weight_map"].get(name, WEIGHTS_FILE)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{index}: got {error!r}, expected JSON with a weight_map of tensor name to file") from error
-    if not isinstance(shard, str) or not (folder / shard).is_file():
-        raise ConfigError(f"{index}: got {shard!r} for {name}, expected a file in {folder}")
-    return shard

@@ -17,49 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...buffer.errors import ConfigError
+from .decoder_layer import Midlayer
 from .eagle3_config import Eagle3Config
 
 __all__ = ["DraftChains", "Eagle3Config", "Eagle3Draft"]
-
-
-class Attention(nn.Module):
-    """Projections of the one attention layer; queries, keys and values see embedding and hidden side by side."""
-
-    def __init__(self, config: Eagle3Config) -> None:
-        super().__init__()
-        width, inner = config.hidden_size, config.num_attention_heads * config.head_dim
-        kv_inner = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(2 * width, inner, bias=False)
-        self.k_proj = nn.Linear(2 * width, kv_inner, bias=False)
-        self.v_proj = nn.Linear(2 * width, kv_inner, bias=False)
-        self.o_proj = nn.Linear(inner, width, bias=False)
-
-
-class GatedMlp(nn.Module):
-    """The feed-forward half of the decoder layer (SwiGLU)."""
-
-    def __init__(self, config: Eagle3Config) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-
-    def forward(self, x_NH: Tensor) -> Tensor:
-        """down(silu(gate(x)) * up(x)), [N, H] again."""
-        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x_NH)) * self.up_proj(x_NH))
-        return out
-
-
-class Midlayer(nn.Module):
-    """Modules of the decoder layer under the names the weights file gives them."""
-
-    def __init__(self, config: Eagle3Config) -> None:
-        super().__init__()
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.self_attn = Attention(config)
-        self.mlp = GatedMlp(config)
 
 
 @dataclass(slots=True)
@@ -93,27 +54,40 @@ class Eagle3Draft(nn.Module):
     """The draft head. Its parameters carry the names of SGLang's weights file; embedding and maps are not learned."""
 
     embedding_WH: Tensor
+    radians_C: Tensor  # turn of every channel pair per position
     draft_to_target_V: Tensor
     target_to_draft_W: Tensor
     #: Tensor names and dtypes of the file this draft was loaded from; empty when it came from none.
     file_dtypes: dict[str, torch.dtype]
 
-    def __init__(self, config: Eagle3Config, embedding: Tensor, draft_to_target: Tensor | None = None) -> None:
-        """`embedding` is the target's, [vocab_size, hidden_size]; `draft_to_target` gives the target id of every
-        draft id and may be left out when the vocabularies are the same. ConfigError when shapes do not fit.
+    def __init__(
+        self,
+        config: Eagle3Config,
+        embedding: Tensor,
+        draft_to_target: Tensor | None = None,
+        target_head: Tensor | None = None,
+    ) -> None:
+        """`embedding` is the target's, [vocab_size, hidden_size], and so is `target_head`, for a draft that shares it.
+
+        `draft_to_target` gives the target id of every draft id and may be left out when the vocabularies are the same.
+        ConfigError when shapes do not fit.
         """
         super().__init__()
         self.config = config
         self.file_dtypes = {}
+        self.has_vocabulary_map = draft_to_target is not None
+        self.input_norm = _norm(config, config.feature_width) if config.norm_before_fc else None
+        self.fc_norm = _layer_norms(config) if config.fc_norm else None
         self.fc = nn.Linear(config.feature_width, config.hidden_size, bias=False)
         self.midlayer = Midlayer(config)
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+        self.norm = _norm(config, config.hidden_size)
+        self.lm_head = _shared_head(config, target_head) if config.shares_head else _own_head(config)
         ids_V = torch.arange(config.draft_vocab_size) if draft_to_target is None else draft_to_target.long()
         _check_vocabulary(config, embedding, ids_V, identity=draft_to_target is None)
         to_draft_W = torch.full((config.vocab_size,), -1)
         to_draft_W[ids_V] = torch.arange(len(ids_V))
         self.register_buffer("embedding_WH", embedding.detach().float(), persistent=False)
+        self.register_buffer("radians_C", config.rope.radians(config.head_dim // 2), persistent=False)
         self.register_buffer("draft_to_target_V", ids_V, persistent=False)
         self.register_buffer("target_to_draft_W", to_draft_W, persistent=False)
 
@@ -129,7 +103,7 @@ class Eagle3Draft(nn.Module):
         """
         rows = min(features_BFD.shape[1], tokens_BT.shape[1] - 1)
         # The residual stream stays float32 under autocast, as the norms need it.
-        hidden_BRH = self.fc(features_BFD[:, :rows]).float()
+        hidden_BRH = self.fc(self._normed_features(features_BFD[:, :rows])).float()
         positions_BR = torch.arange(rows, device=tokens_BT.device).expand(len(tokens_BT), rows)
         # Projections are linear in [embedding, hidden]: the embedding's half is the same at every step.
         token_weight_XH, hidden_weight_XH = self._query_key_value_weights()
@@ -147,9 +121,10 @@ class Eagle3Draft(nn.Module):
         # Query, key and value of step 0 are those of the true-feature row.
         query_BHQC = self._own_query(chains) if chains.step else _head_rows(chains.true_queries_BHRC, chains.rows_BQ)
         attended_BQH = chains.hidden_BQH + self.midlayer.self_attn.o_proj(_attend(query_BHQC, chains))
-        chains.hidden_BQH = attended_BQH + self.midlayer.mlp(self.midlayer.post_attention_layernorm(attended_BQH))
+        hidden_BQH = attended_BQH + self.midlayer.mlp(self.midlayer.post_attention_layernorm(attended_BQH))
+        out_BQH: Tensor = self.norm(hidden_BQH)
+        chains.hidden_BQH = out_BQH if self.config.norm_output else hidden_BQH
         chains.step += 1
-        out_BQH: Tensor = self.norm(chains.hidden_BQH)
         return out_BQH
 
     def unroll(self, tokens_BT: Tensor, features_BFD: Tensor, steps: int) -> list[Tensor]:
@@ -163,6 +138,15 @@ class Eagle3Draft(nn.Module):
         """Target ids of the most likely draft tokens, int64[N]; logits do not outlive the call."""
         logits_NV: Tensor = self.lm_head(hidden_NH)
         return self.draft_to_target_V[logits_NV.argmax(-1)]
+
+    def _normed_features(self, features_BRD: Tensor) -> Tensor:
+        """Features as `fc` takes them; the hidden state that a step hands to the next one passes by these norms."""
+        if self.input_norm is not None:
+            features_BRD = self.input_norm(features_BRD)
+        if self.fc_norm is None:
+            return features_BRD
+        parts = features_BRD.chunk(len(self.fc_norm), dim=-1)
+        return torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
 
     def _own_query(self, chains: DraftChains) -> Tensor:
         """Query of a step fed its own hidden state; its key and value join the chain's."""
@@ -189,12 +173,34 @@ class Eagle3Draft(nn.Module):
         return rotated[:, :heads], rotated[:, heads:], by_head[:, heads + kv_heads :]
 
     def _rotated(self, x_BHNC: Tensor, positions_BN: Tensor) -> Tensor:
-        half = self.config.head_dim // 2
-        channels = torch.arange(half, device=x_BHNC.device, dtype=torch.float32)
-        angles_BNC = positions_BN[..., None] * self.config.rope_theta ** (-channels / half)
-        cos, sin = angles_BNC.cos()[:, None], angles_BNC.sin()[:, None]
+        half, magnitude = self.config.head_dim // 2, self.config.rope.magnitude
+        angles_BNC = positions_BN[..., None] * self.radians_C
+        cos, sin = angles_BNC.cos()[:, None] * magnitude, angles_BNC.sin()[:, None] * magnitude
         left, right = x_BHNC[..., :half].float(), x_BHNC[..., half:].float()
         return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
+
+
+def _norm(config: Eagle3Config, width: int) -> nn.RMSNorm:
+    return nn.RMSNorm(width, eps=config.rms_norm_eps)
+
+
+def _layer_norms(config: Eagle3Config) -> nn.ModuleList:
+    return nn.ModuleList([_norm(config, config.hidden_size) for _ in range(config.feature_layers)])
+
+
+def _own_head(config: Eagle3Config) -> nn.Linear:
+    return nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+
+
+def _shared_head(config: Eagle3Config, target_head: Tensor | None) -> nn.Linear:
+    """A head whose weight is no parameter: it is neither learned nor saved."""
+    got, expected = None if target_head is None else tuple(target_head.shape), (config.vocab_size, config.hidden_size)
+    if target_head is None or got != expected:
+        raise ConfigError(f"target head: got {got}, expected {expected}, since draft_vocab_size is null in the config")
+    head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, device="meta")
+    del head.weight
+    head.register_buffer("weight", target_head.detach().float(), persistent=False)
+    return head
 
 
 def _attend(query_BHQC: Tensor, chains: DraftChains) -> Tensor:
@@ -233,6 +239,10 @@ def _check_vocabulary(config: Eagle3Config, embedding: Tensor, ids_V: Tensor, *,
         raise ConfigError(f"d2t: missing, expected {config.draft_vocab_size} entries for {config.vocab_size} tokens")
     if ids_V.shape != (config.draft_vocab_size,) or len(torch.unique(ids_V)) != len(ids_V):
         raise ConfigError(f"d2t: got {len(ids_V)} entries, expected {config.draft_vocab_size} different ones")
+    if config.shares_head and not torch.equal(ids_V, torch.arange(len(ids_V))):
+        raise ConfigError(
+            "d2t: got other ids than the target's, expected the same, since draft and target share a head"
+        )
     if int(ids_V.min()) < 0 or int(ids_V.max()) >= config.vocab_size:
         raise ConfigError(
             f"d2t: got target ids {int(ids_V.min())}..{int(ids_V.max())}, expected 0..{config.vocab_size - 1}"

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...buffer.errors import ConfigError
+from .rope import Rope, rope_from
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 
@@ -19,10 +20,6 @@ _ONLY = MappingProxyType(
         "attention_bias": False,
         "bias": False,
         "tie_word_embeddings": False,
-        "norm_before_fc": False,
-        "fc_norm": False,
-        "use_aux_norm": False,
-        "norm_output": False,
         "partial_rotary_factor": 1,
         "rope_is_neox_style": True,
     }
@@ -42,7 +39,11 @@ class Eagle3Config:
     draft_vocab_size: int
     feature_layers: int = 3  # target layers side by side in one feature row
     rms_norm_eps: float = 1e-6
-    rope_theta: float = 10000.0
+    rope: Rope = field(default_factory=Rope)
+    norm_before_fc: bool = False  # one norm over the whole feature row, before all else
+    fc_norm: bool = False  # one norm for each target layer's part of the row
+    norm_output: bool = False  # a step is fed the normed output of the step before it
+    shares_head: bool = False  # the target's head is the draft's, and their vocabularies are one
     source: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -73,6 +74,7 @@ class Eagle3Config:
 
 def _from_source(source: Mapping[str, Any]) -> Eagle3Config:
     heads = source["num_attention_heads"]
+    words = source["draft_vocab_size"]  # null, not absent: SGLang 0.5.21 does not start without the name
     return Eagle3Config(
         hidden_size=source["hidden_size"],
         intermediate_size=source["intermediate_size"],
@@ -80,10 +82,14 @@ def _from_source(source: Mapping[str, Any]) -> Eagle3Config:
         num_key_value_heads=source.get("num_key_value_heads") or heads,
         head_dim=source.get("head_dim") or source["hidden_size"] // heads,
         vocab_size=source["vocab_size"],
-        draft_vocab_size=source["draft_vocab_size"],
-        feature_layers=source.get("num_aux_hidden_states") or len(_eagle(source).get(_AUX_IDS) or (0, 0, 0)),
+        draft_vocab_size=source["vocab_size"] if words is None else words,
+        feature_layers=_feature_layers(source),
         rms_norm_eps=source.get("rms_norm_eps", 1e-6),
-        rope_theta=float(_rope(source).get("rope_theta", 10000.0)),
+        rope=rope_from(source),
+        norm_before_fc=bool(_eagle(source).get("norm_before_fc", source.get("norm_before_fc", False))),
+        fc_norm=bool(source.get("fc_norm") or source.get("use_aux_norm")),
+        norm_output=bool(source.get("norm_output")),
+        shares_head=words is None,
         source=source,
     )
 
@@ -91,11 +97,27 @@ def _from_source(source: Mapping[str, Any]) -> Eagle3Config:
 _AUX_IDS = "eagle_aux_hidden_state_layer_ids"
 
 
+#: Fields that config.json names as here.
+_SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "rms_norm_eps",
+)
+#: Written only where they are true: readers differ in what the absence of `norm_output` means.
+_SWITCHES = ("norm_before_fc", "fc_norm", "norm_output")
+
+
 def _derived(config: Eagle3Config) -> dict[str, Any]:
-    names = [name for name in Eagle3Config.__slots__ if name not in {"source", "feature_layers"}]
     return {
-        **{name: getattr(config, name) for name in names},
+        **{name: getattr(config, name) for name in _SIZES},
+        **{name: True for name in _SWITCHES if getattr(config, name)},
+        **({} if config.source else {"rope_parameters": config.rope.settings()}),
         "architectures": [ARCHITECTURE],
+        "draft_vocab_size": None if config.shares_head else config.draft_vocab_size,
         "model_type": "llama",
         "hidden_act": "silu",
         "num_aux_hidden_states": config.feature_layers,
@@ -104,34 +126,26 @@ def _derived(config: Eagle3Config) -> dict[str, Any]:
     }
 
 
+def _feature_layers(source: Mapping[str, Any]) -> int:
+    return source.get("num_aux_hidden_states") or len(_eagle(source).get(_AUX_IDS) or (0, 0, 0))
+
+
 def _eagle(source: Mapping[str, Any]) -> Mapping[str, Any]:
     return source.get("eagle_config") or {}
 
 
-def _rope(source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rope settings where SGLang looks for them: the nested form wins over the flat one."""
-    return source.get("rope_parameters") or {
-        **(source.get("rope_scaling") or {}),
-        "rope_theta": source.get("rope_theta", 10000.0),
-    }
-
-
 def _check_supported(source: Mapping[str, Any]) -> None:
-    asked = {**source, **{name: value for name, value in _eagle(source).items() if name == "norm_before_fc"}}
     for name, only in _ONLY.items():
-        if asked.get(name) not in (None, only):
-            raise ConfigError(f"{name}: got {asked[name]!r}, expected {only!r}; this draft has no other form")
+        if source.get(name) not in (None, only):
+            raise ConfigError(f"{name}: got {source[name]!r}, expected {only!r}; this draft has no other form")
     if source.get("architectures", [ARCHITECTURE]) != [ARCHITECTURE]:
         raise ConfigError(f"architectures: got {source['architectures']}, expected [{ARCHITECTURE!r}]")
-    kind = _rope(source).get("rope_type", _rope(source).get("type", "default"))
-    if kind != "default":
-        raise ConfigError(f"rope type: got {kind!r}, expected 'default'")
     if source.get("target_hidden_size", source["hidden_size"]) != source["hidden_size"]:
         raise ConfigError(
             f"target_hidden_size: got {source['target_hidden_size']}, expected hidden_size ({source['hidden_size']}), "
             "since the draft shares the target's embedding"
         )
-    if source["draft_vocab_size"] is None:
-        raise ConfigError(
-            "draft_vocab_size: got null, with which SGLang serves the target's head; set it to vocab_size"
-        )
+
+    # SGLang 0.5.21 tells features from hidden states by their width: as wide as an embedding, they would pass by `fc`.
+    if _feature_layers(source) < 2:
+        raise ConfigError(f"target layers: got {_feature_layers(source)}, expected at least 2: SGLang skips fc for one")

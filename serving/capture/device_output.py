@@ -1,7 +1,7 @@
 """One forward's captured tensors on their way to the host."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,23 @@ class Chosen:
     is_greedy: tuple[bool, ...]
     draft_version: int
     is_prefill: bool = False
+    row_index: torch.Tensor | None = field(default=None, compare=False, repr=False)  # `rows` on the device
+
+    def only(self, rows: Sequence[int]) -> "Chosen":
+        """These of its rows, in their order; without a row index."""
+        kept = [i for i, row in enumerate(self.rows) if row in rows]
+        ids, greedy = tuple(self.request_ids[i] for i in kept), tuple(self.is_greedy[i] for i in kept)
+        return Chosen(tuple(rows), ids, greedy, self.draft_version, self.is_prefill)
+
+
+def row_index(rows: Sequence[int], device: torch.device) -> torch.Tensor:
+    """`rows` as int64 on `device`, without waiting for it.
+
+    Copied from pageable memory it would wait for all work that is queued there: the whole verification.
+    """
+    if device.type != "cuda":
+        return torch.tensor(rows, device=device)
+    return torch.tensor(rows, pin_memory=True).to(device, non_blocking=True)
 
 
 class LostForward:

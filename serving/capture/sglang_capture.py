@@ -28,9 +28,10 @@ from ..wire.messages import (
 from ..wire.request_forward import Commit
 from ..wire.teacher_width import TeacherWidth
 from .committed_chances import committed_logprobs
-from .device_output import NODES, Chosen, ForwardOutput
+from .device_output import NODES, Chosen, ForwardOutput, row_index
 from .draft_path import is_tree, tokens_on, tree_path
 from .outbox import Outbox
+from .prefill_rows import WindowSizes, gathered, kept_rows
 from .sglang_requests import OPT_OUT_KEY, commit_of, custom_params_of, facts_of, is_greedy
 from .teacher import rows_of, teacher_of
 
@@ -47,6 +48,7 @@ class CaptureSettings:
     teacher: TeacherWidth
     features: bool
     sample_rate: float
+    sizes: WindowSizes
 
 
 class SglangCapture:
@@ -88,7 +90,7 @@ class SglangCapture:
     ) -> ForwardOutput:
         _, accept_lens, accept_index = result
         width, logits, has_tree = verify_input.draft_token_num, logits_output.next_token_logits, is_tree(verify_input)
-        rows, widths = _row_index(chosen, len(batch.reqs), accept_lens.device), self._settings.teacher
+        rows, widths = chosen.row_index, self._settings.teacher
         if has_tree:
             path = rows_of(tree_path(accept_lens, accept_index, verify_input), rows)
             drafted, nodes = tokens_on(path, verify_input.draft_token), path.clamp(min=0).reshape(-1)
@@ -117,16 +119,18 @@ class SglangCapture:
             with _losing_on_fault(self._lose_launched, chosen):
                 self._prefill = self._prefilled(chosen, batch, hidden)
 
-    def _prefilled(self, chosen: Chosen, batch: Any, hidden: Any) -> ForwardOutput:
-        tensors = {READ_IDS: batch.input_ids.to(torch.int32, copy=True)}
+    def _prefilled(self, whole: Chosen, batch: Any, hidden: Any) -> ForwardOutput | None:
+        """None when nothing of this prefill will be kept: it reads the middle of long prompts."""
+        kept = tuple(kept_rows(batch, whole.rows, self._settings.sizes))
+        if not kept:
+            return None
+        chosen = whole.only([one.row for one in kept])
+        tensors = {READ_IDS: gathered(batch.input_ids, kept).to(torch.int32)}
         if self._settings.features and hidden is not None:
-            tensors[FEATURES] = hidden.clone()
-        ends = list(itertools.accumulate(batch.extend_lens))
-        spans = tuple(
-            (int(batch.prefix_lens[row]), int(ends[row] - batch.extend_lens[row]), int(ends[row]))
-            for row in chosen.rows
-        )
-        facts = tuple(facts_of(batch.reqs[row]) for row in chosen.rows)
+            tensors[FEATURES] = gathered(hidden, kept)
+        ends = itertools.accumulate(one.end - one.begin for one in kept)
+        spans = tuple((one.start, end - (one.end - one.begin), end) for one, end in zip(kept, ends, strict=True))
+        facts = tuple(facts_of(batch.reqs[one.row]) for one in kept)
 
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
             return PrefillHead(chosen.request_ids, chosen.draft_version, commits, facts, spans, dtype)
@@ -162,7 +166,8 @@ class SglangCapture:
             return None
         reqs = [batch.reqs[row] for row in rows]
         greedy = tuple(is_greedy(req.sampling_params) for req in reqs)
-        return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, self._draft_version(), is_prefill)
+        index = None if len(rows) == len(batch.reqs) else row_index(rows, torch.device(batch.device))
+        return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, self._draft_version(), is_prefill, index)
 
     def is_captured(self, req: Any) -> bool:
         """Whether a request of SGLang's is to be captured."""
@@ -173,6 +178,10 @@ class SglangCapture:
             return SkipReason.HEALTH_CHECK
         if custom_params_of(req.sampling_params).get(OPT_OUT_KEY):
             return SkipReason.OPTED_OUT
+        if req.lora_id is not None:
+            return SkipReason.LORA
+        if req.multimodal_inputs is not None or req.input_embeds is not None:
+            return SkipReason.NOT_TEXT
         if self._settings.sample_rate < 1.0 and zlib.crc32(req.rid.encode()) >= self._settings.sample_rate * 2**32:
             return SkipReason.SAMPLED_OUT
         return None
@@ -219,8 +228,3 @@ def _committed_rows(features: torch.Tensor, accept_index: torch.Tensor) -> dict[
         return {FEATURES: features, NODES: accept_index}
     # The rows after the accepted ones go along: their number is known to the device alone.
     return {FEATURES: features.index_select(0, accept_index.clamp(min=0).reshape(-1).long())}
-
-
-def _row_index(chosen: Chosen, batch_size: int, device: torch.device) -> torch.Tensor | None:
-    """Rows to keep; None when the whole batch is captured, which needs no gather."""
-    return None if len(chosen.rows) == batch_size else torch.tensor(chosen.rows, device=device)

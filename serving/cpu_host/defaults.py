@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -76,7 +77,7 @@ def names_given(args: Sequence[str]) -> frozenset[str]:
 def value_of(args: Sequence[str], *names: str) -> str | None:
     """The value of a flag under any of its `names`; the last one counts, as in argparse. None when absent or bare."""
     found: str | None = None
-    for arg, following in zip(args, [*args[1:], ""], strict=True):
+    for arg, following in zip_longest(args, args[1:], fillvalue=""):
         name, equals, value = arg.partition("=")
         if name in names:
             found = value if equals else following

@@ -55,12 +55,21 @@ def launch_plan(
     return LaunchPlan((*command, *sglang_args), dict(base_env))
 
 
-def inspection_plan(
-    base_env: Mapping[str, str], has_accelerator: Callable[[], bool] = is_accelerator_present
+def examination_plan(
+    sglang_args: Sequence[str],
+    base_env: Mapping[str, str],
+    has_accelerator: Callable[[], bool] = is_accelerator_present,
 ) -> LaunchPlan:
-    """The process of `paceline check`, which imports SGLang: without a GPU that takes the CPU host."""
-    argv = (sys.executable, "-m", f"{__package__}.check")
-    return LaunchPlan(argv, dict(base_env) if has_accelerator() else server_env(("--device", "cpu"), base_env))
+    """The process of `paceline doctor`: it resolves `sglang_args` with the defaults that `launch_plan` would give.
+
+    Without flags there is none that names a device, but SGLang is imported, which takes the CPU host without a GPU.
+    """
+    command = (sys.executable, "-m", f"{__package__}.doctor")
+    if _wants_cpu_host(sglang_args, base_env):
+        return LaunchPlan((*command, *default_flags(sglang_args), *sglang_args), server_env(sglang_args, base_env))
+    if sglang_args or has_accelerator():
+        return LaunchPlan((*command, *sglang_args), dict(base_env))
+    return LaunchPlan(command, server_env(("--device", "cpu"), base_env))
 
 
 def run_server(plan: LaunchPlan) -> int:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...buffer.drafts.single_file import draft_folder
 from ...buffer.errors import PacelineError, WeightsRefused
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from .. import sglang_ranks
@@ -33,9 +34,13 @@ COPY_FAILED_ELSEWHERE = "another rank could not copy the weights; see its log"
 class SglangSwap:
     """Hook bodies on the scheduler's side and `swap` for the swapper thread. One instance per scheduler process."""
 
-    def __init__(self, draft_version: int, draft_changed: Callable[[], object] = lambda: None) -> None:
-        """`draft_changed` is called in the scheduler thread after every commit; it must not raise."""
+    def __init__(self, draft_version: int, cache_dir: Path, draft_changed: Callable[[], object] = lambda: None) -> None:
+        """`draft_changed` is called in the scheduler thread after every commit; it must not raise.
+
+        `cache_dir` gets the draft that the server was started with, if that is not one safetensors file.
+        """
         self.draft_version = draft_version  # of the weights that draft right now
+        self._cache_dir = cache_dir
         self._draft_changed = draft_changed
         self.fault = "SGLang has not built its request dispatcher yet"
         self.waits_for = ""  # why the commit asked for last is not done yet; empty while none waits, and unknown
@@ -137,8 +142,11 @@ class SglangSwap:
         ((_, runner),) = scheduler.draft_worker.weight_update_runners()
         self._live = SglangDraft(scheduler, runner)
         self._live.check_unquantised()
-        folder = Path(scheduler.server_args.speculative_draft_model_path)
-        self._layout = read_layout(folder)
+        # As the runner has loaded it: SGLang may have filled in or rewritten what the command line says.
+        started_with, downloads = runner.model_config, scheduler.server_args.download_dir
+        folder = draft_folder(started_with.model_path, self._cache_dir, started_with.revision, downloads)
+        shares_head = getattr(runner.model, "load_lm_head_from_target", False)
+        self._layout = read_layout(folder, shares_head=shares_head)
         # The weights the server starts with, so that a rollback to them needs no disk.
         first = self._live.stage(folder / WEIGHTS_FILE, "", self._layout)
         first = replace(first, sha256=sha256_of(folder / WEIGHTS_FILE))

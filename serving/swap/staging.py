@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 
 #: EAGLE-3 shares this parameter with the target: loading it would overwrite the target.
 SHARED_WITH_TARGET = "embed_tokens"
+#: So it does with this one, where the draft's config has no vocabulary size of its own.
+HEAD = "lm_head"
 #: The vocabulary map. SGLang's workers and graphs hold their own copy, so it is fixed for a server's life.
 VOCABULARY_MAP = "d2t"
 #: Written by trainers, skipped by SGLang's loader.
@@ -35,6 +37,11 @@ class DraftLayout:
     shapes: Mapping[str, tuple[int, ...]]  # by parameter name, vocabulary map and shared parameters left out
     vocabulary_map: torch.Tensor | None
     shared: Mapping[str, str] = field(default_factory=dict)  # parameter of the target in the file -> its fingerprint
+    shares_head: bool = False
+
+    def is_targets(self, name: str) -> bool:
+        """Whether the server has this parameter from the target."""
+        return SHARED_WITH_TARGET in name or (self.shares_head and HEAD in name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +74,24 @@ class Staging:
             raise OSError(self.refusal) if self.is_local else WeightsRefused(self.refusal)
 
 
-def read_layout(folder: Path) -> DraftLayout:
+def read_layout(folder: Path, *, shares_head: bool = False) -> DraftLayout:
     """Layout of the draft in `folder` from its file's header; a parameter shared with the target is read and digested.
 
-    Blocks on the disk. OSError when there is no draft to read.
+    `shares_head` says whether the server gave the draft the target's head. Blocks on the disk. OSError when there is
+    no draft to read.
     """
-    if not (folder / WEIGHTS_FILE).is_file():
-        raise FileNotFoundError(f"no safetensors draft in {folder}: expected {WEIGHTS_FILE}")
     shapes: dict[str, tuple[int, ...]] = {}
     shared: dict[str, str] = {}
+    layout = DraftLayout(shapes, None, shared, shares_head)
     with safe_open(folder / WEIGHTS_FILE, "pt") as weights:
         names = set(weights.keys())
         for name in sorted(names - UNUSED - {VOCABULARY_MAP}):
-            if SHARED_WITH_TARGET in name:
+            if layout.is_targets(name):
                 shared[name] = _fingerprint(weights.get_tensor(name))
             else:
                 shapes[name] = tuple(weights.get_slice(name).get_shape())
         vocabulary_map = weights.get_tensor(VOCABULARY_MAP) if VOCABULARY_MAP in names else None
-    return DraftLayout(shapes, vocabulary_map, shared)
+    return replace(layout, vocabulary_map=vocabulary_map)
 
 
 def stage(file: Path, sha256: str, layout: DraftLayout, dtype: torch.dtype, *, is_pinned: bool) -> StagedDraft:
@@ -119,7 +126,7 @@ def _check_digest(file: Path, sha256: str) -> None:
 
 
 def _check_shared(weights: Any, names: set[str], layout: DraftLayout) -> None:
-    for name in sorted(name for name in names if SHARED_WITH_TARGET in name):
+    for name in sorted(filter(layout.is_targets, names)):
         expected = layout.shared.get(name, "none, as in the file the server was started with")
         got = _fingerprint(weights.get_tensor(name))
         if got != expected:
@@ -136,7 +143,7 @@ def _fingerprint(tensor: torch.Tensor) -> str:
 
 
 def _check_names(names: set[str], layout: DraftLayout) -> None:
-    names = {name for name in names if SHARED_WITH_TARGET not in name}
+    names = {name for name in names if not layout.is_targets(name)}
     known = set(layout.shapes) | {VOCABULARY_MAP} | UNUSED
     unknown, missing = sorted(names - known), sorted(set(layout.shapes) - names)
     if unknown or missing:

@@ -1,9 +1,9 @@
 """The real SGLang server on the CPU host, with a private Redis: started once, shared by all end-to-end tests."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,12 @@ def running(
 
 
 @pytest.fixture(scope="session")
+def start_rig() -> Callable[..., AbstractContextManager[Rig]]:
+    """Start a server of one's own: `running`."""
+    return running
+
+
+@pytest.fixture(scope="session")
 def rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """The running server."""
     with running(models, tmp_path_factory.mktemp("rig"), [], {}) as made:
@@ -168,9 +174,9 @@ def paced_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def tree_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A server of a Llama whose speculation SGLang sets up by itself: it drafts trees."""
-    more = ["--max-total-tokens", "8192", "--disable-radix-cache"]
-    with running(models, tmp_path_factory.mktemp("trees"), more, {}, chain=()) as made:
+    """A server of a Llama whose speculation SGLang sets up by itself: it drafts trees. Its trace windows are small."""
+    more, env = ["--max-total-tokens", "8192", "--disable-radix-cache"], {"PACELINE_TRACE_TOKENS": "160"}
+    with running(models, tmp_path_factory.mktemp("trees"), more, env, chain=()) as made:
         yield made
 
 
@@ -233,23 +239,10 @@ def learner_env(rig: Rig, folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def learned(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Learned:
-    """Serve waves of requests with a learner at work until a version of its own is live and the draft is no dead one.
-
-    How much is learned from one wave depends on how busy the machine is, so the accept length decides and not a count.
-    """
+    """Serve waves of requests with a learner at work, then one more with a version of its own."""
     folder = tmp_path_factory.mktemp("learner")
-    started_with = rig.board.read().live
-    jobs = [{"text": rig.texts[i % 30][150 * (i // 30) :][:160], "max_tokens": 64} for i in range(WAVES * ROUND)]
-    replies: list[dict[str, Any]] = []
     with learner_service(log=folder / "learner.log", env=learner_env(rig, folder)):
-        for wave in range(WAVES):
-            batch = jobs[wave * ROUND : (wave + 1) * ROUND]
-            served = rig.generate_all([{**job, "rid": f"loop-{wave}-{i}"} for i, job in enumerate(batch)])
-            replies += served
-            is_live = rig.board.read().live not in {None, started_with}
-            if wave >= 2 and is_live and accept_length(served) >= LEARNED_LENGTH:
-                break
-        until(lambda: rig.board.read().live not in {None, started_with}, "a learned version to go live", 240.0)
+        replies = serve_until_learned(rig)
         live = rig.board.read().live
         until(lambda: rig.status()["draft_version"] >= live, "the swap")
         jobs = [{"rid": f"after-{i}", "text": rig.texts[i][:160], "max_tokens": 64} for i in range(ROUND)]
@@ -257,6 +250,29 @@ def learned(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Learned:
         until(lambda: not is_learning(rig), "the round's end", 240.0)
         status = dict(rig.board.heartbeats()[MEMBER])  # it expires soon after the learner has ended
     return Learned(folder, replies, after, status)
+
+
+def serve_until_learned(rig: Rig) -> list[dict[str, Any]]:
+    """Serve waves until a version of the learner's own is live and drafts well; their replies, oldest first.
+
+    How much is learned from one wave depends on how busy the machine is, so the accept length decides and not a count.
+    Fails when WAVES were not enough.
+    """
+    started_with, replies = rig.board.read().live, []
+    for wave in range(WAVES):
+        texts = [rig.texts[i % 30][150 * (i // 30) :][:160] for i in range(wave * ROUND, (wave + 1) * ROUND)]
+        jobs = [{"rid": f"loop-{wave}-{i}", "text": text, "max_tokens": 64} for i, text in enumerate(texts)]
+        served = rig.generate_all(jobs)
+        replies += served
+        live, length = rig.board.read().live, accept_length(served)
+        if wave >= 2 and live not in {None, started_with} and length >= LEARNED_LENGTH:
+            return replies
+        # A wave is served while the learner works on the one before it, and on no older one.
+        until(lambda: rig.buffer.counts().pending < 2 * ROUND, "the learner to keep up", 240.0)
+    pytest.fail(
+        f"{WAVES} waves, begun with version {started_with} live: got version {live} live and an accept length of "
+        f"{length:.2f}, expected another version and at least {LEARNED_LENGTH}"
+    )
 
 
 def accept_length(replies: list[dict[str, Any]]) -> float:

@@ -14,6 +14,7 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.rig.models.target import ensure_random_draft
 from paceline.rig.services import free_port, sglang_service
+from paceline.serving.supported_release import installed_release
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from waiting import until
 
@@ -40,10 +41,29 @@ def test_a_list_of_versions_without_redis_ends_with_an_error():
     assert "start Redis" in ended.stderr
 
 
-def test_the_check_command_finds_every_hook_target():
-    ended = run("check")
-    assert ended.returncode == 0, ended.stderr
-    assert "every hook target is there" in ended.stdout
+def test_the_doctor_says_of_the_real_sglang_what_will_happen(rig):
+    """A Llama without flags of speculation but the algorithm and the draft."""
+    given = ["--model-path", str(rig.target), "--device", "cpu", "--speculative-algorithm", "EAGLE3"]
+    given += ["--speculative-draft-model-path", str(rig.draft)]
+    ended = run("doctor", "--json", "--", *given, PACELINE_REDIS_URL=rig.redis_url)
+    found = {one["topic"]: (one["level"], one["sentence"]) for one in map(json.loads, ended.stdout.splitlines())}
+    assert found["SGLang"] == ("ok", f"{installed_release()} has everything that paceline hooks")
+    assert found["flags"] == ("ok", "SGLang resolves them to EAGLE3, steps 5, top-k 4, draft tokens 8")
+    assert found["capture"] == ("ok", "on, for 100% of requests")
+    assert found["swap"] == ("ok", f"on: learned drafts replace the one in {rig.draft} while the server runs")
+    assert found["replay"][0] == found["pacing"][0] == "note"
+    assert "3096 bytes" in found["traffic"][1]  # three layers of 256 float32, and 24 bytes
+    assert found["weights"] == ("ok", "no version is live yet: the server drafts with what it is started with")
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_the_doctor_tells_flags_that_sglang_refuses_from_flags_that_were_not_given(rig):
+    ended = run("doctor", "--", "--model-path", str(rig.target / "gone"), "--device", "cpu")
+    assert ended.returncode == 1
+    assert "wrong    flags     SGLang refuses these flags:" in ended.stdout
+    ended = run("doctor", PACELINE_REDIS_URL=rig.redis_url)
+    assert ended.returncode == 2, ended.stdout
+    assert "unknown  capture   cannot tell without the server's flags" in ended.stdout
 
 
 def started_as_a_user_does(rig, target, draft, log):

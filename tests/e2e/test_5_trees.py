@@ -104,6 +104,25 @@ def test_features_and_teacher_of_the_path_equal_transformers(tree_rig, learned_s
     assert nodes > 200
 
 
+def test_of_a_prompt_longer_than_a_window_only_its_end_is_captured_as_context(tree_rig):
+    model = AutoModelForCausalLM.from_pretrained(tree_rig.target, dtype=torch.float32).eval()
+    text = tree_rig.texts[3][:1200]
+    prompt = AutoTokenizer.from_pretrained(tree_rig.target)(text, add_special_tokens=False).input_ids
+    reply = tree_rig.generate("long", text, TOKENS)
+    tree_rig.drained()
+    (trace,) = tree_rig.traces_of("long")
+    assert len(prompt) > 4 * tree_rig.chunk_tokens > 160  # prefilled in chunks of which most are not handed on
+    assert trace.offset == len(prompt) + 1 - 160 // 4
+    assert trace.tokens[: trace.context_len].tolist() == prompt[trace.offset :]
+    assert trace.tokens[trace.context_len :].tolist() == reply["output_ids"]
+    assert len(trace.rounds) == reply["meta_info"]["spec_verify_ct"]
+    with torch.no_grad():
+        out = model(torch.tensor([prompt + reply["output_ids"]]), output_hidden_states=True)
+    wanted = torch.cat([out.hidden_states[layer + 1] for layer in (0, 1, 2)], dim=-1)[0, trace.offset :]
+    assert len(trace.features) >= len(trace.tokens) - 1
+    assert np.abs(trace.features - wanted[: len(trace.features)].numpy()).max() < 2e-3
+
+
 def test_chains_of_the_learned_draft_rank_above_those_of_the_first_and_so_do_its_trees(
     tree_rig, first_served, learned_served
 ):

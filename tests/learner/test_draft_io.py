@@ -93,7 +93,7 @@ def test_a_random_draft_takes_head_norm_and_settings_from_the_target(tmp_path, t
     assert (config["num_hidden_layers"], config["draft_vocab_size"], config["torch_dtype"]) == (1, WORDS, "float32")
     kept = ("rope_parameters", "rms_norm_eps", "max_position_embeddings", "eos_token_id", "head_dim")
     assert {name: config[name] for name in kept} == {name: TARGET[name] for name in kept}
-    assert load_draft(tmp_path / "draft", load_target_embedding(target)).config.rope_theta == 5e5
+    assert load_draft(tmp_path / "draft", load_target_embedding(target)).config.rope.rope_theta == 5e5
 
 
 def test_equal_seeds_give_equal_bytes_and_others_do_not(tmp_path, target):
@@ -162,7 +162,7 @@ def test_a_draft_not_loaded_from_a_file_is_written_in_the_default_layout(tmp_pat
     draft = make_draft(1, draft_ids=[5, 6, 40])
     save_draft(draft, tmp_path / "draft")
     loaded = load_draft(tmp_path / "draft", draft.embedding_WH)
-    assert loaded.config.rope_theta == 100.0
+    assert loaded.config.rope.rope_theta == 100.0
     tokens, features = torch.randint(0, 50, (2, 9)), torch.randn(2, 8, 48)
     for ours, theirs in zip(draft.unroll(tokens, features, 2), loaded.unroll(tokens, features, 2), strict=True):
         assert torch.equal(ours, theirs)

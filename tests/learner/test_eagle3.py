@@ -101,9 +101,9 @@ def test_bfloat16_autocast_stays_near_float32(make_draft):
 def test_config_reads_sizes_and_both_ways_to_write_rope_theta(tmp_path):
     flat = read_config(tmp_path, rope_theta=5e5)
     assert (flat.head_dim, flat.feature_layers, flat.feature_width) == (4, 3, 48)
-    assert (flat.rope_theta, flat.rms_norm_eps, flat.draft_vocab_size) == (5e5, 1e-5, 20)
+    assert (flat.rope.rope_theta, flat.rms_norm_eps, flat.draft_vocab_size) == (5e5, 1e-5, 20)
     nested = read_config(tmp_path, rope_parameters={"rope_theta": 7e4, "rope_type": "default"}, head_dim=8)
-    assert (nested.rope_theta, nested.head_dim) == (7e4, 8)
+    assert (nested.rope.rope_theta, nested.head_dim) == (7e4, 8)
     five = read_config(tmp_path, eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 1, 2, 3, 4]})
     assert five.feature_layers == 5
 
@@ -117,17 +117,20 @@ def test_config_keeps_settings_it_does_not_know(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"eagle_config": {"norm_before_fc": True}}, "norm_before_fc: got True"),
-        ({"norm_before_fc": True}, "norm_before_fc: got True"),
-        ({"fc_norm": True}, "fc_norm: got True"),
-        ({"norm_output": True}, "norm_output: got True"),
+        ({"num_aux_hidden_states": 1}, "target layers: got 1, expected at least 2"),
+        ({"bias": True}, "bias: got True"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings: got True"),
         ({"num_hidden_layers": 2}, "num_hidden_layers: got 2"),
         ({"attention_bias": True}, "attention_bias: got True"),
         ({"hidden_act": "gelu"}, "hidden_act: got 'gelu'"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "rope type: got 'llama3'"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rope type: got 'yarn'"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "factor of the rope type 'llama3' is missing"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": "4"}}, "factor: got '4', expected a number"),
+        (
+            {"rope_scaling": {"rope_type": "longrope"}},
+            "rope type: got 'longrope', expected one of default, llama3, yarn",
+        ),
+        ({"rope_scaling": {"rope_type": "default", "use_fope": True}}, "rope type: got 'fope'"),
         ({"target_hidden_size": 32}, "target_hidden_size: got 32"),
-        ({"draft_vocab_size": None}, "draft_vocab_size: got null"),
         ({"architectures": ["LlamaForCausalLM"]}, "architectures"),
     ],
 )

@@ -12,7 +12,6 @@ import paceline
 import pytest
 from paceline.buffer.errors import CaptureUnavailable, ConfigError
 from paceline.serving import supported_release as release
-from paceline.serving.launch import check
 from paceline.serving.launch import server as launch
 from paceline.serving.launch.server import LaunchPlan, launch_plan, run_server
 
@@ -206,26 +205,20 @@ def test_no_process_of_the_server_outlives_it(tmp_path):
     os.close(reader)
 
 
-def test_the_check_is_a_module_that_runs():
-    plan = launch.inspection_plan({}, has_accelerator=lambda: True)
-    assert plan == LaunchPlan((sys.executable, "-m", "paceline.serving.launch.check"), {})
-
-
 @pytest.mark.parametrize(
-    ("missing", "code", "said"),
+    ("flags", "has_accelerator", "gets_cpu_defaults", "gets_cpu_env"),
     [
-        ({}, 0, "SGLang 0.5.21: every hook target is there\n"),
-        ({"sglang.a": "no a"}, 1, "paceline: capture would be off: SGLang 0.5.21 has no sglang.a: no a\n"),
+        ([], True, False, False),
+        ([], False, False, True),
+        (["--model-path", "m"], False, False, False),
+        (["--model-path", "m", "--device", "cpu"], False, True, True),
     ],
 )
-def test_the_check_says_what_is_missing(monkeypatch, capsys, missing, code, said):
-    monkeypatch.setattr(release, "version", lambda _name: "0.5.21")
-    monkeypatch.setattr(check, "missing_targets", lambda: missing)
-    assert check.main() == code
-    assert "".join(capsys.readouterr()) == said
-
-
-def test_the_check_names_an_unsupported_release(monkeypatch, capsys):
-    monkeypatch.setattr(release, "version", lambda _name: "0.6.0")
-    assert check.main() == 1
-    assert "capture would be off: SGLang: got version 0.6.0" in capsys.readouterr().err
+def test_the_doctor_resolves_flags_with_the_defaults_that_the_server_would_get(
+    flags, has_accelerator, gets_cpu_defaults, gets_cpu_env
+):
+    plan = launch.examination_plan(flags, {}, has_accelerator=lambda: has_accelerator)
+    assert plan.argv[:3] == (sys.executable, "-m", "paceline.serving.launch.doctor")
+    defaults = launch.default_flags(flags) if gets_cpu_defaults else []
+    assert list(plan.argv[3:]) == [*defaults, *flags]
+    assert ("SGLANG_USE_CPU_ENGINE" in plan.env) is gets_cpu_env

@@ -10,13 +10,15 @@ from paceline.serving.capture import sglang_requests
 from paceline.serving.capture.courier_sender import CourierSender
 from paceline.serving.capture.device_output import Chosen, ForwardOutput
 from paceline.serving.capture.outbox import Outbox
+from paceline.serving.capture.prefill_rows import WindowSizes
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.capture.sglang_requests import OPT_OUT_KEY
 from paceline.serving.capture.teacher import best_tokens
-from paceline.serving.wire.counts import CaptureCounts, DropReason
+from paceline.serving.wire.counts import CaptureCounts, DropReason, SkipReason
 from paceline.serving.wire.messages import PrefillHead, VerifyHead
 from paceline.serving.wire.request_forward import Commit, RequestFacts
 from paceline.serving.wire.teacher_width import TeacherWidth
+from sglang_double import batch_of, request
 
 FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
 
@@ -27,32 +29,38 @@ class Draft:
 
 @pytest.fixture
 def capture():
-    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0)
+    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
     return SglangCapture(settings, None, CaptureCounts(), Breaker(), lambda: Draft.version)
 
 
 def batch(**opted_out):
     """Requests by id, and whether each opted out."""
-    reqs = [
-        SimpleNamespace(rid=rid, sampling_params=SimpleNamespace(top_k=1, custom_params={OPT_OUT_KEY: is_out}))
-        for rid, is_out in opted_out.items()
-    ]
-    return SimpleNamespace(reqs=reqs, forward_mode=SimpleNamespace(is_idle=lambda: False))
+    return batch_of([request(rid, custom_params={OPT_OUT_KEY: is_out}) for rid, is_out in opted_out.items()])
 
 
 @pytest.mark.guarantee("odd-requests")
 @pytest.mark.parametrize("odd", ["x", [1], 5, True, None, {}])
 def test_custom_params_of_any_kind_are_served_and_captured(capture, odd):
-    params = SimpleNamespace(
-        top_k=40.0, top_p=1, temperature=2, frequency_penalty=0, presence_penalty=0, repetition_penalty=1.0,
-        logit_bias=None, custom_params=odd,
-    )  # fmt: skip
-    req = SimpleNamespace(rid="a", sampling_params=params, grammar=None)
-    assert capture.is_captured(req)
-    greedy = SimpleNamespace(**vars(params) | {"top_k": 1})
-    facts = sglang_requests.facts_of(SimpleNamespace(rid="a", sampling_params=greedy, grammar=None))
+    assert capture.is_captured(request("a", top_k=40.0, custom_params=odd))
+    facts = sglang_requests.facts_of(request("a", top_k=1, custom_params=odd))
     assert (facts.tenant, facts.sampling) == ("", Sampling(0.0, 1, 1.0, edited=False))
     assert list(map(type, (facts.sampling.top_k, facts.sampling.top_p))) == [int, float]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"lora_id": "adapter"}, SkipReason.LORA),
+        ({"multimodal_inputs": object()}, SkipReason.NOT_TEXT),
+        ({"input_embeds": [[0.5]]}, SkipReason.NOT_TEXT),
+        ({"custom_params": {OPT_OUT_KEY: True}}, SkipReason.OPTED_OUT),
+    ],
+)
+def test_what_is_no_plain_text_request_of_this_target_is_skipped_and_counted(capture, changes, reason):
+    served = batch_of([request("a", **changes)], extend_lens=[1], prefix_lens=[0])
+    capture._before_draft_prefill(None, served, None)
+    assert capture._prefill is None
+    assert capture._counts.skipped == {reason: 1}
 
 
 def test_the_choice_of_an_unchanged_batch_is_remembered_and_of_a_changed_one_made_again(capture, monkeypatch):
@@ -74,7 +82,7 @@ def test_a_new_request_under_an_old_id_is_chosen_again(capture):
 def test_a_copy_to_the_host_that_fails_costs_its_requests_a_forward_and_raises_nothing():
     lost, breaker = [], Breaker()
     outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
-    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0)
+    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
     capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
     chosen = Chosen((0,), ("a",), (True,), 3)
     forward = ForwardOutput(chosen, {"x": torch.zeros(1)}, None, None, capture._copy_failed)
@@ -90,7 +98,7 @@ def test_a_copy_to_the_host_that_fails_costs_its_requests_a_forward_and_raises_n
 def test_a_fault_in_a_hook_body_raises_nothing_and_loses_the_requests_of_its_forward(hook, monkeypatch):
     lost, breaker = [], Breaker()
     outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
-    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0)
+    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
     capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
     forward = ForwardOutput(Chosen((0,), ("a",), (True,), 3), {}, None, None, None)
     capture._prefill = forward
@@ -110,7 +118,7 @@ class Committed:
     def __init__(self, endpoint):
         self.sender, self.breaker = CourierSender(endpoint, 1 << 20), Breaker()
         self.box = Outbox(self.sender, self.breaker, lambda: False)
-        settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0)
+        settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
         self.capture = SglangCapture(settings, self.box, CaptureCounts(), self.breaker, lambda: 3)
         commits = (Commit(0, (7,), ""), Commit(0, (7,), "length"))
         self.box.add(self.forward("ab", PrefillHead), commits)

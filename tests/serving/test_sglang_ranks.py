@@ -13,6 +13,7 @@ from paceline.serving.cpu_host.defaults import server_env
 #: One rank: the numbers, the pacing and the swaps that it settles with the other, and what commits come to.
 RANK = """
 import json, sys
+from pathlib import Path
 from types import SimpleNamespace
 from sglang.srt.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
 from sglang.srt.runtime_context import get_parallel
@@ -74,7 +75,7 @@ for costs in (good_costs, own_costs):
     pacing = SglangPacing(PacingName.GOODPUT, costs)
     pacing.before_controller(None, SimpleNamespace(speculative_num_steps=3), SimpleNamespace(candidate_steps=[0, 3]))
     found["pacing"].append([pacing.status()["policy"], pacing.status()["reason"]])
-swap = SglangSwap(0)
+swap = SglangSwap(0, Path("cache"))
 swap._ranks = sglang_ranks.count()
 found["swap"] = [swap._settled(""), swap._settled("no draft here" if rank == 1 else "")]
 found["commits"] = commits(swap, rank)

@@ -1,6 +1,7 @@
 """The swap protocol on a double of SGLang's scheduler: stages, commits, refuses, times out, and never waits."""
 
 import queue
+import re
 import sys
 import threading
 from pathlib import Path
@@ -49,7 +50,7 @@ def nothing_released():
 @pytest.fixture
 def swap(folder):
     """A bound SglangSwap, without SGLang's dispatcher."""
-    made = SglangSwap(draft_version=0)
+    made = SglangSwap(0, folder)
     made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]), weight_updater=nothing_released())
     updater = Updater()
     runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
@@ -203,7 +204,7 @@ def test_ranks_commit_together_or_not_at_all(swap, monkeypatch):
 
 def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch):
     monkeypatch.setattr(sglang_ranks, "least", lambda own: own)
-    unbound = SglangSwap(0)
+    unbound = SglangSwap(0, folder)
     unbound._ranks, unbound.fault = 2, "FileNotFoundError: no such draft here"
     unbound._handle(SwapCommand(Act.PREPARE, 1, 1, str(folder / "1" / "model.safetensors"), ""))
     assert unbound._channel.stagings[1].done.wait(10.0)
@@ -216,7 +217,7 @@ def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch
 def test_a_commit_that_was_never_prepared_is_refused_by_a_rank_that_could_not_bind(monkeypatch):
     votes = []
     monkeypatch.setattr(sglang_ranks, "least", lambda own: votes.append(own) or own)
-    unbound = SglangSwap(0)
+    unbound = SglangSwap(0, folder)
     unbound._ranks, unbound.fault = 2, "FileNotFoundError: no such draft here"
     unbound._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # a draft that the entry rank keeps
     answer = unbound._channel.answers.get_nowait()
@@ -230,14 +231,11 @@ class Dispatcher(list):
 
 def scheduler_of(folder):
     """What SglangSwap reads of a scheduler whose draft is in `folder`."""
-    updater = Updater()
-    runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
-    return SimpleNamespace(
-        draft_worker=SimpleNamespace(weight_update_runners=lambda: (("draft", runner),)),
-        server_args=SimpleNamespace(speculative_draft_model_path=str(folder)),
-        weight_updater=nothing_released(),
-        _request_dispatcher=Dispatcher(),
-    )
+    if folder.is_dir():
+        (folder / "config.json").write_text("{}")
+    scheduler = Started(folder)
+    scheduler._request_dispatcher = Dispatcher()
+    return scheduler
 
 
 @pytest.fixture
@@ -253,14 +251,14 @@ ELSEWHERE = "another rank cannot swap; see its log"
 
 @pytest.mark.parametrize(
     ("draft", "others", "vote", "fault"),
-    [("0", 1, 1, ""), ("0", 0, 1, ELSEWHERE), ("gone", 1, 0, "FileNotFoundError"), ("gone", 0, 0, "FileNotFoundError")],
+    [("0", 1, 1, ""), ("0", 0, 1, ELSEWHERE), ("gone", 1, 0, "ConfigError"), ("gone", 0, 0, "ConfigError")],
 )
 @pytest.mark.usefixtures("dispatchers")
 def test_ranks_settle_once_at_start_whether_they_swap(folder, monkeypatch, draft, others, vote, fault):
     votes = []
     monkeypatch.setattr(sglang_ranks, "count", lambda: 2)
     monkeypatch.setattr(sglang_ranks, "least", lambda own: votes.append(own) or min(own, others))
-    made, scheduler = SglangSwap(0), scheduler_of(folder / draft)
+    made, scheduler = SglangSwap(0, folder), scheduler_of(folder / draft)
     made.after_init_dispatcher(None, scheduler)
     assert votes == [vote]
     assert made.fault.partition(":")[0] == fault
@@ -274,7 +272,7 @@ def test_ranks_settle_once_at_start_whether_they_swap(folder, monkeypatch, draft
 def test_ranks_that_cannot_settle_do_not_swap(folder, monkeypatch):
     monkeypatch.setattr(sglang_ranks, "count", lambda: 2)
     monkeypatch.setattr(sglang_ranks, "least", lambda _: (_ for _ in ()).throw(RuntimeError("the other is gone")))
-    made = SglangSwap(0)
+    made = SglangSwap(0, folder)
     made.after_init_dispatcher(None, scheduler_of(folder / "0"))
     assert made.fault == "RuntimeError: the other is gone"
 
@@ -285,7 +283,7 @@ def test_a_quantised_draft_leaves_swaps_off_and_names_the_flag(folder, layers, m
     scheduler = scheduler_of(folder / "0")
     ((_, runner),) = scheduler.draft_worker.weight_update_runners()
     runner.model.add_module("fc", layers.plain())
-    made = SglangSwap(0)
+    made = SglangSwap(0, folder)
     made.after_init_dispatcher(None, scheduler)
     assert made.fault == ""
     runner.model.add_module("o_proj", layers.fp8())
@@ -301,7 +299,7 @@ def test_a_scheduler_that_does_not_tell_what_it_released_leaves_swaps_off(folder
     monkeypatch.setattr(sglang_ranks, "count", lambda: 1)
     scheduler = scheduler_of(folder / "0")
     del scheduler.weight_updater.offload_tags
-    made = SglangSwap(0)
+    made = SglangSwap(0, folder)
     made.after_init_dispatcher(None, scheduler)
     assert made.fault == "AttributeError: 'types.SimpleNamespace' object has no attribute 'offload_tags'"
 
@@ -401,7 +399,7 @@ def test_a_rank_that_does_not_receive_is_left_alone(swap):
 
 def test_an_unbound_swap_reports_that_it_is_off():
     with pytest.raises(TimeoutError, match="draft swaps are off: SGLang has not built"):
-        SglangSwap(0).swap(1, Path("x"), "y")
+        SglangSwap(0, Path("c")).swap(1, Path("x"), "y")
 
 
 def test_the_same_number_with_another_digest_is_another_draft(swap, folder):
@@ -441,3 +439,94 @@ def test_a_command_that_cannot_join_the_requests_raises_nothing(swap, caplog):
     swap._channel.inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
     swap.after_pull(("requests of", "another release"))
     assert "a swap command is lost" in caplog.text
+
+
+class Started:
+    """What a scheduler offers to a swap that binds: the runner of the draft it was started with."""
+
+    def __init__(self, draft, revision=None, downloads=None):
+        updater = Updater()
+        named = SimpleNamespace(model_path=str(draft), revision=revision)
+        runner = SimpleNamespace(
+            device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model, model_config=named
+        )
+        self.draft_worker = SimpleNamespace(weight_update_runners=lambda: (("draft", runner),))
+        self.server_args = SimpleNamespace(download_dir=downloads)
+        self.weight_updater = nothing_released()
+
+
+def published(folder, form):
+    """Draft 1 as others publish it: the name that the server is given, and where it downloads to."""
+    (folder / "1" / "config.json").write_text("{}")
+    whole = folder / "1" / "model.safetensors"
+    match form:
+        case "shards":
+            whole.rename(folder / "1" / "a.safetensors")
+            (folder / "1" / "model.safetensors.index.json").write_text('{"weight_map": {"fc.weight": "a.safetensors"}}')
+        case "half the shards":
+            whole.unlink()
+            (folder / "1" / "model.safetensors.index.json").write_text('{"weight_map": {"fc.weight": "a.safetensors"}}')
+        case "pickle":
+            whole.unlink()
+            torch.save({"fc.weight": torch.ones(2, 3)}, folder / "1" / "pytorch_model.bin")
+        case "nested pickle":
+            whole.unlink()
+            torch.save({"state_dict": {"fc.weight": torch.ones(2, 3)}}, folder / "1" / "pytorch_model.bin")
+        case "id":
+            home = folder / "hub" / "models--someone--draft"
+            (home / "refs").mkdir(parents=True)
+            (home / "snapshots").mkdir()
+            (home / "refs" / "v2").write_text("c0ffee")
+            (folder / "1").rename(home / "snapshots" / "c0ffee")
+            return "someone/draft", folder / "hub"
+    return folder / "1", None
+
+
+def bound(swap, scheduler, monkeypatch):
+    monkeypatch.setattr(swap, "_register", lambda scheduler: None)
+    swap.after_init_dispatcher(None, scheduler)
+    return swap
+
+
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize("form", ["one file", "shards", "pickle", "id"])
+def test_a_server_may_be_started_with_every_form_of_a_draft(folder, monkeypatch, form):
+    name, downloads = published(folder, form)
+    swap = bound(SglangSwap(7, folder / "cache"), Started(name, "v2", downloads), monkeypatch)
+    assert swap.fault == ""
+    assert [*swap._kept] == [7]
+    first = swap._kept[7]
+    assert [(name, tensor.tolist()) for name, tensor in first.tensors] == [("fc.weight", [[1.0] * 3] * 2)]
+    # Equal tensors are equal bytes, in whichever form they came: the learner publishes this digest as version 0.
+    save_file({"fc.weight": torch.ones(2, 3)}, folder / "as-published", metadata={"format": "pt"})
+    expected = sha256_of(folder / "as-published") if form in {"shards", "pickle"} else first.sha256
+    assert swap.effect.loaded_sha256 == first.sha256 == expected
+
+
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ("half the shards", "ConfigError: .*got 'a.safetensors' for fc.weight, expected a file in"),
+        ("nested pickle", "ConfigError: .*pytorch_model.bin: got dict for 'state_dict', expected a dictionary"),
+    ],
+)  # fmt: skip
+def test_a_draft_that_is_not_whole_leaves_swaps_off_with_the_reason(folder, monkeypatch, form, reason):
+    name, downloads = published(folder, form)
+    swap = bound(SglangSwap(0, folder / "cache"), Started(name, None, downloads), monkeypatch)
+    assert re.match(reason, swap.fault)
+    with pytest.raises(TimeoutError, match="draft swaps are off: ConfigError"):
+        swap.swap(2, *file_of(folder, 2))
+
+
+@pytest.mark.usefixtures("layers")
+def test_a_draft_with_the_targets_head_never_loads_one(folder, monkeypatch):
+    (folder / "1" / "config.json").write_text('{"draft_vocab_size": null}')
+    scheduler = Started(folder / "1")
+    ((_, runner),) = scheduler.draft_worker.weight_update_runners()
+    runner.model.load_lm_head_from_target = True
+    swap = bound(SglangSwap(0, folder / "cache"), scheduler, monkeypatch)
+    save_file({"fc.weight": torch.ones(2, 3), "lm_head.weight": torch.ones(4, 2)}, folder / "2" / "model.safetensors")
+    with Scheduler(swap), pytest.raises(WeightsRefused, match=r"lm_head\.weight: belongs to the target"):
+        swap.swap(2, *file_of(folder, 2))
+    assert runner.weight_updater.loaded == []

@@ -97,6 +97,26 @@ def served_with_embedding(tmp_path):
     return read_layout(tmp_path)
 
 
+HEAD = torch.ones(8, 4)
+
+
+@pytest.mark.guarantee("weights-refused")
+@pytest.mark.parametrize("ships_it", [True, False])
+def test_a_head_that_is_the_targets_is_never_loaded(tmp_path, ships_it):
+    file = tmp_path / "model.safetensors"
+    save_file(weights() | ({"lm_head.weight": HEAD} if ships_it else {}), file)
+    layout = read_layout(tmp_path, shares_head=True)
+    assert [name for name, _ in stage(file, "", layout, torch.float32, is_pinned=False).tensors] == [
+        "fc.weight",
+        "norm.weight",
+    ]
+    other = offer(tmp_path, weights() | {"lm_head.weight": HEAD + 1})
+    with pytest.raises(WeightsRefused, match=r"lm_head\.weight: belongs to the target and must not be shipped"):
+        stage(other, "", layout, torch.float32, is_pinned=False)
+    # A draft with a head of its own does load it.
+    assert "lm_head.weight" in read_layout(tmp_path).shapes or not ships_it
+
+
 @pytest.mark.parametrize("checked", [True, False], ids=["from the board", "at the start"])
 def test_the_file_the_server_was_started_with_comes_back_and_its_embedding_is_ignored(
     tmp_path, served_with_embedding, checked
@@ -176,5 +196,5 @@ def test_a_file_that_is_not_safetensors_is_refused(tmp_path, served, content):
 
 
 def test_a_folder_without_weights_has_no_layout(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no safetensors draft"):
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
         read_layout(tmp_path)

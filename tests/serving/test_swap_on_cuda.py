@@ -40,19 +40,24 @@ class Updater:
         return True, "Success"
 
 
-def runner_on_the_gpu():
+def runner_on_the_gpu(folder):
     """What swaps read of SGLang's ModelRunner, on a rank that runs on the fourth GPU."""
     updater = Updater()
     return SimpleNamespace(
-        device="cuda", gpu_id=GPU.index, dtype=torch.bfloat16, weight_updater=updater, model=updater.model
+        device="cuda",
+        gpu_id=GPU.index,
+        dtype=torch.bfloat16,
+        weight_updater=updater,
+        model=updater.model,
+        model_config=SimpleNamespace(model_path=str(folder), revision=None),
     )
 
 
-def scheduler_of(folder, runner, *, overlap=True):
+def scheduler_of(runner, *, overlap=True):
     """What swaps read of SGLang's Scheduler."""
     return SimpleNamespace(
         draft_worker=SimpleNamespace(weight_update_runners=lambda: (("draft", runner),)),
-        server_args=SimpleNamespace(speculative_draft_model_path=str(folder)),
+        server_args=SimpleNamespace(download_dir=None),
         running_batch=SimpleNamespace(reqs=[]),
         enable_overlap=overlap,
         forward_stream="forward",
@@ -68,6 +73,7 @@ def drafts(tmp_path):
     for number in range(DRAFTS):
         made.append({name: torch.randn(3, 5, generator=generator) for name in ("fc", "norm")})
         (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "config.json").write_text("{}")
         save_file(made[-1], tmp_path / f"{number}" / "model.safetensors")
     return made
 
@@ -80,8 +86,8 @@ def cuda(monkeypatch, layers):
 def bound(folder, *, overlap=True):
     """A SglangSwap bound to the first draft, in the scheduler thread, whose device SGLang has set."""
     torch.cuda.set_device(GPU)
-    swap = SglangSwap(draft_version=0)
-    swap._scheduler = scheduler_of(folder / "0", runner_on_the_gpu(), overlap=overlap)
+    swap = SglangSwap(0, folder)
+    swap._scheduler = scheduler_of(runner_on_the_gpu(folder / "0"), overlap=overlap)
     swap._bind(swap._scheduler)
     swap.fault = ""
     return swap
@@ -178,9 +184,9 @@ def assigned_by(made):
 
 
 def test_the_doubles_have_attributes_that_sglangs_own_classes_set():
-    runner = vars(runner_on_the_gpu()).keys()
+    runner = vars(runner_on_the_gpu("")).keys()
     assert runner - assigned_by(class_of("srt.model_executor.model_runner", "ModelRunner")) == set()
-    scheduler = vars(scheduler_of("", None)).keys()
+    scheduler = vars(scheduler_of(None)).keys()
     assert scheduler - assigned_by(class_of("srt.managers.scheduler", "Scheduler")) == set()
 
 

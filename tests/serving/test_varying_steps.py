@@ -15,6 +15,7 @@ from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture import sglang_capture
+from paceline.serving.capture.prefill_rows import WindowSizes
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.courier.assembler import WindowAssembler
 from paceline.serving.courier.split import CapturedForward
@@ -23,6 +24,7 @@ from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.counts import CaptureCounts
 from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestFacts, RequestPrefill, RequestVerify
 from paceline.serving.wire.teacher_width import TeacherWidth
+from sglang_double import batch_of, request
 
 VOCAB, DIM, PROMPT = 50, 4, [3, 1, 4]
 FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
@@ -37,7 +39,7 @@ class ToyEngine:
         self.at = dict.fromkeys("ab", len(PROMPT))  # position of the root
         self.served = {name: [] for name in "ab"}  # (root, drafted, accepted)
         self.breaker = Breaker()
-        settings = CaptureSettings(TeacherWidth(2, 1), features=True, sample_rate=1.0)
+        settings = CaptureSettings(TeacherWidth(2, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
         self.capture = SglangCapture(settings, None, CaptureCounts(), self.breaker, lambda: 7)
 
     def state(self, name, position):
@@ -78,9 +80,7 @@ class ToyEngine:
         return [self.commit(*one) for one in commits]
 
     def batch(self, roots):
-        greedy = SimpleNamespace(top_k=1, custom_params=None)
-        reqs = [SimpleNamespace(rid=name, sampling_params=greedy) for name in self.texts]
-        return SimpleNamespace(reqs=reqs, forward_mode=SimpleNamespace(is_idle=lambda: False), seq_lens=roots)
+        return batch_of([request(name) for name in self.texts], seq_lens=roots)
 
     def commit(self, name, root, drafts, right):
         self.served[name].append((root, drafts, right))

@@ -12,7 +12,7 @@ from paceline.buffer.settings.table import SETTINGS
 HOUSE = Path(__file__).resolve().parents[3]
 #: Documents that may name what an operator has to replace.
 WITH_OLD_NAMES = ("docs/settings.md", "CHANGELOG.md")
-PRODUCT = ("buffer", "policies", "serving", "learner", "dashboards", "rig", "demo", "benchmarks", "docs")
+PRODUCT = ("buffer", "policies", "drafts", "serving", "learner", "dashboards", "rig", "demo", "benchmarks", "docs")
 ROOT_FILES = ("cli.py", "README.md", "CHANGELOG.md", "Makefile", "docker-compose.yml", ".ci/run")
 
 

@@ -1,0 +1,118 @@
+"""Brings a draft into the one form that paceline swaps and publishes: config.json and one model.safetensors.
+
+A draft in shards, or pickled, is written anew into paceline's cache, once for its contents. A pickle is read here and
+nowhere else, by torch's reader that makes tensors and runs no code.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import uuid4
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..weights_file import WEIGHTS_FILE, sha256_of
+from .checkpoint import CONFIG_FILE, WeightFiles, local_folder, weight_files
+
+
+def draft_folder(
+    name: str | Path, cache: Path, revision: str | None = None, download_dir: str | Path | None = None
+) -> Path:
+    """Folder with config.json and one model.safetensors of the draft `name`: its own, or one made in `cache`.
+
+    `name`, `revision` and `download_dir` are those of `local_folder`. Blocks on the disk: shards and pickles are read
+    whole at every call, and written at the first. Several processes may call it for one draft at a time. ConfigError
+    when there is no such draft, a part of it is missing, or a pickle holds anything but tensors by name; OSError when
+    `cache` cannot be written.
+    """
+    folder = local_folder(name, revision, download_dir)
+    config = folder / CONFIG_FILE
+    if not config.is_file():
+        raise ConfigError(f"{folder}: got no {CONFIG_FILE}, expected the folder of a draft")
+    weights = weight_files(folder)
+    if weights.files == (folder / WEIGHTS_FILE,):
+        return folder
+    made = cache.expanduser() / "drafts" / _digest(config, *weights.files)
+    if not made.exists():
+        _write(made, config, _tensors(folder, weights))
+    return made
+
+
+def _digest(*files: Path) -> str:
+    """Of names and contents: a file that is replaced makes another draft."""
+    named = "".join(f"{file.name} {sha256_of(file)}\n" for file in files)
+    return hashlib.sha256(named.encode()).hexdigest()[:32]
+
+
+def _write(made: Path, config: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Equal tensors give equal bytes, so that servers and learner agree on the digest without seeing each other."""
+    hidden = made.parent / f".writing-{made.name}-{uuid4().hex}"
+    try:
+        hidden.mkdir(parents=True)
+        save_file(dict(tensors), hidden / WEIGHTS_FILE, metadata={"format": "pt"})
+        shutil.copy(config, hidden / CONFIG_FILE)
+        _force(hidden / WEIGHTS_FILE)
+        hidden.rename(made)
+    except (OSError, SafetensorError) as fault:
+        if not made.exists():  # else another process has written the same
+            raise OSError(
+                f"{made}: got {fault}, expected to keep the draft there as one file; see PACELINE_CACHE_DIR"
+            ) from fault
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _force(file: Path) -> None:
+    """To the disk: what is found under its final name is never half a file, a power failure included."""
+    with file.open("rb") as written:
+        os.fsync(written.fileno())
+
+
+def _tensors(folder: Path, weights: WeightFiles) -> dict[str, Tensor]:
+    """All tensors, each from one file and, where there is an index, from the file that it names."""
+    found: dict[str, Tensor] = {}
+    homes: dict[str, str] = {}
+    for file in weights.files:
+        for name, tensor in _read(file).items():
+            if name in found:
+                raise ConfigError(f"{folder}: got {name} in {homes[name]} and in {file.name}, expected it in one file")
+            # A copy of its own: a pickle may hold two names of one tensor, and views into others.
+            found[name], homes[name] = tensor.detach().clone().contiguous(), file.name
+    if lost := {name: file for name, file in weights.listed.items() if homes.get(name) != file}:
+        raise ConfigError(f"{folder}: got files without {lost}, expected what the index lists; download it again")
+    return found
+
+
+def _read(file: Path) -> Mapping[str, Tensor]:
+    return _unpickled(file) if file.suffix == ".bin" else _loaded(file)
+
+
+def _loaded(file: Path) -> Mapping[str, Tensor]:
+    try:
+        return dict(load_file(file))
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{file}: got {error}, expected a safetensors file") from error
+
+
+def _unpickled(file: Path) -> Mapping[str, Tensor]:
+    expected = "expected a dictionary of tensors by name, as torch.save writes a state_dict"
+    try:
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch has no one type for what it does not load
+        raise ConfigError(f"{file}: got {' '.join(str(error).split())[:300]}, {expected}") from error
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{file}: got a {type(loaded).__name__}, {expected}")
+    others = [f"{type(value).__name__} for {name!r}" for name, value in loaded.items() if not _is_tensor(name, value)]
+    if others:
+        raise ConfigError(f"{file}: got {', '.join(others[:3])}, {expected}")
+    return loaded
+
+
+def _is_tensor(name: object, value: object) -> bool:
+    return isinstance(name, str) and isinstance(value, Tensor) and value.layout is torch.strided

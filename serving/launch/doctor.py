@@ -1,0 +1,206 @@
+"""`paceline doctor`: what paceline will do on a server with these flags, and why not; in a process of its own.
+
+Resolves the flags as SGLang's launcher does, which reads the model's config and starts nothing.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from ...buffer.errors import BufferUnavailable, CaptureUnavailable, ConfigError, WeightsRefused
+from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.redis_client import connect
+from ...buffer.redis_room import read_room
+from ...buffer.settings.pacing_names import PacingName
+from ...buffer.weights_file import check_weights
+from .. import config
+from ..hook_targets import missing_targets
+from ..sglang_speculation import check_speculation, why_replay_is_no_proof
+from ..supported_release import check_release
+from .finding import Finding, Level, exit_code
+
+#: What paceline cannot say without the flags of a server.
+NO_FLAGS: Final = "cannot tell without the server's flags: paceline doctor -- --model-path ... (as for paceline serve)"
+#: Of a token in a trace beside its features: its id, verdicts and teacher.
+TOKEN_BYTES: Final = 24
+#: Layers of the target whose hidden states an EAGLE-3 draft reads.
+FEATURE_LAYERS: Final = 3
+
+
+def examine(flags: Sequence[str], settings: config.ServingConfig) -> Iterator[Finding]:
+    """Every finding in turn. Imports SGLang; blocks on the disk and on Redis."""
+    is_supported = yield from _release()
+    if not is_supported:
+        return
+    server_args = None
+    if flags:
+        server_args = yield from _resolved(flags)
+    for topic, look in _BY_SERVER.items():
+        if flags and server_args is None:
+            yield Finding(topic, Level.UNKNOWN, "cannot tell while SGLang refuses the flags")
+        else:
+            yield look(server_args, settings) if server_args else Finding(topic, Level.UNKNOWN, NO_FLAGS)
+    yield from _redis(settings)
+
+
+def _release() -> Generator[Finding, None, bool]:
+    try:
+        found = check_release()
+    except CaptureUnavailable as fault:
+        yield Finding("SGLang", Level.WRONG, f"capture, swaps and pacing are off: {fault}")
+        return False
+    missing = missing_targets()
+    if missing:
+        what = "; ".join(f"{target}: {why}" for target, why in missing.items())
+        yield Finding("SGLang", Level.WRONG, f"{found} lacks what paceline hooks, so all is off: {what}")
+        return False
+    yield Finding("SGLang", Level.OK, f"{found} has everything that paceline hooks")
+    return True
+
+
+def _resolved(flags: Sequence[str]) -> Generator[Finding, None, Any]:
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.runtime_context import get_spec, publish
+    from sglang.srt.server_args import prepare_server_args
+
+    try:
+        load_plugins()  # as the launcher does: they add choices to flags
+        server_args = prepare_server_args(list(flags))
+        publish(server_args, role="tokenizer")
+    except SystemExit:
+        yield Finding("flags", Level.WRONG, "SGLang's command line does not take these flags; its message is above")
+        return None
+    except Exception as fault:  # noqa: BLE001 - SGLang raises anything for flags that do not fit
+        yield Finding("flags", Level.WRONG, f"SGLang refuses these flags: {type(fault).__name__}: {fault}")
+        return None
+    spec = get_spec()
+    shape = spec.speculative_num_steps, spec.speculative_eagle_topk, spec.speculative_num_draft_tokens
+    says = "no speculation"
+    if spec.speculative_algorithm is not None:
+        says = f"{spec.speculative_algorithm}, steps {shape[0]}, top-k {shape[1]}, draft tokens {shape[2]}"
+    yield Finding("flags", Level.OK, f"SGLang resolves them to {says}")
+    return server_args
+
+
+def _capture(_: Any, settings: config.ServingConfig) -> Finding:
+    try:
+        check_speculation()
+    except CaptureUnavailable as fault:
+        return Finding("capture", Level.WRONG, f"off, and swaps with it: {fault}")
+    if settings.redis_url is None:
+        return Finding("capture", Level.WRONG, "off: set PACELINE_REDIS_URL, for example redis://127.0.0.1:6379/0")
+    what = "" if settings.capture_features else "without hidden states, so that nothing can be learned, "
+    return Finding("capture", Level.OK, f"on, {what}for {settings.sample_rate:.0%} of requests")
+
+
+def _swap(server_args: Any, settings: config.ServingConfig) -> Finding:
+    from sglang.srt.runtime_context import get_spec
+
+    from ...buffer.drafts.single_file import draft_folder
+    from ..swap.staging import read_layout
+
+    spec = get_spec()
+    if not spec.speculative_draft_model_path:
+        return Finding("swap", Level.WRONG, "off: got no --speculative-draft-model-path, expected the draft to replace")
+    try:
+        downloads, revision = server_args.download_dir, spec.speculative_draft_model_revision
+        folder = draft_folder(spec.speculative_draft_model_path, settings.cache_dir, revision, downloads)
+        read_layout(folder)
+    except (ConfigError, OSError) as fault:
+        return Finding("swap", Level.WRONG, f"off, so that no learned draft would ever serve: {fault}")
+    return Finding("swap", Level.OK, f"on: learned drafts replace the one in {folder} while the server runs")
+
+
+def _replay(_: Any, settings: config.ServingConfig) -> Finding:
+    why = why_replay_is_no_proof()
+    if not why:
+        return Finding("replay", Level.OK, "tells what another draft would have had accepted; the gate judges by it")
+    turn_s = config.CANARY_TURN_S if settings.canary_turn_s is None else settings.canary_turn_s
+    canary = f"on a single server in turns of {turn_s:g} s" if turn_s else "which needs a second server"
+    return Finding("replay", Level.NOTE, f"{why}; a learned draft goes live after a canary, {canary}")
+
+
+def _pacing(_: Any, settings: config.ServingConfig) -> Finding:
+    from sglang.srt.runtime_context import get_parallel, get_spec
+
+    spec = get_spec()
+    if not spec.speculative_adaptive:
+        steps = spec.speculative_num_steps
+        return Finding("pacing", Level.NOTE, f"off: every round drafts {steps} steps; --speculative-adaptive allows it")
+    if settings.pacing is PacingName.OFF:
+        return Finding("pacing", Level.NOTE, "off by PACELINE_PACING; SGLang's own rule chooses the draft steps")
+    needs_costs = settings.pacing in {PacingName.GOODPUT, PacingName.BANDIT}
+    if get_parallel().tp_size > 1 and needs_costs and not settings.pacing_costs:
+        return Finding("pacing", Level.WRONG, "off: several ranks need PACELINE_PACING_COSTS (docs/pacing.md)")
+    return Finding("pacing", Level.OK, f"the policy {settings.pacing} chooses the draft steps of every round")
+
+
+def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
+    from sglang.srt.configs.model_config import ModelConfig
+
+    model = ModelConfig.from_server_args(server_args)
+    features = FEATURE_LAYERS * model.hidden_size * model.dtype.itemsize if settings.capture_features else 0
+    kept = settings.buffer.max_bytes // (features + TOKEN_BYTES)
+    return Finding(
+        "traffic",
+        Level.NOTE,
+        f"a token takes about {features + TOKEN_BYTES} bytes, so PACELINE_BUFFER_MAX_BYTES keeps about {kept} tokens: "
+        f"{kept / 1000:.0f} s at 1000 captured tokens per second; lower PACELINE_SAMPLE_RATE or raise it if learners "
+        "take longer",
+    )
+
+
+_BY_SERVER: Final[dict[str, Callable[[Any, config.ServingConfig], Finding]]] = {
+    "capture": _capture,
+    "swap": _swap,
+    "replay": _replay,
+    "pacing": _pacing,
+    "traffic": _room,
+}
+
+
+def _redis(settings: config.ServingConfig) -> Iterator[Finding]:
+    if settings.redis_url is None:
+        yield Finding("Redis", Level.WRONG, "PACELINE_REDIS_URL is not set: servers capture nothing")
+        return
+    try:
+        with connect(settings.redis_url, settings.redis_ca) as client:
+            room = read_room(client)
+            state = RedisVersionBoard(client, settings.buffer).read()
+    except (BufferUnavailable, ConfigError) as fault:
+        yield Finding("Redis", Level.WRONG, f"serving goes on without it, learning does not: {fault}")
+        return
+    problem = room.problem(settings.buffer.max_bytes)
+    limit = f"{room.max_bytes} bytes" if room.max_bytes else "no limit of its own"
+    yield Finding("Redis", Level.WRONG if problem else Level.OK, problem or f"answers, and has {limit}")
+    if not room.is_append_only:
+        yield Finding("Redis", Level.NOTE, "forgets the board when it restarts: start it with --appendonly yes")
+    yield _weights(state)
+
+
+def _weights(state: Any) -> Finding:
+    if state.live is None:
+        return Finding("weights", Level.OK, "no version is live yet: the server drafts with what it is started with")
+    try:
+        file = check_weights(state, state.live)
+    except WeightsRefused as refusal:
+        return Finding("weights", Level.WRONG, f"this machine cannot swap to the live version: {refusal}")
+    return Finding("weights", Level.OK, f"those of live version {state.live} can be read at {file}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`--json`, if given, comes first; all that follows are SGLang's flags. Returns the exit code."""
+    as_json, flags = arguments[:1] == ["--json"], [argument for argument in arguments if argument != "--json"]
+    try:
+        findings = list(examine(flags, config.from_env()))
+    except ConfigError as fault:
+        findings = [Finding("settings", Level.WRONG, str(fault))]
+    for finding in findings:
+        sys.stdout.write(f"{json.dumps(asdict(finding)) if as_json else finding.line()}\n")
+    return exit_code(findings)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,185 @@
+"""What the doctor finds, says to do, and ends with; tests/e2e/test_4_refusals.py asks it about the real SGLang."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_room import RedisRoom, read_room
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.serving import supported_release
+from paceline.serving.config import from_env
+from paceline.serving.launch import doctor
+from paceline.serving.launch.finding import Finding, Level, exit_code
+from paceline.serving.sglang_speculation import CHAIN_FLAGS
+
+
+@pytest.mark.parametrize(
+    ("levels", "code"),
+    [
+        ([], 0),
+        ([Level.OK, Level.NOTE], 0),
+        ([Level.OK, Level.UNKNOWN, Level.NOTE], 2),
+        ([Level.UNKNOWN, Level.WRONG], 1),
+    ],
+)
+def test_the_exit_code_tells_well_from_wrong_from_unknown(levels, code):
+    assert exit_code([Finding("t", level, "s") for level in levels]) == code
+
+
+def test_a_line_cannot_steer_the_terminal():
+    assert "\x1b" not in Finding("Redis", Level.WRONG, "got \x1b[2J").line()
+
+
+@pytest.fixture
+def supported(monkeypatch):
+    monkeypatch.setattr(supported_release, "version", lambda _: supported_release.SUPPORTED[-1])
+    monkeypatch.setattr(doctor, "missing_targets", dict)
+
+
+def found(settings, flags=()):
+    return {finding.topic: finding for finding in doctor.examine(flags, settings)}
+
+
+def test_an_unsupported_release_ends_the_examination(monkeypatch):
+    monkeypatch.setattr(supported_release, "version", lambda _: "0.6.0")
+    (finding,) = doctor.examine([], from_env({}))
+    assert finding.level is Level.WRONG
+    assert finding.sentence.startswith("capture, swaps and pacing are off: SGLang: got version 0.6.0, expected one of")
+
+
+def test_missing_hook_targets_are_named(monkeypatch, supported):
+    monkeypatch.setattr(doctor, "missing_targets", lambda: {"sglang.a": "no a"})
+    (finding,) = doctor.examine([], from_env({}))
+    assert (finding.level, finding.sentence[-11:]) == (Level.WRONG, "sglang.a: no a"[-11:])
+    assert "lacks what paceline hooks" in finding.sentence
+
+
+def test_without_flags_nothing_is_said_of_the_server_and_without_a_url_what_to_set(supported):
+    findings = found(from_env({}))
+    assert [topic for topic, one in findings.items() if one.level is Level.UNKNOWN] == [*doctor._BY_SERVER]
+    assert findings["Redis"].sentence == "PACELINE_REDIS_URL is not set: servers capture nothing"
+
+
+URL = {"PACELINE_REDIS_URL": "redis://127.0.0.1:1/0"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "environ", "level", "said"),
+    [
+        ({}, URL, Level.OK, "on, for 100% of requests"),
+        ({}, {}, Level.WRONG, "off: set PACELINE_REDIS_URL"),
+        ({"speculative_algorithm": None}, URL, Level.WRONG, "got --speculative-algorithm None, expected EAGLE3"),
+        ({"disaggregation_mode": "decode"}, URL, Level.WRONG, "got --disaggregation-mode decode"),
+        ({}, {**URL, "PACELINE_CAPTURE_FEATURES": "0"}, Level.OK, "without hidden states, so that nothing can be"),
+    ],
+)
+def test_capture(resolved, changes, environ, level, said):
+    resolved |= changes
+    finding = doctor._capture(None, from_env(environ))
+    assert finding.level is level
+    assert said in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("path", "level", "said"),
+    [
+        (None, Level.WRONG, "got no --speculative-draft-model-path"),
+        ("gone", Level.WRONG, "off, so that no learned draft would ever serve: "),
+        ("draft", Level.OK, "on: learned drafts replace the one in"),
+    ],
+)
+def test_swap(resolved, tiny_speculator, tmp_path, path, level, said):
+    folder = {None: None, "gone": str(tmp_path / "gone"), "draft": str(tiny_speculator.draft)}[path]
+    resolved |= {"speculative_draft_model_path": folder, "speculative_draft_model_revision": None}
+    finding = doctor._swap(SimpleNamespace(download_dir=None), from_env({"PACELINE_CACHE_DIR": str(tmp_path)}))
+    assert finding.level is level
+    assert said in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "environ", "level", "said"),
+    [
+        ({}, {}, Level.OK, "the gate judges by it"),
+        ({"speculative_eagle_topk": 4}, {}, Level.NOTE, f"{CHAIN_FLAGS}; a learned draft goes live after a canary"),
+        ({"speculative_eagle_topk": 4}, {}, Level.NOTE, "on a single server in turns of 30 s"),
+        ({"speculative_eagle_topk": 4}, {"PACELINE_CANARY_TURN_S": "0"}, Level.NOTE, "which needs a second server"),
+        ({"speculative_use_rejection_sampling": True}, {}, Level.NOTE, "verified by the rule rejection"),
+    ],
+)
+def test_replay(resolved, changes, environ, level, said):
+    resolved |= changes
+    finding = doctor._replay(None, from_env(environ))
+    assert finding.level is level
+    assert said in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "environ", "level", "said"),
+    [
+        ({"speculative_adaptive": False}, {}, Level.NOTE, "off: every round drafts 3 steps; --speculative-adaptive"),
+        ({}, {}, Level.OK, "the policy goodput chooses"),
+        ({}, {"PACELINE_PACING": "off"}, Level.NOTE, "off by PACELINE_PACING"),
+        ({"tp_size": 2}, {}, Level.WRONG, "several ranks need PACELINE_PACING_COSTS"),
+        ({"tp_size": 2}, {"PACELINE_PACING": "fixed"}, Level.OK, "the policy fixed chooses"),
+    ],
+)
+def test_pacing(resolved, changes, environ, level, said):
+    resolved |= {"speculative_adaptive": True, "speculative_num_steps": 3, "tp_size": 1} | changes
+    finding = doctor._pacing(None, from_env(environ))
+    assert finding.level is level
+    assert said in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("room", "problem"),
+    [
+        (RedisRoom(0, "noeviction", 10, is_append_only=True), ""),
+        (RedisRoom(1200, "noeviction", 10, is_append_only=True), ""),
+        (RedisRoom(1199, "noeviction", 10, is_append_only=True), "got maxmemory 1199, expected at least 1200"),
+        (RedisRoom(9999, "allkeys-lru", 10, is_append_only=True), "got maxmemory-policy allkeys-lru, expected noevict"),
+    ],
+)
+def test_room_in_redis(room, problem):
+    assert room.problem(1000).startswith(problem)
+    assert bool(room.problem(1000)) is bool(problem)
+
+
+def test_a_real_redis_is_asked_for_its_room_and_the_live_version(supported, redis_client, redis_url, tmp_path):
+    settings = from_env({"PACELINE_REDIS_URL": redis_url})
+    assert read_room(redis_client).max_bytes == 0
+    assert found(settings)["weights"].sentence.startswith("no version is live yet")
+    board = RedisVersionBoard(redis_client, BufferConfig())
+    gone = DraftVersion(0, None, "t", "0", "eagle3", (tmp_path / "gone").as_uri(), "ab" * 32, "o", ("", ""))
+    board.register(gone, "test", "new")
+    board.move(0, VersionState.LIVE, "test", "live")
+    findings = found(settings)
+    assert findings["weights"].level is Level.WRONG
+    assert "this machine cannot swap to the live version: version 0: got no readable" in findings["weights"].sentence
+    redis_client.config_set("maxmemory", "1mb")
+    try:
+        assert "got maxmemory 1048576, expected at least" in "".join(
+            finding.sentence for finding in doctor.examine([], settings) if finding.level is Level.WRONG
+        )
+    finally:
+        redis_client.config_set("maxmemory", "0")
+
+
+def test_the_report_is_one_line_or_one_object_per_finding(monkeypatch, capsys):
+    answer = [Finding("capture", Level.NOTE, "on"), Finding("Redis", Level.WRONG, "gone")]
+    monkeypatch.setattr(doctor, "examine", lambda flags, _: iter(answer if flags == ["--x"] else []))
+    assert doctor.main(["--x"]) == 1
+    assert capsys.readouterr().out == "note     capture   on\nwrong    Redis     gone\n"
+    assert doctor.main(["--json", "--x"]) == 1
+    said = [SimpleNamespace(**json.loads(line)) for line in capsys.readouterr().out.splitlines()]
+    assert [(one.topic, one.level, one.sentence) for one in said] == [
+        ("capture", "note", "on"),
+        ("Redis", "wrong", "gone"),
+    ]
+
+
+def test_a_setting_out_of_range_is_the_one_finding(monkeypatch, capsys):
+    monkeypatch.setenv("PACELINE_SAMPLE_RATE", "7")
+    assert doctor.main([]) == 1
+    assert capsys.readouterr().out.startswith("wrong    settings  PACELINE_SAMPLE_RATE: got '7'")
