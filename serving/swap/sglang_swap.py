@@ -86,8 +86,9 @@ class SglangSwap:
     def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool] = lambda: True) -> SwapOutcome:
         """Stage `file` and make it the live draft; blocks until done. Call from one thread, not the scheduler's.
 
-        Raises, and the server keeps the weights it has: WeightsRefused when a check fails, OSError when this host
-        cannot load the file, TimeoutError when swapping is off, the scheduler does not reach its next iteration, or
+        Raises, and the server keeps the weights it has: WeightsRefused when a check or the copy fails, OSError when
+        this host cannot load the file, TimeoutError when swapping is off, the scheduler does not reach its next
+        iteration (when it does, it may still do the swap: `take_late`), SGLang keeps its memory released, or
         `is_wanted`, asked once the weights are staged, returns False; and what `is_wanted` raises.
         """
         if self.fault:

@@ -68,19 +68,18 @@ class SwapChannel:
 
     def commit(self, command: SwapCommand) -> Answer:
         """Commit once all ranks are ready; the answer has an outcome. Raises WeightsRefused or TimeoutError."""
-        deadline, pause, why = time.monotonic() + STAGE_S, threading.Event(), ""
-        while time.monotonic() < deadline:
+        deadline, pause = time.monotonic() + STAGE_S, threading.Event()
+        while True:
             self.inbox.put(command)
             answer = self._await(command)
             if answer.outcome is not None:
                 return answer
             if answer.readiness is Readiness.REFUSED:
                 raise WeightsRefused(answer.why or "another rank refused the weights; see its log")
-            why = answer.why
+            if time.monotonic() >= deadline:
+                why = answer.why or "another rank has not staged the weights"
+                raise TimeoutError(f"version {command.number}: {why}, for {STAGE_S} s")
             pause.wait(NOT_YET_S)
-        raise TimeoutError(
-            f"version {command.number}: {why or 'another rank has not staged the weights'}, for {STAGE_S} s"
-        )
 
     def abandon(self, attempt: int, number: int) -> None:
         """Have every rank forget what it may have staged."""
