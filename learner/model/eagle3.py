@@ -162,7 +162,7 @@ class Eagle3Draft(nn.Module):
 
     def best_tokens(self, hidden_NH: Tensor) -> Tensor:
         """Target ids of the most likely draft tokens, int64[N]; logits live for a chunk of `hidden_NH` at a time."""
-        chunks = hidden_NH.split(positions_per_chunk(self.config.draft_vocab_size))
+        chunks = torch.split(hidden_NH, positions_per_chunk(self.config.draft_vocab_size))
         return self.draft_to_target_V[torch.cat([self.lm_head(chunk_NH).argmax(-1) for chunk_NH in chunks])]
 
     def _own_query(self, chains: DraftChains) -> Tensor:

@@ -76,7 +76,7 @@ class _SummedLoss(torch.autograd.Function):
         return torch.stack(losses).sum()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
         # In place, and forgotten: the head's gradient is as large as the head.
         (hidden_gradient, weight_gradient), ctx.gradients = ctx.gradients, None
