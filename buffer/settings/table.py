@@ -196,13 +196,7 @@ _LEARNER = (
         "steps",
         unset="as many as the widest trace has",
     ),
-    Setting(
-        "BATCH_TOKENS",
-        Count,
-        8192,
-        "Tokens of a batch that go through the learner's device at once, padding included: what its memory must hold.",
-        "tokens",
-    ),
+    Setting("BATCH_TOKENS", Count, 8192, "What of a batch is on the learner's device at once, with padding.", "tokens"),
     Setting(
         "OBJECTIVE",
         Literal["committed", "soft", "target_only", "rejection", "matched"],

@@ -19,9 +19,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 from ..model.logits import logits_of
+
+#: Of the head's gradient, what a chunk adds to it at once.
+_HEAD_BYTES = 64 << 20
 
 
 class Chunk(NamedTuple):
@@ -50,29 +53,44 @@ def row_chunks(scored_RS: Tensor, most: int) -> list[Chunk]:
 def summed_loss(hidden_NH: Tensor, weight_VH: Tensor, loss_of: ChunkLoss, chunks: Sequence[Chunk]) -> Tensor:
     """Sum of `loss_of` over `chunks`, which must cover all N positions; a scalar with gradient, once.
 
-    `loss_of` is called once for each chunk, in order, and what else it depends on gets no gradient.
+    `loss_of` is called once for each chunk, in order, and what else it depends on gets no gradient. Products are those
+    of the autocast that this is called under.
     """
     loss: Tensor = _SummedLoss.apply(hidden_NH, weight_VH, loss_of, chunks)  # type: ignore[no-untyped-call]
     return loss
+
+
+def _add_chunk(
+    gradients: tuple[Tensor, Tensor], hidden_NH: Tensor, weight_VH: Tensor, loss_of: ChunkLoss, chunk: Chunk
+) -> Tensor:
+    """A chunk's loss; what it contributes to the gradients of hidden outputs and head is added to `gradients`.
+
+    A call of its own for every chunk, which lets go of one chunk's logits before the next has any.
+    """
+    hidden_PH = hidden_NH[chunk.positions]
+    logits_PV = logits_of(hidden_PH, weight_VH).requires_grad_()
+    with torch.enable_grad():
+        loss = loss_of(logits_PV, chunk)
+    (gradient_PV,) = torch.autograd.grad(loss, logits_PV)
+    gradients[0][chunk.positions] = gradient_PV @ weight_VH
+    _add_outer(gradients[1], gradient_PV, hidden_PH)
+    return loss.detach()
+
+
+def _add_outer(sum_VH: Tensor, gradient_PV: Tensor, hidden_PH: Tensor) -> None:
+    """Add what a chunk contributes to the head's gradient, some words at a time: the whole is as large as the head."""
+    words = max(_HEAD_BYTES // (sum_VH.shape[1] * sum_VH.element_size()), 1)
+    for begin in range(0, len(sum_VH), words):
+        sum_VH[begin : begin + words] += gradient_PV[:, begin : begin + words].mT @ hidden_PH
 
 
 class _SummedLoss(torch.autograd.Function):
     """Its forward pass finds the gradients; the backward pass only scales them."""
 
     @staticmethod
-    def forward(
-        ctx: FunctionCtx, hidden_NH: Tensor, weight_VH: Tensor, loss_of: ChunkLoss, chunks: Sequence[Chunk]
-    ) -> Tensor:
-        weight, losses = weight_VH.detach().requires_grad_(), []
-        hidden_gradient, weight_gradient = torch.empty_like(hidden_NH), None
-        for chunk in chunks:
-            hidden = hidden_NH[chunk.positions].detach().requires_grad_()
-            with torch.enable_grad():
-                loss = loss_of(logits_of(hidden, weight), chunk)
-            hidden_gradient[chunk.positions], found = torch.autograd.grad(loss, (hidden, weight))
-            weight_gradient = found if weight_gradient is None else weight_gradient.add_(found)
-            losses.append(loss.detach())
-        ctx.gradients = hidden_gradient, weight_gradient  # type: ignore[attr-defined]
+    def forward(ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, loss_of: ChunkLoss, chunks: Sequence[Chunk]) -> Tensor:
+        ctx.gradients = torch.empty_like(hidden_NH), torch.zeros_like(weight_VH)
+        losses = [_add_chunk(ctx.gradients, hidden_NH, weight_VH, loss_of, chunk) for chunk in chunks]
         return torch.stack(losses).sum()
 
     @staticmethod

@@ -1,21 +1,19 @@
 """The loss in chunks: values and gradients of every objective are those of all logits at once, whatever the chunks."""
 
-import itertools
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
+from paceline.benchmarks.measure.peak_memory import peak_bytes
 from paceline.buffer.trace import DraftTrace, Sampling, VerdictRule
 from paceline.learner.model import eagle3
 from paceline.learner.model.logits import CHUNK_BYTES, positions_per_chunk
+from paceline.learner.training import chunked_loss
 from paceline.learner.training.batch import collate
 from paceline.learner.training.chunked_loss import row_chunks, summed_loss
 from paceline.learner.training.scoring import score_batch, score_text, unrolled
 from paceline.policies.objectives.names import Objective, Weighting
 from paceline.policies.objectives.spec import Labels, chains_of, grid_loss
 from paceline.policies.objectives.table import OBJECTIVES
-from torch.profiler import ProfilerActivity, profile
 
 CPU = torch.device("cpu")
 TRACES, ROWS, STEPS, HIDDEN, WORDS, ENTRIES, ROUNDS = 3, 4, 3, 5, 11, 3, 7
@@ -47,7 +45,8 @@ def gradients_of(loss: torch.Tensor, *leaves: torch.Tensor) -> list[torch.Tensor
 
 @pytest.mark.parametrize("weighting", list(Weighting))
 @pytest.mark.parametrize("objective", list(Objective))
-def test_chunks_of_any_size_have_value_and_gradients_of_all_logits_at_once(objective, weighting) -> None:
+def test_chunks_of_any_size_have_value_and_gradients_of_all_logits_at_once(objective, weighting, monkeypatch) -> None:
+    monkeypatch.setattr(chunked_loss, "_HEAD_BYTES", 3 * HIDDEN * 8)  # three words of the head's gradient at a time
     rng, spec = np.random.default_rng(5), OBJECTIVES[objective]
     for _ in range(25):
         mask_BQS = random_mask(rng)
@@ -129,14 +128,6 @@ def test_the_best_tokens_of_many_positions_are_found_a_chunk_at_a_time(make_draf
     assert seen == [10, 10, 3, 0]
 
 
-def peak_bytes(work: Callable[[], object]) -> int:
-    """The most that torch's CPU allocator held at once on top of what it held before, by its own records."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        work()
-    events = (event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]")
-    return max(itertools.accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
-
-
 @pytest.mark.parametrize("weighting", list(Weighting))
 @pytest.mark.parametrize("objective", list(Objective))
 def test_the_logits_of_a_chunk_take_the_bytes_they_may_take(objective, weighting) -> None:
@@ -159,5 +150,5 @@ def test_the_logits_of_a_chunk_take_the_bytes_they_may_take(objective, weighting
         chunk_bytes = 16 * words * held
         chunks = row_chunks(mask_BQS[0], positions_per_chunk(words, chunk_bytes))
         assert len(chunks) == positions // held
-        peak = peak_bytes(lambda chunks=chunks: summed_loss(hidden_NH, weight_VH, loss_of, chunks).backward())
+        peak = peak_bytes(lambda c=chunks: summed_loss(hidden_NH, weight_VH, loss_of, c).backward(), CPU)
         assert 0.7 * chunk_bytes < peak < chunk_bytes + 4 * weight_VH.nbytes
