@@ -125,6 +125,9 @@ def _check_algorithm() -> None:
             f"speculation: got --speculative-eagle-topk {spec.speculative_eagle_topk}, given or chosen by SGLang for "
             f"this model, expected 1; start the server with {CHAIN_FLAGS}"
         )
+    # Since 0.5.22: a verdict that depends on all drafts of a round at once, by none of the rules a trace can name.
+    if getattr(spec, "speculative_use_block_verification", False):
+        raise CaptureUnavailable("speculation: got --speculative-use-block-verification, expected it off")
     if parallel.dp_size != 1 or parallel.pp_size != 1:
         raise CaptureUnavailable(
             f"parallelism: got --dp-size {parallel.dp_size} and --pp-size {parallel.pp_size}, expected 1 and 1; "

@@ -94,6 +94,7 @@ def resolved(monkeypatch):
     [
         ({"speculative_algorithm": None}, "got --speculative-algorithm None, expected EAGLE3"),
         ({"speculative_eagle_topk": 4}, f"got --speculative-eagle-topk 4, .*, expected 1; .* {plugin.CHAIN_FLAGS}"),
+        ({"speculative_use_block_verification": True}, "got --speculative-use-block-verification, expected it off"),
         ({"dp_size": 2}, "got --dp-size 2"),
         ({"pp_size": 2}, "--pp-size 2"),
     ],
