@@ -10,6 +10,8 @@ from typing import Any, Final
 
 #: Stage 1, in every SGLang process; the others are installed from inside it, in the scheduler process alone.
 INIT_MODEL_WORKER: Final = "sglang.srt.managers.scheduler.Scheduler.init_model_worker"
+#: 0.5.22 added keyword arguments to this one (for watermarks) and to DRAFT_PREFILL (`kv_loc_plan`): a hook body names
+#: what it reads, which is in front in every release, and takes whatever else comes.
 EAGLE_SAMPLE: Final = "sglang.srt.speculative.eagle_utils.eagle_sample"
 DRAFT_PREFILL: Final = "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker._draft_extend_for_prefill"
 FORWARD_PREFILL: Final = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2._forward_prefill_batch"

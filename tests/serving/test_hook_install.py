@@ -67,7 +67,8 @@ def test_the_check_names_what_hook_bodies_read_and_the_engine_does_not_have(monk
 
 def test_an_unsupported_version_is_named(monkeypatch):
     monkeypatch.setattr(release, "version", lambda _: "0.6.0")
-    with pytest.raises(CaptureUnavailable, match=r"SGLang: got version 0.6.0, expected one of \['0.5.21'\]"):
+    supported = r"\['0.5.21', '0.5.22', '0.5.23'\]"
+    with pytest.raises(CaptureUnavailable, match=f"SGLang: got version 0.6.0, expected one of {supported}"):
         release.check_release()
 
 
