@@ -5,6 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 from paceline.buffer.errors import ConfigError
 from paceline.serving.cpu_host import plugin
 
@@ -41,6 +42,10 @@ def test_sampling_finds_its_kernels_where_a_release_binds_none_on_a_cpu(monkeypa
     monkeypatch.setitem(sys.modules, "sglang.srt.speculative", SimpleNamespace(eagle_utils=eagle_utils))
     plugin._offer_sampling_kernels()
     assert vars(eagle_utils) == {name: getattr(cpu_kernels, name) for name in names}
+
+
+def test_the_highest_score_of_each_row_needs_no_triton():
+    assert plugin._row_argmax(torch.tensor([[0.5, 2.0, -1.0], [3.0, 1.0, 2.0]])).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
