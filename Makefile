@@ -31,7 +31,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 # SGLang's own requirements would bring gigabytes of CUDA packages, so it comes alone (and pip must not warn of what
 # it misses); what its import needs is in the CPU host's list. SGLang 0.5.21 pins torch 2.13.0. The later releases pin
-# 2.14.1 and run on 2.13.0 as well, without a GPU: one torch for all, so that only SGLang differs.
+# 2.14.1 and run on 2.13.0 as well, without a GPU: with one torch for all, only SGLang and its needs differ.
 TORCH := torch==2.13.0
 SHARED_NEEDS := serving/cpu_host/requirements.txt
 NEEDS := serving/cpu_host/requirements-$(SGLANG).txt
