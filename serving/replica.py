@@ -88,7 +88,7 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
         "skipped": counts.status()["skipped"],
         "capture_reason": breaker.reason,
         "swap": "off" if swap.fault else "on",
-        "swap_reason": swap.fault,
+        "swap_reason": swap.fault or swap.waits_for,
         **swap.effect.status(),
         "engine_rounds": replica.rounds.look(swap.running()),
         "captured_rounds": replica.capture.rounds,

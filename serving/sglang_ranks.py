@@ -1,6 +1,10 @@
 """What the tensor-parallel ranks of one server decide together; in their scheduler processes only."""
 
+import logging
+
 import torch
+
+log = logging.getLogger(__name__)
 
 
 def count() -> int:
@@ -24,3 +28,16 @@ def is_same_on_all(value: int) -> bool:
     """Whether every rank has called this with one and the same value; blocks like `least`."""
     smallest, negated_largest = least(value), least(-value)
     return smallest == -negated_largest
+
+
+def fault_of_any(own: str, elsewhere: str) -> str:
+    """`own`, a rank's fault or nothing; `elsewhere` when only other ranks have one; nothing when none has.
+
+    Blocks like `least`. Ranks that cannot ask each other have a fault: what is raised is logged and returned.
+    """
+    try:
+        is_any = not least(int(not own))
+    except Exception as unasked:
+        log.exception("paceline: the ranks cannot agree")
+        return own or f"{type(unasked).__name__}: {unasked}"
+    return own or (elsewhere if is_any else "")

@@ -33,6 +33,7 @@ SLOW = (
     "tests/serving/test_cpu_sampled_verify.py",
     "tests/serving/test_hook_install.py::test_hooks_run",
     "tests/serving/test_hook_install.py::test_the_entry_rank",
+    "tests/serving/test_sglang_draft.py",
     "tests/serving/test_sglang_ranks.py",
     "tests/test_wheel.py",
 )

@@ -33,10 +33,14 @@ class SwapCommand:
 
 @dataclass(frozen=True, slots=True)
 class SwapOutcome:
-    """What a commit did. `running` requests were in flight and continued."""
+    """What a commit did. `running` requests were in flight and continued.
+
+    A late one was asked for, given up on, and done when the scheduler reached its next iteration after all.
+    """
 
     number: int
     commit_ms: float
     stage_ms: float
     running: int
     at: float  # unix seconds
+    late_s: float = 0.0  # since it was given up on; 0 in time

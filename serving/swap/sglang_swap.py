@@ -1,35 +1,34 @@
 """Swaps draft weights inside SGLang's scheduler, between two iterations: no pause, no drain, no cache flush.
 
 A command joins the requests the entry rank has just received; SGLang's own broadcast carries it to every rank in the
-same iteration. PREPARE stages the file on each rank in a background thread; COMMIT copies in place, so captured CUDA
-graphs stay valid; ABANDON forgets what was staged. The scheduler never waits for staging: until that is done, a commit
-is answered "not yet". Verification uses the target alone, so a swap cannot change an output.
+same iteration. PREPARE stages the file in each rank's host memory, in a background thread; COMMIT copies in place, so
+captured CUDA graphs stay valid; ABANDON forgets what was staged. The scheduler never waits for staging: until that is
+done, a commit is answered "not yet". Ranks vote before the copy, so that all copy or none does, and after it, so that
+all undo a copy that failed on one. Verification uses the target alone, so a swap cannot change an output.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ...buffer.drafts.single_file import draft_folder
 from ...buffer.errors import PacelineError, WeightsRefused
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from .. import sglang_ranks
 from .commands import Act, Readiness, SwapCommand, SwapOutcome
-from .staging import DraftLayout, StagedDraft, Staging, read_layout, stage
+from .kept_drafts import KeptDrafts
+from .sglang_draft import SglangDraft
+from .staging import DraftLayout, StagedDraft, Staging, read_layout
 from .swap_channel import Answer, SwapChannel
-from .swap_effect import SwapEffect, try_probe
+from .swap_effect import SwapEffect
 
 log = logging.getLogger(__name__)
 
-#: Drafts kept on the device, the live one included: what an instant rollback can reach.
-KEPT_DRAFTS = 2
+COPY_FAILED_ELSEWHERE = "another rank could not copy the weights; see its log"
 
 
 class SglangSwap:
@@ -44,12 +43,14 @@ class SglangSwap:
         self._cache_dir = cache_dir
         self._draft_changed = draft_changed
         self.fault = "SGLang has not built its request dispatcher yet"
+        self.waits_for = ""  # why the commit asked for last is not done yet; empty while none waits, and unknown
         self.effect = SwapEffect()  # of this rank's swaps
+        self._late: list[SwapOutcome] = []
         self._channel = SwapChannel()
-        self._kept: dict[int, StagedDraft] = {}  # by version number; the same on every rank
+        self._kept = KeptDrafts()
         self._scheduler: Any = None
         self._ranks = 1  # tensor-parallel ranks
-        self._runner: Any = None
+        self._live: SglangDraft | None = None
         self._layout: DraftLayout | None = None
 
     def running(self) -> list[Any]:
@@ -93,7 +94,7 @@ class SglangSwap:
             raise TimeoutError(f"draft swaps are off: {self.fault}")
         attempt = self._channel.next_attempt()
         try:
-            if not self._keeps(number, sha256):
+            if self._kept.find(number, sha256) is None:
                 self._channel.prepare(SwapCommand(Act.PREPARE, attempt, number, str(file), sha256))
             if not is_wanted():
                 raise TimeoutError(f"version {number}: it was withdrawn while it was staged")
@@ -102,20 +103,34 @@ class SglangSwap:
             self._channel.abandon(attempt, number)  # other ranks may keep what they staged
             raise
         assert answer.outcome is not None  # noqa: S101 - commit returns no other answer
+        self._settle_late()  # they were done before it
         self.effect.settle(sha256, answer.probe)
         return answer.outcome
 
+    def take_late(self) -> list[SwapOutcome]:
+        """Commits that were done after `swap` had given up on them, each once, oldest first; the swapper's thread.
+
+        Blocks until the device is done with them.
+        """
+        self._settle_late()
+        late, self._late = self._late, []
+        return late
+
+    def _settle_late(self) -> None:
+        for command, answer in self._channel.take_late():
+            assert answer.outcome is not None  # noqa: S101 - no other is late
+            self.effect.settle(command.sha256, answer.probe)
+            self._late.append(answer.outcome)
+
     def _settled(self, fault: str) -> str:
         """Why no rank swaps: this rank's `fault`, or that of another. Every rank calls this, whatever its own."""
-        try:
-            can_all_swap = self._ranks == 1 or sglang_ranks.least(int(not fault))
-        except Exception as unsettled:
-            log.exception("paceline: draft swaps are off")
-            return fault or f"{type(unsettled).__name__}: {unsettled}"
-        if not can_all_swap and not fault:
-            fault = "another rank cannot swap; see its log"
-            log.error("paceline: draft swaps are off: %s", fault)
-        return fault
+        settled = self._fault_of_any(fault, "another rank cannot swap; see its log")
+        if settled != fault:
+            log.error("paceline: draft swaps are off: %s", settled)
+        return settled
+
+    def _fault_of_any(self, own: str, elsewhere: str) -> str:
+        return own if self._ranks == 1 else sglang_ranks.fault_of_any(own, elsewhere)
 
     def _register(self, scheduler: Any) -> None:
         from sglang.utils import TypeBasedDispatcher
@@ -124,17 +139,19 @@ class SglangSwap:
         scheduler._request_dispatcher += TypeBasedDispatcher([(SwapCommand, self._handle)])  # noqa: SLF001 - no public API
 
     def _bind(self, scheduler: Any) -> None:
-        ((_, self._runner),) = scheduler.draft_worker.weight_update_runners()
+        ((_, runner),) = scheduler.draft_worker.weight_update_runners()
+        self._live = SglangDraft(scheduler, runner)
+        self._live.check_unquantised()
         # As the runner has loaded it: SGLang may have filled in or rewritten what the command line says.
-        started_with, downloads = self._runner.model_config, scheduler.server_args.download_dir
+        started_with, downloads = runner.model_config, scheduler.server_args.download_dir
         folder = draft_folder(started_with.model_path, self._cache_dir, started_with.revision, downloads)
-        shares_head = getattr(self._runner.model, "load_lm_head_from_target", False)
+        shares_head = getattr(runner.model, "load_lm_head_from_target", False)
         self._layout = read_layout(folder, shares_head=shares_head)
         # The weights the server starts with, so that a rollback to them needs no disk.
-        device = torch.device(self._runner.device)
-        first = stage(folder / WEIGHTS_FILE, "", self._layout, device, self._runner.dtype)
-        first = self._kept[self.draft_version] = replace(first, sha256=sha256_of(folder / WEIGHTS_FILE))
-        self.effect.settle(first.sha256, try_probe(first.tensors, self._runner.model))
+        first = self._live.stage(folder / WEIGHTS_FILE, "", self._layout)
+        first = replace(first, sha256=sha256_of(folder / WEIGHTS_FILE))
+        self._kept.keep(self.draft_version, first)
+        self.effect.settle(first.sha256, self._live.probe(first))
 
     def _handle(self, command: SwapCommand) -> None:
         """Scheduler thread, at the top of an iteration; returns None, so nothing goes back to the tokenizer."""
@@ -142,10 +159,10 @@ class SglangSwap:
             self._act_on(command)
         except Exception as fault:  # an exception leaving a handler would kill SGLang's scheduler
             log.exception("paceline: %s of version %d failed", command.act, command.number)
-            refusal = f"{type(fault).__name__}: {fault}"
+            why = f"{type(fault).__name__}: {fault}"
             self._channel.stagings.setdefault(command.attempt, Staging()).refuse(fault)
             self._channel.stagings[command.attempt].done.set()
-            self._channel.answers.put(Answer(command.attempt, Readiness.REFUSED, refusal=refusal))
+            self._channel.answers.put(Answer(command.attempt, Readiness.REFUSED, why=why))
 
     def _act_on(self, command: SwapCommand) -> None:
         match command.act:
@@ -158,6 +175,7 @@ class SglangSwap:
                 self._channel.answers.put(self._commit(command))
             case Act.ABANDON:
                 self._channel.stagings.pop(command.attempt, None)
+                self.waits_for = ""
 
     def _stage(self, command: SwapCommand, staging: Staging) -> None:
         try:
@@ -169,39 +187,46 @@ class SglangSwap:
             staging.done.set()
 
     def _staged_from(self, file: Path, sha256: str) -> StagedDraft:
-        if self._layout is None:
+        if self._live is None or self._layout is None:
             raise WeightsRefused(f"this rank cannot swap: {self.fault}")
-        return stage(file, sha256, self._layout, torch.device(self._runner.device), self._runner.dtype)
+        return self._live.stage(file, sha256, self._layout)
 
     def _commit(self, command: SwapCommand) -> Answer:
         began = time.perf_counter()
-        draft, readiness, refusal = self._staged(command)
-        readiness = self._least_ready(readiness)
+        draft, own, why = self._vote(command)
+        readiness = self._least_ready(own)
+        self.waits_for = why if readiness is Readiness.NOT_YET else ""
         if readiness is not Readiness.READY:
-            return Answer(command.attempt, readiness, refusal=refusal)
-        assert draft is not None  # noqa: S101 - ready means staged
+            return Answer(command.attempt, readiness, why=why)
+        assert draft is not None and self._live is not None  # noqa: S101, PT018 - ready means bound and staged
         self._channel.stagings.pop(command.attempt, None)
-        try:
-            self._copy(draft)
-        except Exception as fault:  # a failed copy must not stop serving
-            log.exception("paceline: swap to version %d failed", command.number)
-            self._put_back()
-            self._draft_changed()  # as on the ranks where it worked: pacing must choose the same on all
-            return Answer(command.attempt, Readiness.REFUSED, refusal=f"{type(fault).__name__}: {fault}")
+        fault = self._fault_of_any(self._live.try_load(draft), COPY_FAILED_ELSEWHERE)
+        if fault:
+            log.error("paceline: swap to version %d failed: %s", command.number, fault)
+            self._put_back(self._live)
+            return Answer(command.attempt, Readiness.REFUSED, why=fault)
         self.draft_version = command.number
-        self._keep(command.number, draft)
+        self._kept.keep(command.number, draft)
         self._draft_changed()
         commit_ms = 1e3 * (time.perf_counter() - began)
         outcome = SwapOutcome(command.number, commit_ms, 1e3 * draft.seconds, len(self.running()), time.time())
-        with self._forward_stream(draft):
-            probe = try_probe(draft.tensors, self._runner.model)
-        return Answer(command.attempt, readiness, outcome, probe=probe)
+        return Answer(command.attempt, readiness, outcome, probe=self._live.probe(draft))
+
+    def _vote(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
+        """As `_staged`, and never raises: the other ranks wait for this one's vote."""
+        try:
+            return self._staged(command)
+        except Exception as fault:
+            log.exception("paceline: swap to version %d failed", command.number)
+            return None, Readiness.REFUSED, f"{type(fault).__name__}: {fault}"
 
     def _staged(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:
-        if self.fault:  # of a draft that the entry rank keeps, the commit is all that comes
+        if self.fault or self._live is None:  # of a draft that the entry rank keeps, the commit is all that comes
             return None, Readiness.REFUSED, f"this rank cannot swap: {self.fault}"
-        if self._keeps(command.number, command.sha256):
-            return self._kept[command.number], Readiness.READY, ""
+        if waits_for := self._live.why_not_now():
+            return None, Readiness.NOT_YET, waits_for
+        if (kept := self._kept.find(command.number, command.sha256)) is not None:
+            return kept, Readiness.READY, ""
         staging = self._channel.stagings.get(command.attempt)
         if staging is None or not staging.done.is_set():
             return None, Readiness.NOT_YET, ""
@@ -213,35 +238,7 @@ class SglangSwap:
         """Every rank calls this for every commit, whatever its own state: a collective waits for all of them."""
         return own if self._ranks == 1 else Readiness(sglang_ranks.least(int(own)))
 
-    def _copy(self, draft: StagedDraft) -> None:
-        with self._forward_stream(draft):
-            is_loaded, why = self._runner.weight_updater.update_weights_from_tensor(draft.tensors, load_format=None)
-        if not is_loaded:
-            raise WeightsRefused(f"SGLang refused the weights: {why}")
-
-    def _put_back(self) -> None:
+    def _put_back(self, live: SglangDraft) -> None:
         """Copy the previous draft again: a copy that failed half-way leaves a mixture under the old number."""
-        try:
-            self._copy(self._kept[self.draft_version])
-        except Exception:  # serving continues with the mixture; verification uses the target alone
-            log.exception("paceline: the weights of version %d could not be put back", self.draft_version)
-
-    def _forward_stream(self, draft: StagedDraft) -> AbstractContextManager[Any]:
-        """After the forward in flight and before the next one, on the stream that runs them."""
-        if draft.ready is None:
-            return nullcontext()
-        stream = self._scheduler.forward_stream if self._scheduler.enable_overlap else self._scheduler.schedule_stream
-        stream.wait_event(draft.ready)
-        context: AbstractContextManager[Any] = torch.cuda.stream(stream)
-        return context
-
-    def _keeps(self, number: int, sha256: str) -> bool:
-        """A board that lost its data gives numbers again: the same number is the same weights only by their digest."""
-        kept = self._kept.get(number)
-        return kept is not None and ("" in {kept.sha256, sha256} or kept.sha256 == sha256)
-
-    def _keep(self, number: int, draft: StagedDraft) -> None:
-        self._kept.pop(number, None)
-        self._kept[number] = draft
-        while len(self._kept) > KEPT_DRAFTS:
-            del self._kept[next(iter(self._kept))]
+        if live.try_load(self._kept[self.draft_version]):  # verification uses the target alone: serving continues
+            log.error("paceline: the weights of version %d could not be put back", self.draft_version)

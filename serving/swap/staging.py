@@ -1,4 +1,7 @@
-"""Loads and checks a weights file while the live draft serves, so that a swap only copies what is known to fit."""
+"""Loads and checks a weights file while the live draft serves, so that a swap only copies what is known to fit.
+
+What is loaded stays in host memory: a device that SGLang has filled has no room for drafts that do not draft.
+"""
 
 import hashlib
 import json
@@ -43,11 +46,10 @@ class DraftLayout:
 
 @dataclass(frozen=True, slots=True)
 class StagedDraft:
-    """Checked weights in the server's dtype on its device; `ready` is a CUDA event, None on a CPU."""
+    """Checked weights in the server's dtype, in host memory."""
 
     tensors: list[tuple[str, torch.Tensor]]
-    ready: Any
-    seconds: float
+    seconds: float  # that staging took
     sha256: str = ""  # of the file; empty: unknown
 
 
@@ -92,8 +94,10 @@ def read_layout(folder: Path, *, shares_head: bool = False) -> DraftLayout:
     return replace(layout, vocabulary_map=vocabulary_map)
 
 
-def stage(file: Path, sha256: str, layout: DraftLayout, device: torch.device, dtype: torch.dtype) -> StagedDraft:
-    """Check `file` and load it to `device` in `dtype`. Blocks on the disk; touches no live tensor.
+def stage(file: Path, sha256: str, layout: DraftLayout, dtype: torch.dtype, *, is_pinned: bool) -> StagedDraft:
+    """Check `file` and load it in `dtype`. Blocks on the disk; touches no live tensor and allocates on no device.
+
+    Pinned memory is page-locked, for copies to a GPU that do not block.
 
     Raises WeightsRefused for an absent, tampered, truncated or non-safetensors file, an unknown or missing name,
     another vocabulary map, a wrong shape or dtype, and values that are not finite. A parameter shared with the target
@@ -108,10 +112,12 @@ def stage(file: Path, sha256: str, layout: DraftLayout, device: torch.device, dt
             _check_shared(weights, names, layout)
             _check_names(names, layout)
             _check_vocabulary_map(weights, names, layout)
-            tensors = [(n, _load(weights, n, layout.shapes[n], device, dtype)) for n in sorted(layout.shapes)]
+            tensors = [
+                (n, _load(weights, n, layout.shapes[n], dtype, is_pinned=is_pinned)) for n in sorted(layout.shapes)
+            ]
     except (OSError, SafetensorError, struct.error, json.JSONDecodeError) as fault:
         raise WeightsRefused(f"{file.name}: not a readable safetensors file: {fault}") from fault
-    return StagedDraft(tensors, _record_event(device), time.perf_counter() - began, sha256)
+    return StagedDraft(tensors, time.perf_counter() - began, sha256)
 
 
 def _check_digest(file: Path, sha256: str) -> None:
@@ -156,22 +162,14 @@ def _check_vocabulary_map(weights: Any, names: set[str], layout: DraftLayout) ->
         )
 
 
-def _load(weights: Any, name: str, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+def _load(weights: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, is_pinned: bool) -> torch.Tensor:
     tensor: torch.Tensor = weights.get_tensor(name)
     if tuple(tensor.shape) != shape:
         raise WeightsRefused(f"{name}: got shape {tuple(tensor.shape)}, expected {shape}")
     if tensor.dtype not in FLOATS:
         raise WeightsRefused(f"{name}: got dtype {tensor.dtype}, expected a floating one")
     # Cast while staging, so that the commit is a plain copy; checked after the cast, which may overflow.
-    cast = tensor.to(device=device, dtype=dtype, copy=True)
+    cast = torch.empty(shape, dtype=dtype, pin_memory=is_pinned).copy_(tensor)
     if not bool(torch.isfinite(cast).all()):
         raise WeightsRefused(f"{name}: holds values that are not finite in {dtype}")
     return cast
-
-
-def _record_event(device: torch.device) -> Any:
-    if device.type != "cuda":
-        return None
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
-    return event

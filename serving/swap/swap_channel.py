@@ -7,7 +7,7 @@ import itertools
 import queue
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...buffer.errors import WeightsRefused
 from .commands import Act, Readiness, SwapCommand, SwapOutcome
@@ -18,7 +18,7 @@ from .swap_effect import Probe
 PICKUP_S = 60.0
 #: The longest a file may take to stage.
 STAGE_S = 300.0
-#: Between two commits of one swap, while another rank still stages.
+#: Between two commits of one swap, while another rank still stages or SGLang has released its memory.
 NOT_YET_S = 0.05
 
 
@@ -29,18 +29,20 @@ class Answer:
     attempt: int
     readiness: Readiness
     outcome: SwapOutcome | None = None
-    refusal: str = ""
+    why: str = ""  # of one that is not done; empty where another rank knows
     probe: Probe | None = None
 
 
 class SwapChannel:
-    """`prepare`, `commit` and `abandon` are for the swapper thread and block; the rest is for the scheduler's."""
+    """The scheduler thread takes commands, and puts answers and stagings; the methods but `take` are the swapper's."""
 
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[SwapCommand] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self.stagings: dict[int, Staging] = {}  # by attempt
         self._attempts = itertools.count(1)
+        self._given_up: dict[int, tuple[SwapCommand, float]] = {}  # by attempt; the commit, and when (unix seconds)
+        self._late: list[tuple[SwapCommand, Answer]] = []
 
     def next_attempt(self) -> int:
         """Number of one more swap; answers to earlier attempts are ignored."""
@@ -66,28 +68,46 @@ class SwapChannel:
 
     def commit(self, command: SwapCommand) -> Answer:
         """Commit once all ranks are ready; the answer has an outcome. Raises WeightsRefused or TimeoutError."""
-        deadline, pause = time.monotonic() + STAGE_S, threading.Event()
+        deadline, pause, why = time.monotonic() + STAGE_S, threading.Event(), ""
         while time.monotonic() < deadline:
             self.inbox.put(command)
             answer = self._await(command)
             if answer.outcome is not None:
                 return answer
             if answer.readiness is Readiness.REFUSED:
-                raise WeightsRefused(answer.refusal or "another rank refused the weights; see its log")
+                raise WeightsRefused(answer.why or "another rank refused the weights; see its log")
+            why = answer.why
             pause.wait(NOT_YET_S)
-        raise TimeoutError(f"version {command.number}: another rank has not staged the weights in {STAGE_S} s")
+        raise TimeoutError(
+            f"version {command.number}: {why or 'another rank has not staged the weights'}, for {STAGE_S} s"
+        )
 
     def abandon(self, attempt: int, number: int) -> None:
         """Have every rank forget what it may have staged."""
         self.inbox.put(SwapCommand(Act.ABANDON, attempt, number, "", ""))
+
+    def take_late(self) -> list[tuple[SwapCommand, Answer]]:
+        """Commits that were done after `commit` had given up on them, each once, oldest first. Never blocks."""
+        while not self.answers.empty():
+            self._note_late(self.answers.get_nowait())
+        late, self._late = self._late, []
+        return late
 
     def _await(self, command: SwapCommand) -> Answer:
         while True:
             try:
                 answer = self.answers.get(timeout=PICKUP_S)
             except queue.Empty:
+                self._given_up[command.attempt] = command, time.time()
                 raise TimeoutError(
                     f"version {command.number}: the scheduler reached no iteration within {PICKUP_S} s"
                 ) from None
             if answer.attempt == command.attempt:
                 return answer
+            self._note_late(answer)
+
+    def _note_late(self, answer: Answer) -> None:
+        command, since = self._given_up.pop(answer.attempt, (None, 0.0))
+        if command is not None and answer.outcome is not None:
+            outcome = replace(answer.outcome, late_s=max(answer.outcome.at - since, 0.0))
+            self._late.append((command, replace(answer, outcome=outcome)))

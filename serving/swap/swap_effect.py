@@ -43,15 +43,19 @@ def try_probe(staged: Iterable[tuple[str, torch.Tensor]], model: torch.nn.Module
 
 
 def take_probe(staged: Iterable[tuple[str, torch.Tensor]], model: torch.nn.Module) -> Probe:
-    """Sample both on the current stream; does not wait for a device. `model` must hold at least one parameter."""
+    """Sample `staged`, in host memory, and `model`, on the current stream; does not wait for a device.
+
+    `model` must hold at least one parameter.
+    """
     file = _sample(tensor for _, tensor in staged)
     held = _sample(parameter.detach() for parameter in model.parameters())
-    ready = None
-    if held.device.type == "cuda":
-        file, held = (values.to("cpu", non_blocking=True) for values in (file, held))
-        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        ready.record()
-    return Probe(file, held, ready)
+    if held.device.type != "cuda":
+        return Probe(file, held, None)
+    # A copy to pageable memory would wait for the forward in flight, whatever `non_blocking` says.
+    on_host = torch.empty(held.shape, dtype=held.dtype, pin_memory=True).copy_(held, non_blocking=True)
+    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    ready.record()
+    return Probe(file, on_host, ready)
 
 
 class SwapEffect:

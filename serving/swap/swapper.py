@@ -4,6 +4,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
@@ -31,8 +32,13 @@ class DraftSwitch(Protocol):
     def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool]) -> SwapOutcome:
         """Make `file` the live draft, if `is_wanted` once it is staged.
 
-        After WeightsRefused, OSError (this host cannot load the file) and TimeoutError it is as it was.
+        After WeightsRefused and OSError (this host cannot load the file) it is as it was; after TimeoutError it is too,
+        or `take_late` will have the swap.
         """
+        ...
+
+    def take_late(self) -> list[SwapOutcome]:
+        """Swaps that were done after `swap` had given up on them, each once, oldest first."""
         ...
 
 
@@ -96,6 +102,7 @@ class Swapper:
     def turn(self, wait_s: float = 0.0) -> None:
         """One look at the board, waiting up to `wait_s` for news, and at most one swap."""
         state = self._look(min(wait_s, self._turns.left_s()))
+        self._note_late()
         wanted = self._wanted(state)
         self.is_canary = wanted is not None and wanted == state.canary
         if wanted is None or not self._is_due(wanted, state):
@@ -121,10 +128,7 @@ class Swapper:
 
     def status(self) -> Mapping[str, object]:
         """For the replica's heartbeat, as JSON values; any thread may ask."""
-        swaps = [
-            {"number": s.number, "commit_ms": s.commit_ms, "stage_ms": s.stage_ms, "running": s.running, "at": s.at}
-            for s in tuple(self._swaps)
-        ]
+        swaps = [asdict(swap) for swap in tuple(self._swaps)]
         return {"draft_version": self._switch.draft_version, "swaps": swaps, "swaps_refused": len(self._refused)}
 
     def _swap(self, version: DraftVersion) -> None:
@@ -135,8 +139,15 @@ class Swapper:
             return wanted is not None and state.rows[wanted].version == version
 
         file = weights_file(version.weights_uri)
-        self._swaps.append(self._switch.swap(version.number, file, version.sha256, is_wanted))
+        done = self._switch.swap(version.number, file, version.sha256, is_wanted)
+        self._note_late()  # they were done before it
+        self._swaps.append(done)
         self._is_other_board = False
+
+    def _note_late(self) -> None:
+        for swap in self._switch.take_late():
+            log.warning("paceline: version %d was swapped in %.1f s late", swap.number, swap.late_s)
+            self._swaps.append(swap)
 
     def _drafts_elsewhere(self, number: int) -> bool:
         own = f"replica:{self._replica}"

@@ -5,6 +5,7 @@ import shutil
 import threading
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 from paceline.buffer.version import DraftVersion, VersionState
@@ -84,6 +85,31 @@ def test_a_roll_back_returns_to_the_draft_before(rig, initial):
     rig.board.roll_back("operator:test", "worse")
     until(lambda: drafting(rig) == initial, "the roll back")
     assert rig.board.read().live == initial
+
+
+def occupation(rig, act):
+    """Have SGLang release its memory, or take it again."""
+    url = f"http://127.0.0.1:{rig.port}/{act}_memory_occupation"
+    httpx.post(url, json={}, timeout=60.0, trust_env=False).raise_for_status()
+
+
+def test_a_swap_waits_while_sglang_has_released_its_memory_and_is_done_after_it_resumed(rig, initial, plain):
+    occupation(rig, "release")
+    number = publish(rig, "while-released", shuffled)
+    rig.board.move(number, VersionState.LIVE, "test", "while released")
+    until(lambda: "released" in rig.status().get("swap_reason", ""), "the swap to wait")
+    waiting = rig.status()
+    assert waiting["swap"] == "on"
+    assert waiting["swap_reason"] == (
+        "SGLang has released cuda_graph, kv_cache, weights; the swap follows resume_memory_occupation"
+    )
+    assert drafting(rig) == initial
+    occupation(rig, "resume")
+    until(lambda: drafting(rig) == number, "the swap")
+    until(lambda: rig.status().get("swap_reason") == "", "the reason to go")
+    assert rig.generate("after-resume", rig.texts[0][:160], max_tokens=64)["output_ids"] == plain[0]
+    rig.board.roll_back("operator:test", "enough of it")
+    until(lambda: drafting(rig) == initial, "the roll back")
 
 
 def nan(tensors):

@@ -4,6 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -18,3 +19,31 @@ def resolved(monkeypatch):
     context = SimpleNamespace(**dict.fromkeys(bags, lambda: SimpleNamespace(**found)))
     monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
     return found
+
+
+class LinearBase(torch.nn.Module):
+    """A layer as SGLang's, with the method that multiplies with its weights."""
+
+    def __init__(self, quant_method):
+        super().__init__()
+        self.quant_method = quant_method
+
+
+class UnquantizedLinearMethod:
+    """The method of a layer whose weights are as the file has them."""
+
+
+class Fp8LinearMethod:
+    """Another one."""
+
+
+@pytest.fixture
+def layers(monkeypatch):
+    """SGLang's classes of linear layers; tests/serving/test_sglang_draft.py has the real ones."""
+    linear = SimpleNamespace(LinearBase=LinearBase)
+    unquantised = SimpleNamespace(UnquantizedLinearMethod=UnquantizedLinearMethod)
+    monkeypatch.setitem(sys.modules, "sglang.srt.layers.linear", linear)
+    monkeypatch.setitem(sys.modules, "sglang.srt.layers.quantization.unquant", unquantised)
+    return SimpleNamespace(
+        plain=lambda: LinearBase(UnquantizedLinearMethod()), fp8=lambda: LinearBase(Fp8LinearMethod())
+    )

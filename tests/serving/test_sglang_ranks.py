@@ -10,7 +10,7 @@ import pytest
 from paceline.rig.services import free_port
 from paceline.serving.cpu_host.defaults import server_env
 
-#: One rank: the numbers, the pacing and the swaps that it settles with the other.
+#: One rank: the numbers, the pacing and the swaps that it settles with the other, and what commits come to.
 RANK = """
 import json, sys
 from pathlib import Path
@@ -20,7 +20,46 @@ from sglang.srt.runtime_context import get_parallel
 from paceline.buffer.settings.pacing_names import PacingName
 from paceline.serving import sglang_ranks
 from paceline.serving.pacing.sglang_pacing import SglangPacing
+from paceline.serving.swap.commands import Act, SwapCommand
+from paceline.serving.swap.sglang_draft import SglangDraft
 from paceline.serving.swap.sglang_swap import SglangSwap
+from paceline.serving.swap.staging import StagedDraft, Staging
+
+
+class Live(SglangDraft):  # a draft model of one number; its next copy stops half-way while `is_failing`
+    held, is_failing = 0.0, False
+
+    def __init__(self):
+        pass
+
+    def load(self, draft):
+        self.held = 0.5 if self.is_failing else dict(draft.tensors)["fc"]
+        if self.is_failing:
+            self.is_failing = False
+            raise RuntimeError("half of it is copied")
+
+    def why_not_now(self):
+        return ""
+
+    def probe(self, draft):
+        return None
+
+
+def commits(swap, rank):  # answer, version and weights after each of four commits; the second rank fails in two
+    swap.fault, swap._live = "", Live()
+    swap._kept.keep(0, StagedDraft([("fc", 0.0)], 0.0))
+    found = []
+    for number, fails in ((1, ""), (2, "copy"), (3, "vote"), (4, "")):
+        staging = swap._channel.stagings[number] = Staging(draft=StagedDraft([("fc", float(number))], 0.0))
+        staging.done.set()
+        swap._live.is_failing = rank == 1 and fails == "copy"
+        if rank == 1 and fails == "vote":
+            staging.done = None  # what makes the vote itself fail
+        swap._handle(SwapCommand(Act.COMMIT, number, number, "", ""))
+        answer = swap._channel.answers.get_nowait()
+        found.append([answer.readiness.name, swap.draft_version, swap._live.held, answer.why])
+    return found
+
 
 rank, address, good_costs, own_costs = int(sys.argv[1]), *sys.argv[2:]
 widths = ("pp_size", "attn_dp_size", "attn_cp_size", "moe_ep_size", "moe_dp_size", "attn_dcp_size")
@@ -39,6 +78,7 @@ for costs in (good_costs, own_costs):
 swap = SglangSwap(0, Path("cache"))
 swap._ranks = sglang_ranks.count()
 found["swap"] = [swap._settled(""), swap._settled("no draft here" if rank == 1 else "")]
+found["commits"] = commits(swap, rank)
 print("RANK", json.dumps(found))
 """
 
@@ -80,4 +120,21 @@ def test_two_ranks_swap_both_or_neither(ranks):
     assert [found["swap"] for found in ranks] == [
         ["", "another rank cannot swap; see its log"],
         ["", "no draft here"],
+    ]
+
+
+def test_two_ranks_copy_both_or_neither_whatever_fails_on_one(ranks):
+    first, second = (found["commits"] for found in ranks)
+    copied, kept = ["READY", 1, 1.0, ""], ["REFUSED", 1, 1.0]
+    assert first == [
+        copied,
+        [*kept, "another rank could not copy the weights; see its log"],
+        [*kept, ""],
+        ["READY", 4, 4.0, ""],
+    ]
+    assert second == [
+        copied,
+        [*kept, "RuntimeError: half of it is copied"],
+        [*kept, "AttributeError: 'NoneType' object has no attribute 'is_set'"],
+        ["READY", 4, 4.0, ""],
     ]

@@ -13,6 +13,7 @@ from paceline.buffer.errors import WeightsRefused
 from paceline.serving import sglang_ranks
 from paceline.serving.swap import sglang_swap, swap_channel
 from paceline.serving.swap.commands import Act, Readiness, SwapCommand
+from paceline.serving.swap.sglang_draft import SglangDraft
 from paceline.serving.swap.sglang_swap import SglangSwap
 from paceline.serving.swap.staging import StagedDraft, Staging, read_layout, sha256_of
 from safetensors.torch import save_file
@@ -41,15 +42,21 @@ def folder(tmp_path):
     return tmp_path
 
 
+def nothing_released():
+    """What swaps read of the scheduler's own weight updater; tests/e2e/test_2_swap.py has the real one."""
+    return SimpleNamespace(offload_tags=set())
+
+
 @pytest.fixture
 def swap(folder):
     """A bound SglangSwap, without SGLang's dispatcher."""
     made = SglangSwap(0, folder)
-    made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]))
+    made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]), weight_updater=nothing_released())
     updater = Updater()
-    made._runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
+    runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
+    made._live = SglangDraft(made._scheduler, runner)
     made._layout = read_layout(folder / "0")
-    made._kept[0] = StagedDraft([("fc.weight", torch.zeros(2, 3))], None, 0.0)
+    made._kept.keep(0, StagedDraft([("fc.weight", torch.zeros(2, 3))], 0.0))
     made.fault = ""
     return made
 
@@ -90,7 +97,7 @@ def test_a_swap_loads_the_files_tensors_and_sets_the_version(swap, folder):
     with Scheduler(swap):
         outcome = swap.swap(1, *file_of(folder, 1))
     assert (outcome.number, outcome.running, swap.draft_version) == (1, 3, 1)
-    assert torch.equal(swap._runner.weight_updater.loaded[0]["fc.weight"], torch.full((2, 3), 1.0))
+    assert torch.equal(swap._live._runner.weight_updater.loaded[0]["fc.weight"], torch.full((2, 3), 1.0))
     assert swap._channel.stagings == {}
 
 
@@ -111,7 +118,7 @@ def test_a_version_withdrawn_while_it_is_staged_is_not_loaded(swap, folder):
         swap.swap(2, *file_of(folder, 2))
     scheduler.iterate()
     assert (swap.draft_version, swap._channel.stagings) == (2, {})
-    assert len(swap._runner.weight_updater.loaded) == 1
+    assert len(swap._live._runner.weight_updater.loaded) == 1
 
 
 @pytest.mark.guarantee("alarm-swap-without-effect")
@@ -119,7 +126,7 @@ def test_an_update_that_reports_success_and_did_nothing_is_detected(swap, folder
     with Scheduler(swap):
         swap.swap(1, *file_of(folder, 1))
         assert swap.effect.loaded_sha256 == swap.effect.published_sha256 == file_of(folder, 1)[1]
-        swap._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (True, "Success")
+        swap._live._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (True, "Success")
         swap.swap(2, *file_of(folder, 2))
     assert (swap.effect.published_sha256, swap.effect.loaded_sha256) == (file_of(folder, 2)[1], file_of(folder, 1)[1])
 
@@ -144,7 +151,7 @@ def test_a_first_draft_that_ships_the_embedding_comes_back_from_disk_once_it_is_
             swap.swap(number, *file_of(folder, number))
         assert sorted(swap._kept) == [1, 2]
         assert swap.swap(0, *file_of(folder, 0)).number == 0
-    loaded = swap._runner.weight_updater.loaded[-1]
+    loaded = swap._live._runner.weight_updater.loaded[-1]
     assert [*loaded] == ["fc.weight"]
     assert torch.equal(loaded["fc.weight"], torch.zeros(2, 3))
 
@@ -156,7 +163,7 @@ def test_a_refused_file_changes_nothing_and_leaves_nothing_staged(swap, folder):
             swap.swap(1, file, "0" * 64)
         while swap._channel.stagings:
             scheduler.pause.wait(0.001)
-    assert (swap.draft_version, swap._runner.weight_updater.loaded) == (0, [])
+    assert (swap.draft_version, swap._live._runner.weight_updater.loaded) == (0, [])
 
 
 def test_a_scheduler_that_does_not_iterate_is_a_time_out_and_never_hangs_afterwards(swap, folder, monkeypatch):
@@ -191,7 +198,7 @@ def test_ranks_commit_together_or_not_at_all(swap, monkeypatch):
     swap._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # ready here: version 0 is kept
     swap._handle(SwapCommand(Act.COMMIT, 2, 9, "", ""))  # unknown here, and it votes too
     assert [votes.get_nowait(), votes.get_nowait()] == [2, 1]
-    assert swap._runner.weight_updater.loaded == []
+    assert swap._live._runner.weight_updater.loaded == []
     assert {swap._channel.answers.get_nowait().readiness for _ in range(2)} == {Readiness.NOT_YET}
 
 
@@ -204,7 +211,7 @@ def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch
     unbound._handle(SwapCommand(Act.COMMIT, 1, 1, "", ""))
     answer = unbound._channel.answers.get_nowait()
     assert answer.readiness is Readiness.REFUSED
-    assert "this rank cannot swap: FileNotFoundError: no such draft here" in answer.refusal
+    assert "this rank cannot swap: FileNotFoundError: no such draft here" in answer.why
 
 
 def test_a_commit_that_was_never_prepared_is_refused_by_a_rank_that_could_not_bind(monkeypatch):
@@ -215,7 +222,7 @@ def test_a_commit_that_was_never_prepared_is_refused_by_a_rank_that_could_not_bi
     unbound._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # a draft that the entry rank keeps
     answer = unbound._channel.answers.get_nowait()
     assert (answer.readiness, votes) == (Readiness.REFUSED, [0])
-    assert answer.refusal == "this rank cannot swap: FileNotFoundError: no such draft here"
+    assert answer.why == "this rank cannot swap: FileNotFoundError: no such draft here"
 
 
 class Dispatcher(list):
@@ -232,7 +239,7 @@ def scheduler_of(folder):
 
 
 @pytest.fixture
-def dispatchers(monkeypatch):
+def dispatchers(monkeypatch, layers):
     """SGLang's class of dispatchers, without SGLang; the end-to-end tests have the real one."""
     fake = SimpleNamespace(TypeBasedDispatcher=lambda handlers: handlers)
     monkeypatch.setitem(sys.modules, "sglang", SimpleNamespace(utils=fake))
@@ -270,6 +277,91 @@ def test_ranks_that_cannot_settle_do_not_swap(folder, monkeypatch):
     assert made.fault == "RuntimeError: the other is gone"
 
 
+@pytest.mark.usefixtures("dispatchers")
+def test_a_quantised_draft_leaves_swaps_off_and_names_the_flag(folder, layers, monkeypatch):
+    monkeypatch.setattr(sglang_ranks, "count", lambda: 1)
+    scheduler = scheduler_of(folder / "0")
+    ((_, runner),) = scheduler.draft_worker.weight_update_runners()
+    runner.model.add_module("fc", layers.plain())
+    made = SglangSwap(0, folder)
+    made.after_init_dispatcher(None, scheduler)
+    assert made.fault == ""
+    runner.model.add_module("o_proj", layers.fp8())
+    made.after_init_dispatcher(None, scheduler)
+    assert made.fault == (
+        "WeightsRefused: o_proj of the served draft: got Fp8LinearMethod, expected no quantisation; "
+        "start the server with --speculative-draft-model-quantization unquant"
+    )
+
+
+@pytest.mark.usefixtures("dispatchers")
+def test_a_scheduler_that_does_not_tell_what_it_released_leaves_swaps_off(folder, monkeypatch):
+    monkeypatch.setattr(sglang_ranks, "count", lambda: 1)
+    scheduler = scheduler_of(folder / "0")
+    del scheduler.weight_updater.offload_tags
+    made = SglangSwap(0, folder)
+    made.after_init_dispatcher(None, scheduler)
+    assert made.fault == "AttributeError: 'types.SimpleNamespace' object has no attribute 'offload_tags'"
+
+
+RELEASED = "SGLang has released kv_cache, weights; the swap follows resume_memory_occupation"
+
+
+def test_nothing_is_copied_or_read_while_memory_is_released_and_the_swap_follows(swap, folder, monkeypatch):
+    released, scheduler = swap._scheduler.weight_updater.offload_tags, Scheduler(swap)
+    released |= {"weights", "kv_cache"}
+    seen, answer = [], swap._channel.answers.put
+
+    def resume_after_three(given):
+        seen.append((given.readiness, given.probe, swap.waits_for))
+        if len(seen) == 3:
+            released.clear()
+        answer(given)
+
+    monkeypatch.setattr(
+        swap._channel,
+        "answers",
+        SimpleNamespace(put=resume_after_three, get=swap._channel.answers.get, empty=lambda: True),
+    )
+    monkeypatch.setattr(swap_channel, "NOT_YET_S", 0.0)
+    with scheduler:
+        assert swap.swap(1, *file_of(folder, 1)).number == 1
+    assert seen[:3] == 3 * [(Readiness.NOT_YET, None, RELEASED)]
+    assert (seen[3][0], swap.waits_for, len(swap._live._runner.weight_updater.loaded)) == (Readiness.READY, "", 1)
+
+
+def test_a_swap_that_waits_for_released_memory_too_long_is_tried_again_and_says_why(swap, folder, monkeypatch):
+    swap._scheduler.weight_updater.offload_tags |= {"weights", "kv_cache"}
+    monkeypatch.setattr(swap_channel, "STAGE_S", 0.01)
+    with Scheduler(swap) as scheduler, pytest.raises(TimeoutError, match=f"version 0: {RELEASED}, for 0.01 s"):
+        swap.swap(0, *file_of(folder, 0))
+    scheduler.iterate()  # meets the end of it
+    assert (swap.waits_for, swap._live._runner.weight_updater.loaded) == ("", [])
+
+
+def test_a_commit_that_is_done_after_it_was_given_up_on_is_reported_with_its_lateness(swap, folder, monkeypatch):
+    monkeypatch.setattr(swap_channel, "PICKUP_S", 0.01)
+    with pytest.raises(TimeoutError, match="no iteration"):
+        swap.swap(0, *file_of(folder, 0))
+    assert swap.take_late() == []
+    given_up_at = swap._channel._given_up[1][1]
+    Scheduler(swap).iterate()
+    (late,) = swap.take_late()
+    assert (late.number, late.late_s) == (0, late.at - given_up_at)
+    assert (swap.effect.published_sha256, swap.take_late()) == (file_of(folder, 0)[1], [])
+
+
+def test_a_late_commit_is_settled_before_the_one_that_came_after_it(swap, folder, monkeypatch):
+    monkeypatch.setattr(swap_channel, "PICKUP_S", 0.01)
+    with pytest.raises(TimeoutError, match="no iteration"):
+        swap.swap(0, *file_of(folder, 0))
+    monkeypatch.setattr(swap_channel, "PICKUP_S", 60.0)
+    with Scheduler(swap):
+        swap.swap(1, *file_of(folder, 1))
+    assert [late.number for late in swap.take_late()] == [0]
+    assert (swap.draft_version, swap.effect.published_sha256) == (1, file_of(folder, 1)[1])
+
+
 @pytest.mark.parametrize("broken", ["_least_ready", "_staged"])
 def test_a_fault_in_a_handler_is_a_refusal_and_no_exception(swap, folder, monkeypatch, broken):
     def fail(*_):
@@ -293,7 +385,7 @@ def test_a_preparation_that_cannot_even_begin_is_refused(swap, folder, monkeypat
 
 
 def test_a_copy_that_fails_is_a_refusal_and_the_version_stays(swap, folder):
-    swap._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (False, "no room")
+    swap._live._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (False, "no room")
     with Scheduler(swap), pytest.raises(WeightsRefused, match="SGLang refused the weights: no room"):
         swap.swap(1, *file_of(folder, 1))
     assert swap.draft_version == 0
@@ -315,12 +407,12 @@ def test_the_same_number_with_another_digest_is_another_draft(swap, folder):
         swap.swap(1, *file_of(folder, 1))
         swap.swap(0, *file_of(folder, 0))
         swap.swap(1, *file_of(folder, 2))  # a board that lost its data gave the number again
-    assert torch.equal(swap._runner.weight_updater.loaded[-1]["fc.weight"], torch.full((2, 3), 2.0))
+    assert torch.equal(swap._live._runner.weight_updater.loaded[-1]["fc.weight"], torch.full((2, 3), 2.0))
     assert sorted(swap._kept) == [0, 1]
 
 
 def test_a_copy_that_fails_half_way_is_undone_with_the_draft_before(swap, folder):
-    updater = swap._runner.weight_updater
+    updater = swap._live._runner.weight_updater
     load = updater.update_weights_from_tensor
 
     def half(tensors, load_format):
@@ -360,6 +452,7 @@ class Started:
         )
         self.draft_worker = SimpleNamespace(weight_update_runners=lambda: (("draft", runner),))
         self.server_args = SimpleNamespace(download_dir=downloads)
+        self.weight_updater = nothing_released()
 
 
 def published(folder, form):
@@ -395,12 +488,14 @@ def bound(swap, scheduler, monkeypatch):
     return swap
 
 
+@pytest.mark.usefixtures("layers")
 @pytest.mark.parametrize("form", ["one file", "shards", "pickle", "id"])
 def test_a_server_may_be_started_with_every_form_of_a_draft(folder, monkeypatch, form):
     name, downloads = published(folder, form)
     swap = bound(SglangSwap(7, folder / "cache"), Started(name, "v2", downloads), monkeypatch)
     assert swap.fault == ""
-    (first,) = [draft for number, draft in swap._kept.items() if number == 7]
+    assert [*swap._kept] == [7]
+    first = swap._kept[7]
     assert [(name, tensor.tolist()) for name, tensor in first.tensors] == [("fc.weight", [[1.0] * 3] * 2)]
     # Equal tensors are equal bytes, in whichever form they came: the learner publishes this digest as version 0.
     save_file({"fc.weight": torch.ones(2, 3)}, folder / "as-published", metadata={"format": "pt"})
@@ -408,6 +503,7 @@ def test_a_server_may_be_started_with_every_form_of_a_draft(folder, monkeypatch,
     assert swap.effect.loaded_sha256 == first.sha256 == expected
 
 
+@pytest.mark.usefixtures("layers")
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
@@ -423,6 +519,7 @@ def test_a_draft_that_is_not_whole_leaves_swaps_off_with_the_reason(folder, monk
         swap.swap(2, *file_of(folder, 2))
 
 
+@pytest.mark.usefixtures("layers")
 def test_a_draft_with_the_targets_head_never_loads_one(folder, monkeypatch):
     (folder / "1" / "config.json").write_text('{"draft_vocab_size": null}')
     scheduler = Started(folder / "1")

@@ -8,8 +8,6 @@ from paceline.buffer.errors import WeightsRefused
 from paceline.serving.swap.staging import read_layout, sha256_of, stage
 from safetensors.torch import save_file
 
-CPU = torch.device("cpu")
-
 
 def weights():
     generator = torch.Generator().manual_seed(0)
@@ -38,14 +36,14 @@ def offer(tmp_path, tensors):
 def test_a_good_file_is_staged_to_the_last_bit(tmp_path, served):
     offered = weights() | {"fc.weight": torch.randn(4, 12)}
     file = offer(tmp_path, offered)
-    staged = stage(file, hashlib.sha256(file.read_bytes()).hexdigest(), served, CPU, torch.float32)
+    staged = stage(file, hashlib.sha256(file.read_bytes()).hexdigest(), served, torch.float32, is_pinned=False)
     assert [name for name, _ in staged.tensors] == ["fc.weight", "norm.weight"]
     for name, tensor in staged.tensors:
         assert torch.equal(tensor, offered[name])
 
 
 def test_values_are_cast_to_the_servers_dtype(tmp_path, served):
-    staged = stage(offer(tmp_path, weights()), "", served, CPU, torch.bfloat16)
+    staged = stage(offer(tmp_path, weights()), "", served, torch.bfloat16, is_pinned=False)
     assert all(torch.equal(tensor, weights()[name].to(torch.bfloat16)) for name, tensor in staged.tensors)
 
 
@@ -86,7 +84,7 @@ def test_a_file_with_this_change_is_refused(tmp_path, served, change):
     make(tensors)
     file = offer(tmp_path, tensors)
     with pytest.raises(WeightsRefused, match=message):
-        stage(file, sha256_of(file), served, CPU, torch.float16)
+        stage(file, sha256_of(file), served, torch.float16, is_pinned=False)
 
 
 EMBEDDING = torch.arange(24, dtype=torch.float32).reshape(8, 3).to(torch.bfloat16)
@@ -108,10 +106,13 @@ def test_a_head_that_is_the_targets_is_never_loaded(tmp_path, ships_it):
     file = tmp_path / "model.safetensors"
     save_file(weights() | ({"lm_head.weight": HEAD} if ships_it else {}), file)
     layout = read_layout(tmp_path, shares_head=True)
-    assert [name for name, _ in stage(file, "", layout, CPU, torch.float32).tensors] == ["fc.weight", "norm.weight"]
+    assert [name for name, _ in stage(file, "", layout, torch.float32, is_pinned=False).tensors] == [
+        "fc.weight",
+        "norm.weight",
+    ]
     other = offer(tmp_path, weights() | {"lm_head.weight": HEAD + 1})
     with pytest.raises(WeightsRefused, match=r"lm_head\.weight: belongs to the target and must not be shipped"):
-        stage(other, "", layout, CPU, torch.float32)
+        stage(other, "", layout, torch.float32, is_pinned=False)
     # A draft with a head of its own does load it.
     assert "lm_head.weight" in read_layout(tmp_path).shapes or not ships_it
 
@@ -121,14 +122,14 @@ def test_the_file_the_server_was_started_with_comes_back_and_its_embedding_is_ig
     tmp_path, served_with_embedding, checked
 ):
     file = tmp_path / "model.safetensors"
-    staged = stage(file, sha256_of(file) if checked else "", served_with_embedding, CPU, torch.float32)
+    staged = stage(file, sha256_of(file) if checked else "", served_with_embedding, torch.float32, is_pinned=False)
     assert [name for name, _ in staged.tensors] == ["fc.weight", "norm.weight"]
     assert all(torch.equal(tensor, weights()[name]) for name, tensor in staged.tensors)
 
 
 def test_an_embedding_is_not_missed_in_a_later_file(tmp_path, served_with_embedding):
     file = offer(tmp_path, weights())
-    staged = stage(file, sha256_of(file), served_with_embedding, CPU, torch.float32)
+    staged = stage(file, sha256_of(file), served_with_embedding, torch.float32, is_pinned=False)
     assert [name for name, _ in staged.tensors] == ["fc.weight", "norm.weight"]
 
 
@@ -151,7 +152,7 @@ def test_an_embedding_that_is_not_bit_by_bit_the_servers_is_refused(tmp_path, se
     other = OTHER_EMBEDDINGS[change](EMBEDDING).contiguous()
     file = offer(tmp_path, weights() | {"embed_tokens.weight": other})
     with pytest.raises(WeightsRefused) as refused:
-        stage(file, sha256_of(file), served_with_embedding, CPU, torch.float32)
+        stage(file, sha256_of(file), served_with_embedding, torch.float32, is_pinned=False)
     assert "embed_tokens.weight: belongs to the target" in str(refused.value)
     digests = [hashlib.sha256(t.view(torch.uint8).numpy()).hexdigest() for t in (other, EMBEDDING)]
     assert f"got {other.dtype} {tuple(other.shape)} sha256 {digests[0]}" in str(refused.value)
@@ -161,7 +162,7 @@ def test_an_embedding_that_is_not_bit_by_bit_the_servers_is_refused(tmp_path, se
 def test_an_embedding_under_another_name_is_refused(tmp_path, served_with_embedding):
     file = offer(tmp_path, weights() | {"model.embed_tokens.weight": EMBEDDING})
     with pytest.raises(WeightsRefused, match=r"model\.embed_tokens\.weight: belongs to the target .* expected none"):
-        stage(file, sha256_of(file), served_with_embedding, CPU, torch.float32)
+        stage(file, sha256_of(file), served_with_embedding, torch.float32, is_pinned=False)
 
 
 @pytest.mark.guarantee("weights-refused")
@@ -171,7 +172,7 @@ def test_a_file_changed_after_its_publication_is_refused(tmp_path, served):
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(WeightsRefused, match="the file was changed"):
-        stage(file, digest, served, CPU, torch.float32)
+        stage(file, digest, served, torch.float32, is_pinned=False)
 
 
 @pytest.mark.guarantee("data-is-never-code")
@@ -191,7 +192,7 @@ def test_a_file_that_is_not_safetensors_is_refused(tmp_path, served, content):
         case "absent":
             file.unlink()
     with pytest.raises(WeightsRefused, match="not a readable safetensors file"):
-        stage(file, "", served, CPU, torch.float32)
+        stage(file, "", served, torch.float32, is_pinned=False)
 
 
 def test_a_folder_without_weights_has_no_layout(tmp_path):

@@ -16,6 +16,7 @@ class Switch:
     def __init__(self):
         self.draft_version, self.asked, self.fault = 0, [], None
         self.while_staging = lambda: None
+        self.late = []
 
     def swap(self, number, file, sha256, is_wanted):
         self.asked.append((number, str(file), sha256))
@@ -26,6 +27,10 @@ class Switch:
             raise TimeoutError(f"version {number}: it was withdrawn")
         self.draft_version = number
         return SwapOutcome(number, 2.5, 9.0, 3, 50.0)
+
+    def take_late(self):
+        late, self.late = self.late, []
+        return late
 
 
 @pytest.fixture
@@ -65,7 +70,32 @@ def test_a_new_live_version_is_swapped_in_once(board):
     assert switch.asked == [(1, "/w/v 1/model.safetensors", "sha1")]
     status = swapper.status()
     assert status["draft_version"] == 1
-    assert status["swaps"] == [{"number": 1, "commit_ms": 2.5, "stage_ms": 9.0, "running": 3, "at": 50.0}]
+    swap = {"number": 1, "commit_ms": 2.5, "stage_ms": 9.0, "running": 3, "at": 50.0, "late_s": 0.0}
+    assert status["swaps"] == [swap]
+
+
+def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_its_lateness(board, caplog):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep", lambda: None)
+    board.move(1, VersionState.LIVE, "l", "better")
+    switch.fault = TimeoutError("the scheduler reached no iteration within 60 s")
+    swapper.turn()
+    switch.fault, switch.draft_version = None, 1
+    switch.late = [SwapOutcome(1, 2.5, 9.0, 3, 50.0, 7.25)]
+    swapper.turn()
+    swapper.turn()
+    assert [(swap["number"], swap["late_s"]) for swap in swapper.status()["swaps"]] == [(1, 7.25)]
+    assert "version 1 was swapped in 7.2 s late" in caplog.text
+    assert len(switch.asked) == 1
+
+
+def test_a_late_swap_is_listed_before_the_one_that_came_after_it(board):
+    switch = Switch()
+    swapper = Swapper(board, switch, "rep", lambda: None)
+    board.move(1, VersionState.LIVE, "l", "better")
+    switch.while_staging = lambda: switch.late.append(SwapOutcome(2, 2.5, 9.0, 3, 49.0, 1.0))
+    swapper.turn()
+    assert [swap["number"] for swap in swapper.status()["swaps"]] == [2, 1]
 
 
 def test_a_roll_back_swaps_the_previous_version_in(board):
