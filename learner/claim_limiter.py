@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..buffer.base import MAX_DELIVERIES
-from ..buffer.errors import BufferUnavailable, LeaseLost
+from ..buffer.errors import BufferUnavailable, DeviceOutOfMemory, LeaseLost
 from ..buffer.lease import Lease
 from .disk import write_text
 
 _log = logging.getLogger(__name__)
 
 #: Failures that no trace can cause: they accuse none, and must cost none a delivery.
-NO_TRACES_FAULT = (BufferUnavailable, LeaseLost)
+NO_TRACES_FAULT = (BufferUnavailable, DeviceOutOfMemory, LeaseLost)
 
 
 class ClaimLimiter:

@@ -62,6 +62,7 @@ class LearnerConfig:
     holdout_requests: int = setting("HOLDOUT_REQUESTS")
     gate_confidence: float = setting("GATE_CONFIDENCE")
     draft_steps: int | None = setting("DRAFT_STEPS")
+    batch_tokens: int = setting("BATCH_TOKENS")
     objective: str = setting("OBJECTIVE")
     device: str = setting("DEVICE")
     round_interval_s: float = setting("ROUND_INTERVAL_S")

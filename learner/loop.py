@@ -22,6 +22,7 @@ from .intake import KEPT, REFUSED, ByOutcome, Outcome, counts_of
 from .judging.alarms import paused_by
 from .learning_report import LearningKind, LearningReport, totals
 from .learning_round import LearningRound
+from .memory_errors import memory_errors_named
 from .recovery import open_state
 from .state import LearnerState
 
@@ -48,9 +49,10 @@ class Learner:
     def learn_once(self) -> LearningReport:
         """Do one learning round, or return an idle report: too few traces are pending, or another learner is at work.
 
-        Blocks for the whole training. Raises BufferUnavailable, ConfigError and whatever training raises; the next
-        call then starts from the last checkpoint with the same traces, as a new process would, and claims fewer of
-        them when they may be the cause. LeaseLost when the lease ended meanwhile: nothing more was published or acked.
+        Blocks for the whole training. Raises BufferUnavailable, ConfigError, DeviceOutOfMemory and whatever training
+        raises; the next call then starts from the last checkpoint with the same traces, as a new process would, and
+        claims fewer of them when they may be the cause. LeaseLost when the lease ended meanwhile: nothing more was
+        published or acked.
         """
         with self._board.lease(f"learner:{self._config.speculator}", self._config.round_lease_s) as lease:
             if not lease:
@@ -61,8 +63,9 @@ class Learner:
                 return report
             try:
                 # Half a learning round in memory must not be trained on: the state is kept only when all went well.
-                state, self._state = self._current_state(), None
-                report = self._round(state, lease)
+                with memory_errors_named(self._config):
+                    state, self._state = self._current_state(), None
+                    report = self._round(state, lease)
             except BaseException as failure:  # an interrupt too: what was claimed must be delivered again
                 self._limiter.record_failure(failure, lease)
                 self._buffer.resume(self._config.name)

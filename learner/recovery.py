@@ -112,7 +112,7 @@ def _on_board(notes: LearnerNotes, board_state: BoardState) -> LearnerNotes:
 
 def _plan(config: LearnerConfig, notes: LearnerNotes) -> TrainingPlan:
     steps = config.draft_steps or notes.draft_steps or _FIRST_GUESS_STEPS
-    return TrainingPlan(steps=steps, passes=config.passes, objective=config.objective, seed=config.seed)
+    return TrainingPlan(steps, config.passes, config.objective, config.seed, config.batch_tokens)
 
 
 def _device(wanted: str) -> torch.device:

@@ -1,10 +1,17 @@
-"""What the plugin hooks in SGLang, by dotted name."""
+"""What the plugin hooks in SGLang, and what the hook bodies read there, by dotted name."""
 
+import ast
+import functools
+import inspect
+import textwrap
+from collections.abc import Mapping
 from pkgutil import resolve_name
-from typing import Final
+from typing import Any, Final
 
 #: Stage 1, in every SGLang process; the others are installed from inside it, in the scheduler process alone.
 INIT_MODEL_WORKER: Final = "sglang.srt.managers.scheduler.Scheduler.init_model_worker"
+#: 0.5.22 added keyword arguments to this one (for watermarks) and to DRAFT_PREFILL (`kv_loc_plan`): a hook body names
+#: what it reads, which is in front in every release, and takes whatever else comes.
 EAGLE_SAMPLE: Final = "sglang.srt.speculative.eagle_utils.eagle_sample"
 DRAFT_PREFILL: Final = "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker._draft_extend_for_prefill"
 FORWARD_PREFILL: Final = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2._forward_prefill_batch"
@@ -25,14 +32,91 @@ TARGETS: Final = (
     FORWARD,
 )
 
+#: Attributes that hook bodies read, by their class or module; a blank between two. One that is gone keeps no hook from
+#: being installed: it fails at the first request, or the first swap.
+USED: Final[Mapping[str, str]] = {
+    "sglang.srt.plugins.hook_registry.HookRegistry": "register apply_hooks _patched",
+    "sglang.srt.server_args.ServerArgs": "port download_dir",
+    # What get_parallel() and get_spec() of sglang.srt.runtime_context answer. Ranks are asked there and of no
+    # ModelRunner, whose own tp_size went with 0.5.22.
+    "sglang.srt.arg_groups.fields.parallel.Parallel": (
+        "tp_size dp_size pp_size tp_group pp_rank attn_tp_rank attn_cp_rank"
+    ),
+    "sglang.srt.arg_groups.fields.spec.Spec": (
+        "speculative_algorithm speculative_eagle_topk speculative_use_rejection_sampling speculative_adaptive "
+        "speculative_num_steps speculative_num_draft_tokens speculative_draft_model_path "
+        "speculative_draft_model_revision speculative_accept_threshold_single speculative_accept_threshold_acc"
+    ),
+    "sglang.srt.arg_groups.fields.disagg.Disagg": "disaggregation_mode",
+    "sglang.srt.runtime_context": "get_spec get_parallel get_disagg publish",
+    "sglang.srt.managers.scheduler.Scheduler": (
+        "server_args draft_worker running_batch _request_dispatcher enable_overlap forward_stream schedule_stream"
+    ),
+    "sglang.utils.TypeBasedDispatcher": "__iadd__",
+    "sglang.srt.managers.schedule_batch.ScheduleBatch": (
+        "reqs forward_mode input_ids seq_lens extend_lens prefix_lens device sampling_info"
+    ),
+    "sglang.srt.managers.schedule_batch.Req": (
+        "rid sampling_params grammar finished finished_reason spec_verify_ct lora_id multimodal_inputs input_embeds "
+        "origin_input_ids output_ids"
+    ),
+    "sglang.srt.sampling.sampling_params.SamplingParams": (
+        "temperature top_k top_p custom_params logit_bias frequency_penalty presence_penalty repetition_penalty"
+    ),
+    "sglang.srt.managers.auxiliary_output": "append_auxiliary_output",
+    "sglang.srt.managers.auxiliary_output.CommittedTokens": "output_index token_ids",
+    "sglang.srt.layers.logits_processor.LogitsProcessorOutput": (
+        "next_token_logits hidden_states auxiliary_device_output"
+    ),
+    "sglang.srt.speculative.eagle_info.EagleVerifyInput": (
+        "draft_token draft_token_num draft_probs retrieve_next_token tree_topk"
+    ),
+    "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo": "temperatures top_ps top_ks",
+    "sglang.srt.speculative.eagle_utils": "_verify_uses_greedy _is_cpu _is_hip _is_xpu",
+    "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2": "weight_update_runners speculative_num_steps",
+    "sglang.srt.model_executor.model_runner.ModelRunner": "device dtype model model_config weight_updater",
+    "sglang.srt.configs.model_config.ModelConfig": "model_path revision",
+    "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater": "update_weights_from_tensor",
+}
+
 
 def missing_targets() -> dict[str, str]:
-    """Hook targets the installed SGLang does not have, with the reason; imports it (seconds)."""
+    """What of TARGETS and USED the installed SGLang does not have, with the reason; imports it (seconds)."""
+    used = [f"{owner}.{name}" for owner, names in USED.items() for name in names.split()]
     missing = {}
-    for target in TARGETS:
+    for target in (*TARGETS, *used):
         owner, _, name = target.rpartition(".")
         try:
-            getattr(resolve_name(owner), name)
+            _check(resolve_name(owner), name)
         except (ImportError, AttributeError) as fault:
             missing[target] = str(fault)
     return missing
+
+
+def _check(owner: Any, name: str) -> None:
+    """Raise AttributeError unless `owner`, a module or a class, or the class's instances have an attribute `name`."""
+    if not hasattr(owner, name) and not (isinstance(owner, type) and name in _instance_attributes(owner)):
+        raise AttributeError(f"{owner.__name__!r} has no attribute {name!r}")
+
+
+@functools.cache
+def _instance_attributes(owner: type) -> frozenset[str]:
+    """Fields of a class and its bases, and what their methods assign to `self`: most are on no class object."""
+    bases = [base for base in owner.__mro__ if base is not object]
+    fields = {name for base in bases for name in inspect.get_annotations(base)}
+    return frozenset(fields.union(*map(_assigned_to_self, bases)))
+
+
+def _assigned_to_self(owner: type) -> set[str]:
+    try:
+        source = inspect.getsource(owner)
+    except (OSError, TypeError):  # a class of C, or one made at run time
+        return set()
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(textwrap.dedent(source)))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }

@@ -5,6 +5,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import typer
 import yaml
 from paceline.buffer.settings.table import SETTINGS
+from paceline.serving.supported_release import SUPPORTED
 
 HOUSE = Path(__file__).resolve().parents[1]
 COMPOSE = yaml.safe_load((HOUSE / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -175,9 +177,7 @@ def test_the_serving_image_is_not_built_when_the_plugin_would_not_capture() -> N
     done = subprocess.run(
         [sys.executable, "-c", code[1]], capture_output=True, text=True, check=False, cwd=HOUSE / "tests"
     )
-    sglang = re.search(r"^SGLANG := sglang==(\S+)$", text("Makefile"), re.MULTILINE)
-    assert sglang
-    assert done.stdout == f"SGLang {sglang[1]}\n", done.stderr
+    assert done.stdout == f"SGLang {version('sglang')}\n", done.stderr
 
 
 def test_volumes_and_configs_are_declared() -> None:
@@ -191,12 +191,17 @@ def test_redis_never_evicts_and_survives_a_restart() -> None:
     assert {"appendonly yes", "maxmemory-policy noeviction"} <= set(lines)
 
 
+def test_every_supported_release_and_no_other_can_be_set_up() -> None:
+    found = {path.name for path in (HOUSE / "serving/cpu_host").glob("requirements-*.txt")}
+    assert found == {f"requirements-{release}.txt" for release in SUPPORTED}
+    assert f"\nDEFAULT_SGLANG := {SUPPORTED[0]}\n" in text("Makefile")
+
+
 def test_images_have_the_tested_versions() -> None:
-    sglang = re.search(r"^SGLANG := sglang==(\S+)$", text("Makefile"), re.MULTILINE)
     torch = re.search(r"^TORCH := (torch==\S+)$", text("Makefile"), re.MULTILINE)
-    transformers = re.search(r"^transformers==\S+$", text("serving/cpu_host/requirements.txt"), re.MULTILINE)
-    assert sglang
+    needs = text(f"serving/cpu_host/requirements-{SUPPORTED[0]}.txt")
+    transformers = re.search(r"^transformers==\S+$", needs, re.MULTILINE)
     assert torch
     assert transformers
-    assert f"FROM lmsysorg/sglang:v{sglang.group(1)}\n" in text("serving/Dockerfile")
+    assert f"FROM lmsysorg/sglang:v{SUPPORTED[0]}\n" in text("serving/Dockerfile")
     assert f" {torch.group(1)} {transformers.group(0)} " in text("learner/Dockerfile")

@@ -71,6 +71,13 @@ LEARNER_ROWS: Final = (
         unset="as many as the widest trace has",
     ),
     Setting(
+        "BATCH_TOKENS",
+        Count,
+        8192,
+        "Tokens of a batch that go through the learner's device at once, padding included: what its memory must hold.",
+        "tokens",
+    ),
+    Setting(
         "OBJECTIVE",
         Literal["committed", "soft", "target_only", "rejection", "matched"],
         "soft",

@@ -19,6 +19,7 @@ from torch.nn import functional
 from ...buffer.errors import ConfigError
 from .decoder_layer import Midlayer
 from .eagle3_config import Eagle3Config
+from .logits import positions_per_chunk
 
 __all__ = ["DraftChains", "Eagle3Config", "Eagle3Draft"]
 
@@ -135,9 +136,9 @@ class Eagle3Draft(nn.Module):
         return [self.lm_head(self.advance(chains)).float() for _ in range(steps)]
 
     def best_tokens(self, hidden_NH: Tensor) -> Tensor:
-        """Target ids of the most likely draft tokens, int64[N]; logits do not outlive the call."""
-        logits_NV: Tensor = self.lm_head(hidden_NH)
-        return self.draft_to_target_V[logits_NV.argmax(-1)]
+        """Target ids of the most likely draft tokens, int64[N]; logits live for a chunk of `hidden_NH` at a time."""
+        chunks = torch.split(hidden_NH, positions_per_chunk(self.config.draft_vocab_size))
+        return self.draft_to_target_V[torch.cat([self.lm_head(chunk_NH).argmax(-1) for chunk_NH in chunks])]
 
     def _normed_features(self, features_BRD: Tensor) -> Tensor:
         """Features as `fc` takes them; the hidden state that a step hands to the next one passes by these norms."""

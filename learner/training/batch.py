@@ -54,6 +54,15 @@ def verdict_rows(trace: DraftTrace) -> Int32s:
     return np.arange(max(trace.context_len - 2, 0), min(len(trace.features), len(trace.tokens) - 2), dtype=np.int32)
 
 
+def verdict_rows_by_step(traces: Sequence[DraftTrace], steps: int) -> npt.NDArray[np.int64]:
+    """How many of the traces' `verdict_rows` predict a token inside their trace at each step, int64[steps]."""
+    counts_S = np.zeros(steps, np.int64)
+    for trace in traces:
+        predicted_QS = verdict_rows(trace)[:, None] + 2 + np.arange(steps)
+        counts_S += (predicted_QS < len(trace.tokens)).sum(0)
+    return counts_S
+
+
 def teacher_nodes(trace: DraftTrace) -> Int32s:
     """For each token, the verified node that judged it given exactly the tokens before it; -1 without one; int32[T].
 

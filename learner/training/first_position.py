@@ -15,8 +15,9 @@ from torch import Tensor
 from ...buffer.trace import DraftTrace
 from ..model.eagle3 import Eagle3Draft
 from .batch import collate, teacher_nodes, verdict_rows
+from .device_memory import PartBound
 
-_MEASURED_TOGETHER = 16
+_MOST_TRACES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +34,25 @@ class FirstPosition:
 
 
 @torch.no_grad()
-def first_position(draft: Eagle3Draft, traces: Sequence[DraftTrace]) -> FirstPosition:
-    """Measure `traces`, each with a row to draft from; changes nothing.
+def first_position(draft: Eagle3Draft, traces: Sequence[DraftTrace], bound: PartBound) -> FirstPosition:
+    """Measure `traces`, each with a row to draft from, in parts within `bound`; changes nothing else.
 
     Rows of a sampled request that no captured teacher has judged are left out: the committed token alone does not say
     what was attainable. Where no row has a teacher it is used all the same, and uncertain text looks cold.
     """
-    judged = [judged_rows(trace) for trace in traces]
-    if not any(rows.any() for rows in judged):
-        judged = [np.ones(len(rows), bool) for rows in judged]
-    accept, attainable, rows = 0.0, 0.0, 0
-    for begin in range(0, len(traces), _MEASURED_TOGETHER):
-        kept_N = torch.from_numpy(np.concatenate(judged[begin : begin + _MEASURED_TOGETHER])).to(draft.device)
-        measured = _best_and_teacher(draft, traces[begin : begin + _MEASURED_TOGETHER])
-        best_N, ids_NK, probs_NK = (tensor[kept_N] for tensor in measured)
-        accept += float(probs_NK[ids_NK == best_N[:, None]].sum())
-        attainable += float(probs_NK.amax(dim=1).sum())
-        rows += len(best_N)
+    leaves_out = any(judged_rows(trace).any() for trace in traces)
+
+    def sums_of(part: Sequence[DraftTrace]) -> tuple[float, float, int]:
+        """Summed accept and attainable, and the rows they are sums of."""
+        best_N, ids_NK, probs_NK = _best_and_teacher(draft, part)
+        if leaves_out:
+            kept_N = torch.from_numpy(np.concatenate([judged_rows(trace) for trace in part])).to(draft.device)
+            best_N, ids_NK, probs_NK = best_N[kept_N], ids_NK[kept_N], probs_NK[kept_N]
+        accept = float(probs_NK[ids_NK == best_N[:, None]].sum())
+        return accept, float(probs_NK.amax(dim=1).sum()), len(best_N)
+
+    found = bound.map(sums_of, traces, restart=lambda: None, most_traces=_MOST_TRACES)
+    accept, attainable, rows = (sum(column) for column in zip((0.0, 0.0, 0), *found, strict=True))
     return FirstPosition(accept / rows, attainable / rows) if rows else FirstPosition(math.nan, math.nan)
 
 

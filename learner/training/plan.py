@@ -14,10 +14,12 @@ class TrainingPlan:
     passes: int = 4  # over the fresh traces of a learning round
     objective: str = Objective.SOFT
     seed: int = 0
+    batch_tokens: int = 8192  # through the device at once, padding included; more of a batch is taken in parts
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.passes) < 1:
-            raise ConfigError(f"plan: got steps {self.steps}, passes {self.passes}; expected both at least 1")
+        if min(self.steps, self.passes, self.batch_tokens) < 1:
+            got = f"steps {self.steps}, passes {self.passes}, batch_tokens {self.batch_tokens}"
+            raise ConfigError(f"plan: got {got}; expected each at least 1")
         if self.objective not in set(Objective):
             raise ConfigError(f"objective: got {self.objective!r}, expected one of {[str(o) for o in Objective]}")
 

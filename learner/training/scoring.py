@@ -1,4 +1,4 @@
-"""The loss of one batch: every (row, step) with a verdict, scored in one product with the vocabulary.
+"""The loss of one batch: every (row, step) with a verdict.
 
 Axes as in batch.py; N scored (row, step) pairs, H hidden size, V draft vocabulary.
 """
@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...policies.objectives.losses import teacher_in_draft_vocabulary
+from ...policies.objectives.losses import mean_acceptance, teacher_in_draft_vocabulary
 from ...policies.objectives.names import Weighting
-from ...policies.objectives.spec import ObjectiveSpec, Positions, grid_loss
+from ...policies.objectives.spec import Labels, ObjectiveSpec, Positions, chains_of, grid_loss
 from ..model.eagle3 import Eagle3Draft
+from ..model.logits import CHUNK_BYTES, logits_of, positions_per_chunk
 from .batch import Batch
+from .chunked_loss import Chunk, row_chunks, summed_loss
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,24 +35,45 @@ class ScoredText:
     inside_BQS: Tensor  # bool, those without a label included
 
 
-def score_batch(draft: Eagle3Draft, batch: Batch, steps: int, weighting: Weighting, spec: ObjectiveSpec) -> BatchScores:
-    """Unroll `draft` over the committed text and score it.
+def score_batch(
+    draft: Eagle3Draft,
+    batch: Batch,
+    steps: int,
+    weighting: Weighting,
+    spec: ObjectiveSpec,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> BatchScores:
+    """Unroll `draft` over the committed text and score it; logits take about `chunk_bytes` at a time.
 
-    Labels are the committed tokens where the objective needs no teacher, or the batch holds none.
+    Labels are the committed tokens where the objective needs no teacher, or the batch holds none. The gradients of
+    the logits are found here, whatever the gradient mode; `loss.backward()` works once.
     """
-    return score_text(unrolled(draft, batch, steps, spec), batch, weighting, spec)
+    labels, scored_BQS, inside_BQS = _labelled(draft, batch, steps, spec)
+    rounds, scored_RS, found = int(batch.row_mask_BQ.sum()), scored_BQS.flatten(0, 1), list[Tensor]()
+
+    def loss_of(logits_NV: Tensor, chunk: Chunk) -> Tensor:
+        at, chunk_BRS = labels.beside(logits_NV, chunk.positions), scored_RS[None, chunk.rows]
+        chains = chains_of(spec, at, chunk_BRS, rounds=rounds, weighting=weighting)
+        found.append(chains.log_accepts_BQS.detach()[0])
+        return spec.chain_loss(chains)
+
+    chunks = row_chunks(scored_RS, positions_per_chunk(draft.config.draft_vocab_size, chunk_bytes))
+    loss = summed_loss(_hidden_at(draft, batch, scored_BQS), draft.lm_head.weight, loss_of, chunks)
+    acceptance_S = mean_acceptance(torch.cat(found).view_as(scored_BQS), inside_BQS)
+    return BatchScores(loss, acceptance_S, int(inside_BQS.sum()) - len(labels.committed_N))
 
 
 def unrolled(draft: Eagle3Draft, batch: Batch, steps: int, spec: ObjectiveSpec) -> ScoredText:
     """`draft` unrolled on the committed text, beside the labels that `spec` asks for."""
-    labels = _Labels.of(draft, batch, needs_teacher=spec.needs_teacher)
-    inside_BQS = batch.scored_mask(steps)
-    scored_BQS = inside_BQS & labels.gathered(labels.has_label_BT, batch, steps)
-    return ScoredText(labels.at(batch, scored_BQS, logits_at(draft, batch, scored_BQS)), scored_BQS, inside_BQS)
+    labels, scored_BQS, inside_BQS = _labelled(draft, batch, steps, spec)
+    return ScoredText(labels.beside(logits_at(draft, batch, scored_BQS)), scored_BQS, inside_BQS)
 
 
 def score_text(text: ScoredText, batch: Batch, weighting: Weighting, spec: ObjectiveSpec) -> BatchScores:
-    """The loss of `text`, which is that of `batch`, under `spec`."""
+    """The loss of `text`, which is that of `batch`, under `spec`: what `score_batch` finds, from all logits at once.
+
+    For objectives whose positions depend on each other, and to compare with.
+    """
     rounds = int(batch.row_mask_BQ.sum())
     found = grid_loss(spec, text.at, text.scored_BQS, text.inside_BQS, rounds=rounds, weighting=weighting)
     return BatchScores(found.loss, found.acceptance_S, int(text.inside_BQS.sum()) - len(text.at.committed_N))
@@ -58,15 +81,25 @@ def score_text(text: ScoredText, batch: Batch, weighting: Weighting, spec: Objec
 
 def logits_at(draft: Eagle3Draft, batch: Batch, mask_BQS: Tensor) -> Tensor:
     """Logits of the unmasked positions, float32[N, V], in row-major order."""
+    return logits_of(_hidden_at(draft, batch, mask_BQS), draft.lm_head.weight)
+
+
+def _hidden_at(draft: Eagle3Draft, batch: Batch, mask_BQS: Tensor) -> Tensor:
+    """Outputs of the unmasked positions, [N, H], in row-major order: masked ones never meet the vocabulary."""
     chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ)
-    hidden_BQSH = torch.stack([draft.advance(chains) for _ in range(mask_BQS.shape[-1])], 2)
-    # One product for all steps, and masked rows never meet it: the vocabulary is the widest matrix here.
-    logits_NV: Tensor = draft.lm_head(hidden_BQSH[mask_BQS]).float()
-    return logits_NV
+    return torch.stack([draft.advance(chains) for _ in range(mask_BQS.shape[-1])], 2)[mask_BQS]
+
+
+def _labelled(draft: Eagle3Draft, batch: Batch, steps: int, spec: ObjectiveSpec) -> tuple[Labels, Tensor, Tensor]:
+    """Labels of the scored positions; which those are, bool[B, Q, S]; and which are inside their trace."""
+    labels = _BatchLabels.of(draft, batch, needs_teacher=spec.needs_teacher)
+    inside_BQS = batch.scored_mask(steps)
+    scored_BQS = inside_BQS & labels.gathered(labels.has_label_BT, batch, steps)
+    return labels.at(batch, scored_BQS), scored_BQS, inside_BQS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Labels:
+class _BatchLabels:
     """What every token of a batch should have been, in the draft's vocabulary."""
 
     committed_BT: Tensor  # -1 outside the draft's vocabulary
@@ -75,7 +108,7 @@ class _Labels:
     has_label_BT: Tensor
 
     @classmethod
-    def of(cls, draft: Eagle3Draft, batch: Batch, *, needs_teacher: bool) -> "_Labels":
+    def of(cls, draft: Eagle3Draft, batch: Batch, *, needs_teacher: bool) -> "_BatchLabels":
         committed_BT = draft.target_to_draft_W[batch.tokens_BT]
         if not needs_teacher or batch.teacher_ids_BTK is None or batch.teacher_probs_BTK is None:
             is_known_BT = committed_BT >= 0
@@ -88,12 +121,11 @@ class _Labels:
         position_BQS = batch.predicted(steps).clamp(max=batch.tokens_BT.shape[1] - 1)
         return values_BT.gather(1, position_BQS.flatten(1)).view_as(position_BQS)
 
-    def at(self, batch: Batch, mask_BQS: Tensor, logits_NV: Tensor) -> Positions:
-        """Draft and labels of the unmasked positions."""
+    def at(self, batch: Batch, mask_BQS: Tensor) -> Labels:
+        """Labels of the unmasked positions."""
         trace_N, _, steps_N = mask_BQS.nonzero(as_tuple=True)
         position_N = batch.predicted(mask_BQS.shape[-1])[mask_BQS]
-        return Positions(
-            logits_NV,
+        return Labels(
             self.committed_BT[trace_N, position_N],
             self.ids_BTK[trace_N, position_N],
             self.probs_BTK[trace_N, position_N],

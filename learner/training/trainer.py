@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,8 +14,9 @@ from ...buffer.trace import DraftTrace
 from ...policies.objectives.names import Objective, Weighting
 from ...policies.objectives.table import OBJECTIVES
 from ..model.eagle3 import Eagle3Draft
-from .batch import collate, verdict_rows
+from .batch import collate, verdict_rows, verdict_rows_by_step
 from .batch_sampling import draw_batches, log_replay_weights
+from .device_memory import PartBound
 from .first_position import first_position
 from .plan import RECIPE, Recipe, TrainingPlan
 from .scoring import BatchScores, score_batch
@@ -43,6 +45,7 @@ class FitReport:
     learning_rate: float  # after the warm-up
     out_of_vocabulary_labels: int  # labels outside the draft vocabulary, masked out
     unusable_traces: int  # fresh traces without a feature row that a verdict belongs to
+    part_tokens: int  # of a batch, at most, through the device at once; below the plan's where those did not fit
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class DraftTrainer:
             draft.parameters(), lr=recipe.cold_learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
         self._random = torch.Generator().manual_seed(plan.seed)
+        self._bound = PartBound(plan.batch_tokens)
         self._applied_steps = 0
         self._is_cold = True
 
@@ -83,11 +87,13 @@ class DraftTrainer:
         """Pass `plan.passes` times over `fresh` in random order; fill every batch up from `replay`, oldest first.
 
         Traces that no verdict can be drafted from are left out. Changes the draft, the optimiser and the random
-        state; a step whose loss or gradient is not finite changes none of the weights.
+        state; a step whose loss or gradient is not finite changes none of the weights. What torch raises when not even
+        one trace fits into the device's memory is raised; the draft is then of no use.
         """
         started = time.perf_counter()
+        self._bound = PartBound(self.plan.batch_tokens)
         usable, replayable = _usable(fresh), _usable(replay)
-        first = first_position(self.draft, usable)
+        first = first_position(self.draft, usable, self._bound)
         self._choose_regime(first.share)
         counts = _Counts([])
         for traces in draw_batches(
@@ -113,6 +119,7 @@ class DraftTrainer:
             learning_rate=self._learning_rate,
             out_of_vocabulary_labels=counts.out_of_vocabulary_labels,
             unusable_traces=len(fresh) - len(usable),
+            part_tokens=self._bound.tokens,
         )
 
     def save(self, path: Path) -> None:
@@ -176,10 +183,8 @@ class DraftTrainer:
             self._is_cold = True
 
     def _step(self, traces: Sequence[DraftTrace], counts: _Counts) -> None:
-        scores = self._score(traces)
+        scores = self._find_gradient(traces)
         counts.out_of_vocabulary_labels += scores.out_of_vocabulary_labels
-        self._optimiser.zero_grad(set_to_none=True)
-        scores.loss.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(self.draft.parameters(), GRAD_CLIP)
         if not torch.isfinite(scores.loss.detach() + norm):
             counts.skipped_steps += 1
@@ -187,6 +192,24 @@ class DraftTrainer:
         self._apply()
         counts.losses.append(scores.loss.item())
         counts.acceptance = tuple(scores.acceptance_S.tolist())
+
+    def _find_gradient(self, traces: Sequence[DraftTrace]) -> BatchScores:
+        """Add up the gradient of a batch over its parts; a part counts as much as its rows."""
+        all_rows_S = verdict_rows_by_step(traces, self.plan.steps)
+
+        def backward(part: Sequence[DraftTrace]) -> BatchScores:
+            scores, rows_S = self._score(part), verdict_rows_by_step(part, self.plan.steps)
+            loss = scores.loss * float(rows_S[0] / all_rows_S[0])
+            loss.backward()  # type: ignore[no-untyped-call]
+            share_S = torch.from_numpy(rows_S / np.maximum(all_rows_S, 1)).to(scores.acceptance_S)
+            return BatchScores(loss.detach(), scores.acceptance_S * share_S, scores.out_of_vocabulary_labels)
+
+        found = self._bound.map(backward, traces, restart=self._optimiser.zero_grad, most_traces=len(traces))
+        return BatchScores(
+            torch.stack([scores.loss for scores in found]).sum(),
+            torch.stack([scores.acceptance_S for scores in found]).sum(0),
+            sum(scores.out_of_vocabulary_labels for scores in found),
+        )
 
     def _apply(self) -> None:
         self._applied_steps += 1

@@ -40,6 +40,28 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """What the target says at N positions; the fields are those of Positions, without the draft's logits."""
+
+    committed_N: Tensor
+    ids_NK: Tensor
+    probs_NK: Tensor
+    rejection_N: Tensor
+    steps_N: Tensor
+
+    def beside(self, logits_NV: Tensor, chunk: slice = slice(None)) -> Positions:
+        """The positions of `chunk`, whose logits these are."""
+        return Positions(
+            logits_NV,
+            self.committed_N[chunk],
+            self.ids_NK[chunk],
+            self.probs_NK[chunk],
+            self.rejection_N[chunk],
+            self.steps_N[chunk],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Chains:
     """The same N positions on their grid; they are what `scored_BQS` marks in row-major order."""
 
@@ -67,7 +89,9 @@ class ObjectiveSpec:
     """One objective: its loss, and what scoring a batch under it needs.
 
     Production reads `position_loss`, `chain_loss` and `needs_teacher`; the other needs are met by the learning bench
-    alone, so an objective that has one of them is a baseline.
+    alone, so an objective that has one of them is a baseline. Production also scores a batch in chunks of whole rows
+    and adds up their losses, so its objectives lose at a position what depends on that position alone, and in a chain
+    what depends on its row alone.
     """
 
     position_loss: PositionLoss
@@ -101,9 +125,15 @@ def grid_loss(
     A chain loss of its own may leave `weighting` aside. ValueError when the objective needs reference logits and
     `at` has none.
     """
+    chains = chains_of(spec, at, scored_BQS, rounds=rounds, weighting=weighting)
+    return GridLoss(spec.chain_loss(chains), mean_acceptance(chains.log_accepts_BQS, inside_BQS))
+
+
+def chains_of(spec: ObjectiveSpec, at: Positions, scored_BQS: Tensor, *, rounds: int, weighting: Weighting) -> Chains:
+    """Put losses, log acceptances and weights of the N positions on the grid that `scored_BQS` marks them in."""
     losses_N, log_accepts_N = spec.position_loss(at)
     log_accepts_BQS = onto_grid(log_accepts_N, scored_BQS, _NEVER)
-    chains = Chains(
+    return Chains(
         at,
         scored_BQS,
         onto_grid(losses_N, scored_BQS, 0.0),
@@ -111,4 +141,3 @@ def grid_loss(
         position_weights(log_accepts_BQS, weighting),
         rounds,
     )
-    return GridLoss(spec.chain_loss(chains), mean_acceptance(log_accepts_BQS, inside_BQS))

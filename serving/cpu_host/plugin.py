@@ -9,6 +9,9 @@ BACKEND: Final = "cpu_sdpa"
 
 _VERIFY_USES_GREEDY: Final = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
 _CHAIN_SAMPLING: Final = "sglang.kernels.ops.speculative.reject_sampling.chain_speculative_sampling_triton"
+_ROW_ARGMAX: Final = "sglang.kernels.ops.speculative.row_argmax.row_argmax"
+#: What the sampling branch of `eagle_sample` calls beside that one; the `sgl_kernel` stand-in has them for a CPU.
+_SAMPLING_KERNELS: Final = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
 
 
 def register() -> None:
@@ -21,6 +24,7 @@ def register() -> None:
         return
     _offer_names()
     _register_target_backend()
+    _offer_sampling_kernels()
     _register_hooks()
 
 
@@ -39,6 +43,19 @@ def _register_target_backend() -> None:
     register_attention_backend(BACKEND)(_target_backend)
 
 
+def _offer_sampling_kernels() -> None:
+    """Bind the sampling kernels where `eagle_sample` finds them.
+
+    0.5.21 and 0.5.22 import them from `sgl_kernel` whenever they sample, and do not look here. 0.5.23 binds them when
+    it loads: to None on a CPU, which a hook cannot replace, since SGLang would put the hook in place of every None.
+    """
+    import sgl_kernel  # noqa: PLC0415 - on the path of a CPU server alone
+    from sglang.srt.speculative import eagle_utils  # noqa: PLC0415 - only a CPU server may load SGLang here
+
+    for name in _SAMPLING_KERNELS:
+        setattr(eagle_utils, name, getattr(sgl_kernel, name))
+
+
 def _register_hooks() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415 - only on a CPU server
 
@@ -47,6 +64,7 @@ def _register_hooks() -> None:
     HookRegistry.register(factory, _with_cpu_backend, HookType.BEFORE)
     HookRegistry.register(_VERIFY_USES_GREEDY, _verify_uses_greedy, HookType.AROUND)
     HookRegistry.register(_CHAIN_SAMPLING, _sample_chain, HookType.REPLACE)
+    HookRegistry.register(_ROW_ARGMAX, _row_argmax, HookType.REPLACE)
 
 
 def _support_triton(original: Any, backend: str) -> bool:
@@ -59,10 +77,19 @@ def _verify_uses_greedy(original: Any, **facts: bool) -> bool:
 
 
 def _sample_chain(**tensors: Any) -> None:
-    """The one sampling kernel that SGLang does not look up in `sgl_kernel`: Triton's, which needs a GPU."""
+    """In place of Triton's chain sampling, which needs a GPU.
+
+    0.5.23 binds that function in three modules and earlier releases import it when they sample: SGLang's registry
+    replaces it in every module that is loaded, and in its own for those that load later.
+    """
     from sgl_kernel import chain_speculative_sampling_cpu  # noqa: PLC0415 - on the path of a CPU server alone
 
     chain_speculative_sampling_cpu(**tensors)
+
+
+def _row_argmax(scores_NV: Any) -> Any:
+    """Index of each row's highest score, int64 [N]; since 0.5.22 a draft under rejection sampling is drawn with it."""
+    return scores_NV.argmax(dim=-1)
 
 
 def _with_cpu_backend(  # the signature is DraftBackendFactory._create_backend's own

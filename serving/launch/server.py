@@ -131,7 +131,7 @@ def _check_sglang() -> None:
     if found is None:
         raise ConfigError(
             f"sglang is not installed beside {sys.executable}; "
-            f"pip install sglang=={SUPPORTED[-1]} (for a CPU: serving/cpu_host/requirements.txt)"
+            f"pip install sglang=={SUPPORTED[0]} (for a CPU: serving/cpu_host/requirements-{SUPPORTED[0]}.txt)"
         )
     if found not in SUPPORTED:
         _LOG.warning(

@@ -6,7 +6,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from paceline.benchmarks import calibration, canary, capture, outage, pacing, pacing_costs, rests, soak, swap
+from paceline.benchmarks import (
+    calibration,
+    canary,
+    capture,
+    outage,
+    pacing,
+    pacing_costs,
+    rests,
+    soak,
+    swap,
+    training_memory,
+)
 from paceline.benchmarks.gpu import pacing as gpu_pacing
 from paceline.benchmarks.gpu import run, trim
 from paceline.benchmarks.learning import bench, record
@@ -15,7 +26,7 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        calibration, canary, capture, outage, pacing, pacing_costs, rests, soak, swap,
+        calibration, canary, capture, outage, pacing, pacing_costs, rests, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from paceline.buffer.base import MAX_DELIVERIES
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.errors import BufferUnavailable, LeaseLost
+from paceline.buffer.errors import BufferUnavailable, DeviceOutOfMemory, LeaseLost
 from paceline.buffer.lease import Lease
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.learner.claim_limiter import ClaimLimiter
@@ -46,7 +46,13 @@ def test_suspects_that_are_gone_are_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("failure", "lease"),
-    [(LeaseLost("got lost"), HELD), (BufferUnavailable("gone"), HELD), (DIED, LOST), (DIED, UNKNOWN)],
+    [
+        (LeaseLost("got lost"), HELD),
+        (BufferUnavailable("gone"), HELD),
+        (DeviceOutOfMemory("full"), HELD),
+        (DIED, LOST),
+        (DIED, UNKNOWN),
+    ],
 )
 def test_no_traces_fault_accuses_none_and_is_owed_until_it_is_forgiven(tmp_path: Path, failure, lease) -> None:
     limiter, forgiven = ClaimLimiter(8, tmp_path / "attempt"), []

@@ -15,7 +15,7 @@ from paceline.learner.first_draft import make_first_draft
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.model.draft_vocabulary import choose, count_tokens
 from paceline.rig.models.target import train_tokenizer
-from paceline.serving.plugin import CHAIN_FLAGS
+from paceline.serving.sglang_speculation import CHAIN_FLAGS
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from typer.testing import CliRunner

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from paceline.buffer.trace import Sampling
 from paceline.learner.training.batch import verdict_rows
+from paceline.learner.training.device_memory import PartBound
 from paceline.learner.training.first_position import FirstPosition, first_position
 
 VOCAB = 5
+WIDE = PartBound(9999)
 SAMPLED = {"sampling": Sampling(temperature=0.7)}
 
 
@@ -42,11 +44,12 @@ def oracle(naive_draft, draft, traces):
     return np.mean(accepted), np.mean(attainable)
 
 
+@pytest.mark.parametrize("tokens", [9999, 60, 1])
 @pytest.mark.parametrize("sampled", [False, True])
-def test_it_is_the_mean_over_all_rows_of_what_the_teacher_says(make_traces, make_draft, naive_draft, sampled):
+def test_it_is_the_mean_over_all_rows_of_what_the_teacher_says(make_traces, make_draft, naive_draft, sampled, tokens):
     draft = make_draft(3, vocab=VOCAB)
     traces = make_traces(range(20), **(SAMPLED if sampled else {}))  # more than are measured together
-    found, (accept, attainable) = first_position(draft, traces), oracle(naive_draft, draft, traces)
+    found, (accept, attainable) = first_position(draft, traces, PartBound(tokens)), oracle(naive_draft, draft, traces)
     assert (found.accept, found.attainable) == (pytest.approx(accept), pytest.approx(attainable))
     assert found.share == pytest.approx(accept / attainable)
     assert (attainable < 1.0) == sampled
@@ -54,13 +57,13 @@ def test_it_is_the_mean_over_all_rows_of_what_the_teacher_says(make_traces, make
 
 def test_where_nothing_was_captured_the_committed_token_stands_in(make_traces, make_draft):
     draft, bare = make_draft(3, vocab=VOCAB), make_traces(range(3), top_k=0, **SAMPLED)
-    assert first_position(draft, bare).attainable == 1.0
-    mixed = first_position(draft, [*bare, *make_traces([7], **SAMPLED)])
-    assert mixed == first_position(draft, make_traces([7], **SAMPLED))
+    assert first_position(draft, bare, WIDE).attainable == 1.0
+    mixed = first_position(draft, [*bare, *make_traces([7], **SAMPLED)], WIDE)
+    assert mixed == first_position(draft, make_traces([7], **SAMPLED), WIDE)
 
 
 def test_without_a_row_there_is_no_figure(make_draft):
-    found = first_position(make_draft(1), [])
+    found = first_position(make_draft(1), [], WIDE)
     assert all(math.isnan(figure) for figure in (found.accept, found.attainable, found.share))
 
 

@@ -29,6 +29,7 @@ FIT = FitReport(
     learning_rate=0.003,
     out_of_vocabulary_labels=0,
     unusable_traces=0,
+    part_tokens=8192,
 )
 
 

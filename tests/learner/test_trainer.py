@@ -231,7 +231,9 @@ def test_labels_outside_the_draft_vocabulary_are_counted_and_a_batch_of_nothing_
     assert (report.losses, report.mean_acceptance) == ((0.0,), (0.0, 0.0))
 
 
-@pytest.mark.parametrize("bad", [{"steps": 0}, {"passes": 0}, {"objective": "rl"}, {"objective": "reinforce"}])
+@pytest.mark.parametrize(
+    "bad", [{"steps": 0}, {"passes": 0}, {"batch_tokens": 0}, {"objective": "rl"}, {"objective": "reinforce"}]
+)
 def test_a_plan_that_cannot_be_followed_is_refused(bad):
     ((name, value),) = bad.items()
     with pytest.raises(ConfigError, match=f"(?s)(?=.*got.*{value}.*expected).*{name}"):
@@ -247,7 +249,7 @@ def test_a_recipe_that_cannot_be_followed_is_refused(bad):
 
 def test_production_trains_by_the_numbers_the_bench_found(make_draft):
     trainer = DraftTrainer(make_draft(1), TrainingPlan())
-    assert asdict(trainer.plan) == {"steps": 3, "passes": 4, "objective": "soft", "seed": 0}
+    assert asdict(trainer.plan) == {"steps": 3, "passes": 4, "objective": "soft", "seed": 0, "batch_tokens": 8192}
     assert trainer.recipe is RECIPE
     assert asdict(RECIPE) == {
         "batch_traces": 4,

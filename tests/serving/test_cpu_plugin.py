@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 from paceline.buffer.errors import ConfigError
 from paceline.serving.cpu_host import plugin
 
@@ -30,6 +32,20 @@ def test_cpu_sdpa_needs_no_triton_and_other_backends_are_asked_as_before():
     assert plugin._support_triton(lambda backend: backend == "triton", "triton") is True
     assert plugin._support_triton(lambda backend: backend == "triton", "torch_native") is False
     assert plugin._support_triton(lambda _: pytest.fail("not to be asked"), "cpu_sdpa") is False
+
+
+def test_sampling_finds_its_kernels_where_a_release_binds_none_on_a_cpu(monkeypatch, cpu_kernels):
+    """As 0.5.23's module is without a GPU; tests/e2e/test_5_sampled.py asks the real one."""
+    names = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
+    eagle_utils = SimpleNamespace(**dict.fromkeys(names))
+    monkeypatch.setitem(sys.modules, "sgl_kernel", cpu_kernels)
+    monkeypatch.setitem(sys.modules, "sglang.srt.speculative", SimpleNamespace(eagle_utils=eagle_utils))
+    plugin._offer_sampling_kernels()
+    assert vars(eagle_utils) == {name: getattr(cpu_kernels, name) for name in names}
+
+
+def test_the_highest_score_of_each_row_needs_no_triton():
+    assert plugin._row_argmax(torch.tensor([[0.5, 2.0, -1.0], [3.0, 1.0, 2.0]])).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,37 @@ def test_hooks_run_and_targets_that_cannot_be_hooked_are_named():
     assert missing.startswith("hook targets: got no ['toy.gone'] in SGLang")
 
 
+#: A toy engine: `rank` has a default, `width` a declared field, `model` an instance alone, `tp_size` another object.
+ENGINE = """
+class Base:
+    def __init__(self, draft):
+        self.model: object = draft
+        draft.tp_size = 2
+
+class Runner(Base):
+    rank = 0
+    width: int
+"""
+
+
+def test_the_check_names_what_hook_bodies_read_and_the_engine_does_not_have(monkeypatch, tmp_path):
+    (tmp_path / "toy_engine.py").write_text(ENGINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(hook_targets, "TARGETS", ("toy_engine.Runner.forward", "toy_engine.Base.__init__"))
+    used = {"toy_engine.Runner": "rank width model tp_size", "toy_engine": "Runner Walker", "toy_gone.Runner": "rank"}
+    monkeypatch.setattr(hook_targets, "USED", used)
+    assert hook_targets.missing_targets() == {
+        "toy_engine.Runner.forward": "'Runner' has no attribute 'forward'",
+        "toy_engine.Runner.tp_size": "'Runner' has no attribute 'tp_size'",
+        "toy_engine.Walker": "'toy_engine' has no attribute 'Walker'",
+        "toy_gone.Runner.rank": "No module named 'toy_gone'",
+    }
+
+
 def test_an_unsupported_version_is_named(monkeypatch):
     monkeypatch.setattr(release, "version", lambda _: "0.6.0")
-    with pytest.raises(CaptureUnavailable, match=r"SGLang: got version 0.6.0, expected one of \['0.5.21'\]"):
+    supported = r"\['0.5.21', '0.5.22', '0.5.23'\]"
+    with pytest.raises(CaptureUnavailable, match=f"SGLang: got version 0.6.0, expected one of {supported}"):
         release.check_release()
 
 

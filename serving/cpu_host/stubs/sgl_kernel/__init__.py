@@ -1,5 +1,6 @@
-"""Stand-in for the CPU build of sgl_kernel, of which pip has only the CUDA build: the operations SGLang 0.5.21
-imports by name when SGLANG_USE_CPU_ENGINE=1, in plain torch. Names and argument orders are SGLang's.
+"""Stand-in for the CPU build of sgl_kernel, of which pip has only the CUDA build: the operations that SGLang
+0.5.21 to 0.5.23 import by name when SGLANG_USE_CPU_ENGINE=1, in plain torch. Names and argument orders are SGLang's,
+the same in all three.
 """
 
 from .cache import (
