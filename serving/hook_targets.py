@@ -50,8 +50,12 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.arg_groups.fields.disagg.Disagg": "disaggregation_mode",
     "sglang.srt.runtime_context": "get_spec get_parallel get_disagg publish",
     "sglang.srt.managers.scheduler.Scheduler": (
-        "server_args draft_worker running_batch _request_dispatcher enable_overlap forward_stream schedule_stream"
+        "server_args draft_worker running_batch _request_dispatcher enable_overlap forward_stream schedule_stream "
+        "weight_updater"
     ),
+    "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager": "offload_tags",
+    "sglang.srt.layers.linear.LinearBase": "quant_method",
+    "sglang.srt.layers.quantization.unquant": "UnquantizedLinearMethod",
     "sglang.utils.TypeBasedDispatcher": "__iadd__",
     "sglang.srt.managers.schedule_batch.ScheduleBatch": (
         "reqs forward_mode input_ids seq_lens extend_lens prefix_lens device sampling_info"
@@ -74,7 +78,7 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo": "temperatures top_ps top_ks",
     "sglang.srt.speculative.eagle_utils": "_verify_uses_greedy _is_cpu _is_hip _is_xpu",
     "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2": "weight_update_runners speculative_num_steps",
-    "sglang.srt.model_executor.model_runner.ModelRunner": "device dtype model model_config weight_updater",
+    "sglang.srt.model_executor.model_runner.ModelRunner": "device gpu_id dtype model model_config weight_updater",
     "sglang.srt.configs.model_config.ModelConfig": "model_path revision",
     "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater": "update_weights_from_tensor",
 }
