@@ -3,6 +3,8 @@
 Axes: N positions, H hidden size, V draft vocabulary.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -17,6 +19,17 @@ _NUMBERS_PER_LOGIT = 4
 def positions_per_chunk(vocabulary: int, chunk_bytes: int = CHUNK_BYTES) -> int:
     """Positions whose logits, with what a loss keeps beside them, fit into `chunk_bytes`; at least one."""
     return max(chunk_bytes // (4 * _NUMBERS_PER_LOGIT * vocabulary), 1)
+
+
+def positions_at_once(positions: int, head_shape: Sequence[int], chunk_bytes: int = CHUNK_BYTES) -> int:
+    """Positions of a chunk when a loss is made of so many: all of them where chunks would take no less memory.
+
+    `head_shape` is (vocabulary, hidden size). The first chunk makes the head's gradient, as large as the head, which
+    the others find beside their logits; without chunks there are no logits any more when it is made.
+    """
+    vocabulary, hidden = head_shape
+    most = positions_per_chunk(vocabulary, chunk_bytes)
+    return positions if positions <= most + hidden // _NUMBERS_PER_LOGIT else most
 
 
 def logits_of(hidden_NH: Tensor, weight_VH: Tensor) -> Tensor:

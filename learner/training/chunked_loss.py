@@ -60,21 +60,31 @@ def summed_loss(hidden_NH: Tensor, weight_VH: Tensor, loss_of: ChunkLoss, chunks
     return loss
 
 
-def _add_chunk(
-    gradients: tuple[Tensor, Tensor], hidden_NH: Tensor, weight_VH: Tensor, loss_of: ChunkLoss, chunk: Chunk
-) -> Tensor:
-    """A chunk's loss; what it contributes to the gradients of hidden outputs and head is added to `gradients`.
+class _Gradients:
+    """Those of hidden outputs and head, in the making."""
 
-    A call of its own for every chunk, which lets go of one chunk's logits before the next has any.
-    """
-    hidden_PH = hidden_NH[chunk.positions]
-    logits_PV = logits_of(hidden_PH, weight_VH).requires_grad_()
-    with torch.enable_grad():
-        loss = loss_of(logits_PV, chunk)
-    (gradient_PV,) = torch.autograd.grad(loss, logits_PV)
-    gradients[0][chunk.positions] = gradient_PV @ weight_VH
-    _add_outer(gradients[1], gradient_PV, hidden_PH)
-    return loss.detach()
+    def __init__(self, hidden_NH: Tensor, weight_VH: Tensor) -> None:
+        self.hidden_NH, self.weight_VH = hidden_NH, weight_VH
+        self.of_hidden_NH = torch.empty_like(hidden_NH)
+        self.of_weight_VH: Tensor | None = None
+
+    def add(self, loss_of: ChunkLoss, chunk: Chunk) -> Tensor:
+        """Add what a chunk contributes; return its loss. No logits of it are left."""
+        hidden_PH = self.hidden_NH[chunk.positions]
+        loss, gradient_PV = self._loss(hidden_PH, loss_of, chunk)
+        self.of_hidden_NH[chunk.positions] = gradient_PV @ self.weight_VH
+        # Not before: the logits that one chunk alone takes need not fit beside it.
+        if self.of_weight_VH is None:
+            self.of_weight_VH = torch.zeros_like(self.weight_VH)
+        _add_outer(self.of_weight_VH, gradient_PV, hidden_PH)
+        return loss
+
+    def _loss(self, hidden_PH: Tensor, loss_of: ChunkLoss, chunk: Chunk) -> tuple[Tensor, Tensor]:
+        """The loss of a chunk and its gradient on the logits."""
+        logits_PV = logits_of(hidden_PH, self.weight_VH).requires_grad_()
+        with torch.enable_grad():
+            loss = loss_of(logits_PV, chunk)
+        return loss.detach(), torch.autograd.grad(loss, logits_PV)[0]
 
 
 def _add_outer(sum_VH: Tensor, gradient_PV: Tensor, hidden_PH: Tensor) -> None:
@@ -89,8 +99,9 @@ class _SummedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, loss_of: ChunkLoss, chunks: Sequence[Chunk]) -> Tensor:
-        ctx.gradients = torch.empty_like(hidden_NH), torch.zeros_like(weight_VH)
-        losses = [_add_chunk(ctx.gradients, hidden_NH, weight_VH, loss_of, chunk) for chunk in chunks]
+        gradients = _Gradients(hidden_NH, weight_VH)
+        losses = [gradients.add(loss_of, chunk) for chunk in chunks]
+        ctx.gradients = gradients.of_hidden_NH, gradients.of_weight_VH
         return torch.stack(losses).sum()
 
     @staticmethod

@@ -12,7 +12,7 @@ from ...policies.objectives.losses import mean_acceptance, teacher_in_draft_voca
 from ...policies.objectives.names import Weighting
 from ...policies.objectives.spec import Labels, ObjectiveSpec, Positions, chains_of, grid_loss
 from ..model.eagle3 import Eagle3Draft
-from ..model.logits import CHUNK_BYTES, logits_of, positions_per_chunk
+from ..model.logits import CHUNK_BYTES, logits_of, positions_at_once
 from .batch import Batch
 from .chunked_loss import Chunk, row_chunks, summed_loss
 
@@ -43,7 +43,7 @@ def score_batch(
     spec: ObjectiveSpec,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> BatchScores:
-    """Unroll `draft` over the committed text and score it; logits take about `chunk_bytes` at a time.
+    """Unroll `draft` over the committed text and score it, with logits of about `chunk_bytes` at a time.
 
     Labels are the committed tokens where the objective needs no teacher, or the batch holds none. The gradients of
     the logits are found here, whatever the gradient mode; `loss.backward()` works once.
@@ -57,8 +57,9 @@ def score_batch(
         found.append(chains.log_accepts_BQS.detach()[0])
         return spec.chain_loss(chains)
 
-    chunks = row_chunks(scored_RS, positions_per_chunk(draft.config.draft_vocab_size, chunk_bytes))
-    loss = summed_loss(_hidden_at(draft, batch, scored_BQS), draft.lm_head.weight, loss_of, chunks)
+    weight_VH = draft.lm_head.weight
+    chunks = row_chunks(scored_RS, positions_at_once(len(labels.committed_N), weight_VH.shape, chunk_bytes))
+    loss = summed_loss(_hidden_at(draft, batch, scored_BQS), weight_VH, loss_of, chunks)
     acceptance_S = mean_acceptance(torch.cat(found).view_as(scored_BQS), inside_BQS)
     return BatchScores(loss, acceptance_S, int(inside_BQS.sum()) - len(labels.committed_N))
 

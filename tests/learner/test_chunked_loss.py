@@ -6,7 +6,7 @@ import torch
 from paceline.benchmarks.measure.peak_memory import peak_bytes
 from paceline.buffer.trace import DraftTrace, Sampling, VerdictRule
 from paceline.learner.model import eagle3
-from paceline.learner.model.logits import CHUNK_BYTES, positions_per_chunk
+from paceline.learner.model.logits import CHUNK_BYTES, positions_at_once, positions_per_chunk
 from paceline.learner.training import chunked_loss
 from paceline.learner.training.batch import collate
 from paceline.learner.training.chunked_loss import row_chunks, summed_loss
@@ -90,6 +90,15 @@ def test_a_chunk_holds_as_many_positions_as_the_bytes_allow_and_at_least_one() -
     assert positions_per_chunk(1000, 16_000 * 7 - 1) == 6
     assert positions_per_chunk(1000, 1) == 1
     assert positions_per_chunk(32_000, CHUNK_BYTES) > 2000
+
+
+@pytest.mark.parametrize("positions", [7, 11, 12, 13, 500])
+def test_positions_are_scored_at_once_where_their_logits_take_no_more_than_a_chunk_beside_the_heads_gradient(
+    positions,
+) -> None:
+    words, hidden, chunk_bytes = 1000, 20, 16_000 * 7
+    all_at_once = 16 * words * positions <= chunk_bytes + 4 * words * hidden
+    assert positions_at_once(positions, (words, hidden), chunk_bytes) == (positions if all_at_once else 7)
 
 
 @pytest.fixture
