@@ -51,6 +51,8 @@ class KillableReplica:
     port: int = 0
     server: Service | None = None
     calls: dict[str, list[int]] = field(default_factory=dict)  # request id -> what was answered
+    script: Path = SCRIPT
+    more_flags: tuple[str, ...] = ()
 
     def ensure_running(self) -> None:
         """Have a server that drafts with the live version; the one that runs, if one does."""
@@ -83,7 +85,7 @@ class KillableReplica:
             "PACELINE_REPLICA": REPLICA,
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, str(SCRIPT), str(self._point_file)]
+        command = [sys.executable, str(self.script), str(self._point_file)]
         return Service(
             "SGLang server",
             [*command, "--host", "127.0.0.1", "--port", str(self.port), *self._flags()],
@@ -99,7 +101,7 @@ class KillableReplica:
             "--max-total-tokens", str(KV_TOKENS), "--max-running-requests", "8", "--context-length", "1024",
             "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(self.draft),
             "--speculative-num-steps", str(STEPS), "--speculative-eagle-topk", "1",
-            "--speculative-num-draft-tokens", str(STEPS + 1),
+            "--speculative-num-draft-tokens", str(STEPS + 1), *self.more_flags,
         ]  # fmt: skip
 
     def end(self) -> None:
@@ -183,13 +185,25 @@ class KillableReplica:
 @pytest.fixture(scope="session")
 def replica(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableReplica]:
     """Redis and the server run; version 0, the draft the server was started with, is live."""
-    target, draft = models
-    folder, port = tmp_path_factory.mktemp("replica"), free_port()
+    with replica_in(tmp_path_factory.mktemp("replica"), models) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def start_replica() -> Any:
+    """`replica_in`, for tests that need a server of their own."""
+    return replica_in
+
+
+@contextmanager
+def replica_in(folder: Path, models: tuple[Path, Path], **fields: Any) -> Iterator[KillableReplica]:
+    """Such a replica, with its Redis, in `folder`; `fields` are further ones of KillableReplica."""
+    (target, draft), port = models, free_port()
     url = f"redis://127.0.0.1:{port}/0"
     texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > MIN_TEXT_CHARS]
     with redis_service(folder / "redis", port) as redis, closing(client_for(url)) as client:
         buffer, board = RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
-        made = KillableReplica(folder, target, draft, redis, url, buffer, board, texts)
+        made = KillableReplica(folder, target, draft, redis, url, buffer, board, texts, **fields)
         try:
             made.publish(seed=0, number=0)
             made.board.move(0, VersionState.LIVE, "test", "served from the start")
