@@ -91,7 +91,7 @@ def _add_outer(sum_VH: Tensor, gradient_PV: Tensor, hidden_PH: Tensor) -> None:
     """Add what a chunk contributes to the head's gradient, some words at a time: the whole is as large as the head."""
     words = max(_HEAD_BYTES // (sum_VH.shape[1] * sum_VH.element_size()), 1)
     for begin in range(0, len(sum_VH), words):
-        sum_VH[begin : begin + words] += gradient_PV[:, begin : begin + words].mT @ hidden_PH
+        sum_VH[begin : begin + words].add_(gradient_PV[:, begin : begin + words].mT @ hidden_PH)
 
 
 class _SummedLoss(torch.autograd.Function):
