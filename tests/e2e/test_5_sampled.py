@@ -174,7 +174,8 @@ def test_rejection_sampling_records_the_chance_of_every_committed_token_under_ta
     rule, _, traces = served
     drafted = accepted = 0
     estimates = []
-    for rid, trace in sorted(traces.items()):
+    for trace in traces:
+        rid = trace.request_id
         chances = trace.rounds.committed_logprobs
         if rule is VerdictRule.TARGET_ONLY or rid.startswith("greedy"):
             assert chances is None, rid

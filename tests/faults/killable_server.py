@@ -50,20 +50,20 @@ def die(death: Death) -> None:
 
 def arm(point_file: Path) -> None:
     """Let this process die while it copies weights, if the file says so by then."""
-    from paceline.serving.swap.sglang_swap import SglangSwap
+    from paceline.serving.swap.sglang_draft import SglangDraft
 
-    copy = SglangSwap._copy
+    load = SglangDraft.load
 
-    def deadly_copy(self: SglangSwap, draft: Any) -> Any:
+    def deadly_load(self: SglangDraft, draft: Any) -> Any:
         if point_file.exists():
             death = POINTS[point_file.read_text(encoding="utf-8")]
             copied = int(len(draft.tensors) * death.copied)
             if copied:
-                copy(self, replace(draft, tensors=draft.tensors[:copied]))
+                load(self, replace(draft, tensors=draft.tensors[:copied]))
             die(death)
-        return copy(self, draft)
+        return load(self, draft)
 
-    SglangSwap._copy = deadly_copy  # type: ignore[method-assign]
+    SglangDraft.load = deadly_load  # type: ignore[method-assign]
 
 
 def arm_the_scheduler(point_file: Path) -> None:

@@ -545,8 +545,8 @@ def test_a_learner_that_lost_its_lease_publishes_saves_and_acks_nothing_more(
     monkeypatch.setattr(delivery, "judge", deciding(Verdict.REFUSE))
     learner, step = house.learner(), getattr(place, name)
 
-    def slow(*arguments: Any) -> Any:
-        done = step(*arguments)
+    def slow(*arguments: Any, **named: Any) -> Any:
+        done = step(*arguments, **named)
         lose_lease(house)
         return done
 
