@@ -8,12 +8,16 @@ from pathlib import Path
 GROUPS = {
     "tests/e2e/test_6_demo.py": "demo",
     "tests/e2e/test_9_pacing.py": "paced server",
+    "tests/e2e/test_10_drafts.py": "published drafts",
+    "tests/e2e/test_5_trees.py": "tree server",
     "tests/e2e/": "shared servers",
     "tests/faults/learner/": "killed learners",
     "tests/faults/": "killed server",
 }
 #: The longest group begins, and what needs the target comes when that group has trained it.
-ORDER = ("shared servers", "killed learners", "paced server", "demo", "killed server")
+ORDER = (
+    "shared servers", "killed learners", "paced server", "published drafts", "demo", "tree server", "killed server",
+)  # fmt: skip
 
 #: Tests, by the beginning of their id, that need an SGLang server or a learner process, and others that take long.
 SLOW = (

@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
+from matrix import cases
 from paceline.buffer.version import VersionState
 from planted_server import PLANTS, SWAPS
 from waiting import until
 
 SCRIPT = Path(__file__).with_name("planted_server.py")
 REQUESTS, TOKENS = 4, 24
+#: One of capture, one of swaps, and the one of pacing.
+EVERYDAY = ("the verify hook", "the handler of swap commands", "the hook of a forward")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,7 @@ def jobs(replica, label):
 
 
 @pytest.mark.guarantee("no-exception-reaches-sglang")
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("name", cases(PLANTS, everyday=EVERYDAY))
 def test_an_exception_planted_into_a_hook_or_handler_leaves_every_token_as_it_was(planted, plain, name):
     before = planted.drained()
     hit = planted.folder / "point.hit"
