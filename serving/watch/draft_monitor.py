@@ -59,7 +59,7 @@ class DraftMonitor:
         self._trial: CanaryTrial | None = None
         self._is_asked = True  # whether the board was asked about this version
         self._accepted = self._rounds = 0  # in this interval
-        self._before = Tally()  # the interval before
+        self._before = Tally()  # the interval before; see _remember_served
         self._levels: dict[int, Tally] = {}  # the same by version, where versions take turns
         self._requests: Counter[str] = Counter()  # rounds of each in this interval
         self._raised: set[str] = set()  # alarms raised on this version
@@ -125,7 +125,7 @@ class DraftMonitor:
     def _keep_level(self, version: int) -> None:
         """Note what was served last, and find what the version that comes now is compared with."""
         if self._rounds >= self._limits.min_rounds:
-            self._before = self._served
+            self._remember_served()
         if self._alternates and self._version is not None:  # each version against its own turns
             self._levels = dict([*self._levels.items(), (self._version, self._before)][-MAX_LEVELS:])
             self._before = self._levels.get(version, Tally())
@@ -191,8 +191,18 @@ class DraftMonitor:
             state = self._board.read()
             for alarm in alarms(replace(figures, can_roll_back=self._can_roll_back(state)), limits):
                 self._act(alarm, state, now)
-        self._before = self._served
+        self._remember_served()
         self._new_interval()
+
+    def _remember_served(self) -> None:
+        """What comes is compared with this interval; one that is neither alive nor dead replaces none that was alive.
+
+        Or a dead draft would have one interval to be found in: a single request whose text it happens to repeat hides
+        it there.
+        """
+        alive = self._limits.alive_accept_length
+        if self._served.accept_length >= alive or self._before.accept_length < alive:
+            self._before = self._served
 
     def _figures(self, before: Tally) -> GuardInput:
         token, most = max(self._drafts.items(), key=lambda found: found[1], default=(0, 0))

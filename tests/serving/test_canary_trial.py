@@ -188,6 +188,24 @@ def test_a_live_draft_that_dies_is_rolled_back_once():
     assert alarm["reading"] == "accept length 1.000 over 50 rounds, 3.000 before"
 
 
+@pytest.mark.guarantee("alarm-silent-death")
+def test_one_request_that_a_dead_draft_repeats_by_chance_hides_it_for_an_interval_only():
+    fleet = Fleet(GuardLimits(min_rounds=50))
+    serve_interval(fleet, "good", 0, GOOD)
+    fleet.turn()
+    fleet.board.move(1, VersionState.LIVE, "l", "dead on arrival")
+    serve(fleet.monitor, "by chance", 1, [1] * 4 + [DEAD] * 6)  # 1.08 over the fifty rounds: neither alive nor dead
+    for number in range(4):
+        serve(fleet.monitor, f"first-{number}", 1, [DEAD] * 10)
+    fleet.turn()
+    assert fleet.state.live == 1
+    serve_interval(fleet, "later", 1, DEAD)
+    fleet.turn()
+    assert fleet.state.live == 0
+    (alarm,) = fleet.monitor.status()["alarms"]
+    assert alarm["reading"] == "accept length 1.000 over 50 rounds, 3.000 before"
+
+
 def test_a_version_restored_by_a_roll_back_stays_because_the_traffic_is_the_cause():
     fleet = Fleet(GuardLimits(min_rounds=50))
     for number in (1, 2):
