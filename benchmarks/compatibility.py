@@ -65,7 +65,9 @@ def parse() -> argparse.Namespace:
     parser = benchmark_parser("compatibility", __doc__)
     parser.add_argument("--only", action="append", default=[], help="rows whose name contains this; may be repeated")
     parser.add_argument("--json", type=Path, help="keep what was measured in this file, row by row")
-    parser.add_argument("--merge", type=Path, nargs="+", help="run nothing: make one document of these files")
+    parser.add_argument(
+        "--merge", type=Path, nargs="+", help="run nothing: make one document of these files; the last one counts"
+    )
     parser.add_argument("--out", type=Path, help="write the document to this file")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of the target")
     return parser.parse_args()

@@ -10,6 +10,7 @@ import torch
 
 from ...buffer.trace import DraftTrace
 from ...buffer.version import VersionState
+from ...dashboards.tables import as_counts
 from ...learner.judging.replay import replay_traces
 from ...learner.model.draft_io import load_draft, load_target_embedding, load_target_head, save_draft
 from ...learner.model.eagle3 import Eagle3Draft
@@ -65,10 +66,10 @@ def measure(case: Case, found: dict[str, str], why_no_replay: Callable[[], str])
         found["pacing"] = paced(status)
         return
     served, traces = serve(case)
-    found["capture"] = captured(served, traces)
+    status = case.server.drained()
+    found["capture"] = captured(served, traces, as_counts(status, "dropped"))
     draft = loaded(case, case.draft)
     found["replay"] = judged(replayed(draft, traces), why_no_replay)
-    status = case.server.drained()
     found["pacing"] = paced(status)
     found["swap"] = f"no: {status['swap_reason']}" if status["swap"] != "on" else swapped(case, draft, traces)
 
@@ -87,21 +88,48 @@ def serve(case: Case) -> tuple[list[Served], list[DraftTrace]]:
     return served, [entry.trace for entry in case.server.buffer.replay(10_000) if entry.trace.request_id in ids]
 
 
-def captured(served: Sequence[Served], traces: Sequence[DraftTrace]) -> str:
-    """Cell of the column `capture`."""
-    equal = sum(
-        is_whole(one, [trace for trace in traces if trace.request_id == one.prompt.request_id]) for one in served
-    )
-    if equal == len(served):
+def captured(served: Sequence[Served], traces: Sequence[DraftTrace], dropped: Mapping[str, int]) -> str:
+    """Cell of the column `capture`; `dropped` counts the trace windows that the replica reports as lost, by reason."""
+    pairs = by_request(served, traces)
+    if all(is_whole(one, parts) for one, parts in pairs):
         return "yes"
-    return f"no: the traces of {len(served) - equal} of {len(served)} requests differ from the answers"
+    wrong = wrong_requests(pairs)
+    if wrong:
+        return f"no: the traces of {wrong} of {len(served)} requests differ from the answers"
+    held, tokens = sum(trace.committed_len for trace in traces), sum(len(one.output_ids) for one in served)
+    lost = ", ".join(f"{reason} {count}" for reason, count in sorted(dropped.items()))
+    return f"in part: {held} of {tokens} tokens, each as answered; trace windows dropped: {lost or 'none'}"
+
+
+Pairs = Sequence[tuple[Served, Sequence[DraftTrace]]]
+
+
+def by_request(served: Sequence[Served], traces: Sequence[DraftTrace]) -> Pairs:
+    """Every answer with its traces."""
+    ids = [trace.request_id for trace in traces]
+    return [
+        (one, [trace for name, trace in zip(ids, traces, strict=True) if name == one.prompt.request_id])
+        for one in served
+    ]
+
+
+def wrong_requests(pairs: Pairs) -> int:
+    """Requests with a trace that is no part of prompt and answer, or whose traces miss nothing but accepted drafts."""
+    return sum(not (is_whole(one, parts) or is_part(one, parts)) for one, parts in pairs)
 
 
 def is_whole(served: Served, traces: Sequence[DraftTrace]) -> bool:
-    """Whether the traces of one request hold the tokens of its answer and the accepted drafts that SGLang counted."""
+    """Whether the traces hold the tokens of the answer and as many accepted drafts as SGLang counted."""
     committed = [token for trace in traces for token in trace.tokens[trace.context_len :].tolist()]
     accepted = sum(int(trace.rounds.accepted.sum()) for trace in traces)
     return committed == list(served.output_ids) and accepted == served.tally.accepted
+
+
+def is_part(served: Served, traces: Sequence[DraftTrace]) -> bool:
+    """Whether the traces hold tokens of prompt and answer, each at its place, and not the whole answer."""
+    text = [*served.prompt.input_ids, *served.output_ids]
+    is_right = all(trace.tokens.tolist() == text[trace.offset :][: len(trace.tokens)] for trace in traces)
+    return is_right and sum(trace.committed_len for trace in traces) < len(served.output_ids)
 
 
 def replayed(draft: Eagle3Draft, traces: Sequence[DraftTrace]) -> Replayed:
@@ -135,8 +163,8 @@ def swapped(case: Case, draft: Eagle3Draft, traces: Sequence[DraftTrace]) -> str
         return f"no: traces name versions {sorted({trace.draft_version for trace in after})}, expected {number}"
     replay = replayed(loaded(case, learned), after)
     figure = str(replay) if replay.compared else f"{replay.accepted} drafts accepted"
-    whole = captured(served, after)
-    return f"yes: {figure}" if whole == "yes" else whole
+    wrong = wrong_requests(by_request(served, after))
+    return f"no: after it the traces of {wrong} requests differ from the answers" if wrong else f"yes: {figure}"
 
 
 def go_live(server: MeasuredServer, number: int) -> str:

@@ -34,7 +34,9 @@ requests again. What users start with is run on every release; after that each f
 
 "no" is followed by paceline's own reason ([troubleshooting.md](troubleshooting.md)) or, of a server that did not start,
 by the end of its log. Beside each figure of replay stands how many drafts were accepted in all rounds: of an untrained
-draft there are few or none, of the trained one many. Rounds that replay cannot judge are not compared.
+draft there are few or none, of the trained one many. Rounds without drafts and those that replay cannot judge are not
+compared ([judging.md](judging.md)). Capture "in part" says how many tokens traces hold, all of them right, and how many
+trace windows the replica counted as dropped.
 
 Every server has `--speculative-algorithm EAGLE3` and a draft. *Chain* among the flags means
 `{CHAIN_FLAGS}`.
@@ -75,9 +77,13 @@ class Measured:
 
 
 def page(measured: Sequence[Measured]) -> str:
-    """The whole document: what it says, the machine, a table per factor, and what was not run."""
-    tables = [part for factor in FACTORS for part in _section(factor, [c for each in measured for c in each.cells])]
-    return "\n".join([_INTRODUCTION, _machines(measured), "", *tables, *_not_run(measured)])
+    """The whole document: what it says, the machine, a table per factor, and what was not run.
+
+    Of a row that several of `measured` have for one release the last one counts.
+    """
+    cells = list({(each.release, each.row): each for part in measured for each in part.cells}.values())
+    tables = [line for factor in FACTORS for line in _section(factor, cells)]
+    return "\n".join([_INTRODUCTION, _machines(measured), "", *tables, *_not_run(cells)])
 
 
 def shortened(text: str) -> str:
@@ -86,7 +92,8 @@ def shortened(text: str) -> str:
 
 
 def _section(factor: str, cells: Sequence[Cells]) -> Iterable[str]:
-    lines = [_line(row, each) for row in ROWS if row.factor == factor for each in cells if each.row == row.key]
+    ordered = sorted(cells, key=lambda each: each.release)
+    lines = [_line(row, each) for row in ROWS if row.factor == factor for each in ordered if each.row == row.key]
     if not lines:
         return []
     heads = ("SGLang", "server", "flags", *COLUMNS)
@@ -109,9 +116,9 @@ def _machines(measured: Sequence[Measured]) -> str:
     ) + "."  # fmt: skip
 
 
-def _not_run(measured: Sequence[Measured]) -> list[str]:
+def _not_run(cells: Sequence[Cells]) -> list[str]:
     """One sentence on the rows that are missing; nothing when there is none."""
-    run = {(cells.release, cells.row) for each in measured for cells in each.cells}
+    run = {(each.release, each.row) for each in cells}
     left = [f"{row.name} ({release})" for row in ROWS for release in _releases(row) if (release, row.key) not in run]
     return [f"Not run: {'; '.join(left)}.", ""] if left else []
 

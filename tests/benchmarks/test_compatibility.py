@@ -32,7 +32,8 @@ def answer(trace):
     """What a client saw of the request that `trace` is the whole of."""
     ids = tuple(trace.tokens[trace.context_len :].tolist())
     tally = Tally(int(trace.rounds.accepted.sum()), len(trace.rounds))
-    return Served(Prompt(trace.request_id, "py", (1,)), 0.0, (), ids, "length", tally, 0)
+    prompt = Prompt(trace.request_id, "py", tuple(trace.tokens[: trace.context_len].tolist()))
+    return Served(prompt, 0.0, (), ids, "length", tally, 0)
 
 
 def test_every_row_is_one_of_its_own_and_can_be_built():
@@ -78,14 +79,37 @@ def test_a_server_is_started_with_the_rows_flags_and_a_speculator_of_its_own(tmp
     assert first.with_settings({"HF_HUB_OFFLINE": "1"}).env == {**first.env, "HF_HUB_OFFLINE": "1"}
 
 
-def test_capture_is_right_when_tokens_and_accepted_drafts_are_those_of_the_answers(make_trace):
-    traces = [make_trace(i) for i in range(3)]
-    served = [answer(trace) for trace in traces]
-    assert captured(served, traces) == "yes"
-    assert captured(served, traces[1:]) == "no: the traces of 1 of 3 requests differ from the answers"
-    other_tokens = replace(served[0], output_ids=(*served[0].output_ids[:-1], 0))
-    other_verdicts = replace(served[1], tally=Tally(served[1].tally.accepted + 1, served[1].tally.rounds))
-    assert captured([other_tokens, other_verdicts, served[2]], traces).startswith("no: the traces of 2 of 3")
+@pytest.fixture
+def four(make_trace):
+    """Traces of four requests, each the whole of its request, and what was answered."""
+    traces = [make_trace(i) for i in range(4)]
+    return traces, [answer(trace) for trace in traces]
+
+
+def test_capture_is_right_when_tokens_and_accepted_drafts_are_those_of_the_answers(four):
+    traces, served = four
+    assert captured(served, traces, {}) == "yes"
+    assert captured(served, traces[::-1], {"no_rounds": 3}) == "yes"
+
+
+def test_a_trace_with_other_tokens_or_verdicts_than_its_answer_is_wrong(four):
+    traces, served = four
+    other_tokens = replace(served[0], output_ids=(*served[0].output_ids[:-1], -5))
+    other_prompt = replace(served[1], prompt=replace(served[1].prompt, input_ids=(-5, *served[1].prompt.input_ids[1:])))
+    other_verdicts = replace(served[2], tally=Tally(served[2].tally.accepted + 1, served[2].tally.rounds))
+    said = "no: the traces of {} of 4 requests differ from the answers"
+    assert captured([other_tokens, *served[1:]], traces, {}) == said.format(1)
+    assert captured([other_tokens, served[1], other_verdicts, served[3]], traces, {}) == said.format(2)
+    longer = replace(other_prompt, output_ids=(*served[1].output_ids, 7))
+    assert captured([served[0], longer, *served[2:]], traces, {}) == said.format(1)
+
+
+def test_tokens_that_no_trace_holds_are_counted_with_the_reasons_of_the_replica(four):
+    traces, served = four
+    tokens = sum(len(one.output_ids) for one in served)
+    held = tokens - len(served[3].output_ids)
+    lost = captured(served, traces[:3], {"no_rounds": 2, "gap": 1})
+    assert lost == f"in part: {held} of {tokens} tokens, each as answered; trace windows dropped: gap 1, no_rounds 2"
 
 
 def test_replay_is_a_figure_or_says_why_there_is_none():
@@ -144,6 +168,14 @@ def test_the_page_has_every_row_once_per_release_and_no_more():
     assert text.count("\n## ") == len(rows.FACTORS)
     assert "Not run" not in text
     assert "Measured on processor a CPU, cores 2." in text
+
+
+def test_of_a_row_that_was_run_twice_the_last_run_counts():
+    again = Measured(MACHINE, (Cells(SUPPORTED[0], ROWS[0].key, dict.fromkeys(COLUMNS, "no: broken")),))
+    text = table.page([every_row(SUPPORTED[0]), again])
+    assert re.findall(rf"^\| {SUPPORTED[0]} \| {ROWS[0].name} \|.*", text, re.MULTILINE) == [
+        f"| {SUPPORTED[0]} | {ROWS[0].name} | chain | {' | '.join(['no: broken'] * len(COLUMNS))} |"
+    ]
 
 
 def test_make_runs_the_releases_that_are_supported():
