@@ -22,7 +22,7 @@ _INTRODUCTION = f"""# What works on which SGLang
 `make compatibility` writes this page. For every row of its tables it starts the real server on the CPU host, serves
 eight requests of 24 tokens, trains the draft on what was captured of them, swaps the result in, and serves the same
 requests again. What users start with is run on every release; after that each factor is varied alone, on SGLang
-{SUPPORTED[0]}. All releases run with one torch, named below, which is not the one that each of them pins
+{SUPPORTED[0]}. All releases run with one torch, named below; the later ones pin another
 ([CONTRIBUTING](../CONTRIBUTING.md#adding-a-release-of-sglang)). What is known of GPUs is in [gpu.md](gpu.md).
 
 | column | says |
@@ -41,7 +41,8 @@ trace windows the replica counted as dropped.
 Every server has `--speculative-algorithm EAGLE3` and a draft. *Chain* among the flags means
 `{CHAIN_FLAGS}`.
 The target *Llama* is trained for minutes on text of this machine; those of other families have random weights, four
-layers and the real architecture. So the table is about what runs and what is exact, not about speed.
+layers and the real architecture. So the table is about what runs and what is exact, not about speed. A target for which
+SGLang wants attention kernels of a GPU does not start here, which says nothing of a GPU.
 """
 
 
