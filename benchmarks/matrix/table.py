@@ -29,7 +29,7 @@ requests again. What users start with is run on every release; after that each f
 |---|---|
 | capture | "yes": every trace has the tokens and the number of accepted drafts of its answer |
 | replay | in how many verify rounds the draft, replayed over the traces, has as many drafts accepted as were served |
-| swap | "yes": the trained draft was swapped in while the server ran, and capture was right again; then replay of it |
+| swap | "yes": the trained draft was swapped in while the server ran, and traces were right again; then replay of it |
 | pacing | "yes": paceline chose the number of draft steps of every round |
 
 "no" is followed by paceline's own reason ([troubleshooting.md](troubleshooting.md)) or, of a server that did not start,
