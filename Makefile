@@ -47,6 +47,9 @@ LINK := $(VENV)/link
 # One thread each: a worker, and every process it starts, would otherwise take all cores for itself.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder
 
+OTHER_SGLANGS := 0.5.22 0.5.23
+COMPATIBILITY := benchmarks/results/compatibility
+
 # What test-faults runs, every case of it; FAULTS=tests/faults/learner runs a part.
 FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 
@@ -54,7 +57,8 @@ FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-faults test-releases lint check bench bench-calibration bench-learning
+.PHONY: help setup demo test test-fast test-faults test-releases lint check bench bench-calibration bench-learning \
+  compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -67,6 +71,7 @@ help:
 	@echo "make bench    capture on against capture off; swap stall"
 	@echo "make bench-calibration  predicted against served accept length, version by version"
 	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
+	@echo "make compatibility  what works on which SGLang, with which flags, drafts and targets: docs/compatibility.md"
 	@echo "make setup    the environment in $(VENV); the others call it"
 
 setup: $(READY)
@@ -127,3 +132,14 @@ bench-calibration: $(READY)
 
 bench-learning: $(READY)
 	@$(PY) -m paceline.benchmarks.learning.bench $(ARGS)
+
+# Every row on the default release, those that users start with on the others; half an hour on two cores.
+compatibility:
+	@$(MAKE) --no-print-directory compatibility-rows
+	@set -e; for release in $(OTHER_SGLANGS); do \
+	  $(MAKE) --no-print-directory compatibility-rows SGLANG=$$release ARGS='--only "start: "'; done
+	@$(PY) -m paceline.benchmarks.compatibility --out docs/compatibility.md \
+	  --merge $(foreach release,$(DEFAULT_SGLANG) $(OTHER_SGLANGS),$(COMPATIBILITY)/$(release).json)
+
+compatibility-rows: $(READY)
+	@$(PY) -m paceline.benchmarks.compatibility --json $(COMPATIBILITY)/$(SGLANG).json $(ARGS)

@@ -10,6 +10,7 @@ from paceline.benchmarks import (
     calibration,
     canary,
     capture,
+    compatibility,
     outage,
     pacing,
     pacing_costs,
@@ -26,7 +27,7 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        calibration, canary, capture, outage, pacing, pacing_costs, rests, soak, swap, training_memory,
+        calibration, canary, capture, compatibility, outage, pacing, pacing_costs, rests, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )

@@ -1,0 +1,1 @@
+"""Rows, models, measurements and table of `paceline.benchmarks.compatibility`."""

@@ -1,0 +1,109 @@
+"""Small targets of several families in the layout of Hugging Face, and drafts in the forms that people publish."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from ...buffer.weights_file import WEIGHTS_FILE
+from ...learner.model.draft_io import target_config
+from .rows import FOLDER
+
+_SEED = 0
+_COMMIT = "0123456789abcdef0123456789abcdef01234567"
+_SIZES: Mapping[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 2048, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2, "tie_word_embeddings": False,
+}  # fmt: skip
+_LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64, "rope_theta": 1e4,
+}  # fmt: skip
+#: Family -> model type of transformers, and its settings beside _SIZES.
+_FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "Llama 3, llama3 rope": ("llama", {"rope_parameters": _LLAMA3}),
+    "Qwen2.5": ("qwen2", {}),
+    "Qwen3": ("qwen3", {}),
+    "Qwen3 MoE": ("qwen3_moe", {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}),
+    "Mistral": ("mistral", {"sliding_window": None}),
+    "Gemma 3": ("gemma3_text", {"tie_word_embeddings": True}),
+    "Phi-3 and Phi-4": ("phi3", {}),
+    "gpt-oss": (
+        "gpt_oss",
+        {"num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 131072},
+    ),
+}
+
+
+def random_target(family: str, tokenizer_of: Path, folder: Path) -> Path:
+    """A random target of the family in `folder`, made there if absent, with the tokenizer of another target."""
+    if folder.exists():
+        return folder
+    kind, more = _FAMILIES[family]
+    words = target_config(tokenizer_of)["vocab_size"]
+    torch.manual_seed(_SEED)
+    config = AutoConfig.for_model(kind, **{**_SIZES, "vocab_size": words, "dtype": "float32", **more})
+    disable_progress_bar()  # it would be drawn across our own
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    for file in tokenizer_of.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return folder
+
+
+def _as_it_is(draft: Path, _: Path) -> str:
+    return str(draft)
+
+
+def _in_shards(draft: Path, folder: Path) -> str:
+    tensors = sorted(load_file(draft / WEIGHTS_FILE).items())
+    listed: dict[str, str] = {}
+    for i, part in enumerate((tensors[::2], tensors[1::2]), start=1):
+        file = f"model-0000{i}-of-00002.safetensors"
+        save_file(dict(part), folder / file)
+        listed |= {name: file for name, _ in part}
+    index = {"metadata": {}, "weight_map": listed}
+    (folder / f"{WEIGHTS_FILE}.index.json").write_text(json.dumps(index), encoding="utf-8")
+    return _with_config(draft, folder)
+
+
+def _pickled(draft: Path, folder: Path) -> str:
+    torch.save(load_file(draft / WEIGHTS_FILE), folder / "pytorch_model.bin")
+    return _with_config(draft, folder)
+
+
+def _in_the_hub_cache(draft: Path, folder: Path) -> str:
+    home = folder / "models--someone--eagle3"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text(_COMMIT, encoding="utf-8")
+    shutil.copytree(draft, home / "snapshots" / _COMMIT)
+    return "someone/eagle3"
+
+
+def _with_config(draft: Path, folder: Path) -> str:
+    shutil.copy(draft / "config.json", folder)
+    return str(folder)
+
+
+_FORMS: Mapping[str, Callable[[Path, Path], str]] = {
+    FOLDER: _as_it_is,
+    "safetensors in shards": _in_shards,
+    "pytorch_model.bin": _pickled,
+    "Hugging Face id": _in_the_hub_cache,
+}
+
+
+def published(form: str, draft: Path, folder: Path) -> tuple[str, dict[str, str]]:
+    """What `--speculative-draft-model-path` names a draft by in this form, and the environment in which it is found.
+
+    `folder` is made and must be new; `draft` itself stays as it is.
+    """
+    folder.mkdir(parents=True)
+    offline = {"HF_HUB_CACHE": str(folder), "HF_HUB_OFFLINE": "1", "PACELINE_CACHE_DIR": str(folder / "paceline")}
+    return _FORMS[form](draft, folder), offline

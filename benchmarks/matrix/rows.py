@@ -1,0 +1,77 @@
+"""Rows of the compatibility table: what each server is started with."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...serving.sglang_speculation import CHAIN_FLAGS
+
+#: What every row uses unless it says otherwise.
+LLAMA, FOLDER = "Llama", "folder"
+
+#: The factor whose rows are run on every release, the others on the default one.
+PER_RELEASE = "start"
+#: Factor -> the heading of its table.
+FACTORS = {
+    PER_RELEASE: "What to start with, by release",
+    "flags": "Other flags",
+    "draft": "Forms of the draft",
+    "target": "Families of targets",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One server: a target, a draft of it, and SGLang's flags beside `--speculative-algorithm` and the draft's path."""
+
+    factor: str  # one of FACTORS
+    name: str
+    flags: str = CHAIN_FLAGS
+    family: str = LLAMA
+    form: str = FOLDER
+    temperature: float = 0.0  # of the requests it serves
+
+    @property
+    def key(self) -> str:
+        """Factor and name; unique among ROWS."""
+        return f"{self.factor}: {self.name}"
+
+    @property
+    def shown_flags(self) -> str:
+        """The flags as the table has them: the usual chain by that name, "none" where there are none."""
+        given = self.flags.replace(CHAIN_FLAGS, "").split(" --")
+        parts = [f"`--{part.strip().removeprefix('--')}`" for part in given if part.strip()]
+        return ", ".join((["chain"] if CHAIN_FLAGS in self.flags else []) + parts) or "none"
+
+
+ROWS: Sequence[Row] = (
+    Row(PER_RELEASE, "a chain of three drafts, Llama"),
+    Row(PER_RELEASE, "the algorithm and the draft alone, Llama", ""),
+    Row(PER_RELEASE, "the algorithm and the draft alone, Qwen3", "", "Qwen3"),
+    Row(PER_RELEASE, "adaptive speculation alone, Llama", "--speculative-adaptive"),
+    Row(
+        "flags",
+        "rejection sampling, at temperature 0.7",
+        f"{CHAIN_FLAGS} --speculative-use-rejection-sampling",
+        temperature=0.7,
+    ),
+    Row("flags", "no radix cache (the other rows have it)", f"{CHAIN_FLAGS} --disable-radix-cache"),
+    Row("flags", "mixed chunks", f"{CHAIN_FLAGS} --enable-mixed-chunk --chunked-prefill-size 32"),
+    Row("flags", "one step, the rest left to SGLang", "--speculative-num-steps 1"),
+    Row(
+        "flags",
+        "one step, spelled out",
+        "--speculative-num-steps 1 --speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
+    ),
+    *(Row("draft", name, form=name) for name in ("safetensors in shards", "pytorch_model.bin", "Hugging Face id")),
+    *(
+        Row("target", name, family=name)
+        for name in (
+            "Llama 3, llama3 rope", "Qwen2.5", "Qwen3", "Qwen3 MoE", "Mistral", "Gemma 3", "Phi-3 and Phi-4", "gpt-oss",
+        )
+    ),
+)  # fmt: skip
+
+
+def chosen(rows: Iterable[Row], parts: Sequence[str]) -> list[Row]:
+    """The rows whose key contains one of `parts`, in their own order; all of them without any part."""
+    return [row for row in rows if not parts or any(part in row.key for part in parts)]

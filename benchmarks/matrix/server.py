@@ -1,0 +1,79 @@
+"""The server of one row, on the CPU host and on a Redis that all rows share."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from ...buffer.config import BufferConfig
+from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.redis_client import connect
+from ...buffer.redis_stream import RedisTraceBuffer
+from ...rig.reader import SpeculatorReader
+from ...rig.services import Service, free_port, sglang_service
+from ..measure.measured_server import MeasuredServer
+from .rows import Row
+
+REPLICA = "compatibility-0"
+#: Of an answer by `paceline doctor`, which imports SGLang.
+DOCTOR_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How one row's server is started: SGLang's flags, its settings, its speculator, and where its log is."""
+
+    flags: Sequence[str]
+    env: Mapping[str, str]
+    speculator: str
+    redis_url: str
+    log: Path
+
+    def with_settings(self, more: Mapping[str, str]) -> Self:
+        """The same with more settings in its environment."""
+        return replace(self, env={**self.env, **more})
+
+
+def start_of(row: Row, number: int, target: Path, draft: str, redis_url: str, log: Path) -> Start:
+    """How to start the server of `row`, the `number`-th on this Redis, with `draft` as SGLang is to name it."""
+    flags = [
+        "--model-path", str(target), "--device", "cpu", "--log-level", "warning", "--context-length", "1024",
+        "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", draft, *row.flags.split(),
+    ]  # fmt: skip
+    speculator = f"row-{number}"
+    env = {
+        "PACELINE_CONFIG": os.devnull,  # not the operator's own file
+        "PACELINE_REDIS_URL": redis_url,
+        "PACELINE_SPECULATOR": speculator,
+        "PACELINE_REPLICA": REPLICA,
+        "PACELINE_TARGET": row.family,
+        "OMP_NUM_THREADS": "1",
+    }
+    return Start(flags, env, speculator, redis_url, log)
+
+
+@contextmanager
+def running(start: Start) -> Iterator[MeasuredServer]:
+    """Start the server and, at the end, kill it: how it shuts down is not in question here. Raises as Service does."""
+    port = free_port()
+    service: Service = sglang_service(start.flags, port, log=start.log, env=start.env)
+    with closing(connect(start.redis_url)) as client, service:
+        config = BufferConfig(speculator=start.speculator)
+        buffer, board = RedisTraceBuffer(client, config), RedisVersionBoard(client, config)
+        reader = SpeculatorReader(buffer, board, REPLICA, learner="none")
+        yield MeasuredServer(f"http://127.0.0.1:{port}", buffer, board, reader)
+        service.kill()
+
+
+def why_no_replay(start: Start) -> str:
+    """What `paceline doctor` says of replay on this server; empty when it has nothing against it."""
+    settings = [f"{name}={value}" for name, value in start.env.items()]
+    command = ["env", *settings, sys.executable, "-m", "paceline.cli", "doctor", "--json", "--", *start.flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DOCTOR_LIMIT_S, check=False)
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return next((one["sentence"] for one in said if one["topic"] == "replay" and one["level"] != "ok"), "")

@@ -1,0 +1,199 @@
+"""The compatibility table: its rows, the judgement of one row's traffic, and the page that is made of the results."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from paceline.benchmarks import compatibility
+from paceline.benchmarks.matrix import models, rows, table
+from paceline.benchmarks.matrix.cell import Replayed, captured, judged, paced, replayed
+from paceline.benchmarks.matrix.rows import ROWS, Row
+from paceline.benchmarks.matrix.server import start_of
+from paceline.benchmarks.matrix.table import COLUMNS, Cells, Measured
+from paceline.buffer.errors import ConfigError, PacelineError
+from paceline.policies.acceptance import Tally
+from paceline.rig.prompts import Prompt
+from paceline.rig.traffic import Served
+from paceline.serving.supported_release import SUPPORTED
+
+HOUSE = Path(__file__).resolve().parents[2]
+MACHINE = {"processor": "a CPU", "cores": 2, "sglang": SUPPORTED[0]}
+CHAIN = ["--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
+
+
+def every_row(release, **found):
+    cells = dict.fromkeys(COLUMNS, "yes") | found
+    keys = [row.key for row in ROWS if release == SUPPORTED[0] or row.factor == rows.PER_RELEASE]
+    return Measured({**MACHINE, "sglang": release}, tuple(Cells(release, key, cells) for key in keys))
+
+
+def answer(trace):
+    """What a client saw of the request that `trace` is the whole of."""
+    ids = tuple(trace.tokens[trace.context_len :].tolist())
+    tally = Tally(int(trace.rounds.accepted.sum()), len(trace.rounds))
+    prompt = Prompt(trace.request_id, "py", tuple(trace.tokens[: trace.context_len].tolist()))
+    return Served(prompt, 0.0, (), ids, "length", tally, 0)
+
+
+def test_every_row_is_one_of_its_own_and_can_be_built():
+    assert len({row.key for row in ROWS}) == len(ROWS) == 20
+    assert {row.factor for row in ROWS} == rows.FACTORS.keys()
+    assert {row.family for row in ROWS} == {rows.LLAMA, *models._FAMILIES}
+    assert {row.form for row in ROWS} == models._FORMS.keys()
+
+
+def test_a_factor_is_varied_alone():
+    usual = Row("", "")
+    for row in (row for row in ROWS if row.factor in {"draft", "target"}):
+        varied = {"draft": "form", "target": "family"}[row.factor]
+        expected = replace(usual, factor=row.factor, name=row.name, **{varied: getattr(row, varied)})
+        assert row == expected != replace(expected, **{varied: getattr(usual, varied)})
+
+
+def test_rows_are_chosen_by_any_part_of_their_names():
+    assert rows.chosen(ROWS, []) == list(ROWS)
+    assert {row.factor for row in rows.chosen(ROWS, ["start: "])} == {"start"}
+    assert [row.name for row in rows.chosen(ROWS, ["gpt-oss", "Hugging"])] == ["Hugging Face id", "gpt-oss"]
+    assert rows.chosen(ROWS, ["no such row"]) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        ("", "none"),
+        (" ".join(CHAIN), "chain"),
+        (" ".join([*CHAIN, "--disable-radix-cache"]), "chain, `--disable-radix-cache`"),
+        ("--speculative-num-steps 1 --x y", "`--speculative-num-steps 1`, `--x y`"),
+    ],
+)
+def test_flags_are_shown_with_the_chain_by_its_name(flags, shown):
+    assert Row("start", "x", flags).shown_flags == shown
+
+
+def test_a_server_is_started_with_the_rows_flags_and_a_speculator_of_its_own(tmp_path):
+    row = Row("flags", "x", " ".join([*CHAIN, "--enable-mixed-chunk"]))
+    first, second = (start_of(row, i, tmp_path / "t", "org/draft", "redis://x", tmp_path / "log") for i in (0, 1))
+    assert first.flags[-9:] == ["--speculative-draft-model-path", "org/draft", *CHAIN, "--enable-mixed-chunk"]
+    assert first.speculator == first.env["PACELINE_SPECULATOR"] != second.speculator
+    assert first.with_settings({"HF_HUB_OFFLINE": "1"}).env == {**first.env, "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture
+def four(make_trace):
+    """Traces of four requests, each the whole of its request, and what was answered."""
+    traces = [make_trace(i) for i in range(4)]
+    return traces, [answer(trace) for trace in traces]
+
+
+def test_capture_is_right_when_tokens_and_accepted_drafts_are_those_of_the_answers(four):
+    traces, served = four
+    assert captured(served, traces, {}) == "yes"
+    assert captured(served, traces[::-1], {"no_rounds": 3}) == "yes"
+
+
+def test_a_trace_with_other_tokens_or_verdicts_than_its_answer_is_wrong(four):
+    traces, served = four
+    other_tokens = replace(served[0], output_ids=(*served[0].output_ids[:-1], -5))
+    other_prompt = replace(served[1], prompt=replace(served[1].prompt, input_ids=(-5, *served[1].prompt.input_ids[1:])))
+    other_verdicts = replace(served[2], tally=Tally(served[2].tally.accepted + 1, served[2].tally.rounds))
+    said = "no: the traces of {} of 4 requests differ from the answers"
+    assert captured([other_tokens, *served[1:]], traces, {}) == said.format(1)
+    assert captured([other_tokens, served[1], other_verdicts, served[3]], traces, {}) == said.format(2)
+    longer = replace(other_prompt, output_ids=(*served[1].output_ids, 7))
+    assert captured([served[0], longer, *served[2:]], traces, {}) == said.format(1)
+
+
+def test_tokens_that_no_trace_holds_are_counted_with_the_reasons_of_the_replica(four):
+    traces, served = four
+    tokens = sum(len(one.output_ids) for one in served)
+    held = tokens - len(served[3].output_ids)
+    lost = captured(served, traces[:3], {"no_rounds": 2, "gap": 1})
+    assert lost == f"in part: {held} of {tokens} tokens, each as answered; trace windows dropped: gap 1, no_rounds 2"
+
+
+def test_replay_is_a_figure_or_says_why_there_is_none():
+    assert judged(Replayed(7, 8, 1), lambda: pytest.fail("not asked")) == "7 of 8 rounds, 1 draft accepted"
+    assert judged(Replayed(0, 0, 4), lambda: "SGLang drafts trees") == "no: SGLang drafts trees"
+    assert judged(Replayed(0, 0, 4), str) == "no: no round could be compared"
+
+
+def test_no_trace_is_no_round():
+    assert replayed(None, []) == Replayed(0, 0, 0)
+
+
+def test_pacing_is_what_the_replica_reports():
+    assert paced({"pacing": {"policy": "off", "reason": "no flag"}}) == "no: no flag"
+    assert paced({}) == "no: the replica reports none"
+    reported = {"policy": "goodput", "reason": "", "steps": {"1": {"3": 7, "0": 1}, "2": {"10": 2}}}
+    assert paced({"pacing": reported}) == "yes: goodput, steps chosen: 0, 3, 10"
+    assert paced({"pacing": {**reported, "steps": {}}}) == "yes: goodput, steps chosen: none yet"
+
+
+def test_what_a_failed_row_says():
+    ended = "SGLang server ended while starting, code 1; the end of /x/log:\nTraceback\n"
+    says = "the server did not start: "
+    needs = PacelineError(f"{ended}AssertionError: it needs one of\n  - a\n  - b\n")
+    assert compatibility.reason(needs) == f"{says}AssertionError: it needs one of - a - b"
+    assert compatibility.reason(PacelineError(f"{ended}Killed\n")) == f"{says}Killed"
+    assert compatibility.reason(SystemExit("waited 120 s for the swap")) == "waited 120 s for the swap"
+    assert compatibility.reason(KeyError("pacing")) == "KeyError: 'pacing'"
+
+
+def test_a_row_that_raises_keeps_what_was_found_before(monkeypatch):
+    def look(lab, row, number, found):
+        found["capture"] = "yes"
+        raise OSError("no room")
+
+    monkeypatch.setattr(compatibility, "look", look)
+    rest = {"replay": "no: OSError: no room", "swap": "no: not reached", "pacing": "no: not reached"}
+    assert compatibility.examined(None, ROWS[0], 0) == {"capture": "yes", **rest}
+
+
+def test_what_was_measured_is_read_as_it_was_saved(tmp_path):
+    measured = every_row(SUPPORTED[1], replay="no: so | so")
+    measured.save(tmp_path / "new" / "a.json")
+    assert Measured.read(tmp_path / "new" / "a.json") == measured
+    (tmp_path / "b.json").write_text('{"machine": {}}', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"b.json: got KeyError.*expected a file that --json wrote"):
+        Measured.read(tmp_path / "b.json")
+
+
+def test_the_page_has_every_row_once_per_release_and_no_more():
+    text = table.page([every_row(release) for release in SUPPORTED])
+    lines = re.findall(r"^\| (0\.5\.\d+) \| (.*?) \|", text, re.MULTILINE)
+    starts = [row.name for row in ROWS if row.factor == rows.PER_RELEASE]
+    expected = [(SUPPORTED[0], row.name) for row in ROWS]
+    assert sorted(lines) == sorted(expected + [(release, name) for release in SUPPORTED[1:] for name in starts])
+    assert text.count("\n## ") == len(rows.FACTORS)
+    assert "Not run" not in text
+    assert "Measured on processor a CPU, cores 2." in text
+
+
+def test_of_a_row_that_was_run_twice_the_last_run_counts():
+    again = Measured(MACHINE, (Cells(SUPPORTED[0], ROWS[0].key, dict.fromkeys(COLUMNS, "no: broken")),))
+    text = table.page([every_row(SUPPORTED[0]), again])
+    assert re.findall(rf"^\| {SUPPORTED[0]} \| {ROWS[0].name} \|.*", text, re.MULTILINE) == [
+        f"| {SUPPORTED[0]} | {ROWS[0].name} | chain | {' | '.join(['no: broken'] * len(COLUMNS))} |"
+    ]
+
+
+def test_make_runs_the_releases_that_are_supported():
+    named = re.search(r"^OTHER_SGLANGS := (.*)$", (HOUSE / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert tuple(named.group(1).split()) == SUPPORTED[1:]
+
+
+def test_the_page_says_what_was_not_run():
+    measured = every_row(SUPPORTED[0])
+    text = table.page([Measured(MACHINE, measured.cells[:-1])])
+    left = [row.name for row in ROWS if row.factor == rows.PER_RELEASE]
+    expected = [f"{name} ({release})" for name in left for release in SUPPORTED[1:]] + [f"gpt-oss ({SUPPORTED[0]})"]
+    (said,) = re.findall(r"^Not run: (.*)\.$", text, re.MULTILINE)
+    assert said.split("; ") == expected
+
+
+def test_a_cell_is_one_short_line():
+    assert table.shortened("a\n b | c") == "a b \\| c"
+    assert table.shortened("x" * table.CELL_CHARS) == "x" * table.CELL_CHARS
+    assert table.shortened("word " * 100).endswith("word ...")
+    assert len(table.shortened("word " * 100)) <= table.CELL_CHARS
