@@ -78,7 +78,8 @@ class SglangCapture:
 
         Of a chain, node j of a request is its draft j, node 0 the root; of a tree, a path is kept (draft_path.py).
         """
-        chosen = self._choose_again(batch)
+        with _losing_on_fault(self._lose_batch, batch):
+            chosen = self._choose_again(batch)
         if chosen is None:
             return
         self.rounds += len(chosen.rows)
@@ -114,7 +115,8 @@ class SglangCapture:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
         self._prefill = None
         self._chosen = ((), None)  # a new request may have the id of one that has ended
-        chosen = self._choose(batch, is_prefill=True)
+        with _losing_on_fault(self._lose_batch, batch):
+            chosen = self._choose(batch, is_prefill=True)
         if chosen is not None:
             with _losing_on_fault(self._lose_launched, chosen):
                 self._prefill = self._prefilled(chosen, batch, hidden)
@@ -192,6 +194,10 @@ class SglangCapture:
 
     def _lose_launched(self, chosen: Chosen) -> None:
         self._outbox.sender.lose(chosen.request_ids)
+
+    def _lose_batch(self, batch: Any) -> None:
+        """Choosing failed: these requests miss a forward, and nothing later may tell the courier that they ended."""
+        self._outbox.sender.lose(tuple(req.rid for req in batch.reqs or () if self.is_captured(req)))
 
     def _offer(self, forward: ForwardOutput, batch: Any, commits: Sequence[Any]) -> None:
         """Scheduler thread, after commit and before streaming: put aside, and now and then send what waits."""

@@ -112,6 +112,22 @@ def test_a_fault_in_a_hook_body_raises_nothing_and_loses_the_requests_of_its_for
     assert (lost, breaker.faults) == (["a"], 1)
 
 
+@pytest.mark.parametrize("hook", ["before_draft_prefill", "after_verify"])
+def test_a_fault_in_choosing_loses_every_request_of_the_batch_that_was_to_be_captured(hook, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("choosing")
+
+    lost, breaker = [], Breaker()
+    outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
+    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
+    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
+    monkeypatch.setattr(capture, "_choose", broken)
+    served = batch(a=False, b=True, c=False)
+    arguments = {"before_draft_prefill": (None, served, None), "after_verify": (None, None, served, None)}[hook]
+    assert getattr(capture, hook)(*arguments) is None
+    assert (lost, breaker.faults) == (["a", "c"], 1)
+
+
 class Committed:
     """A verify round of requests a and b at its commit, on a real way to the courier: b ended in the round before."""
 
