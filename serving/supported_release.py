@@ -7,7 +7,7 @@ from ..buffer.errors import CaptureUnavailable
 
 #: Releases on which the hooks and the CPU host were run. On every other one capture, swaps and pacing are off. The
 #: first is the default one: `make` without SGLANG and the images take it.
-SUPPORTED: Final = ("0.5.21", "0.5.22", "0.5.23")
+SUPPORTED: Final = ("0.5.23", "0.5.22", "0.5.21")
 
 
 def installed_release() -> str | None:

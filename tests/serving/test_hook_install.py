@@ -72,7 +72,7 @@ def test_the_check_names_what_hook_bodies_read_and_the_engine_does_not_have(monk
 
 def test_an_unsupported_version_is_named(monkeypatch):
     monkeypatch.setattr(release, "version", lambda _: "0.6.0")
-    supported = r"\['0.5.21', '0.5.22', '0.5.23'\]"
+    supported = r"\['0.5.23', '0.5.22', '0.5.21'\]"
     with pytest.raises(CaptureUnavailable, match=f"SGLang: got version 0.6.0, expected one of {supported}"):
         release.check_release()
 
@@ -82,7 +82,7 @@ def test_without_sglang_the_error_says_what_to_install(monkeypatch):
         raise PackageNotFoundError
 
     monkeypatch.setattr(release, "version", absent)
-    with pytest.raises(CaptureUnavailable, match=r"pip install sglang==0\.5\.21"):
+    with pytest.raises(CaptureUnavailable, match=r"pip install sglang==0\.5\.23"):
         release.check_release()
 
 
