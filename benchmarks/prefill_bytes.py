@@ -1,9 +1,9 @@
 """Bytes that a prompt hands to the courier, as all of its rows would and as capture chooses them in the hook.
 
 A trace window holds a prompt whole, or the last part of it as context where it would be longer than a window; the hook
-of a prefill hands on that part alone. One request is prefilled chunk by chunk through the hook bodies, with zeros
-in place of a model's, and what arrives at the courier's end of the line is counted, heads and names included.
-*All rows* is the same with a window as long as the prompt. The rows depend on no value, and bytes on no machine.
+of a prefill hands on that part alone. One request is prefilled chunk by chunk through the hook bodies, with zeros for
+hidden states, and what arrives at the courier's end of the line is counted, heads and names included.
+*All rows* is the same with a window as long as the prompt. Neither depends on the values or on the machine.
 
     python -m paceline.benchmarks.prefill_bytes [--prompt-tokens 1024 2047 2048 8192] [--chunk-tokens 2048]
         [--hidden 4096] [--layers 3] [--trace-tokens 2048]
@@ -11,14 +11,14 @@ in place of a model's, and what arrives at the courier's end of the line is coun
 
 import argparse
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-import zmq
 
 from ..serving.breaker import Breaker
 from ..serving.capture.courier_sender import CourierSender
@@ -26,15 +26,16 @@ from ..serving.capture.outbox import Outbox
 from ..serving.capture.prefill_rows import WindowSizes
 from ..serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from ..serving.config import ServingConfig
+from ..serving.courier.receiver import CourierReceiver
 from ..serving.wire.counts import CaptureCounts
-from ..serving.wire.messages import PrefillHead, decode_message
+from ..serving.wire.messages import Message, PrefillHead, WireForward, encode_message
 from ..serving.wire.teacher_width import TeacherWidth
 from .measure.command_line import benchmark_parser
 
 #: Of unread messages: nothing is to be lost here.
 MAX_BYTES = 1 << 40
-#: For a message to cross the line.
-ARRIVE_MS = 10_000
+#: For all messages to cross the line.
+ARRIVE_S, POLL_S = 60.0, 0.01
 FINISH = "length"
 
 
@@ -81,9 +82,9 @@ def line(prompt_tokens: int, every: HandedOn, kept: HandedOn) -> str:
 
 def handed_on(prompt_tokens: int, chunk_tokens: int, width: int, sizes: WindowSizes) -> HandedOn:
     """Prefill one prompt whose features are `width` bfloat16 values per token; it ends with its first output token."""
-    with line_to_courier() as (sender, courier):
-        breaker = Breaker()
-        settings = CaptureSettings(TeacherWidth(sampled=4), features=True, sample_rate=1.0, sizes=sizes)
+    teacher, breaker = TeacherWidth(sampled=4), Breaker()
+    with line_to_courier(teacher) as (sender, courier):
+        settings = CaptureSettings(teacher, features=True, sample_rate=1.0, sizes=sizes)
         outbox = Outbox(sender, breaker, lambda: False)
         capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 0)
         req = request(prompt_tokens)
@@ -95,16 +96,15 @@ def handed_on(prompt_tokens: int, chunk_tokens: int, width: int, sizes: WindowSi
 
 
 @contextmanager
-def line_to_courier() -> Iterator[tuple[CourierSender, "zmq.Socket[bytes]"]]:
-    """The scheduler's end of a line, and a socket where a courier would listen."""
-    with tempfile.TemporaryDirectory() as folder, zmq.Context.instance().socket(zmq.DEALER) as courier:
-        courier.setsockopt(zmq.RCVHWM, 0)
-        courier.bind(f"ipc://{folder}/line")
-        sender = CourierSender(f"ipc://{folder}/line", MAX_BYTES)
-        try:
-            yield sender, courier
-        finally:
-            sender.close()
+def line_to_courier(teacher: TeacherWidth) -> Iterator[tuple[CourierSender, CourierReceiver]]:
+    """Both ends of a line."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+        endpoint = f"ipc://{folder}/line"
+        courier = CourierReceiver(endpoint, teacher, lambda _: None)
+        opened.callback(courier.close)
+        sender = CourierSender(endpoint, MAX_BYTES)
+        opened.callback(sender.close)
+        yield sender, courier
 
 
 def request(prompt_tokens: int) -> Any:
@@ -140,23 +140,23 @@ def prefill(capture: SglangCapture, req: Any, start: int, tokens: int, width: in
         output.copy_to_host(torch.clone).consume(batch, [commit])
 
 
-def arrived(courier: "zmq.Socket[bytes]") -> HandedOn:
-    """Read messages up to the one with the request's last forward; exits when none comes."""
+def arrived(courier: CourierReceiver) -> HandedOn:
+    """Read messages up to the one with the request's last forward; exits when it does not come."""
     rows = size_bytes = 0
-    is_over = False
-    while not is_over:
-        if not courier.poll(ARRIVE_MS):
-            raise SystemExit(f"line to the courier: got no message in {ARRIVE_MS} ms, expected one")
-        frame = courier.recv()
-        heads = [forward.head for forward in decode_message(frame).forwards]
-        rows, size_bytes = rows + rows_of(heads), size_bytes + len(frame)
-        is_over = any(commit.finish for head in heads for commit in head.commits)
-    return HandedOn(rows, size_bytes)
+    until_s = time.monotonic() + ARRIVE_S
+    while time.monotonic() < until_s:
+        for received in courier.take(POLL_S):
+            forwards = tuple(one.forward for one in received.forwards)
+            rows, size_bytes = rows + rows_of(forwards), size_bytes + len(encode_message(Message(forwards)))
+            if any(commit.finish for forward in forwards for commit in forward.head.commits):
+                return HandedOn(rows, size_bytes)
+    raise SystemExit(f"line to the courier: got no end of the request in {ARRIVE_S} s, expected it")
 
 
-def rows_of(heads: Sequence[Any]) -> int:
+def rows_of(forwards: Sequence[WireForward]) -> int:
     """Prompt tokens whose rows these forwards hold."""
-    return sum(end - begin for head in heads if isinstance(head, PrefillHead) for _, begin, end in head.spans)
+    heads = [forward.head for forward in forwards if isinstance(forward.head, PrefillHead)]
+    return sum(end - begin for head in heads for _, begin, end in head.spans)
 
 
 if __name__ == "__main__":

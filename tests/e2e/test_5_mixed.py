@@ -81,7 +81,9 @@ def test_every_committed_token_is_in_one_trace_and_every_round_is_counted_once(m
         proposed = proposed_drafts(trace)
         assert int((proposed > 0).sum()) == meta["spec_verify_ct"], rid
         assert int(trace.rounds.accepted.sum()) == meta["spec_num_correct_drafts"], rid
-        assert int(trace.visible_accepted().sum()) + len(trace.rounds) == len(reply["output_ids"]) - 1, rid
+        starts, accepted = trace.rounds.starts, trace.rounds.accepted
+        assert (starts[0], np.diff(starts).tolist()) == (len(prompt), (accepted[:-1] + 1).tolist()), rid
+        assert 0 < len(trace.tokens) - 1 - starts[-1] <= accepted[-1] + 1, rid  # max_tokens may cut the last round
         plain, verified = plain + int((proposed == 0).sum()), verified + int((proposed > 0).sum())
     assert plain > 100
     assert verified > 100
