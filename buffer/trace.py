@@ -6,6 +6,7 @@ Alignment, written once and enforced on construction (T tokens, R verify rounds,
 - Round r starts at its root ``tokens[starts[r]]``, already committed. Draft j of the round proposes
   ``tokens[starts[r] + 1 + j]``. ``accepted[r]`` drafts are accepted; the token after them is the target's own.
   So ``starts[r + 1] == starts[r] + accepted[r] + 1``; the last round may be cut by the end of the request.
+- A round without drafts is a step of plain decoding: it commits one token.
 - Verified node 0 of a round is its root, node j + 1 its draft j. ``teacher_*[r, n]`` is the target's top-K for
   the token that follows node n, also past the first rejection (there: given the rejected path).
 - Of a round that drafted a tree (`is_tree`), the chain kept is the accepted path and the first child of its last node,
@@ -79,7 +80,8 @@ class VerifyRounds:
     accepted: Int32s  # [R] drafts the server accepted, before any cut by the end of the request
     teacher_ids: Int32s  # [R, S + 1, K] best first; K is 0 when logits were not captured
     #: [R, S + 1, K] natural logarithm, over the full vocabulary; 0 where only the best token of a greedy request was
-    #: captured, which carries all of the mass that verified it.
+    #: captured, which carries all of the mass that verified it. -inf throughout where the teacher of a node is not
+    #: known, and after the end of a shorter chain.
     teacher_logprobs: Float16s
     #: [R, S + 1, 2] natural logarithms of the chance that the target, and the draft, gave the token that was committed
     #: after node n; recorded under `rejection` alone, otherwise None. NaN where it is not known: after nodes that

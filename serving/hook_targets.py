@@ -58,7 +58,7 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.layers.quantization.unquant": "UnquantizedLinearMethod",
     "sglang.utils.TypeBasedDispatcher": "__iadd__",
     "sglang.srt.managers.schedule_batch.ScheduleBatch": (
-        "reqs forward_mode input_ids seq_lens extend_lens prefix_lens device sampling_info"
+        "reqs decoding_reqs forward_mode input_ids seq_lens extend_lens prefix_lens device sampling_info"
     ),
     "sglang.srt.managers.schedule_batch.Req": (
         "rid sampling_params grammar finished finished_reason spec_verify_ct lora_id multimodal_inputs input_embeds "

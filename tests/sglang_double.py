@@ -16,4 +16,5 @@ def request(rid, *, top_k=1, custom_params=None, prompt=(), output=(), **changes
 
 def batch_of(reqs, **changes):
     """A batch of these requests on the CPU that is not idle."""
-    return SimpleNamespace(reqs=reqs, device="cpu", forward_mode=SimpleNamespace(is_idle=lambda: False), **changes)
+    found = {"device": "cpu", "forward_mode": SimpleNamespace(is_idle=lambda: False), "decoding_reqs": None}
+    return SimpleNamespace(reqs=reqs, **found | changes)

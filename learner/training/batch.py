@@ -69,13 +69,15 @@ def teacher_nodes(trace: DraftTrace) -> Int32s:
     Node n of round r (numbered r * (S + 1) + n) follows the root and n drafts. Its path is the committed text
     when all n drafts were accepted, n <= accepted[r], and it then judges tokens[starts[r] + 1 + n]. Nodes after a
     rejection follow text that was never committed. Since the next root is the token after the accepted
-    drafts, every token from the first root on is judged once; (row p, step k) reads the node of token p + 2 + k.
+    drafts, every token from the first root on is judged once, but for those whose node has no known teacher; (row p,
+    step k) reads the node of token p + 2 + k.
     """
     rounds, width = trace.rounds, trace.rounds.drafted.shape[1] + 1
     node_RN = np.arange(len(rounds) * width, dtype=np.int32).reshape(len(rounds), width)
     depth_N = np.arange(width)
     judged_RN = rounds.starts[:, None] + 1 + depth_N
-    accepted_RN = (depth_N <= rounds.accepted[:, None]) & (judged_RN < len(trace.tokens))
+    is_known_RN = np.isfinite(rounds.teacher_logprobs[..., :1]).any(-1)
+    accepted_RN = (depth_N <= rounds.accepted[:, None]) & (judged_RN < len(trace.tokens)) & is_known_RN
     nodes_T = np.full(len(trace.tokens), -1, np.int32)
     nodes_T[judged_RN[accepted_RN]] = node_RN[accepted_RN]
     return nodes_T

@@ -61,8 +61,7 @@ def judged_rows(trace: DraftTrace) -> npt.NDArray[np.bool_]:
     rows = verdict_rows(trace)
     if trace.sampling.temperature <= 0.0:
         return np.ones(len(rows), bool)
-    has_teacher = trace.rounds.teacher_ids.shape[2] > 0
-    judged: npt.NDArray[np.bool_] = has_teacher & (teacher_nodes(trace)[rows + 2] >= 0)
+    judged: npt.NDArray[np.bool_] = teacher_nodes(trace)[rows + 2] >= 0
     return judged
 
 

@@ -7,9 +7,10 @@ once the tokens are committed. From there they go to the courier process. Nothin
 
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -31,6 +32,7 @@ from .committed_chances import committed_logprobs
 from .device_output import NODES, Chosen, ForwardOutput, row_index
 from .draft_path import is_tree, tokens_on, tree_path
 from .outbox import Outbox
+from .plain_rounds import decoding_rows, plain_rounds
 from .prefill_rows import WindowSizes, gathered, kept_rows
 from .sglang_requests import OPT_OUT_KEY, commit_of, custom_params_of, facts_of, is_greedy
 from .teacher import rows_of, teacher_of
@@ -66,6 +68,7 @@ class SglangCapture:
         self._draft_version = draft_version
         self.rounds = 0  # verify rounds of captured requests that the hook has seen
         self._prefill: ForwardOutput | None = None
+        self._plain: ForwardOutput | None = None  # decode steps in that prefill
         self._chosen: tuple[tuple[str, ...], Chosen | None] = ((), None)  # of the last batch, by its request ids
         self._breaker = breaker
         self._consume, self._copy_failed = breaker.guard(self._offer), breaker.guard(self._lose)
@@ -105,30 +108,38 @@ class SglangCapture:
             tensors[COMMITTED_LOGPROBS] = rows_of(committed_logprobs(result, verify_input, batch, logits), rows)
         if self._settings.features and logits_output.hidden_states is not None:
             tensors |= _committed_rows(logits_output.hidden_states, rows_of(accept_index, rows))
-
-        def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
-            return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype, has_tree)
-
-        return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
+        return ForwardOutput(chosen, tensors, partial(_verify_head, chosen, has_tree), self._consume, self._copy_failed)
 
     def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
-        self._prefill = None
+        self._prefill = self._plain = None
         self._chosen = ((), None)  # a new request may have the id of one that has ended
         with _losing_on_fault(self._lose_batch, batch):
-            chosen = self._choose(batch, is_prefill=True)
+            decoding = decoding_rows(batch)
+            chosen = self._choose(batch, is_prefill=True, decoding=decoding)
         if chosen is not None:
+            hidden = hidden if self._settings.features else None
             with _losing_on_fault(self._lose_launched, chosen):
-                self._prefill = self._prefilled(chosen, batch, hidden)
+                self._prefill = self._prefilled(chosen, batch, hidden, decoding)
+                self._plain = self._decoded(chosen, batch, hidden, decoding)
 
-    def _prefilled(self, whole: Chosen, batch: Any, hidden: Any) -> ForwardOutput | None:
+    def _decoded(self, whole: Chosen, batch: Any, hidden: Any, decoding: Container[int]) -> ForwardOutput | None:
+        """The running requests of a mixed batch; None when there is none. SGLang counts no verify round for them."""
+        rows = [row for row in whole.rows if row in decoding]
+        if not rows:
+            return None
+        chosen, tensors = replace(whole.only(rows), is_prefill=False), plain_rounds(batch, rows, hidden)
+        return ForwardOutput(chosen, tensors, partial(_verify_head, chosen, False), self._consume, self._copy_failed)
+
+    def _prefilled(self, whole: Chosen, batch: Any, hidden: Any, decoding: Container[int]) -> ForwardOutput | None:
         """None when nothing of this prefill will be kept: it reads the middle of long prompts."""
-        kept = tuple(kept_rows(batch, whole.rows, self._settings.sizes))
+        rows = [row for row in whole.rows if row not in decoding]
+        kept = tuple(kept_rows(batch, rows, self._settings.sizes))
         if not kept:
             return None
         chosen = whole.only([one.row for one in kept])
         tensors = {READ_IDS: gathered(batch.input_ids, kept).to(torch.int32)}
-        if self._settings.features and hidden is not None:
+        if hidden is not None:
             tensors[FEATURES] = gathered(hidden, kept)
         ends = itertools.accumulate(one.end - one.begin for one in kept)
         spans = tuple((one.start, end - (one.end - one.begin), end) for one, end in zip(kept, ends, strict=True))
@@ -141,10 +152,11 @@ class SglangCapture:
 
     def _after_prefill(self, result: Any, *_: Any, **__: Any) -> None:
         """AFTER _forward_prefill_batch: before the draft's prefill SGLang clears auxiliary outputs, so attach now."""
-        forward, self._prefill = self._prefill, None
-        if forward is not None and result is not None and result.logits_output is not None:
-            with _losing_on_fault(self._lose_launched, forward.chosen):
-                _attach(result.logits_output, forward)
+        launched, self._prefill, self._plain = (self._prefill, self._plain), None, None
+        for forward in launched:
+            if forward is not None and result is not None and result.logits_output is not None:
+                with _losing_on_fault(self._lose_launched, forward.chosen):
+                    _attach(result.logits_output, forward)
 
     def _choose_again(self, batch: Any) -> Chosen | None:
         """As `_choose`, remembered for as long as neither the batch nor the draft version changes."""
@@ -154,7 +166,7 @@ class SglangCapture:
             self._chosen = request_ids, self._choose(batch)
         return self._chosen[1]
 
-    def _choose(self, batch: Any, *, is_prefill: bool = False) -> Chosen | None:
+    def _choose(self, batch: Any, *, is_prefill: bool = False, decoding: Container[int] = ()) -> Chosen | None:
         if batch.forward_mode.is_idle() or not batch.reqs:
             return None
         rows = []
@@ -162,7 +174,7 @@ class SglangCapture:
             reason = self._skip_reason(req)
             if reason is None:
                 rows.append(row)
-            elif is_prefill:  # every request has one, before all else
+            elif is_prefill and row not in decoding:  # every request has one, before all else
                 self._counts.skip(reason)
         if not rows:
             return None
@@ -209,6 +221,10 @@ class SglangCapture:
                 raise ValueError(f"requests of a forward: got {request_ids}, expected {chosen.request_ids}")
             visible = tuple(commit_of(req, commits[row]) for row, req in zip(chosen.rows, reqs, strict=True))
             self._outbox.add(forward, visible)
+
+
+def _verify_head(chosen: Chosen, has_tree: bool, commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
+    return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype, has_tree)
 
 
 @contextmanager

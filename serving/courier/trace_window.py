@@ -107,15 +107,15 @@ def trace_maker(replica: str, target: str, target_version: str) -> TraceMaker:
 def _rounds(rounds: list[tuple[int, RequestVerify]]) -> VerifyRounds:
     verified = [verify for _, verify in rounds]
     width = max(len(verify.drafted) for verify in verified)
-    top_k = verified[0].teacher_ids.shape[1]
+    top_k = max(verify.teacher_ids.shape[1] for verify in verified)
     drafted = np.full((len(verified), width), NO_DRAFT, np.int32)
     teacher_ids = np.zeros((len(verified), width + 1, top_k), np.int32)
     teacher_logprobs = np.full((len(verified), width + 1, top_k), -np.inf, np.float16)
     for row, verify in enumerate(verified):
-        n = len(verify.drafted)
+        n, k = len(verify.drafted), verify.teacher_ids.shape[1]  # k is 0 where no teacher was captured
         drafted[row, :n] = verify.drafted
-        teacher_ids[row, : n + 1] = verify.teacher_ids
-        teacher_logprobs[row, : n + 1] = verify.teacher_logprobs
+        teacher_ids[row, : n + 1, :k] = verify.teacher_ids
+        teacher_logprobs[row, : n + 1, :k] = verify.teacher_logprobs
     starts = np.asarray([start for start, _ in rounds], np.int32)
     accepted = np.asarray([verify.accepted for verify in verified], np.int32)
     return VerifyRounds(starts, drafted, accepted, teacher_ids, teacher_logprobs, _committed_logprobs(verified, width))

@@ -14,6 +14,7 @@ from paceline.benchmarks import (
     outage,
     pacing,
     pacing_costs,
+    prefill_bytes,
     rests,
     soak,
     swap,
@@ -27,7 +28,8 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        calibration, canary, capture, compatibility, outage, pacing, pacing_costs, rests, soak, swap, training_memory,
+        calibration, canary, capture, compatibility, outage, pacing, pacing_costs, prefill_bytes, rests, soak, swap,
+        training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )

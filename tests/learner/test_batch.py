@@ -8,6 +8,7 @@ import torch
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.learner.training.batch import as_float32, collate, draftable_rows, teacher_nodes, verdict_rows
+from paceline.learner.training.first_position import judged_rows
 
 CPU = torch.device("cpu")
 
@@ -73,6 +74,24 @@ def test_greedy_requests_and_traces_without_logits_are_labelled_with_the_committ
     assert batch.teacher_probs_BTK.sum(-1).unique().tolist() == [1.0]
     assert batch.teacher_probs_BTK[..., 0].unique().tolist() == [1.0]
     assert batch.teacher_ids_BTK[..., 0].tolist() == batch.tokens_BT.tolist()
+
+
+def test_a_token_whose_node_has_no_known_teacher_is_labelled_with_itself(make_trace):
+    whole = make_trace(2, top_k=4, sampling=Sampling(temperature=0.5))
+    known = whole.rounds.teacher_logprobs.copy()
+    known[1] = -np.inf  # the second round's teacher was not captured
+    trace = replace(whole, rounds=replace(whole.rounds, teacher_logprobs=known))
+    start, count = int(trace.rounds.starts[1]), int(trace.rounds.accepted[1]) + 1
+    unjudged = list(range(start + 1, start + 1 + count))
+    nodes, batch, before = teacher_nodes(trace), collate([trace], CPU, soft=True), collate([whole], CPU, soft=True)
+    assert np.flatnonzero(nodes != teacher_nodes(whole)).tolist() == unjudged
+    assert set(nodes[unjudged]) == {-1}
+    assert batch.teacher_ids_BTK[0, unjudged, 0].tolist() == trace.tokens[unjudged].tolist()
+    assert batch.teacher_probs_BTK[0, unjudged].tolist() == [[1.0, 0.0, 0.0, 0.0]] * count
+    others = [position for position in range(len(trace.tokens)) if position not in unjudged]
+    assert batch.teacher_probs_BTK[0, others].tolist() == before.teacher_probs_BTK[0, others].tolist()
+    wanted = [int(row) + 2 not in unjudged and nodes[row + 2] >= 0 for row in verdict_rows(trace)]
+    assert judged_rows(trace).tolist() == wanted
 
 
 def test_a_batch_knows_which_traces_were_judged_under_rejection(make_trace):

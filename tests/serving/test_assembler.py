@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
+from paceline.buffer.trace import NO_DRAFT, FeatureDtype, Sampling, VerdictRule
 from paceline.serving.courier.assembler import IDLE_CLOSE_S, WindowAssembler
 from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.wire.counts import CaptureCounts, DropReason
@@ -72,6 +72,27 @@ class ToyServer:
             Commit(index, tuple(new), finish),
         )
 
+    def plain(self, version=0, finish="", request_id="r"):
+        """A step without drafts, of which no teacher is captured."""
+        root, token = len(self.tokens) - 1, int(self.rng.integers(0, 90))
+        index = len(self.tokens) - len(self.prompt)
+        root_token = self.tokens[-1]
+        self.tokens.append(token)
+        self.served.append((root, [NO_DRAFT] * STEPS, 0))
+        return RequestVerify(
+            request_id,
+            version,
+            root,
+            root_token,
+            np.zeros(0, np.int32),
+            0,
+            np.zeros((1, 0), np.int32),
+            np.zeros((1, 0), np.float16),
+            self.state(root)[None],
+            FeatureDtype.FLOAT32,
+            Commit(index, (token,), finish),
+        )
+
 
 def assembler(window_tokens=1000, context_tokens=8):
     counts = CaptureCounts()
@@ -105,6 +126,21 @@ def test_a_request_becomes_one_trace_equal_to_the_servers_record(seed):
     assert (trace.offset, trace.context_len, trace.replay_exact, trace.finish) == (0, 7, True, "length")
     assert (trace.target_version, trace.replica, trace.tenant) == ("7", "rep", "tenant-a")
     assert (counts.captured, len(made), counts.rounds) == (1, 0, 10)
+
+
+@pytest.mark.parametrize("order", ["pvpvv", "vppvp", "vvvpv"])
+def test_steps_without_drafts_between_verify_rounds_leave_the_window_whole(order):
+    server = ToyServer(5)
+    made, counts = assembler()
+    forwards = [server.prefill(), *(server.plain() if kind == "p" else server.verify() for kind in order)]
+    (trace,) = feed(made, [*forwards, server.plain(finish="length")])
+    assert_is_what_was_served(trace, server)
+    assert (len(trace.tokens), len(trace.features)) == (len(server.tokens), len(server.tokens) - 1)
+    assert (trace.replay_exact, trace.finish, counts.captured, counts.rounds) == (True, "length", 1, 6)
+    is_plain = [kind == "p" for kind in [*order, "p"]]
+    assert trace.rounds.teacher_ids.shape == (6, STEPS + 1, TOP_K)
+    assert np.isneginf(trace.rounds.teacher_logprobs).all(axis=(1, 2)).tolist() == is_plain
+    assert np.isfinite(trace.rounds.teacher_logprobs).all(axis=(1, 2)).tolist() == [not plain for plain in is_plain]
 
 
 @pytest.mark.parametrize("visible", [1, 2])
