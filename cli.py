@@ -162,9 +162,9 @@ def draft_init(
 ) -> None:
     """Write a first, untrained draft for TARGET, and print how to serve and train it."""
     with one_line_errors():
-        from .learner.first_draft import init_draft
-        from .serving.sglang_speculation import CHAIN_FLAGS
-
+        with needing_extra("learner"):
+            from .learner.first_draft import init_draft
+            from .serving.sglang_speculation import CHAIN_FLAGS
         typer.echo(init_draft(target, out, text or [], vocab, _settings() if traffic else None, CHAIN_FLAGS))
 
 

@@ -207,12 +207,15 @@ def test_a_name_that_is_no_setting_stops_every_command(paceline, board, monkeypa
     assert "hunter2" not in refused.output
 
 
-@pytest.mark.parametrize(("command", "module"), [("demo", "httpx"), ("demo", "psutil"), ("learn", "celery")])
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [("demo", "httpx"), ("demo", "psutil"), ("learn", "celery"), ("draft init target", "transformers")],
+)
 def test_a_command_whose_extra_is_not_installed_says_in_one_line_what_to_install(command, module):
-    code = f"import sys; sys.modules[{module!r}] = None; from paceline.cli import app; app([{command!r}])"
+    code = f"import sys; sys.modules[{module!r}] = None; from paceline.cli import app; app({command.split()})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    extra = {"demo": "demo", "learn": "learner"}[command]
+    extra = "demo" if command == "demo" else "learner"
     needs = f"paceline[{extra}], by pip install '/path/to/paceline[{extra}]'"
     assert done.stderr == f"paceline: got no module {module}, expected {needs}\n"
 

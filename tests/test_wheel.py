@@ -4,10 +4,8 @@ import ast
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from collections.abc import Iterator
 from functools import cache
@@ -17,10 +15,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from wheel_build import FOLDERS, HOUSE, PROJECT, SOURCES, build_wheel, copy_tree
 
-HOUSE = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((HOUSE / "pyproject.toml").read_text(encoding="utf-8"))
-FOLDERS = {package.split(".")[1] for package in PROJECT["tool"]["setuptools"]["packages"] if "." in package}
 # Folder -> the extra that its modules need; the others need none.
 EXTRAS = {"serving": "serving", "policies": "learner", "learner": "learner", "rig": "demo", "demo": "demo"}
 EXTRAS |= {"benchmarks": "bench"}
@@ -50,34 +46,17 @@ print(json.dumps({name: importlib.import_module(name).__file__ for name in asked
 
 
 def build(source: Path, out: Path) -> Path:
-    """Build the wheel of `source`, which setuptools writes to, and unzip it into `out`."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
-    command += ["--no-build-isolation", "--wheel-dir", str(out.with_suffix(".wheels")), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = out.with_suffix(".wheels").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    """Build the wheel of `source` and unzip it into `out`."""
+    with zipfile.ZipFile(build_wheel(source, out.with_suffix(".wheels"))) as archive:
         archive.extractall(out)
     return out
-
-
-def copy_tree(names: list[str], to: Path) -> Path:
-    """Copy files and folders of the checkout, without caches."""
-    to.mkdir()
-    for name in names:
-        if (HOUSE / name).is_dir():
-            shutil.copytree(HOUSE / name, to / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
-        elif (HOUSE / name).exists():
-            shutil.copy(HOUSE / name, to / name)
-    return to
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the unzipped wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
-    names = ["pyproject.toml", "README.md", "LICENSE", "__init__.py", "cli.py", *FOLDERS]
-    return build(copy_tree(names, folder / "source"), folder / "unzipped")
+    return build(copy_tree(SOURCES, folder / "source"), folder / "unzipped")
 
 
 def sources(root: Path) -> Iterator[tuple[str, Path]]:

@@ -23,6 +23,8 @@ from .finding import Finding, Level, exit_code
 
 #: What paceline cannot say without the flags of a server.
 NO_FLAGS: Final = "cannot tell without the server's flags: paceline doctor -- --model-path ... (as for paceline serve)"
+#: What paceline's entry point is called, in SGLANG_PLUGINS too.
+PLUGIN: Final = "paceline"
 #: Of a token in a trace beside its features: its id, verdicts and teacher.
 TOKEN_BYTES: Final = 24
 #: Layers of the target whose hidden states an EAGLE-3 draft reads.
@@ -84,8 +86,21 @@ def _resolved(flags: Sequence[str]) -> Generator[Finding, None, Any]:
     return server_args
 
 
+def _check_loaded() -> None:
+    """Ask SGLang's own loader for paceline's plugin. Raises CaptureUnavailable where it would leave that out."""
+    from sglang.srt.plugins import GENERAL_PLUGINS_GROUP, load_plugins_by_group
+
+    loaded = sorted(load_plugins_by_group(GENERAL_PLUGINS_GROUP))
+    if PLUGIN not in loaded:
+        raise CaptureUnavailable(
+            f"SGLang loads the plugins {loaded}, expected {PLUGIN} among them; name it in SGLANG_PLUGINS where that "
+            "allow list is set, else install paceline by pip beside SGLang"
+        )
+
+
 def _capture(_: Any, settings: config.ServingConfig) -> Finding:
     try:
+        _check_loaded()
         check_speculation()
     except CaptureUnavailable as fault:
         return Finding("capture", Level.WRONG, f"off, and swaps with it: {fault}")

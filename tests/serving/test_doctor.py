@@ -1,6 +1,7 @@
 """What the doctor finds, says to do, and ends with; tests/e2e/test_4_refusals.py asks it about the real SGLang."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -62,6 +63,15 @@ def test_without_flags_nothing_is_said_of_the_server_and_without_a_url_what_to_s
     assert findings["Redis"].sentence == "PACELINE_REDIS_URL is not set: servers capture nothing"
 
 
+@pytest.fixture
+def sglang_loads(monkeypatch):
+    """Names of the plugins that SGLang's loader finds, none at first."""
+    names = set()
+    loader = SimpleNamespace(GENERAL_PLUGINS_GROUP="group", load_plugins_by_group=lambda _: dict.fromkeys(names))
+    monkeypatch.setitem(sys.modules, "sglang.srt.plugins", loader)
+    return names
+
+
 URL = {"PACELINE_REDIS_URL": "redis://127.0.0.1:1/0"}
 
 
@@ -75,11 +85,19 @@ URL = {"PACELINE_REDIS_URL": "redis://127.0.0.1:1/0"}
         ({}, {**URL, "PACELINE_CAPTURE_FEATURES": "0"}, Level.OK, "without hidden states, so that nothing can be"),
     ],
 )
-def test_capture(resolved, changes, environ, level, said):
+def test_capture(resolved, sglang_loads, changes, environ, level, said):
+    sglang_loads |= {"paceline", "other"}
     resolved |= changes
     finding = doctor._capture(None, from_env(environ))
     assert finding.level is level
     assert said in finding.sentence
+
+
+def test_a_plugin_that_sglang_does_not_load_captures_nothing(resolved, sglang_loads):
+    sglang_loads.add("other")
+    finding = doctor._capture(None, from_env(URL))
+    assert finding.level is Level.WRONG
+    assert "SGLang loads the plugins ['other'], expected paceline among them; name it in SGLANG_" in finding.sentence
 
 
 @pytest.mark.parametrize(
