@@ -133,9 +133,10 @@ bench-calibration: $(READY)
 bench-learning: $(READY)
 	@$(PY) -m paceline.benchmarks.learning.bench $(ARGS)
 
-# Every row on the default release, those that users start with on the others; half an hour on two cores.
+# Every row on the default release, those that users start with on the others; half an hour on two cores. Rows that the
+# code as it is has measured are not run again, so an interrupted run is taken up; $(COMPATIBILITY) has them.
 compatibility:
-	@$(MAKE) --no-print-directory compatibility-rows
+	@$(MAKE) --no-print-directory compatibility-rows SGLANG=$(DEFAULT_SGLANG)
 	@set -e; for release in $(OTHER_SGLANGS); do \
 	  $(MAKE) --no-print-directory compatibility-rows SGLANG=$$release ARGS='--only "start: "'; done
 	@$(PY) -m paceline.benchmarks.compatibility --out docs/compatibility.md \

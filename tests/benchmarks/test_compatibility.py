@@ -8,10 +8,11 @@ import pytest
 from paceline.benchmarks import compatibility
 from paceline.benchmarks.matrix import models, rows, table
 from paceline.benchmarks.matrix.cell import Replayed, captured, judged, paced, replayed
+from paceline.benchmarks.matrix.results import Cells, Measured
 from paceline.benchmarks.matrix.rows import ROWS, Row
 from paceline.benchmarks.matrix.server import start_of
-from paceline.benchmarks.matrix.table import COLUMNS, Cells, Measured
-from paceline.buffer.errors import ConfigError, PacelineError
+from paceline.benchmarks.matrix.table import COLUMNS
+from paceline.buffer.errors import PacelineError
 from paceline.policies.acceptance import Tally
 from paceline.rig.prompts import Prompt
 from paceline.rig.traffic import Served
@@ -19,13 +20,14 @@ from paceline.serving.supported_release import SUPPORTED
 
 HOUSE = Path(__file__).resolve().parents[2]
 MACHINE = {"processor": "a CPU", "cores": 2, "sglang": SUPPORTED[0]}
+CODE = "of some state of the code"
 CHAIN = ["--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
 
 
 def every_row(release, **found):
     cells = dict.fromkeys(COLUMNS, "yes") | found
     keys = [row.key for row in ROWS if release == SUPPORTED[0] or row.factor == rows.PER_RELEASE]
-    return Measured({**MACHINE, "sglang": release}, tuple(Cells(release, key, cells) for key in keys))
+    return Measured({**MACHINE, "sglang": release}, CODE, tuple(Cells(release, key, cells, 30.5) for key in keys))
 
 
 def answer(trace):
@@ -37,10 +39,11 @@ def answer(trace):
 
 
 def test_every_row_is_one_of_its_own_and_can_be_built():
-    assert len({row.key for row in ROWS}) == len(ROWS) == 20
+    assert len({row.key for row in ROWS}) == len(ROWS) == 30
     assert {row.factor for row in ROWS} == rows.FACTORS.keys()
     assert {row.family for row in ROWS} == {rows.LLAMA, *models._FAMILIES}
     assert {row.form for row in ROWS} == models._FORMS.keys()
+    assert {row.head for row in ROWS} == models._HEADS.keys()
 
 
 def test_a_factor_is_varied_alone():
@@ -49,6 +52,15 @@ def test_a_factor_is_varied_alone():
         varied = {"draft": "form", "target": "family"}[row.factor]
         expected = replace(usual, factor=row.factor, name=row.name, **{varied: getattr(row, varied)})
         assert row == expected != replace(expected, **{varied: getattr(usual, varied)})
+
+
+def test_ten_pairs_vary_two_factors_or_more():
+    usual = Row("", "")
+    factors = ("flags", "family", "form", "head", "temperature", "has_system_prompt")
+    pairs = rows.chosen(ROWS, ["pair: "])
+    assert len(pairs) == 10
+    for row in pairs:
+        assert sum(getattr(row, name) != getattr(usual, name) for name in factors) >= 2, row.name
 
 
 def test_rows_are_chosen_by_any_part_of_their_names():
@@ -150,15 +162,6 @@ def test_a_row_that_raises_keeps_what_was_found_before(monkeypatch):
     assert compatibility.examined(None, ROWS[0], 0) == {"capture": "yes", **rest}
 
 
-def test_what_was_measured_is_read_as_it_was_saved(tmp_path):
-    measured = every_row(SUPPORTED[1], replay="no: so | so")
-    measured.save(tmp_path / "new" / "a.json")
-    assert Measured.read(tmp_path / "new" / "a.json") == measured
-    (tmp_path / "b.json").write_text('{"machine": {}}', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"b.json: got KeyError.*expected a file that --json wrote"):
-        Measured.read(tmp_path / "b.json")
-
-
 def test_the_page_has_every_row_once_per_release_and_no_more():
     text = table.page([every_row(release) for release in SUPPORTED])
     lines = re.findall(r"^\| (0\.5\.\d+) \| (.*?) \|", text, re.MULTILINE)
@@ -171,7 +174,7 @@ def test_the_page_has_every_row_once_per_release_and_no_more():
 
 
 def test_of_a_row_that_was_run_twice_the_last_run_counts():
-    again = Measured(MACHINE, (Cells(SUPPORTED[0], ROWS[0].key, dict.fromkeys(COLUMNS, "no: broken")),))
+    again = Measured(MACHINE, CODE, (Cells(SUPPORTED[0], ROWS[0].key, dict.fromkeys(COLUMNS, "no: broken"), 1.0),))
     text = table.page([every_row(SUPPORTED[0]), again])
     assert re.findall(rf"^\| {SUPPORTED[0]} \| {ROWS[0].name} \|.*", text, re.MULTILINE) == [
         f"| {SUPPORTED[0]} | {ROWS[0].name} | chain | {' | '.join(['no: broken'] * len(COLUMNS))} |"
@@ -185,9 +188,11 @@ def test_make_runs_the_releases_that_are_supported():
 
 def test_the_page_says_what_was_not_run():
     measured = every_row(SUPPORTED[0])
-    text = table.page([Measured(MACHINE, measured.cells[:-1])])
+    text = table.page([replace(measured, cells=measured.cells[:-1])])
     left = [row.name for row in ROWS if row.factor == rows.PER_RELEASE]
-    expected = [f"{name} ({release})" for name in left for release in SUPPORTED[1:]] + [f"gpt-oss ({SUPPORTED[0]})"]
+    expected = [f"{name} ({release})" for name in left for release in SUPPORTED[1:]] + [
+        f"{ROWS[-1].name} ({SUPPORTED[0]})"
+    ]
     (said,) = re.findall(r"^Not run: (.*)\.$", text, re.MULTILINE)
     assert said.split("; ") == expected
 
