@@ -37,7 +37,7 @@ from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
 
 REQUESTS, SEED = 8, 0
-#: Prompts that, put together, are the system prompt of rows that have one.
+#: So many prompts, one after the other, are the system prompt of rows that have one.
 SYSTEM_PROMPTS = 2
 #: Of the first target, which only has to be better than a random one.
 PLAN = TrainPlan(steps=200, seconds=300.0)
@@ -51,7 +51,6 @@ class Lab:
 
     target: TargetModel
     prompts: Sequence[Prompt]
-    system_prompt: tuple[int, ...]
     folder: Path
     redis_url: str
 
@@ -59,7 +58,8 @@ class Lab:
         """What the row's server is asked."""
         if not row.has_system_prompt:
             return self.prompts
-        return [replace(prompt, input_ids=self.system_prompt + prompt.input_ids) for prompt in self.prompts]
+        system = tuple(token for prompt in self.prompts[:SYSTEM_PROMPTS] for token in prompt.input_ids)
+        return [replace(prompt, input_ids=system + prompt.input_ids) for prompt in self.prompts]
 
 
 def main() -> None:
@@ -119,9 +119,8 @@ def laboratory(data_dir: Path, console: Console) -> Iterator[Lab]:
     with progress_bar("training the target (once)", console) as report:
         target = ensure_target(data_dir, PLAN, report=report)
     prompts = held_out_prompts(target, REQUESTS, SEED)[:REQUESTS]
-    system = [token for prompt in held_out_prompts(target, SYSTEM_PROMPTS, SEED + 1) for token in prompt.input_ids]
     with tempfile.TemporaryDirectory() as scratch, redis_service(Path(scratch, "redis"), port := free_port()):
-        yield Lab(target, prompts, tuple(system), Path(scratch), f"redis://127.0.0.1:{port}/0")
+        yield Lab(target, prompts, Path(scratch), f"redis://127.0.0.1:{port}/0")
 
 
 def timed(lab: Lab, row: Row, number: int, release: str) -> Cells:
@@ -154,7 +153,7 @@ def look(lab: Lab, row: Row, number: int, found: dict[str, str]) -> None:
     start = start_of(row, number, target, name, lab.redis_url, folder / "sglang.log").with_settings(env)
     with running(start) as server:
         case = Case(server, target, draft, folder, lab.prompts_of(row), row.temperature)
-        measure(case, found, partial(why_no_replay, start))
+        measure(case, found, partial(why_no_replay, start.log))
 
 
 def reason(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from paceline.benchmarks import compatibility
@@ -10,12 +11,13 @@ from paceline.benchmarks.matrix import models, rows, table
 from paceline.benchmarks.matrix.cell import Replayed, captured, judged, paced, replayed
 from paceline.benchmarks.matrix.results import Cells, Measured
 from paceline.benchmarks.matrix.rows import ROWS, Row
-from paceline.benchmarks.matrix.server import start_of
+from paceline.benchmarks.matrix.server import start_of, why_no_replay
 from paceline.benchmarks.matrix.table import COLUMNS
 from paceline.buffer.errors import PacelineError
 from paceline.policies.acceptance import Tally
 from paceline.rig.prompts import Prompt
 from paceline.rig.traffic import Served
+from paceline.serving import plugin
 from paceline.serving.supported_release import SUPPORTED
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -128,6 +130,16 @@ def test_replay_is_a_figure_or_says_why_there_is_none():
     assert judged(Replayed(7, 8, 1), lambda: pytest.fail("not asked")) == "7 of 8 rounds, 1 draft accepted"
     assert judged(Replayed(0, 0, 4), lambda: "SGLang drafts trees") == "no: SGLang drafts trees"
     assert judged(Replayed(0, 0, 4), str) == "no: no round could be compared"
+
+
+def test_why_there_is_no_replay_is_what_the_plugin_logged(monkeypatch, caplog, tmp_path):
+    why, log = "SGLang drafts trees (of 4); for replay start it otherwise", tmp_path / "sglang.log"
+    monkeypatch.setattr(plugin.sglang_speculation, "why_replay_is_no_proof", lambda: why)
+    plugin._with_canary_turns(SimpleNamespace(canary_turn_s=1.0))
+    log.write_text(f"[2026-11-22 12:00:00] ready\n[2026-11-22 12:00:00] {caplog.messages[-1]}\n")
+    assert why_no_replay(log) == why
+    log.write_text("[2026-11-22 12:00:00] ready\n")
+    assert why_no_replay(log) == ""
 
 
 def test_no_trace_is_no_round():

@@ -154,8 +154,12 @@ def test_the_time_of_a_row_is_kept(run, monkeypatch):
 
 
 def test_a_system_prompt_comes_before_every_prompt_of_the_rows_that_have_one(tmp_path):
-    prompts = [Prompt("a", "py", (1, 2)), Prompt("b", "py", (3,))]
-    lab = compatibility.Lab(None, prompts, (8, 9), tmp_path, "redis://x")
+    prompts = [Prompt("a", "py", (1, 2)), Prompt("b", "py", (3,)), Prompt("c", "py", (4,))]
+    lab = compatibility.Lab(None, prompts, tmp_path, "redis://x")
     assert lab.prompts_of(Row("pair", "x")) == prompts
     asked = lab.prompts_of(Row("pair", "x", has_system_prompt=True))
-    assert asked == [Prompt("a", "py", (8, 9, 1, 2)), Prompt("b", "py", (8, 9, 3))]
+    assert asked == [
+        Prompt("a", "py", (1, 2, 3, 1, 2)),
+        Prompt("b", "py", (1, 2, 3, 3)),
+        Prompt("c", "py", (1, 2, 3, 4)),
+    ]
