@@ -89,11 +89,13 @@ def _joined(cells: Iterable[str]) -> str:
 
 
 def _machines(measured: Sequence[Measured]) -> str:
-    """Everything but SGLang, which the tables name, once for all that agree on it."""
+    """Everything but SGLang, which the tables name, once for all that agree on it; and how long the rows took."""
     told = {json.dumps({name: value for name, value in each.machine.items() if name != "sglang"}) for each in measured}
-    return "Measured on " + "; and on ".join(
+    machines = "; and on ".join(
         ", ".join(f"{name} {value}" for name, value in json.loads(machine).items()) for machine in sorted(told)
-    ) + "."  # fmt: skip
+    )
+    minutes = sum(cells.seconds for each in measured for cells in each.cells) / 60
+    return f"Measured on {machines}. The rows took {minutes:.0f} minutes in all."
 
 
 def _not_run(cells: Sequence[Cells]) -> list[str]:
