@@ -112,7 +112,8 @@ test-faults: $(READY)
 # What the hooks need on the release in between, and everything on the oldest.
 test-releases:
 	@$(MAKE) --no-print-directory test SGLANG=0.5.22 \
-	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_5_sampled.py $(DOCTOR)"
+	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_5_sampled.py \
+	  tests/e2e/test_5_mixed.py $(DOCTOR)"
 	@$(MAKE) --no-print-directory test SGLANG=0.5.21
 
 # Downloads torch, SGLang and what it needs once more, some 300 MB, into an environment that is removed at the end.
@@ -138,9 +139,10 @@ bench-calibration: $(READY)
 bench-learning: $(READY)
 	@$(PY) -m paceline.benchmarks.learning.bench $(ARGS)
 
-# Every row on the default release, those that users start with on the others; half an hour on two cores.
+# Every row on the default release, those that users start with on the others; half an hour on two cores. Rows that the
+# code as it is has measured are not run again, so an interrupted run is taken up; $(COMPATIBILITY) has them.
 compatibility:
-	@$(MAKE) --no-print-directory compatibility-rows
+	@$(MAKE) --no-print-directory compatibility-rows SGLANG=$(DEFAULT_SGLANG)
 	@set -e; for release in $(OTHER_SGLANGS); do \
 	  $(MAKE) --no-print-directory compatibility-rows SGLANG=$$release ARGS='--only "start: "'; done
 	@$(PY) -m paceline.benchmarks.compatibility --out docs/compatibility.md \

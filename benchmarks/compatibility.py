@@ -3,37 +3,42 @@
 Every row starts the real server on the CPU host, serves a few requests and compares each trace with its answer, replays
 the draft over the traces, trains it on them, swaps the result in, and serves and replays again. Greedy, except where a
 row says otherwise; targets other than the first one are random. One release at a time: that of this environment.
+Rows that FILE has from the same code on the same machine are not run again: an interrupted run is taken up by the next.
 
-    python -m paceline.benchmarks.compatibility [--only SUBSTRING] [--json FILE]
+    python -m paceline.benchmarks.compatibility [--only SUBSTRING] [--json FILE] [--again]
     python -m paceline.benchmarks.compatibility --merge FILE FILE --out docs/compatibility.md
 """
 
 import argparse
 import re
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import monotonic as now_s
 
 from rich.console import Console
 
 from ..buffer.errors import PacelineError
-from ..rig.machine import machine
-from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
+from ..rig.models.target import TargetModel, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.services import free_port, redis_service
 from .matrix.cell import Case, measure
-from .matrix.models import published, random_target
+from .matrix.models import published, random_target, untrained_draft
+from .matrix.results import Cells, Measured, still_holding
 from .matrix.rows import LLAMA, ROWS, Row, chosen
 from .matrix.server import running, start_of, why_no_replay
-from .matrix.table import COLUMNS, Cells, Measured, page, shortened
+from .matrix.table import COLUMNS, page, shortened
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
 
 REQUESTS, SEED = 8, 0
+#: So many prompts, one after the other, are the system prompt of rows that have one.
+SYSTEM_PROMPTS = 2
 #: Of the first target, which only has to be better than a random one.
 PLAN = TrainPlan(steps=200, seconds=300.0)
 #: A line of a log that names an exception and says what it says.
@@ -48,6 +53,13 @@ class Lab:
     prompts: Sequence[Prompt]
     folder: Path
     redis_url: str
+
+    def prompts_of(self, row: Row) -> Sequence[Prompt]:
+        """What the row's server is asked."""
+        if not row.has_system_prompt:
+            return self.prompts
+        system = tuple(token for prompt in self.prompts[:SYSTEM_PROMPTS] for token in prompt.input_ids)
+        return [replace(prompt, input_ids=system + prompt.input_ids) for prompt in self.prompts]
 
 
 def main() -> None:
@@ -65,6 +77,7 @@ def parse() -> argparse.Namespace:
     parser = benchmark_parser("compatibility", __doc__)
     parser.add_argument("--only", action="append", default=[], help="rows whose name contains this; may be repeated")
     parser.add_argument("--json", type=Path, help="keep what was measured in this file, row by row")
+    parser.add_argument("--again", action="store_true", help="run the chosen rows even if the file has them")
     parser.add_argument(
         "--merge", type=Path, nargs="+", help="run nothing: make one document of these files; the last one counts"
     )
@@ -74,21 +87,47 @@ def parse() -> argparse.Namespace:
 
 
 def measured(options: argparse.Namespace) -> Measured:
-    """All chosen rows, one server after another. Rows that fail say so in their cells."""
+    """All chosen rows, one server after another, less those that are kept. Rows that fail say so in their cells."""
     console, rows = Console(), chosen(ROWS, options.only)
-    with progress_bar("training the target (once)", console) as report:
-        target = ensure_target(options.data_dir, PLAN, report=report)
-    prompts = held_out_prompts(target, REQUESTS, SEED)[:REQUESTS]
-    with tempfile.TemporaryDirectory() as scratch, redis_service(Path(scratch, "redis"), port := free_port()):
-        lab, done = Lab(target, prompts, Path(scratch), f"redis://127.0.0.1:{port}/0"), Measured(machine(), ())
-        for number, row in enumerate(rows):
-            with progress_bar(f"row {number + 1} of {len(rows)}, {row.key}", console) as report:
-                cells = Cells(str(done.machine["sglang"]), row.key, examined(lab, row, number))
+    done = kept(options.json, console) if options.json else Measured.nothing_yet()
+    held = () if options.again else {each.row for each in done.cells}
+    left = [row for row in rows if row.key not in held]
+    if len(left) < len(rows):
+        console.print(f"{len(rows) - len(left)} of {len(rows)} rows are in {options.json}", highlight=False)
+    with laboratory(options.data_dir, console) as lab:
+        for number, row in enumerate(left):
+            with progress_bar(f"row {number + 1} of {len(left)}, {row.key}", console) as report:
+                cells = timed(lab, row, number, str(done.machine["sglang"]))
                 report(1.0, "; ".join(f"{name} {shortened(text)}" for name, text in cells.found.items()))
-            done = Measured(done.machine, (*done.cells, cells))
+            done = done.with_row(cells)
             if options.json:
                 done.save(options.json)
     return done
+
+
+def kept(file: Path, console: Console) -> Measured:
+    """What `file` has that still holds; says why where that is nothing."""
+    done, why_none = still_holding(file, Measured.nothing_yet())
+    if why_none:
+        console.print(why_none, highlight=False)
+    return done
+
+
+@contextmanager
+def laboratory(data_dir: Path, console: Console) -> Iterator[Lab]:
+    """Everything but a server; the target is trained if `data_dir` has none."""
+    with progress_bar("training the target (once)", console) as report:
+        target = ensure_target(data_dir, PLAN, report=report)
+    prompts = held_out_prompts(target, REQUESTS, SEED)[:REQUESTS]
+    with tempfile.TemporaryDirectory() as scratch, redis_service(Path(scratch, "redis"), port := free_port()):
+        yield Lab(target, prompts, Path(scratch), f"redis://127.0.0.1:{port}/0")
+
+
+def timed(lab: Lab, row: Row, number: int, release: str) -> Cells:
+    """The row's cells, and how long they took."""
+    began_s = now_s()
+    found = examined(lab, row, number)
+    return Cells(release, row.key, found, round(now_s() - began_s, 1))
 
 
 def examined(lab: Lab, row: Row, number: int) -> dict[str, str]:
@@ -109,12 +148,12 @@ def look(lab: Lab, row: Row, number: int, found: dict[str, str]) -> None:
     target = lab.target.folder
     if row.family != LLAMA:
         target = random_target(row.family, target, lab.folder / "targets" / row.family.replace(" ", "-"))
-    draft = ensure_random_draft(target, folder / "draft", SEED)
+    draft = untrained_draft(row.head, target, folder / "draft")
     name, env = published(row.form, draft, folder / "published")
     start = start_of(row, number, target, name, lab.redis_url, folder / "sglang.log").with_settings(env)
     with running(start) as server:
-        case = Case(server, target, draft, folder, lab.prompts, row.temperature)
-        measure(case, found, partial(why_no_replay, start))
+        case = Case(server, target, draft, folder, lab.prompts_of(row), row.temperature)
+        measure(case, found, partial(why_no_replay, start.log))
 
 
 def reason(error: BaseException) -> str:

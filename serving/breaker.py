@@ -7,11 +7,13 @@ import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import ParamSpec
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Faults within FAULT_WINDOW_S after which capture turns itself off: a single one may pass, three in a row are a bug.
 #: Faults far apart are counted and forgiven.
@@ -60,3 +62,13 @@ class Breaker:
         self._recent.append(self._clock())
         if len(self._recent) == MAX_FAULTS and self._recent[-1] - self._recent[0] <= FAULT_WINDOW_S:
             self.open(f"{MAX_FAULTS} faults in a row, last in {where}: {type(fault).__name__}: {fault}")
+
+
+@contextmanager
+def losing_on_fault(lose: Callable[[T], None], what: T) -> Iterator[None]:
+    """Call `lose` if the body raises: without their forward, requests would go uncounted."""
+    try:
+        yield
+    except Exception:
+        lose(what)
+        raise

@@ -66,7 +66,7 @@ def measure(case: Case, found: dict[str, str], why_no_replay: Callable[[], str])
         found["pacing"] = paced(status)
         return
     served, traces = serve(case)
-    status = case.server.drained()
+    status = case.server.reader.replica_status()  # of a replica that has delivered all of them
     found["capture"] = captured(served, traces, as_counts(status, "dropped"))
     draft = loaded(case, case.draft)
     found["replay"] = judged(replayed(draft, traces), why_no_replay)

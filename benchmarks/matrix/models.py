@@ -12,8 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from ...buffer.weights_file import WEIGHTS_FILE
-from ...learner.model.draft_io import target_config
-from .rows import FOLDER
+from ...learner.model.draft_io import random_draft, target_config
+from ...rig.models.target import DRAFT_LAYERS
+from .rows import EAGLE_3_1, FOLDER, HALF_VOCABULARY, HEAD, HUB_ID, LLAMA_3
 
 _SEED = 0
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -28,7 +29,7 @@ _LLAMA3 = {
 }  # fmt: skip
 #: Family -> model type of transformers, and its settings beside _SIZES.
 _FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "Llama 3, llama3 rope": ("llama", {"rope_parameters": _LLAMA3}),
+    LLAMA_3: ("llama", {"rope_parameters": _LLAMA3}),
     "Qwen2.5": ("qwen2", {}),
     "Qwen3": ("qwen3", {}),
     "Qwen3 MoE": ("qwen3_moe", {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}),
@@ -55,6 +56,39 @@ def random_target(family: str, tokenizer_of: Path, folder: Path) -> Path:
     for file in tokenizer_of.glob("tokenizer*"):
         shutil.copy(file, folder)
     return folder
+
+
+def untrained_draft(head: str, target: Path, folder: Path) -> Path:
+    """An untrained draft of the target with this head, as one file in `folder`, which must be new."""
+    _HEADS[head](target, folder)
+    return folder
+
+
+def _plain(target: Path, folder: Path) -> None:
+    random_draft(target, folder, _SEED, layer_ids=DRAFT_LAYERS)
+
+
+def _of_half_the_vocabulary(target: Path, folder: Path) -> None:
+    words = target_config(target)["vocab_size"]
+    random_draft(target, folder, _SEED, layer_ids=DRAFT_LAYERS, draft_ids=range(0, words, 2))
+
+
+def _with_more_norms(target: Path, folder: Path) -> None:
+    """EAGLE-3.1: one norm for each target layer, none of them 1 everywhere, and steps that are fed normed outputs."""
+    _plain(target, folder)
+    file, generator = folder / "config.json", torch.Generator().manual_seed(_SEED)
+    config = json.loads(file.read_text(encoding="utf-8")) | {"fc_norm": True, "norm_output": True}
+    file.write_text(json.dumps(config), encoding="utf-8")
+    width = (config["hidden_size"],)
+    norms = {f"fc_norm.{i}.weight": torch.rand(width, generator=generator) + 0.5 for i in range(len(DRAFT_LAYERS))}
+    save_file(load_file(folder / WEIGHTS_FILE) | norms, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+_HEADS: Mapping[str, Callable[[Path, Path], None]] = {
+    HEAD: _plain,
+    EAGLE_3_1: _with_more_norms,
+    HALF_VOCABULARY: _of_half_the_vocabulary,
+}
 
 
 def _as_it_is(draft: Path, _: Path) -> str:
@@ -95,7 +129,7 @@ _FORMS: Mapping[str, Callable[[Path, Path], str]] = {
     FOLDER: _as_it_is,
     "safetensors in shards": _in_shards,
     "pytorch_model.bin": _pickled,
-    "Hugging Face id": _in_the_hub_cache,
+    HUB_ID: _in_the_hub_cache,
 }
 
 

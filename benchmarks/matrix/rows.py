@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from ...serving.sglang_speculation import CHAIN_FLAGS
 
 #: What every row uses unless it says otherwise.
-LLAMA, FOLDER = "Llama", "folder"
+LLAMA, FOLDER, HEAD = "Llama", "folder", "EAGLE-3"
+#: Heads that only some rows have.
+EAGLE_3_1, HALF_VOCABULARY = "EAGLE-3.1", "half the vocabulary"
+#: A family and a form that pairs have as well as rows of their own.
+LLAMA_3, HUB_ID = "Llama 3, llama3 rope", "Hugging Face id"
 
 #: The factor whose rows are run on every release, the others on the default one.
 PER_RELEASE = "start"
@@ -16,6 +20,7 @@ FACTORS = {
     "flags": "Other flags",
     "draft": "Forms of the draft",
     "target": "Families of targets",
+    "pair": "Pairs that people run",
 }
 
 
@@ -28,7 +33,9 @@ class Row:
     flags: str = CHAIN_FLAGS
     family: str = LLAMA
     form: str = FOLDER
+    head: str = HEAD
     temperature: float = 0.0  # of the requests it serves
+    has_system_prompt: bool = False  # all its requests begin with the same tokens
 
     @property
     def key(self) -> str:
@@ -62,13 +69,36 @@ ROWS: Sequence[Row] = (
         "one step, spelled out",
         "--speculative-num-steps 1 --speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
     ),
-    *(Row("draft", name, form=name) for name in ("safetensors in shards", "pytorch_model.bin", "Hugging Face id")),
+    *(Row("draft", name, form=name) for name in ("safetensors in shards", "pytorch_model.bin", HUB_ID)),
     *(
         Row("target", name, family=name)
         for name in (
-            "Llama 3, llama3 rope", "Qwen2.5", "Qwen3", "Qwen3 MoE", "Mistral", "Gemma 3", "Phi-3 and Phi-4", "gpt-oss",
+            LLAMA_3, "Qwen2.5", "Qwen3", "Qwen3 MoE", "Mistral", "Gemma 3", "Phi-3 and Phi-4", "gpt-oss",
         )
     ),
+    Row("pair", "Llama 3, SGLang's own tree", "", LLAMA_3),
+    Row("pair", "Llama 3, two ranks", f"{CHAIN_FLAGS} --tp-size 2", LLAMA_3),
+    Row(
+        "pair",
+        "Llama 3, a system prompt that is cached, prompts in chunks",
+        f"{CHAIN_FLAGS} --chunked-prefill-size 32",
+        LLAMA_3,
+        has_system_prompt=True,
+    ),
+    Row("pair", "Llama 3, mixed chunks", f"{CHAIN_FLAGS} --enable-mixed-chunk --chunked-prefill-size 32", LLAMA_3),
+    Row(
+        "pair",
+        "Llama 3, rejection sampling at temperature 0.7, a draft of half the vocabulary",
+        f"{CHAIN_FLAGS} --speculative-use-rejection-sampling",
+        LLAMA_3,
+        head=HALF_VOCABULARY,
+        temperature=0.7,
+    ),
+    Row("pair", "Qwen3, temperature 0.6", family="Qwen3", temperature=0.6),
+    Row("pair", "Qwen3, adaptive speculation", "--speculative-adaptive", "Qwen3"),
+    Row("pair", "Qwen3, an EAGLE-3.1 draft from the Hub", family="Qwen3", form=HUB_ID, head=EAGLE_3_1),
+    Row("pair", "Qwen3 MoE, a draft of half the vocabulary", family="Qwen3 MoE", head=HALF_VOCABULARY),
+    Row("pair", "Mistral, no radix cache", f"{CHAIN_FLAGS} --disable-radix-cache", "Mistral"),
 )  # fmt: skip
 
 

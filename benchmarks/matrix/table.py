@@ -1,28 +1,24 @@
-"""What was measured, as it is kept in files between the releases, and as docs/compatibility.md."""
+"""What was measured, as docs/compatibility.md."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from textwrap import shorten
 
-from ...buffer.errors import ConfigError
 from ...serving.sglang_speculation import CHAIN_FLAGS
 from ...serving.supported_release import SUPPORTED
+from .results import Cells, Measured
 from .rows import FACTORS, PER_RELEASE, ROWS, Row
 
 COLUMNS = ("capture", "replay", "swap", "pacing")
 #: Longest cell; what paceline says in full is in docs/troubleshooting.md.
 CELL_CHARS = 150
 
-Machine = Mapping[str, str | int]
-
 _INTRODUCTION = f"""# What works on which SGLang
 
 `make compatibility` writes this page. For every row of its tables it starts the real server on the CPU host, serves
 eight requests of 24 tokens, trains the draft on what was captured of them, swaps the result in, and serves the same
-requests again. What users start with is run on every release; after that each factor is varied alone, on SGLang
-{SUPPORTED[0]}. All releases run with one torch, named below; the later ones pin another
+requests again. What users start with is run on every release; after that each factor is varied alone, and ten pairs of
+factors together, on SGLang {SUPPORTED[0]}. All releases run with one torch, named below; the later ones pin another
 ([CONTRIBUTING](../CONTRIBUTING.md#adding-a-release-of-sglang)). What is known of GPUs is in [gpu.md](gpu.md).
 
 | column | says |
@@ -45,36 +41,18 @@ layers and the real architecture. So the table is about what runs and what is ex
 SGLang wants attention kernels of a GPU does not start here, which says nothing of a GPU.
 """
 
+#: Factor -> what the table of it needs to be said.
+_NOTES = {
+    "pair": """A target as people serve it, with how they start the server or what they ask of it. *Llama 3* has llama3
+rope. A draft of half the vocabulary proposes every other token, as published drafts propose the 32,000 most frequent
+ones. An EAGLE-3.1 draft has a norm for each target layer, and its steps are fed normed outputs. The system prompt is 96
+tokens that all requests of the row begin with.
 
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """One row on one release, its cells by column."""
-
-    release: str
-    row: str  # the key of a Row
-    found: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Rows measured on one machine in one environment."""
-
-    machine: Machine
-    cells: tuple[Cells, ...]
-
-    def save(self, file: Path) -> None:
-        """Write as JSON."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
-
-    @classmethod
-    def read(cls, file: Path) -> "Measured":
-        """Read what `save` wrote. ConfigError when the file is not that."""
-        try:
-            source = json.loads(file.read_text(encoding="utf-8"))
-            return cls(source["machine"], tuple(Cells(**cells) for cells in source["cells"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{file}: got {error!r}, expected a file that --json wrote") from error
+No row has what the CPU host lacks and most GPU servers have: the overlap schedule and CUDA graphs (both are off in
+every row), weights or a KV cache of 8 or 4 bits, attention kernels of a GPU. Of pairs with those this table says
+nothing.
+""",
+}
 
 
 def page(measured: Sequence[Measured]) -> str:
@@ -98,7 +76,8 @@ def _section(factor: str, cells: Sequence[Cells]) -> Iterable[str]:
     if not lines:
         return []
     heads = ("SGLang", "server", "flags", *COLUMNS)
-    return [f"## {FACTORS[factor]}", "", _joined(heads), "|" + "---|" * len(heads), *lines, ""]
+    note = [_NOTES[factor]] if factor in _NOTES else []
+    return [f"## {FACTORS[factor]}", "", *note, _joined(heads), "|" + "---|" * len(heads), *lines, ""]
 
 
 def _line(row: Row, cells: Cells) -> str:
@@ -110,11 +89,13 @@ def _joined(cells: Iterable[str]) -> str:
 
 
 def _machines(measured: Sequence[Measured]) -> str:
-    """Everything but SGLang, which the tables name, once for all that agree on it."""
+    """Everything but SGLang, which the tables name, once for all that agree on it; and how long the rows took."""
     told = {json.dumps({name: value for name, value in each.machine.items() if name != "sglang"}) for each in measured}
-    return "Measured on " + "; and on ".join(
+    machines = "; and on ".join(
         ", ".join(f"{name} {value}" for name, value in json.loads(machine).items()) for machine in sorted(told)
-    ) + "."  # fmt: skip
+    )
+    minutes = sum(cells.seconds for each in measured for cells in each.cells) / 60
+    return f"Measured on {machines}. The rows took {minutes:.0f} minutes in all."
 
 
 def _not_run(cells: Sequence[Cells]) -> list[str]:

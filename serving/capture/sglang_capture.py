@@ -7,16 +7,15 @@ once the tokens are committed. From there they go to the courier process. Nothin
 
 import itertools
 import zlib
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from ...buffer.trace import FeatureDtype
-from ..breaker import Breaker
+from ..breaker import Breaker, losing_on_fault
 from ..wire.counts import CaptureCounts, SkipReason
 from ..wire.messages import (
     COMMITTED_LOGPROBS,
@@ -39,8 +38,6 @@ from .teacher import rows_of, teacher_of
 
 #: Request ids SGLang's own probes begin with.
 HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +78,12 @@ class SglangCapture:
 
         Of a chain, node j of a request is its draft j, node 0 the root; of a tree, a path is kept (draft_path.py).
         """
-        with _losing_on_fault(self._lose_batch, batch):
+        with losing_on_fault(self._lose_batch, batch):
             chosen = self._choose_again(batch)
         if chosen is None:
             return
         self.rounds += len(chosen.rows)
-        with _losing_on_fault(self._lose_launched, chosen):
+        with losing_on_fault(self._lose_launched, chosen):
             _attach(logits_output, self._verified(chosen, result, verify_input, batch, logits_output))
 
     def _verified(
@@ -114,12 +111,12 @@ class SglangCapture:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
         self._prefill = self._plain = None
         self._chosen = ((), None)  # a new request may have the id of one that has ended
-        with _losing_on_fault(self._lose_batch, batch):
+        with losing_on_fault(self._lose_batch, batch):
             decoding = decoding_rows(batch)
             chosen = self._choose(batch, is_prefill=True, decoding=decoding)
         if chosen is not None:
             hidden = hidden if self._settings.features else None
-            with _losing_on_fault(self._lose_launched, chosen):
+            with losing_on_fault(self._lose_launched, chosen):
                 self._prefill = self._prefilled(chosen, batch, hidden, decoding)
                 self._plain = self._decoded(chosen, batch, hidden, decoding)
 
@@ -155,7 +152,7 @@ class SglangCapture:
         launched, self._prefill, self._plain = (self._prefill, self._plain), None, None
         for forward in launched:
             if forward is not None and result is not None and result.logits_output is not None:
-                with _losing_on_fault(self._lose_launched, forward.chosen):
+                with losing_on_fault(self._lose_launched, forward.chosen):
                     _attach(result.logits_output, forward)
 
     def _choose_again(self, batch: Any) -> Chosen | None:
@@ -214,7 +211,7 @@ class SglangCapture:
     def _offer(self, forward: ForwardOutput, batch: Any, commits: Sequence[Any]) -> None:
         """Scheduler thread, after commit and before streaming: put aside, and now and then send what waits."""
         chosen = forward.chosen
-        with _losing_on_fault(self._outbox.lose, forward):
+        with losing_on_fault(self._outbox.lose, forward):
             reqs = [batch.reqs[row] for row in chosen.rows]
             request_ids = tuple(req.rid for req in reqs)
             if request_ids != chosen.request_ids:
@@ -225,16 +222,6 @@ class SglangCapture:
 
 def _verify_head(chosen: Chosen, has_tree: bool, commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
     return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype, has_tree)
-
-
-@contextmanager
-def _losing_on_fault(lose: Callable[[_T], None], what: _T) -> Iterator[None]:
-    """Call `lose` if the body raises: without their forward, requests would go uncounted."""
-    try:
-        yield
-    except Exception:
-        lose(what)
-        raise
 
 
 def _attach(logits_output: Any, forward: ForwardOutput) -> None:

@@ -3,29 +3,33 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from paceline.benchmarks import compatibility
 from paceline.benchmarks.matrix import models, rows, table
 from paceline.benchmarks.matrix.cell import Replayed, captured, judged, paced, replayed
+from paceline.benchmarks.matrix.results import Cells, Measured
 from paceline.benchmarks.matrix.rows import ROWS, Row
-from paceline.benchmarks.matrix.server import start_of
-from paceline.benchmarks.matrix.table import COLUMNS, Cells, Measured
-from paceline.buffer.errors import ConfigError, PacelineError
+from paceline.benchmarks.matrix.server import start_of, why_no_replay
+from paceline.benchmarks.matrix.table import COLUMNS
+from paceline.buffer.errors import PacelineError
 from paceline.policies.acceptance import Tally
 from paceline.rig.prompts import Prompt
 from paceline.rig.traffic import Served
+from paceline.serving import plugin
 from paceline.serving.supported_release import SUPPORTED
 
 HOUSE = Path(__file__).resolve().parents[2]
 MACHINE = {"processor": "a CPU", "cores": 2, "sglang": SUPPORTED[0]}
+CODE = "of some state of the code"
 CHAIN = ["--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
 
 
 def every_row(release, **found):
     cells = dict.fromkeys(COLUMNS, "yes") | found
     keys = [row.key for row in ROWS if release == SUPPORTED[0] or row.factor == rows.PER_RELEASE]
-    return Measured({**MACHINE, "sglang": release}, tuple(Cells(release, key, cells) for key in keys))
+    return Measured({**MACHINE, "sglang": release}, CODE, tuple(Cells(release, key, cells, 30.5) for key in keys))
 
 
 def answer(trace):
@@ -37,10 +41,11 @@ def answer(trace):
 
 
 def test_every_row_is_one_of_its_own_and_can_be_built():
-    assert len({row.key for row in ROWS}) == len(ROWS) == 20
+    assert len({row.key for row in ROWS}) == len(ROWS) == 30
     assert {row.factor for row in ROWS} == rows.FACTORS.keys()
     assert {row.family for row in ROWS} == {rows.LLAMA, *models._FAMILIES}
     assert {row.form for row in ROWS} == models._FORMS.keys()
+    assert {row.head for row in ROWS} == models._HEADS.keys()
 
 
 def test_a_factor_is_varied_alone():
@@ -49,6 +54,15 @@ def test_a_factor_is_varied_alone():
         varied = {"draft": "form", "target": "family"}[row.factor]
         expected = replace(usual, factor=row.factor, name=row.name, **{varied: getattr(row, varied)})
         assert row == expected != replace(expected, **{varied: getattr(usual, varied)})
+
+
+def test_ten_pairs_vary_two_factors_or_more():
+    usual = Row("", "")
+    factors = ("flags", "family", "form", "head", "temperature", "has_system_prompt")
+    pairs = rows.chosen(ROWS, ["pair: "])
+    assert len(pairs) == 10
+    for row in pairs:
+        assert sum(getattr(row, name) != getattr(usual, name) for name in factors) >= 2, row.name
 
 
 def test_rows_are_chosen_by_any_part_of_their_names():
@@ -118,6 +132,16 @@ def test_replay_is_a_figure_or_says_why_there_is_none():
     assert judged(Replayed(0, 0, 4), str) == "no: no round could be compared"
 
 
+def test_why_there_is_no_replay_is_what_the_plugin_logged(monkeypatch, caplog, tmp_path):
+    why, log = "SGLang drafts trees (of 4); for replay start it otherwise", tmp_path / "sglang.log"
+    monkeypatch.setattr(plugin.sglang_speculation, "why_replay_is_no_proof", lambda: why)
+    plugin._with_canary_turns(SimpleNamespace(canary_turn_s=1.0))
+    log.write_text(f"[2026-11-22 12:00:00] ready\n[2026-11-22 12:00:00] {caplog.messages[-1]}\n")
+    assert why_no_replay(log) == why
+    log.write_text("[2026-11-22 12:00:00] ready\n")
+    assert why_no_replay(log) == ""
+
+
 def test_no_trace_is_no_round():
     assert replayed(None, []) == Replayed(0, 0, 0)
 
@@ -150,15 +174,6 @@ def test_a_row_that_raises_keeps_what_was_found_before(monkeypatch):
     assert compatibility.examined(None, ROWS[0], 0) == {"capture": "yes", **rest}
 
 
-def test_what_was_measured_is_read_as_it_was_saved(tmp_path):
-    measured = every_row(SUPPORTED[1], replay="no: so | so")
-    measured.save(tmp_path / "new" / "a.json")
-    assert Measured.read(tmp_path / "new" / "a.json") == measured
-    (tmp_path / "b.json").write_text('{"machine": {}}', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"b.json: got KeyError.*expected a file that --json wrote"):
-        Measured.read(tmp_path / "b.json")
-
-
 def test_the_page_has_every_row_once_per_release_and_no_more():
     text = table.page([every_row(release) for release in SUPPORTED])
     lines = re.findall(r"^\| (0\.5\.\d+) \| (.*?) \|", text, re.MULTILINE)
@@ -167,11 +182,12 @@ def test_the_page_has_every_row_once_per_release_and_no_more():
     assert sorted(lines) == sorted(expected + [(release, name) for release in SUPPORTED[1:] for name in starts])
     assert text.count("\n## ") == len(rows.FACTORS)
     assert "Not run" not in text
-    assert "Measured on processor a CPU, cores 2." in text
+    # 30 rows on one release and 4 on the two others, each of half a minute.
+    assert "Measured on processor a CPU, cores 2. The rows took 19 minutes in all." in text
 
 
 def test_of_a_row_that_was_run_twice_the_last_run_counts():
-    again = Measured(MACHINE, (Cells(SUPPORTED[0], ROWS[0].key, dict.fromkeys(COLUMNS, "no: broken")),))
+    again = Measured(MACHINE, CODE, (Cells(SUPPORTED[0], ROWS[0].key, dict.fromkeys(COLUMNS, "no: broken"), 1.0),))
     text = table.page([every_row(SUPPORTED[0]), again])
     assert re.findall(rf"^\| {SUPPORTED[0]} \| {ROWS[0].name} \|.*", text, re.MULTILINE) == [
         f"| {SUPPORTED[0]} | {ROWS[0].name} | chain | {' | '.join(['no: broken'] * len(COLUMNS))} |"
@@ -185,9 +201,11 @@ def test_make_runs_the_releases_that_are_supported():
 
 def test_the_page_says_what_was_not_run():
     measured = every_row(SUPPORTED[0])
-    text = table.page([Measured(MACHINE, measured.cells[:-1])])
+    text = table.page([replace(measured, cells=measured.cells[:-1])])
     left = [row.name for row in ROWS if row.factor == rows.PER_RELEASE]
-    expected = [f"{name} ({release})" for name in left for release in SUPPORTED[1:]] + [f"gpt-oss ({SUPPORTED[0]})"]
+    expected = [f"{name} ({release})" for name in left for release in SUPPORTED[1:]] + [
+        f"{ROWS[-1].name} ({SUPPORTED[0]})"
+    ]
     (said,) = re.findall(r"^Not run: (.*)\.$", text, re.MULTILINE)
     assert said.split("; ") == expected
 

@@ -1,0 +1,46 @@
+"""Heads of the compatibility table: what is distinct about each, and that the learner reads it."""
+
+import json
+
+import pytest
+import torch
+from paceline.benchmarks.matrix.models import random_target, untrained_draft
+from paceline.benchmarks.matrix.rows import EAGLE_3_1, HALF_VOCABULARY, HEAD, LLAMA_3
+from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft
+from paceline.rig.models.target import DRAFT_LAYERS
+
+WORDS = 40
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "config.json").write_text(json.dumps({"vocab_size": WORDS}))
+    return random_target(LLAMA_3, folder, folder / "target")
+
+
+def loaded(head, target, folder):
+    return load_draft(untrained_draft(head, target, folder), load_target_embedding(target))
+
+
+def test_the_usual_head_is_the_rigs_random_draft(target, tmp_path):
+    untrained_draft(HEAD, target, tmp_path / "made")
+    random_draft(target, tmp_path / "expected", 0, layer_ids=DRAFT_LAYERS)
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "made" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
+
+
+def test_half_the_vocabulary_is_every_other_token(target, tmp_path):
+    draft = loaded(HALF_VOCABULARY, target, tmp_path / "draft")
+    assert draft.draft_to_target_V.tolist() == list(range(0, WORDS, 2))
+    assert draft.lm_head.weight.shape[0] == draft.config.draft_vocab_size == WORDS // 2
+
+
+def test_every_norm_of_an_eagle_3_1_head_counts(target, tmp_path):
+    draft = loaded(EAGLE_3_1, target, tmp_path / "draft")
+    assert (draft.config.fc_norm, draft.config.norm_output) == (True, True)
+    norms = {name: value for name, value in draft.named_parameters() if name.startswith("fc_norm.")}
+    assert len(norms) == len(DRAFT_LAYERS)
+    assert all((value - 1.0).abs().mean() > 0.1 for value in norms.values())
+    plain = load_draft(untrained_draft(HEAD, target, tmp_path / "plain"), load_target_embedding(target))
+    assert all(torch.equal(draft.get_parameter(name), value) for name, value in plain.named_parameters())
