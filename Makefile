@@ -57,15 +57,16 @@ FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-faults test-releases lint check bench bench-calibration bench-learning \
-  compatibility compatibility-rows
+.PHONY: help setup demo test test-fast test-faults test-releases test-wheel lint check bench bench-calibration \
+  bench-learning compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
-	@echo "make test     every test but the long fault matrix, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
+	@echo "make test     every test but the long fault matrix and test-wheel, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
 	@echo "make test-releases  make test on the newest supported SGLang, hooks, capture and swaps on the one before"
+	@echo "make test-wheel   the wheel in a fresh environment with SGLang alone, served by SGLang's own command"
 	@echo "make lint     ruff"
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
@@ -100,7 +101,7 @@ demo: $(READY)
 	@$(PY) -m paceline.cli demo $(ARGS)
 
 test: $(READY)
-	@$(PYTEST) -m "not fault_matrix" $(ARGS)
+	@$(PYTEST) -m "not fault_matrix and not installs" $(ARGS)
 
 test-fast: $(READY)
 	@$(PYTEST) -m "not slow" $(ARGS)
@@ -113,6 +114,10 @@ test-releases:
 	@$(MAKE) --no-print-directory test SGLANG=0.5.22 \
 	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_5_sampled.py $(DOCTOR)"
 	@$(MAKE) --no-print-directory test SGLANG=0.5.23
+
+# Downloads torch, SGLang and what it needs once more, some 300 MB, into an environment that is removed at the end.
+test-wheel: $(READY)
+	@$(PYTEST) tests/test_installed_wheel.py $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .

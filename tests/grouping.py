@@ -39,6 +39,7 @@ SLOW = (
     "tests/serving/test_hook_install.py::test_the_entry_rank",
     "tests/serving/test_sglang_draft.py",
     "tests/serving/test_sglang_ranks.py",
+    "tests/test_installed_wheel.py",
     "tests/test_wheel.py",
 )
 
