@@ -28,10 +28,8 @@ from paceline.buffer.version import DraftVersion
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.rig.drain import drain_check
 from paceline.rig.models.target import ensure_random_draft
-from paceline.rig.readiness import is_healthy
-from paceline.rig.services import Service, free_port, redis_service
-from paceline.serving.cpu_host.defaults import default_flags, server_env
-from user_environment import UserEnvironment, make_environment
+from paceline.rig.services import free_port, redis_service
+from user_environment import UserEnvironment, make_environment, sglang_server, users_flags, users_settings
 from waiting import until
 from wheel_build import SOURCES, build_wheel, copy_tree
 
@@ -89,19 +87,6 @@ class Server:
         return found
 
 
-def users_flags(models: tuple[Path, Path]) -> list[str]:
-    """A Llama with the algorithm and a draft, for which SGLang chooses the rest."""
-    target, draft = models
-    return ["--model-path", str(target), "--device", "cpu", "--log-level", "warning",
-            "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(draft)]  # fmt: skip
-
-
-def users_settings(redis_url: str, flags: list[str]) -> dict[str, str]:
-    """The one setting that README asks for, and the environment of a machine without a GPU."""
-    machine = server_env(flags, {"OMP_NUM_THREADS": "1"})
-    return {"PACELINE_REDIS_URL": redis_url, **{name: machine[name] for name in machine if name != "PYTHONPATH"}}
-
-
 def generate(port: int, label: str) -> dict[str, dict[str, Any]]:
     """Answers to all prompts by request id, greedy, several at a time."""
 
@@ -122,14 +107,8 @@ def server(
     user, folder = installed.user, tmp_path_factory.mktemp("server")
     redis_port, port, flags = free_port(), free_port(), users_flags(models)
     settings = users_settings(f"redis://127.0.0.1:{redis_port}/0", flags)
-    start = ["-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port), *default_flags(flags), *flags]
-    sglang = Service(
-        "SGLang server",
-        user.command("python", *start, settings=settings),
-        log=folder / "sglang.log",
-        is_ready=lambda _: is_healthy(port),
-        start_limit_s=240.0,
-    )
+    own = ("python", "-m", "sglang.launch_server")
+    sglang = sglang_server(user, own, flags, settings, port, folder / "sglang.log")
     with redis_service(folder / "redis", redis_port), connect(settings["PACELINE_REDIS_URL"]) as client, sglang:
         buffer, board = RedisTraceBuffer(client, BufferConfig()), RedisVersionBoard(client, BufferConfig())
         until(board.heartbeats, "the replica's first heartbeat")
@@ -206,6 +185,21 @@ def test_a_draft_that_the_user_promotes_serves_and_changes_no_answer(
     traces = server.traces()
     assert {traces[rid].draft_version for rid in again} == {number}
     assert {traces[rid].draft_version for rid in served.answers} == {0}
+
+
+def test_sglangs_other_command_captures_too(server: Server, tmp_path: Path) -> None:
+    """SGLang 0.5.21 and later recommend `sglang serve`."""
+    port, config = free_port(), BufferConfig(speculator="other-command")
+    settings = server.settings | {"PACELINE_SPECULATOR": config.speculator}
+    with (
+        connect(settings["PACELINE_REDIS_URL"]) as client,
+        sglang_server(server.user, ("sglang", "serve"), server.flags, settings, port, tmp_path / "sglang.log"),
+    ):
+        answers = generate(port, "other")
+        buffer = RedisTraceBuffer(client, config)
+        until(lambda: buffer.counts().delivered == len(PROMPTS), "the traces")
+        committed = {e.trace.request_id: e.trace.tokens[e.trace.context_len :].tolist() for e in buffer.replay(100)}
+    assert committed == {rid: answer["output_ids"] for rid, answer in answers.items()}
 
 
 def test_the_doctor_finds_nothing_wrong_and_asks_for_no_learner(server: Server) -> None:
