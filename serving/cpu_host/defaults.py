@@ -45,8 +45,21 @@ def server_env(args: Sequence[str], base_env: Mapping[str, str]) -> dict[str, st
     }
     if _needs_no_hub(args):
         defaults["HF_HUB_OFFLINE"] = "1"
+    ranks = value_of(args, "--tp-size", "--tensor-parallel-size", "--tp") or ""
+    if ranks.isdecimal() and int(ranks) > 1:
+        defaults["SGLANG_CPU_OMP_THREADS_BIND"] = _cores_of_ranks(int(ranks))
     switches = {SWITCH: "1", "SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": _with_stubs(base_env.get("PYTHONPATH", ""))}
     return {**defaults, **base_env, **switches, **_plugin_allowed(base_env.get("SGLANG_PLUGINS"))}
+
+
+def _cores_of_ranks(ranks: int) -> str:
+    """Cores for each rank, as SGLang reads them; without, it refuses more ranks than this machine has NUMA nodes.
+
+    Every rank has as many as the others, give or take one; where there are too few, some share one.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    shares = (cores[rank::ranks] or [cores[rank % len(cores)]] for rank in range(ranks))
+    return "|".join(",".join(map(str, share)) for share in shares)
 
 
 def _with_stubs(python_path: str) -> str:

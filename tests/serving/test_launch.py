@@ -83,6 +83,24 @@ def test_the_environment_the_user_set_wins_over_defaults_but_not_over_switches()
 
 
 @pytest.mark.parametrize(
+    ("cores", "flags", "expected"),
+    [
+        ({0, 1}, ["--tp-size", "2"], "0|1"),
+        ({7, 4, 5}, ["--tensor-parallel-size=2"], "4,7|5"),
+        ({3, 5}, ["--tp", "3"], "3|5|3"),
+        ({0, 1}, ["--tp-size", "1"], None),
+        ({0, 1}, ["--tp-size", "two"], None),
+        ({0, 1}, [], None),
+    ],
+)
+def test_several_ranks_share_the_cores_since_sglang_would_want_a_numa_node_each(monkeypatch, cores, flags, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    assert launch_plan(["--device", "cpu", *flags], {}).env.get("SGLANG_CPU_OMP_THREADS_BIND") == expected
+    set_by_hand = launch_plan(["--device", "cpu", *flags], {"SGLANG_CPU_OMP_THREADS_BIND": "all"})
+    assert set_by_hand.env["SGLANG_CPU_OMP_THREADS_BIND"] == "all"
+
+
+@pytest.mark.parametrize(
     ("allowed", "expected"),
     [("paceline", "paceline,paceline_cpu_host"), ("paceline_cpu_host", "paceline_cpu_host"), ("", "")],
 )
