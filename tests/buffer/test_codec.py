@@ -16,7 +16,7 @@ from paceline.buffer.errors import BoardConflict, DecodeError, TraceInvalid
 from paceline.buffer.event_codec import decode_event, encode_event
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.trace_codec import MAX_TRACE_BYTES, decode_trace, encode_trace
-from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
+from paceline.buffer.version import BoardEvent, DraftVersion, JudgedOn, VersionState
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -81,6 +81,12 @@ def golden_event() -> BoardEvent:
     return BoardEvent(4, VersionState.CANDIDATE, "learner", "trained", 1_700_000_000.25, version)
 
 
+def golden_judged_event() -> BoardEvent:
+    event = golden_event()
+    judged_on = JudgedOn({"chat/de": 30, "": 18}, {"chat/de": 99, "*": 1}, 320.5, None, 2)
+    return replace(event, version=replace(event.version, judged_on=judged_on))
+
+
 def golden(name: str) -> bytes:
     """Bytes that a release wrote: they stay readable for ever, and new layouts add files of their own."""
     return (GOLDEN / name).read_bytes()
@@ -106,6 +112,16 @@ def test_the_release_before_this_one_can_read_what_is_written():
     assert unpacked(encode_trace(golden_tree_trace())) == unpacked(golden("trace_schema2.bin"))
     assert unpacked(encode_trace(golden_labelled_trace())) == unpacked(golden("trace_schema3.bin"))
     assert encode_event(golden_event()) == golden("event_schema1.json")
+    assert encode_event(golden_judged_event()) == golden("event_schema1_judged.json")
+
+
+def test_what_a_verdict_was_judged_on_is_one_more_field_that_an_older_release_reads_past():
+    fields, old = (msgspec.json.decode(golden(name)) for name in ("event_schema1_judged.json", EVENTS[0]))
+    assert fields["event"]["version"].pop("judged_on")["labels"] == {"chat/de": 30, "": 18}
+    assert fields == old
+    assert decode_event(golden("event_schema1_judged.json")) == golden_judged_event()
+    tomorrow = golden("event_schema1_judged.json").replace(b'"judged_on"', b'"a_field_of_tomorrow"')
+    assert decode_event(tomorrow) == golden_event()
 
 
 def test_a_new_schema_of_traces_leaves_boards_readable_and_reads_the_traces_of_the_old_one(monkeypatch):
@@ -193,7 +209,9 @@ def test_a_label_is_all_that_the_newest_schema_adds(trace):
     assert flat(decode_trace(raw)) == flat(trace) | {"label": "code"}
 
 
-@pytest.mark.parametrize("label", ["", "-", "two words", "a" * 129, "caf\N{LATIN SMALL LETTER E WITH ACUTE}", "a\n", "\x1b[2J"])
+@pytest.mark.parametrize(
+    "label", ["", "-", "two words", "a" * 129, "caf\N{LATIN SMALL LETTER E WITH ACUTE}", "a\n", "\x1b[2J"]
+)
 def test_a_label_that_no_server_writes_is_refused_and_not_quoted(label):
     def relabelled(fields):
         fields.update(is_tree=False, label=label)

@@ -294,7 +294,15 @@ def redis_gone(*_):
 
 def reported_before(rig, **changes):
     """The last status of another server, long silent: it held two traces."""
-    counts = {"captured": 12, "delivered": 4, "dropped": BEFORE, "rounds": 70, "payload_bytes": 5, "labels_refused": 6, "open": 2}
+    counts = {
+        "captured": 12,
+        "delivered": 4,
+        "dropped": BEFORE,
+        "rounds": 70,
+        "payload_bytes": 5,
+        "labels_refused": 6,
+        "open": 2,
+    }
     rig.board.beat("replica:rep", {**counts, **changes}, 60.0)
     rig.now += 3600.0
 
