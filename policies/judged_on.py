@@ -59,7 +59,7 @@ def _pooled(counts: Mapping[str, int], named: set[str]) -> dict[str, int]:
     found: Counter[str] = Counter()
     for label, count in counts.items():
         found[label if label in named else OTHER_LABELS] += count
-    return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
+    return dict(found)
 
 
 def _ages_s(traces: Iterable[DraftTrace], now_s: float) -> list[float | None]:
@@ -80,13 +80,12 @@ def _age_text(judged: JudgedOn) -> str:
 
 
 def _label_text(judged: JudgedOn) -> str:
-    """Shares of the judged requests, each with that of the newest traffic."""
-    if not {*judged.labels, *judged.newest_labels} - {""}:
+    """Shares of the judged requests, the largest first, each with that of the newest traffic."""
+    ours, newest = judged.labels, judged.newest_labels
+    found = sorted({*ours, *newest}, key=lambda label: (-ours.get(label, 0), -newest.get(label, 0), label))
+    if not set(found) - {""}:
         return "labels unknown"
-    shares = (
-        f"{_shown(label)} {_share(judged.labels, label)} ({_share(judged.newest_labels, label)})"
-        for label in {**judged.labels, **judged.newest_labels}
-    )
+    shares = (f"{_shown(label)} {_share(ours, label)} ({_share(newest, label)})" for label in found)
     return f"labels and in brackets those of the newest traffic: {', '.join(shares)}"
 
 

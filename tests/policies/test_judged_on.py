@@ -39,7 +39,7 @@ def test_requests_are_counted_once_and_are_as_old_as_their_first_trace(traces):
     assert figures(found) == {"judged_requests": 3.0, "judged_median_age_s": 50.0, "judged_oldest_age_s": 900.0}
     assert sentence(found) == (
         "judged on 3 requests, median age 50 s, oldest 900 s, labels and in brackets those of the newest traffic: "
-        "unknown 33% (67%), chat/de 33% (0%), code 33% (33%)"
+        "unknown 33% (67%), code 33% (33%), chat/de 33% (0%)"
     )
 
 
