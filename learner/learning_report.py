@@ -36,11 +36,14 @@ class LearningReport:
     calibration: Calibration = field(default_factory=Calibration)  # over the traces of this learning round
     seconds: float = 0.0
     decision: LearnDecision | None = None  # to learn or to rest; None where there was nothing to decide on
+    why_now: str = ""  # why the learning round started when it did; empty of one that did not start
     alarm: Alarm | None = None  # raised by the traces of this learning round
 
     def status(self) -> dict[str, object]:
         """The report as JSON values for a heartbeat, without the figures that this learning round did not measure."""
         found: dict[str, object] = {"kind": self.kind.value, "why": self.why}
+        if self.why_now:
+            found["why_now"] = self.why_now
         if self.decision is not None:
             found |= {"learn": self.decision.choice.value, "learn_reason": self.decision.reason}
             found["standing_alarms"] = [self.alarm.as_json()] if self.alarm else []

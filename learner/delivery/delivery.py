@@ -9,14 +9,12 @@ import numpy as np
 
 from ...buffer.base import TraceEntry, VersionBoard, entry_order
 from ...buffer.errors import BoardConflict, WeightsRefused
-from ...buffer.version import BoardState, DraftVersion, JudgedOn, VersionState
+from ...buffer.version import BoardState, DraftVersion, VersionState
 from ...buffer.weights_file import check_weights
-from ...policies.acceptance import Tally
 from ...policies.judged_on import judged_on
 from ...policies.promotion import Promotion, Verdict, judge, no_judgement
 from ..config import LearnerConfig
 from ..intake import KEPT, ByOutcome, Outcome
-from ..judging.holdout import Holdout
 from ..model.draft_io import save_draft
 from ..state import LearnerState
 from .publisher import Lineage, publish
@@ -61,13 +59,14 @@ def judge_candidate(state: LearnerState, board_state: BoardState, claimed: ByOut
         return no_judgement(Verdict.WAIT, why)
     config, steps = state.config, state.trainer.plan.steps
     ours, theirs = state.holdout.score(state.trainer.draft, steps), state.holdout.score_live(live, draft, steps)
+    newest = [entry.trace for outcome in KEPT for entry in claimed[outcome]]
     promotion = judge(
         ours,
         theirs,
         min_requests=config.min_holdout_requests,
         confidence=config.gate_confidence,
         rng=np.random.default_rng([config.seed, state.notes.rounds_trained]),
-        judged_on=_judged_on(state.holdout, ours, theirs, claimed, now_s),
+        judged_on=judged_on(state.holdout.traces_with_rounds(ours, theirs), newest, now_s),
     )
     unscored = Counter(rule.value for rule in state.holdout.unscored_rules)
     if promotion.verdict is Verdict.WAIT and unscored.total() >= config.min_holdout_requests:
@@ -78,15 +77,6 @@ def judge_candidate(state: LearnerState, board_state: BoardState, claimed: ByOut
             "committed tokens do not show; the canary decides alone",
         )
     return promotion
-
-
-def _judged_on(
-    holdout: Holdout, ours: Sequence[Tally], theirs: Sequence[Tally], claimed: ByOutcome, now_s: float
-) -> JudgedOn:
-    """What the held-out requests are that `judge` counts: those with rounds on both sides."""
-    rows = zip(holdout.requests, ours, theirs, strict=True)
-    judged = [trace for traces, mine, live in rows if mine.rounds and live.rounds for trace in traces]
-    return judged_on(judged, [entry.trace for outcome in KEPT for entry in claimed[outcome]], now_s)
 
 
 def deliver(

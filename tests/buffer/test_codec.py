@@ -209,6 +209,7 @@ def test_a_label_is_all_that_the_newest_schema_adds(trace):
     assert flat(decode_trace(raw)) == flat(trace) | {"label": "code"}
 
 
+@pytest.mark.guarantee("labels-are-plain-names")
 @pytest.mark.parametrize(
     "label", ["", "-", "two words", "a" * 129, "caf\N{LATIN SMALL LETTER E WITH ACUTE}", "a\n", "\x1b[2J"]
 )

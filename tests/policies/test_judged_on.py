@@ -52,7 +52,9 @@ def test_what_is_not_known_is_said_to_be_unknown_and_is_no_figure(traces):
 
 
 def test_a_request_without_a_time_is_left_out_of_the_ages_and_counted(traces):
-    found = judged_on(traces(("a", "code", 30), ("b", "code", NOW_S), ("c", "code", NOW_S), ("c", "code", 7)), [], NOW_S)
+    found = judged_on(
+        traces(("a", "code", 30), ("b", "code", NOW_S), ("c", "code", NOW_S), ("c", "code", 7)), [], NOW_S
+    )
     assert (found.median_age_s, found.oldest_age_s, found.undated) == (18.5, 30.0, 1)
     assert sentence(found) == (
         "judged on 3 requests, median age 18 s, oldest 30 s, 1 of unknown age, "
@@ -66,6 +68,7 @@ def test_a_label_of_the_newest_traffic_that_judged_nothing_is_shown(traces):
     assert found.endswith("newest traffic: unknown 100% (0%), code 0% (100%), chat 0% (<1%)")
 
 
+@pytest.mark.guarantee("labels-are-plain-names")
 def test_the_most_frequent_labels_of_both_are_named_and_the_others_are_one_count(traces):
     judged = traces(*((f"{i}.{n}", f"label-{i}", 1) for i in range(9) for n in range(i + 1)), ("x", "", 1))
     newest = traces(("y", "label-0", 1), *((f"z{n}", "new", 1) for n in range(50)))

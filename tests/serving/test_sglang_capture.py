@@ -47,6 +47,7 @@ def test_custom_params_of_any_kind_are_served_and_captured(capture, odd):
     assert list(map(type, (facts.sampling.top_k, facts.sampling.top_p))) == [int, float]
 
 
+@pytest.mark.guarantee("labels-are-plain-names", "odd-requests")
 @pytest.mark.parametrize(
     ("label", "kept", "is_refused"),
     [
