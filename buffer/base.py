@@ -120,6 +120,13 @@ class TraceBuffer(Protocol):
         """Where every appended trace is now, once the stream is trimmed to its bounds; all zero without a stream."""
         ...
 
+    def oldest_wait_s(self) -> float | None:
+        """For how long the oldest pending entry has been in the stream, in seconds; None when none is pending.
+
+        Entries that a consumer holds and has not acked are pending too. Trims nothing.
+        """
+        ...
+
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
         """The newest dead letters as (reason, raw bytes), oldest first; DEAD_LETTERS_KEPT are kept."""
         ...

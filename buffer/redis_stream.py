@@ -157,6 +157,10 @@ class RedisTraceBuffer:
         fields = dict(zip(map(bytes.decode, flat[::2]), flat[1::2], strict=True))
         return _counts(pending, here, {name: int(value) for name, value in fields.items() if name != "last"})
 
+    def oldest_wait_s(self) -> float | None:
+        waited_ms = self._run("oldest_wait")
+        return None if waited_ms is None else int(waited_ms) / 1000
+
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
         if max_letters < 1:
             return []

@@ -193,6 +193,23 @@ function verbs.counts()
   return { pending + math.max(unread, 0), redis.call('XLEN', traces), unpack(redis.call('HGETALL', counts)) }
 end
 
+-- -> milliseconds since the oldest entry that is not acked was appended; nil without one. Entries are read in their
+-- order, so one that was read and not acked is older than every unread one.
+function verbs.oldest_wait()
+  local read_id, pending = group_state()
+  if not read_id then return nil end
+  local id = pending > 0 and redis.call('XPENDING', traces, group)[2]
+  if not id then
+    local _, read = split(read_id)
+    local _, newest = split(redis.call('HGET', counts, 'last') or '0-0')
+    local unread = newest - math.max(read, count('cut'))
+    id = unread > 0 and redis.call('LINDEX', ledger, -unread)
+  end
+  if not id then return nil end
+  local ms = split(id)
+  return math.max(now_ms() - ms, 0)
+end
+
 -- -> id of the last entry read, then ids of those read that were not acked: pending ones and dead letters
 function verbs.unacked()
   local read_id, pending = group_state()

@@ -1,11 +1,20 @@
-"""Whether enough traces are pending for a learning round, and whether some were trimmed before they were read."""
+"""Whether the pending traces make a learning round due, and whether some were trimmed before they were read."""
 
 import logging
+from dataclasses import dataclass
 
-from ..buffer.base import BufferCounts
+from ..buffer.base import BufferCounts, TraceBuffer
 from .config import LearnerConfig
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Whether a learning round is due, and the figures that say so."""
+
+    is_due: bool
+    why: str
 
 
 class Backlog:
@@ -15,12 +24,23 @@ class Backlog:
         self._config = config
         self._trimmed: int | None = None  # when last read
 
-    def why_too_few(self, counts: BufferCounts) -> str:
-        """Why no learning round is due; empty when one is. Warns once of traces trimmed since the last call."""
+    def due(self, buffer: TraceBuffer) -> Due:
+        """A learning round is due with enough traces, with a buffer half full of them, or after a long wait.
+
+        One trace is enough for the last: on a quiet server there may be no second one. Warns once of traces trimmed
+        since the last call.
+        """
+        counts = buffer.counts()
         self._warn_of_trimmed(counts)
-        if counts.pending >= self._config.min_new_traces or self._fills_half(counts):
-            return ""
-        return f"{counts.pending} traces pending, {self._config.min_new_traces} needed"
+        have = f"{counts.pending} traces pending, {self._config.min_new_traces} needed"
+        if counts.pending >= self._config.min_new_traces:
+            return Due(True, have)
+        if self._fills_half(counts):
+            return Due(True, f"{have}; they fill half of the buffer")
+        limit_s, waited_s = self._config.max_wait_s, buffer.oldest_wait_s() if counts.pending else None
+        if limit_s and waited_s is not None and waited_s >= limit_s:
+            return Due(True, f"{have}; the oldest has waited {waited_s:.0f} s, at most {limit_s:g} s")
+        return Due(False, have)
 
     def _fills_half(self, counts: BufferCounts) -> bool:
         """Whether pending traces fill half of the buffer, by the mean size of its entries: more might never fit."""

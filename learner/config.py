@@ -56,6 +56,7 @@ class LearnerConfig:
     target_max_age: int = setting("TARGET_MAX_AGE")
     target_versions: tuple[str, ...] = setting("TARGET_VERSIONS")
     min_new_traces: int = setting("MIN_NEW_TRACES")
+    max_wait_s: float = setting("MAX_WAIT_S")
     replay_traces: int = setting("REPLAY_TRACES")
     passes: int = setting("PASSES")
     holdout_share: float = setting("HOLDOUT_SHARE")

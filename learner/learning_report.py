@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from ..buffer.base import BufferCounts
 from ..policies.guard import Alarm
+from ..policies.judged_on import figures
 from ..policies.learn_schedule import LearnDecision
 from ..policies.promotion import Promotion
 from .checkpoint import LearnerNotes
@@ -35,11 +36,14 @@ class LearningReport:
     calibration: Calibration = field(default_factory=Calibration)  # over the traces of this learning round
     seconds: float = 0.0
     decision: LearnDecision | None = None  # to learn or to rest; None where there was nothing to decide on
+    why_now: str = ""  # why the learning round started when it did; empty of one that did not start
     alarm: Alarm | None = None  # raised by the traces of this learning round
 
     def status(self) -> dict[str, object]:
         """The report as JSON values for a heartbeat, without the figures that this learning round did not measure."""
         found: dict[str, object] = {"kind": self.kind.value, "why": self.why}
+        if self.why_now:
+            found["why_now"] = self.why_now
         if self.decision is not None:
             found |= {"learn": self.decision.choice.value, "learn_reason": self.decision.reason}
             found["standing_alarms"] = [self.alarm.as_json()] if self.alarm else []
@@ -51,6 +55,10 @@ class LearningReport:
         if self.promotion is not None and self.promotion.requests:
             found |= {"candidate_accept_length": self.promotion.candidate_accept_length}
             found |= {"live_accept_length": self.promotion.live_accept_length}
+        if self.promotion is not None and self.promotion.judged_on is not None:
+            judged = self.promotion.judged_on
+            found |= figures(judged)
+            found |= {"judged_labels": dict(judged.labels), "newest_labels": dict(judged.newest_labels)}
         if self.version is not None:
             found["version"] = self.version
         return found

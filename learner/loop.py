@@ -91,13 +91,17 @@ class Learner:
         board_state = self._board.read()
         self._canary_limit.end_overdue(self._board, board_state)
         is_mlflow_current = self._registry.sync(board_state)
-        why_idle = self._why_idle(board_state)
-        if why_idle:
-            return _idle(why_idle)
+        why_paused = self._why_paused(board_state)
+        if why_paused:
+            return _idle(why_paused)
+        due = self._backlog.due(self._buffer)
+        if not due.is_due:
+            return _idle(due.why)
         claimed = self._claim(state)
         if not any(claimed[outcome] for outcome in KEPT):
             why = "every claimed trace was refused" if any(claimed.values()) else _HELD_ELSEWHERE
             return replace(_idle(why), outcomes=counts_of(claimed))
+        _log.info("learning round starts: %s", due.why)
         work = LearningRound(
             state,
             self._board,
@@ -112,14 +116,14 @@ class Learner:
         self._ack(work.claimed, (*KEPT, Outcome.MISREPLAYED))
         if report.version is not None:
             self._tidy(is_mlflow_current)
-        return replace(report, seconds=time.perf_counter() - started)
+        return replace(report, why_now=due.why, seconds=time.perf_counter() - started)
 
-    def _why_idle(self, board_state: BoardState) -> str:
-        """Why nothing is claimed now; empty when nothing speaks against a learning round."""
+    def _why_paused(self, board_state: BoardState) -> str:
+        """Why nothing is claimed now, however many traces are pending; empty when nothing speaks against it."""
         if board_state.canary is not None:  # the next candidate is compared with whatever is live after this canary
             return f"version {board_state.canary} is canary; traces wait until it is decided"
         paused = paused_by(self._board.heartbeats())  # its traces may carry the wrong version's number
-        return f"paused by {paused}; traces wait" if paused else self._backlog.why_too_few(self._buffer.counts())
+        return f"paused by {paused}; traces wait" if paused else ""
 
     def _claim(self, state: LearnerState) -> ByOutcome:
         """Claim traces and give each its outcome; what is refused is acked here."""

@@ -204,6 +204,12 @@ class MemoryTraceBuffer:
                 entries=len(entries),
             )
 
+    def oldest_wait_s(self) -> float | None:
+        with self._lock:
+            born_ms = (entry.born_ms for entry in self._stream.entries.values() if entry.state not in _ENDED)
+            oldest_ms = next(born_ms, None)
+            return None if oldest_ms is None else max(self._now_ms() - oldest_ms, 0) / 1000
+
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
         with self._lock:
             return list(self._stream.dead)[-max_letters:] if max_letters > 0 else []

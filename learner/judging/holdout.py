@@ -41,6 +41,11 @@ class Holdout:
         """Whether any kept trace was drafted as a tree: replay then ranks drafts by the chains they would make."""
         return any(trace.is_tree for traces in self._requests.values() for trace in traces.values())
 
+    def traces_with_rounds(self, ours: Sequence[Tally], theirs: Sequence[Tally]) -> list[DraftTrace]:
+        """The traces of the requests that two results of `score` can be compared on: those with rounds in both."""
+        rows = zip(self._requests.values(), ours, theirs, strict=True)
+        return [trace for traces, mine, live in rows if mine.rounds and live.rounds for trace in traces.values()]
+
     def add(self, trace: DraftTrace) -> None:
         """Keep a trace and make its request the most recent one; the oldest request leaves when there are too many."""
         self._requests.setdefault(trace.request_id, {})[trace.trace_id] = trace

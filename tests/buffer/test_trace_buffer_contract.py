@@ -481,6 +481,40 @@ def test_trimming_counts_what_nobody_acked_and_ends_its_pending(backend, make_tr
     assert buffer.claim("b", 9) == []
 
 
+def test_the_oldest_entry_that_nobody_acked_says_how_long_it_has_waited(backend, make_trace):
+    buffer, other, traces = backend.open(), backend.open(), [make_trace(n) for n in range(3)]
+    found = [buffer.oldest_wait_s()]
+    for trace in traces:
+        buffer.append([trace])
+        backend.pass_time(2.5)
+        found.append(other.oldest_wait_s())
+    assert found == [None, 2.5, 5.0, 7.5]
+    first, second = buffer.claim("a", 2)
+    assert other.oldest_wait_s() == 7.5  # claimed is not done
+    buffer.ack([second.entry_id], "learned")
+    assert other.oldest_wait_s() == 7.5
+    buffer.ack([first.entry_id], "learned")
+    assert other.oldest_wait_s() == 2.5  # the third, which nobody read
+    backend.pass_time(1.0)
+    (third,) = buffer.claim("a", 9)
+    assert other.oldest_wait_s() == 3.5
+    buffer.ack([third.entry_id], "learned")
+    assert other.oldest_wait_s() is None
+
+
+def test_no_entry_waits_that_is_trimmed_a_dead_letter_or_from_the_future(backend, make_trace):
+    buffer = backend.open(max_age_s=60.0)
+    buffer._append_raw([b"bad"])
+    backend.pass_time(5.0)
+    assert (buffer.oldest_wait_s(), buffer.claim("a", 9), buffer.oldest_wait_s()) == (5.0, [], None)
+    buffer.append([make_trace(0)])
+    backend.pass_time(61.0)
+    assert (buffer.counts().pending, buffer.oldest_wait_s()) == (0, None)
+    buffer.append([make_trace(1), make_trace(2)])
+    backend.clock.now -= 10.0
+    assert buffer.oldest_wait_s() == 0.0
+
+
 def play(backend, make_trace: Callable, seed: int) -> list[object]:
     """Random calls of a buffer: every result and, after each call, the counts."""
     rng, log = random.Random(seed), []
@@ -510,6 +544,7 @@ def play(backend, make_trace: Callable, seed: int) -> list[object]:
         else:
             log.append([entry.entry_id for entry in buffer.replay(5, acked_only=rng.random() < 0.5)])
         log.append(buffer.counts())
+        log.append(("waited", buffer.oldest_wait_s()))
     return log
 
 

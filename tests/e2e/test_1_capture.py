@@ -173,6 +173,16 @@ def test_a_client_may_opt_out_and_name_its_tenant(rig):
     assert rig.status()["skipped"]["opted_out"] == 1
 
 
+def test_a_client_may_name_a_label_and_an_odd_one_is_captured_without(rig):
+    before = rig.status()["labels_refused"]
+    rig.generate("labelled", rig.texts[6][:220], custom_params={"paceline_label": "chat/de"})
+    rig.generate("odd-label", rig.texts[6][:230], custom_params={"paceline_label": {"no": "text"}})
+    rig.drained()
+    labels = {name: {trace.label for trace in rig.traces_of(name)} for name in ("labelled", "odd-label")}
+    assert labels == {"labelled": {"chat/de"}, "odd-label": {""}}
+    until(lambda: rig.status()["labels_refused"] == before + 1, "the courier to report the label that it refused")
+
+
 def test_a_batch_of_which_a_part_opted_out_is_captured_for_the_rest_alone(rig):
     jobs = [{"rid": f"mixed-{i}", "text": rig.texts[i][300:480], "max_tokens": 24} for i in range(8)]
     for job in jobs[::2]:

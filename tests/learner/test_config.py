@@ -20,6 +20,7 @@ NEEDED = {"PACELINE_TARGET": "llama", "PACELINE_TARGET_PATH": "/m/llama", "PACEL
 def test_only_the_three_paths_are_needed() -> None:
     config = from_env(NEEDED)
     assert config == LearnerConfig(target="llama", target_path=Path("/m/llama"), initial_draft=Path("/m/draft"))
+    assert config.max_wait_s == 600.0
     assert (config.min_new_traces, config.replay_traces, config.passes, config.draft_steps) == (40, 200, 4, None)
 
 
@@ -39,6 +40,7 @@ def test_every_setting_comes_from_its_key() -> None:
         "PACELINE_REST_AFTER_ROUNDS": "9",
         "PACELINE_COOL_DOWN_S": "5.5",
         "PACELINE_MIN_NEW_TRACES": "5",
+        "PACELINE_MAX_WAIT_S": "90.5",
         "PACELINE_REPLAY_TRACES": "7",
         "PACELINE_PASSES": "2",
         "PACELINE_HOLDOUT_SHARE": "0.25",
@@ -70,6 +72,7 @@ def test_every_setting_comes_from_its_key() -> None:
         rest_after_rounds=9,
         cool_down_s=5.5,
         min_new_traces=5,
+        max_wait_s=90.5,
         replay_traces=7,
         passes=2,
         holdout_share=0.25,
@@ -158,6 +161,7 @@ SHARE, INTERVAL = "a finite number above 0 and below 1", "a finite number above 
         ("ROUND_LEASE_S", "-3", INTERVAL),
         ("ROUND_LEASE_S", "0", INTERVAL),
         ("COOL_DOWN_S", "-1", SECONDS),
+        ("MAX_WAIT_S", "-1", SECONDS),
         ("TRACE_TTL_S", "-1", SECONDS),
         ("CANARY_LIMIT_S", "-1", SECONDS),
         ("TARGET_MAX_AGE", "-1", "an integer of at least 0"),
