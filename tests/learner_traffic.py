@@ -30,7 +30,7 @@ def not_held_out(traces: Sequence[DraftTrace]) -> list[DraftTrace]:
 
 
 def by_rejection(trace: DraftTrace, draft: Any, seed: int = 0) -> DraftTrace:
-    """The text of `trace`, committed at temperature 0.7 by a target of made-up chances, `draft` accepted by the coin."""
+    """The text of `trace` as rejection sampling commits it at 0.7, by a made-up target from the drafts of `draft`."""
     rng = np.random.default_rng([seed, *trace.request_id.encode()])
     warm = replace(trace, verdict_rule=VerdictRule.REJECTION, sampling=Sampling(0.7))
     steps = trace.rounds.drafted.shape[1]
