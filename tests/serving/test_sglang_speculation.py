@@ -68,7 +68,8 @@ def test_replay_is_no_proof_under_a_rule_that_does_not_decide_by_equality(resolv
 
 def test_under_rejection_sampling_it_is_said_of_which_requests_replay_cannot_tell(resolved):
     resolved["speculative_use_rejection_sampling"] = True
-    assert re.search(r"replay estimates .*, but of requests with top-k, top-p or edited logits", why_replay_is_no_proof())
+    why = why_replay_is_no_proof()
+    assert re.search(r"replay estimates .*, but of requests with top-k, top-p or edited logits", why)
 
 
 def test_of_trees_it_is_said_which_flags_would_make_replay_exact(resolved):
