@@ -179,7 +179,7 @@ def windows(question: Question, arm: Arm, options: argparse.Namespace, rng: np.r
         drawn = question.requests[int(rng.integers(len(question.requests)))]
         rounds = served(drawn, change, rng)
         for part, ended in parts(rounds, options.window):
-            ticks[slot] += part.rounds
+            ticks[slot] += round(part.rounds)
             yield Window(ticks[slot], arm, f"{arm}-{number}", part, ended)
 
 

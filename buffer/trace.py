@@ -46,7 +46,8 @@ class VerdictRule(StrEnum):
     def decides_by_equality(self) -> bool:
         """Whether a draft is accepted exactly when it equals the committed token.
 
-        Only then do the committed tokens tell what another draft would have had accepted.
+        Only then do the committed tokens tell what another draft would have had accepted; under `rejection` they do so
+        in expectation, with the target's chance of each.
         """
         return self in {VerdictRule.GREEDY, VerdictRule.TARGET_ONLY}
 

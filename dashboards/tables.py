@@ -67,7 +67,7 @@ def version_lines(state: BoardState, served: Mapping[int, Tally] | None = None) 
                 reason=_reason(row),
                 holdout_accept_length=row.version.scores.get(HELD_OUT_SCORE),
                 served_accept_length=tally.accept_length if tally.rounds else None,
-                rounds=tally.rounds,
+                rounds=round(tally.rounds),
                 parent=row.version.parent,
                 changed_at=row.changed_at,
             )

@@ -35,7 +35,7 @@ def check_speculation() -> None:
 
 
 def why_replay_is_no_proof() -> str:
-    """Why a draft cannot be judged by replay alone on this server, in one sentence; empty where it can."""
+    """Why replay cannot judge a draft by every request of this server, in one sentence; empty where it can."""
     from sglang.srt.runtime_context import get_spec
 
     spec = get_spec()
@@ -50,6 +50,11 @@ def why_replay_is_no_proof() -> str:
     rule = _rule_of(spec)
     if rule.decides_by_equality:
         return ""
+    if rule is VerdictRule.REJECTION:
+        return (
+            f"requests above temperature 0 are verified by the rule {rule.value}: replay estimates what another draft "
+            "would have had accepted, but of requests with top-k, top-p or edited logits it cannot tell"
+        )
     return (
         f"requests above temperature 0 are verified by the rule {rule.value}, under which committed tokens do not show "
         "what another draft would have had accepted"

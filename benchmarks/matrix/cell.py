@@ -1,8 +1,9 @@
 """One row, measured: what paceline did on a real server that was started with the row's models and flags."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +12,13 @@ import torch
 from ...buffer.trace import DraftTrace
 from ...buffer.version import VersionState
 from ...dashboards.tables import as_counts
-from ...learner.judging.replay import replay_traces
+from ...learner.judging.replay import replay_logprobs, replay_traces
 from ...learner.model.draft_io import load_draft, load_target_embedding, load_target_head, save_draft
 from ...learner.model.eagle3 import Eagle3Draft
 from ...learner.training.plan import TrainingPlan
 from ...learner.training.trainer import DraftTrainer
 from ...policies.acceptance import identity
+from ...policies.rejection import EstimatedRounds, served_beside_expected, why_not_estimated
 from ...rig.prompts import Prompt
 from ...rig.traffic import Served, send
 from ..measure.answers import flush_cache
@@ -46,9 +48,19 @@ class Replayed:
     equal: int
     compared: int
     accepted: int
+    estimated: EstimatedRounds = field(default_factory=EstimatedRounds)  # rounds by rejection sampling
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any round could be compared."""
+        return bool(self.compared or self.estimated.rounds)
 
     def __str__(self) -> str:
         drafts = f"{self.accepted} {'draft' if self.accepted == 1 else 'drafts'} accepted"
+        if self.estimated.rounds and not self.compared:
+            found = self.estimated
+            expected = f"{found.expected:.1f} ± {math.sqrt(found.variance):.1f}"
+            return f"in expectation: {found.accepted} drafts accepted in {found.rounds} rounds, {expected} expected"
         return f"{self.equal} of {self.compared} rounds, {drafts}"
 
 
@@ -138,12 +150,16 @@ def replayed(draft: Eagle3Draft, traces: Sequence[DraftTrace]) -> Replayed:
     runs = replay_traces(draft, traces, max(steps, 1))
     pairs = [identity(trace, run) for trace, run in zip(traces, runs, strict=True)]
     accepted = sum(int(trace.rounds.accepted.sum()) for trace in traces)
-    return Replayed(sum(equal for equal, _ in pairs), sum(compared for _, compared in pairs), accepted)
+    drawn = [trace for trace in traces if trace.replay_exact and not why_not_estimated(trace)]
+    logprobs = replay_logprobs(draft, drawn, max(steps, 1))
+    estimates = [served_beside_expected(trace, logq) for trace, logq in zip(drawn, logprobs, strict=True)]
+    equal, compared = sum(equal for equal, _ in pairs), sum(compared for _, compared in pairs)
+    return Replayed(equal, compared, accepted, sum(estimates, EstimatedRounds()))
 
 
 def judged(replay: Replayed, why_not: Callable[[], str]) -> str:
     """Cell of the column `replay`: a figure, or why there is none."""
-    return str(replay) if replay.compared else f"no: {why_not() or 'no round could be compared'}"
+    return str(replay) if replay.is_known else f"no: {why_not() or 'no round could be compared'}"
 
 
 def swapped(case: Case, draft: Eagle3Draft, traces: Sequence[DraftTrace]) -> str:
@@ -162,7 +178,7 @@ def swapped(case: Case, draft: Eagle3Draft, traces: Sequence[DraftTrace]) -> str
     if {trace.draft_version for trace in after} != {number}:
         return f"no: traces name versions {sorted({trace.draft_version for trace in after})}, expected {number}"
     replay = replayed(loaded(case, learned), after)
-    figure = str(replay) if replay.compared else f"{replay.accepted} drafts accepted"
+    figure = str(replay) if replay.is_known else f"{replay.accepted} drafts accepted"
     wrong = wrong_requests(by_request(served, after))
     return f"no: after it the traces of {wrong} requests differ from the answers" if wrong else f"yes: {figure}"
 

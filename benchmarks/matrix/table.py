@@ -31,7 +31,8 @@ factors together, on SGLang {SUPPORTED[0]}. All releases run with one torch, nam
 "no" is followed by paceline's own reason ([troubleshooting.md](troubleshooting.md)) or, of a server that did not start,
 by the end of its log. Beside each figure of replay stands how many drafts were accepted in all rounds: of an untrained
 draft there are few or none, of the trained one many. Rounds without drafts and those that replay cannot judge are not
-compared ([judging.md](judging.md)). Capture "in part" says how many tokens traces hold, all of them right, and how many
+compared ([judging.md](judging.md)); under rejection sampling the drafts accepted in all rounds stand beside those to be
+expected, with a standard error. Capture "in part" says how many tokens traces hold, all of them right, and how many
 trace windows the replica counted as dropped.
 
 Every server has `--speculative-algorithm EAGLE3` and a draft. *Chain* among the flags means

@@ -1,8 +1,6 @@
 """What rejection sampling needs for a later estimate: the chance of each committed token under target and draft.
 
-Rejection sampling accepts a token drawn from a draft q with the chance sum(min(p, q)) over the vocabulary, where p is
-the target's distribution. Committed tokens follow p, so the mean of min(1, q / p) over them estimates it without bias,
-for the draft that served and for any other.
+policies/rejection.py derives from the target's what any draft would have had accepted.
 """
 
 from typing import Any

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from learner_traffic import by_rejection
 from paceline.benchmarks import compatibility
 from paceline.benchmarks.matrix import models, rows, table
 from paceline.benchmarks.matrix.cell import Replayed, captured, judged, paced, replayed
@@ -14,7 +15,9 @@ from paceline.benchmarks.matrix.rows import ROWS, Row
 from paceline.benchmarks.matrix.server import start_of, why_no_replay
 from paceline.benchmarks.matrix.table import COLUMNS
 from paceline.buffer.errors import PacelineError
+from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import Tally
+from paceline.policies.rejection import EstimatedRounds
 from paceline.rig.prompts import Prompt
 from paceline.rig.traffic import Served
 from paceline.serving import plugin
@@ -128,6 +131,9 @@ def test_tokens_that_no_trace_holds_are_counted_with_the_reasons_of_the_replica(
 
 def test_replay_is_a_figure_or_says_why_there_is_none():
     assert judged(Replayed(7, 8, 1), lambda: pytest.fail("not asked")) == "7 of 8 rounds, 1 draft accepted"
+    drawn = Replayed(0, 0, 64, EstimatedRounds(190, 63, 61.25, 36.0))
+    expected = "in expectation: 63 drafts accepted in 190 rounds, 61.2 ± 6.0 expected"
+    assert judged(drawn, lambda: pytest.fail("not asked")) == expected
     assert judged(Replayed(0, 0, 4), lambda: "SGLang drafts trees") == "no: SGLang drafts trees"
     assert judged(Replayed(0, 0, 4), str) == "no: no round could be compared"
 
@@ -144,6 +150,16 @@ def test_why_there_is_no_replay_is_what_the_plugin_logged(monkeypatch, caplog, t
 
 def test_no_trace_is_no_round():
     assert replayed(None, []) == Replayed(0, 0, 0)
+
+
+def test_rounds_by_rejection_sampling_are_compared_with_their_expectation(tiny_speculator):
+    draft = load_draft(tiny_speculator.draft, load_target_embedding(tiny_speculator.target))
+    traces = [by_rejection(tiny_speculator.serve(i), draft) for i in range(8)]
+    found = replayed(draft, traces)
+    assert found.compared == 0
+    assert found.estimated.rounds == sum(len(trace.rounds) for trace in traces)
+    assert found.estimated.accepted == found.accepted > 0
+    assert abs(found.accepted - found.estimated.expected) < 4 * found.estimated.variance**0.5
 
 
 def test_pacing_is_what_the_replica_reports():

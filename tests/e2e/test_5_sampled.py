@@ -12,6 +12,10 @@ import pytest
 import torch
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.trace import VerdictRule
+from paceline.learner.judging.replay import replay_logprobs, replay_traces
+from paceline.learner.model.draft_io import load_draft, load_target_embedding
+from paceline.policies.acceptance import identity
+from paceline.policies.rejection import EstimatedRounds, served_beside_expected, why_not_estimated
 from paceline.rig.models.corpus import load_corpus
 from paceline.serving.config import ServingConfig
 from scipy.stats import chisquare
@@ -23,6 +27,7 @@ LENGTH = 3
 TEMPERATURE, TOP_K, TOP_P = 0.7, 12, 0.8
 FREE, CUT, GREEDY = 600, 300, 60  # requests: tempered alone, cut by top-k and top-p, greedy among them
 SURPRISE = 1e-6  # the batches a request lands in are not repeatable, so neither are its coins
+LONG, LONG_TOKENS = 24, 40  # requests with a prompt each, and tokens of their answers
 RULES = {"rig_elsewhere": VerdictRule.TARGET_ONLY, "rejecting_rig": VerdictRule.REJECTION}  # by fixture
 
 
@@ -206,3 +211,42 @@ def test_some_drafts_are_rejected_and_under_rejection_sampling_some_are_accepted
     accepted = sum(int(trace.rounds.accepted.sum()) for trace in traces)
     assert accepted < sum(trace.rounds.drafted.size for trace in traces)
     assert accepted > 0 or rule is VerdictRule.TARGET_ONLY  # there only its first choice is ever proposed
+
+
+@pytest.fixture(scope="module")
+def long_traces(request, served):
+    """Traces of requests whose prompts no other one shares: a prefix from the cache is nothing to replay from."""
+    rule, _, _ = served
+    rig = request.getfixturevalue(next(name for name, of in RULES.items() if of is rule))
+    texts = [rig.texts[i % len(rig.texts)][700 + 150 * (i // len(rig.texts)) :][:120] for i in range(LONG)]
+    rig.generate_all(
+        [
+            {"rid": f"long-{i}", "text": text, "max_tokens": LONG_TOKENS, "temperature": TEMPERATURE}
+            for i, text in enumerate(texts)
+        ]
+    )
+    rig.drained()
+    return [entry.trace for entry in rig.buffer.replay(10_000) if entry.trace.request_id.startswith("long-")]
+
+
+def test_replay_of_the_draft_that_served_gives_what_was_served_or_its_expectation(served, long_traces, models):
+    rule, _, _ = served
+    traces = [trace for trace in long_traces if trace.replay_exact]
+    assert len(traces) >= LONG // 2
+    draft = load_draft(models[1], load_target_embedding(models[0]))
+    if rule is VerdictRule.TARGET_ONLY:
+        pairs = [identity(trace, runs) for trace, runs in zip(traces, replay_traces(draft, traces, 3), strict=True)]
+        assert sum(equal for equal, _ in pairs) == sum(compared for _, compared in pairs) > 10 * len(traces)
+        return
+    whole = EstimatedRounds()
+    for trace, logq in zip(traces, replay_logprobs(draft, traces, 3), strict=True):
+        assert why_not_estimated(trace) == ""
+        rounds = trace.rounds
+        kept = trace.visible_accepted()
+        for r, start in enumerate(rounds.starts.tolist()):
+            known = min(int(kept[r]) + 1, len(trace.tokens) - 1 - start, 3)
+            np.testing.assert_allclose(logq[start, :known], rounds.committed_logprobs[r, :known, 1], atol=2e-3)
+        whole += served_beside_expected(trace, logq)
+    assert whole.rounds == sum(len(trace.rounds) for trace in traces)
+    assert abs(whole.accepted - whole.expected) < 5 * math.sqrt(whole.variance)
+    assert whole.variance > 0

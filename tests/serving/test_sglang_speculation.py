@@ -66,6 +66,12 @@ def test_replay_is_no_proof_under_a_rule_that_does_not_decide_by_equality(resolv
     assert rule.value in why or not why
 
 
+def test_under_rejection_sampling_it_is_said_of_which_requests_replay_cannot_tell(resolved):
+    resolved["speculative_use_rejection_sampling"] = True
+    why = why_replay_is_no_proof()
+    assert re.search(r"replay estimates .*, but of requests with top-k, top-p or edited logits", why)
+
+
 def test_of_trees_it_is_said_which_flags_would_make_replay_exact(resolved):
     resolved["speculative_eagle_topk"] = 4
     assert re.search(r"--speculative-eagle-topk 4.*" + CHAIN_FLAGS, why_replay_is_no_proof())
