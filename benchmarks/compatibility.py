@@ -94,6 +94,8 @@ def measured(options: argparse.Namespace) -> Measured:
     left = [row for row in rows if row.key not in held]
     if len(left) < len(rows):
         console.print(f"{len(rows) - len(left)} of {len(rows)} rows are in {options.json}", highlight=False)
+    if not left:
+        return done
     with laboratory(options.data_dir, console) as lab:
         for number, row in enumerate(left):
             with progress_bar(f"row {number + 1} of {len(left)}, {row.key}", console) as report:

@@ -47,7 +47,8 @@ _NOTES = {
     "pair": """A target as people serve it, with how they start the server or what they ask of it. *Llama 3* has llama3
 rope. A draft of half the vocabulary proposes every other token, as published drafts propose the 32,000 most frequent
 ones. An EAGLE-3.1 draft has a norm for each target layer, and its steps are fed normed outputs. The system prompt is 96
-tokens that all requests of the row begin with.
+tokens that all requests of the row begin with. At a temperature, a random target says something new every time, which
+no draft learns: its rounds show that replay agrees with verification, and not that anything is accepted.
 
 No row has what the CPU host lacks and most GPU servers have: the overlap schedule and CUDA graphs (both are off in
 every row), weights or a KV cache of 8 or 4 bits, attention kernels of a GPU. Of pairs with those this table says

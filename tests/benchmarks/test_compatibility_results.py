@@ -108,6 +108,7 @@ def run(monkeypatch, tmp_path):
     @contextmanager
     def laboratory(data_dir, console):
         yield None
+        assert ran, "a Redis was started for nothing"
 
     monkeypatch.setattr(compatibility, "examined", examined)
     monkeypatch.setattr(compatibility, "laboratory", laboratory)
