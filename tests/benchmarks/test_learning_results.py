@@ -24,7 +24,9 @@ def make_run(row, accepted, seed=0, *, stage=MAIN, setting=GREEDY, start="warm",
     sizes = stage.sizes
     ends = (sizes.before_shift // 2, sizes.before_shift, sizes.before_shift + sizes.after_shift)
     chunks = zip(ends, ("py", "py", "c"), accepted, strict=True)
-    points = [runs.Point(end, {domain: Tally(float(n), 100.0)}, 10 * i, 1.0 * i) for i, (end, domain, n) in enumerate(chunks)]
+    points = [
+        runs.Point(end, {domain: Tally(float(n), 100.0)}, 10 * i, 1.0 * i) for i, (end, domain, n) in enumerate(chunks)
+    ]
     job = programme.Job(row, setting, start, seed, sizes, rate, **changes)
     return runs.Run(job, sizes.before_shift, tuple(points), 30, 3.0)
 
