@@ -1,0 +1,204 @@
+"""Is the line of drafts in training better than the live version? A test by betting, on traces before they are learnt.
+
+Before a learning round trains on new traces, the line's newest weights and the live draft are both replayed on them
+(prequential evaluation: Dawid 1984). What is judged on is then today's traffic, every request of it, and none of it was
+trained on.
+
+Each request bets. Its gain x is bounded, and under the null hypothesis, "on what comes next the line accepts no more
+than live", its mean given the past is at most zero. So a capital that grows by 1 + fraction * x is a test
+supermartingale: it ever reaches 1 / a with a chance of at most a, over every look together (Ville 1939). Constant
+fractions are mixed (Robbins 1970; for bounded means Waudby-Smith and Ramdas 2024, "Estimating means of bounded random
+variables by betting"), among them 0, cash. A line changes as it learns, so at the end of every block a share of the
+capital is dealt out anew (Herbster and Warmuth 1998, "Tracking the best expert"): that moves money and makes none, and
+a plateau or a bad spell does not ruin the fractions that will win afterwards.
+
+The test of harm is the same with -x. It may begin anew whenever its capital is below 1, as a CUSUM does: it guards
+every delivery, and it must not be slow because the line was good for long.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .acceptance import Tally
+
+Floats = npt.NDArray[np.float64]
+
+#: Bets of a fully stretched gain lose so much of the capital; 0 is cash.
+STAKES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+#: Capital that starts as cash.
+_CASH_SHARE = 0.25
+
+
+class LineDecision(StrEnum):
+    """What to do with the line's newest draft."""
+
+    PROMOTE = "promote"
+    WAIT = "wait"
+    HARMFUL = "harmful"  # the evidence speaks against the line
+
+
+@dataclass(frozen=True, slots=True)
+class LineVerdict:
+    """What was decided, and the figures it was decided on."""
+
+    decision: LineDecision
+    reason: str  # one sentence with figures, for people
+    odds: float  # capital of the test of gain, against 1 at its start
+    harm_odds: float  # the highest capital of any test of harm
+    requests: int  # compared since the last promotion
+
+
+@dataclass(frozen=True, slots=True)
+class PrequentialRules:
+    """The numbers of the test. ValueError when one is out of its range."""
+
+    error: float = 0.05  # chance that a line that never gains is ever promoted
+    later_error: float = 0.05  # the same for every further promotion, since the one before it
+    harm_error: float = 0.1  # one in so many blocks of an equal line is held back by mistake, at most
+    most_gain: float = 0.25  # of one request; more counts as that much
+    least_gain: float = 0.0  # gain per request that pays for a swap; the null hypothesis is that much or less
+    dealt_anew: float = 0.1  # share of the capital, at the end of every block
+
+    def __post_init__(self) -> None:
+        errors = (self.error, self.later_error, self.harm_error)
+        if not all(0.0 < error < 1.0 for error in errors):
+            raise ValueError(f"error, later_error, harm_error: got {errors}, expected within (0, 1)")
+        if not 0.0 <= self.least_gain < self.most_gain <= 1.0:
+            raise ValueError(
+                f"least_gain, most_gain: got {self.least_gain}, {self.most_gain}, expected 0 <= least < most <= 1"
+            )
+        if not 0.0 <= self.dealt_anew < 1.0:
+            raise ValueError(f"dealt_anew: got {self.dealt_anew}, expected within [0, 1)")
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """One request, replayed with the line's weights and with the live draft before any of it was learnt."""
+
+    tenant: str
+    line: Tally
+    live: Tally
+
+    @property
+    def gain(self) -> float:
+        """Verify rounds that the line saves, (live - line) / (live + line), within (-1, 1); 0 without rounds.
+
+        Both commit the same text, so fewer rounds are more accepted drafts, and no long request outweighs the others.
+        """
+        rounds = self.line.rounds + self.live.rounds
+        return (self.live.rounds - self.line.rounds) / rounds if self.line.rounds and self.live.rounds else 0.0
+
+
+class Capital:
+    """The money of one test: bets that gains are positive on average, mixed over STAKES."""
+
+    def __init__(self, largest_loss: float, dealt_anew: float) -> None:
+        """No bet may meet a gain below -`largest_loss`."""
+        stakes = np.array(STAKES)
+        self._fractions = stakes / largest_loss
+        self._prior = np.where(stakes > 0.0, (1.0 - _CASH_SHARE) / (len(stakes) - 1), _CASH_SHARE)
+        self._dealt_anew = dealt_anew
+        self.logs: Floats = np.log(self._prior)
+
+    @property
+    def log(self) -> float:
+        """Logarithm of the whole capital; 0 at the start."""
+        return float(np.logaddexp.reduce(self.logs))
+
+    def bet(self, gains: Sequence[float]) -> None:
+        """Bet on each gain of a block, then deal part of the capital out anew."""
+        grown = np.log1p(np.outer(np.asarray(gains, np.float64), self._fractions)).sum(0)
+        self.logs = self.logs + grown
+        if self._dealt_anew:
+            kept, dealt = math.log1p(-self._dealt_anew), math.log(self._dealt_anew) + self.log
+            self.logs = np.logaddexp(self.logs + kept, np.log(self._prior) + dealt)
+
+
+class PrequentialTest:
+    """Collects blocks of paired requests and says whether the line's newest draft may go live.
+
+    Deterministic: the same calls give the same verdicts.
+    """
+
+    def __init__(self, rules: PrequentialRules) -> None:
+        self._rules = rules
+        self._promotions = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        rules = self._rules
+        self._gain = Capital(rules.most_gain + rules.least_gain, rules.dealt_anew)
+        self._harm: dict[str, Capital] = {}
+        self._requests = 0
+
+    def observe(self, block: Sequence[Paired]) -> None:
+        """Add the requests of one block, replayed with the same two drafts; requests without rounds do not count."""
+        counted = [pair for pair in block if pair.line.rounds and pair.live.rounds]
+        gains = [self._clipped(pair.gain) for pair in counted]
+        self._requests += len(counted)
+        self._gain.bet([gain - self._rules.least_gain for gain in gains])
+        for tenant in dict.fromkeys(pair.tenant for pair in counted):
+            self._watch(tenant, [-gain for pair, gain in zip(counted, gains, strict=True) if pair.tenant == tenant])
+
+    def _watch(self, tenant: str, losses: Sequence[float]) -> None:
+        found = self._harm.get(tenant)
+        if found is None or found.log < 0.0:
+            found = self._harm[tenant] = Capital(self._rules.most_gain, self._rules.dealt_anew)
+        found.bet(losses)
+
+    def _clipped(self, gain: float) -> float:
+        return min(max(gain, -self._rules.most_gain), self._rules.most_gain)
+
+    def verdict(self) -> LineVerdict:
+        """What the blocks since the last promotion show. Changes nothing."""
+        odds, harm = self._gain.log, max((capital.log for capital in self._harm.values()), default=0.0)
+        error = self._rules.later_error if self._promotions else self._rules.error
+        figures = f"odds {_shown(odds)} to 1 that the line gains, on {self._requests} requests"
+        if harm >= -math.log(self._rules.harm_error):
+            decision, why = LineDecision.HARMFUL, f"but odds {_shown(harm)} to 1 that a tenant loses"
+        elif odds >= -math.log(error):
+            decision, why = LineDecision.PROMOTE, f"{1.0 / error:.3g} are enough"
+        else:
+            decision, why = LineDecision.WAIT, f"{1.0 / error:.3g} are needed"
+        return LineVerdict(decision, f"{figures}: {why}", math.exp(min(odds, 700.0)), math.exp(harm), self._requests)
+
+    def record_promotion(self) -> None:
+        """Note that the line went live: the next comparison is with another draft, so all evidence begins anew."""
+        self._promotions += 1
+        self._begin()
+
+    def state(self) -> dict[str, object]:
+        """What continuing needs, as JSON values; a restored test decides as this one would."""
+        harm = {tenant: capital.logs.tolist() for tenant, capital in self._harm.items()}
+        return {
+            "promotions": self._promotions,
+            "requests": self._requests,
+            "gain": self._gain.logs.tolist(),
+            "harm": harm,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`; an empty one is that of a test that has seen nothing."""
+        self._promotions = int(state.get("promotions", 0))
+        self._begin()
+        self._requests = int(state.get("requests", 0))
+        if "gain" in state:
+            self._gain.logs = np.array(state["gain"], np.float64)
+        for tenant, logs in state.get("harm", {}).items():
+            self._harm[tenant] = Capital(self._rules.most_gain, self._rules.dealt_anew)
+            self._harm[tenant].logs = np.array(logs, np.float64)
+
+
+def gains_of(block: Iterable[Paired]) -> list[float]:
+    """Gain of every request that has rounds on both sides."""
+    return [pair.gain for pair in block if pair.line.rounds and pair.live.rounds]
+
+
+def _shown(log_odds: float) -> str:
+    return f"{math.exp(min(log_odds, 100.0)):.3g}"
