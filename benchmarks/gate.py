@@ -31,7 +31,7 @@ from .gating.report import markdown
 from .gating.results import among_equals, compared, write_results
 from .gating.streams import CHUNK_REQUESTS, CHUNKS, StreamPlan, drawn, plans
 from .gating.table import PLOTTED, RULES
-from .learning.lab import Lab, open_lab
+from .learning.lab import TARGET_TRAIN_S, Lab, open_lab
 from .learning.warm import ensure_warm_head
 from .measure.command_line import benchmark_parser
 
@@ -49,7 +49,7 @@ def main() -> None:
     torch.set_num_threads(1)
     began_s = time.monotonic()
     with progress_bar("training target and warm head (once)", console) as report:
-        lab = open_lab(options.data_dir, report)
+        lab = open_lab(options.data_dir, report, train_s=options.target_seconds)
         ensure_warm_head(lab, report)
     pool = load_pool(lab, QUICK_PER_DOMAIN if options.quick else PER_DOMAIN, console)
     matrices = [made(lab, pool, job, options, console) for job in jobs(options)]
@@ -74,6 +74,7 @@ def parse() -> argparse.Namespace:
     parser = benchmark_parser("gate", __doc__)
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gate"), help="matrices and tables")
+    parser.add_argument("--target-seconds", type=float, default=TARGET_TRAIN_S, help="for training the target (150)")
     parser.add_argument("--quick", action="store_true", help="two streams, two seeds, small")
     parser.add_argument("--streams", type=lambda text: text.split(";"), help="by semicolon; default: all of them")
     parser.add_argument("--seeds", type=int, help=f"of every stream ({SEEDS})")

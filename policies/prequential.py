@@ -12,12 +12,14 @@ variables by betting"), among them 0, cash. A line changes as it learns, so at t
 capital is dealt out anew (Herbster and Warmuth 1998, "Tracking the best expert"): that moves money and makes none, and
 a plateau or a bad spell does not ruin the fractions that will win afterwards.
 
-The test of harm is the same with -x. It may begin anew whenever its capital is below 1, as a CUSUM does: it guards
-every delivery, and it must not be slow because the line was good for long.
+Two tests of harm are the same with -x: one on all requests, one without the heaviest tenant, who could otherwise buy a
+draft that only he gains from. They guard every delivery, so they begin anew whenever their capital is below 1, as a
+CUSUM does, and remember no more than what holds a draft back.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -40,7 +42,7 @@ class LineDecision(StrEnum):
 
     PROMOTE = "promote"
     WAIT = "wait"
-    HARMFUL = "harmful"  # the evidence speaks against the line
+    HOLD_BACK = "hold_back"  # the evidence speaks against the line
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class LineVerdict:
     decision: LineDecision
     reason: str  # one sentence with figures, for people
     odds: float  # capital of the test of gain, against 1 at its start
-    harm_odds: float  # the highest capital of any test of harm
+    harm_odds: float  # the higher capital of the tests of harm
     requests: int  # compared since the last promotion
 
 
@@ -60,7 +62,7 @@ class PrequentialRules:
 
     error: float = 0.05  # chance that a line that never gains is ever promoted
     later_error: float = 0.05  # the same for every further promotion, since the one before it
-    harm_error: float = 0.1  # one in so many blocks of an equal line is held back by mistake, at most
+    harm_error: float = 0.1  # chance that an equal line is held back by mistake, from one fresh start of a test on
     most_gain: float = 0.25  # of one request; more counts as that much
     least_gain: float = 0.0  # gain per request that pays for a swap; the null hypothesis is that much or less
     dealt_anew: float = 0.1  # share of the capital, at the end of every block
@@ -95,6 +97,13 @@ class Paired:
         return (self.live.rounds - self.line.rounds) / rounds if self.line.rounds and self.live.rounds else 0.0
 
 
+class Whose(StrEnum):
+    """Whose requests a test of harm looks at."""
+
+    ALL = "all requests"
+    OTHERS = "requests of all but the heaviest tenant"
+
+
 class Capital:
     """The money of one test: bets that gains are positive on average, mixed over STAKES."""
 
@@ -119,6 +128,10 @@ class Capital:
             kept, dealt = math.log1p(-self._dealt_anew), math.log(self._dealt_anew) + self.log
             self.logs = np.logaddexp(self.logs + kept, np.log(self._prior) + dealt)
 
+    def limit(self, log: float) -> None:
+        """Give away what is above `log`, of every fraction alike."""
+        self.logs = self.logs - max(self.log - log, 0.0)
+
 
 class PrequentialTest:
     """Collects blocks of paired requests and says whether the line's newest draft may go live.
@@ -134,39 +147,46 @@ class PrequentialTest:
     def _begin(self) -> None:
         rules = self._rules
         self._gain = Capital(rules.most_gain + rules.least_gain, rules.dealt_anew)
-        self._harm: dict[str, Capital] = {}
-        self._requests = 0
+        self._harm = {Whose.ALL: self._no_harm(), Whose.OTHERS: self._no_harm()}
+        self._requests: Counter[str] = Counter()
+
+    def _no_harm(self) -> "Capital":
+        return Capital(self._rules.most_gain, self._rules.dealt_anew)
 
     def observe(self, block: Sequence[Paired]) -> None:
         """Add the requests of one block, replayed with the same two drafts; requests without rounds do not count."""
         counted = [pair for pair in block if pair.line.rounds and pair.live.rounds]
+        self._requests.update(pair.tenant for pair in counted)
         gains = [self._clipped(pair.gain) for pair in counted]
-        self._requests += len(counted)
         self._gain.bet([gain - self._rules.least_gain for gain in gains])
-        for tenant in dict.fromkeys(pair.tenant for pair in counted):
-            self._watch(tenant, [-gain for pair, gain in zip(counted, gains, strict=True) if pair.tenant == tenant])
+        heaviest = max(self._requests, key=self._requests.__getitem__, default="")
+        others = [gain for pair, gain in zip(counted, gains, strict=True) if pair.tenant != heaviest]
+        self._watch(Whose.ALL, gains)
+        self._watch(Whose.OTHERS, others)
 
-    def _watch(self, tenant: str, losses: Sequence[float]) -> None:
-        found = self._harm.get(tenant)
-        if found is None or found.log < 0.0:
-            found = self._harm[tenant] = Capital(self._rules.most_gain, self._rules.dealt_anew)
-        found.bet(losses)
+    def _watch(self, whose: "Whose", gains: Sequence[float]) -> None:
+        if self._harm[whose].log < 0.0:
+            self._harm[whose] = self._no_harm()
+        self._harm[whose].bet([-gain for gain in gains])
+        self._harm[whose].limit(1.0 - math.log(self._rules.harm_error))
 
     def _clipped(self, gain: float) -> float:
         return min(max(gain, -self._rules.most_gain), self._rules.most_gain)
 
     def verdict(self) -> LineVerdict:
         """What the blocks since the last promotion show. Changes nothing."""
-        odds, harm = self._gain.log, max((capital.log for capital in self._harm.values()), default=0.0)
-        error = self._rules.later_error if self._promotions else self._rules.error
-        figures = f"odds {_shown(odds)} to 1 that the line gains, on {self._requests} requests"
+        odds, requests = self._gain.log, self._requests.total()
+        whose = max(Whose, key=lambda name: self._harm[name].log)
+        harm = self._harm[whose].log
+        needed = 1.0 / (self._rules.later_error if self._promotions else self._rules.error)
+        figures = f"odds {_shown(odds)} to 1 that the line gains, on {requests} requests"
         if harm >= -math.log(self._rules.harm_error):
-            decision, why = LineDecision.HARMFUL, f"but odds {_shown(harm)} to 1 that a tenant loses"
-        elif odds >= -math.log(error):
-            decision, why = LineDecision.PROMOTE, f"{1.0 / error:.3g} are enough"
+            decision, why = LineDecision.HOLD_BACK, f"odds {_shown(harm)} to 1 that {whose} lose"
+        elif odds >= math.log(needed):
+            decision, why = LineDecision.PROMOTE, f"{needed:.3g} are enough"
         else:
-            decision, why = LineDecision.WAIT, f"{1.0 / error:.3g} are needed"
-        return LineVerdict(decision, f"{figures}: {why}", math.exp(min(odds, 700.0)), math.exp(harm), self._requests)
+            decision, why = LineDecision.WAIT, f"{needed:.3g} are needed"
+        return LineVerdict(decision, f"{figures}: {why}", math.exp(min(odds, 700.0)), math.exp(harm), requests)
 
     def record_promotion(self) -> None:
         """Note that the line went live: the next comparison is with another draft, so all evidence begins anew."""
@@ -175,29 +195,28 @@ class PrequentialTest:
 
     def state(self) -> dict[str, object]:
         """What continuing needs, as JSON values; a restored test decides as this one would."""
-        harm = {tenant: capital.logs.tolist() for tenant, capital in self._harm.items()}
-        return {
-            "promotions": self._promotions,
-            "requests": self._requests,
-            "gain": self._gain.logs.tolist(),
-            "harm": harm,
-        }
+        harm = {whose.value: capital.logs.tolist() for whose, capital in self._harm.items()}
+        gain = self._gain.logs.tolist()
+        return {"promotions": self._promotions, "requests": dict(self._requests), "gain": gain, "harm": harm}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; an empty one is that of a test that has seen nothing."""
         self._promotions = int(state.get("promotions", 0))
         self._begin()
-        self._requests = int(state.get("requests", 0))
+        self._requests.update(state.get("requests", {}))
         if "gain" in state:
             self._gain.logs = np.array(state["gain"], np.float64)
-        for tenant, logs in state.get("harm", {}).items():
-            self._harm[tenant] = Capital(self._rules.most_gain, self._rules.dealt_anew)
-            self._harm[tenant].logs = np.array(logs, np.float64)
+        for whose, logs in state.get("harm", {}).items():
+            self._harm[Whose(whose)].logs = np.array(logs, np.float64)
 
 
-def gains_of(block: Iterable[Paired]) -> list[float]:
-    """Gain of every request that has rounds on both sides."""
-    return [pair.gain for pair in block if pair.line.rounds and pair.live.rounds]
+def is_ruined(pairs: Sequence[Paired], rules: PrequentialRules) -> bool:
+    """Whether a few requests that were held out show a draft to be far worse than live.
+
+    One look and one bet, of the largest stake: what is looked for is a draft that training has just ruined.
+    """
+    gains = [max(min(pair.gain, rules.most_gain), -rules.most_gain) for pair in pairs]
+    return sum(math.log1p(-STAKES[-1] * gain / rules.most_gain) for gain in gains) >= -math.log(rules.harm_error)
 
 
 def _shown(log_odds: float) -> str:

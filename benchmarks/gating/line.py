@@ -70,8 +70,9 @@ class _Scores:
         """Score a version."""
         rows = np.flatnonzero(self.is_wanted(version)).tolist()
         traces = [self.requests[row].trace for row in rows]
-        for row, trace, runs in zip(rows, traces, replay_traces(draft, traces, SETTING.steps), strict=True):
-            tally = replayed_tally(trace, runs)
+        runs = replay_traces(draft, traces, SETTING.steps, only_verdicts=True)
+        for row, trace, run in zip(rows, traces, runs, strict=True):
+            tally = replayed_tally(trace, run)
             self.accepted_VN[version, row], self.rounds_VN[version, row] = tally.accepted, tally.rounds
 
     def learned(self, block: int) -> list[DraftTrace]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...policies.prequential import LineDecision, Paired, PrequentialRules, PrequentialTest
+from ...policies.prequential import LineDecision, Paired, PrequentialRules, PrequentialTest, is_ruined
 from .view import View
 
 
@@ -46,10 +46,9 @@ class Line:
         """Whether the newest draft is not shown to be worse on what this claim held out."""
         if not self._checks_newest:
             return True
-        check = PrequentialTest(self._rules)
         claimed = set(seen.in_chunk(seen.chunk))
-        check.observe(paired(seen, seen.newest, [request for request in seen.held_out() if request in claimed]))
-        return check.verdict().decision is not LineDecision.HARMFUL
+        held_out = [request for request in seen.held_out() if request in claimed]
+        return not is_ruined(paired(seen, seen.newest, held_out), self._rules)
 
 
 def paired(seen: View, version: int, requests: Sequence[int]) -> list[Paired]:
