@@ -1,4 +1,4 @@
-"""All rules on all matrices: the figures behind every table, and the file that keeps them."""
+"""All rules on all matrices: the figures of every table, and the file that keeps them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
