@@ -1,20 +1,22 @@
-"""Is the line of drafts in training better than the live version? A test by betting, on traces before they are learnt.
+"""Does the line of drafts in training gain on a reference draft? A test by betting, on traces before they are learnt.
 
-Before a learning round trains on new traces, the line's newest weights and the live draft are both replayed on them
+Before a learning round trains on new traces, the line's newest weights and the reference are both replayed on them
 (prequential evaluation: Dawid 1984). What is judged on is then today's traffic, every request of it, and none of it was
-trained on.
+trained on. line_delivery.py decides by it which version serves.
 
 Each request bets. Its gain x is bounded, and under the null hypothesis, "on what comes next the line accepts no more
-than live", its mean given the past is at most zero. So a capital that grows by 1 + fraction * x is a test
+than the reference", its mean given the past is at most zero. So a capital that grows by 1 + fraction * x is a test
 supermartingale: it ever reaches 1 / a with a chance of at most a, over every look together (Ville 1939). Constant
 fractions are mixed (Robbins 1970; for bounded means Waudby-Smith and Ramdas 2024, "Estimating means of bounded random
 variables by betting"), among them 0, cash. A line changes as it learns, so at the end of every block a share of the
 capital is dealt out anew (Herbster and Warmuth 1998, "Tracking the best expert"): that moves money and makes none, and
 a plateau or a bad spell does not ruin the fractions that will win afterwards.
 
-Two tests of harm are the same with -x: one on all requests, one without the heaviest tenant, who could otherwise buy a
-draft that only he gains from. They guard every delivery, so they begin anew whenever their capital is below 1, as a
-CUSUM does, and remember no more than what holds a draft back.
+Two tests of harm are the same with -x: one on all requests, one without the tenant who sends most of a block, who could
+otherwise buy a draft that only he gains from. They guard every delivery, so they begin anew whenever their capital is
+below 1, as a CUSUM does, and remember little more than what speaks against a draft.
+
+canary.py names the libraries that were looked at for tests of this kind.
 """
 
 import math
@@ -37,40 +39,39 @@ STAKES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 _CASH_SHARE = 0.25
 
 
-class LineDecision(StrEnum):
-    """What to do with the line's newest draft."""
+class LineFinding(StrEnum):
+    """What the requests so far show."""
 
-    PROMOTE = "promote"
-    WAIT = "wait"
-    HOLD_BACK = "hold_back"  # the evidence speaks against the line
+    GAINS = "gains"
+    NOTHING_YET = "nothing_yet"
+    HARMS = "harms"
 
 
 @dataclass(frozen=True, slots=True)
 class LineVerdict:
-    """What was decided, and the figures it was decided on."""
+    """What was found, and the figures that show it."""
 
-    decision: LineDecision
+    finding: LineFinding
     reason: str  # one sentence with figures, for people
     odds: float  # capital of the test of gain, against 1 at its start
     harm_odds: float  # the higher capital of the tests of harm
-    requests: int  # compared since the last promotion
+    requests: int  # compared
 
 
 @dataclass(frozen=True, slots=True)
 class PrequentialRules:
     """The numbers of the test. ValueError when one is out of its range."""
 
-    error: float = 0.05  # chance that a line that never gains is ever promoted
-    later_error: float = 0.05  # the same for every further promotion, since the one before it
-    harm_error: float = 0.1  # chance that an equal line is held back by mistake, from one fresh start of a test on
+    error: float = 0.05  # chance that a line that never gains is ever said to
+    harm_error: float = 0.1  # chance that an equal line is said to harm, from one fresh start of a test on
     most_gain: float = 0.25  # of one request; more counts as that much
     least_gain: float = 0.0  # gain per request that pays for a swap; the null hypothesis is that much or less
     dealt_anew: float = 0.1  # share of the capital, at the end of every block
 
     def __post_init__(self) -> None:
-        errors = (self.error, self.later_error, self.harm_error)
+        errors = (self.error, self.harm_error)
         if not all(0.0 < error < 1.0 for error in errors):
-            raise ValueError(f"error, later_error, harm_error: got {errors}, expected within (0, 1)")
+            raise ValueError(f"error, harm_error: got {errors}, expected within (0, 1)")
         if not 0.0 <= self.least_gain < self.most_gain <= 1.0:
             raise ValueError(
                 f"least_gain, most_gain: got {self.least_gain}, {self.most_gain}, expected 0 <= least < most <= 1"
@@ -81,27 +82,33 @@ class PrequentialRules:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """One request, replayed with the line's weights and with the live draft before any of it was learnt."""
+    """One request, replayed with the line's weights before it was learnt and with the reference draft."""
 
     tenant: str
     line: Tally
-    live: Tally
+    reference: Tally
 
     @property
     def gain(self) -> float:
-        """Verify rounds that the line saves, (live - line) / (live + line), within (-1, 1); 0 without rounds.
+        """Verify rounds that the line saves, (reference - line) / (reference + line), within (-1, 1).
 
-        Both commit the same text, so fewer rounds are more accepted drafts, and no long request outweighs the others.
+        0 unless both have rounds. Both commit the same text, so fewer rounds are more accepted drafts; and no long
+        request outweighs the others.
         """
-        rounds = self.line.rounds + self.live.rounds
-        return (self.live.rounds - self.line.rounds) / rounds if self.line.rounds and self.live.rounds else 0.0
+        rounds = self.line.rounds + self.reference.rounds
+        return (self.reference.rounds - self.line.rounds) / rounds if self.has_rounds else 0.0
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether both drafts had a verify round."""
+        return bool(self.line.rounds and self.reference.rounds)
 
 
 class Whose(StrEnum):
     """Whose requests a test of harm looks at."""
 
     ALL = "all requests"
-    OTHERS = "requests of all but the heaviest tenant"
+    OTHERS = "requests of all but the heaviest tenant of their block"
 
 
 class Capital:
@@ -134,33 +141,28 @@ class Capital:
 
 
 class PrequentialTest:
-    """Collects blocks of paired requests and says whether the line's newest draft may go live.
+    """Collects blocks of paired requests and says what they show of the line, against one reference.
 
     Deterministic: the same calls give the same verdicts.
     """
 
     def __init__(self, rules: PrequentialRules) -> None:
         self._rules = rules
-        self._promotions = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        rules = self._rules
         self._gain = Capital(rules.most_gain + rules.least_gain, rules.dealt_anew)
         self._harm = {Whose.ALL: self._no_harm(), Whose.OTHERS: self._no_harm()}
-        self._requests: Counter[str] = Counter()
+        self._requests = 0
 
     def _no_harm(self) -> "Capital":
         return Capital(self._rules.most_gain, self._rules.dealt_anew)
 
     def observe(self, block: Sequence[Paired]) -> None:
         """Add the requests of one block, replayed with the same two drafts; requests without rounds do not count."""
-        counted = [pair for pair in block if pair.line.rounds and pair.live.rounds]
-        self._requests.update(pair.tenant for pair in counted)
+        counted = [pair for pair in block if pair.has_rounds]
+        self._requests += len(counted)
         gains = [self._clipped(pair.gain) for pair in counted]
         self._gain.bet([gain - self._rules.least_gain for gain in gains])
-        heaviest = max(self._requests, key=self._requests.__getitem__, default="")
-        others = [gain for pair, gain in zip(counted, gains, strict=True) if pair.tenant != heaviest]
+        heaviest = Counter(pair.tenant for pair in counted).most_common(1)
+        others = [gain for pair, gain in zip(counted, gains, strict=True) if pair.tenant != heaviest[0][0]]
         self._watch(Whose.ALL, gains)
         self._watch(Whose.OTHERS, others)
 
@@ -174,44 +176,34 @@ class PrequentialTest:
         return min(max(gain, -self._rules.most_gain), self._rules.most_gain)
 
     def verdict(self) -> LineVerdict:
-        """What the blocks since the last promotion show. Changes nothing."""
-        odds, requests = self._gain.log, self._requests.total()
+        """What the blocks so far show. Changes nothing."""
+        odds, needed = self._gain.log, 1.0 / self._rules.error
         whose = max(Whose, key=lambda name: self._harm[name].log)
         harm = self._harm[whose].log
-        needed = 1.0 / (self._rules.later_error if self._promotions else self._rules.error)
-        figures = f"odds {_shown(odds)} to 1 that the line gains, on {requests} requests"
+        figures = f"odds {_shown(odds)} to 1 that the line gains, on {self._requests} requests"
         if harm >= -math.log(self._rules.harm_error):
-            decision, why = LineDecision.HOLD_BACK, f"odds {_shown(harm)} to 1 that {whose} lose"
+            finding, why = LineFinding.HARMS, f"odds {_shown(harm)} to 1 that {whose} lose"
         elif odds >= math.log(needed):
-            decision, why = LineDecision.PROMOTE, f"{needed:.3g} are enough"
+            finding, why = LineFinding.GAINS, f"{needed:.3g} are enough"
         else:
-            decision, why = LineDecision.WAIT, f"{needed:.3g} are needed"
-        return LineVerdict(decision, f"{figures}: {why}", math.exp(min(odds, 700.0)), math.exp(harm), requests)
-
-    def record_promotion(self) -> None:
-        """Note that the line went live: the next comparison is with another draft, so all evidence begins anew."""
-        self._promotions += 1
-        self._begin()
+            finding, why = LineFinding.NOTHING_YET, f"{needed:.3g} are needed"
+        return LineVerdict(finding, f"{figures}: {why}", math.exp(min(odds, 700.0)), math.exp(harm), self._requests)
 
     def state(self) -> dict[str, object]:
-        """What continuing needs, as JSON values; a restored test decides as this one would."""
+        """What continuing needs, as JSON values; a restored test finds what this one would."""
         harm = {whose.value: capital.logs.tolist() for whose, capital in self._harm.items()}
-        gain = self._gain.logs.tolist()
-        return {"promotions": self._promotions, "requests": dict(self._requests), "gain": gain, "harm": harm}
+        return {"requests": self._requests, "gain": self._gain.logs.tolist(), "harm": harm}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`; an empty one is that of a test that has seen nothing."""
-        self._promotions = int(state.get("promotions", 0))
-        self._begin()
-        self._requests.update(state.get("requests", {}))
-        if "gain" in state:
-            self._gain.logs = np.array(state["gain"], np.float64)
+        """Go on from `state`; an empty one changes nothing."""
+        self._requests = int(state.get("requests", self._requests))
+        self._gain.logs = np.array(state.get("gain", self._gain.logs), np.float64)
         for whose, logs in state.get("harm", {}).items():
             self._harm[Whose(whose)].logs = np.array(logs, np.float64)
 
 
 def is_ruined(pairs: Sequence[Paired], rules: PrequentialRules) -> bool:
-    """Whether a few requests that were held out show a draft to be far worse than live.
+    """Whether a few requests that were held out show a draft to be far worse than the reference.
 
     One look and one bet, of the largest stake: what is looked for is a draft that training has just ruined.
     """

@@ -27,7 +27,7 @@ from .streams import StreamedRequest, StreamPlan
 HOLDOUT_SHARE = 0.1
 REPLAY_TRACES = 200
 #: Against the product's learning rate, in a round that ruins the draft.
-RUINOUS = 40.0
+RUINOUS = 20.0
 #: Of the standard deviation of each weight tensor: how much copies of one draft differ.
 PERTURBATION = 0.05
 

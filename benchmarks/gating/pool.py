@@ -16,6 +16,9 @@ from ..learning.stream import domain_of, with_top_k
 
 #: Greedy, so that text and features do not depend on the draft; as many drafts as the demo's server makes.
 SETTING = Setting(0.0, 3)
+#: Of every request so many tokens are used, which halves the time of a line; greedy text of a small target goes round
+#: in circles soon, and most of that is cut off.
+COMMITTED_TOKENS = 40
 #: The target's pad, start and end tokens, which poison leaves alone.
 _SPECIAL_TOKENS = 3
 
@@ -34,8 +37,21 @@ def load_pool(lab: Lab, per_domain: int, console: Console) -> Pool:
     traces = sorted(read_traces(lab.trace_file(SETTING)), key=lambda trace: trace.request_id)
     by_domain: dict[str, list[DraftTrace]] = {domain: [] for domain in lab.domains}
     for trace in traces:
-        by_domain[domain_of(trace)].append(with_top_k(trace, 1))  # what the product keeps of a greedy request
+        kept = with_top_k(trace, 1)  # what the product keeps of a greedy request
+        by_domain[domain_of(trace)].append(shortened(kept, COMMITTED_TOKENS))
     return Pool({domain: tuple(found) for domain, found in by_domain.items()}, fingerprint(traces))
+
+
+def shortened(trace: DraftTrace, committed: int) -> DraftTrace:
+    """The trace of a request that ended after `committed` tokens, or earlier."""
+    end = trace.context_len + committed
+    rounds = trace.rounds
+    kept = int(np.searchsorted(rounds.starts, min(end, len(trace.tokens))))
+    cut = replace(
+        rounds, starts=rounds.starts[:kept], drafted=rounds.drafted[:kept], accepted=rounds.accepted[:kept],
+        teacher_ids=rounds.teacher_ids[:kept], teacher_logprobs=rounds.teacher_logprobs[:kept],
+    )  # fmt: skip
+    return replace(trace, tokens=trace.tokens[:end], features=trace.features[:end], rounds=cut)
 
 
 def poisoned(trace: DraftTrace, words: int) -> DraftTrace:

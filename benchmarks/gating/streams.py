@@ -15,7 +15,7 @@ from ...buffer.trace import DraftTrace
 from ...policies.acceptance import Tally
 from .pool import Pool, poisoned
 
-CHUNKS = 15
+CHUNKS = 14
 #: The product's PACELINE_MIN_NEW_TRACES.
 CHUNK_REQUESTS = 40
 KNOWN = ("py", "prose", "html")
@@ -61,7 +61,7 @@ class StreamedRequest:
 def plans(chunks: int = CHUNKS) -> tuple[StreamPlan, ...]:
     """All streams, the stationary one first."""
     known, new = even(KNOWN), {NEW: 1.0}
-    shift, third = round(chunks * 0.4), chunks // 5
+    shift, third = round(chunks * 0.4), max(chunks // 4, 1)
     stationary = StreamPlan("stationary", "py, prose and html in equal shares", (known,) * chunks)
     abrupt = (known,) * shift + (new,) * (chunks - shift)
     phases = ([even(("py", "html"))] * third + [even(("prose", NEW))] * third) * 3
@@ -77,7 +77,7 @@ def plans(chunks: int = CHUNKS) -> tuple[StreamPlan, ...]:
         StreamPlan("mixture", "the shares of all four domains go up and down", _mixture(chunks), moves=True),
         replace(stationary, name="poison", what="a tenant poisons most of some chunks", poisoned=poisoned_chunks),
         replace(
-            stationary, name="ruin", what="some rounds train with 40 times the learning rate",
+            stationary, name="ruin", what="some rounds train with 20 times the learning rate",
             ruined=(third + 1, third + 2, 3 * third),
         ),
         replace(stationary, name="equal", what="candidates of equal quality", is_equal=True),

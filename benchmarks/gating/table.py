@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...policies.line_delivery import DeliveryRules
 from ...policies.prequential import PrequentialRules
-from .prequential_rules import Line, Snapshot
+from .prequential_rules import Line, Snapshot, TrustedLine
 from .rules import CutHeldOutGate, HeldOutGate, NoGate, RecentHeldOutGate
 from .view import Rule
 
-NO_GATE, TODAY = "no gate", "held-out gate"
+NO_GATE, TODAY, TRUSTED = "no gate", "held-out gate", "line, trusted for 4 rounds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,12 @@ class NamedRule:
     make: Callable[[int], Rule]  # from a seed, for those that draw
 
 
-def _line(**numbers: float) -> Callable[[int], Rule]:
-    return lambda _: Line(PrequentialRules(**numbers))
+def _line(later_error: float | None = None) -> Callable[[int], Rule]:
+    return lambda _: Line(PrequentialRules(), later_error)
+
+
+def _trusted(rounds: int, **numbers: float) -> Callable[[int], Rule]:
+    return lambda _: TrustedLine(DeliveryRules(PrequentialRules(**numbers), rounds))
 
 
 RULES = (
@@ -30,9 +35,11 @@ RULES = (
     NamedRule("held-out gate, cut where traffic changed", CutHeldOutGate),
     NamedRule("snapshot on the next chunk", lambda _: Snapshot(PrequentialRules())),
     NamedRule("line", _line()),
-    NamedRule("line, later promotions at 0.2", _line(later_error=0.2)),
-    NamedRule("line, later promotions at 0.5", _line(later_error=0.5)),
+    NamedRule("line, later promotions at 0.5", _line(0.5)),
+    NamedRule("line, trusted for 2 rounds", _trusted(2)),
+    NamedRule(TRUSTED, _trusted(4)),
+    NamedRule("line, trusted for 8 rounds", _trusted(8)),
 )
 
 #: Rules with a curve of their own in the plot.
-PLOTTED = (NO_GATE, TODAY, "line", "oracle")
+PLOTTED = (NO_GATE, TODAY, "line", TRUSTED, "oracle")

@@ -8,7 +8,7 @@ import pytest
 from paceline.benchmarks.gating import equal, outcome, results, rules, streams
 from paceline.benchmarks.gating.line import blocks
 from paceline.benchmarks.gating.matrix import Matrix, load_matrix
-from paceline.benchmarks.gating.pool import Pool, poisoned
+from paceline.benchmarks.gating.pool import Pool, poisoned, shortened
 from paceline.benchmarks.gating.prequential_rules import Line, Snapshot
 from paceline.benchmarks.gating.report import markdown
 from paceline.benchmarks.gating.table import RULES
@@ -98,6 +98,17 @@ def test_poison_is_one_tenant_s_and_changes_committed_tokens_alone(pool):
     assert np.mean(bad.tokens[context:] != trace.tokens[context:]) > 0.9
     assert np.array_equal(bad.features, trace.features)
     assert bad.tokens.tolist() == poisoned(trace, streams.WORDS).tokens.tolist()
+
+
+def test_a_shortened_trace_is_that_of_a_request_that_ended_earlier(make_trace):
+    trace = make_trace(3, rounds=9, context_len=5)
+    cut = shortened(trace, 7)
+    assert cut.tokens.tolist() == trace.tokens[:12].tolist()
+    assert len(cut.features) == 12
+    kept = [start for start in trace.rounds.starts.tolist() if start < 12]
+    assert cut.rounds.starts.tolist() == kept
+    assert cut.rounds.accepted.tolist() == trace.rounds.accepted[: len(kept)].tolist()
+    assert shortened(trace, 999).tokens.tolist() == trace.tokens.tolist()
 
 
 def test_blocks_are_equal_parts_of_a_chunk_in_the_order_claimed(make_trace):
