@@ -76,8 +76,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gate"), help="matrices and tables")
     parser.add_argument("--target-seconds", type=float, default=TARGET_TRAIN_S, help="for training the target (150)")
     parser.add_argument("--quick", action="store_true", help="two streams, two seeds, small")
-    parser.add_argument("--streams", type=lambda text: text.split(";"), help="by semicolon; default: all of them")
+    parser.add_argument("--streams", type=lambda text: text.split(","), help="by comma; default: all of them")
     parser.add_argument("--seeds", type=int, help=f"of every stream ({SEEDS})")
+    parser.add_argument(
+        "--blocks", type=int, default=2, help="parts a round is trained in, each judged on before it is learnt (2)"
+    )
     parser.add_argument("--deals", type=int, default=200, help="runs between equal drafts, per seed (200)")
     return parser.parse_args()
 
@@ -93,7 +96,7 @@ def jobs(options: argparse.Namespace) -> list[Job]:
     """Every line, all streams of a seed before the next seed."""
     seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
     pairs = [(plan, seed) for seed in range(seeds) for plan in stream_plans(options)]
-    return [Job(plan, seed, 2) for plan, seed in pairs if not plan.is_equal or seed < EQUAL_SEEDS]
+    return [Job(plan, seed, options.blocks) for plan, seed in pairs if not plan.is_equal or seed < EQUAL_SEEDS]
 
 
 def made(lab: Lab, pool: Pool, job: Job, options: argparse.Namespace, console: Console) -> Matrix:

@@ -43,8 +43,7 @@ class Job:
     @property
     def name(self) -> str:
         """As in file names."""
-        stream = self.plan.name.replace(", ", "-")
-        return f"{stream}-{self.seed}" + ("" if self.blocks_per_round == 2 else f"-{self.blocks_per_round}")
+        return f"{self.plan.name}-{self.seed}" + ("" if self.blocks_per_round == 2 else f"-{self.blocks_per_round}")
 
 
 class _Scores:

@@ -81,8 +81,8 @@ def plans(chunks: int = CHUNKS) -> tuple[StreamPlan, ...]:
             ruined=(third + 1, third + 2, 3 * third),
         ),
         replace(stationary, name="equal", what="candidates of equal quality", is_equal=True),
-        replace(stationary, name="stationary, cold", what="as stationary, from a random draft", start="cold"),
-        StreamPlan("shift, cold", "as shift, from a random draft", abrupt, moves=True, shift_at=shift, start="cold"),
+        replace(stationary, name="stationary-cold", what="as stationary, from a random draft", start="cold"),
+        StreamPlan("shift-cold", "as shift, from a random draft", abrupt, moves=True, shift_at=shift, start="cold"),
     )  # fmt: skip
 
 
