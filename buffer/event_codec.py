@@ -18,6 +18,14 @@ from .version import NOT_OURS, BoardEvent, VersionState
 EVENT_SCHEMA = 1
 
 
+class _JudgedOn(msgspec.Struct):
+    labels: dict[str, int]
+    newest_labels: dict[str, int]
+    median_age_s: float | None
+    oldest_age_s: float | None
+    undated: int
+
+
 class _Version(msgspec.Struct):
     number: int
     parent: int | None
@@ -29,6 +37,8 @@ class _Version(msgspec.Struct):
     objective: str
     trained_on: tuple[str, str] = msgspec.field(name="window")
     scores: Mapping[str, float] = {}
+    # Left out where there is none: such versions are written as before it. A release that does not know it reads past.
+    judged_on: _JudgedOn | msgspec.UnsetType | None = None
 
 
 class _Event(msgspec.Struct):
@@ -59,6 +69,8 @@ def encode_event(event: BoardEvent) -> bytes:
             raise BoardConflict(f"version {event.number}: got scores {scores}, expected finite numbers")
         version = replace(version, scores=scores)
     wire = msgspec.convert(replace(event, version=version, event_id=""), _Event, from_attributes=True)
+    if wire.version is not None and wire.version.judged_on is None:
+        wire.version.judged_on = msgspec.UNSET
     return msgspec.json.encode(_Envelope(EVENT_SCHEMA, msgspec.Raw(msgspec.json.encode(wire))))
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import TraceInvalid
+from .label import LABEL_RULE, is_label
 
 Int32s = npt.NDArray[np.int32]
 Float16s = npt.NDArray[np.float16]
@@ -143,6 +144,7 @@ class DraftTrace:
     replay_exact: bool  # every draft state these rounds used came from these features and this draft version
     finish: str  # why the request ended; empty: it went on after this window
     is_tree: bool = False  # the server drafted trees; see the top of this module
+    label: str = ""  # domain or route that the client named; empty: none. Counted, and never a weight in training
 
     def __post_init__(self) -> None:
         _expect_dtype("tokens", np.int32, self.tokens)
@@ -152,6 +154,9 @@ class DraftTrace:
             raise TraceInvalid(
                 f"offset and trace_id: got {self.offset} and {self.trace_id!r}, expected >= 0 and a name"
             )
+        if self.label and not is_label(self.label):
+            # Not quoted: a client wrote it, and messages reach logs.
+            raise TraceInvalid(f"label: got {len(self.label)} characters, expected {LABEL_RULE}")
         _check_features(self)
         _check_rounds(self)
 

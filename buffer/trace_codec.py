@@ -75,9 +75,21 @@ class _Trace1(msgspec.Struct, forbid_unknown_fields=True):
     finish: str
 
 
-class _Trace(_Trace1, forbid_unknown_fields=True, kw_only=True):
+class _Trace2(_Trace1, forbid_unknown_fields=True, kw_only=True):
     rounds: _Rounds
     is_tree: bool
+
+
+class _Trace(_Trace2, forbid_unknown_fields=True, kw_only=True):
+    label: str
+
+
+#: Schema number -> how a trace, and its rounds, are laid out in it.
+_LAYOUTS: dict[int, tuple[type[_Trace1], type[_Rounds1]]] = {
+    1: (_Trace1, _Rounds1),
+    2: (_Trace2, _Rounds),
+    3: (_Trace, _Rounds),
+}
 
 
 def encode_trace(trace: DraftTrace) -> bytes:
@@ -121,8 +133,7 @@ def _read_trace(layout: type[_Trace1], frame: bytes) -> DraftTrace:
 
 #: Schema number -> what turns the rest of the bytes into the item, for every schema that this build reads.
 _TRACE_READERS: dict[int | None, Callable[[bytes], DraftTrace]] = {
-    1: partial(_read_trace, _Trace1),
-    2: partial(_read_trace, _Trace),
+    schema: partial(_read_trace, layout) for schema, (layout, _) in _LAYOUTS.items()
 }
 
 
@@ -136,12 +147,14 @@ def _decompress(frame: bytes) -> bytes:
 
 def _schema_for(trace: DraftTrace) -> int:
     """The oldest schema that holds all of `trace`."""
+    if trace.label:
+        return 3
     is_old = trace.verdict_rule in _RULES_OF_SCHEMA_1 and trace.rounds.committed_logprobs is None
     return 1 if is_old and not trace.is_tree else 2
 
 
 def _pack(trace: DraftTrace, schema: int) -> _Trace1:
-    whole, of_rounds = (_Trace1, _Rounds1) if schema == 1 else (_Trace, _Rounds)
+    whole, of_rounds = _LAYOUTS[schema]
     plain = {name: getattr(trace, name) for name in whole.__struct_fields__}
     arrays = {name: getattr(trace.rounds, name) for name in of_rounds.__struct_fields__}
     rounds: dict[str, Any] = {name: None if a is None else _pack_array(a) for name, a in arrays.items()}

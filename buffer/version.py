@@ -49,6 +49,29 @@ NOT_OURS = "paceline writes no such event: if something else did, take it off wi
 HELD_OUT_SCORE = "holdout_accept_length"
 
 
+#: Stands for the labels that a count by label does not name, for their number is bounded. No label is this.
+OTHER_LABELS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedOn:
+    """The requests that a verdict was judged on, beside the newest traffic at that time.
+
+    Counts are requests by label (label.py); "" is of those whose clients named none, OTHER_LABELS of further labels.
+    """
+
+    labels: Mapping[str, int]
+    newest_labels: Mapping[str, int]  # of the newest traffic; empty when there was none
+    median_age_s: float | None = None  # at judgement; None: no request's time is known
+    oldest_age_s: float | None = None
+    undated: int = 0  # requests of unknown age, which the two ages leave out
+
+    @property
+    def requests(self) -> int:
+        """How many were judged."""
+        return sum(self.labels.values())
+
+
 @dataclass(frozen=True, slots=True)
 class DraftVersion:
     """What a draft is, fixed at publication; what became of it is in the board's events."""
@@ -63,6 +86,7 @@ class DraftVersion:
     objective: str
     trained_on: tuple[str, str]  # first and last stream id learned from; ("", "") for the initial draft
     scores: Mapping[str, float] = field(default_factory=dict)
+    judged_on: JudgedOn | None = None  # None: nothing was judged, or an older release judged it
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..buffer.plain_text import printable, utc_time
-from ..buffer.version import HELD_OUT_SCORE, BoardState, VersionState
+from ..buffer.version import HELD_OUT_SCORE, BoardRow, BoardState, VersionState
 from ..policies.acceptance import Tally
+from ..policies.judged_on import sentence
 
 _STYLES = {
     VersionState.LIVE: "bold green",
@@ -27,7 +28,7 @@ class VersionLine:
 
     number: int
     state: VersionState
-    reason: str  # of the last change of state
+    reason: str  # of the last change of state, and what the version was judged on where that is known
     holdout_accept_length: float | None = None
     served_accept_length: float | None = None
     rounds: int = 0  # verify rounds that the served accept length was pooled over
@@ -63,7 +64,7 @@ def version_lines(state: BoardState, served: Mapping[int, Tally] | None = None) 
             VersionLine(
                 number=number,
                 state=row.state,
-                reason=row.why,
+                reason=_reason(row),
                 holdout_accept_length=row.version.scores.get(HELD_OUT_SCORE),
                 served_accept_length=tally.accept_length if tally.rounds else None,
                 rounds=tally.rounds,
@@ -141,6 +142,12 @@ def as_counts(status: Mapping[str, object], key: str) -> dict[str, int]:
     """Name -> count at `key` of a member's status; empty when it has not reported any yet."""
     value = status.get(key)
     return {str(name): int(n) for name, n in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _reason(row: BoardRow) -> str:
+    """The last change says what the verdict was judged on only where it was the verdict."""
+    judged_on = "" if row.version.judged_on is None else sentence(row.version.judged_on)
+    return row.why if judged_on in row.why else f"{row.why}; {judged_on}"
 
 
 def _cell(text: str) -> Text:

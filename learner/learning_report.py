@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from ..buffer.base import BufferCounts
 from ..policies.guard import Alarm
+from ..policies.judged_on import figures
 from ..policies.learn_schedule import LearnDecision
 from ..policies.promotion import Promotion
 from .checkpoint import LearnerNotes
@@ -51,6 +52,10 @@ class LearningReport:
         if self.promotion is not None and self.promotion.requests:
             found |= {"candidate_accept_length": self.promotion.candidate_accept_length}
             found |= {"live_accept_length": self.promotion.live_accept_length}
+        if self.promotion is not None and self.promotion.judged_on is not None:
+            judged = self.promotion.judged_on
+            found |= figures(judged)
+            found |= {"judged_labels": dict(judged.labels), "newest_labels": dict(judged.newest_labels)}
         if self.version is not None:
             found["version"] = self.version
         return found

@@ -100,7 +100,7 @@ class LearningRound:
         fit = promotion = version = None
         if learned:
             fit = state.trainer.fit([entry.trace for entry in learned], self._replayed())
-            promotion = judge_candidate(state, self.board_state)
+            promotion = judge_candidate(state, self.board_state, self.claimed, time.time())
             state.record_verdict(fit, promotion, time.time())
             version = self._publish(learned, fit, promotion, decision)
         require(self.lease, "nothing was saved")

@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from ..buffer.version import JudgedOn
 from .acceptance import Tally
+from .judged_on import sentence
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -46,6 +48,7 @@ class Promotion:
     candidate_accept_length: float  # pooled, bonus token included
     live_accept_length: float
     requests: int  # paired requests that had a verify round
+    judged_on: JudgedOn | None = None  # what these requests were; None while waiting or unjudged, or not known
 
 
 def judge(
@@ -55,12 +58,14 @@ def judge(
     min_requests: int,
     confidence: float,
     rng: np.random.Generator,
+    judged_on: JudgedOn | None = None,
 ) -> Promotion:
     """Compare two drafts; row i of both is the same held-out request.
 
     Promotes only when the lower end of the paired percentile-bootstrap interval (two-sided, `confidence`) of the
     gain is above zero. Requests without a round on either side do not count. Fewer than `min_requests` (never
     under two) leave the verdict at wait. Drafts that are equal everywhere are refused with the interval (0, 0).
+    `judged_on` is what those that count were; it becomes part of the verdict and changes nothing in it.
     Draws from `rng`; changes nothing else. ValueError when the rows do not pair.
     """
     if len(candidate) != len(live):
@@ -77,7 +82,8 @@ def judge(
     figures = f"accept length {lengths[0]:.3f} against {lengths[1]:.3f} live on {requests} held-out requests"
     spread = f"gain {gain:+.3f}, {confidence:.0%} interval {low:+.3f} to {high:+.3f}"
     verb = "lies" if verdict is Verdict.PROMOTE else "does not lie"
-    return Promotion(verdict, f"{figures}: {spread} {verb} above zero", gain, (low, high), *lengths, requests)
+    reason = f"{figures}: {spread} {verb} above zero" + (f"; {sentence(judged_on)}" if judged_on else "")
+    return Promotion(verdict, reason, gain, (low, high), *lengths, requests, judged_on)
 
 
 def no_judgement(verdict: Verdict, reason: str) -> Promotion:

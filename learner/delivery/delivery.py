@@ -9,11 +9,14 @@ import numpy as np
 
 from ...buffer.base import TraceEntry, VersionBoard, entry_order
 from ...buffer.errors import BoardConflict, WeightsRefused
-from ...buffer.version import BoardState, DraftVersion, VersionState
+from ...buffer.version import BoardState, DraftVersion, JudgedOn, VersionState
 from ...buffer.weights_file import check_weights
+from ...policies.acceptance import Tally
+from ...policies.judged_on import judged_on
 from ...policies.promotion import Promotion, Verdict, judge, no_judgement
 from ..config import LearnerConfig
-from ..intake import ByOutcome, Outcome
+from ..intake import KEPT, ByOutcome, Outcome
+from ..judging.holdout import Holdout
 from ..model.draft_io import save_draft
 from ..state import LearnerState
 from .publisher import Lineage, publish
@@ -42,9 +45,11 @@ def hold_out(state: LearnerState, claimed: ByOutcome, board_state: BoardState) -
         state.holdout.score(state.trainer.draft, steps)
 
 
-def judge_candidate(state: LearnerState, board_state: BoardState) -> Promotion:
+def judge_candidate(state: LearnerState, board_state: BoardState, claimed: ByOutcome, now_s: float) -> Promotion:
     """Compare the trainer's weights with the live version on the holdout; WAIT when there is no live draft.
 
+    The kept traces of `claimed` are the newest traffic, beside which the verdict says what it was judged on, and how
+    old that was at `now_s`, unix seconds.
     UNJUDGED when too few held-out requests can be scored and enough others are there: the canary decides alone.
     """
     live = board_state.live
@@ -55,12 +60,14 @@ def judge_candidate(state: LearnerState, board_state: BoardState) -> Promotion:
         why = f"weights of live version {live} cannot be read at {board_state.rows[live].version.weights_uri}"
         return no_judgement(Verdict.WAIT, why)
     config, steps = state.config, state.trainer.plan.steps
+    ours, theirs = state.holdout.score(state.trainer.draft, steps), state.holdout.score_live(live, draft, steps)
     promotion = judge(
-        state.holdout.score(state.trainer.draft, steps),
-        state.holdout.score_live(live, draft, steps),
+        ours,
+        theirs,
         min_requests=config.min_holdout_requests,
         confidence=config.gate_confidence,
         rng=np.random.default_rng([config.seed, state.notes.rounds_trained]),
+        judged_on=_judged_on(state.holdout, ours, theirs, claimed, now_s),
     )
     unscored = Counter(rule.value for rule in state.holdout.unscored_rules)
     if promotion.verdict is Verdict.WAIT and unscored.total() >= config.min_holdout_requests:
@@ -71,6 +78,15 @@ def judge_candidate(state: LearnerState, board_state: BoardState) -> Promotion:
             "committed tokens do not show; the canary decides alone",
         )
     return promotion
+
+
+def _judged_on(
+    holdout: Holdout, ours: Sequence[Tally], theirs: Sequence[Tally], claimed: ByOutcome, now_s: float
+) -> JudgedOn:
+    """What the held-out requests are that `judge` counts: those with rounds on both sides."""
+    rows = zip(holdout.requests, ours, theirs, strict=True)
+    judged = [trace for traces, mine, live in rows if mine.rounds and live.rounds for trace in traces]
+    return judged_on(judged, [entry.trace for outcome in KEPT for entry in claimed[outcome]], now_s)
 
 
 def deliver(
@@ -92,6 +108,7 @@ def deliver(
         config.objective,
         _trained_on([*state.replay_buffer, *learned]),
         scores_of(promotion),
+        promotion.judged_on,
     )
     write = partial(save_draft, state.trainer.draft)
     version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason)

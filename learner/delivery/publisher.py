@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...buffer.base import VersionBoard
 from ...buffer.errors import BoardConflict, ConfigError
-from ...buffer.version import BoardState, DraftVersion, VersionState
+from ...buffer.version import BoardState, DraftVersion, JudgedOn, VersionState
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ..disk import remove_folder, write_folder
 from .version_folders import DRAFT_FILES, folder_of, numbered_folders, version_folder
@@ -37,6 +37,7 @@ class Lineage:
     objective: str
     trained_on: tuple[str, str] = ("", "")  # first and last stream id trained on
     scores: Mapping[str, float] = field(default_factory=dict)
+    judged_on: JudgedOn | None = None
 
 
 def publish(
@@ -143,4 +144,5 @@ def _describe(number: int, folder: Path, lineage: Lineage) -> DraftVersion:
         objective=lineage.objective,
         trained_on=lineage.trained_on,
         scores=dict(lineage.scores),
+        judged_on=lineage.judged_on,
     )

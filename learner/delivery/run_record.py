@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from ...buffer.version import HELD_OUT_SCORE, DraftVersion
+from ...policies.judged_on import figures, sentence
 from ...policies.promotion import Promotion, Verdict
 from ..training.plan import RECIPE, TrainingPlan
 from ..training.trainer import FitReport
@@ -13,6 +14,8 @@ from .code_version import code_version
 VERSION_TAG = "paceline.version"
 SHA256_TAG = "paceline.sha256"
 CODE_TAG = "paceline.code_version"
+#: How many requests judged the version, their age, and their labels beside those of the newest traffic.
+JUDGED_ON_TAG = "paceline.judged_on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def record_of(
         born_at=born_at,
         params={key: str(value) for key, value in (asdict(plan) | asdict(RECIPE)).items()},
         tags={**version_tags(published), **gate, **learn, CODE_TAG: code_version()},
-        metrics=_metrics(published.scores, fit),
+        metrics=_metrics(_figures(published), fit),
         curves={"loss": list(fit.losses)},
         first_step=first_step,
     )
@@ -87,12 +90,13 @@ def record_from_board(version: DraftVersion, born_at: float) -> RunRecord:
     """What the board alone knows about a version that no learner recorded: the initial draft, or an operator's."""
     # Every learner publishes the initial draft with the same code; what made an operator's is unknown.
     code = {CODE_TAG: code_version()} if version.parent is None else {}
-    return RunRecord(version.number, born_at, tags=version_tags(version) | code, metrics=dict(version.scores))
+    return RunRecord(version.number, born_at, tags=version_tags(version) | code, metrics=_figures(version))
 
 
 def version_tags(version: DraftVersion) -> dict[str, str]:
     """Lineage of a version as tags, the same on run and model version."""
     first, last = version.trained_on
+    judged = {} if version.judged_on is None else {JUDGED_ON_TAG: sentence(version.judged_on)}
     return {
         "paceline.parent": "" if version.parent is None else str(version.parent),
         "paceline.target": version.target,
@@ -103,7 +107,12 @@ def version_tags(version: DraftVersion) -> dict[str, str]:
         "paceline.window_last": last,
         SHA256_TAG: version.sha256,
         "paceline.weights_uri": version.weights_uri,
+        **judged,
     }
+
+
+def _figures(version: DraftVersion) -> dict[str, float]:
+    return {**version.scores, **({} if version.judged_on is None else figures(version.judged_on))}
 
 
 def _metrics(scores: Mapping[str, float], fit: FitReport) -> dict[str, float]:

@@ -41,6 +41,11 @@ class Holdout:
         """Whether any kept trace was drafted as a tree: replay then ranks drafts by the chains they would make."""
         return any(trace.is_tree for traces in self._requests.values() for trace in traces.values())
 
+    @property
+    def requests(self) -> list[list[DraftTrace]]:
+        """The traces of every kept request, oldest request first."""
+        return [list(traces.values()) for traces in self._requests.values()]
+
     def add(self, trace: DraftTrace) -> None:
         """Keep a trace and make its request the most recent one; the oldest request leaves when there are too many."""
         self._requests.setdefault(trace.request_id, {})[trace.trace_id] = trace

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+from ...buffer.label import is_label
 from ...buffer.trace import Sampling, VerdictRule
 from ..sglang_speculation import sampled_rule
 from ..wire.request_forward import Commit, RequestFacts
 
 #: Keys a client may set in ``sampling_params.custom_params``.
-OPT_OUT_KEY, TENANT_KEY = "paceline_opt_out", "paceline_tenant"
+OPT_OUT_KEY, TENANT_KEY, LABEL_KEY = "paceline_opt_out", "paceline_tenant", "paceline_label"
 #: A client chooses the name, and every trace carries it.
 MAX_TENANT_CHARS = 128
 
@@ -26,8 +27,18 @@ def facts_of(req: Any) -> RequestFacts:
     # SGLang takes these as a client sends them: its /generate checks no types.
     temperature = 0.0 if greedy else float(params.temperature)
     sampling = Sampling(temperature, int(params.top_k), float(params.top_p), edited)
-    tenant = str(custom_params_of(params).get(TENANT_KEY, ""))[:MAX_TENANT_CHARS]
-    return RequestFacts(tenant, sampling, VerdictRule.GREEDY if greedy else sampled_rule())
+    custom = custom_params_of(params)
+    tenant = str(custom.get(TENANT_KEY, ""))[:MAX_TENANT_CHARS]
+    label, is_refused = _label_of(custom)
+    return RequestFacts(tenant, sampling, VerdictRule.GREEDY if greedy else sampled_rule(), label, is_refused)
+
+
+def _label_of(custom_params: dict[str, Any]) -> tuple[str, bool]:
+    """The label that the client named, and whether it named one that is refused; null and "" name none."""
+    named = custom_params.get(LABEL_KEY)
+    if named is None or named == "":
+        return "", False
+    return (named, False) if is_label(named) else ("", True)
 
 
 def custom_params_of(sampling_params: Any) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class WindowAssembler:
             self._close(window, "", now, closed)  # prefilled again after a retraction
             window = None
         if window is None:
-            self._counts.opened()
+            self._counts.opened(is_label_refused=prefill.facts.is_label_refused)
             self._idle.pop(prefill.request_id, None)
         if window is None or window.end != prefill.start:
             window = self._open[prefill.request_id] = begin_window(prefill, now)
@@ -167,7 +167,7 @@ class WindowAssembler:
         fresh = window.tail(self._context_tokens, verify.draft_version, now)
         self._close(window, "", now, closed)
         self._open[verify.request_id] = fresh
-        self._counts.opened()
+        self._counts.opened(is_label_refused=fresh.facts.is_label_refused)
         return fresh
 
     def _drop(self, forward: RequestForward, reason: DropReason) -> None:

@@ -23,6 +23,7 @@ class _ReportedCounts(msgspec.Struct):
     dropped: dict[str, _Count] = {}
     rounds: _Count = 0
     payload_bytes: _Count = 0
+    labels_refused: _Count = 0
 
     def __post_init__(self) -> None:
         ended = self.delivered + sum(self.dropped.values())

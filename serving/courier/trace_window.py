@@ -99,6 +99,7 @@ def trace_maker(replica: str, target: str, target_version: str) -> TraceMaker:
             replay_exact=window.replay_exact and len(features) > 0,
             finish=finish,
             is_tree=window.is_tree,
+            label=window.facts.label,
         )
 
     return make

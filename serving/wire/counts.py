@@ -42,13 +42,15 @@ class CaptureCounts:
     skipped: Counter[SkipReason] = field(default_factory=Counter)
     rounds: int = 0
     payload_bytes: int = 0
+    labels_refused: int = 0  # of the captured traces, those whose client named a label that may not be kept
     has_predecessor: bool = False  # the counts of the server before this one, if any, are included
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def opened(self) -> None:
+    def opened(self, *, is_label_refused: bool = False) -> None:
         """One more trace window."""
         with self._lock:
             self.captured += 1
+            self.labels_refused += is_label_refused
 
     def drop(self, reason: DropReason) -> None:
         """One captured trace is not delivered."""
@@ -84,6 +86,7 @@ class CaptureCounts:
             self.delivered += before.get("delivered", 0)
             self.rounds += before.get("rounds", 0)
             self.payload_bytes += before.get("payload_bytes", 0)
+            self.labels_refused += before.get("labels_refused", 0)
             self.has_predecessor |= before.get("has_predecessor", False)
             dropped = before.get("dropped", {})
             self.dropped.update(dropped)
@@ -101,5 +104,6 @@ class CaptureCounts:
                 "skipped": {str(k): n for k, n in self.skipped.items()},
                 "rounds": self.rounds,
                 "payload_bytes": self.payload_bytes,
+                "labels_refused": self.labels_refused,
                 "has_predecessor": self.has_predecessor,
             }

@@ -19,6 +19,8 @@ class RequestFacts:
     tenant: str
     sampling: Sampling
     verdict_rule: VerdictRule
+    label: str = ""  # empty: the client named none, or none that may be kept
+    is_label_refused: bool = False  # it named one that may not be kept
 
 
 class Commit(NamedTuple):

@@ -29,8 +29,8 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes, rests, soak, swap,
-        training_memory,
+        calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes, rests, soak,
+        swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )

@@ -16,7 +16,7 @@ from paceline.buffer.errors import BoardConflict, DecodeError, TraceInvalid
 from paceline.buffer.event_codec import decode_event, encode_event
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.trace_codec import MAX_TRACE_BYTES, decode_trace, encode_trace
-from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
+from paceline.buffer.version import BoardEvent, DraftVersion, JudgedOn, VersionState
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -69,11 +69,22 @@ def golden_tree_trace() -> DraftTrace:
     return replace(trace, verdict_rule=VerdictRule.REJECTION, rounds=rounds, is_tree=True)
 
 
+def golden_labelled_trace() -> DraftTrace:
+    """What schema 2 cannot hold."""
+    return replace(golden_trace(), label="chat/de")
+
+
 def golden_event() -> BoardEvent:
     version = DraftVersion(
         4, 3, "target", "7", "eagle3", "file:///drafts/4", "ab" * 32, "greedy", ("1-1", "2-9"), {"accept_length": 2.5}
     )
     return BoardEvent(4, VersionState.CANDIDATE, "learner", "trained", 1_700_000_000.25, version)
+
+
+def golden_judged_event() -> BoardEvent:
+    event = golden_event()
+    judged_on = JudgedOn({"chat/de": 30, "": 18}, {"chat/de": 99, "*": 1}, 320.5, None, 2)
+    return replace(event, version=replace(event.version, judged_on=judged_on))
 
 
 def golden(name: str) -> bytes:
@@ -85,10 +96,11 @@ EVENTS = ("event_schema1.json", "event_schema1_without_replica.json")  # the sec
 
 
 def test_traces_and_events_of_the_release_before_this_one_are_read():
-    raw, newer = golden("trace_schema1.bin"), golden("trace_schema2.bin")
+    raw, newer, newest = (golden(f"trace_schema{number}.bin") for number in (1, 2, 3))
     assert flat(decode_trace(raw)) == flat(golden_trace())
     assert flat(decode_trace(newer)) == flat(golden_tree_trace())
-    assert (raw[:2], newer[:2]) == (b"\x00\x01", b"\x00\x02")
+    assert flat(decode_trace(newest)) == flat(golden_labelled_trace())
+    assert (raw[:2], newer[:2], newest[:2]) == (b"\x00\x01", b"\x00\x02", b"\x00\x03")
     for name in EVENTS:
         assert decode_event(golden(name)) == golden_event()
 
@@ -98,20 +110,31 @@ def test_the_release_before_this_one_can_read_what_is_written():
     assert encode_trace(golden_trace())[:2] == b"\x00\x01"
     assert unpacked(encode_trace(golden_trace())) == unpacked(golden("trace_schema1.bin"))
     assert unpacked(encode_trace(golden_tree_trace())) == unpacked(golden("trace_schema2.bin"))
+    assert unpacked(encode_trace(golden_labelled_trace())) == unpacked(golden("trace_schema3.bin"))
     assert encode_event(golden_event()) == golden("event_schema1.json")
+    assert encode_event(golden_judged_event()) == golden("event_schema1_judged.json")
+
+
+def test_what_a_verdict_was_judged_on_is_one_more_field_that_an_older_release_reads_past():
+    fields, old = (msgspec.json.decode(golden(name)) for name in ("event_schema1_judged.json", EVENTS[0]))
+    assert fields["event"]["version"].pop("judged_on")["labels"] == {"chat/de": 30, "": 18}
+    assert fields == old
+    assert decode_event(golden("event_schema1_judged.json")) == golden_judged_event()
+    tomorrow = golden("event_schema1_judged.json").replace(b'"judged_on"', b'"a_field_of_tomorrow"')
+    assert decode_event(tomorrow) == golden_event()
 
 
 def test_a_new_schema_of_traces_leaves_boards_readable_and_reads_the_traces_of_the_old_one(monkeypatch):
-    monkeypatch.setitem(trace_codec._TRACE_READERS, 3, trace_codec._TRACE_READERS[1])
+    monkeypatch.setitem(trace_codec._TRACE_READERS, 4, trace_codec._TRACE_READERS[1])
     old = golden("trace_schema1.bin")
-    new = b"\x00\x03" + old[2:]
+    new = b"\x00\x04" + old[2:]
     assert flat(decode_trace(new)) == flat(decode_trace(old)) == flat(golden_trace())
     for name in EVENTS:
         assert decode_event(golden(name)) == golden_event()
     assert encode_event(golden_event()) == golden("event_schema1.json")
-    with pytest.raises(DecodeError, match="trace schema: got 4, expected 1 or 2 or 3") as caught:
-        decode_trace(b"\x00\x04" + new[2:])
-    assert caught.value.raw == b"\x00\x04" + new[2:]
+    with pytest.raises(DecodeError, match="trace schema: got 5, expected 1 or 2 or 3 or 4") as caught:
+        decode_trace(b"\x00\x05" + new[2:])
+    assert caught.value.raw == b"\x00\x05" + new[2:]
 
 
 def test_a_new_schema_of_events_leaves_traces_readable_and_reads_the_events_of_the_old_one(monkeypatch):
@@ -144,6 +167,7 @@ def test_a_new_schema_of_events_leaves_traces_readable_and_reads_the_events_of_t
         {},
         optional={
             "tenant": st.text(max_size=8),
+            "label": st.just("") | st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", fullmatch=True),
             "draft_version": st.integers(-1, 2**40),
             "verdict_rule": st.sampled_from(VerdictRule),
             "sampling": st.builds(Sampling, st.floats(0, 2), st.integers(-1, 100), st.floats(0, 1), st.booleans()),
@@ -167,6 +191,40 @@ def test_a_trace_that_an_older_release_would_misread_is_written_in_the_newer_sch
     raw = encode_trace(trace)
     assert raw[:2] == b"\x00\x02"
     assert flat(decode_trace(raw)) == flat(trace)
+
+
+@pytest.mark.parametrize("trace", [golden_trace(), golden_tree_trace()])
+def test_a_label_is_all_that_the_newest_schema_adds(trace):
+    """So a trace without one is written byte for byte as before, in the schema it needed before."""
+    bare = msgspec.msgpack.decode(unpacked(encode_trace(trace)))
+    raw = encode_trace(replace(trace, label="code"))
+    written = msgspec.msgpack.decode(unpacked(raw))
+    assert raw[:2] == b"\x00\x03"
+    assert {name: value for name, value in written.items() if name in bare and name != "rounds"} == {
+        name: value for name, value in bare.items() if name != "rounds"
+    }
+    assert written["rounds"] == {"committed_logprobs": None, **bare["rounds"]}
+    assert (written["is_tree"], written["label"]) == (trace.is_tree, "code")
+    assert written.keys() == bare.keys() | {"is_tree", "label"}
+    assert flat(decode_trace(raw)) == flat(trace) | {"label": "code"}
+
+
+@pytest.mark.parametrize(
+    "label", ["", "-", "two words", "a" * 129, "caf\N{LATIN SMALL LETTER E WITH ACUTE}", "a\n", "\x1b[2J"]
+)
+def test_a_label_that_no_server_writes_is_refused_and_not_quoted(label):
+    def relabelled(fields):
+        fields.update(is_tree=False, label=label)
+        fields["rounds"]["committed_logprobs"] = None
+
+    raw = b"\x00\x03" + altered(relabelled)[2:]
+    if not label:
+        assert flat(decode_trace(raw)) == flat(golden_trace())
+        return
+    with pytest.raises(DecodeError) as caught:
+        decode_trace(raw)
+    assert f"label: got {len(label)} characters, expected 1 to 128 letters" in caught.value.reason
+    assert label == "-" or label not in caught.value.reason
 
 
 def test_an_unknown_probability_stays_unknown():
@@ -215,8 +273,10 @@ UNREADABLE = {
     "one byte": (b"\x00", "got None, expected 1"),
     "a schema and nothing else": (b"\x00\x01", "got None, expected 1"),
     "schema 0": (b"\x00\x00" + GOOD[2:], "got 0, expected 1"),
-    "schema 3": (b"\x00\x03" + GOOD[2:], "got 3, expected 1 or 2"),
+    "schema 4": (b"\x00\x04" + GOOD[2:], "got 4, expected 1 or 2 or 3"),
     "schema 2 without its fields": (b"\x00\x02" + GOOD[2:], "missing required field"),
+    "schema 3 without its fields": (b"\x00\x03" + GOOD[2:], "missing required field"),
+    "a label in schema 1": (altered(lambda m: m.update(label="code")), "unknown field `label`"),
     "no frame": (b"\x00\x01garbage", "content size"),
     "short frame": (GOOD[:-1], ""),
     "half a frame": (GOOD[: len(GOOD) // 2], ""),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardState, DraftVersion, VersionState
+from paceline.buffer.version import BoardState, DraftVersion, JudgedOn, VersionState
 from paceline.dashboards.tables import (
     BOARD_COLUMNS,
     RUN_COLUMNS,
@@ -19,6 +19,7 @@ from paceline.dashboards.tables import (
     versions_table,
 )
 from paceline.policies.acceptance import Tally
+from paceline.policies.judged_on import sentence
 from rich.console import Console
 from rich.table import Table
 
@@ -57,6 +58,21 @@ def test_the_boards_table_shows_parents_and_times_and_the_runs_table_what_was_se
     assert "1970-01-01 00:00:09Z" in board
     assert "1970" not in run
     assert [text for text in ("held-out", "served", "rounds", "1.75", "│      4 │") if text not in run] == []
+
+
+def test_every_version_says_once_what_it_was_judged_on_whatever_became_of_it() -> None:
+    judged_on = JudgedOn({"code": 12}, {"code": 3, "": 1}, 40.0, 90.0)
+    board = MemoryVersionBoard(clock=lambda: 9.0)
+    for number in range(2):
+        version = DraftVersion(number, None, "t", "1", "eagle3", "file:///d", "0" * 64, "soft", ("", ""))
+        board.register(replace(version, judged_on=judged_on), "learner", "made")
+        board.move(number, VersionState.LIVE, "learner", f"better; {sentence(judged_on)}")
+    said = (
+        "judged on 12 requests, median age 40 s, oldest 90 s, labels and in brackets those of the newest traffic: "
+        "code 100% (75%), unknown 0% (25%)"
+    )
+    reasons = [line.reason for line in version_lines(board.read())]
+    assert reasons == [f"replaced by version 1; {said}", f"better; {said}"]
 
 
 def test_a_reason_is_text_and_never_markup() -> None:

@@ -94,6 +94,15 @@ def test_a_rare_tenant_is_replayed_more_often_up_to_the_balance(make_trace):
 TARGETS = ("a", "b", "c")
 
 
+@pytest.mark.guarantee("labels-only-count")
+def test_a_label_changes_no_weight(make_trace):
+    labelled = [make_trace(i, label="rare" if i == 5 else "flood") for i in range(6)]
+    assert log_replay_weights(labelled) is None
+    tenants = [make_trace(i, tenant="rare" if i == 5 else "flood") for i in range(6)]
+    both = [replace(trace, label=f"label-{i}") for i, trace in enumerate(tenants)]
+    assert torch.equal(log_replay_weights(both), log_replay_weights(tenants))
+
+
 def test_an_older_targets_trace_is_replayed_half_as_often_and_tenants_are_balanced_after_that(make_trace):
     of = [("c", "flood")] * 8 + [("b", "flood")] * 4 + [("c", "rare")] * 2 + [("a", "rare")] * 4
     replay = [make_trace(i, target_version=version, tenant=tenant) for i, (version, tenant) in enumerate(of)]

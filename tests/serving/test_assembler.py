@@ -1,5 +1,7 @@
 """Trace windows hold exactly what the server committed, whatever ends or interrupts a request."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from paceline.buffer.trace import NO_DRAFT, FeatureDtype, Sampling, VerdictRule
@@ -21,6 +23,7 @@ class ToyServer:
         self.tokens = list(self.prompt)
         self.cached = cached
         self.served = []  # (root, drafted, accepted)
+        self.facts = FACTS
 
     def state(self, position):
         """What the target computes at a position: a value only this token at this place has."""
@@ -36,7 +39,7 @@ class ToyServer:
         return RequestPrefill(
             request_id,
             version,
-            FACTS,
+            self.facts,
             start,
             np.asarray(read, np.int32),
             rows,
@@ -141,6 +144,20 @@ def test_steps_without_drafts_between_verify_rounds_leave_the_window_whole(order
     assert trace.rounds.teacher_ids.shape == (6, STEPS + 1, TOP_K)
     assert np.isneginf(trace.rounds.teacher_logprobs).all(axis=(1, 2)).tolist() == is_plain
     assert np.isfinite(trace.rounds.teacher_logprobs).all(axis=(1, 2)).tolist() == [not plain for plain in is_plain]
+
+
+def test_every_window_of_a_request_carries_its_label_and_counts_a_refused_one():
+    made, counts = assembler(window_tokens=6)
+    named, odd = ToyServer(0), ToyServer(1)
+    named.facts, odd.facts = replace(FACTS, label="chat/de"), replace(FACTS, is_label_refused=True)
+    traces = []
+    for server, name in ((named, "n"), (odd, "o")):
+        forwards = [server.prefill(request_id=name), *(server.verify(request_id=name) for _ in range(9))]
+        traces.append(feed(made, [*forwards, server.verify(finish="length", request_id=name)]))
+    assert [{trace.label for trace in found} for found in traces] == [{"chat/de"}, {""}]
+    assert len(traces[1]) > 2
+    assert (counts.labels_refused, counts.captured) == (len(traces[1]), len(traces[0]) + len(traces[1]))
+    assert counts.status()["labels_refused"] == len(traces[1])
 
 
 @pytest.mark.parametrize("visible", [1, 2])

@@ -294,7 +294,15 @@ def redis_gone(*_):
 
 def reported_before(rig, **changes):
     """The last status of another server, long silent: it held two traces."""
-    counts = {"captured": 12, "delivered": 4, "dropped": BEFORE, "rounds": 70, "payload_bytes": 5, "open": 2}
+    counts = {
+        "captured": 12,
+        "delivered": 4,
+        "dropped": BEFORE,
+        "rounds": 70,
+        "payload_bytes": 5,
+        "labels_refused": 6,
+        "open": 2,
+    }
     rig.board.beat("replica:rep", {**counts, **changes}, 60.0)
     rig.now += 3600.0
 
@@ -306,7 +314,8 @@ def test_a_server_continues_the_counts_of_the_one_before_it_and_counts_what_died
     for _ in range(3):
         rig.turn(2.0)
     assert rig.balance() == (13, 5, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
-    assert rig.board.heartbeats()["replica:rep"]["rounds"] == 71
+    status = rig.board.heartbeats()["replica:rep"]
+    assert (status["rounds"], status["labels_refused"]) == (71, 6)
 
 
 def test_a_courier_that_continues_for_another_of_its_server_adopts_the_counts_of_that_one_alone():

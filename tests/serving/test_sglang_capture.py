@@ -12,7 +12,7 @@ from paceline.serving.capture.device_output import Chosen, ForwardOutput
 from paceline.serving.capture.outbox import Outbox
 from paceline.serving.capture.prefill_rows import WindowSizes
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
-from paceline.serving.capture.sglang_requests import OPT_OUT_KEY
+from paceline.serving.capture.sglang_requests import LABEL_KEY, OPT_OUT_KEY
 from paceline.serving.capture.teacher import best_tokens
 from paceline.serving.wire.counts import CaptureCounts, DropReason, SkipReason
 from paceline.serving.wire.messages import PrefillHead, VerifyHead
@@ -45,6 +45,33 @@ def test_custom_params_of_any_kind_are_served_and_captured(capture, odd):
     facts = sglang_requests.facts_of(request("a", top_k=1, custom_params=odd))
     assert (facts.tenant, facts.sampling) == ("", Sampling(0.0, 1, 1.0, edited=False))
     assert list(map(type, (facts.sampling.top_k, facts.sampling.top_p))) == [int, float]
+
+
+@pytest.mark.parametrize(
+    ("label", "kept", "is_refused"),
+    [
+        ("code", "code", False),
+        ("chat/de", "chat/de", False),
+        ("9" * 128, "9" * 128, False),
+        (None, "", False),
+        ("", "", False),
+        ("9" * 129, "", True),
+        ("two words", "", True),
+        ("code\n", "", True),
+        ("/code", "", True),
+        ("c\N{LATIN SMALL LETTER O WITH DIAERESIS}de", "", True),
+        (5, "", True),
+        (["code"], "", True),
+        ({}, "", True),
+    ],
+)
+def test_a_label_is_kept_where_it_is_short_plain_text_and_anything_else_is_captured_without(
+    capture, label, kept, is_refused
+):
+    req = request("a", custom_params={LABEL_KEY: label})
+    assert capture.is_captured(req)
+    facts = sglang_requests.facts_of(req)
+    assert (facts.label, facts.is_label_refused, facts.tenant) == (kept, is_refused, "")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from paceline.serving.wire.messages import (
 from paceline.serving.wire.request_forward import Commit, RequestFacts
 from paceline.serving.wire.teacher_width import TeacherWidth
 
-FACTS = RequestFacts("acme", Sampling(0.7, 40, 0.9, True), VerdictRule.TARGET_ONLY)
+FACTS = RequestFacts("acme", Sampling(0.7, 40, 0.9, True), VerdictRule.TARGET_ONLY, "code", True)
 VERIFY = VerifyHead(
     ("a", "b"), 4, (Commit(1, (8, 5), ""), Commit(3, (6,), "length")), (False, True), FeatureDtype.BFLOAT16
 )

@@ -1,0 +1,100 @@
+"""What a verdict was judged on: how many requests, how old, of which labels, beside the newest traffic.
+
+A verdict on old requests, or on others than are served now, says little of what a draft will do next. However the
+requests were chosen, this says what they were.
+"""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..buffer.trace import DraftTrace
+from ..buffer.version import OTHER_LABELS, JudgedOn
+
+#: Labels counted by name; a client may invent any number, and a version is on the board for ever.
+MAX_LABELS = 6
+
+
+def judged_on(judged: Sequence[DraftTrace], newest: Sequence[DraftTrace], now_s: float) -> JudgedOn:
+    """Count the requests of `judged`, and of `newest`, the newest traffic; `now_s` is unix seconds.
+
+    A request is as old as the first of its traces. A trace without a time, or of a time after `now_s`, has no known
+    age. Of the labels of both the MAX_LABELS most frequent are counted by name.
+    """
+    labels, newest_labels = _by_label(judged), _by_label(newest)
+    frequent = sorted((labels + newest_labels).items(), key=lambda pair: (-pair[1], pair[0]))
+    named = {"", *[label for label, _ in frequent if label][:MAX_LABELS]}
+    ages_s = _ages_s(judged, now_s)
+    known_s = [age_s for age_s in ages_s if age_s is not None]
+    return JudgedOn(
+        _pooled(labels, named),
+        _pooled(newest_labels, named),
+        statistics.median(known_s) if known_s else None,
+        max(known_s, default=None),
+        len(ages_s) - len(known_s),
+    )
+
+
+def sentence(judged: JudgedOn) -> str:
+    """`judged` for people; "unknown" stands for every age and label that is not known."""
+    return f"judged on {judged.requests} requests, {_age_text(judged)}, {_label_text(judged)}"
+
+
+def figures(judged: JudgedOn) -> dict[str, float]:
+    """The numbers of `judged`, without those that are not known."""
+    found = {
+        "judged_requests": float(judged.requests),
+        "judged_median_age_s": judged.median_age_s,
+        "judged_oldest_age_s": judged.oldest_age_s,
+    }
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def _by_label(traces: Iterable[DraftTrace]) -> Counter[str]:
+    return Counter({trace.request_id: trace.label for trace in traces}.values())
+
+
+def _pooled(counts: Mapping[str, int], named: set[str]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for label, count in counts.items():
+        found[label if label in named else OTHER_LABELS] += count
+    return dict(found)
+
+
+def _ages_s(traces: Iterable[DraftTrace], now_s: float) -> list[float | None]:
+    """Age of every request; None where no trace of it has a time that may be true."""
+    ages: dict[str, float | None] = {}
+    for trace in traces:
+        known = math.isfinite(trace.born_at) and 0.0 < trace.born_at <= now_s
+        before = ages.get(trace.request_id)
+        ages[trace.request_id] = max(now_s - trace.born_at, before or 0.0) if known else before
+    return list(ages.values())
+
+
+def _age_text(judged: JudgedOn) -> str:
+    if judged.median_age_s is None or judged.oldest_age_s is None:
+        return "age unknown"
+    text = f"median age {judged.median_age_s:.0f} s, oldest {judged.oldest_age_s:.0f} s"
+    return f"{text}, {judged.undated} of unknown age" if judged.undated else text
+
+
+def _label_text(judged: JudgedOn) -> str:
+    """Shares of the judged requests, the largest first, each with that of the newest traffic."""
+    ours, newest = judged.labels, judged.newest_labels
+    found = sorted({*ours, *newest}, key=lambda label: (-ours.get(label, 0), -newest.get(label, 0), label))
+    if not set(found) - {""}:
+        return "labels unknown"
+    shares = (f"{_shown(label)} {_share(ours, label)} ({_share(newest, label)})" for label in found)
+    return f"labels and in brackets those of the newest traffic: {', '.join(shares)}"
+
+
+def _shown(label: str) -> str:
+    return {"": "unknown", OTHER_LABELS: "others"}.get(label, label)
+
+
+def _share(counts: Mapping[str, int], label: str) -> str:
+    total, count = sum(counts.values()), counts.get(label, 0)
+    if not total:
+        return "unknown"
+    return "<1%" if 0 < count < total / 100 else f"{count / total:.0%}"

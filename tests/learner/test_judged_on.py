@@ -1,0 +1,68 @@
+"""What a published version says it was judged on, from the claim to the board, the heartbeat and MLflow's record."""
+
+import json
+from statistics import median
+
+import pytest
+from learner_traffic import BATCH, held_out
+from paceline.buffer.version import JudgedOn
+from paceline.learner.delivery.run_record import record_from_board
+from paceline.policies.judged_on import sentence
+
+NOW_S = 1_700_000_000.0
+
+
+@pytest.fixture
+def published(house, monkeypatch):
+    """The report of the second of two learning rounds, half a minute apart and of other labels; the held-out traces."""
+    clock = [NOW_S]
+    monkeypatch.setattr("time.time", lambda: clock[0])
+    learner, traces = house.learner(learn="always", passes=1), []
+    for label, now_s in (("code", NOW_S), ("chat/de", NOW_S + 30.0)):
+        clock[0] = now_s
+        traces += house.send(label=label, born_at=now_s - 1.0)
+        traces += house.send(1, label=label, born_at=now_s - 500.0)
+        report = learner.learn_once()
+    return report, held_out(traces)[-house.config.holdout_requests :]
+
+
+def test_a_version_says_which_requests_judged_it_and_what_was_served_last(house, published):
+    report, judged = published
+    labels = [trace.label for trace in judged]
+    ages_s = [NOW_S + 30.0 - trace.born_at for trace in judged]
+    expected = JudgedOn(
+        {label: labels.count(label) for label in ("code", "chat/de")},
+        {"chat/de": BATCH + 1},
+        median(ages_s),
+        max(ages_s),
+    )
+    assert min(expected.labels.values()) >= 2
+    row = house.board.read().rows[report.version]
+    assert row.version.judged_on == report.promotion.judged_on == expected
+    assert report.promotion.requests == expected.requests == len(judged)
+    assert row.why == report.promotion.reason
+    assert row.why.endswith(sentence(expected))
+
+
+def test_the_heartbeat_and_mlflows_record_say_it_too(house, published):
+    report, _ = published
+    judged_on = report.promotion.judged_on
+    beat = house.board.heartbeats()[f"learner:{house.config.name}"]
+    assert (beat["judged_labels"], beat["newest_labels"]) == (judged_on.labels, judged_on.newest_labels)
+    record = json.loads((house.pending / f"v{report.version:06d}.json").read_text())
+    figures = {"judged_requests": judged_on.requests, "judged_median_age_s": judged_on.median_age_s}
+    figures["judged_oldest_age_s"] = judged_on.oldest_age_s
+    for found in (beat, record["metrics"]):
+        assert {name: found[name] for name in figures} == figures
+    assert record["tags"]["paceline.judged_on"] == sentence(judged_on)
+    of_board = record_from_board(house.board.read().rows[report.version].version, NOW_S)
+    assert {name: of_board.metrics[name] for name in figures} == figures
+    assert of_board.tags["paceline.judged_on"] == sentence(judged_on)
+
+
+def test_a_request_that_replay_cannot_score_is_not_said_to_have_judged(house):
+    house.send()
+    house.send(label="sampled", verdict_rule="rejection")
+    report = house.learner(learn="always", passes=1).learn_once()
+    assert report.promotion.judged_on.labels == {"": report.promotion.requests}
+    assert report.promotion.judged_on.newest_labels == {"": BATCH, "sampled": BATCH}

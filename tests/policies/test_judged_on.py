@@ -1,0 +1,107 @@
+"""What a verdict was judged on: requests, ages and labels, each counted by hand."""
+
+import math
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.buffer.version import OTHER_LABELS, JudgedOn
+from paceline.policies.acceptance import Tally
+from paceline.policies.judged_on import MAX_LABELS, figures, judged_on, sentence
+from paceline.policies.promotion import Verdict, judge
+
+NOW_S = 1_700_001_000.0
+
+
+@pytest.fixture
+def traces(make_trace):
+    """Traces from (request, label, age in seconds) triples."""
+    bare = make_trace(0, rounds=1)
+
+    def made(*rows):
+        return [
+            replace(bare, trace_id=str(i), request_id=request, label=label, born_at=NOW_S - age_s)
+            for i, (request, label, age_s) in enumerate(rows)
+        ]
+
+    return made
+
+
+def test_requests_are_counted_once_and_are_as_old_as_their_first_trace(traces):
+    judged = traces(("a", "code", 10), ("a", "code", 50), ("b", "", 20), ("c", "chat/de", 900))
+    newest = traces(("d", "code", 0), ("e", "", 1), ("f", "", 1))
+    found = judged_on(judged, newest, NOW_S)
+    assert found == JudgedOn({"": 1, "chat/de": 1, "code": 1}, {"": 2, "code": 1}, 50.0, 900.0, 0)
+    assert found.requests == 3
+    assert figures(found) == {"judged_requests": 3.0, "judged_median_age_s": 50.0, "judged_oldest_age_s": 900.0}
+    assert sentence(found) == (
+        "judged on 3 requests, median age 50 s, oldest 900 s, labels and in brackets those of the newest traffic: "
+        "unknown 33% (67%), code 33% (33%), chat/de 33% (0%)"
+    )
+
+
+def test_what_is_not_known_is_said_to_be_unknown_and_is_no_figure(traces):
+    nothing = traces(("a", "", NOW_S), ("b", "", -1.0), ("c", "", math.nan), ("d", "", -math.inf))
+    found = judged_on(nothing, [], NOW_S)
+    assert found == JudgedOn({"": 4}, {}, None, None, 4)
+    assert sentence(found) == "judged on 4 requests, age unknown, labels unknown"
+    assert figures(found) == {"judged_requests": 4.0}
+
+
+def test_a_request_without_a_time_is_left_out_of_the_ages_and_counted(traces):
+    found = judged_on(traces(("a", "code", 30), ("b", "code", NOW_S), ("c", "code", NOW_S), ("c", "code", 7)), [], NOW_S)
+    assert (found.median_age_s, found.oldest_age_s, found.undated) == (18.5, 30.0, 1)
+    assert sentence(found) == (
+        "judged on 3 requests, median age 18 s, oldest 30 s, 1 of unknown age, "
+        "labels and in brackets those of the newest traffic: code 100% (unknown)"
+    )
+
+
+def test_a_label_of_the_newest_traffic_that_judged_nothing_is_shown(traces):
+    newest = traces(*((str(i), "code" if i else "chat", 0) for i in range(200)))
+    found = sentence(judged_on(traces(("a", "", 1)), newest, NOW_S))
+    assert found.endswith("newest traffic: unknown 100% (0%), code 0% (100%), chat 0% (<1%)")
+
+
+def test_the_most_frequent_labels_of_both_are_named_and_the_others_are_one_count(traces):
+    judged = traces(*((f"{i}.{n}", f"label-{i}", 1) for i in range(9) for n in range(i + 1)), ("x", "", 1))
+    newest = traces(("y", "label-0", 1), *((f"z{n}", "new", 1) for n in range(50)))
+    found = judged_on(judged, newest, NOW_S)
+    named = {f"label-{i}": i + 1 for i in range(9 - MAX_LABELS + 1, 9)}
+    assert found.labels == {**named, OTHER_LABELS: 1 + 2 + 3 + 4, "": 1}
+    assert found.newest_labels == {"new": 50, OTHER_LABELS: 1}
+    assert (found.requests, "others 22% (2%)" in sentence(found)) == (46, True)
+
+
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from(["", "x", "y"]), st.floats(0, 1e6)), min_size=1)
+)
+def test_ages_and_counts_are_those_of_a_slow_count(rows):
+    from conftest import build_trace
+
+    bare, label_of = build_trace(0, rounds=1), {request: label for request, label, _ in rows}
+    judged = [
+        replace(bare, request_id=request, label=label_of[request], born_at=NOW_S - age_s) for request, _, age_s in rows
+    ]
+    ages = [max(NOW_S - t.born_at for t in judged if t.request_id == request) for request in label_of]
+    found = judged_on(judged, judged[:1], NOW_S)
+    assert (found.median_age_s, found.oldest_age_s) == (median(ages), max(ages))
+    values = list(label_of.values())
+    assert found.labels == {label: values.count(label) for label in set(values)}
+    assert found.newest_labels == {label_of[rows[0][0]]: 1}
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [(3, Verdict.PROMOTE), (1, Verdict.REFUSE)])
+def test_a_verdict_says_what_it_was_judged_on_and_one_that_waits_does_not(ours, verdict):
+    on = JudgedOn({"code": 9}, {"code": 1}, 5.0, 9.0)
+    tallies = [Tally(ours, 2)] * 9, [Tally(2, 2)] * 9
+    without, with_it, waiting = (
+        judge(*tallies, min_requests=least, confidence=0.95, rng=np.random.default_rng(0), judged_on=given)
+        for least, given in ((9, None), (9, on), (10, on))
+    )
+    assert with_it == replace(without, judged_on=on, reason=f"{without.reason}; {sentence(on)}")
+    assert (without.verdict, without.judged_on) == (verdict, None)
+    assert (waiting.verdict, waiting.judged_on, "judged on" in waiting.reason) == (Verdict.WAIT, None, False)
