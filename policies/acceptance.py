@@ -17,10 +17,13 @@ from ..buffer.trace import NO_DRAFT, DraftTrace, Int32s
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Accepted drafts and the rounds they came from; tallies add up, lengths do not."""
+    """Accepted drafts and the rounds they came from; tallies add up, lengths do not.
 
-    accepted: int = 0
-    rounds: int = 0
+    Counted ones are whole numbers, expected ones (rejection.py) are not.
+    """
+
+    accepted: float = 0
+    rounds: float = 0
 
     @property
     def accept_length(self) -> float:

@@ -96,7 +96,8 @@ class _ArmSums:
     def __init__(self) -> None:
         self.tallies: dict[str, Tally] = {}
         self.total = Tally()
-        self.squares = (0, 0, 0)  # sums over requests of accepted^2, accepted * rounds, rounds^2
+        #: Sums over requests of accepted^2, accepted * rounds, rounds^2.
+        self.squares: tuple[float, float, float] = (0, 0, 0)
 
     def add(self, request_id: str, served: Tally) -> Tally:
         """The request's tally with `served` in it."""
@@ -216,5 +217,5 @@ def anytime_half_width(variance: float, error: float, effect: float) -> float:
     return math.sqrt(variance * (1.0 + share) * (math.log1p(1.0 / share) + 2.0 * math.log(1.0 / error)))
 
 
-def _squares(tally: Tally) -> tuple[int, int, int]:
+def _squares(tally: Tally) -> tuple[float, float, float]:
     return tally.accepted**2, tally.accepted * tally.rounds, tally.rounds**2

@@ -58,6 +58,7 @@ class GuardInput:
     most_committed: int = 0  # of these, those that are that same token
     served_compared: Tally = _UNKNOWN  # rounds that were replayed, as served
     replayed: Tally = _UNKNOWN  # the same rounds, replayed with the weights that served them
+    replay_error: float = 0.0  # standard error of what was served about what is replayed, in accept length
     engine_rounds: int = 0  # verified by the engine in requests that are to be captured
     captured_rounds: int = 0
     published_sha256: str = ""  # of the live version's weights, as the board says
@@ -76,6 +77,7 @@ class GuardLimits:
     alive_accept_length: float = 1.2  # over it the level before was not dead
     degenerate_share: float = 0.9  # of the drafts, one token
     calibration_gap: float = 0.02  # in accept length; replay is exact, so only lost rounds and cut ends excuse one
+    replay_errors: float = 4.0  # standard errors that excuse a gap where replay gives an expectation
     plain_margin: float = 0.02  # share by which speculation must be slower
     min_steps: int = 200
 
@@ -138,7 +140,8 @@ def calibration_gap(known: GuardInput, limits: GuardLimits) -> Alarm | None:
     """Served and replayed lengths of the same rounds apart: the gate would judge by figures that are not served."""
     ours, theirs = known.served_compared, known.replayed
     gap = ours.accept_length - theirs.accept_length
-    if min(ours.rounds, theirs.rounds) < limits.min_rounds or abs(gap) <= limits.calibration_gap:
+    excused = limits.calibration_gap + limits.replay_errors * known.replay_error
+    if min(ours.rounds, theirs.rounds) < limits.min_rounds or abs(gap) <= excused:
         return None
     figures = f"served {ours.accept_length:.3f}, replayed {theirs.accept_length:.3f} over {ours.rounds} rounds"
     return Alarm(AlarmName.CALIBRATION_GAP, figures, Action.PAUSE_LEARNING)

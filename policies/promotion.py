@@ -18,13 +18,12 @@ from ..buffer.version import JudgedOn
 from .acceptance import Tally
 from .judged_on import sentence
 
-Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 #: Resamples of an interval; its ends then move by under 2 % of its width from one seed to the next.
 RESAMPLES = 4_999
 
-#: Resampled counts held at once (four arrays of this many int64), so that a large holdout costs time, not memory.
+#: Resampled counts held at once (four arrays of this many float64), so that a large holdout costs time, not memory.
 _BATCH_COUNTS = 1_000_000
 
 
@@ -91,18 +90,18 @@ def no_judgement(verdict: Verdict, reason: str) -> Promotion:
     return Promotion(verdict, reason, 0.0, (-np.inf, np.inf), 1.0, 1.0, 0)
 
 
-def _counts(candidate: Sequence[Tally], live: Sequence[Tally]) -> Int64s:
-    """int64[4, N]: accepted and rounds of the candidate, then of the live draft; pairs with rounds only."""
+def _counts(candidate: Sequence[Tally], live: Sequence[Tally]) -> Floats:
+    """float64[4, N]: accepted and rounds of the candidate, then of the live draft; pairs with rounds only."""
     rows = [(c.accepted, c.rounds, o.accepted, o.rounds) for c, o in zip(candidate, live, strict=True)]
     paired = [row for row in rows if row[1] and row[3]]
-    return np.array(paired, dtype=np.int64).reshape(-1, 4).T
+    return np.array(paired, dtype=np.float64).reshape(-1, 4).T
 
 
-def _accept_length(accepted: Int64s, rounds: Int64s) -> float:
+def _accept_length(accepted: Floats, rounds: Floats) -> float:
     return 1.0 + float(accepted.sum() / rounds.sum()) if len(rounds) else 1.0
 
 
-def _interval(counts: Int64s, confidence: float, rng: np.random.Generator) -> tuple[float, float]:
+def _interval(counts: Floats, confidence: float, rng: np.random.Generator) -> tuple[float, float]:
     # Percentile, not BCa: BCa has no answer (NaN and a warning) where drafts agree on every request.
     found: Any = stats.bootstrap(
         tuple(counts),
@@ -119,7 +118,7 @@ def _interval(counts: Int64s, confidence: float, rng: np.random.Generator) -> tu
 
 
 def _pooled_gain(
-    accepted: Int64s, rounds: Int64s, live_accepted: Int64s, live_rounds: Int64s, axis: int = -1
+    accepted: Floats, rounds: Floats, live_accepted: Floats, live_rounds: Floats, axis: int = -1
 ) -> Floats:
     ours = accepted.sum(axis=axis) / rounds.sum(axis=axis)
     theirs = live_accepted.sum(axis=axis) / live_rounds.sum(axis=axis)

@@ -1,8 +1,8 @@
 """From trained weights to the board: judge on the holdout, publish what was judged, carry out the gate's verdict."""
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -69,15 +69,22 @@ def judge_candidate(state: LearnerState, board_state: BoardState, claimed: ByOut
         rng=np.random.default_rng([config.seed, state.notes.rounds_trained]),
         judged_on=_judged_on(state.holdout, ours, theirs, claimed, now_s),
     )
-    unscored = Counter(rule.value for rule in state.holdout.unscored_rules)
-    if promotion.verdict is Verdict.WAIT and unscored.total() >= config.min_holdout_requests:
-        rules = ", ".join(f"{count} by {rule}" for rule, count in sorted(unscored.items()))
+    return _with_unscored(promotion, state)
+
+
+def _with_unscored(promotion: Promotion, state: LearnerState) -> Promotion:
+    """The gate's word, with the held-out requests that replay cannot score: it waits for none of them."""
+    unscored = state.holdout.unscored
+    reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(unscored.items()))
+    if promotion.verdict is Verdict.WAIT and unscored.total() >= state.config.min_holdout_requests:
         return no_judgement(
             Verdict.UNJUDGED,
-            f"replay cannot tell: of {len(state.holdout)} held-out requests {rules} were verified in a way that the "
+            f"replay cannot tell: of {len(state.holdout)} held-out requests {reasons} were verified in a way that the "
             "committed tokens do not show; the canary decides alone",
         )
-    return promotion
+    if not reasons:
+        return promotion
+    return replace(promotion, reason=f"{promotion.reason}; requests left out: {reasons}")
 
 
 def _judged_on(

@@ -1,10 +1,12 @@
 """What keeps a learner from learning: replay that differs from what was served, or an alarm of a replica."""
 
+import math
 from collections.abc import Mapping
 
 from ...policies.acceptance import Tally
 from ...policies.guard import Alarm, GuardInput, GuardLimits, calibration_gap
 from ...policies.learn_schedule import LearnChoice, LearnDecision
+from ...policies.rejection import EstimatedRounds
 from .calibration import Calibration
 
 
@@ -12,7 +14,15 @@ def gap_alarm(calibration: Calibration, limits: GuardLimits | None = None) -> Al
     """The alarm when the traces of one claim were served with other lengths than their replay gives; else None."""
     served = Tally(calibration.accepted, calibration.compared)
     replayed = Tally(calibration.accepted + calibration.excess, calibration.compared)
-    return calibration_gap(GuardInput(served_compared=served, replayed=replayed), limits or GuardLimits())
+    counted = GuardInput(served_compared=served, replayed=replayed)
+    checks = (calibration_gap(known, limits or GuardLimits()) for known in (counted, _expected(calibration.estimated)))
+    return next((alarm for alarm in checks if alarm is not None), None)
+
+
+def _expected(found: EstimatedRounds) -> GuardInput:
+    served, expected = Tally(found.accepted, found.rounds), Tally(found.expected, found.rounds)
+    error = math.sqrt(found.variance) / found.rounds if found.rounds else 0.0
+    return GuardInput(served_compared=served, replayed=expected, replay_error=error)
 
 
 def rest_for(alarm: Alarm) -> LearnDecision:

@@ -1,21 +1,23 @@
 """Whether replay gives the served lengths: only then do figures measured by replay hold when served.
 
 Every claimed trace whose draft version can be loaded is replayed with that version. Equal counts in every verify round
-mean that capture, weights and replay agree on the model.
+mean that capture, weights and replay agree on the model. Under rejection sampling replay gives the expectation of what
+was served: there, sums over many rounds must agree.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...buffer.trace import DraftTrace, Int32s
 from ...buffer.version import BoardState
 from ...policies.acceptance import identity, proposed_drafts
+from ...policies.rejection import EstimatedRounds, served_beside_expected, why_not_estimated
 from ..model.draft_cache import DraftCache
 from ..model.eagle3 import Eagle3Draft
-from .replay import replay_traces
+from .replay import replay_logprobs, replay_traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Calibration:
     compared: int = 0
     excess: int = 0  # drafts accepted in replay minus drafts accepted when served, over the compared rounds
     accepted: int = 0  # drafts accepted when served, over the compared rounds
+    estimated: EstimatedRounds = field(default_factory=EstimatedRounds)  # other rounds: those by rejection sampling
 
     def __add__(self, other: "Calibration") -> "Calibration":
         return Calibration(
@@ -33,6 +36,7 @@ class Calibration:
             self.compared + other.compared,
             self.excess + other.excess,
             self.accepted + other.accepted,
+            self.estimated + other.estimated,
         )
 
     @property
@@ -56,8 +60,14 @@ def compare_with_served(traces: Iterable[DraftTrace], state: BoardState, drafts:
 
 
 def _compare(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> list[Calibration]:
-    runs = replay_traces(draft, traces, steps)
-    return [_calibration(trace, run) for trace, run in zip(traces, runs, strict=True)]
+    counted = [trace for trace in traces if trace.verdict_rule.decides_by_equality]
+    expected = [trace for trace in traces if not why_not_estimated(trace)]
+    runs, logprobs = replay_traces(draft, counted, steps), replay_logprobs(draft, expected, steps)
+    estimates = [served_beside_expected(trace, logq) for trace, logq in zip(expected, logprobs, strict=True)]
+    return [
+        *(_calibration(trace, run) for trace, run in zip(counted, runs, strict=True)),
+        *(Calibration(estimated=found) for found in estimates),
+    ]
 
 
 def _calibration(trace: DraftTrace, runs: Int32s) -> Calibration:

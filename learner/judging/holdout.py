@@ -1,16 +1,18 @@
 """The most recent held-out requests, never trained on, on which candidate and live draft are compared.
 
-Replay scores a draft by the tokens that it shares with what was committed. That is what the server would have accepted
-under a rule that decides by equality, and says nothing under any other one: such traces are kept, and not scored.
+Under a rule that decides by equality, replay counts the drafts that the server would have accepted: those that equal
+what was committed. Under rejection sampling it gives their expectation, from the chance that the target gave every
+token. Under any other rule the committed tokens tell nothing: such traces are kept, and not scored.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 
 from ...buffer.trace import DraftTrace, VerdictRule
 from ...policies.acceptance import Tally, replayed_tally
+from ...policies.rejection import expected_tally, why_not_estimated
 from ..model.eagle3 import Eagle3Draft
-from .replay import replay_traces
+from .replay import replay_logprobs, replay_traces
 
 
 class Holdout:
@@ -31,10 +33,10 @@ class Holdout:
         return {trace_id for traces in self._requests.values() for trace_id in traces}
 
     @property
-    def unscored_rules(self) -> list[VerdictRule]:
-        """Rule of every kept request of which replay can score no trace."""
-        rules = ({trace.verdict_rule for trace in traces.values()} for traces in self._requests.values())
-        return [min(found) for found in rules if not any(rule.decides_by_equality for rule in found)]
+    def unscored(self) -> Counter[str]:
+        """Requests of which replay can score no trace, by the reason of their newest one: a rule, or a rule and why."""
+        reasons = ([_why_unscored(trace) for trace in traces.values()] for traces in self._requests.values())
+        return Counter(found[-1] for found in reasons if all(found))
 
     @property
     def has_trees(self) -> bool:
@@ -83,8 +85,22 @@ class Holdout:
         return [sum((tallies[trace_id] for trace_id in traces), Tally()) for traces in self._requests.values()]
 
 
+def _why_unscored(trace: DraftTrace) -> str:
+    """Empty where replay can score the trace."""
+    if trace.verdict_rule.decides_by_equality:
+        return ""
+    if trace.verdict_rule is not VerdictRule.REJECTION:
+        return trace.verdict_rule.value
+    why = why_not_estimated(trace)
+    return f"{trace.verdict_rule.value} ({why})" if why else ""
+
+
 def _replay(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> dict[str, Tally]:
-    scored = [trace for trace in traces if trace.verdict_rule.decides_by_equality]
-    runs = replay_traces(draft, scored, steps) if scored else []
-    tallies = {trace.trace_id: replayed_tally(trace, run) for trace, run in zip(scored, runs, strict=True)}
+    scored = [trace for trace in traces if not _why_unscored(trace)]
+    counted = [trace for trace in scored if trace.verdict_rule.decides_by_equality]
+    expected = [trace for trace in scored if not trace.verdict_rule.decides_by_equality]
+    runs = replay_traces(draft, counted, steps) if counted else []
+    logprobs = replay_logprobs(draft, expected, steps) if expected else []
+    tallies = {trace.trace_id: replayed_tally(trace, run) for trace, run in zip(counted, runs, strict=True)}
+    tallies |= {trace.trace_id: expected_tally(trace, logq) for trace, logq in zip(expected, logprobs, strict=True)}
     return {trace.trace_id: tallies.get(trace.trace_id, Tally()) for trace in traces}

@@ -1,6 +1,6 @@
-"""Replay: how many drafts would have been accepted on recorded text, without a server and without logits.
+"""Replay: how many drafts would have been accepted on recorded text, without a server and without the target's logits.
 
-Axes: B traces, R feature rows, Q chains still alive, N chains that predict a token inside their trace.
+Axes: B traces, R feature rows, Q chains still alive, N chains that predict a token inside their trace, S draft steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...buffer.trace import DraftTrace, Int32s
+from ...buffer.trace import DraftTrace, Float32s, Int32s
+from ...policies.objectives.losses import log_probs_at
 from ..model.eagle3 import DraftChains, Eagle3Draft
+from ..model.logits import logits_of, positions_per_chunk
 from ..training.batch import Batch, collate, draftable_rows, verdict_rows
 
 #: Padded rows times padded keys of one group: bounds the attention scores to 64 MB per head.
@@ -37,6 +39,26 @@ def replay_traces(
             rows = rows_of(traces[i])
             runs[i][rows + 1] = run_R[rows]
     return runs
+
+
+@torch.inference_mode()
+def replay_logprobs(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> list[Float32s]:
+    """Per trace float32[T, steps]: log q of tokens[s + 1 + j] as draft j of a verify round rooted at tokens[s].
+
+    q is what `draft`, fed the committed tokens up to that one, would have drawn it from: at the request's temperature,
+    which must be above 0, and without its top-k and top-p, as SGLang draws drafts under rejection sampling. -inf for a
+    token outside the draft's vocabulary. NaN where a trace has no such token, no feature to draft from, or no verdict
+    on the token after the root. `draft` does not change.
+    """
+    found = [np.full((len(trace.tokens), steps), np.nan, np.float32) for trace in traces]
+    judged = [i for i, trace in enumerate(traces) if len(verdict_rows(trace))]
+    for group in _groups(traces, judged):
+        temperatures = torch.tensor([traces[i].sampling.temperature for i in group], device=draft.device)
+        batch = collate([traces[i] for i in group], draft.device)
+        for i, logq_QS in zip(group, _replay_logprobs(draft, batch, temperatures, steps).cpu().numpy(), strict=True):
+            rows = verdict_rows(traces[i])
+            found[i][rows + 1] = logq_QS[: len(rows)]
+    return found
 
 
 def _every_row(trace: DraftTrace) -> Int32s:
@@ -87,3 +109,32 @@ def _advance(draft: Eagle3Draft, chains: DraftChains, tokens_BT: Tensor, is_aliv
     hidden_BQH = draft.advance(chains)
     is_hit_N = draft.best_tokens(hidden_BQH[is_alive_BQ]) == committed_BQ[is_alive_BQ]
     return torch.zeros_like(is_alive_BQ).masked_scatter(is_alive_BQ, is_hit_N)
+
+
+def _replay_logprobs(draft: Eagle3Draft, batch: Batch, temperatures_B: Tensor, steps: int) -> Tensor:
+    """Log q of the committed tokens by row and step, float32[B, Q, S]; NaN outside the trace. No chain is dropped."""
+    chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ)
+    inside_BQS = batch.scored_mask(steps)
+    predicted_BQS = batch.predicted(steps).clamp(max=batch.tokens_BT.shape[1] - 1)
+    found_BQS = torch.full(inside_BQS.shape, torch.nan, device=draft.device)
+    for step in range(steps):
+        inside_BQ = inside_BQS[..., step]
+        hidden_NH = draft.advance(chains)[inside_BQ]
+        committed_N = batch.tokens_BT.gather(1, predicted_BQS[..., step])[inside_BQ]
+        logq_N = _token_logprobs(draft, hidden_NH, committed_N, temperatures_B[:, None].expand_as(inside_BQ)[inside_BQ])
+        found_BQS[..., step] = found_BQS[..., step].masked_scatter(inside_BQ, logq_N)
+    return found_BQS
+
+
+def _token_logprobs(draft: Eagle3Draft, hidden_NH: Tensor, tokens_N: Tensor, temperatures_N: Tensor) -> Tensor:
+    """Log q of target ids, float32[N]; logits live for a chunk at a time."""
+    ids_N, most = draft.target_to_draft_W[tokens_N], positions_per_chunk(draft.config.draft_vocab_size)
+    parts = [
+        log_probs_at(
+            logits_of(hidden_NH[i : i + most], draft.lm_head.weight) / temperatures_N[i : i + most, None],
+            ids_N[i : i + most, None].clamp(min=0),
+        )[:, 0]
+        for i in range(0, len(ids_N), most)
+    ]
+    logq_N = torch.cat(parts) if parts else temperatures_N.new_empty(0)
+    return logq_N.masked_fill(ids_N < 0, float("-inf"))

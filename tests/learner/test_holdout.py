@@ -82,11 +82,12 @@ def test_requests_judged_by_a_rule_that_tokens_do_not_show_are_kept_and_not_scor
         kept.add(tiny_speculator.serve(i, verdict_rule=rule))
     draft = load_draft(tiny_speculator.draft, load_target_embedding(tiny_speculator.target))
     assert kept.score(draft, 3) == kept.score_live(0, draft, 3) == [served_tally(served), Tally(), Tally(), Tally()]
-    assert kept.unscored_rules == [*rules]
+    unrecorded = "rejection (target's chances not recorded)"
+    assert kept.unscored == {unrecorded: 1, "block": 1, "thresholds": 1}
     later = tiny_speculator.serve(5, request_id="request-1")  # a trace of that request that can be scored
     kept.add(later)
     assert kept.score(draft, 3) == [served_tally(served), Tally(), Tally(), served_tally(later)]
-    assert kept.unscored_rules == [VerdictRule.BLOCK, VerdictRule.THRESHOLDS]
+    assert kept.unscored == {"block": 1, "thresholds": 1}
     assert not kept.has_trees
     kept.add(tiny_speculator.serve(6, is_tree=True))
     assert kept.has_trees

@@ -221,12 +221,12 @@ def beat_alone(board: MemoryVersionBoard, turn_s: float) -> None:
 @pytest.mark.parametrize("turn_s", [0.0, 30.0])
 def test_where_replay_cannot_judge_the_canary_decides_alone(house, turn_s: float) -> None:
     beat_alone(house.board, turn_s)
-    house.send(verdict_rule=VerdictRule.REJECTION)
+    house.send(verdict_rule=VerdictRule.BLOCK)
     report = house.learner(canary_limit_s=1e12).learn_once()
     assert report.promotion is not None
     assert report.promotion.verdict is Verdict.UNJUDGED
     count = report.outcomes["held_out"]
-    assert f"of {count} held-out requests {count} by rejection were verified" in report.promotion.reason
+    assert f"of {count} held-out requests {count} by block were verified" in report.promotion.reason
     row, live = house.board.read().rows[1], house.board.read().live
     assert (row.state, live) == ((VersionState.CANARY if turn_s else VersionState.REFUSED), 0)
     assert row.version.scores == {}
@@ -237,10 +237,11 @@ def test_where_replay_cannot_judge_the_canary_decides_alone(house, turn_s: float
 
 
 def test_with_enough_requests_that_replay_can_judge_the_others_change_nothing(house) -> None:
-    traces = [*house.send(), *house.send(BATCH, verdict_rule=VerdictRule.REJECTION)]
+    traces = [*house.send(), *house.send(BATCH, verdict_rule=VerdictRule.BLOCK)]
     report = house.learner(min_new_traces=2 * BATCH).learn_once()
     judged = [trace for trace in held_out(traces) if trace.verdict_rule is VerdictRule.GREEDY]
     assert report.promotion.requests == len(judged) >= 2
+    assert report.promotion.reason.endswith(f"; requests left out: {len(held_out(traces)) - len(judged)} by block")
     assert report.promotion.verdict in {Verdict.PROMOTE, Verdict.REFUSE}
 
 

@@ -3,7 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-from paceline.learner.judging.replay import replay_traces
+import pytest
+from paceline.buffer.trace import Sampling
+from paceline.learner.judging.replay import replay_logprobs, replay_traces
+from paceline.learner.training.batch import verdict_rows
 from paceline.policies.acceptance import identity, replayed_tally, served_tally
 
 STEPS = 3
@@ -136,3 +139,59 @@ def serve(naive_draft, draft, trace):
         teacher_logprobs=np.zeros(nodes, np.float16),
     )
     return replace(trace, rounds=rounds)
+
+
+def naive_logprobs(naive_draft, draft, trace, steps: int) -> np.ndarray:
+    """Log-softmax of the naive decoder's logits over the temperature, at the committed tokens it was fed."""
+    to_draft = {token: i for i, token in enumerate(draft.draft_to_target_V.tolist())}
+    found = np.full((len(trace.tokens), steps), np.nan)
+    for root in (verdict_rows(trace) + 1).tolist():
+        following = trace.tokens[root + 1 : root + 1 + steps].tolist()
+        _, logits = naive_draft(draft, trace.tokens, trace.features, root, len(following), fed=following)
+        for step, token in enumerate(following):
+            scaled = logits[step] / trace.sampling.temperature
+            norm = np.log(np.exp(scaled).sum())
+            found[root, step] = scaled[to_draft[token]] - norm if token in to_draft else -np.inf
+    return found
+
+
+@pytest.mark.parametrize("draft_ids", [None, [1, 2, 5, 7]])
+def test_logprobs_of_committed_tokens_equal_those_of_naive_serving(make_trace, make_draft, naive_draft, draft_ids):
+    draft = make_draft(3, vocab=8, draft_ids=draft_ids)
+    traces = [
+        make_trace(s, rounds=s, context_len=2 * s, feature_dim=48, vocab=8, sampling=Sampling(temperature))
+        for s, temperature in ((1, 0.5), (2, 1.0), (3, 2.0), (9, 0.7))
+    ]
+    for trace, found in zip(traces, replay_logprobs(draft, traces, STEPS), strict=True):
+        assert found.dtype == np.float32
+        expected = naive_logprobs(naive_draft, draft, trace, STEPS)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+        first = trace.context_len - 1  # the root before the first committed token
+        assert np.isnan(found[:first]).all()
+        assert not np.isnan(found[first : len(trace.tokens) - STEPS]).any()
+        assert np.isneginf(found).any() == (draft_ids is not None)
+
+
+def test_logprobs_of_a_trace_do_not_depend_on_the_others(make_trace, make_draft):
+    draft = make_draft(3, vocab=8)
+    traces = [
+        make_trace(s, rounds=1 + s % 9, feature_dim=48 * (s != 4), vocab=8, sampling=Sampling(0.5 + s / 20))
+        for s in range(20)
+    ]
+    together = replay_logprobs(draft, traces, STEPS)
+    assert np.isnan(together[4]).all()  # no feature to draft from
+    for trace, found in zip(traces, together, strict=True):
+        np.testing.assert_allclose(found, replay_logprobs(draft, [trace], STEPS)[0], atol=1e-5)
+    assert replay_logprobs(draft, [], STEPS) == []
+
+
+def test_the_likeliest_tokens_of_both_replays_are_the_same(make_trace, make_draft):
+    """Nearly cold, a draft draws its best token alone: the chances are those of being equal."""
+    draft, traces = make_draft(3, vocab=6), [make_trace(s, rounds=6, feature_dim=48, vocab=6) for s in range(4)]
+    cold = [replace(trace, sampling=Sampling(1e-4)) for trace in traces]
+    for trace, runs, logq in zip(
+        traces, replay_traces(draft, traces, STEPS), replay_logprobs(draft, cold, STEPS), strict=True
+    ):
+        follows = np.exp(np.nan_to_num(logq, nan=-np.inf)).cumprod(1).sum(1)
+        judged = verdict_rows(trace) + 1
+        np.testing.assert_allclose(follows[judged], runs[judged], atol=1e-3)
