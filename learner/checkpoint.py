@@ -36,6 +36,12 @@ class LearnerNotes:
     settled: Mapping[str, list[str]] = field(default_factory=dict)  # outcome -> entry ids of the last learning round
     set_aside: list[str] = field(default_factory=list)  # entry ids of misreplayed traces, the newest ones
     schedule: Mapping[str, object] = field(default_factory=dict)  # what LearnSchedule.state returned
+    line: Mapping[str, object] = field(default_factory=dict)  # what LineDelivery.state returned
+
+    @property
+    def reference(self) -> int | None:
+        """The version that the line is compared with; None before it was compared with any."""
+        return None if "reference" not in self.line else int(str(self.line["reference"]))
 
 
 def save(folder: Path, notes: LearnerNotes, save_trainer: Callable[[Path], object]) -> None:

@@ -58,6 +58,7 @@ class LineDelivery:
         """`reference` serves when the line begins."""
         self._rules = rules
         self.reference = reference  # the version to replay beside the line
+        self.serves = reference  # the version that was last decided to serve
         self._trusted_rounds = 0
         self._test = PrequentialTest(rules.test)
 
@@ -66,10 +67,15 @@ class LineDelivery:
         self._test.observe(block)
 
     def decide(self, newest: int, live: int, *, is_ruined: bool) -> Delivery:
-        """End a round that has trained version `newest` while `live` served; may change `reference`.
+        """End a round that has trained version `newest` while `live` served; changes `serves`, perhaps `reference`.
 
         `is_ruined`: whether the newest draft fails the held-out requests of this round; see prequential.is_ruined.
         """
+        decided = self._decided(newest, live, is_ruined=is_ruined)
+        self.serves = decided.version
+        return decided
+
+    def _decided(self, newest: int, live: int, *, is_ruined: bool) -> Delivery:
         verdict = self._test.verdict()
         if verdict.finding is LineFinding.HARMS:
             return self._end_trust(verdict)
@@ -102,11 +108,13 @@ class LineDelivery:
 
     def state(self) -> dict[str, object]:
         """What continuing needs, as JSON values; a restored object decides as this one would."""
-        return {"reference": self.reference, "trusted_rounds": self._trusted_rounds, "test": self._test.state()}
+        trust = {"reference": self.reference, "serves": self.serves, "trusted_rounds": self._trusted_rounds}
+        return {**trust, "test": self._test.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; an empty one changes nothing."""
         self.reference = int(state.get("reference", self.reference))
+        self.serves = int(state.get("serves", self.serves))
         self._trusted_rounds = int(state.get("trusted_rounds", self._trusted_rounds))
         self._test = PrequentialTest(self._rules.test)
         self._test.restore(state.get("test", {}))

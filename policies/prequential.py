@@ -90,13 +90,13 @@ class Paired:
 
     @property
     def gain(self) -> float:
-        """Verify rounds that the line saves, (reference - line) / (reference + line), within (-1, 1).
+        """Of accept lengths L, (L of the line - L of the reference) / (their sum), within (-1, 1).
 
-        0 unless both have rounds. Both commit the same text, so fewer rounds are more accepted drafts; and no long
-        request outweighs the others.
+        0 unless both have rounds. Where both commit the same text it is the share of verify rounds that the line saves,
+        (R of the reference - R of the line) / (their sum). No long request outweighs the others.
         """
-        rounds = self.line.rounds + self.reference.rounds
-        return (self.reference.rounds - self.line.rounds) / rounds if self.has_rounds else 0.0
+        ours, theirs = self.line.accept_length, self.reference.accept_length
+        return (ours - theirs) / (ours + theirs) if self.has_rounds else 0.0
 
     @property
     def has_rounds(self) -> bool:

@@ -6,10 +6,11 @@ import numpy as np
 
 from ...policies.acceptance import Tally
 from ...policies.learn_schedule import requests_since_a_change
-from ...policies.promotion import Verdict, judge
+from ...policies.prequential import Paired
+from ...policies.promotion import measure
 from .view import View
 
-#: The product's defaults: PACELINE_HOLDOUT_REQUESTS, a sixth of them, PACELINE_GATE_CONFIDENCE.
+#: Held-out requests looked at, and without which nothing is decided; confidence of the interval.
 HOLDOUT_REQUESTS, MIN_REQUESTS, CONFIDENCE = 48, 8, 0.95
 RESAMPLES = 2000
 
@@ -23,7 +24,7 @@ class NoGate:
 
 
 class HeldOutGate:
-    """The product's gate: policies/promotion.py on the last held-out requests."""
+    """Promotes when the interval of the gain on the last held-out requests lies above zero."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -31,21 +32,17 @@ class HeldOutGate:
     def decide(self, seen: View) -> int:
         """As Rule."""
         requests = self._judged_on(seen)
-        promotion = judge(
-            seen.tallies(seen.newest, requests),
-            seen.tallies(seen.live, requests),
-            min_requests=MIN_REQUESTS,
-            confidence=CONFIDENCE,
-            rng=np.random.default_rng([self._seed, seen.chunk]),
-        )
-        return seen.newest if promotion.verdict is Verdict.PROMOTE else seen.live
+        tallies = zip(seen.tallies(seen.newest, requests), seen.tallies(seen.live, requests), strict=True)
+        rng = np.random.default_rng([self._seed, seen.chunk])
+        found = measure([Paired("", *pair) for pair in tallies], confidence=CONFIDENCE, rng=rng)
+        return seen.newest if found.requests >= MIN_REQUESTS and found.interval[0] > 0.0 else seen.live
 
     def _judged_on(self, seen: View) -> list[int]:
         return seen.held_out()[-HOLDOUT_REQUESTS:]
 
 
 class CutHeldOutGate(HeldOutGate):
-    """The product's gate on the held-out requests since traffic last changed, as ADWIN sees it in what was served."""
+    """The same on the held-out requests since traffic last changed, as ADWIN sees it in what was served."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

@@ -52,7 +52,9 @@ def test_what_is_not_known_is_said_to_be_unknown_and_is_no_figure(traces):
 
 
 def test_a_request_without_a_time_is_left_out_of_the_ages_and_counted(traces):
-    found = judged_on(traces(("a", "code", 30), ("b", "code", NOW_S), ("c", "code", NOW_S), ("c", "code", 7)), [], NOW_S)
+    found = judged_on(
+        traces(("a", "code", 30), ("b", "code", NOW_S), ("c", "code", NOW_S), ("c", "code", 7)), [], NOW_S
+    )
     assert (found.median_age_s, found.oldest_age_s, found.undated) == (18.5, 30.0, 1)
     assert sentence(found) == (
         "judged on 3 requests, median age 18 s, oldest 30 s, 1 of unknown age, "
