@@ -88,6 +88,11 @@ class LearnerConfig:
         return max(_USUAL_CLAIM, self.min_new_traces)
 
     @property
+    def remembered_held_out(self) -> int:
+        """Held-out traces whose ids are remembered: as many as came while the replay buffer filled."""
+        return math.ceil(self.replay_traces * self.holdout_share / (1.0 - self.holdout_share))
+
+    @property
     def delivery_rules(self) -> DeliveryRules:
         """When a line of drafts serves."""
         error = min(1.0 - self.gate_confidence, math.nextafter(1.0, 0.0))

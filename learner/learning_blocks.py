@@ -31,7 +31,7 @@ class Block:
 def blocks_of(claimed: ByOutcome) -> list[Block]:
     """The claimed traces to learn and those held out, in the order that their requests came, in equal parts.
 
-    A part without a trace to learn belongs to its neighbour, so every block has one. No block when none is to be learnt.
+    A part without a trace to learn belongs to its neighbour, so every block has one. No block when there is none.
     """
     came = sorted(
         (*claimed[Outcome.LEARNED], *claimed[Outcome.HELD_OUT]), key=lambda entry: entry_order(entry.entry_id)

@@ -68,7 +68,7 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     for outcome, entry_ids in notes.settled.items():
         buffer.ack(entry_ids, outcome)
     replay_buffer: deque[TraceEntry] = deque(maxlen=config.replay_traces)
-    held_out_ids: deque[str] = deque(maxlen=config.replay_traces)
+    held_out_ids: deque[str] = deque(maxlen=config.remembered_held_out)
     drafts = DraftCache(models.embedding, device, head=models.head)
     schedule = LearnSchedule(config.learn_rules)
     schedule.restore(notes.schedule)

@@ -5,7 +5,6 @@ the board. So after any fault in a learning round the state is thrown away and o
 """
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -44,8 +43,8 @@ class LearnerState:
 
     @property
     def read_back_traces(self) -> int:
-        """Stored traces read back at a start: twice those among which the replay buffer is, since some were refused."""
-        return 2 * math.ceil(self.config.replay_traces / (1.0 - self.config.holdout_share))
+        """Stored traces read back at a start: twice what is kept, since some were refused."""
+        return 2 * (self.config.replay_traces + self.config.remembered_held_out)
 
     def matches_board(self, board_state: BoardState) -> bool:
         """Whether the board still has the version these weights continue from; one that lost its data has not."""

@@ -32,7 +32,6 @@ from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Measured, Promotion, Verdict
 
-
 MEASURED = Measured(0.1, (0.0, 0.2), 2.1, 2.0, 9)
 
 
@@ -428,7 +427,7 @@ def test_a_restarted_learner_has_the_state_of_the_old_one(house) -> None:
     assert restarted.learn_once().kind is LearningKind.IDLE
     after = restarted._state
     assert [entry.entry_id for entry in after.replay_buffer] == [entry.entry_id for entry in before.replay_buffer]
-    assert list(after.held_out_ids) == list(before.held_out_ids) == ids(held_out(traces))
+    assert list(after.held_out_ids) == list(before.held_out_ids) == ids(held_out(traces))[-10:]
     assert after.notes == before.notes
     for ours, theirs in zip(after.trainer.draft.parameters(), before.trainer.draft.parameters(), strict=True):
         assert torch.equal(ours, theirs)

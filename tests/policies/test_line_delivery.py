@@ -35,6 +35,7 @@ class Learner:
         return decided
 
 
+@pytest.mark.guarantee("promotion-gate")
 def test_a_line_that_was_never_shown_to_gain_serves_nothing() -> None:
     learner = Learner()
     assert [learner.round(EQUAL).ground for _ in range(9)] == [Ground.NOTHING_YET] * 9
@@ -48,6 +49,7 @@ def test_a_proof_makes_the_newest_draft_live_and_trusts_the_line_for_some_rounds
     assert [r.version for r in rounds] == [1, 2, 3, 3, 3]
     assert rounds[1].reason.startswith("the line is trusted for 2 rounds; odds ")
     assert rounds[0].reason == rounds[0].verdict.reason
+    assert learner.delivery.serves == 3
 
 
 def test_while_trusted_the_line_is_compared_with_what_was_proven_and_then_with_what_serves() -> None:
@@ -67,6 +69,7 @@ def test_a_new_proof_renews_the_trust() -> None:
     assert learner.live == 5
 
 
+@pytest.mark.guarantee("promotion-gate")
 def test_harm_ends_the_trust_and_the_reference_serves_again() -> None:
     learner = Learner(DeliveryRules(PrequentialRules(), trusted_rounds=9))
     assert [learner.round(met).version for met in (GAINS, EQUAL)] == [1, 2]

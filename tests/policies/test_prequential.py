@@ -84,12 +84,13 @@ def test_a_limited_capital_keeps_how_it_is_divided() -> None:
     [
         (Tally(40, 20), Tally(30, 30), 0.2),
         (Tally(30, 30), Tally(40, 20), -0.2),
-        (Tally(10, 5), Tally(9, 5), 0.0),
+        (Tally(10.5, 4.5), Tally(10.0, 5.0), (15 / 4.5 - 3) / (15 / 4.5 + 3)),  # expected, not counted
+        (Tally(10, 5), Tally(10, 5), 0.0),
         (Tally(), Tally(9, 5), 0.0),
         (Tally(9, 5), Tally(), 0.0),
     ],
 )
-def test_a_gain_is_the_share_of_rounds_saved(line: Tally, live: Tally, gain: float) -> None:
+def test_a_gain_is_the_share_of_rounds_saved_as_accept_lengths_give_it(line: Tally, live: Tally, gain: float) -> None:
     assert Paired("", line, live).gain == pytest.approx(gain)
 
 
