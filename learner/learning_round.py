@@ -105,7 +105,7 @@ class LearningRound:
             state.record_verdict(fit, promotion, time.time())
             version = self._publish(fit, promotion, decision, number)
         require(self.lease, "nothing was saved")
-        line = judge.delivery.state() if judge else state.notes.line
+        line = judge.delivery.state() if judge else {}  # without a live version there is nothing to go on from
         state.record_learning(self.claimed, self.calibration, fit, version, line)
         checkpoint.save(state.config.checkpoints_dir, state.notes, state.trainer.save)
         why = promotion.reason if promotion else "every claimed trace was held out"

@@ -71,6 +71,7 @@ class Promotion:
     judged_on: JudgedOn | None = None  # what the measured requests were
     ground: Ground | None = None  # why another version serves next, or none; None while waiting or unjudged
     reference: int | None = None  # the version that the line was compared with
+    serves: int | None = None  # the version that was decided to serve next
 
 
 def judge(
@@ -95,6 +96,7 @@ def judge(
         judged_on,
         decided.ground,
         reference,
+        decided.version,
     )
 
 

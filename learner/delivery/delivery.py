@@ -152,8 +152,8 @@ def _carry_out(
 ) -> None:
     if promotion.verdict is Verdict.REFUSE:
         refuse(board, number, promotion.reason)
-        if promotion.ground is Ground.HARM:
-            _put_reference_back(board, judged, promotion)
+        if promotion.ground is Ground.HARM and promotion.serves != judged.live:
+            _put_back(board, judged, promotion)
         return
     live = board.read().live
     if live != judged.live:
@@ -163,14 +163,12 @@ def _carry_out(
     start_canary_or_go_live(board, number, promotion.reason, with_canary=has_canaries, must_canary=must_canary)
 
 
-def _put_reference_back(board: VersionBoard, judged: BoardState, promotion: Promotion) -> None:
+def _put_back(board: VersionBoard, judged: BoardState, promotion: Promotion) -> None:
     """Make the reference live again in place of the drafts trusted after it, which no later rollback brings back."""
-    if promotion.reference == judged.live:
-        return
     try:
-        board.roll_back(LEARNER, promotion.reason, judged.live, VersionState.LIVE, promotion.reference)
+        board.roll_back(LEARNER, promotion.reason, judged.live, VersionState.LIVE, promotion.serves)
     except BoardConflict as conflict:
-        _log.warning("version %s is not live again, because somebody moved versions: %s", promotion.reference, conflict)
+        _log.warning("version %s is not live again, because somebody moved versions: %s", promotion.serves, conflict)
 
 
 def _trained_on(entries: Sequence[TraceEntry]) -> tuple[str, str]:

@@ -70,7 +70,7 @@ def test_the_interval_is_that_of_all_resamples(candidate: list[Tally], live: lis
 def test_the_verdict_is_that_of_the_delivery_with_the_figures_of_the_round(ground: Ground, verdict: Verdict) -> None:
     pairs = pairs_of(tallies(*[(20, 10)] * 12), tallies(*[(10, 12)] * 12))
     promotion = judge(decided(ground), pairs, 7, confidence=CONFIDENCE, rng=np.random.default_rng(0))
-    assert (promotion.verdict, promotion.ground, promotion.reference) == (verdict, ground, 7)
+    assert (promotion.verdict, promotion.ground, promotion.reference, promotion.serves) == (verdict, ground, 7, 1)
     measured = promotion.measured
     assert (measured.line_accept_length, measured.reference_accept_length) == (3.0, 1.0 + 10 / 12)
     assert measured.gain == pytest.approx(2.0 - 10 / 12)
