@@ -88,8 +88,11 @@ def parse() -> argparse.Namespace:
 def stream_plans(options: argparse.Namespace) -> Sequence[StreamPlan]:
     """What is asked for."""
     names = options.streams or (QUICK_STREAMS if options.quick else None)
-    found = plans(QUICK_CHUNKS if options.quick else CHUNKS)
-    return [plan for plan in found if names is None or plan.name in names]
+    found = {plan.name: plan for plan in plans(QUICK_CHUNKS if options.quick else CHUNKS)}
+    unknown = set(names or ()) - set(found)
+    if unknown:
+        raise SystemExit(f"--streams: got {', '.join(sorted(unknown))}, expected some of {', '.join(found)}")
+    return [found[name] for name in names or found]
 
 
 def jobs(options: argparse.Namespace) -> list[Job]:

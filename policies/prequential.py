@@ -34,9 +34,11 @@ from .acceptance import Tally
 Floats = npt.NDArray[np.float64]
 
 #: Bets of a fully stretched gain lose so much of the capital; 0 is cash.
-STAKES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+STAKES = (0.0, 0.2, 0.5, 0.9)
 #: Capital that starts as cash.
-_CASH_SHARE = 0.25
+_CASH_SHARE = 0.2
+#: What a test of harm gives away before every block: a line that is level again is soon free of old suspicion.
+_HARM_FORGOTTEN = 0.1
 
 
 class LineFinding(StrEnum):
@@ -63,7 +65,7 @@ class PrequentialRules:
     """The numbers of the test. ValueError when one is out of its range."""
 
     error: float = 0.05  # chance that a line that never gains is ever said to
-    harm_error: float = 0.1  # chance that an equal line is said to harm, from one fresh start of a test on
+    harm_error: float = 0.2  # chance that an equal line is said to harm, from one fresh start of a test on
     most_gain: float = 0.25  # of one request; more counts as that much
     least_gain: float = 0.0  # gain per request that pays for a swap; the null hypothesis is that much or less
     dealt_anew: float = 0.1  # share of the capital, at the end of every block
@@ -152,7 +154,7 @@ class PrequentialTest:
         self._harm = {Whose.ALL: self._no_harm(), Whose.OTHERS: self._no_harm()}
         self._requests = 0
 
-    def _no_harm(self) -> "Capital":
+    def _no_harm(self) -> Capital:
         return Capital(self._rules.most_gain, self._rules.dealt_anew)
 
     def observe(self, block: Sequence[Paired]) -> None:
@@ -166,11 +168,16 @@ class PrequentialTest:
         self._watch(Whose.ALL, gains)
         self._watch(Whose.OTHERS, others)
 
+    def forget_gains(self) -> None:
+        """Give away what the test of gain has won; what it has lost stays lost, or it would begin anew for nothing."""
+        self._gain.limit(0.0)
+
     def _watch(self, whose: "Whose", gains: Sequence[float]) -> None:
         if self._harm[whose].log < 0.0:
             self._harm[whose] = self._no_harm()
+        self._harm[whose].limit(self._harm[whose].log + math.log1p(-_HARM_FORGOTTEN))
         self._harm[whose].bet([-gain for gain in gains])
-        self._harm[whose].limit(1.0 - math.log(self._rules.harm_error))
+        self._harm[whose].limit(0.5 - math.log(self._rules.harm_error))
 
     def _clipped(self, gain: float) -> float:
         return min(max(gain, -self._rules.most_gain), self._rules.most_gain)

@@ -95,7 +95,8 @@ def test_poison_is_one_tenant_s_and_changes_committed_tokens_alone(pool):
     trace = pool.by_domain["py"][1]
     bad, context = poisoned(trace, streams.WORDS), trace.context_len
     assert bad.tokens[:context].tolist() == trace.tokens[:context].tolist()
-    assert np.mean(bad.tokens[context:] != trace.tokens[context:]) > 0.9
+    assert np.mean(bad.tokens[context::2] != trace.tokens[context::2]) > 0.9
+    assert bad.tokens[context + 1 :: 2].tolist() == trace.tokens[context + 1 :: 2].tolist()
     assert np.array_equal(bad.features, trace.features)
     assert bad.tokens.tolist() == poisoned(trace, streams.WORDS).tokens.tolist()
 

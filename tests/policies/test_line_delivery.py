@@ -8,6 +8,7 @@ from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, Lin
 from paceline.policies.prequential import Paired, PrequentialRules
 
 RULES = DeliveryRules(PrequentialRules(), trusted_rounds=2)
+LONG = DeliveryRules(PrequentialRules(), trusted_rounds=9)
 
 
 def block(line_rounds: int, requests: int = 20, tenants: str = "a") -> list[Paired]:
@@ -27,8 +28,9 @@ class Learner:
         self.live = self.newest = 0
 
     def round(self, *blocks: list[Paired], is_ruined: bool = False) -> Delivery:
-        for met in blocks:
-            self.delivery.observe(met)
+        """The line is what serves in the first block of a round that follows a delivery, and has learnt since."""
+        for number, met in enumerate(blocks):
+            self.delivery.observe(met, is_live=number == 0 and self.newest == self.live)
         self.newest += 1
         decided = self.delivery.decide(self.newest, self.live, is_ruined=is_ruined)
         self.live = decided.version
@@ -67,20 +69,37 @@ def test_a_new_proof_renews_the_trust() -> None:
     assert learner.live == 5
 
 
-def test_harm_ends_the_trust_and_the_reference_serves_again() -> None:
-    learner = Learner(DeliveryRules(PrequentialRules(), trusted_rounds=9))
+def test_harm_by_what_serves_ends_the_trust_and_the_reference_serves_again() -> None:
+    learner = Learner(LONG)
     assert [learner.round(met).version for met in (GAINS, EQUAL)] == [1, 2]
-    harmed = learner.round(HARMS)
+    harmed = learner.round(HARMS, HARMS)
     assert (harmed.version, harmed.ground) == (1, Ground.HARM)
     assert harmed.reason.endswith("lose")
     assert learner.round(EQUAL).version == 1
     assert learner.delivery.reference == 1
 
 
+def test_harm_by_what_came_later_leaves_what_serves_and_compares_with_it() -> None:
+    learner = Learner(LONG)
+    assert [learner.round(met).version for met in (GAINS, EQUAL)] == [1, 2]
+    harmed = learner.round(block(28, 10), HARMS)
+    assert (harmed.version, harmed.ground, learner.delivery.reference) == (2, Ground.HARM, 2)
+    assert learner.round(EQUAL).ground is Ground.NOTHING_YET
+
+
+def test_gains_beside_harm_are_no_proof() -> None:
+    # The heaviest tenant's gains outweigh what the others lose.
+    flood = [*block(20, 28, "m"), *block(42, 12, "abc")]
+    learner = Learner()
+    assert [learner.round(flood).ground for _ in range(4)] == [Ground.HARM] * 4
+    assert [learner.round(EQUAL).ground for _ in range(9)][-1] is Ground.NOTHING_YET
+    assert learner.live == 0
+
+
 def test_a_line_that_recovers_from_harm_must_prove_itself_again() -> None:
     learner = Learner()
     assert [learner.round(HARMS).ground for _ in range(3)] == [Ground.HARM] * 3
-    grounds = [learner.round(GAINS).ground for _ in range(6)]
+    grounds = [learner.round(block(27)).ground for _ in range(9)]
     assert grounds[0] is not Ground.PROOF
     assert Ground.PROOF in grounds
 
