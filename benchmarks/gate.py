@@ -16,15 +16,18 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
+from ..policies.acceptance import Tally
 from ..rig.machine import machine
 from ..rig.progress import progress_bar
 from .gating.equal import gain_of_copies
 from .gating.line import Job, trained_line
 from .gating.matrix import Matrix, load_matrix
+from .gating.outcome import around
 from .gating.plots import plot
 from .gating.pool import Pool, load_pool
 from .gating.report import markdown
@@ -59,11 +62,17 @@ def main() -> None:
     equal = [matrix for matrix in matrices if matrix.card["stream"] == "equal"]
     lines = [figures for m in trained for figures in compared(m, RULES, shifts[m.card["stream"]])]
     among = among_equals(equal, RULES, options.deals)
-    card = {"command": " ".join(sys.argv[1:]), "machine": machine(), "target": lab.target.key, "pool": pool.fingerprint,
-            "making_s": made_s, "whole_s": time.monotonic() - began_s,
-            "equal_copies": [gain_of_copies(matrix) for matrix in equal]}  # fmt: skip
+    card: dict[str, Any] = {
+        "command": " ".join(sys.argv[1:]),
+        "machine": machine(),
+        "target": lab.target.key,
+        "pool": pool.fingerprint,
+        "making_s": made_s,
+        "whole_s": time.monotonic() - began_s,
+        "equal_copies": [gain_of_copies(matrix) for matrix in equal],
+    }
     write_results(options.out / "results.json", card, lines, among)
-    text = f"{heading(card, options)}\n{markdown(lines, among)}"
+    text = f"{heading(card, stream_plans(options), trained)}\n{markdown(lines, among)}"
     (options.out / "results.md").write_text(text, encoding="utf-8")
     plot(lines, PLOTTED, options.out / "gate.png")
     console.print(text, markup=False, highlight=False)
@@ -114,10 +123,24 @@ def made(lab: Lab, pool: Pool, job: Job, options: argparse.Namespace, console: C
     return load_matrix(path)
 
 
-def heading(card: dict[str, object], options: argparse.Namespace) -> str:
-    """How the tables were made."""
-    described = "\n".join(f"- {plan.name}: {plan.what}" for plan in stream_plans(options))
-    return f"python -m paceline.benchmarks.gate {card['command']}, on {card['machine']}\n\n{described}\n"
+def heading(card: dict[str, Any], plans_asked: Sequence[StreamPlan], matrices: Sequence[Matrix]) -> str:
+    """How the tables were made, and whether what should harm does."""
+    described = "".join(f"- {plan.name}: {plan.what}{_harm(plan, matrices)}\n" for plan in plans_asked)
+    copies = ", ".join(f"{mean:+.3f} (standard deviation {spread:.3f})" for mean, spread in card["equal_copies"])
+    return (
+        f"python -m paceline.benchmarks.gate {card['command']}, on {card['machine']}\n\n{described}\n"
+        f"Between copies of equal drafts the accept lengths of the whole stream differ by {copies}, before dealing.\n"
+    )
+
+
+def _harm(plan: StreamPlan, matrices: Sequence[Matrix]) -> str:
+    chunks = (*plan.poisoned, *plan.ruined)
+    own = [around(matrix, chunks) for matrix in matrices if matrix.card["stream"] == plan.name]
+    if not chunks or not own:
+        return ""
+    newest, before = (sum(tallies, Tally()).accept_length for tallies in zip(*own, strict=True))
+    lengths = f"the newest draft has an accept length of {newest:.2f}, the last one before them {before:.2f}"
+    return f"; these are chunks {', '.join(map(str, chunks))}, and after each of them {lengths}"
 
 
 if __name__ == "__main__":

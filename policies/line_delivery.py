@@ -1,12 +1,13 @@
 """Which version serves next, as the line of drafts in training proves itself, or fails to.
 
-A line must prove once that it gains on the reference, the version that serves (prequential.py: odds of 20 to 1, valid
+A line must prove once that it gains on the reference, the version that serves (prequential.py: odds of 10 to 1, valid
 at every look). Then it is trusted for some rounds: its newest draft goes live at the end of each, for a line that gains
 gains most from the newest traces, and to ask each of its small steps for a proof of its own would serve an old draft
-most of the time. Meanwhile it goes on being compared with the reference. A new proof makes the newest draft the
-reference and renews the trust; without one it runs out. Harm ends it at once, and the reference serves again if what
-serves has itself begun to lose against it; else only what came later does harm. What serves when trust has ended is the
-reference that the line must gain on next.
+most of the time. Meanwhile it goes on being compared. What the proof has brought live becomes the new reference once it
+has served a round and nothing speaks against it: what was judged is the line some traces earlier, and the last ones may
+have spoilt it. A new proof renews the trust; without one it runs out. Harm ends it at once, and the reference serves
+again if what serves has itself begun to lose against it; else only what came later does harm. What serves when trust
+has ended is the reference that the line must gain on next.
 
 So an equal line goes live at all with a chance of at most `error`, over a whole stream; a line on a plateau makes a few
 swaps for nothing before it is trusted no more.
@@ -59,6 +60,7 @@ class LineDelivery:
         """`reference` serves when the line begins."""
         self._rules = rules
         self._trusted_rounds = 0
+        self._is_proven = False  # against the present reference, which waits for the proven draft to have served
         self.reference = reference  # the version to replay beside the line
         self._line = self._live = PrequentialTest(rules.test)
         self._compare_with(reference)
@@ -78,12 +80,16 @@ class LineDelivery:
         `is_ruined`: whether the newest draft fails the held-out requests of this round; see prequential.is_ruined.
         """
         verdict = self._line.verdict()
+        if self._is_proven and not verdict.is_suspected:
+            self._compare_with(live)
+            verdict = self._line.verdict()
         if verdict.finding is LineFinding.HARMS:
             delivery = self._end_trust(live, verdict)
         elif is_ruined:
             delivery = Delivery(live, Ground.RUINED, "the newest draft fails the requests just held out", verdict)
-        elif verdict.finding is LineFinding.GAINS:
-            delivery = self._begin_trust(newest, verdict)
+        elif verdict.finding is LineFinding.GAINS and not self._is_proven:
+            self._is_proven, self._trusted_rounds = True, self._rules.trusted_rounds
+            delivery = Delivery(newest, Ground.PROOF, verdict.reason, verdict)
         elif self._trusted_rounds:
             why = f"the line is trusted for {self._trusted_rounds} rounds; {verdict.reason}"
             delivery = Delivery(newest, Ground.TRUST, why, verdict)
@@ -95,18 +101,14 @@ class LineDelivery:
             self._spend_trust(delivery.version)
         return delivery
 
-    def _begin_trust(self, newest: int, verdict: LineVerdict) -> Delivery:
-        self._trusted_rounds = self._rules.trusted_rounds
-        self._compare_with(newest)
-        return Delivery(newest, Ground.PROOF, verdict.reason, verdict)
-
     def _end_trust(self, live: int, verdict: LineVerdict) -> Delivery:
         self._trusted_rounds = 0
         served = self._live.verdict()
         version = self.reference if served.requests and served.harm_odds > 1.0 else live
+        self._line.forget_gains()  # beside harm they are no proof
+        self._is_proven = False
         if version != self.reference:
             self._compare_with(version)
-        self._line.forget_gains()  # beside harm they are no proof
         return Delivery(version, Ground.HARM, verdict.reason, verdict)
 
     def _spend_trust(self, version: int) -> None:
@@ -116,7 +118,7 @@ class LineDelivery:
         self._trusted_rounds = max(self._trusted_rounds - 1, 0)
 
     def _compare_with(self, version: int) -> None:
-        self.reference = version
+        self.reference, self._is_proven = version, False
         self._line, self._live = PrequentialTest(self._rules.test), PrequentialTest(self._rules.test)
 
     def state(self) -> dict[str, object]:
@@ -124,6 +126,7 @@ class LineDelivery:
         return {
             "reference": self.reference,
             "trusted_rounds": self._trusted_rounds,
+            "is_proven": self._is_proven,
             "line": self._line.state(),
             "live": self._live.state(),
         }
@@ -132,5 +135,6 @@ class LineDelivery:
         """Go on from `state`; an empty one is that of a line that has proven nothing."""
         self._compare_with(int(state.get("reference", self.reference)))
         self._trusted_rounds = int(state.get("trusted_rounds", 0))
+        self._is_proven = bool(state.get("is_proven", False))
         self._line.restore(state.get("line", {}))
         self._live.restore(state.get("live", {}))

@@ -151,6 +151,12 @@ def test_what_is_served_is_what_the_decisions_say_and_the_oracle_is_the_best_of_
     assert outcome.worse_swaps(matrix, best) == 0
 
 
+def test_what_a_chunk_does_to_a_draft_is_seen_on_the_next_one():
+    matrix = made(lambda v, c: 40 if v >= 4 else 30)
+    assert outcome.around(matrix, [1]) == (Tally(8 * 20, 8 * 40), Tally(8 * 30, 8 * 30))
+    assert outcome.around(matrix, [1, 2]) == (Tally(16 * 20, 16 * 40), Tally(16 * 30, 16 * 30))
+
+
 def test_what_a_poisoner_sends_is_not_counted_as_served():
     matrix = made(lambda v, c: 30)
     honest_N = np.arange(32) % 4 == 0

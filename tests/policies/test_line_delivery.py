@@ -52,13 +52,25 @@ def test_a_proof_makes_the_newest_draft_live_and_trusts_the_line_for_some_rounds
     assert rounds[0].reason == rounds[0].verdict.reason
 
 
-def test_while_trusted_the_line_is_compared_with_what_was_proven_and_then_with_what_serves() -> None:
-    learner = Learner()
-    references = []
-    for met in (GAINS, EQUAL, EQUAL, EQUAL):
+def references(learner: Learner, *rounds: list[Paired]) -> list[int]:
+    found = []
+    for met in rounds:
         learner.round(met)
-        references.append(learner.delivery.reference)
-    assert references == [1, 1, 3, 3]
+        found.append(learner.delivery.reference)
+    return found
+
+
+def test_the_proven_draft_is_the_reference_once_it_has_served_a_round_and_then_what_serves_when_trust_ends() -> None:
+    assert references(Learner(), GAINS, EQUAL, EQUAL, EQUAL) == [0, 1, 3, 3]
+
+
+def test_a_proven_draft_under_suspicion_does_not_become_the_reference() -> None:
+    suspected = [*block(20, 14, "m"), *block(36, 6, "ab")]
+    learner = Learner(LONG)
+    assert references(learner, GAINS, suspected) == [0, 0]
+    assert learner.live == 2
+    cleared = block(22, tenants="ab")
+    assert references(learner, cleared, cleared) == [2, 2]
 
 
 def test_a_new_proof_renews_the_trust() -> None:
