@@ -21,16 +21,14 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from ..policies.acceptance import Tally
 from ..rig.machine import machine
 from ..rig.progress import progress_bar
 from .gating.equal import gain_of_copies
 from .gating.line import Job, trained_line
 from .gating.matrix import Matrix, load_matrix
-from .gating.outcome import around
 from .gating.plots import plot
 from .gating.pool import Pool, load_pool
-from .gating.report import markdown
+from .gating.report import heading, markdown
 from .gating.results import among_equals, compared, write_results
 from .gating.streams import CHUNK_REQUESTS, CHUNKS, StreamPlan, drawn, plans
 from .gating.table import PLOTTED, RULES
@@ -121,26 +119,6 @@ def made(lab: Lab, pool: Pool, job: Job, options: argparse.Namespace, console: C
         matrix.save(path)
         console.print(f"{job.name}: {matrix.card['seconds']:.0f} s", highlight=False)
     return load_matrix(path)
-
-
-def heading(card: dict[str, Any], plans_asked: Sequence[StreamPlan], matrices: Sequence[Matrix]) -> str:
-    """How the tables were made, and whether what should harm does."""
-    described = "".join(f"- {plan.name}: {plan.what}{_harm(plan, matrices)}\n" for plan in plans_asked)
-    copies = ", ".join(f"{mean:+.3f} (standard deviation {spread:.3f})" for mean, spread in card["equal_copies"])
-    return (
-        f"python -m paceline.benchmarks.gate {card['command']}, on {card['machine']}\n\n{described}\n"
-        f"Between copies of equal drafts the accept lengths of the whole stream differ by {copies}, before dealing.\n"
-    )
-
-
-def _harm(plan: StreamPlan, matrices: Sequence[Matrix]) -> str:
-    chunks = (*plan.poisoned, *plan.ruined)
-    own = [around(matrix, chunks) for matrix in matrices if matrix.card["stream"] == plan.name]
-    if not chunks or not own:
-        return ""
-    newest, before = (sum(tallies, Tally()).accept_length for tallies in zip(*own, strict=True))
-    lengths = f"the newest draft has an accept length of {newest:.2f}, the last one before them {before:.2f}"
-    return f"; these are chunks {', '.join(map(str, chunks))}, and after each of them {lengths}"
 
 
 if __name__ == "__main__":

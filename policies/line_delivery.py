@@ -5,9 +5,9 @@ at every look). Then it is trusted for some rounds: its newest draft goes live a
 gains most from the newest traces, and to ask each of its small steps for a proof of its own would serve an old draft
 most of the time. Meanwhile it goes on being compared. What the proof has brought live becomes the new reference once it
 has served a round and nothing speaks against it: what was judged is the line some traces earlier, and the last ones may
-have spoilt it. A new proof renews the trust; without one it runs out. Harm ends it at once, and the reference serves
-again if what serves has itself begun to lose against it; else only what came later does harm. What serves when trust
-has ended is the reference that the line must gain on next.
+have spoilt it. A new proof renews the trust; without one it runs out. Harm ends it at once; if what serves has itself
+begun to lose against the reference, the last version that served a round without suspicion serves again; else only what
+came later does harm. What serves when trust has ended is the reference that the line must gain on next.
 
 So an equal line goes live at all with a chance of at most `error`, over a whole stream; a line on a plateau makes a few
 swaps for nothing before it is trusted no more.
@@ -28,7 +28,7 @@ class Ground(StrEnum):
     TRUST = "trust"  # it was shown to gain a few rounds ago: its newest draft
     NOTHING_YET = "nothing_yet"  # the version that has served
     RUINED = "ruined"  # the same, since the newest draft fails the requests that were held out
-    HARM = "harm"  # the line was shown to harm: the version that has served, or the reference where that one loses too
+    HARM = "harm"  # the line was shown to harm: what has served or, where that loses too, the last one unsuspected
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class LineDelivery:
         self._rules = rules
         self._trusted_rounds = 0
         self._is_proven = False  # against the present reference, which waits for the proven draft to have served
+        self._unsuspected = reference  # the last version that served a whole round without suspicion
         self.reference = reference  # the version to replay beside the line
         self._line = self._live = PrequentialTest(rules.test)
         self._compare_with(reference)
@@ -80,9 +81,11 @@ class LineDelivery:
         `is_ruined`: whether the newest draft fails the held-out requests of this round; see prequential.is_ruined.
         """
         verdict = self._line.verdict()
-        if self._is_proven and not verdict.is_suspected:
-            self._compare_with(live)
-            verdict = self._line.verdict()
+        if not verdict.is_suspected:
+            self._unsuspected = live
+            if self._is_proven:
+                self._compare_with(live)
+                verdict = self._line.verdict()
         if verdict.finding is LineFinding.HARMS:
             delivery = self._end_trust(live, verdict)
         elif is_ruined:
@@ -104,7 +107,7 @@ class LineDelivery:
     def _end_trust(self, live: int, verdict: LineVerdict) -> Delivery:
         self._trusted_rounds = 0
         served = self._live.verdict()
-        version = self.reference if served.requests and served.harm_odds > 1.0 else live
+        version = self._unsuspected if served.requests and served.harm_odds > 1.0 else live
         self._line.forget_gains()  # beside harm they are no proof
         self._is_proven = False
         if version != self.reference:
@@ -125,6 +128,7 @@ class LineDelivery:
         """What continuing needs, as JSON values; a restored object decides as this one would."""
         return {
             "reference": self.reference,
+            "unsuspected": self._unsuspected,
             "trusted_rounds": self._trusted_rounds,
             "is_proven": self._is_proven,
             "line": self._line.state(),
@@ -134,6 +138,7 @@ class LineDelivery:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; an empty one is that of a line that has proven nothing."""
         self._compare_with(int(state.get("reference", self.reference)))
+        self._unsuspected = int(state.get("unsuspected", self._unsuspected))
         self._trusted_rounds = int(state.get("trusted_rounds", 0))
         self._is_proven = bool(state.get("is_proven", False))
         self._line.restore(state.get("line", {}))

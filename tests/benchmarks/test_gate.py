@@ -10,7 +10,7 @@ from paceline.benchmarks.gating.line import blocks
 from paceline.benchmarks.gating.matrix import Matrix, load_matrix
 from paceline.benchmarks.gating.pool import Pool, poisoned, shortened
 from paceline.benchmarks.gating.prequential_rules import Line, Snapshot
-from paceline.benchmarks.gating.report import markdown
+from paceline.benchmarks.gating.report import heading, markdown
 from paceline.benchmarks.gating.table import RULES
 from paceline.benchmarks.gating.view import View
 from paceline.policies.acceptance import Tally
@@ -204,6 +204,18 @@ def test_among_equal_drafts_no_gate_swaps_every_round_and_a_line_hardly_ever():
     without, line = results.among_equals([matrix], chosen, runs=20)
     assert (without.rule, without.runs, without.promoted, without.swaps) == ("no gate", 20, 20, 140)
     assert line.promoted <= 3
+
+
+def test_the_heading_says_whether_what_should_harm_does():
+    plan = replace(plan_named("ruin"), ruined=(1,))
+    matrix = made(lambda v, c: 40 if v >= 4 else 30, card={"stream": "ruin", "seed": 3})
+    card = {"command": "--seeds 4", "machine": {"cores": 2}, "equal_copies": [(0.001, 0.02)]}
+    text = heading(card, [plan_named("shift"), plan], [matrix])
+    assert "- shift: known domains, then c alone\n" in text
+    assert "chunks 1, and after each of them the newest draft has an accept length of 1.50" in text
+    assert "the last one before them 2.00\n" in text
+    assert "+0.001 (standard deviation 0.020)" in text
+    assert "seeds 3." in text
 
 
 def test_the_report_gives_ratios_and_recovery(tmp_path):

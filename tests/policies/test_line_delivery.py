@@ -81,14 +81,14 @@ def test_a_new_proof_renews_the_trust() -> None:
     assert learner.live == 5
 
 
-def test_harm_by_what_serves_ends_the_trust_and_the_reference_serves_again() -> None:
+def test_harm_by_what_serves_ends_the_trust_and_the_last_unsuspected_version_serves_again() -> None:
     learner = Learner(LONG)
-    assert [learner.round(met).version for met in (GAINS, EQUAL)] == [1, 2]
+    assert [learner.round(met).version for met in (GAINS, EQUAL, EQUAL)] == [1, 2, 3]
     harmed = learner.round(HARMS, HARMS)
-    assert (harmed.version, harmed.ground) == (1, Ground.HARM)
+    assert (harmed.version, harmed.ground) == (2, Ground.HARM)
     assert harmed.reason.endswith("lose")
-    assert learner.round(EQUAL).version == 1
-    assert learner.delivery.reference == 1
+    assert learner.round(EQUAL).version == 2
+    assert learner.delivery.reference == 2
 
 
 def test_harm_by_what_came_later_leaves_what_serves_and_compares_with_it() -> None:
