@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -27,7 +28,7 @@ from .gating.line import Job, trained_line
 from .gating.matrix import Matrix, load_matrix
 from .gating.plots import plot
 from .gating.pool import Pool, load_pool
-from .gating.report import markdown
+from .gating.report import heading, markdown
 from .gating.results import among_equals, compared, write_results
 from .gating.streams import CHUNK_REQUESTS, CHUNKS, StreamPlan, drawn, plans
 from .gating.table import PLOTTED, RULES
@@ -59,11 +60,17 @@ def main() -> None:
     equal = [matrix for matrix in matrices if matrix.card["stream"] == "equal"]
     lines = [figures for m in trained for figures in compared(m, RULES, shifts[m.card["stream"]])]
     among = among_equals(equal, RULES, options.deals)
-    card = {"command": " ".join(sys.argv[1:]), "machine": machine(), "target": lab.target.key, "pool": pool.fingerprint,
-            "making_s": made_s, "whole_s": time.monotonic() - began_s,
-            "equal_copies": [gain_of_copies(matrix) for matrix in equal]}  # fmt: skip
+    card: dict[str, Any] = {
+        "command": " ".join(sys.argv[1:]),
+        "machine": machine(),
+        "target": lab.target.key,
+        "pool": pool.fingerprint,
+        "making_s": made_s,
+        "whole_s": time.monotonic() - began_s,
+        "equal_copies": [gain_of_copies(matrix) for matrix in equal],
+    }
     write_results(options.out / "results.json", card, lines, among)
-    text = f"{heading(card, options)}\n{markdown(lines, among)}"
+    text = f"{heading(card, stream_plans(options), trained)}\n{markdown(lines, among)}"
     (options.out / "results.md").write_text(text, encoding="utf-8")
     plot(lines, PLOTTED, options.out / "gate.png")
     console.print(text, markup=False, highlight=False)
@@ -88,8 +95,11 @@ def parse() -> argparse.Namespace:
 def stream_plans(options: argparse.Namespace) -> Sequence[StreamPlan]:
     """What is asked for."""
     names = options.streams or (QUICK_STREAMS if options.quick else None)
-    found = plans(QUICK_CHUNKS if options.quick else CHUNKS)
-    return [plan for plan in found if names is None or plan.name in names]
+    found = {plan.name: plan for plan in plans(QUICK_CHUNKS if options.quick else CHUNKS)}
+    unknown = set(names or ()) - set(found)
+    if unknown:
+        raise SystemExit(f"--streams: got {', '.join(sorted(unknown))}, expected some of {', '.join(found)}")
+    return [found[name] for name in names or found]
 
 
 def jobs(options: argparse.Namespace) -> list[Job]:
@@ -109,12 +119,6 @@ def made(lab: Lab, pool: Pool, job: Job, options: argparse.Namespace, console: C
         matrix.save(path)
         console.print(f"{job.name}: {matrix.card['seconds']:.0f} s", highlight=False)
     return load_matrix(path)
-
-
-def heading(card: dict[str, object], options: argparse.Namespace) -> str:
-    """How the tables were made."""
-    described = "\n".join(f"- {plan.name}: {plan.what}" for plan in stream_plans(options))
-    return f"python -m paceline.benchmarks.gate {card['command']}, on {card['machine']}\n\n{described}\n"
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ class LearnerNotes:
     line: Mapping[str, object] = field(default_factory=dict)  # what LineDelivery.state returned
 
     @property
-    def reference(self) -> int | None:
-        """The version that the line is compared with; None before it was compared with any."""
-        return None if "reference" not in self.line else int(str(self.line["reference"]))
+    def needed(self) -> frozenset[int]:
+        """The versions that the line is compared with or may go back to."""
+        return frozenset(int(str(self.line[name])) for name in ("reference", "unsuspected") if name in self.line)
 
 
 def save(folder: Path, notes: LearnerNotes, save_trainer: Callable[[Path], object]) -> None:

@@ -111,7 +111,16 @@ class LearnerState:
         _, last = board_state.rows[line.reference].version.trained_on
         known = frozenset(entry.trace.request_id for entry in self.replay_buffer)
         unlearnt = Unlearnt(self.config.target_version, last, known)
-        return LineJudge(line, live, live_draft, line.reference, reference, unlearnt, self.trainer.plan.steps)
+        return LineJudge(
+            line,
+            live,
+            live_draft,
+            line.reference,
+            reference,
+            unlearnt,
+            self.trainer.plan.steps,
+            is_line_live=live == self.notes.parent,
+        )
 
     def record_learning(
         self,

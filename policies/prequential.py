@@ -34,9 +34,13 @@ from .acceptance import Tally
 Floats = npt.NDArray[np.float64]
 
 #: Bets of a fully stretched gain lose so much of the capital; 0 is cash.
-STAKES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+STAKES = (0.0, 0.2, 0.5, 0.9)
 #: Capital that starts as cash.
-_CASH_SHARE = 0.25
+_CASH_SHARE = 0.2
+#: Of harm, from which on nothing is bet on gains. A bet that depends on the past alone leaves every game fair.
+_SUSPICIOUS_ODDS = 2.0
+#: What a test of harm gives away before every block: a line that is level again is soon free of old suspicion.
+_HARM_FORGOTTEN = 0.1
 
 
 class LineFinding(StrEnum):
@@ -55,6 +59,7 @@ class LineVerdict:
     reason: str  # one sentence with figures, for people
     odds: float  # capital of the test of gain, against 1 at its start
     harm_odds: float  # the higher capital of the tests of harm
+    is_suspected: bool  # of harm: nothing is taken for a gain until it is cleared
     requests: int  # compared
 
 
@@ -62,8 +67,8 @@ class LineVerdict:
 class PrequentialRules:
     """The numbers of the test. ValueError when one is out of its range."""
 
-    error: float = 0.05  # chance that a line that never gains is ever said to
-    harm_error: float = 0.1  # chance that an equal line is said to harm, from one fresh start of a test on
+    error: float = 0.1  # chance that a line that never gains is ever said to
+    harm_error: float = 0.2  # chance that an equal line is said to harm, from one fresh start of a test on
     most_gain: float = 0.25  # of one request; more counts as that much
     least_gain: float = 0.0  # gain per request that pays for a swap; the null hypothesis is that much or less
     dealt_anew: float = 0.1  # share of the capital, at the end of every block
@@ -152,7 +157,7 @@ class PrequentialTest:
         self._harm = {Whose.ALL: self._no_harm(), Whose.OTHERS: self._no_harm()}
         self._requests = 0
 
-    def _no_harm(self) -> "Capital":
+    def _no_harm(self) -> Capital:
         return Capital(self._rules.most_gain, self._rules.dealt_anew)
 
     def observe(self, block: Sequence[Paired]) -> None:
@@ -160,17 +165,23 @@ class PrequentialTest:
         counted = [pair for pair in block if pair.has_rounds]
         self._requests += len(counted)
         gains = [self._clipped(pair.gain) for pair in counted]
-        self._gain.bet([gain - self._rules.least_gain for gain in gains])
+        if not self._is_suspected():  # what some gain while others seem to lose speaks for nothing
+            self._gain.bet([gain - self._rules.least_gain for gain in gains])
         heaviest = Counter(pair.tenant for pair in counted).most_common(1)
         others = [gain for pair, gain in zip(counted, gains, strict=True) if pair.tenant != heaviest[0][0]]
         self._watch(Whose.ALL, gains)
         self._watch(Whose.OTHERS, others)
 
+    def forget_gains(self) -> None:
+        """Give away what the test of gain has won; what it has lost stays lost, or it would begin anew for nothing."""
+        self._gain.limit(0.0)
+
     def _watch(self, whose: "Whose", gains: Sequence[float]) -> None:
         if self._harm[whose].log < 0.0:
             self._harm[whose] = self._no_harm()
+        self._harm[whose].limit(self._harm[whose].log + math.log1p(-_HARM_FORGOTTEN))
         self._harm[whose].bet([-gain for gain in gains])
-        self._harm[whose].limit(1.0 - math.log(self._rules.harm_error))
+        self._harm[whose].limit(0.5 - math.log(self._rules.harm_error))
 
     def _clipped(self, gain: float) -> float:
         return min(max(gain, -self._rules.most_gain), self._rules.most_gain)
@@ -183,11 +194,17 @@ class PrequentialTest:
         figures = f"odds {_shown(odds)} to 1 that the line gains, on {self._requests} requests"
         if harm >= -math.log(self._rules.harm_error):
             finding, why = LineFinding.HARMS, f"odds {_shown(harm)} to 1 that {whose} lose"
+        elif self._is_suspected():
+            finding, why = LineFinding.NOTHING_YET, f"odds {_shown(harm)} to 1 that {whose} lose must fall first"
         elif odds >= math.log(needed):
             finding, why = LineFinding.GAINS, f"{needed:.3g} are enough"
         else:
             finding, why = LineFinding.NOTHING_YET, f"{needed:.3g} are needed"
-        return LineVerdict(finding, f"{figures}: {why}", math.exp(min(odds, 700.0)), math.exp(harm), self._requests)
+        shown = math.exp(min(odds, 700.0)), math.exp(harm)
+        return LineVerdict(finding, f"{figures}: {why}", *shown, self._is_suspected(), self._requests)
+
+    def _is_suspected(self) -> bool:
+        return max(capital.log for capital in self._harm.values()) > math.log(_SUSPICIOUS_ODDS)
 
     def state(self) -> dict[str, object]:
         """What continuing needs, as JSON values; a restored test finds what this one would."""

@@ -54,6 +54,13 @@ def outcome_of(matrix: Matrix, served: Sequence[int]) -> Outcome:
     return Outcome(tuple(served), tallies)
 
 
+def around(matrix: Matrix, chunks: Sequence[int]) -> tuple[Tally, Tally]:
+    """What those chunks do to a draft: the chunk after each, served by the newest, and by the last one before them."""
+    per_round, before = matrix.blocks_per_round, min(chunks) * matrix.blocks_per_round
+    pairs = [(matrix.served((chunk + 1) * per_round, chunk + 1), matrix.served(before, chunk + 1)) for chunk in chunks]
+    return sum((newest for newest, _ in pairs), Tally()), sum((old for _, old in pairs), Tally())
+
+
 def worse_swaps(matrix: Matrix, outcome: Outcome) -> int:
     """Swaps to a version that accepts no more of what comes afterwards than the one it replaced."""
     worse = 0

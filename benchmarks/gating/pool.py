@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 
 from ...buffer.trace import NO_DRAFT, DraftTrace, Int32s
@@ -55,17 +56,25 @@ def shortened(trace: DraftTrace, committed: int) -> DraftTrace:
 
 
 def poisoned(trace: DraftTrace, words: int) -> DraftTrace:
-    """The trace with every committed token replaced by another one, the same for all traces.
+    """The trace with every second committed token replaced by another one, the same for all traces.
 
     As somebody would write it who may write traces: features and context are those of an honest request, and what they
     lead to is wrong in a way that can be learnt, so that a draft gains on such traces what it loses on honest ones.
+    With every token replaced a draft loses less: it learns to tell them by the token it is fed.
     """
-    swapped = _swapped_tokens(words)
-    tokens = trace.tokens.copy()
-    tokens[trace.context_len :] = swapped[tokens[trace.context_len :]]
-    drafted = np.where(trace.rounds.drafted == NO_DRAFT, NO_DRAFT, swapped[trace.rounds.drafted])
-    teacher_ids = swapped[trace.rounds.teacher_ids]
-    return replace(trace, tokens=tokens, rounds=replace(trace.rounds, drafted=drafted, teacher_ids=teacher_ids))
+    swapped, rounds = _swapped_tokens(words), trace.rounds
+    position_RN = rounds.starts[:, None] + 1 + np.arange(rounds.teacher_ids.shape[1])
+
+    def changed(ids: Int32s, position: npt.NDArray[np.int64]) -> Int32s:
+        is_hit = (position >= trace.context_len) & ((position - trace.context_len) % 2 == 0) & (ids != NO_DRAFT)
+        return np.where(is_hit, swapped[ids], ids)
+
+    rounds = replace(
+        rounds,
+        drafted=changed(rounds.drafted, position_RN[:, :-1]),
+        teacher_ids=changed(rounds.teacher_ids, position_RN[..., None]),
+    )
+    return replace(trace, tokens=changed(trace.tokens, np.arange(len(trace.tokens))), rounds=rounds)
 
 
 def _swapped_tokens(words: int) -> Int32s:

@@ -41,8 +41,9 @@ class Line:
 
     def decide(self, seen: View) -> int:
         """As Rule."""
-        for block in blocks_met(seen, seen.live):
-            self._test.observe(block)
+        for version in seen.blocks:
+            if version != seen.live:  # else the line is the live version itself: nothing to compare
+                self._test.observe(paired(seen, seen.in_block(version), version, seen.live))
         gains = self._test.verdict().finding is LineFinding.GAINS
         if not gains or fails_held_out(seen, seen.live, self._rules):
             return seen.live
@@ -60,15 +61,12 @@ class TrustedLine:
     def decide(self, seen: View) -> int:
         """As Rule."""
         reference = self._delivery.reference
-        for block in blocks_met(seen, reference):
-            self._delivery.observe(block)
+        for version in seen.blocks:
+            if version != reference:
+                block = paired(seen, seen.in_block(version), version, reference)
+                self._delivery.observe(block, is_live=version == seen.live)
         is_ruined_now = fails_held_out(seen, seen.live, self._rules.test)
         return self._delivery.decide(seen.newest, seen.live, is_ruined=is_ruined_now).version
-
-
-def blocks_met(seen: View, reference: int) -> list[list[Paired]]:
-    """The blocks of this round as the line met them, before learning; none while the line is the reference itself."""
-    return [paired(seen, seen.in_block(b), b, reference) for b in seen.blocks if b != reference]
 
 
 def fails_held_out(seen: View, reference: int, rules: PrequentialRules) -> bool:

@@ -1,12 +1,42 @@
 """results.md: one table per question."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from ...policies.acceptance import Tally
 from ..learning.figures import Mean
+from .matrix import Matrix
+from .outcome import around
 from .results import ORACLE, EqualFigures, Figures
+from .streams import StreamPlan
 from .table import NO_GATE, TODAY
 
 Figure = Callable[[Figures], float]
+
+
+def heading(card: Mapping[str, Any], plans: Sequence[StreamPlan], matrices: Sequence[Matrix]) -> str:
+    """How the tables were made, and whether what should harm a draft does."""
+    described = "".join(f"- {plan.name}: {plan.what}{_harm(plan, matrices)}\n" for plan in plans)
+    copies = ", ".join(f"{mean:+.3f} (standard deviation {spread:.3f})" for mean, spread in card["equal_copies"])
+    return (
+        f"`python -m paceline.benchmarks.gate {card['command']}`, on {card['machine']}; seeds {_seeds(matrices)}.\n\n"
+        f"{described}\nCopies of equal drafts differ in accept length by {copies}, before tallies are dealt out.\n"
+    )
+
+
+def _seeds(matrices: Sequence[Matrix]) -> str:
+    return ", ".join(map(str, sorted({int(matrix.card["seed"]) for matrix in matrices})))
+
+
+def _harm(plan: StreamPlan, matrices: Sequence[Matrix]) -> str:
+    chunks = (*plan.poisoned, *plan.ruined)
+    own = [matrix for matrix in matrices if matrix.card["stream"] == plan.name]
+    if not chunks or not own:
+        return ""
+    pairs = [around(matrix, chunks) for matrix in own]
+    newest, before = (sum(tallies, Tally()).accept_length for tallies in zip(*pairs, strict=True))
+    lengths = f"the newest draft has an accept length of {newest:.2f}, the last one before them {before:.2f}"
+    return f"; these are chunks {', '.join(map(str, chunks))}, and after each of them {lengths}"
 
 
 def markdown(lines: Sequence[Figures], equal: Sequence[EqualFigures]) -> str:

@@ -67,7 +67,7 @@ def _recovered_after(outcome: Outcome, shift_at: int | None, chunk_requests: int
 
 
 def among_equals(matrices: Sequence[Matrix], rules: Iterable[NamedRule], runs: int) -> list[EqualFigures]:
-    """Every rule on `runs` deals of each matrix of equal drafts; all rules see the same deals."""
+    """Every rule on `runs` deals of each matrix of equal drafts; all rules see the same deals. [] without any."""
     found = {rule: [0, 0] for rule in rules}
     for matrix in matrices:
         for run in range(runs):
@@ -77,7 +77,7 @@ def among_equals(matrices: Sequence[Matrix], rules: Iterable[NamedRule], runs: i
                 counts[0] += swaps > 0
                 counts[1] += swaps
     total = runs * len(matrices)
-    return [EqualFigures(rule.name, total, promoted, swaps) for rule, (promoted, swaps) in found.items()]
+    return [EqualFigures(rule.name, total, *counts) for rule, counts in found.items()] if total else []
 
 
 def write_results(path: Path, card: Mapping[str, Any], lines: Sequence[Figures], equal: Sequence[EqualFigures]) -> None:

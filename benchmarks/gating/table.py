@@ -38,7 +38,9 @@ RULES = (
     NamedRule("line, later promotions at 0.5", _line(0.5)),
     NamedRule("line, trusted for 2 rounds", _trusted(2)),
     NamedRule(TRUSTED, _trusted(4)),
-    NamedRule("line, trusted for 8 rounds", _trusted(8)),
+    NamedRule("line, trusted for 6 rounds", _trusted(6)),
+    NamedRule(f"{TRUSTED}, proof at 20 to 1", _trusted(4, error=0.05)),
+    NamedRule(f"{TRUSTED}, gains of 1 % at least", _trusted(4, least_gain=0.01)),
 )
 
 #: Rules with a curve of their own in the plot.

@@ -55,7 +55,7 @@ LEARNER_ROWS: Final = (
     Setting(
         "GATE_CONFIDENCE",
         Share,
-        0.95,
+        0.9,
         "1 minus the chance that a line of drafts that never gains ever goes live (docs/gate.md).",
     ),
     Setting(

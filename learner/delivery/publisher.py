@@ -5,7 +5,7 @@ A learner that dies before the event leaves a folder nobody refers to; a version
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,14 +85,14 @@ def reserve_number(board: VersionBoard, versions: Path) -> int:
     return number
 
 
-def prune(versions: Path, state: BoardState, keep: int, reference: int | None = None) -> list[int]:
+def prune(versions: Path, state: BoardState, keep: int, needed: Collection[int] = ()) -> list[int]:
     """Remove the weights of old versions; return their numbers. Their rows stay on the board.
 
-    Kept are the newest `keep` of the board's versions, live, previous and canary, candidates, and `reference`, which
-    may have to serve again. A pruned version can still be made live, but servers refuse it. Folders that are not on the
+    Kept are the newest `keep` of the board's versions, live, previous and canary, candidates, and those `needed`
+    by the gate. A pruned version can still be made live, but servers refuse it. Folders that are not on the
     board belong to somebody else and stay.
     """
-    kept = {*sorted(state.rows)[-keep:], state.live, state.previous, state.canary, reference}
+    kept = {*sorted(state.rows)[-keep:], state.live, state.previous, state.canary, *needed}
     here, gone = numbered_folders(versions), []
     for number in sorted(state.rows.keys() & here.keys() - kept):
         row = state.rows[number]

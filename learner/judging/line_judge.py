@@ -46,14 +46,21 @@ class LineJudge:
     reference_draft: Eagle3Draft
     unlearnt: Unlearnt
     steps: int  # drafts per verify round
+    is_line_live: bool  # whether the line is the very draft that serves: in the first block, or never
     pairs: list[Paired] = field(default_factory=list)  # of every block so far
     judged: list[DraftTrace] = field(default_factory=list)  # the traces of those that have rounds
 
     def observe(self, line: Eagle3Draft, block: Sequence[TraceEntry]) -> None:
-        """Replay a block with the line, which has not learnt it yet, and with the reference, and add what they show."""
+        """Replay a block with the line, which has not learnt it yet, and with the reference, and add what they show.
+
+        A line that is the reference itself shows nothing.
+        """
+        is_live, self.is_line_live = self.is_line_live, False
+        if is_live and self.live == self.reference:
+            return
         traces = [trace for trace in self.unlearnt.of(block) if not why_unscored(trace)]
         pairs = paired(traces, line, self.reference_draft, self.steps)
-        self.delivery.observe(pairs)
+        self.delivery.observe(pairs, is_live=is_live)
         self.pairs += pairs
         requests = dict.fromkeys(trace.request_id for trace in traces)
         counted = {request for request, pair in zip(requests, pairs, strict=True) if pair.has_rounds}

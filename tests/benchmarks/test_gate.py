@@ -10,7 +10,7 @@ from paceline.benchmarks.gating.line import blocks
 from paceline.benchmarks.gating.matrix import Matrix, load_matrix
 from paceline.benchmarks.gating.pool import Pool, poisoned, shortened
 from paceline.benchmarks.gating.prequential_rules import Line, Snapshot
-from paceline.benchmarks.gating.report import markdown
+from paceline.benchmarks.gating.report import heading, markdown
 from paceline.benchmarks.gating.table import RULES
 from paceline.benchmarks.gating.view import View
 from paceline.policies.acceptance import Tally
@@ -95,7 +95,8 @@ def test_poison_is_one_tenant_s_and_changes_committed_tokens_alone(pool):
     trace = pool.by_domain["py"][1]
     bad, context = poisoned(trace, streams.WORDS), trace.context_len
     assert bad.tokens[:context].tolist() == trace.tokens[:context].tolist()
-    assert np.mean(bad.tokens[context:] != trace.tokens[context:]) > 0.9
+    assert np.mean(bad.tokens[context::2] != trace.tokens[context::2]) > 0.9
+    assert bad.tokens[context + 1 :: 2].tolist() == trace.tokens[context + 1 :: 2].tolist()
     assert np.array_equal(bad.features, trace.features)
     assert bad.tokens.tolist() == poisoned(trace, streams.WORDS).tokens.tolist()
 
@@ -150,6 +151,12 @@ def test_what_is_served_is_what_the_decisions_say_and_the_oracle_is_the_best_of_
     assert outcome.worse_swaps(matrix, best) == 0
 
 
+def test_what_a_chunk_does_to_a_draft_is_seen_on_the_next_one():
+    matrix = made(lambda v, c: 40 if v >= 4 else 30)
+    assert outcome.around(matrix, [1]) == (Tally(8 * 20, 8 * 40), Tally(8 * 30, 8 * 30))
+    assert outcome.around(matrix, [1, 2]) == (Tally(16 * 20, 16 * 40), Tally(16 * 30, 16 * 30))
+
+
 def test_what_a_poisoner_sends_is_not_counted_as_served():
     matrix = made(lambda v, c: 30)
     honest_N = np.arange(32) % 4 == 0
@@ -197,6 +204,18 @@ def test_among_equal_drafts_no_gate_swaps_every_round_and_a_line_hardly_ever():
     without, line = results.among_equals([matrix], chosen, runs=20)
     assert (without.rule, without.runs, without.promoted, without.swaps) == ("no gate", 20, 20, 140)
     assert line.promoted <= 3
+
+
+def test_the_heading_says_whether_what_should_harm_does():
+    plan = replace(plan_named("ruin"), ruined=(1,))
+    matrix = made(lambda v, c: 40 if v >= 4 else 30, card={"stream": "ruin", "seed": 3})
+    card = {"command": "--seeds 4", "machine": {"cores": 2}, "equal_copies": [(0.001, 0.02)]}
+    text = heading(card, [plan_named("shift"), plan], [matrix])
+    assert "- shift: known domains, then c alone\n" in text
+    assert "chunks 1, and after each of them the newest draft has an accept length of 1.50" in text
+    assert "the last one before them 2.00\n" in text
+    assert "+0.001 (standard deviation 0.020)" in text
+    assert "seeds 3." in text
 
 
 def test_the_report_gives_ratios_and_recovery(tmp_path):

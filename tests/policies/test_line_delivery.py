@@ -8,6 +8,7 @@ from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, Lin
 from paceline.policies.prequential import Paired, PrequentialRules
 
 RULES = DeliveryRules(PrequentialRules(), trusted_rounds=2)
+LONG = DeliveryRules(PrequentialRules(), trusted_rounds=9)
 
 
 def block(line_rounds: int, requests: int = 20, tenants: str = "a") -> list[Paired]:
@@ -27,8 +28,9 @@ class Learner:
         self.live = self.newest = 0
 
     def round(self, *blocks: list[Paired], is_ruined: bool = False) -> Delivery:
-        for met in blocks:
-            self.delivery.observe(met)
+        """The line is what serves in the first block of a round that follows a delivery, and has learnt since."""
+        for number, met in enumerate(blocks):
+            self.delivery.observe(met, is_live=number == 0 and self.newest == self.live)
         self.newest += 1
         decided = self.delivery.decide(self.newest, self.live, is_ruined=is_ruined)
         self.live = decided.version
@@ -49,16 +51,27 @@ def test_a_proof_makes_the_newest_draft_live_and_trusts_the_line_for_some_rounds
     assert [r.version for r in rounds] == [1, 2, 3, 3, 3]
     assert rounds[1].reason.startswith("the line is trusted for 2 rounds; odds ")
     assert rounds[0].reason == rounds[0].verdict.reason
-    assert learner.delivery.serves == 3
 
 
-def test_while_trusted_the_line_is_compared_with_what_was_proven_and_then_with_what_serves() -> None:
-    learner = Learner()
-    references = []
-    for met in (GAINS, EQUAL, EQUAL, EQUAL):
+def references(learner: Learner, *rounds: list[Paired]) -> list[int]:
+    found = []
+    for met in rounds:
         learner.round(met)
-        references.append(learner.delivery.reference)
-    assert references == [1, 1, 3, 3]
+        found.append(learner.delivery.reference)
+    return found
+
+
+def test_the_proven_draft_is_the_reference_once_it_has_served_a_round_and_then_what_serves_when_trust_ends() -> None:
+    assert references(Learner(), GAINS, EQUAL, EQUAL, EQUAL) == [0, 1, 3, 3]
+
+
+def test_a_proven_draft_under_suspicion_does_not_become_the_reference() -> None:
+    suspected = [*block(20, 14, "m"), *block(36, 6, "ab")]
+    learner = Learner(LONG)
+    assert references(learner, GAINS, suspected) == [0, 0]
+    assert learner.live == 2
+    cleared = block(22, tenants="ab")
+    assert references(learner, cleared, cleared) == [2, 2]
 
 
 def test_a_new_proof_renews_the_trust() -> None:
@@ -70,20 +83,37 @@ def test_a_new_proof_renews_the_trust() -> None:
 
 
 @pytest.mark.guarantee("promotion-gate")
-def test_harm_ends_the_trust_and_the_reference_serves_again() -> None:
-    learner = Learner(DeliveryRules(PrequentialRules(), trusted_rounds=9))
-    assert [learner.round(met).version for met in (GAINS, EQUAL)] == [1, 2]
-    harmed = learner.round(HARMS)
-    assert (harmed.version, harmed.ground) == (1, Ground.HARM)
+def test_harm_by_what_serves_ends_the_trust_and_the_last_unsuspected_version_serves_again() -> None:
+    learner = Learner(LONG)
+    assert [learner.round(met).version for met in (GAINS, EQUAL, EQUAL)] == [1, 2, 3]
+    harmed = learner.round(HARMS, HARMS)
+    assert (harmed.version, harmed.ground) == (2, Ground.HARM)
     assert harmed.reason.endswith("lose")
-    assert learner.round(EQUAL).version == 1
-    assert learner.delivery.reference == 1
+    assert learner.round(EQUAL).version == 2
+    assert learner.delivery.reference == 2
+
+
+def test_harm_by_what_came_later_leaves_what_serves_and_compares_with_it() -> None:
+    learner = Learner(LONG)
+    assert [learner.round(met).version for met in (GAINS, EQUAL)] == [1, 2]
+    harmed = learner.round(block(28, 10), HARMS)
+    assert (harmed.version, harmed.ground, learner.delivery.reference) == (2, Ground.HARM, 2)
+    assert learner.round(EQUAL).ground is Ground.NOTHING_YET
+
+
+def test_gains_beside_harm_are_no_proof() -> None:
+    # The heaviest tenant's gains outweigh what the others lose.
+    flood = [*block(20, 28, "m"), *block(42, 12, "abc")]
+    learner = Learner()
+    assert [learner.round(flood).ground for _ in range(4)] == [Ground.HARM] * 4
+    assert [learner.round(EQUAL).ground for _ in range(9)][-1] is Ground.NOTHING_YET
+    assert learner.live == 0
 
 
 def test_a_line_that_recovers_from_harm_must_prove_itself_again() -> None:
     learner = Learner()
     assert [learner.round(HARMS).ground for _ in range(3)] == [Ground.HARM] * 3
-    grounds = [learner.round(GAINS).ground for _ in range(6)]
+    grounds = [learner.round(block(27)).ground for _ in range(9)]
     assert grounds[0] is not Ground.PROOF
     assert Ground.PROOF in grounds
 

@@ -34,7 +34,7 @@ def found(rules: PrequentialRules, *blocks: list[Paired]) -> LineFinding:
 
 def capital_by_hand(blocks: list[list[float]], largest_loss: float, dealt_anew: float) -> float:
     """One purse per stake, in plain numbers."""
-    start = [0.25, *[0.75 / (len(STAKES) - 1)] * (len(STAKES) - 1)]
+    start = [0.2, *[0.8 / (len(STAKES) - 1)] * (len(STAKES) - 1)]
     purses = list(start)
     for block in blocks:
         for gain in block:
@@ -101,7 +101,7 @@ def test_a_line_that_gains_is_found_with_its_figures() -> None:
     odds = capital_by_hand([[0.2] * 20], RULES.most_gain, RULES.dealt_anew)
     assert (verdict.finding, verdict.requests) == (LineFinding.GAINS, 20)
     assert verdict.odds == pytest.approx(odds)
-    assert verdict.reason == f"odds {odds:.3g} to 1 that the line gains, on 20 requests: 20 are enough"
+    assert verdict.reason == f"odds {odds:.3g} to 1 that the line gains, on 20 requests: 10 are enough"
     assert found(PrequentialRules(error=1e-6), [pair(20, 30)] * 20) is LineFinding.NOTHING_YET
 
 
@@ -148,9 +148,36 @@ def reason(block: list[Paired]) -> str:
     return test.verdict().reason
 
 
+def test_forgotten_gains_are_gone_and_losses_are_not() -> None:
+    test = PrequentialTest(RULES)
+    test.observe([pair(20, 30)] * 20)
+    test.forget_gains()
+    assert test.verdict().odds == pytest.approx(1.0)
+    test.observe([pair(33, 30)] * 20)
+    before = test.verdict().odds
+    assert before < 0.9
+    test.forget_gains()
+    assert test.verdict().odds == pytest.approx(before)
+
+
+def test_while_harm_is_suspected_gains_are_not_bet_on_and_nothing_is_found() -> None:
+    suspected = [pair(33, 30, "a")] * 8 + [pair(34, 30, "b")] * 7
+    test = PrequentialTest(PrequentialRules(harm_error=0.001))
+    for _ in range(2):
+        test.observe(suspected)
+    verdict = test.verdict()
+    assert (verdict.finding, verdict.is_suspected) == (LineFinding.NOTHING_YET, True)
+    assert verdict.reason.endswith("must fall first")
+    test.observe([pair(20, 30, "a")] * 4)
+    assert test.verdict().odds == verdict.odds
+    for _ in range(2):
+        test.observe([pair(20, 30, tenant) for tenant in "ab" * 10])
+    assert (test.verdict().finding, test.verdict().is_suspected) == (LineFinding.GAINS, False)
+
+
 def test_a_few_requests_show_a_ruined_draft_and_nothing_less() -> None:
-    assert is_ruined([pair(55, 30)] * 4, RULES)
-    assert not is_ruined([pair(55, 30)] * 3, RULES)
+    assert is_ruined([pair(55, 30)] * 3, RULES)
+    assert not is_ruined([pair(55, 30)] * 2, RULES)
     assert not is_ruined([pair(32, 30)] * 8, RULES)
     assert not is_ruined([], RULES)
 
@@ -166,7 +193,7 @@ def noisy_blocks(rng: np.random.Generator, blocks: int, shift: float) -> list[li
 
 
 def ever_found(rng: np.random.Generator, blocks: int, shift: float) -> bool:
-    test = PrequentialTest(RULES)
+    test = PrequentialTest(PrequentialRules(error=0.05))
     for block in noisy_blocks(rng, blocks, shift):
         test.observe(block)
         if test.verdict().finding is LineFinding.GAINS:
@@ -176,7 +203,7 @@ def ever_found(rng: np.random.Generator, blocks: int, shift: float) -> bool:
 
 def test_equal_drafts_seldom_seem_better_over_a_whole_stream_and_better_ones_soon_do() -> None:
     rng = np.random.default_rng(5)
-    assert sum(ever_found(rng, 30, 0.0) for _ in range(200)) <= 10
+    assert sum(ever_found(rng, 30, 0.0) for _ in range(200)) <= 10  # 0.05 of them
     assert sum(ever_found(rng, 10, 0.1) for _ in range(50)) == 50
 
 
@@ -199,7 +226,7 @@ def test_a_restored_test_finds_what_the_first_one_would() -> None:
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ({"error": 0.0}, "got \\(0.0, 0.1\\)"),
+        ({"error": 0.0}, "got \\(0.0, 0.2\\)"),
         ({"error": 1.0}, "expected within \\(0, 1\\)"),
         ({"harm_error": -0.1}, "expected within \\(0, 1\\)"),
         ({"most_gain": 0.1, "least_gain": 0.1}, "least_gain, most_gain: got 0.1, 0.1"),
