@@ -60,8 +60,8 @@ def test_the_heartbeat_and_mlflows_record_say_it_too(house, published):
 
 
 def test_a_request_that_replay_cannot_score_is_not_said_to_have_judged(house):
-    house.send()
     house.send(label="sampled", verdict_rule="rejection")
+    house.send()
     report = house.learner(learn="always", passes=1).learn_once()
     assert report.promotion.judged_on.labels == {"": report.promotion.measured.requests}
     assert report.promotion.judged_on.newest_labels == {"": BATCH, "sampled": BATCH}

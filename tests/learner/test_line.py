@@ -114,7 +114,7 @@ def rounds_of(house: Any, learner: Any, script: list[int], *rounds: int) -> list
     return grounds
 
 
-GAIN, SAME, HARM = 22, 30, 45
+GAIN, SAME, SUSPECT, HARM = 22, 30, 32, 45
 EAGER = {"learn": "always", "passes": 1}
 
 
@@ -126,12 +126,12 @@ def redis_house(house, redis_client: redis.Redis) -> Any:
 
 
 @pytest.mark.guarantee("promotion-gate")
-def test_harm_puts_the_reference_back_and_no_rollback_returns_to_what_was_trusted(
+def test_harm_puts_an_unsuspected_version_back_and_no_rollback_returns_to_what_was_trusted(
     redis_house, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house, script = redis_house, scripted(monkeypatch)
     learner = house.learner(**EAGER)
-    grounds = rounds_of(house, learner, script, GAIN, SAME, SAME, HARM)
+    grounds = rounds_of(house, learner, script, GAIN, SAME, SUSPECT, HARM)
     assert grounds == [Ground.PROOF, Ground.TRUST, Ground.TRUST, Ground.HARM]
     state = house.board.read()
     assert {number: row.state.value for number, row in state.rows.items()} == {
@@ -142,6 +142,15 @@ def test_harm_puts_the_reference_back_and_no_rollback_returns_to_what_was_truste
     assert state.rows[1].why.count(" lose; ") == 1
     assert rounds_of(house, learner, script, SAME) != [Ground.TRUST]
     assert house.board.read().live == 1
+
+
+def test_harm_by_later_drafts_alone_leaves_what_serves(house, monkeypatch) -> None:
+    script, learner = scripted(monkeypatch), house.learner(**EAGER)
+    rounds_of(house, learner, script, GAIN, SAME)
+    script[:] = [SAME, HARM]  # the draft that serves, then what it has become
+    house.send()
+    assert learner.learn_once().promotion.ground is Ground.HARM
+    assert (house.board.read().live, reference_and_trust(learner)) == (2, (2, 0))
 
 
 def test_harm_to_the_reference_itself_refuses_the_newest_and_moves_nothing_else(house, monkeypatch) -> None:
@@ -208,13 +217,13 @@ def test_a_canary_that_wins_is_what_the_line_decided_to_serve(house, monkeypatch
     assert rounds_of(house, learner, script, SAME) == [Ground.TRUST]
 
 
-def test_the_reference_outlives_its_age(house, monkeypatch) -> None:
+def test_the_versions_that_the_gate_needs_outlive_their_age(house, monkeypatch) -> None:
     script, learner = scripted(monkeypatch), house.learner(**EAGER, kept_versions=1)
-    rounds_of(house, learner, script, GAIN, SAME, SAME, SAME)
+    rounds_of(house, learner, script, GAIN, SAME, SAME, SUSPECT)
     left = sorted(path.name for path in house.config.versions_dir.iterdir())
-    assert (reference_and_trust(learner)[0], left) == (1, ["v000001", "v000003", "v000004"])
+    assert left == ["v000001", "v000002", "v000003", "v000004"]  # compared with, unsuspected, live before, live
     assert rounds_of(house, learner, script, HARM) == [Ground.HARM]
-    assert house.board.read().live == 1
+    assert house.board.read().live == 2
 
 
 @pytest.mark.usefixtures("fearless")
@@ -263,7 +272,7 @@ def test_an_old_checkpoint_knows_nothing_of_a_line(house, monkeypatch) -> None:
     rounds_of(house, house.learner(**EAGER), script, GAIN)
     (notes,) = house.config.checkpoints_dir.glob("round-*/notes.json")
     stored = json.loads(notes.read_text())
-    assert stored.pop("line")["reference"] == 1
+    assert stored.pop("line")["serves"] == 1
     notes.write_text(json.dumps(stored))
     restarted = house.learner(**EAGER)
     assert rounds_of(house, restarted, script, SAME) == [Ground.NOTHING_YET]
@@ -284,11 +293,11 @@ def test_only_a_proof_counts_as_a_better_draft(house, monkeypatch) -> None:
 
 def test_the_heartbeat_says_why_a_version_serves_and_what_it_was_compared_with(house, monkeypatch) -> None:
     script, learner = scripted(monkeypatch), house.learner(**EAGER)
-    rounds_of(house, learner, script, GAIN, SAME)
+    rounds_of(house, learner, script, GAIN, SAME, SAME)
     beat = house.board.heartbeats()[f"learner:{house.config.name}"]
     assert (beat["verdict"], beat["ground"], beat["reference"]) == ("promote", "trust", 1)
     assert beat["line_accept_length"] == beat["reference_accept_length"] == 2.0
-    assert beat["reason"].startswith("the line is trusted for 4 rounds; odds ")
+    assert beat["reason"].startswith("the line is trusted for 3 rounds; odds ")
 
 
 def entry(entry_id: str, trace: DraftTrace) -> TraceEntry:
