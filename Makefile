@@ -58,7 +58,7 @@ DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast test-faults test-releases test-wheel lint check bench bench-calibration \
-  bench-learning compatibility compatibility-rows
+  bench-gate bench-learning compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -71,6 +71,7 @@ help:
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
 	@echo "make bench-calibration  predicted against served accept length, version by version"
+	@echo "make bench-gate  which rule should let a new draft go live  ARGS=\"--quick\""
 	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
 	@echo "make compatibility  what works on which SGLang, with which flags, drafts and targets: docs/compatibility.md"
 	@echo "make setup    the environment in $(VENV); the others call it"
@@ -135,6 +136,9 @@ bench: $(READY)
 
 bench-calibration: $(READY)
 	@$(PY) -m paceline.benchmarks.calibration $(ARGS)
+
+bench-gate: $(READY)
+	@$(PY) -m paceline.benchmarks.gate $(ARGS)
 
 bench-learning: $(READY)
 	@$(PY) -m paceline.benchmarks.learning.bench $(ARGS)

@@ -153,12 +153,17 @@ class VersionBoard(Protocol):
         """
         ...
 
-    def roll_back(self, by: str, why: str, number: int | None = None, was: VersionState | None = None) -> BoardState:
+    def roll_back(
+        self, by: str, why: str, number: int | None = None, was: VersionState | None = None, to: int | None = None
+    ) -> BoardState:
         """Undo the newest promotion in one step: the canary to rolled_back; without one, live too, previous to live.
 
         BoardConflict, and no change, when there is no canary and no previous version, or when `number` is given and
         is neither live nor canary, or not in the state `was`: refusing one version must not take another one down.
         A version brought back to live ends the canary of another, as every version that goes live does.
+
+        With `to`, live versions are rolled back, all in one step, until `to` is live: the live one and those that were
+        live since `to` was. BoardConflict, and no change, when `to` is no version that rollbacks would return to.
         """
         ...
 

@@ -5,6 +5,7 @@ the state is checked by the fold.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from .errors import BoardConflict
 from .version import BoardEvent, BoardState, DraftVersion, VersionState
@@ -34,21 +35,40 @@ def move_events(
 
 
 def rollback_events(
-    board: BoardState, at: float, by: str, why: str, number: int | None, was: VersionState | None
+    board: BoardState,
+    at: float,
+    by: str,
+    why: str,
+    number: int | None,
+    was: VersionState | None,
+    to: int | None = None,
 ) -> list[BoardEvent]:
-    """The events that end the canary, or end the live version and bring the previous one back."""
+    """The events that end the canary, or end the live version and bring the previous one back.
+
+    With `to`, one rollback of a live version after the other, until version `to` is live.
+    """
     _expect_state(board, number, was)
-    if board.canary is not None and number in {None, board.canary}:
+    if to is None and board.canary is not None and number in {None, board.canary}:
         return [BoardEvent(board.canary, VersionState.ROLLED_BACK, by, why, at)]
     if number is not None and board.live != number:
         in_use = f"live {board.live} and canary {board.canary}"
         raise BoardConflict(f"rollback of version {number}: got {in_use}, expected {number} to be one of them")
     if board.live is None or board.previous is None:
         raise BoardConflict(f"rollback: got live {board.live} and previous {board.previous}, expected both")
-    return [
-        BoardEvent(board.live, VersionState.ROLLED_BACK, by, why, at),
-        BoardEvent(board.previous, VersionState.LIVE, by, why, at),
-    ]
+    events = []
+    for ended, back in pairwise([board.live, *_back_to(board, board.previous if to is None else to)]):
+        events.append(BoardEvent(ended, VersionState.ROLLED_BACK, by, why, at))
+        events.append(BoardEvent(back, VersionState.LIVE, by, why, at))
+    return events
+
+
+def _back_to(board: BoardState, to: int) -> tuple[int, ...]:
+    """What is live after each of the rollbacks that end with version `to` live."""
+    if to not in board.earlier:
+        raise BoardConflict(
+            f"rollback to version {to}: got {list(board.earlier)} to return to, expected {to} among them"
+        )
+    return board.earlier[: board.earlier.index(to) + 1]
 
 
 def _expect_state(board: BoardState, number: int | None, was: VersionState | None) -> None:

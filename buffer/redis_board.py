@@ -60,8 +60,10 @@ class RedisVersionBoard:
     ) -> BoardEvent:
         return self._write(lambda board, at: move_events(board, at, number, state, by, why, replica, was))[0]
 
-    def roll_back(self, by: str, why: str, number: int | None = None, was: VersionState | None = None) -> BoardState:
-        self._write(lambda board, at: rollback_events(board, at, by, why, number, was))
+    def roll_back(
+        self, by: str, why: str, number: int | None = None, was: VersionState | None = None, to: int | None = None
+    ) -> BoardState:
+        self._write(lambda board, at: rollback_events(board, at, by, why, number, was, to))
         return self.read()
 
     def read(self) -> BoardState:

@@ -45,8 +45,9 @@ MOVES: Mapping[VersionState | None, frozenset[VersionState]] = MappingProxyType(
 #: Hint appended to errors about events that paceline did not write.
 NOT_OURS = "paceline writes no such event: if something else did, take it off with XDEL"
 
-#: Key in DraftVersion.scores: tokens per verify round of held-out traffic with this draft, 1 + accepted drafts.
-HELD_OUT_SCORE = "holdout_accept_length"
+#: Key in DraftVersion.scores: tokens per verify round, 1 + accepted drafts, of the traffic that this draft was trained
+#: on last, with the weights it had before.
+JUDGED_SCORE = "judged_accept_length"
 
 
 #: Stands for the labels that a count by label does not name, for their number is bounded. No label is this.
@@ -123,6 +124,7 @@ class BoardState:
     previous: int | None
     last_event_id: str
     canary: int | None = None
+    earlier: tuple[int, ...] = ()  # what one rollback after the other would return to; `previous` is the first
 
     @property
     def is_returned_to(self) -> bool:
@@ -193,10 +195,9 @@ class BoardFold:
 
     def state(self) -> BoardState:
         """The state after all events so far; later events do not change it."""
-        retired = (n for n in reversed(self.served) if self.rows[n].state is VersionState.RETIRED)
-        return BoardState(
-            MappingProxyType(dict(self.rows)), self.live, next(retired, None), self.last_event_id, self.canary
-        )
+        earlier = tuple(n for n in reversed(self.served) if self.rows[n].state is VersionState.RETIRED)
+        rows, previous = MappingProxyType(dict(self.rows)), earlier[0] if earlier else None
+        return BoardState(rows, self.live, previous, self.last_event_id, self.canary, earlier)
 
     def _go_live(self, event: BoardEvent) -> None:
         number, why = event.number, f"replaced by version {event.number}"

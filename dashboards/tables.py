@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..buffer.plain_text import printable, utc_time
-from ..buffer.version import HELD_OUT_SCORE, BoardRow, BoardState, VersionState
+from ..buffer.version import JUDGED_SCORE, BoardRow, BoardState, VersionState
 from ..policies.acceptance import Tally
 from ..policies.judged_on import sentence
 
@@ -29,7 +29,7 @@ class VersionLine:
     number: int
     state: VersionState
     reason: str  # of the last change of state, and what the version was judged on where that is known
-    holdout_accept_length: float | None = None
+    judged_accept_length: float | None = None
     served_accept_length: float | None = None
     rounds: int = 0  # verify rounds that the served accept length was pooled over
     parent: int | None = None  # None: the draft the server was started with
@@ -41,7 +41,7 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "version": lambda line: str(line.number),
     "state": lambda line: line.state.value,
     "parent": lambda line: "" if line.parent is None else str(line.parent),
-    "held-out": lambda line: _length(line.holdout_accept_length),
+    "judged": lambda line: _length(line.judged_accept_length),
     "served": lambda line: _length(line.served_accept_length),
     "rounds": lambda line: str(line.rounds),
     "changed": lambda line: utc_time(line.changed_at),
@@ -50,9 +50,9 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
 _LEFT = frozenset(("state", "changed", "reason"))
 
 #: Columns that the board alone can fill.
-BOARD_COLUMNS = ("version", "state", "parent", "held-out", "changed", "reason")
+BOARD_COLUMNS = ("version", "state", "parent", "judged", "changed", "reason")
 #: Columns for what one run has seen of each version.
-RUN_COLUMNS = ("version", "state", "held-out", "served", "rounds", "reason")
+RUN_COLUMNS = ("version", "state", "judged", "served", "rounds", "reason")
 
 
 def version_lines(state: BoardState, served: Mapping[int, Tally] | None = None) -> list[VersionLine]:
@@ -65,7 +65,7 @@ def version_lines(state: BoardState, served: Mapping[int, Tally] | None = None) 
                 number=number,
                 state=row.state,
                 reason=_reason(row),
-                holdout_accept_length=row.version.scores.get(HELD_OUT_SCORE),
+                judged_accept_length=row.version.scores.get(JUDGED_SCORE),
                 served_accept_length=tally.accept_length if tally.rounds else None,
                 rounds=round(tally.rounds),
                 parent=row.version.parent,

@@ -159,7 +159,7 @@ def _version(line: VersionLine) -> dict[str, object]:
         "number": line.number,
         "state": line.state.value,
         "reason": line.reason,
-        "holdout_accept_length": line.holdout_accept_length,
+        "judged_accept_length": line.judged_accept_length,
         "served_accept_length": line.served_accept_length,
         "rounds": line.rounds,
     }

@@ -36,6 +36,12 @@ class LearnerNotes:
     settled: Mapping[str, list[str]] = field(default_factory=dict)  # outcome -> entry ids of the last learning round
     set_aside: list[str] = field(default_factory=list)  # entry ids of misreplayed traces, the newest ones
     schedule: Mapping[str, object] = field(default_factory=dict)  # what LearnSchedule.state returned
+    line: Mapping[str, object] = field(default_factory=dict)  # what LineDelivery.state returned
+
+    @property
+    def needed(self) -> frozenset[int]:
+        """The versions that the line is compared with or may go back to."""
+        return frozenset(int(str(self.line[name])) for name in ("reference", "unsuspected") if name in self.line)
 
 
 def save(folder: Path, notes: LearnerNotes, save_trainer: Callable[[Path], object]) -> None:

@@ -1,6 +1,7 @@
 """Settings of one learner process."""
 
 import hashlib
+import math
 import os
 import re
 import socket
@@ -15,6 +16,8 @@ from ..buffer.settings.kinds import NAME_PATTERN
 from ..buffer.settings.sources import read_settings
 from ..buffer.settings.table import LOCAL_REDIS
 from ..policies.learn_schedule import LearnMode, LearnRules
+from ..policies.line_delivery import DeliveryRules
+from ..policies.prequential import PrequentialRules
 from ..policies.trace_weighting import known_targets
 
 #: Traces of a claim, unless a learning round needs more: few enough for memory, and enough to catch up with a backlog.
@@ -60,7 +63,6 @@ class LearnerConfig:
     replay_traces: int = setting("REPLAY_TRACES")
     passes: int = setting("PASSES")
     holdout_share: float = setting("HOLDOUT_SHARE")
-    holdout_requests: int = setting("HOLDOUT_REQUESTS")
     gate_confidence: float = setting("GATE_CONFIDENCE")
     draft_steps: int | None = setting("DRAFT_STEPS")
     batch_tokens: int = setting("BATCH_TOKENS")
@@ -87,9 +89,15 @@ class LearnerConfig:
         return max(_USUAL_CLAIM, self.min_new_traces)
 
     @property
-    def min_holdout_requests(self) -> int:
-        """Held-out requests without which candidate and live draft are not compared."""
-        return max(2, self.holdout_requests // 6)
+    def remembered_held_out(self) -> int:
+        """Held-out traces whose ids are remembered: as many as came while the replay buffer filled."""
+        return math.ceil(self.replay_traces * self.holdout_share / (1.0 - self.holdout_share))
+
+    @property
+    def delivery_rules(self) -> DeliveryRules:
+        """When a line of drafts serves."""
+        error = min(1.0 - self.gate_confidence, math.nextafter(1.0, 0.0))
+        return DeliveryRules(PrequentialRules(error=error))
 
     @property
     def speculator(self) -> str:

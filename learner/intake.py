@@ -18,7 +18,7 @@ class Outcome(StrEnum):
     HELD_OUT = "held_out"
     EXPIRED = "expired"  # past its time to live when it was claimed
     OTHER_TARGET_VERSION = "other_target_version"  # verified by another target, or by too old weights of it
-    DUPLICATE = "duplicate"  # its trace_id is in the replay buffer or in the holdout already
+    DUPLICATE = "duplicate"  # its trace_id is in the replay buffer, or was held out lately
     NO_FEATURES = "no_features"  # nothing to condition a draft on
     MISREPLAYED = "misreplayed"  # part of a claim whose replay gives other lengths than were served
     INCOMPATIBLE = "incompatible"  # feature rows or token ids that do not fit the draft

@@ -52,9 +52,11 @@ class LearningReport:
             found |= {"first_position_accept": self.fit.first_position_accept, "skipped_steps": self.fit.skipped_steps}
         if self.promotion is not None:
             found |= {"verdict": self.promotion.verdict.value, "reason": self.promotion.reason}
-        if self.promotion is not None and self.promotion.requests:
-            found |= {"candidate_accept_length": self.promotion.candidate_accept_length}
-            found |= {"live_accept_length": self.promotion.live_accept_length}
+        if self.promotion is not None and self.promotion.ground is not None:
+            found |= {"ground": self.promotion.ground.value, "reference": self.promotion.reference}
+        if self.promotion is not None and self.promotion.measured is not None:
+            found |= {"line_accept_length": self.promotion.measured.line_accept_length}
+            found |= {"reference_accept_length": self.promotion.measured.reference_accept_length}
         if self.promotion is not None and self.promotion.judged_on is not None:
             judged = self.promotion.judged_on
             found |= figures(judged)

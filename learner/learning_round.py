@@ -8,10 +8,9 @@ twice. A learner that lost its lease publishes and saves nothing more: another o
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..buffer.base import TraceEntry, VersionBoard
+from ..buffer.base import VersionBoard
 from ..buffer.lease import Lease, require
 from ..buffer.trace import DraftTrace
 from ..buffer.version import BoardState, DraftVersion
@@ -19,13 +18,14 @@ from ..policies.guard import Alarm
 from ..policies.learn_schedule import LearnChoice, LearnDecision
 from ..policies.promotion import Promotion
 from . import checkpoint
-from .delivery.delivery import deliver, hold_out, judge_candidate
+from .delivery.delivery import deliver, judge_candidate, reserve
 from .delivery.mlflow_registry import Registry
 from .delivery.run_record import record_of
 from .heartbeat import Heartbeat
 from .intake import ByOutcome, Outcome, as_misreplayed, as_rested, counts_of
 from .judging.alarms import gap_alarm, rest_for
 from .judging.calibration import Calibration
+from .learning_blocks import blocks_of, learn
 from .learning_report import LearningKind, LearningReport
 from .state import LearnerState
 from .training.trainer import FitReport
@@ -54,7 +54,6 @@ class LearningRound:
         alarm = gap_alarm(self.calibration)
         if alarm is not None:
             return self._set_aside(alarm)
-        hold_out(self.state, self.claimed, self.board_state)
         self.state.record_rollback(self.board_state, time.time())
         decision = self.state.decide(self.claimed, time.time())
         if decision.choice is LearnChoice.REST:
@@ -98,13 +97,16 @@ class LearningRound:
         state, learned, held_out = self.state, self.claimed[Outcome.LEARNED], self.claimed[Outcome.HELD_OUT]
         state.match_draft_steps([*learned, *held_out])
         fit = promotion = version = None
+        judge = state.line_judge(self.board_state)
         if learned:
-            fit = state.trainer.fit([entry.trace for entry in learned], self._replayed())
-            promotion = judge_candidate(state, self.board_state, self.claimed, time.time())
+            fit = learn(state.trainer, blocks_of(self.claimed), self._replayed(), judge)
+            number = reserve(state, self.board, judge)
+            promotion = judge_candidate(state, self.board_state, self.claimed, judge, number, time.time())
             state.record_verdict(fit, promotion, time.time())
-            version = self._publish(learned, fit, promotion, decision)
+            version = self._publish(fit, promotion, decision, number)
         require(self.lease, "nothing was saved")
-        state.record_learning(self.claimed, self.calibration, fit, version)
+        line = judge.delivery.state() if judge else {}  # without a live version there is nothing to go on from
+        state.record_learning(self.claimed, self.calibration, fit, version, line)
         checkpoint.save(state.config.checkpoints_dir, state.notes, state.trainer.save)
         why = promotion.reason if promotion else "every claimed trace was held out"
         done = state.notes.rounds_trained, len(learned), len(held_out), why, decision.reason
@@ -121,13 +123,13 @@ class LearningRound:
         )
 
     def _publish(
-        self, learned: Sequence[TraceEntry], fit: FitReport, promotion: Promotion, decision: LearnDecision
+        self, fit: FitReport, promotion: Promotion, decision: LearnDecision, number: int | None
     ) -> DraftVersion | None:
         """Put the trained draft on the board and make its registration pending; None when the gate waits."""
         state = self.state
         require(self.lease, "nothing was published")
-        version = deliver(state, self.board, self.board_state, promotion, learned)
-        state.replay_buffer.extend(learned)
+        version = deliver(state, self.board, self.board_state, promotion, self.claimed, number)
+        state.replay_buffer.extend(self.claimed[Outcome.LEARNED])
         if version is not None:
             record = record_of(
                 version,

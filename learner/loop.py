@@ -115,7 +115,7 @@ class Learner:
         report = work.run()
         self._ack(work.claimed, (*KEPT, Outcome.MISREPLAYED))
         if report.version is not None:
-            self._tidy(is_mlflow_current)
+            self._tidy(is_mlflow_current, state.notes.needed)
         return replace(report, why_now=due.why, seconds=time.perf_counter() - started)
 
     def _why_paused(self, board_state: BoardState) -> str:
@@ -142,12 +142,12 @@ class Learner:
             if claimed[outcome]:
                 self._buffer.ack([entry.entry_id for entry in claimed[outcome]], outcome)
 
-    def _tidy(self, is_mlflow_current: bool) -> None:
+    def _tidy(self, is_mlflow_current: bool, needed: frozenset[int]) -> None:
         """Register this learning round's version with MLflow, which reads its weights, and only then free space."""
         board_state = self._board.read()
         if is_mlflow_current:
             self._registry.sync(board_state)
-        gone = prune(self._config.versions_dir, board_state, self._config.kept_versions)
+        gone = prune(self._config.versions_dir, board_state, self._config.kept_versions, needed)
         if gone:
             _log.info("removed the weights of versions %s from %s", gone, self._config.versions_dir)
 

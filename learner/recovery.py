@@ -23,7 +23,6 @@ from .delivery.publisher import Lineage, publish_initial
 from .delivery.refusals import LEARNER, refuse_undecided
 from .disk import sweep
 from .intake import Outcome
-from .judging.holdout import Holdout
 from .model.draft_cache import DraftCache, first_draft
 from .model.draft_io import load_target_embedding, load_target_head
 from .model.eagle3 import Eagle3Draft
@@ -45,7 +44,7 @@ def check_models(config: LearnerConfig, board: VersionBoard) -> None:
 
 
 def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) -> LearnerState:
-    """Publish the initial draft on an empty board, finish what a dead learner left, rebuild replay buffer and holdout.
+    """Publish the initial draft on an empty board, finish what a dead learner left, rebuild the replay buffer.
 
     For the holder of the speculator's lease only. Raises ConfigError when drafts or target cannot be read.
     """
@@ -69,10 +68,11 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     for outcome, entry_ids in notes.settled.items():
         buffer.ack(entry_ids, outcome)
     replay_buffer: deque[TraceEntry] = deque(maxlen=config.replay_traces)
-    holdout, drafts = Holdout(config.holdout_requests), DraftCache(models.embedding, device, head=models.head)
+    held_out_ids: deque[str] = deque(maxlen=config.remembered_held_out)
+    drafts = DraftCache(models.embedding, device, head=models.head)
     schedule = LearnSchedule(config.learn_rules)
     schedule.restore(notes.schedule)
-    state = LearnerState(config, trainer, notes, replay_buffer, holdout, drafts, schedule)
+    state = LearnerState(config, trainer, notes, replay_buffer, held_out_ids, drafts, schedule)
     _read_back(state, buffer)
     return state
 
@@ -125,5 +125,4 @@ def _read_back(state: LearnerState, buffer: TraceBuffer) -> None:
     stored = buffer.replay(state.read_back_traces, acked_only=True)
     found = state.sort([entry for entry in stored if entry.entry_id not in set_aside])
     state.replay_buffer.extend(found[Outcome.LEARNED])
-    for entry in found[Outcome.HELD_OUT]:
-        state.holdout.add(entry.trace)
+    state.held_out_ids.extend(entry.trace.trace_id for entry in found[Outcome.HELD_OUT])

@@ -4,10 +4,10 @@ Nothing here is the only copy: weights and notes come from the checkpoint, trace
 the board. So after any fault in a learning round the state is thrown away and opened again; see recovery.py.
 """
 
-import math
+import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..buffer.base import TraceEntry, entry_order
@@ -15,15 +15,18 @@ from ..buffer.trace import DraftTrace
 from ..buffer.version import BoardState, DraftVersion, VersionState
 from ..policies.acceptance import served_by_request
 from ..policies.learn_schedule import LearnDecision, LearnSchedule
+from ..policies.line_delivery import Ground, LineDelivery
 from ..policies.promotion import Promotion, Verdict
 from ..policies.trace_weighting import is_expired
 from .checkpoint import LearnerNotes
 from .config import LearnerConfig
 from .intake import KEPT, ByOutcome, Intake, Outcome, sort_entries
 from .judging.calibration import Calibration, compare_with_served
-from .judging.holdout import Holdout
+from .judging.line_judge import LineJudge, Unlearnt
 from .model.draft_cache import DraftCache
 from .training.trainer import DraftTrainer, FitReport
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -34,23 +37,22 @@ class LearnerState:
     trainer: DraftTrainer
     notes: LearnerNotes
     replay_buffer: deque[TraceEntry]  # learned and rested traces, oldest first
-    holdout: Holdout
+    held_out_ids: deque[str]  # trace ids, oldest first: what is sent again is a duplicate
     drafts: DraftCache
     schedule: LearnSchedule
 
     @property
     def read_back_traces(self) -> int:
-        """Stored traces read back at a start: twice what is kept, since some were refused, some share a request."""
-        config = self.config
-        return 2 * (config.replay_traces + math.ceil(config.holdout_requests / config.holdout_share))
+        """Stored traces read back at a start: twice what is kept, since some were refused."""
+        return 2 * (self.config.replay_traces + self.config.remembered_held_out)
 
     def matches_board(self, board_state: BoardState) -> bool:
         """Whether the board still has the version these weights continue from; one that lost its data has not."""
         return bool(board_state.rows) and self.notes.parent in {None, *board_state.rows}
 
     def sort(self, entries: Sequence[TraceEntry]) -> ByOutcome:
-        """Give each entry its outcome; a trace that the replay buffer or the holdout has is a duplicate."""
-        seen = {entry.trace.trace_id for entry in self.replay_buffer} | self.holdout.trace_ids
+        """Give each entry its outcome; a trace that is in the replay buffer, or was held out, is a duplicate."""
+        seen = {entry.trace.trace_id for entry in self.replay_buffer} | set(self.held_out_ids)
         config, sizes = self.config, self.trainer.draft.config
         intake = Intake(
             config.target,
@@ -64,31 +66,24 @@ class LearnerState:
         return sort_entries(entries, intake, seen)
 
     def drop_expired(self, now_s: float) -> None:
-        """Drop traces past their time to live from replay buffer and holdout; they were counted when acked."""
+        """Drop traces past their time to live from the replay buffer; they were counted when acked."""
         ttl_s = self.config.trace_ttl_s
-        if not ttl_s:
-            return
-
-        def is_kept(trace: DraftTrace) -> bool:
-            return not is_expired(trace.born_at, now_s, ttl_s)
-
-        kept = (entry for entry in self.replay_buffer if is_kept(entry.trace))
+        kept = (entry for entry in self.replay_buffer if not is_expired(entry.trace.born_at, now_s, ttl_s))
         self.replay_buffer = deque(kept, self.replay_buffer.maxlen)
-        self.holdout.retain(is_kept)
 
     def decide(self, claimed: ByOutcome, now_s: float) -> LearnDecision:
         """Show the schedule the kept traces of `claimed`, oldest first, and ask it whether to learn."""
-        self.schedule.observe(served_by_request(self._of_newest_target(claimed)))
+        self.schedule.observe(served_by_request(self.of_newest_target(claimed)))
         return self.schedule.decide(now_s)
 
     def compare(self, claimed: ByOutcome, board_state: BoardState) -> Calibration:
         """Replay the kept traces of `claimed` and compare with what was served."""
-        return compare_with_served(self._of_newest_target(claimed), board_state, self.drafts)
+        return compare_with_served(self.of_newest_target(claimed), board_state, self.drafts)
 
     def record_verdict(self, fit: FitReport, promotion: Promotion, now_s: float) -> None:
-        """Report the gate's verdict on a learning round that trained to the schedule."""
+        """Report the gate's verdict on a learning round that trained to the schedule: a proof is a better draft."""
         is_judged = promotion.verdict in {Verdict.PROMOTE, Verdict.REFUSE}
-        is_better = promotion.verdict is Verdict.PROMOTE if is_judged else None
+        is_better = promotion.ground is Ground.PROOF if is_judged else None
         self.schedule.record_learning(now_s, is_better=is_better, is_warm=not fit.is_cold)
 
     def record_rollback(self, board_state: BoardState, now_s: float) -> None:
@@ -97,16 +92,55 @@ class LearnerState:
         if row is not None and row.state is VersionState.ROLLED_BACK:
             self.schedule.record_rollback(now_s)
 
+    def line_judge(self, board_state: BoardState) -> LineJudge | None:
+        """The judge of a learning round about to train; None without a live version whose weights can be read.
+
+        The line goes on from the notes. It begins anew with the live version where another one is live than was last
+        decided to serve, or where the reference cannot be read.
+        """
+        live = board_state.live
+        live_draft = None if live is None else self.drafts.draft(board_state, live)
+        if live is None or live_draft is None:
+            return None
+        line = LineDelivery(self.config.delivery_rules, live)
+        line.restore(self.notes.line)
+        reference = self.drafts.draft(board_state, line.reference) if line.reference in board_state.rows else None
+        if line.serves != live or reference is None:
+            _log.info("version %d is live: the line is compared with it from now on", live)
+            line, reference = LineDelivery(self.config.delivery_rules, live), live_draft
+        _, last = board_state.rows[line.reference].version.trained_on
+        known = frozenset(entry.trace.request_id for entry in self.replay_buffer)
+        unlearnt = Unlearnt(self.config.target_version, last, known)
+        return LineJudge(
+            line,
+            live,
+            live_draft,
+            line.reference,
+            reference,
+            unlearnt,
+            self.trainer.plan.steps,
+            is_line_live=live == self.notes.parent,
+        )
+
     def record_learning(
-        self, claimed: ByOutcome, calibration: Calibration, fit: FitReport | None, version: DraftVersion | None
+        self,
+        claimed: ByOutcome,
+        calibration: Calibration,
+        fit: FitReport | None,
+        version: DraftVersion | None,
+        line: Mapping[str, object],
     ) -> None:
-        """Update the notes at the end of a learning round that trained; `version` is what it published."""
+        """Update the notes at the end of a learning round that trained; `version` is what it published.
+
+        `line` is the state of the line's delivery.
+        """
         self._record(claimed, calibration)
         self.notes = replace(
             self.notes,
             rounds_trained=self.notes.rounds_trained + 1,
             optimiser_steps=self.notes.optimiser_steps + (fit.steps if fit else 0),
             parent=version.number if version else self.notes.parent,
+            line=line,
         )
 
     def record_rest(self, claimed: ByOutcome, calibration: Calibration) -> None:
@@ -127,6 +161,7 @@ class LearnerState:
 
     def _record(self, claimed: ByOutcome, calibration: Calibration) -> None:
         notes = self.notes
+        self.held_out_ids.extend(entry.trace.trace_id for entry in claimed[Outcome.HELD_OUT])
         self.notes = replace(
             notes,
             equal=notes.equal + calibration.equal,
@@ -136,7 +171,7 @@ class LearnerState:
             schedule=self.schedule.state(),
         )
 
-    def _of_newest_target(self, claimed: ByOutcome) -> list[DraftTrace]:
+    def of_newest_target(self, claimed: ByOutcome) -> list[DraftTrace]:
         """Kept traces that the newest target verified, oldest first; an older target's verdicts measure no draft."""
         kept = sorted(
             (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda entry: entry_order(entry.entry_id)

@@ -1,8 +1,10 @@
-"""May a candidate draft replace the live one? Judged on the held-out requests both were replayed on.
+"""What became of a candidate and the figures that go with it, for the board, MLflow and people.
 
-The number compared is the pooled accept length, 1 + sum(accepted) / sum(rounds). Requests, not rounds, are the
-unit of chance: rounds of one request resemble each other, so a bootstrap over rounds would promise too much.
-The pairing keeps what makes a request easy or hard out of the difference.
+line_delivery.py decides. The figures beside its word are measured here, on the requests of one learning round: the
+pooled accept lengths, 1 + sum(accepted) / sum(rounds), of the line before it learnt them and of the reference, and a
+bootstrap interval of their difference. Requests, not rounds, are the unit of chance: rounds of one request resemble
+each other, so a bootstrap over rounds would promise too much. The pairing keeps what makes a request easy or hard out
+of the difference.
 """
 
 from collections.abc import Sequence
@@ -15,20 +17,24 @@ import numpy.typing as npt
 from scipy import stats
 
 from ..buffer.version import JudgedOn
-from .acceptance import Tally
 from .judged_on import sentence
+from .line_delivery import Delivery, Ground
+from .prequential import Paired
 
 Floats = npt.NDArray[np.float64]
 
 #: Resamples of an interval; its ends then move by under 2 % of its width from one seed to the next.
 RESAMPLES = 4_999
 
-#: Resampled counts held at once (four arrays of this many float64), so that a large holdout costs time, not memory.
+#: Resampled counts held at once (four arrays of this many float64), so that many requests cost time, not memory.
 _BATCH_COUNTS = 1_000_000
+
+#: An interval needs two requests: one has no spread.
+_MIN_REQUESTS = 2
 
 
 class Verdict(StrEnum):
-    """What the gate decides; WAIT asks for more held-out requests, UNJUDGED leaves the decision to the canary."""
+    """What becomes of a candidate; WAIT publishes none, UNJUDGED leaves the decision to the canary."""
 
     PROMOTE = "promote"
     REFUSE = "refuse"
@@ -37,64 +43,90 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """The line beside the reference, on the same requests."""
+
+    gain: float  # accept length of the line minus that of the reference
+    interval: tuple[float, float]  # of the gain; (-inf, inf) with fewer than two requests
+    line_accept_length: float  # pooled, bonus token included; 1.0 without requests
+    reference_accept_length: float
+    requests: int  # with verify rounds of both
+
+    @property
+    def sentence(self) -> str:
+        """For people; empty without requests."""
+        if not self.requests:
+            return ""
+        lengths = f"accept length {self.line_accept_length:.3f} against {self.reference_accept_length:.3f}"
+        return f"{lengths} of the reference on {self.requests} new requests"
+
+
+@dataclass(frozen=True, slots=True)
 class Promotion:
-    """What the gate decided, and the figures it decided on."""
+    """What becomes of a candidate, and the figures of the round that trained it."""
 
     verdict: Verdict
     reason: str  # one sentence with figures, for people
-    gain: float  # accept length of the candidate minus that of the live draft
-    interval: tuple[float, float]  # of the gain; (-inf, inf) while waiting or unjudged
-    candidate_accept_length: float  # pooled, bonus token included
-    live_accept_length: float
-    requests: int  # paired requests that had a verify round
-    judged_on: JudgedOn | None = None  # what these requests were; None while waiting or unjudged, or not known
+    measured: Measured | None = None  # None while waiting or unjudged, and where nothing could be measured
+    judged_on: JudgedOn | None = None  # what the measured requests were
+    ground: Ground | None = None  # why another version serves next, or none; None while waiting or unjudged
+    reference: int | None = None  # the version that the line was compared with
+    serves: int | None = None  # the version that was decided to serve next
 
 
 def judge(
-    candidate: Sequence[Tally],
-    live: Sequence[Tally],
+    decided: Delivery,
+    pairs: Sequence[Paired],
+    reference: int,
     *,
-    min_requests: int,
     confidence: float,
     rng: np.random.Generator,
     judged_on: JudgedOn | None = None,
 ) -> Promotion:
-    """Compare two drafts; row i of both is the same held-out request.
+    """What was decided of a candidate, with the figures of the requests `pairs`, replayed beside version `reference`.
 
-    Promotes only when the lower end of the paired percentile-bootstrap interval (two-sided, `confidence`) of the
-    gain is above zero. Requests without a round on either side do not count. Fewer than `min_requests` (never
-    under two) leave the verdict at wait. Drafts that are equal everywhere are refused with the interval (0, 0).
-    `judged_on` is what those that count were; it becomes part of the verdict and changes nothing in it.
-    Draws from `rng`; changes nothing else. ValueError when the rows do not pair.
+    `judged_on` is what those that have rounds were. Draws from `rng`; changes nothing else.
     """
-    if len(candidate) != len(live):
-        raise ValueError(f"paired tallies: got {len(candidate)} and {len(live)} requests, expected the same ones")
-    counts = _counts(candidate, live)
-    requests, needed = counts.shape[1], max(min_requests, 2)
+    measured = measure(pairs, confidence=confidence, rng=rng)
+    parts = [decided.reason, measured.sentence, _spread(measured, confidence), sentence(judged_on) if judged_on else ""]
+    return Promotion(
+        Verdict.PROMOTE if decided.ground in {Ground.PROOF, Ground.TRUST} else Verdict.REFUSE,
+        "; ".join(part for part in parts if part),
+        measured if measured.requests else None,
+        judged_on,
+        decided.ground,
+        reference,
+        decided.version,
+    )
+
+
+def measure(pairs: Sequence[Paired], *, confidence: float, rng: np.random.Generator) -> Measured:
+    """Pooled accept lengths, and the paired percentile-bootstrap interval (two-sided) of their difference.
+
+    Requests without a round on either side do not count. Drafts that are equal everywhere have the interval (0, 0).
+    """
+    counts = _counts(pairs)
+    requests = counts.shape[1]
     lengths = _accept_length(counts[0], counts[1]), _accept_length(counts[2], counts[3])
-    gain = lengths[0] - lengths[1]
-    if requests < needed:
-        reason = f"{requests} held-out requests with verify rounds, {needed} needed: nothing is judged yet"
-        return Promotion(Verdict.WAIT, reason, gain, (-np.inf, np.inf), *lengths, requests)
-    low, high = _interval(counts, confidence, rng)
-    verdict = Verdict.PROMOTE if low > 0 else Verdict.REFUSE
-    figures = f"accept length {lengths[0]:.3f} against {lengths[1]:.3f} live on {requests} held-out requests"
-    spread = f"gain {gain:+.3f}, {confidence:.0%} interval {low:+.3f} to {high:+.3f}"
-    verb = "lies" if verdict is Verdict.PROMOTE else "does not lie"
-    reason = f"{figures}: {spread} {verb} above zero" + (f"; {sentence(judged_on)}" if judged_on else "")
-    return Promotion(verdict, reason, gain, (low, high), *lengths, requests, judged_on)
+    interval = _interval(counts, confidence, rng) if requests >= _MIN_REQUESTS else (-np.inf, np.inf)
+    return Measured(lengths[0] - lengths[1], interval, *lengths, requests)
 
 
-def no_judgement(verdict: Verdict, reason: str) -> Promotion:
-    """WAIT or UNJUDGED, without figures."""
-    return Promotion(verdict, reason, 0.0, (-np.inf, np.inf), 1.0, 1.0, 0)
+def _spread(measured: Measured, confidence: float) -> str:
+    if measured.requests < _MIN_REQUESTS:
+        return ""
+    low, high = measured.interval
+    return f"gain {measured.gain:+.3f}, {confidence:.0%} interval {low:+.3f} to {high:+.3f}"
 
 
-def _counts(candidate: Sequence[Tally], live: Sequence[Tally]) -> Floats:
-    """float64[4, N]: accepted and rounds of the candidate, then of the live draft; pairs with rounds only."""
-    rows = [(c.accepted, c.rounds, o.accepted, o.rounds) for c, o in zip(candidate, live, strict=True)]
-    paired = [row for row in rows if row[1] and row[3]]
-    return np.array(paired, dtype=np.float64).reshape(-1, 4).T
+def _counts(pairs: Sequence[Paired]) -> Floats:
+    """float64[4, N]: accepted and rounds of the line, then of the reference; pairs with rounds only."""
+    rows = [
+        (pair.line.accepted, pair.line.rounds, pair.reference.accepted, pair.reference.rounds)
+        for pair in pairs
+        if pair.has_rounds
+    ]
+    return np.array(rows, dtype=np.float64).reshape(-1, 4).T
 
 
 def _accept_length(accepted: Floats, rounds: Floats) -> float:
@@ -118,9 +150,9 @@ def _interval(counts: Floats, confidence: float, rng: np.random.Generator) -> tu
 
 
 def _pooled_gain(
-    accepted: Floats, rounds: Floats, live_accepted: Floats, live_rounds: Floats, axis: int = -1
+    accepted: Floats, rounds: Floats, their_accepted: Floats, their_rounds: Floats, axis: int = -1
 ) -> Floats:
     ours = accepted.sum(axis=axis) / rounds.sum(axis=axis)
-    theirs = live_accepted.sum(axis=axis) / live_rounds.sum(axis=axis)
+    theirs = their_accepted.sum(axis=axis) / their_rounds.sum(axis=axis)
     gain: Floats = ours - theirs
     return gain

@@ -15,6 +15,8 @@ from .setting import Setting
 DOMAINS = (*CERTAIN_DOMAINS, "html", "c")
 #: Seconds that a target on a GPU is trained for; the demo's own has its own time.
 GPU_TRAIN_S = 600.0
+#: The same for a tiny one: the demo's own time.
+TARGET_TRAIN_S = TrainPlan().seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,15 @@ class Lab:
         return self.folder / f"warm-without-{self.shifted}"
 
 
-def open_lab(data_dir: Path, report: Report = quiet, size: str = "tiny", device: str = "cpu") -> Lab:
-    """Find the domains and train the target over them unless `data_dir` has it: minutes the first time."""
+def open_lab(
+    data_dir: Path, report: Report = quiet, size: str = "tiny", device: str = "cpu", train_s: float = TARGET_TRAIN_S
+) -> Lab:
+    """Find the domains and train the target over them unless `data_dir` has it: minutes the first time.
+
+    A tiny target is trained for `train_s`: a busy machine needs more of them. Another time makes another target.
+    """
     domains = tuple(domain for domain in DOMAINS if _is_here(domain))
-    plan = TrainPlan() if size == "tiny" else train_plan(size, GPU_TRAIN_S)
+    plan = TrainPlan(seconds=train_s) if size == "tiny" else train_plan(size, GPU_TRAIN_S)
     architecture = SIZES[size].architecture
     target = ensure_target(data_dir, plan, domains, report, architecture=architecture, device=device)
     found = TargetModel(target.folder.absolute(), target.key, {}, target.steps)

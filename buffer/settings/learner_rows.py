@@ -1,9 +1,7 @@
 """The learner's rows of the table of settings."""
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
-
-from msgspec import Meta
+from typing import Final, Literal
 
 from ..masking import masked
 from .kinds import Count, Interval, Name, Seconds, Share, Text, Whole
@@ -62,13 +60,11 @@ LEARNER_ROWS: Final = (
     Setting("PASSES", Count, 4, "Training passes over every new trace.", "passes"),
     Setting("HOLDOUT_SHARE", Share, 0.1, "Share of requests, by hash, that are never trained on."),
     Setting(
-        "HOLDOUT_REQUESTS",
-        Annotated[int, Meta(ge=2)],
-        48,
-        "Latest held-out requests on which candidate and live draft are compared; a sixth of them is the least.",
-        "requests",
+        "GATE_CONFIDENCE",
+        Share,
+        0.9,
+        "1 minus the chance that a line of drafts that never gains ever goes live (docs/gate.md).",
     ),
-    Setting("GATE_CONFIDENCE", Share, 0.95, "Confidence that a candidate is better before it is published."),
     Setting(
         "DRAFT_STEPS",
         Count,

@@ -43,9 +43,11 @@ class MemoryVersionBoard:
     ) -> BoardEvent:
         return self._write(lambda board, at: move_events(board, at, number, state, by, why, replica, was))[0]
 
-    def roll_back(self, by: str, why: str, number: int | None = None, was: VersionState | None = None) -> BoardState:
+    def roll_back(
+        self, by: str, why: str, number: int | None = None, was: VersionState | None = None, to: int | None = None
+    ) -> BoardState:
         with self._lock:
-            self._write(lambda board, at: rollback_events(board, at, by, why, number, was))
+            self._write(lambda board, at: rollback_events(board, at, by, why, number, was, to))
             return self.read()
 
     def read(self) -> BoardState:

@@ -1,4 +1,4 @@
-"""From trained weights to the board: judge on the holdout, publish what was judged, carry out the gate's verdict."""
+"""From trained weights to the board: judge the line, publish its newest draft, carry out the gate's verdict."""
 
 import logging
 from collections.abc import Sequence
@@ -12,12 +12,15 @@ from ...buffer.errors import BoardConflict, WeightsRefused
 from ...buffer.version import BoardState, DraftVersion, VersionState
 from ...buffer.weights_file import check_weights
 from ...policies.judged_on import judged_on
-from ...policies.promotion import Promotion, Verdict, judge, no_judgement
+from ...policies.line_delivery import Ground
+from ...policies.promotion import Promotion, Verdict, judge
 from ..config import LearnerConfig
 from ..intake import KEPT, ByOutcome, Outcome
+from ..judging.line_judge import LineJudge
+from ..judging.paired_replay import unscored
 from ..model.draft_io import save_draft
 from ..state import LearnerState
-from .publisher import Lineage, publish
+from .publisher import Lineage, publish, reserve_number
 from .refusals import LEARNER, refuse
 from .rollout import start_canary_or_go_live
 from .run_record import scores_of
@@ -25,74 +28,77 @@ from .run_record import scores_of
 _log = logging.getLogger(__name__)
 
 
-def hold_out(state: LearnerState, claimed: ByOutcome, board_state: BoardState) -> None:
-    """Add the held-out traces of `claimed` to the holdout, and score them once while they are claimed.
-
-    A trace that scoring dies of would otherwise be acked unscored, and fail every later learning round, whose own
-    traces would be suspected.
-    """
-    for entry in claimed[Outcome.HELD_OUT]:
-        state.holdout.add(entry.trace)
-    if not claimed[Outcome.HELD_OUT]:
-        return
-    live, steps = board_state.live, state.trainer.plan.steps
-    draft = state.drafts.draft(board_state, live) if live is not None else None
-    if live is not None and draft is not None:
-        state.holdout.score_live(live, draft, steps)
-    else:
-        state.holdout.score(state.trainer.draft, steps)
+def reserve(state: LearnerState, board: VersionBoard, judge: LineJudge | None) -> int | None:
+    """The number under which the trainer's weights will be published; None when they will not be."""
+    return None if judge is None else reserve_number(board, state.config.versions_dir)
 
 
-def judge_candidate(state: LearnerState, board_state: BoardState, claimed: ByOutcome, now_s: float) -> Promotion:
-    """Compare the trainer's weights with the live version on the holdout; WAIT when there is no live draft.
+def judge_candidate(
+    state: LearnerState,
+    board_state: BoardState,
+    claimed: ByOutcome,
+    line_judge: LineJudge | None,
+    number: int | None,
+    now_s: float,
+) -> Promotion:
+    """What becomes of the trainer's weights, to be published as `number`, after `line_judge` saw every block of them.
 
     The kept traces of `claimed` are the newest traffic, beside which the verdict says what it was judged on, and how
-    old that was at `now_s`, unix seconds.
-    UNJUDGED when too few held-out requests can be scored and enough others are there: the canary decides alone.
+    old that was at `now_s`, unix seconds. WAIT without a judge: there is no live draft. UNJUDGED when replay can score
+    no request of the claim: the canary decides alone.
     """
-    live = board_state.live
-    if live is None:
-        return no_judgement(Verdict.WAIT, "no version is live: promote one, and the gate compares with it")
-    draft = state.drafts.draft(board_state, live)
-    if draft is None:
-        why = f"weights of live version {live} cannot be read at {board_state.rows[live].version.weights_uri}"
-        return no_judgement(Verdict.WAIT, why)
-    config, steps = state.config, state.trainer.plan.steps
-    ours, theirs = state.holdout.score(state.trainer.draft, steps), state.holdout.score_live(live, draft, steps)
-    newest = [entry.trace for outcome in KEPT for entry in claimed[outcome]]
-    promotion = judge(
-        ours,
-        theirs,
-        min_requests=config.min_holdout_requests,
-        confidence=config.gate_confidence,
-        rng=np.random.default_rng([config.seed, state.notes.rounds_trained]),
-        judged_on=judged_on(state.holdout.traces_with_rounds(ours, theirs), newest, now_s),
-    )
-    return _with_unscored(promotion, state)
-
-
-def _with_unscored(promotion: Promotion, state: LearnerState) -> Promotion:
-    """The gate's word, with the held-out requests that replay cannot score: it waits for none of them."""
-    unscored = state.holdout.unscored
-    reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(unscored.items()))
-    if promotion.verdict is Verdict.WAIT and unscored.total() >= state.config.min_holdout_requests:
-        return no_judgement(
+    if line_judge is None or number is None:
+        return Promotion(Verdict.WAIT, _why_waiting(board_state))
+    traces = state.of_newest_target(claimed)
+    left_out = unscored(traces)
+    reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(left_out.items()))
+    requests = len({trace.request_id for trace in traces})
+    if requests and left_out.total() == requests:
+        return Promotion(
             Verdict.UNJUDGED,
-            f"replay cannot tell: of {len(state.holdout)} held-out requests {reasons} were verified in a way that the "
-            "committed tokens do not show; the canary decides alone",
+            f"replay cannot tell: of {requests} requests {reasons} were verified in a way that the committed tokens do "
+            "not show; the canary decides alone",
         )
+    promotion = _judged(state, claimed, line_judge, number, now_s)
     if not reasons:
         return promotion
     return replace(promotion, reason=f"{promotion.reason}; requests left out: {reasons}")
 
 
-def deliver(
-    state: LearnerState, board: VersionBoard, judged: BoardState, promotion: Promotion, learned: Sequence[TraceEntry]
-) -> DraftVersion | None:
-    """Publish the trainer's weights with the gate's figures, then start their canary or refuse them; None on WAIT.
+def _judged(state: LearnerState, claimed: ByOutcome, line_judge: LineJudge, number: int, now_s: float) -> Promotion:
+    config, newest = state.config, [entry.trace for outcome in KEPT for entry in claimed[outcome]]
+    held_out = [entry.trace for entry in claimed[Outcome.HELD_OUT]]
+    decided = line_judge.decide(number, state.trainer.draft, held_out, config.delivery_rules.test)
+    return judge(
+        decided,
+        line_judge.pairs,
+        line_judge.reference,
+        confidence=config.gate_confidence,
+        rng=np.random.default_rng([config.seed, state.notes.rounds_trained]),
+        judged_on=judged_on(line_judge.judged, newest, now_s) if line_judge.judged else None,
+    )
 
-    A winner is refused when the version it was compared with is not live any more: an operator overrides the gate. It
-    must pass a canary when replay is no proof: where it judged nothing, and where the server drafts trees.
+
+def _why_waiting(board_state: BoardState) -> str:
+    live = board_state.live
+    if live is None:
+        return "no version is live: promote one, and the gate compares with it"
+    return f"weights of live version {live} cannot be read at {board_state.rows[live].version.weights_uri}"
+
+
+def deliver(
+    state: LearnerState,
+    board: VersionBoard,
+    judged: BoardState,
+    promotion: Promotion,
+    claimed: ByOutcome,
+    number: int | None,
+) -> DraftVersion | None:
+    """Publish the trainer's weights as `number` with the gate's figures and carry out its verdict; None on WAIT.
+
+    A winner is refused when the version that was live is not live any more: an operator overrides the gate. It must
+    pass a canary when replay is no proof: where it judged nothing, and where the server drafts trees. A line that was
+    shown to harm is taken out of service: its newest draft is refused, and the reference is live again.
     """
     if promotion.verdict is Verdict.WAIT:
         _roll_back_changed_live(state, board, judged)
@@ -103,13 +109,14 @@ def deliver(
         config.target,
         config.target_version,
         config.objective,
-        _trained_on([*state.replay_buffer, *learned]),
+        _trained_on([*state.replay_buffer, *claimed[Outcome.LEARNED]]),
         scores_of(promotion),
         promotion.judged_on,
     )
     write = partial(save_draft, state.trainer.draft)
-    version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason)
-    must_canary = promotion.verdict is Verdict.UNJUDGED or state.holdout.has_trees
+    version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason, reserved=number)
+    has_trees = any(entry.trace.is_tree for outcome in KEPT for entry in claimed[outcome])
+    must_canary = promotion.verdict is Verdict.UNJUDGED or has_trees
     _carry_out(config, board, version.number, judged, promotion, must_canary=must_canary)
     return version
 
@@ -145,6 +152,8 @@ def _carry_out(
 ) -> None:
     if promotion.verdict is Verdict.REFUSE:
         refuse(board, number, promotion.reason)
+        if promotion.ground is Ground.HARM and promotion.serves != judged.live:
+            _put_back(board, judged, promotion)
         return
     live = board.read().live
     if live != judged.live:
@@ -152,6 +161,14 @@ def _carry_out(
         return
     has_canaries = config.canary_limit_s > 0
     start_canary_or_go_live(board, number, promotion.reason, with_canary=has_canaries, must_canary=must_canary)
+
+
+def _put_back(board: VersionBoard, judged: BoardState, promotion: Promotion) -> None:
+    """Make the reference live again in place of the drafts trusted after it, which no later rollback brings back."""
+    try:
+        board.roll_back(LEARNER, promotion.reason, judged.live, VersionState.LIVE, promotion.serves)
+    except BoardConflict as conflict:
+        _log.warning("version %s is not live again, because somebody moved versions: %s", promotion.serves, conflict)
 
 
 def _trained_on(entries: Sequence[TraceEntry]) -> tuple[str, str]:

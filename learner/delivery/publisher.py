@@ -5,7 +5,7 @@ A learner that dies before the event leaves a folder nobody refers to; a version
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,15 +41,23 @@ class Lineage:
 
 
 def publish(
-    board: VersionBoard, versions: Path, write: Callable[[Path], object], lineage: Lineage, *, by: str, why: str
+    board: VersionBoard,
+    versions: Path,
+    write: Callable[[Path], object],
+    lineage: Lineage,
+    *,
+    by: str,
+    why: str,
+    reserved: int | None = None,
 ) -> DraftVersion:
     """Write a folder below `versions` with `write`, then register it as a candidate under a new number.
 
-    `write` gets an empty folder and leaves model.safetensors and config.json in it; it is called again when the
-    number turns out to be taken. Blocks on the disk. BoardConflict when every number tried was taken.
+    The number is `reserved`, from `reserve_number`, or one reserved here. `write` gets an empty folder and leaves
+    model.safetensors and config.json in it; it is called again when the number turns out to be taken. Blocks on the
+    disk. BoardConflict when every number tried was taken.
     """
     for _ in range(_ATTEMPTS):
-        number = _fresh_number(board, versions)
+        number, reserved = reserve_number(board, versions) if reserved is None else reserved, None
         folder = version_folder(versions, number)
         write_folder(folder, write)
         version = _describe(number, folder, lineage)
@@ -66,7 +74,7 @@ def publish(
     )
 
 
-def _fresh_number(board: VersionBoard, versions: Path) -> int:
+def reserve_number(board: VersionBoard, versions: Path) -> int:
     """Reserve a number above all folders and rows; a board that lost its data starts to count below them."""
     taken = max([*numbered_folders(versions), *board.read().rows], default=-1)
     first = number = board.next_number()
@@ -77,13 +85,14 @@ def _fresh_number(board: VersionBoard, versions: Path) -> int:
     return number
 
 
-def prune(versions: Path, state: BoardState, keep: int) -> list[int]:
+def prune(versions: Path, state: BoardState, keep: int, needed: Collection[int] = ()) -> list[int]:
     """Remove the weights of old versions; return their numbers. Their rows stay on the board.
 
-    Kept are the newest `keep` of the board's versions, live, previous and canary, and candidates. A pruned version can
-    still be made live, but servers refuse it. Folders that are not on the board belong to somebody else and stay.
+    Kept are the newest `keep` of the board's versions, live, previous and canary, candidates, and those `needed`
+    by the gate. A pruned version can still be made live, but servers refuse it. Folders that are not on the
+    board belong to somebody else and stay.
     """
-    kept = {*sorted(state.rows)[-keep:], state.live, state.previous, state.canary}
+    kept = {*sorted(state.rows)[-keep:], state.live, state.previous, state.canary, *needed}
     here, gone = numbered_folders(versions), []
     for number in sorted(state.rows.keys() & here.keys() - kept):
         row = state.rows[number]

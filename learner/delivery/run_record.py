@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from ...buffer.version import HELD_OUT_SCORE, DraftVersion
+from ...buffer.version import JUDGED_SCORE, DraftVersion
 from ...policies.judged_on import figures, sentence
-from ...policies.promotion import Promotion, Verdict
+from ...policies.promotion import Promotion
 from ..training.plan import RECIPE, TrainingPlan
 from ..training.trainer import FitReport
 from .code_version import code_version
@@ -44,18 +44,19 @@ class RunRecord:
 
 
 def scores_of(promotion: Promotion) -> dict[str, float]:
-    """The gate's figures as a version carries them on the board; none where it judged nothing."""
-    if promotion.verdict is Verdict.UNJUDGED:
+    """The gate's figures as a version carries them on the board, without those that are not known."""
+    measured = promotion.measured
+    if measured is None:
         return {}
-    low, high = promotion.interval
-    return {
-        HELD_OUT_SCORE: promotion.candidate_accept_length,
-        "live_holdout_accept_length": promotion.live_accept_length,
-        "gain": promotion.gain,
+    low, high = measured.interval
+    found = {
+        JUDGED_SCORE: measured.line_accept_length,
+        "reference_accept_length": measured.reference_accept_length,
+        "gain": measured.gain,
         "gain_low": low,
         "gain_high": high,
-        "holdout_requests": float(promotion.requests),
     }
+    return {name: figure for name, figure in found.items() if math.isfinite(figure)}
 
 
 def record_of(
@@ -75,6 +76,8 @@ def record_of(
     """
     learn = {"paceline.learn.reason": learn_reason} if learn_reason else {}
     gate = {"paceline.gate.verdict": promotion.verdict.value, "paceline.gate.reason": promotion.reason}
+    gate |= {} if promotion.ground is None else {"paceline.gate.ground": promotion.ground.value}
+    gate |= {} if promotion.reference is None else {"paceline.gate.reference": str(promotion.reference)}
     return RunRecord(
         number=published.number,
         born_at=born_at,

@@ -1,6 +1,6 @@
 """Replay: how many drafts would have been accepted on recorded text, without a server and without the target's logits.
 
-Axes: B traces, Q chains still alive, N chains that predict a token inside their trace, S draft steps.
+Axes: B traces, R feature rows, Q chains still alive, N chains that predict a token inside their trace, S draft steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,19 +21,23 @@ _TRACES_PER_GROUP = 16
 
 
 @torch.inference_mode()
-def replay_traces(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> list[Int32s]:
+def replay_traces(
+    draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int, *, only_verdicts: bool = False
+) -> list[Int32s]:
     """Per trace int32[T]: how many of `steps` drafts of a verify round rooted at tokens[s] would be accepted.
 
     A draft is accepted when the most likely token, given the chain's own hidden states, is the committed one; a run
     ends with the trace. -1 where there is no feature to draft from: s == 0 or s above the number of feature rows.
-    `draft` does not change.
+    `draft` does not change. With `only_verdicts`, -1 also where no round could have started: in the context, most of
+    the work where prompts are long, and at the last token.
     """
     runs = [np.full(len(trace.tokens), -1, np.int32) for trace in traces]
-    for group in _groups(traces):
-        batch = collate([traces[i] for i in group], draft.device, every_row=True)
-        for i, run in zip(group, _replay(draft, batch, steps).cpu().numpy(), strict=True):
-            rows = draftable_rows(traces[i])
-            runs[i][1 : rows + 1] = run[:rows]
+    rows_of = verdict_rows if only_verdicts else _every_row
+    for group in _groups(traces, [i for i, trace in enumerate(traces) if len(rows_of(trace))]):
+        batch = collate([traces[i] for i in group], draft.device, every_row=not only_verdicts)
+        for i, run_R in zip(group, _replay(draft, batch, steps).cpu().numpy(), strict=True):
+            rows = rows_of(traces[i])
+            runs[i][rows + 1] = run_R[rows]
     return runs
 
 
@@ -48,19 +52,21 @@ def replay_logprobs(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int
     """
     found = [np.full((len(trace.tokens), steps), np.nan, np.float32) for trace in traces]
     judged = [i for i, trace in enumerate(traces) if len(verdict_rows(trace))]
-    for group in _groups([traces[i] for i in judged]):
-        members = [judged[i] for i in group]
-        temperatures = torch.tensor([traces[i].sampling.temperature for i in members], device=draft.device)
-        batch = collate([traces[i] for i in members], draft.device)
-        for i, logq_QS in zip(members, _replay_logprobs(draft, batch, temperatures, steps).cpu().numpy(), strict=True):
+    for group in _groups(traces, judged):
+        temperatures = torch.tensor([traces[i].sampling.temperature for i in group], device=draft.device)
+        batch = collate([traces[i] for i in group], draft.device)
+        for i, logq_QS in zip(group, _replay_logprobs(draft, batch, temperatures, steps).cpu().numpy(), strict=True):
             rows = verdict_rows(traces[i])
             found[i][rows + 1] = logq_QS[: len(rows)]
     return found
 
 
-def _groups(traces: Sequence[DraftTrace]) -> Iterator[list[int]]:
-    """Indices of traces that can be drafted from, similar lengths together so that little is padded."""
-    can_draft = (i for i, trace in enumerate(traces) if draftable_rows(trace))
+def _every_row(trace: DraftTrace) -> Int32s:
+    return np.arange(draftable_rows(trace), dtype=np.int32)
+
+
+def _groups(traces: Sequence[DraftTrace], can_draft: Sequence[int]) -> Iterator[list[int]]:
+    """The indices `can_draft`, similar lengths together so that little is padded."""
     group: list[int] = []
     for i in sorted(can_draft, key=lambda i: len(traces[i].tokens)):
         is_full = (len(group) + 1) * len(traces[i].tokens) ** 2 > _SCORES_PER_GROUP or len(group) == _TRACES_PER_GROUP
@@ -73,9 +79,9 @@ def _groups(traces: Sequence[DraftTrace]) -> Iterator[list[int]]:
 
 
 def _replay(draft: Eagle3Draft, batch: Batch, steps: int) -> Tensor:
-    """Accepted drafts by row, int64[B, rows]. Chains are dropped at their first rejection, most of them early."""
+    """Accepted drafts by row, int64[B, R]. Chains are dropped at their first rejection, most of them early."""
     chains = draft.begin(batch.tokens_BT, batch.features_BFD, batch.rows_BQ)
-    runs_BQ = torch.zeros_like(batch.rows_BQ)
+    runs_BR = batch.rows_BQ.new_zeros(len(batch.rows_BQ), batch.features_BFD.shape[1])
     is_alive_BQ = batch.row_mask_BQ
     for _ in range(steps):
         is_alive_BQ = is_alive_BQ & (chains.predicted() < batch.lengths_B[:, None])
@@ -83,8 +89,8 @@ def _replay(draft: Eagle3Draft, batch: Batch, steps: int) -> Tensor:
         if not is_alive_BQ.shape[1]:
             break
         is_alive_BQ = _advance(draft, chains, batch.tokens_BT, is_alive_BQ)
-        runs_BQ.scatter_add_(1, chains.rows_BQ, is_alive_BQ.long())
-    return runs_BQ
+        runs_BR.scatter_add_(1, chains.rows_BQ, is_alive_BQ.long())
+    return runs_BR
 
 
 def _keep_alive(chains: DraftChains, is_alive_BQ: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from paceline.benchmarks import (
     canary,
     capture,
     compatibility,
+    gate,
     outage,
     pacing,
     pacing_costs,
@@ -28,15 +29,20 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        calibration, canary, capture, compatibility, outage, pacing, pacing_costs, prefill_bytes, rests, soak, swap,
-        training_memory,
+        calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes, rests, soak,
+        swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )
 }  # fmt: skip
 DOCUMENTS = [HOUSE / "benchmarks" / "README.md", *sorted((HOUSE / "docs").glob("*.md")), HOUSE / "README.md"]
 COMMAND = re.compile(r"python -m (paceline\.benchmarks\.[\w.]*\w)([^`#|\n]*)")
-TARGETS = {"bench": ("capture", "swap"), "bench-calibration": ("calibration",), "bench-learning": ("learning.bench",)}
+TARGETS = {
+    "bench": ("capture", "swap"),
+    "bench-calibration": ("calibration",),
+    "bench-gate": ("gate",),
+    "bench-learning": ("learning.bench",),
+}
 
 
 def help_of(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:

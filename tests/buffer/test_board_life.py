@@ -109,6 +109,15 @@ class TwoBoards(RuleBasedStateMachine):
             assert after[0][gone].state is VersionState.ROLLED_BACK
             assert after[1] == (before.live if was_canary else before.previous)
 
+    @rule(writer=st.integers(0, 1), to=NUMBERS, by=MEMBERS, why=TEXTS)
+    def roll_back_to(self, writer: int, to: int, by: str, why: str) -> None:
+        before = self.memory.read()
+        after = self.both(writer, lambda board: board.roll_back(by, why, before.live, to=to))
+        if isinstance(after, tuple):
+            gone = [before.live, *before.earlier[: before.earlier.index(to)]]
+            assert {after[0][number].state for number in gone} == {VersionState.ROLLED_BACK}
+            assert after[1] == to
+
     @rule(writer=st.integers(0, 1), member=MEMBERS, status=st.dictionaries(TEXTS, st.integers() | TEXTS, max_size=2))
     def beat(self, writer: int, member: str, status: dict) -> None:
         small = {key: value % 2**53 if isinstance(value, int) else value for key, value in status.items()}

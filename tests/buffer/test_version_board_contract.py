@@ -189,6 +189,32 @@ def test_a_rollback_returns_to_the_previous_version_in_one_step(board):
     assert board.roll_back("replica:a", "again").live == 0
 
 
+def test_a_rollback_to_an_earlier_version_takes_all_since_out_of_service_for_good_in_one_step(board):
+    board_with_live(board, 0, 1, 2, 3)
+    board.roll_back("operator:me", "3 was worse")
+    board_with_live(board, 4, 5)
+    before = len(board.events())
+    state = board.roll_back("learner", "harm", 5, LIVE, to=1)
+    assert (state.live, state.previous, state.earlier, state.is_returned_to) == (1, 0, (0,), True)
+    rolled_back = dict.fromkeys((2, 3, 4, 5), "rolled_back")
+    assert states(board) == {0: "retired", 1: "live", **rolled_back}
+    assert {(event.by, event.why, event.at) for event in board.events()[before:]} == {
+        ("learner", "harm", board.events()[-1].at)
+    }
+    assert board.roll_back("operator:me", "worse").live == 0
+
+
+def test_a_rollback_to_a_version_that_none_would_return_to_is_refused(board):
+    board_with_live(board, 0, 1, 2)
+    board.roll_back("operator:me", "2 was worse")
+    for to in (1, 2, 7):  # live, rolled back, unknown
+        with pytest.raises(BoardConflict, match=rf"rollback to version {to}: got \[0\] to return to, expected {to}"):
+            board.roll_back("learner", "harm", 1, LIVE, to=to)
+    with pytest.raises(BoardConflict, match="version 0: got retired, expected live"):
+        board.roll_back("learner", "harm", 0, LIVE, to=0)
+    assert states(board) == {0: "retired", 1: "live", 2: "rolled_back"}
+
+
 def test_a_rollback_without_a_previous_version_is_refused(board):
     with pytest.raises(BoardConflict, match="got live None and previous None, expected both"):
         board.roll_back("operator:me", "why")

@@ -27,7 +27,7 @@ from rich.table import Table
 def board_state() -> BoardState:
     """Version 0 served first, version 1 replaced it, both at 00:00:09 on the first day."""
     board = MemoryVersionBoard(clock=lambda: 9.0)
-    for number, scores in enumerate(({}, {"holdout_accept_length": 1.75})):
+    for number, scores in enumerate(({}, {"judged_accept_length": 1.75})):
         parent = number - 1 if number else None
         version = DraftVersion(number, parent, "t", "1", "eagle3", "file:///d", "0" * 64, "committed", ("", ""), scores)
         board.register(version, "learner", "made")
@@ -57,7 +57,7 @@ def test_the_boards_table_shows_parents_and_times_and_the_runs_table_what_was_se
     ]
     assert "1970-01-01 00:00:09Z" in board
     assert "1970" not in run
-    assert [text for text in ("held-out", "served", "rounds", "1.75", "│      4 │") if text not in run] == []
+    assert [text for text in ("judged", "served", "rounds", "1.75", "│      4 │") if text not in run] == []
 
 
 def test_every_version_says_once_what_it_was_judged_on_whatever_became_of_it() -> None:

@@ -70,7 +70,7 @@ def test_the_json_has_every_documented_field() -> None:
             "number": 1,
             "state": "live",
             "reason": "better by 0.4",
-            "holdout_accept_length": 1.5,
+            "judged_accept_length": 1.5,
             "served_accept_length": 1.4,
             "rounds": 800,
         }

@@ -52,7 +52,7 @@ def test_a_live_version_is_a_registered_model_with_its_lineage(rig, learned):
     assert live.tags["paceline.version"] == str(state.live)
     assert live.tags["paceline.objective"] == "soft"
     run = client.get_run(live.run_id)
-    assert run.data.metrics["holdout_accept_length"] > run.data.metrics["live_holdout_accept_length"]
+    assert run.data.metrics["judged_accept_length"] > run.data.metrics["reference_accept_length"]
     steps = client.get_metric_history(live.run_id, "loss")
     assert len(steps) > 10
 

@@ -12,6 +12,7 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.trace_codec import encode_trace
+from paceline.learner import learning_round
 from paceline.learner.claim_limiter import ClaimLimiter
 from paceline.learner.config import LearnerConfig
 from paceline.learner.delivery.mlflow_registry import Registry
@@ -53,11 +54,10 @@ class House:
             replay_traces=30,
             passes=2,
             holdout_share=SHARE,
-            holdout_requests=18,
             device="cpu",
         )
-        self.fitted: list[list[str]] = []  # fresh trace ids of every fit
-        self.replayed: list[list[str]] = []  # replayed trace ids of every fit
+        self.fitted: list[list[str]] = []  # fresh trace ids of every learning round that trained, in all its blocks
+        self.replayed: list[list[str]] = []  # replayed trace ids of the first block of each
         self.sent = 0
 
     def learner(self, **changes: object) -> Learner:
@@ -92,13 +92,21 @@ class House:
 @pytest.fixture
 def house(tiny_speculator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     made = House(tiny_speculator, tmp_path)
-    fit = DraftTrainer.fit
+    fit, learn, is_first = DraftTrainer.fit, learning_round.learn, [True]
 
     def recorded(self: DraftTrainer, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> Any:
-        made.fitted.append([trace.trace_id for trace in fresh])
-        made.replayed.append([trace.trace_id for trace in window])
+        if is_first[0]:
+            made.fitted.append([])
+            made.replayed.append([trace.trace_id for trace in window])
+        is_first[0] = False
+        made.fitted[-1] += [trace.trace_id for trace in fresh]
         return fit(self, fresh, window)
 
+    def begun(*arguments: Any) -> Any:
+        is_first[0] = True
+        return learn(*arguments)
+
+    monkeypatch.setattr(learning_round, "learn", begun)
     monkeypatch.setattr(DraftTrainer, "fit", recorded)
     yield made
     counts = made.buffer.counts()

@@ -44,7 +44,6 @@ def test_every_setting_comes_from_its_key() -> None:
         "PACELINE_REPLAY_TRACES": "7",
         "PACELINE_PASSES": "2",
         "PACELINE_HOLDOUT_SHARE": "0.25",
-        "PACELINE_HOLDOUT_REQUESTS": "9",
         "PACELINE_GATE_CONFIDENCE": "0.9",
         "PACELINE_DRAFT_STEPS": "4",
         "PACELINE_OBJECTIVE": "matched",
@@ -76,7 +75,6 @@ def test_every_setting_comes_from_its_key() -> None:
         replay_traces=7,
         passes=2,
         holdout_share=0.25,
-        holdout_requests=9,
         gate_confidence=0.9,
         draft_steps=4,
         objective="matched",
@@ -156,7 +154,6 @@ SHARE, INTERVAL = "a finite number above 0 and below 1", "a finite number above 
         ("HOLDOUT_SHARE", "1", SHARE),
         ("GATE_CONFIDENCE", "nan", SHARE),
         ("GATE_CONFIDENCE", "0", SHARE),
-        ("HOLDOUT_REQUESTS", "1", "an integer of at least 2"),
         ("ROUND_INTERVAL_S", "inf", INTERVAL),
         ("ROUND_LEASE_S", "-3", INTERVAL),
         ("ROUND_LEASE_S", "0", INTERVAL),
@@ -218,15 +215,27 @@ def test_an_empty_variable_changes_nothing(name: str) -> None:
     assert from_env(NEEDED | {name: ""}) == from_env(NEEDED)
 
 
-@pytest.mark.parametrize(
-    ("min_new", "claim", "holdout", "least"), [(40, 400, 48, 8), (1, 400, 2, 2), (400, 400, 13, 2), (1000, 1000, 18, 3)]
-)
-def test_the_largest_claim_and_the_least_holdout_follow_from_other_settings(
-    min_new: int, claim: int, holdout: int, least: int
-) -> None:
-    given = {"PACELINE_MIN_NEW_TRACES": str(min_new), "PACELINE_HOLDOUT_REQUESTS": str(holdout)}
-    config = from_env(NEEDED | given)
-    assert (config.max_claim, config.min_holdout_requests) == (claim, least)
+@pytest.mark.parametrize(("min_new", "claim"), [(40, 400), (1, 400), (400, 400), (1000, 1000)])
+def test_the_largest_claim_follows_from_the_least(min_new: int, claim: int) -> None:
+    assert from_env(NEEDED | {"PACELINE_MIN_NEW_TRACES": str(min_new)}).max_claim == claim
+
+
+@pytest.mark.parametrize(("share", "traces", "remembered"), [("0.1", "200", 23), ("0.5", "7", 7), ("0.001", "200", 1)])
+def test_held_out_traces_are_remembered_as_far_back_as_the_replay_buffer_goes(share, traces, remembered) -> None:
+    given = {"PACELINE_HOLDOUT_SHARE": share, "PACELINE_REPLAY_TRACES": traces}
+    assert from_env(NEEDED | given).remembered_held_out == remembered
+
+
+@pytest.mark.parametrize(("confidence", "error"), [("0.95", 0.05), ("0.01", 0.99), ("1e-300", 1.0)])
+def test_the_test_of_a_line_errs_as_often_as_the_gates_confidence_allows(confidence, error) -> None:
+    rules = from_env(NEEDED | {"PACELINE_GATE_CONFIDENCE": confidence}).delivery_rules
+    assert rules.test.error == pytest.approx(error)
+
+
+@pytest.mark.parametrize("name", ["HOLDOUT_REQUESTS", "HOLDOUT_WINDOW", "MIN_HOLDOUT_REQUESTS"])
+def test_the_held_out_window_of_earlier_releases_is_named_as_gone(name) -> None:
+    with pytest.raises(ConfigError, match=rf"PACELINE_{name}: .*judged on all new requests before they learn them"):
+        from_env(NEEDED | {f"PACELINE_{name}": "48"})
 
 
 def test_the_objectives_that_may_be_set_are_those_of_production() -> None:

@@ -23,14 +23,16 @@ from paceline.learner import checkpoint, learning_round
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.rollout import NO_CANARY
-from paceline.learner.judging import holdout
+from paceline.learner.judging import paired_replay
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.learning_report import LearningKind
 from paceline.learner.training import trainer
 from paceline.learner.training.first_position import FirstPosition
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally
-from paceline.policies.promotion import Promotion, Verdict
+from paceline.policies.promotion import Measured, Promotion, Verdict
+
+MEASURED = Measured(0.1, (0.0, 0.2), 2.1, 2.0, 9)
 
 
 class DiedError(Exception):
@@ -42,7 +44,7 @@ def die(*_: object, **__: object) -> None:
 
 
 def deciding(verdict: Verdict) -> Callable[..., Promotion]:
-    return lambda *_, **__: Promotion(verdict, f"test says {verdict}", 0.1, (0.0, 0.2), 2.1, 2.0, 9)
+    return lambda *_, **__: Promotion(verdict, f"test says {verdict}", MEASURED)
 
 
 def test_a_learning_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house) -> None:
@@ -80,27 +82,24 @@ def test_held_out_requests_are_never_trained_on(house) -> None:
     assert [len(window) for window in house.replayed] == [0, len(house.fitted[0]), 30]
 
 
-def test_a_better_draft_goes_live_with_lengths_that_its_published_weights_have(house) -> None:
-    learner, traces = house.learner(passes=6), []
+def test_a_better_draft_goes_live_with_the_lengths_of_the_requests_that_judged_it(house) -> None:
+    learner = house.learner(passes=6)
     for _ in range(3):
-        traces += house.send()
+        traces = house.send()
+        reference = learner._state.notes.line["reference"] if learner._state else None
         report = learner.learn_once()
-    assert report.promotion is not None
     assert report.promotion.verdict is Verdict.PROMOTE
+    assert report.promotion.reference == reference
     number = report.version
     state = house.board.read()
     assert state.live == number
     assert state.rows[number].why == report.promotion.reason
     assert state.rows[number].version.parent == number - 1
-
-    def accept_length(version: int) -> float:
-        runs = replay_traces(house.draft(version), held_out(traces), 3)
-        return sum(map(replayed_tally, held_out(traces), runs), Tally()).accept_length
-
+    runs = replay_traces(house.draft(reference), traces, 3)
     scores = state.rows[number].version.scores
-    assert scores["holdout_accept_length"] == accept_length(number) > 1.5
-    assert scores["live_holdout_accept_length"] == accept_length(state.previous)
-    assert scores["gain_low"] > 0
+    assert scores["reference_accept_length"] == sum(map(replayed_tally, traces, runs), Tally()).accept_length
+    assert scores["judged_accept_length"] - scores["reference_accept_length"] == scores["gain"]
+    assert scores["gain"] >= scores["gain_low"] > 0
 
 
 def test_with_too_few_traces_a_learning_round_is_idle_and_claims_nothing(house) -> None:
@@ -164,21 +163,16 @@ def test_a_refused_candidate_is_on_the_board_and_the_trainer_continues_from_it(
     assert house.draft(1).fc.weight.tolist() != house.draft(2).fc.weight.tolist()
 
 
-def test_while_the_gate_waits_nothing_is_published(house) -> None:
-    house.send()
-    report = house.learner(holdout_requests=240).learn_once()
-    assert report.promotion is not None
-    assert (report.promotion.verdict, report.version) == (Verdict.WAIT, None)
-    assert set(house.board.read().rows) == {0}
-    assert house.buffer.counts().pending == 0
-
-
-def test_without_a_live_version_the_gate_waits_for_an_operator(house) -> None:
+def test_without_a_live_version_the_gate_waits_for_an_operator_and_nothing_is_published(house) -> None:
     learner = house.learner()
     learner.learn_once()
     house.board.move(0, VersionState.ROLLED_BACK, "operator:ada", "off")
     house.send()
-    assert learner.learn_once().why == "no version is live: promote one, and the gate compares with it"
+    report = learner.learn_once()
+    assert report.why == "no version is live: promote one, and the gate compares with it"
+    assert (report.promotion.verdict, report.version) == (Verdict.WAIT, None)
+    assert set(house.board.read().rows) == {0}
+    assert house.buffer.counts().pending == 0
 
 
 def test_a_live_version_whose_weights_are_gone_is_not_compared_with(house) -> None:
@@ -225,23 +219,24 @@ def test_where_replay_cannot_judge_the_canary_decides_alone(house, turn_s: float
     report = house.learner(canary_limit_s=1e12).learn_once()
     assert report.promotion is not None
     assert report.promotion.verdict is Verdict.UNJUDGED
-    count = report.outcomes["held_out"]
-    assert f"of {count} held-out requests {count} by block were verified" in report.promotion.reason
+    assert f"of {BATCH} requests {BATCH} by block were verified" in report.promotion.reason
     row, live = house.board.read().rows[1], house.board.read().live
     assert (row.state, live) == ((VersionState.CANARY if turn_s else VersionState.REFUSED), 0)
     assert row.version.scores == {}
     assert row.why == (report.promotion.reason if turn_s else f"{NO_CANARY}; {report.promotion.reason}")
     said = report.status()
     assert said["verdict"] == "unjudged"
-    assert "candidate_accept_length" not in said
+    assert said.keys().isdisjoint({"line_accept_length", "reference_accept_length", "ground"})
 
 
 def test_with_enough_requests_that_replay_can_judge_the_others_change_nothing(house) -> None:
-    traces = [*house.send(), *house.send(BATCH, verdict_rule=VerdictRule.BLOCK)]
-    report = house.learner(min_new_traces=2 * BATCH).learn_once()
-    judged = [trace for trace in held_out(traces) if trace.verdict_rule is VerdictRule.GREEDY]
-    assert report.promotion.requests == len(judged) >= 2
-    assert report.promotion.reason.endswith(f"; requests left out: {len(held_out(traces)) - len(judged)} by block")
+    house.send(BATCH - 3, verdict_rule=VerdictRule.BLOCK)
+    house.send()
+    report = house.learner(min_new_traces=2 * BATCH - 3).learn_once()
+    # In the first block the line is the live version itself.
+    in_first = (2 * BATCH - 2) // 2 - (BATCH - 3)
+    assert report.promotion.measured.requests == report.promotion.judged_on.requests == BATCH - in_first
+    assert report.promotion.reason.endswith(f"; requests left out: {BATCH - 3} by block")
     assert report.promotion.verdict in {Verdict.PROMOTE, Verdict.REFUSE}
 
 
@@ -281,17 +276,18 @@ def test_with_two_replicas_a_winner_is_canary_first_and_traces_stay_pending_unti
 
 
 def test_the_gate_compares_with_the_version_an_operator_made_live(house) -> None:
-    learner, traces = house.learner(passes=6), []
-    for _ in range(2):
-        traces += house.send()
+    learner = house.learner(passes=6)
+    for _ in range(3):
+        house.send()
         learner.learn_once()
+    assert learner._state.notes.line["reference"] > 0
     house.board.move(0, VersionState.LIVE, "operator:ada", "back to the start")
-    traces += house.send()
+    traces = house.send()
     report = learner.learn_once()
-    runs = replay_traces(house.draft(0), held_out(traces), 3)
-    expected = sum(map(replayed_tally, held_out(traces), runs), Tally()).accept_length
-    assert report.promotion is not None
-    assert report.promotion.live_accept_length == expected
+    runs = replay_traces(house.draft(0), traces, 3)
+    expected = sum(map(replayed_tally, traces, runs), Tally()).accept_length
+    assert report.promotion.reference == 0
+    assert report.promotion.measured.reference_accept_length == expected
 
 
 def test_a_candidate_that_somebody_else_moved_first_stays_where_it_is(house, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,7 +429,7 @@ def test_a_restarted_learner_has_the_state_of_the_old_one(house) -> None:
     assert restarted.learn_once().kind is LearningKind.IDLE
     after = restarted._state
     assert [entry.entry_id for entry in after.replay_buffer] == [entry.entry_id for entry in before.replay_buffer]
-    assert after.holdout.trace_ids == before.holdout.trace_ids == set(ids(held_out(traces)))
+    assert list(after.held_out_ids) == list(before.held_out_ids) == ids(held_out(traces))[-10:]
     assert after.notes == before.notes
     for ours, theirs in zip(after.trainer.draft.parameters(), before.trainer.draft.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -490,16 +486,18 @@ def test_a_trace_that_its_reader_dies_of_outside_training_ends_alone_too(
     house, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     traces = house.send(40)
-    poison, failed = held_out(traces)[1], 0
+    poison, failed = (held_out(traces) if reader == "decoding" else not_held_out(traces))[1], 0
     if reader == "decoding":
         decode = memory.decode_trace
         monkeypatch.setattr(memory, "decode_trace", lambda raw: die() if raw == encode_trace(poison) else decode(raw))
     else:
-        replay = holdout.replay_traces
+        replay = paired_replay.replay_traces
         monkeypatch.setattr(
-            holdout,
+            paired_replay,
             "replay_traces",
-            lambda draft, of, steps: die() if poison.trace_id in ids(of) else replay(draft, of, steps),
+            lambda draft, of, *more, **named: (
+                die() if poison.trace_id in ids(of) else replay(draft, of, *more, **named)
+            ),
         )
     for _ in range(40):
         try:
@@ -689,7 +687,7 @@ def test_while_mlflow_is_away_it_is_asked_once_and_versions_are_pending_in_folde
 ) -> None:
     asked, connect = [], Registry._connect
     monkeypatch.setattr(Registry, "_connect", lambda self: (asked.append(1), connect(self)))
-    learner = house.learner(holdout_requests=12)
+    learner = house.learner()
     versions, shown = [], []
     for _ in range(2):
         house.send()

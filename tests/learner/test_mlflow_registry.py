@@ -12,10 +12,17 @@ from paceline.learner.delivery.mlflow_registry import FIRST_RETRY_S, LONGEST_RET
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.delivery.run_record import record_of, scores_of
 from paceline.learner.training.trainer import FitReport, TrainingPlan
-from paceline.policies.promotion import Promotion, Verdict
+from paceline.policies.line_delivery import Ground
+from paceline.policies.promotion import Measured, Promotion, Verdict
 
 MODEL = "paceline-chat"
-GATE = Promotion(Verdict.PROMOTE, "gain +0.500, 95% interval +0.100 to +0.900", 0.5, (0.1, 0.9), 2.5, 2.0, 12)
+GATE = Promotion(
+    Verdict.PROMOTE,
+    "gain +0.500, 95% interval +0.100 to +0.900",
+    Measured(0.5, (0.1, 0.9), 2.5, 2.0, 12),
+    ground=Ground.TRUST,
+    reference=0,
+)
 FIT = FitReport(
     losses=(3.0, 2.0, 1.0),
     steps=3,
@@ -136,6 +143,8 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
         "paceline.weights_uri": (house.folder / "v000001").as_uri(),
         "paceline.gate.verdict": "promote",
         "paceline.gate.reason": GATE.reason,
+        "paceline.gate.ground": "trust",
+        "paceline.gate.reference": "0",
         "paceline.code_version": code_version(),
         "paceline.weights": "logged",
     }
@@ -144,7 +153,7 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
     assert {key: run.data.params[key] for key in ("passes", "objective")} == {"passes": "4", "objective": "soft"}
     losses = [(point.step, point.value) for point in client.get_metric_history(found.run_id, "loss")]
     assert losses == [(40, 3.0), (41, 2.0), (42, 1.0)]
-    lengths = [run.data.metrics[key] for key in ("holdout_accept_length", "live_holdout_accept_length", "gain_low")]
+    lengths = [run.data.metrics[key] for key in ("judged_accept_length", "reference_accept_length", "gain_low")]
     assert lengths == [2.5, 2.0, 0.1]
     assert "first_position_accept" not in run.data.metrics  # not a number, so not a figure
     saved = client.download_artifacts(found.run_id, "draft/config.json", str(house.folder))

@@ -14,7 +14,7 @@ from paceline.learner.delivery.publisher import Lineage, prune, publish, publish
 from paceline.learner.delivery.version_folders import version_folder
 from paceline.learner.disk import sweep, write_folder, write_text
 
-LINEAGE = Lineage(0, "target", "1", "committed", ("1-0", "9-0"), {"holdout_accept_length": 2.5})
+LINEAGE = Lineage(0, "target", "1", "committed", ("1-0", "9-0"), {"judged_accept_length": 2.5})
 
 
 class DiedError(Exception):
@@ -63,7 +63,7 @@ def test_a_published_version_says_where_its_bytes_are_and_what_they_are(
         sha256=hashlib.sha256(b"one").hexdigest(),
         objective="committed",
         trained_on=("1-0", "9-0"),
-        scores={"holdout_accept_length": 2.5},
+        scores={"judged_accept_length": 2.5},
     )
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
     row = started.read().rows[1]

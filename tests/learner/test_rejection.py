@@ -5,18 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from learner_traffic import BATCH, by_rejection, held_out
+from learner_traffic import BATCH, by_rejection
 from paceline.buffer.version import VersionState
 from paceline.learner.delivery import delivery
 from paceline.learner.intake import Outcome
 from paceline.learner.judging.alarms import gap_alarm
 from paceline.learner.judging.calibration import Calibration, compare_with_served
-from paceline.learner.judging.holdout import Holdout
+from paceline.learner.judging.paired_replay import paired, unscored
 from paceline.learner.judging.replay import replay_logprobs
 from paceline.learner.learning_report import LearningKind
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import Tally, served_tally
 from paceline.policies.guard import AlarmName
+from paceline.policies.prequential import Paired
 from paceline.policies.promotion import Promotion, Verdict
 from paceline.policies.rejection import EstimatedRounds, expected_tally
 
@@ -35,18 +36,16 @@ def close(tally: Tally) -> Any:
     return pytest.approx((tally.accepted, tally.rounds), rel=1e-5)
 
 
-def test_the_holdout_scores_them_by_expectation_beside_requests_scored_by_counts(tiny_speculator, draft) -> None:
+def test_they_are_scored_by_expectation_beside_requests_scored_by_counts(tiny_speculator, draft) -> None:
     greedy, warm = tiny_speculator.serve(0), by_rejection(tiny_speculator.serve(1), draft)
     later = by_rejection(tiny_speculator.serve(2, request_id="request-1"), draft)
-    kept = Holdout(9)
-    for trace in (greedy, warm, later):
-        kept.add(trace)
-    assert kept.unscored == {}
+    assert unscored([greedy, warm, later]) == {}
     first, second = expected_of(draft, warm), expected_of(draft, later)
     assert 0.0 < first.accepted % 1.0 < 1.0
-    for counted, expected in (kept.score(draft, 3), kept.score_live(0, draft, 3)):
-        assert counted == served_tally(greedy)
-        assert (expected.accepted, expected.rounds) == close(first + second)
+    counted, expected = paired([greedy, warm, later], draft, draft, 3)
+    assert counted == Paired(greedy.tenant, served_tally(greedy), served_tally(greedy))
+    assert (expected.line.accepted, expected.line.rounds) == close(first + second)
+    assert expected.line == expected.reference
 
 
 def test_edited_and_limited_requests_are_left_out_and_counted(tiny_speculator, draft) -> None:
@@ -56,11 +55,9 @@ def test_edited_and_limited_requests_are_left_out_and_counted(tiny_speculator, d
     limited, edited = (replace(warm, request_id=name, trace_id=name) for name in ("limited", "edited"))
     limited = replace(limited, rounds=replace(warm.rounds, committed_logprobs=chances))
     edited = replace(edited, sampling=replace(warm.sampling, edited=True))
-    kept = Holdout(9)
-    for trace in (warm, limited, edited):
-        kept.add(trace)
-    assert kept.unscored == {"rejection (target's chances not recorded)": 1, "rejection (edited logits)": 1}
-    assert [tally.rounds > 0 for tally in kept.score(draft, 3)] == [True, False, False]
+    traces = (warm, limited, edited)
+    assert unscored(traces) == {"rejection (target's chances not recorded)": 1, "rejection (edited logits)": 1}
+    assert len(paired(traces, draft, draft, 3)) == 1
 
 
 def rejected(house, draft: Any, count: int = BATCH) -> list[Any]:
@@ -80,16 +77,14 @@ def test_the_gate_judges_them_and_needs_no_canary(house, draft, monkeypatch: pyt
         return replace(judged[-1], verdict=Verdict.PROMOTE)
 
     monkeypatch.setattr(delivery, "judge", promoting)
-    traces = held_out(rejected(house, draft))
+    traces = rejected(house, draft)[BATCH // 2 :]  # in the first half the line is the live version itself
     report = house.learner().learn_once()
     (found,) = judged
     assert found.verdict in {Verdict.PROMOTE, Verdict.REFUSE}
-    assert found.requests == len(traces) >= 2
+    assert found.measured.requests == len(traces)
     live = sum((expected_of(draft, trace) for trace in traces), Tally())
-    learned = sum((expected_of(house.draft(1), trace) for trace in traces), Tally())
-    assert found.live_accept_length == pytest.approx(live.accept_length, rel=1e-5)
-    assert found.candidate_accept_length == pytest.approx(learned.accept_length, rel=1e-5)
-    assert found.live_accept_length != found.candidate_accept_length
+    assert found.measured.reference_accept_length == pytest.approx(live.accept_length, rel=1e-5)
+    assert found.measured.reference_accept_length != found.measured.line_accept_length
     state = house.board.read()
     assert (report.version, state.live, state.rows[1].state) == (1, 1, VersionState.LIVE)
 

@@ -58,6 +58,19 @@ def test_replay_equals_naive_serving_on_traces_of_different_lengths(make_trace, 
     assert set(np.concatenate(runs).tolist()) == {-1, 0, 1, 2, 3}
 
 
+def test_replay_of_verdicts_alone_is_the_same_wherever_a_round_could_have_started(make_trace, make_draft):
+    draft, whole = make_draft(3, vocab=4), make_trace(5, rounds=6, context_len=9, feature_dim=48, vocab=4)
+    traces = [make_trace(s, rounds=s, context_len=1 + s, feature_dim=48, vocab=4) for s in range(1, 12)]
+    traces += [whole, replace(whole, features=whole.features[: int(whole.rounds.starts[-1])])]
+    traces.append(replace(whole, rounds=no_rounds(whole)))
+    every = replay_traces(draft, traces, STEPS)
+    for trace, run, full in zip(traces, replay_traces(draft, traces, STEPS, only_verdicts=True), every, strict=True):
+        first, last = max(trace.context_len - 1, 1), len(trace.tokens) - 2
+        assert run[first : last + 1].tolist() == full[first : last + 1].tolist()
+        assert set(np.delete(run, range(first, last + 1)).tolist()) == {-1}
+        assert replayed_tally(trace, run) == replayed_tally(trace, full)
+
+
 def test_replay_equals_naive_serving_with_a_pruned_vocabulary(make_trace, make_draft, naive_draft):
     draft = make_draft(4, vocab=8, draft_ids=[1, 2, 5, 7])
     trace = rewritten_by(naive_draft, draft, make_trace(5, rounds=5, feature_dim=48, vocab=8))

@@ -11,9 +11,12 @@ from paceline.learner.delivery import delivery
 from paceline.learner.learning_report import LearningKind
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.learn_schedule import LearnChoice
-from paceline.policies.promotion import Promotion, Verdict
+from paceline.policies.promotion import Measured, Promotion, Verdict
 
 DRIFT = {"rest_after_rounds": 2, "cool_down_s": 0.0, "passes": 6}
+
+
+MEASURED = Measured(0.1, (0.0, 0.2), 2.1, 2.0, 9)
 
 
 class DiedError(Exception):
@@ -25,7 +28,7 @@ def die(*_, **__):
 
 
 def decide_all(monkeypatch, verdict):
-    decided = Promotion(verdict, f"test says {verdict}", 0.1, (0.0, 0.2), 2.1, 2.0, 9)
+    decided = Promotion(verdict, f"test says {verdict}", MEASURED)
     monkeypatch.setattr(delivery, "judge", lambda *_, **__: decided)
 
 
@@ -56,7 +59,7 @@ def rested(house, monkeypatch):
     return learner, traces
 
 
-def test_a_rest_keeps_traces_for_replay_and_holdout_and_changes_no_weight(house, rested):
+def test_a_rest_keeps_traces_for_replay_and_changes_no_weight(house, rested):
     learner, _ = rested
     before, fits, trained = weights(learner), len(house.fitted), house.config.checkpoints_dir
     files = {path.name: path.stat().st_mtime_ns for path in trained.rglob("trainer.pt")}
@@ -70,7 +73,7 @@ def test_a_rest_keeps_traces_for_replay_and_holdout_and_changes_no_weight(house,
     assert (counts.acked["learned"], counts.pending) == (counted["learned"], 0)
     window = [entry.trace.trace_id for entry in learner._state.replay_buffer]
     assert window[-(BATCH - len(kept)) :] == ids(not_held_out(traces))
-    assert set(ids(kept)) <= learner._state.holdout.trace_ids
+    assert list(learner._state.held_out_ids)[-len(kept) :] == ids(kept)
     assert (len(house.fitted), all(map(torch.equal, weights(learner), before))) == (fits, True)
     assert {path.name: path.stat().st_mtime_ns for path in trained.rglob("trainer.pt")} == files
 
@@ -121,7 +124,7 @@ def test_a_restarted_learner_keeps_resting_with_the_state_of_the_old_one(house, 
     assert after.schedule.state() == before.schedule.state()
     assert (after.notes, before.notes.rounds_rested) == (before.notes, 2)
     assert [entry.entry_id for entry in after.replay_buffer] == [entry.entry_id for entry in before.replay_buffer]
-    assert after.holdout.trace_ids == before.holdout.trace_ids
+    assert after.held_out_ids == before.held_out_ids
     known_traffic(house)
     assert restarted.learn_once().kind is LearningKind.RESTED
     house.send(40)

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from paceline.buffer.version import OTHER_LABELS, JudgedOn
 from paceline.policies.acceptance import Tally
 from paceline.policies.judged_on import MAX_LABELS, figures, judged_on, sentence
-from paceline.policies.promotion import Verdict, judge
+from paceline.policies.line_delivery import DeliveryRules, LineDelivery
+from paceline.policies.prequential import Paired
+from paceline.policies.promotion import judge
 
 NOW_S = 1_700_001_000.0
 
@@ -97,14 +99,10 @@ def test_ages_and_counts_are_those_of_a_slow_count(rows):
     assert found.newest_labels == {label_of[rows[0][0]]: 1}
 
 
-@pytest.mark.parametrize(("ours", "verdict"), [(3, Verdict.PROMOTE), (1, Verdict.REFUSE)])
-def test_a_verdict_says_what_it_was_judged_on_and_one_that_waits_does_not(ours, verdict):
-    on = JudgedOn({"code": 9}, {"code": 1}, 5.0, 9.0)
-    tallies = [Tally(ours, 2)] * 9, [Tally(2, 2)] * 9
-    without, with_it, waiting = (
-        judge(*tallies, min_requests=least, confidence=0.95, rng=np.random.default_rng(0), judged_on=given)
-        for least, given in ((9, None), (9, on), (10, on))
-    )
+def test_a_verdict_says_what_it_was_judged_on():
+    on, rng = JudgedOn({"code": 9}, {"code": 1}, 5.0, 9.0), np.random.default_rng
+    decided = LineDelivery(DeliveryRules(), 0).decide(1, 0, is_ruined=False)
+    pairs = [Paired("", Tally(3, 2), Tally(2, 2))] * 9
+    without, with_it = (judge(decided, pairs, 0, confidence=0.95, rng=rng(0), judged_on=given) for given in (None, on))
     assert with_it == replace(without, judged_on=on, reason=f"{without.reason}; {sentence(on)}")
-    assert (without.verdict, without.judged_on) == (verdict, None)
-    assert (waiting.verdict, waiting.judged_on, "judged on" in waiting.reason) == (Verdict.WAIT, None, False)
+    assert without.judged_on is None

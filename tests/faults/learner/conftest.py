@@ -213,7 +213,6 @@ def _settings(speculator: Any, url: str, folder: Path) -> dict[str, str]:
         "PACELINE_PASSES": "2",
         "PACELINE_LEARN": "always",
         "PACELINE_HOLDOUT_SHARE": str(SHARE),
-        "PACELINE_HOLDOUT_REQUESTS": "12",
         "PACELINE_GATE_CONFIDENCE": "0.01",  # so that most rounds have a verdict, whichever
         "PACELINE_ROUND_LEASE_S": str(LEASE_S),
         "PACELINE_BUFFER_CLAIM_IDLE_MS": "1",

@@ -68,7 +68,7 @@ def put_canary(world):
 @pytest.mark.guarantee("canary-clock-jumps")
 @both_ways
 def test_a_canary_has_its_time_whatever_the_clock_says(world, seconds):
-    learner = world.learn(BATCH, HOLDOUT_REQUESTS="240")
+    learner = world.learn(BATCH, GATE_CONFIDENCE="0.999999")
     number = put_canary(world)
     learner.order("skew", seconds=seconds)
     assert learner.round()["why"].startswith(f"version {number} is canary")
@@ -83,9 +83,9 @@ def test_a_canary_has_its_time_whatever_the_clock_says(world, seconds):
 @pytest.mark.guarantee("canary-clock-jumps")
 @both_ways
 def test_a_canary_that_nobody_decides_ends_whatever_the_clock_says(world, seconds):
-    world.learn(BATCH, HOLDOUT_REQUESTS="240").end()
+    world.learn(BATCH, GATE_CONFIDENCE="0.999999").end()
     number = put_canary(world)
-    learner = world.learner(CANARY_LIMIT_S="0.2", HOLDOUT_REQUESTS="240")
+    learner = world.learner(CANARY_LIMIT_S="0.2", GATE_CONFIDENCE="0.999999")
     learner.order("skew", seconds=seconds)
     world.send(BATCH)
     until(lambda: learner.round() and world.board.read().canary is None, "the overdue canary to be rolled back")

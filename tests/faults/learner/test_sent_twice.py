@@ -38,7 +38,7 @@ def test_what_the_stream_still_holds_is_stored_once_and_learned_once(world, post
 @pytest.mark.guarantee("delivered-twice")
 def test_what_the_stream_has_forgotten_is_known_to_the_learner_and_counted_as_a_duplicate(world, post):
     _, deliveries = post
-    learner = world.learner(PASSES="1", REPLAY_TRACES=str(TRACES), HOLDOUT_REQUESTS=str(TRACES))
+    learner = world.learner(PASSES="1", REPLAY_TRACES=str(TRACES))
     half = COPIES // 2
     for part in (deliveries[:half], deliveries[half:]):
         world.buffer._append_raw([encode_trace(trace) for trace in part])

@@ -113,7 +113,7 @@ def test_a_file_that_is_no_draft_stops_no_round(world):
 
 @pytest.mark.guarantee("checkpoint-lost")
 def test_without_a_checkpoint_training_starts_from_no_changed_weights(world):
-    world.learn(BATCH, HOLDOUT_REQUESTS="240").end()
+    world.learn(BATCH).end()
     number = world.board.next_number()
     folder = elsewhere(world)
     make_live(world, number, folder.as_uri(), digest(folder))

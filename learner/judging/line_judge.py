@@ -1,0 +1,74 @@
+"""Judges the line of drafts in training on the traces of one claim, before it learns them.
+
+Judged are requests that neither the line nor the reference has learnt anything of, and that the newest target verified.
+"""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+
+from ...buffer.base import TraceEntry, entry_order
+from ...buffer.trace import DraftTrace
+from ...policies.line_delivery import Delivery, LineDelivery
+from ...policies.prequential import Paired, PrequentialRules, is_ruined
+from ..model.eagle3 import Eagle3Draft
+from .paired_replay import paired, why_unscored
+
+
+@dataclass(frozen=True, slots=True)
+class Unlearnt:
+    """Tells the traces that may judge from those that the line or the reference may have learnt from.
+
+    A version learnt from no entry of the stream after the last one it was trained on.
+    """
+
+    target_version: str  # the newest; an older target's verdicts measure no draft
+    after: str  # id of the last entry that the reference was trained on; empty: it learnt from none
+    requests: Container[str]  # of which the line has learnt other traces
+
+    def of(self, entries: Sequence[TraceEntry]) -> list[DraftTrace]:
+        """The traces that may judge, in the same order."""
+        return [entry.trace for entry in entries if self._is_met(entry)]
+
+    def _is_met(self, entry: TraceEntry) -> bool:
+        is_later = not self.after or entry_order(entry.entry_id) > entry_order(self.after)
+        trace = entry.trace
+        return is_later and trace.target_version == self.target_version and trace.request_id not in self.requests
+
+
+@dataclass(slots=True)
+class LineJudge:
+    """What one learning round shows of the line. Changes `delivery`; no draft."""
+
+    delivery: LineDelivery
+    live: int
+    live_draft: Eagle3Draft
+    reference: int
+    reference_draft: Eagle3Draft
+    unlearnt: Unlearnt
+    steps: int  # drafts per verify round
+    is_line_live: bool  # whether the line is the very draft that serves: in the first block, or never
+    pairs: list[Paired] = field(default_factory=list)  # of every block so far
+    judged: list[DraftTrace] = field(default_factory=list)  # the traces of those that have rounds
+
+    def observe(self, line: Eagle3Draft, block: Sequence[TraceEntry]) -> None:
+        """Replay a block with the line, which has not learnt it yet, and with the reference, and add what they show.
+
+        A line that is the reference itself shows nothing.
+        """
+        is_live, self.is_line_live = self.is_line_live, False
+        if is_live and self.live == self.reference:
+            return
+        traces = [trace for trace in self.unlearnt.of(block) if not why_unscored(trace)]
+        pairs = paired(traces, line, self.reference_draft, self.steps)
+        self.delivery.observe(pairs, is_live=is_live)
+        self.pairs += pairs
+        requests = dict.fromkeys(trace.request_id for trace in traces)
+        counted = {request for request, pair in zip(requests, pairs, strict=True) if pair.has_rounds}
+        self.judged += [trace for trace in traces if trace.request_id in counted]
+
+    def decide(
+        self, newest: int, line: Eagle3Draft, held_out: Sequence[DraftTrace], rules: PrequentialRules
+    ) -> Delivery:
+        """Which version serves next, once the line has learnt the claim and is to be published as `newest`."""
+        failed = is_ruined(paired(held_out, line, self.live_draft, self.steps), rules)
+        return self.delivery.decide(newest, self.live, is_ruined=failed)

@@ -1,0 +1,67 @@
+"""A claim in two blocks of whole requests: the line is judged on each before it learns it.
+
+So the second half of a claim is judged by weights that have learnt the first: at a shift of traffic no round passes
+before the line can show that it follows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..buffer.base import TraceEntry, entry_order
+from ..buffer.trace import DraftTrace
+from .intake import ByOutcome, Outcome
+from .judging.line_judge import LineJudge
+from .training.fit_reports import merged
+from .training.trainer import DraftTrainer, FitReport
+
+BLOCKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Entries of whole requests, each list as claimed."""
+
+    learned: list[TraceEntry]
+    held_out: list[TraceEntry]
+
+    def __add__(self, other: "Block") -> "Block":
+        return Block(self.learned + other.learned, self.held_out + other.held_out)
+
+
+def blocks_of(claimed: ByOutcome) -> list[Block]:
+    """The claimed traces to learn and those held out, in the order that their requests came, in equal parts.
+
+    A part without a trace to learn belongs to its neighbour, so every block has one. No block when there is none.
+    """
+    came = sorted(
+        (*claimed[Outcome.LEARNED], *claimed[Outcome.HELD_OUT]), key=lambda entry: entry_order(entry.entry_id)
+    )
+    requests = list(dict.fromkeys(entry.trace.request_id for entry in came))
+    part_of = {request: place * BLOCKS // len(requests) for place, request in enumerate(requests)}
+    found = [Block([], [])]
+    for part in range(BLOCKS):
+        block = Block(
+            *(
+                [entry for entry in claimed[outcome] if part_of[entry.trace.request_id] == part]
+                for outcome in (Outcome.LEARNED, Outcome.HELD_OUT)
+            )
+        )
+        found[-1:] = [found[-1], block] if found[-1].learned and block.learned else [found[-1] + block]
+    return found if found[0].learned else []
+
+
+def learn(
+    trainer: DraftTrainer, blocks: Sequence[Block], replayed: Sequence[DraftTrace], judge: LineJudge | None
+) -> FitReport:
+    """Let `judge`, if there is one, look at each block; then train on it. What is learnt is replayed with the next.
+
+    `replayed`, oldest first, fills the batches up. Changes the trainer and the judge. At least one block.
+    """
+    reports, replay = [], list(replayed)
+    for block in blocks:
+        if judge is not None:
+            judge.observe(trainer.draft, [*block.learned, *block.held_out])
+        fresh = [entry.trace for entry in block.learned]
+        reports.append(trainer.fit(fresh, replay))
+        replay += fresh
+    return merged(reports)

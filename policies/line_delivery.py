@@ -1,0 +1,151 @@
+"""Which version serves next, as the line of drafts in training proves itself, or fails to.
+
+A line must prove once that it gains on the reference, the version that serves (prequential.py: odds of 10 to 1, valid
+at every look). Then it is trusted for some rounds: its newest draft goes live at the end of each, for a line that gains
+gains most from the newest traces, and to ask each of its small steps for a proof of its own would serve an old draft
+most of the time. Meanwhile it goes on being compared. What the proof has brought live becomes the new reference once it
+has served a round and nothing speaks against it: what was judged is the line some traces earlier, and the last ones may
+have spoilt it. A new proof renews the trust; without one it runs out. Harm ends it at once; if what serves has itself
+begun to lose against the reference, the last version that served a round without suspicion serves again; else only what
+came later does harm. What serves when trust has ended is the reference that the line must gain on next.
+
+So an equal line goes live at all with a chance of at most `error`, over a whole stream; a line on a plateau makes a few
+swaps for nothing before it is trusted no more.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from .prequential import LineFinding, LineVerdict, Paired, PrequentialRules, PrequentialTest
+
+
+class Ground(StrEnum):
+    """Why a version serves next."""
+
+    PROOF = "proof"  # the line was shown to gain: its newest draft
+    TRUST = "trust"  # it was shown to gain a few rounds ago: its newest draft
+    NOTHING_YET = "nothing_yet"  # the version that has served
+    RUINED = "ruined"  # the same, since the newest draft fails the requests that were held out
+    HARM = "harm"  # the line was shown to harm: what has served or, where that loses too, the last one unsuspected
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What was decided, and what it was decided on."""
+
+    version: int  # serves next
+    ground: Ground
+    reason: str  # one sentence with figures, for people
+    verdict: LineVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRules:
+    """The numbers of the decision. ValueError when one is out of its range."""
+
+    test: PrequentialRules = field(default_factory=PrequentialRules)
+    trusted_rounds: int = 4  # after a proof, that round not counted
+
+    def __post_init__(self) -> None:
+        if self.trusted_rounds < 0:
+            raise ValueError(f"trusted_rounds: got {self.trusted_rounds}, expected at least 0")
+
+
+class LineDelivery:
+    """Decides round by round. Deterministic: the same calls give the same decisions."""
+
+    def __init__(self, rules: DeliveryRules, reference: int) -> None:
+        """`reference` serves when the line begins."""
+        self._rules = rules
+        self._trusted_rounds = 0
+        self._is_proven = False  # against the present reference, which waits for the proven draft to have served
+        self._unsuspected = reference  # the last version that served a whole round without suspicion
+        self.reference = reference  # the version to replay beside the line
+        self.serves = reference  # the version that was last decided to serve
+        self._line = self._live = PrequentialTest(rules.test)
+        self._compare_with(reference)
+
+    def observe(self, block: Sequence[Paired], *, is_live: bool) -> None:
+        """Add one block of requests, replayed with the line as it was before it learnt them and with `reference`.
+
+        `is_live`: whether the line was then the very draft that serves.
+        """
+        self._line.observe(block)
+        if is_live:
+            self._live.observe(block)
+
+    def decide(self, newest: int, live: int, *, is_ruined: bool) -> Delivery:
+        """End a round that has trained version `newest` while `live` served; changes `serves`, perhaps `reference`.
+
+        `is_ruined`: whether the newest draft fails the held-out requests of this round; see prequential.is_ruined.
+        """
+        decided = self._decided(newest, live, is_ruined=is_ruined)
+        self.serves = decided.version
+        if decided.version != live:
+            self._live = PrequentialTest(self._rules.test)
+        if decided.ground in {Ground.TRUST, Ground.RUINED}:
+            self._spend_trust(decided.version)
+        return decided
+
+    def _decided(self, newest: int, live: int, *, is_ruined: bool) -> Delivery:
+        verdict = self._line.verdict()
+        if not verdict.is_suspected:
+            self._unsuspected = live
+            if self._is_proven:
+                self._compare_with(live)
+                verdict = self._line.verdict()
+        if verdict.finding is LineFinding.HARMS:
+            return self._end_trust(live, verdict)
+        if is_ruined:
+            return Delivery(live, Ground.RUINED, "the newest draft fails the requests just held out", verdict)
+        if verdict.finding is LineFinding.GAINS and not self._is_proven:
+            self._is_proven, self._trusted_rounds = True, self._rules.trusted_rounds
+            return Delivery(newest, Ground.PROOF, verdict.reason, verdict)
+        if self._trusted_rounds:
+            why = f"the line is trusted for {self._trusted_rounds} rounds; {verdict.reason}"
+            return Delivery(newest, Ground.TRUST, why, verdict)
+        return Delivery(live, Ground.NOTHING_YET, verdict.reason, verdict)
+
+    def _end_trust(self, live: int, verdict: LineVerdict) -> Delivery:
+        self._trusted_rounds = 0
+        served = self._live.verdict()
+        version = self._unsuspected if served.requests and served.harm_odds > 1.0 else live
+        self._line.forget_gains()  # beside harm they are no proof
+        self._is_proven = False
+        if version != self.reference:
+            self._compare_with(version)
+        return Delivery(version, Ground.HARM, verdict.reason, verdict)
+
+    def _spend_trust(self, version: int) -> None:
+        """One round less; after the last one, what serves becomes the reference."""
+        if self._trusted_rounds == 1 and version != self.reference:
+            self._compare_with(version)
+        self._trusted_rounds = max(self._trusted_rounds - 1, 0)
+
+    def _compare_with(self, version: int) -> None:
+        self.reference, self._is_proven = version, False
+        self._line, self._live = PrequentialTest(self._rules.test), PrequentialTest(self._rules.test)
+
+    def state(self) -> dict[str, object]:
+        """What continuing needs, as JSON values; a restored object decides as this one would."""
+        return {
+            "reference": self.reference,
+            "serves": self.serves,
+            "unsuspected": self._unsuspected,
+            "trusted_rounds": self._trusted_rounds,
+            "is_proven": self._is_proven,
+            "line": self._line.state(),
+            "live": self._live.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`; an empty one is that of a line that has proven nothing."""
+        self._compare_with(int(state.get("reference", self.reference)))
+        self.serves = int(state.get("serves", self.serves))
+        self._unsuspected = int(state.get("unsuspected", self._unsuspected))
+        self._trusted_rounds = int(state.get("trusted_rounds", 0))
+        self._is_proven = bool(state.get("is_proven", False))
+        self._line.restore(state.get("line", {}))
+        self._live.restore(state.get("live", {}))

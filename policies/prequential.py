@@ -1,0 +1,232 @@
+"""Does the line of drafts in training gain on a reference draft? A test by betting, on traces before they are learnt.
+
+Before a learning round trains on new traces, the line's newest weights and the reference are both replayed on them
+(prequential evaluation: Dawid 1984). What is judged on is then today's traffic, every request of it, and none of it was
+trained on. line_delivery.py decides by it which version serves.
+
+Each request bets. Its gain x is bounded, and under the null hypothesis, "on what comes next the line accepts no more
+than the reference", its mean given the past is at most zero. So a capital that grows by 1 + fraction * x is a test
+supermartingale: it ever reaches 1 / a with a chance of at most a, over every look together (Ville 1939). Constant
+fractions are mixed (Robbins 1970; for bounded means Waudby-Smith and Ramdas 2024, "Estimating means of bounded random
+variables by betting"), among them 0, cash. A line changes as it learns, so at the end of every block a share of the
+capital is dealt out anew (Herbster and Warmuth 1998, "Tracking the best expert"): that moves money and makes none, and
+a plateau or a bad spell does not ruin the fractions that will win afterwards.
+
+Two tests of harm are the same with -x: one on all requests, one without the tenant who sends most of a block, who could
+otherwise buy a draft that only he gains from. They guard every delivery, so they begin anew whenever their capital is
+below 1, as a CUSUM does, and remember little more than what speaks against a draft.
+
+canary.py names the libraries that were looked at for tests of this kind.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .acceptance import Tally
+
+Floats = npt.NDArray[np.float64]
+
+#: Bets of a fully stretched gain lose so much of the capital; 0 is cash.
+STAKES = (0.0, 0.2, 0.5, 0.9)
+#: Capital that starts as cash.
+_CASH_SHARE = 0.2
+#: Of harm, from which on nothing is bet on gains. A bet that depends on the past alone leaves every game fair.
+_SUSPICIOUS_ODDS = 2.0
+#: What a test of harm gives away before every block: a line that is level again is soon free of old suspicion.
+_HARM_FORGOTTEN = 0.1
+
+
+class LineFinding(StrEnum):
+    """What the requests so far show."""
+
+    GAINS = "gains"
+    NOTHING_YET = "nothing_yet"
+    HARMS = "harms"
+
+
+@dataclass(frozen=True, slots=True)
+class LineVerdict:
+    """What was found, and the figures that show it."""
+
+    finding: LineFinding
+    reason: str  # one sentence with figures, for people
+    odds: float  # capital of the test of gain, against 1 at its start
+    harm_odds: float  # the higher capital of the tests of harm
+    is_suspected: bool  # of harm: nothing is taken for a gain until it is cleared
+    requests: int  # compared
+
+
+@dataclass(frozen=True, slots=True)
+class PrequentialRules:
+    """The numbers of the test. ValueError when one is out of its range."""
+
+    error: float = 0.1  # chance that a line that never gains is ever said to
+    harm_error: float = 0.2  # chance that an equal line is said to harm, from one fresh start of a test on
+    most_gain: float = 0.25  # of one request; more counts as that much
+    least_gain: float = 0.0  # gain per request that pays for a swap; the null hypothesis is that much or less
+    dealt_anew: float = 0.1  # share of the capital, at the end of every block
+
+    def __post_init__(self) -> None:
+        errors = (self.error, self.harm_error)
+        if not all(0.0 < error < 1.0 for error in errors):
+            raise ValueError(f"error, harm_error: got {errors}, expected within (0, 1)")
+        if not 0.0 <= self.least_gain < self.most_gain <= 1.0:
+            raise ValueError(
+                f"least_gain, most_gain: got {self.least_gain}, {self.most_gain}, expected 0 <= least < most <= 1"
+            )
+        if not 0.0 <= self.dealt_anew < 1.0:
+            raise ValueError(f"dealt_anew: got {self.dealt_anew}, expected within [0, 1)")
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """One request, replayed with the line's weights before it was learnt and with the reference draft."""
+
+    tenant: str
+    line: Tally
+    reference: Tally
+
+    @property
+    def gain(self) -> float:
+        """Of accept lengths L, (L of the line - L of the reference) / (their sum), within (-1, 1).
+
+        0 unless both have rounds. Where both commit the same text it is the share of verify rounds that the line saves,
+        (R of the reference - R of the line) / (their sum). No long request outweighs the others.
+        """
+        ours, theirs = self.line.accept_length, self.reference.accept_length
+        return (ours - theirs) / (ours + theirs) if self.has_rounds else 0.0
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether both drafts had a verify round."""
+        return bool(self.line.rounds and self.reference.rounds)
+
+
+class Whose(StrEnum):
+    """Whose requests a test of harm looks at."""
+
+    ALL = "all requests"
+    OTHERS = "requests of all but the heaviest tenant of their block"
+
+
+class Capital:
+    """The money of one test: bets that gains are positive on average, mixed over STAKES."""
+
+    def __init__(self, largest_loss: float, dealt_anew: float) -> None:
+        """No bet may meet a gain below -`largest_loss`."""
+        stakes = np.array(STAKES)
+        self._fractions = stakes / largest_loss
+        self._prior = np.where(stakes > 0.0, (1.0 - _CASH_SHARE) / (len(stakes) - 1), _CASH_SHARE)
+        self._dealt_anew = dealt_anew
+        self.logs: Floats = np.log(self._prior)
+
+    @property
+    def log(self) -> float:
+        """Logarithm of the whole capital; 0 at the start."""
+        return float(np.logaddexp.reduce(self.logs))
+
+    def bet(self, gains: Sequence[float]) -> None:
+        """Bet on each gain of a block, then deal part of the capital out anew."""
+        grown = np.log1p(np.outer(np.asarray(gains, np.float64), self._fractions)).sum(0)
+        self.logs = self.logs + grown
+        if self._dealt_anew:
+            kept, dealt = math.log1p(-self._dealt_anew), math.log(self._dealt_anew) + self.log
+            self.logs = np.logaddexp(self.logs + kept, np.log(self._prior) + dealt)
+
+    def limit(self, log: float) -> None:
+        """Give away what is above `log`, of every fraction alike."""
+        self.logs = self.logs - max(self.log - log, 0.0)
+
+
+class PrequentialTest:
+    """Collects blocks of paired requests and says what they show of the line, against one reference.
+
+    Deterministic: the same calls give the same verdicts.
+    """
+
+    def __init__(self, rules: PrequentialRules) -> None:
+        self._rules = rules
+        self._gain = Capital(rules.most_gain + rules.least_gain, rules.dealt_anew)
+        self._harm = {Whose.ALL: self._no_harm(), Whose.OTHERS: self._no_harm()}
+        self._requests = 0
+
+    def _no_harm(self) -> Capital:
+        return Capital(self._rules.most_gain, self._rules.dealt_anew)
+
+    def observe(self, block: Sequence[Paired]) -> None:
+        """Add the requests of one block, replayed with the same two drafts; requests without rounds do not count."""
+        counted = [pair for pair in block if pair.has_rounds]
+        self._requests += len(counted)
+        gains = [self._clipped(pair.gain) for pair in counted]
+        if not self._is_suspected():  # what some gain while others seem to lose speaks for nothing
+            self._gain.bet([gain - self._rules.least_gain for gain in gains])
+        heaviest = Counter(pair.tenant for pair in counted).most_common(1)
+        others = [gain for pair, gain in zip(counted, gains, strict=True) if pair.tenant != heaviest[0][0]]
+        self._watch(Whose.ALL, gains)
+        self._watch(Whose.OTHERS, others)
+
+    def forget_gains(self) -> None:
+        """Give away what the test of gain has won; what it has lost stays lost, or it would begin anew for nothing."""
+        self._gain.limit(0.0)
+
+    def _watch(self, whose: "Whose", gains: Sequence[float]) -> None:
+        if self._harm[whose].log < 0.0:
+            self._harm[whose] = self._no_harm()
+        self._harm[whose].limit(self._harm[whose].log + math.log1p(-_HARM_FORGOTTEN))
+        self._harm[whose].bet([-gain for gain in gains])
+        self._harm[whose].limit(0.5 - math.log(self._rules.harm_error))
+
+    def _clipped(self, gain: float) -> float:
+        return min(max(gain, -self._rules.most_gain), self._rules.most_gain)
+
+    def verdict(self) -> LineVerdict:
+        """What the blocks so far show. Changes nothing."""
+        odds, needed = self._gain.log, 1.0 / self._rules.error
+        whose = max(Whose, key=lambda name: self._harm[name].log)
+        harm = self._harm[whose].log
+        figures = f"odds {_shown(odds)} to 1 that the line gains, on {self._requests} requests"
+        if harm >= -math.log(self._rules.harm_error):
+            finding, why = LineFinding.HARMS, f"odds {_shown(harm)} to 1 that {whose} lose"
+        elif self._is_suspected():
+            finding, why = LineFinding.NOTHING_YET, f"odds {_shown(harm)} to 1 that {whose} lose must fall first"
+        elif odds >= math.log(needed):
+            finding, why = LineFinding.GAINS, f"{needed:.3g} are enough"
+        else:
+            finding, why = LineFinding.NOTHING_YET, f"{needed:.3g} are needed"
+        shown = math.exp(min(odds, 700.0)), math.exp(harm)
+        return LineVerdict(finding, f"{figures}: {why}", *shown, self._is_suspected(), self._requests)
+
+    def _is_suspected(self) -> bool:
+        return max(capital.log for capital in self._harm.values()) > math.log(_SUSPICIOUS_ODDS)
+
+    def state(self) -> dict[str, object]:
+        """What continuing needs, as JSON values; a restored test finds what this one would."""
+        harm = {whose.value: capital.logs.tolist() for whose, capital in self._harm.items()}
+        return {"requests": self._requests, "gain": self._gain.logs.tolist(), "harm": harm}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`; an empty one changes nothing."""
+        self._requests = int(state.get("requests", self._requests))
+        self._gain.logs = np.array(state.get("gain", self._gain.logs), np.float64)
+        for whose, logs in state.get("harm", {}).items():
+            self._harm[Whose(whose)].logs = np.array(logs, np.float64)
+
+
+def is_ruined(pairs: Sequence[Paired], rules: PrequentialRules) -> bool:
+    """Whether a few requests that were held out show a draft to be far worse than the reference.
+
+    One look and one bet, of the largest stake: what is looked for is a draft that training has just ruined.
+    """
+    gains = [max(min(pair.gain, rules.most_gain), -rules.most_gain) for pair in pairs]
+    return sum(math.log1p(-STAKES[-1] * gain / rules.most_gain) for gain in gains) >= -math.log(rules.harm_error)
+
+
+def _shown(log_odds: float) -> str:
+    return f"{math.exp(min(log_odds, 100.0)):.3g}"
