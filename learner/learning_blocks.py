@@ -57,11 +57,13 @@ def learn(
 
     `replayed`, oldest first, fills the batches up. Changes the trainer and the judge. At least one block.
     """
-    reports, replay = [], list(replayed)
+    reports: list[FitReport] = []
+    replay = list(replayed)
     for block in blocks:
         if judge is not None:
             judge.observe(trainer.draft, [*block.learned, *block.held_out])
         fresh = [entry.trace for entry in block.learned]
-        reports.append(trainer.fit(fresh, replay))
+        part_tokens = reports[-1].part_tokens if reports else None  # what does not fit is tried once in a round
+        reports.append(trainer.fit(fresh, replay, part_tokens))
         replay += fresh
     return merged(reports)

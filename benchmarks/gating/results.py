@@ -26,8 +26,8 @@ class Figures:
     rule: str
     stream: str
     seed: int
-    accepted: int  # drafts, over the whole stream, of honest requests
-    rounds: int
+    accepted: float  # drafts, over the whole stream, of honest requests
+    rounds: float
     swaps: int
     worse_swaps: int
     recovered_after: float | None  # requests after the shift; None: never, or no shift

@@ -83,15 +83,19 @@ class DraftTrainer:
         self._applied_steps = 0
         self._is_cold = True
 
-    def fit(self, fresh: Sequence[DraftTrace], replay: Sequence[DraftTrace]) -> FitReport:
+    def fit(
+        self, fresh: Sequence[DraftTrace], replay: Sequence[DraftTrace], part_tokens: int | None = None
+    ) -> FitReport:
         """Pass `plan.passes` times over `fresh` in random order; fill every batch up from `replay`, oldest first.
+
+        `part_tokens`: what is known to fit into the device's memory at once; the plan's without.
 
         Traces that no verdict can be drafted from are left out. Changes the draft, the optimiser and the random
         state; a step whose loss or gradient is not finite changes none of the weights. What torch raises when not even
         one trace fits into the device's memory is raised; the draft is then of no use.
         """
         started = time.perf_counter()
-        self._bound = PartBound(self.plan.batch_tokens)
+        self._bound = PartBound(part_tokens or self.plan.batch_tokens)
         usable, replayable = _usable(fresh), _usable(replay)
         first = first_position(self.draft, usable, self._bound)
         self._choose_regime(first.share)

@@ -94,13 +94,15 @@ def house(tiny_speculator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     made = House(tiny_speculator, tmp_path)
     fit, learn, is_first = DraftTrainer.fit, learning_round.learn, [True]
 
-    def recorded(self: DraftTrainer, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> Any:
+    def recorded(
+        self: DraftTrainer, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace], part_tokens: int | None
+    ) -> Any:
         if is_first[0]:
             made.fitted.append([])
             made.replayed.append([trace.trace_id for trace in window])
         is_first[0] = False
         made.fitted[-1] += [trace.trace_id for trace in fresh]
-        return fit(self, fresh, window)
+        return fit(self, fresh, window, part_tokens)
 
     def begun(*arguments: Any) -> Any:
         is_first[0] = True

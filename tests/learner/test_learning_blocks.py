@@ -98,7 +98,7 @@ class Trainer:
     def __init__(self) -> None:
         self.done: list[Any] = []
 
-    def fit(self, fresh: Sequence[Any], replay: Sequence[Any]) -> FitReport:
+    def fit(self, fresh: Sequence[Any], replay: Sequence[Any], _part_tokens: int | None) -> FitReport:
         self.done.append(([t.trace_id for t in fresh], [t.trace_id for t in replay]))
         return FIT
 

@@ -462,8 +462,8 @@ def test_a_trace_that_no_round_survives_stops_nobody_and_its_neighbours_are_lear
     learnable = ids(not_held_out(traces))
     poison, fit, failed = learnable[20], DraftTrainer.fit, 0
 
-    def poisoned(self: DraftTrainer, fresh: Sequence[DraftTrace], window: Sequence[DraftTrace]) -> Any:
-        return die() if poison in ids(fresh) else fit(self, fresh, window)
+    def poisoned(self: DraftTrainer, fresh: Sequence[DraftTrace], *others: Any) -> Any:
+        return die() if poison in ids(fresh) else fit(self, fresh, *others)
 
     monkeypatch.setattr(DraftTrainer, "fit", poisoned)
     learner = house.learner(min_new_traces=1)

@@ -76,5 +76,7 @@ def test_without_memory_for_one_trace_rounds_end_with_the_settings_and_cost_no_t
     assert house.buffer.counts().dead_lettered == 0
     assert house.buffer.counts().pending == len(traces)
     assert sum(learner.learn_once().outcomes.values()) == len(traces)
-    assert all(len(fit) == len(house.fitted[0]) for fit in house.fitted)  # all traces, every time
+    *failed, whole = house.fitted
+    assert all(fit == failed[0] for fit in failed)  # a claim is never made smaller, so its first block never is
+    assert all(fit == whole[: len(fit)] and len(fit) >= len(whole) // 2 for fit in failed)
     assert (house.buffer.counts().pending, house.buffer.counts().dead_lettered) == (0, 0)

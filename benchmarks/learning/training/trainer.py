@@ -38,11 +38,13 @@ class BenchTrainer(DraftTrainer):
         compared = draft if reference is None else reference
         self._reference = frozen(compared) if self._spec.needs_reference else None
 
-    def fit(self, fresh: Sequence[DraftTrace], replay: Sequence[DraftTrace]) -> FitReport:
+    def fit(
+        self, fresh: Sequence[DraftTrace], replay: Sequence[DraftTrace], part_tokens: int | None = None
+    ) -> FitReport:
         """As production's."""
         if self._follows_draft:
             self._reference = frozen(self.draft)
-        return super().fit(fresh, replay)
+        return super().fit(fresh, replay, part_tokens)
 
     @property
     def _weighting(self) -> Weighting:

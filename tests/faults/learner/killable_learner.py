@@ -170,10 +170,10 @@ class KillableLearner:
     def poison(self, trace: str) -> None:
         fit = DraftTrainer.fit
 
-        def poisoned(this: Any, fresh: Any, replayed: Any) -> Any:
+        def poisoned(this: Any, fresh: Any, replayed: Any, part_tokens: Any) -> Any:
             if trace in {one.trace_id for one in (*fresh, *replayed)}:
                 self._die()
-            return fit(this, fresh, replayed)
+            return fit(this, fresh, replayed, part_tokens)
 
         DraftTrainer.fit = poisoned
 
