@@ -30,6 +30,8 @@ def plot(lines: Sequence[Figures], rules: Sequence[str], path: Path) -> bool:
         panel.set_title(stream)
         panel.set_xlabel("chunk")
         panel.set_ylabel("accept length")
+    for panel in panels.flat[len(streams) :]:
+        panel.set_visible(False)
     panels.flat[0].legend(fontsize="small")
     figure.tight_layout()
     figure.savefig(path, dpi=100)

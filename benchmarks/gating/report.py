@@ -29,7 +29,7 @@ def _seeds(matrices: Sequence[Matrix]) -> str:
 
 
 def _harm(plan: StreamPlan, matrices: Sequence[Matrix]) -> str:
-    chunks = (*plan.poisoned, *plan.ruined)
+    chunks = [chunk for chunk in (*plan.poisoned, *plan.ruined) if chunk + 1 < len(plan.shares)]
     own = [matrix for matrix in matrices if matrix.card["stream"] == plan.name]
     if not chunks or not own:
         return ""
