@@ -486,7 +486,7 @@ def test_a_trace_that_its_reader_dies_of_outside_training_ends_alone_too(
     house, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     traces = house.send(40)
-    poison, failed = (held_out(traces) if reader == "decoding" else not_held_out(traces))[1], 0
+    failed, poison = 0, held_out(traces)[1] if reader == "decoding" else not_held_out(traces)[-2]
     if reader == "decoding":
         decode = memory.decode_trace
         monkeypatch.setattr(memory, "decode_trace", lambda raw: die() if raw == encode_trace(poison) else decode(raw))
