@@ -198,7 +198,7 @@ def test_a_rested_trace_that_no_training_survives_costs_no_other_trace(house, mo
     monkeypatch.setattr(
         DraftTrainer,
         "fit",
-        lambda self, fresh, window: die() if poison in ids(window) else fit(self, fresh, window),
+        lambda self, fresh, window, *more: die() if poison in ids(window) else fit(self, fresh, window, *more),
     )
     learner, sent = house.learner(min_new_traces=1, replay_traces=60), []
     for _ in range(4):
