@@ -1,6 +1,6 @@
 """Which rule should decide when a newly trained draft goes live? Rules side by side on streams of recorded requests.
 
-    python -m paceline.benchmarks.gate            # eight streams, five seeds
+    python -m paceline.benchmarks.gate            # ten streams, five seeds
     python -m paceline.benchmarks.gate --quick    # two streams, two seeds, small
 
 Greedy text does not depend on the draft, so requests are recorded once, streams are composed of them, and one line of
