@@ -69,6 +69,6 @@ def losing_on_fault(lose: Callable[[T], None], what: T) -> Iterator[None]:
     """Call `lose` if the body raises: without their forward, requests would go uncounted."""
     try:
         yield
-    except Exception:
+    except Exception:  # whatever it is, the requests are lost; the guard around the hook body ends it
         lose(what)
         raise

@@ -59,7 +59,7 @@ def _giving_up(breaker: Breaker) -> Iterator[None]:
         yield
     except CaptureUnavailable as fault:
         breaker.open(str(fault))
-    except Exception as fault:
+    except Exception as fault:  # paceline may fail in any way here, and the server must start
         log.exception("paceline: fault while the plugin was installed")
         breaker.open(f"{type(fault).__name__}: {fault}")
 

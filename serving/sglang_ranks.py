@@ -37,7 +37,7 @@ def fault_of_any(own: str, elsewhere: str) -> str:
     """
     try:
         is_any = not least(int(not own))
-    except Exception as unasked:
+    except Exception as unasked:  # torch and its backends raise many types; none may reach SGLang's scheduler
         log.exception("paceline: the ranks cannot agree")
         return own or f"{type(unasked).__name__}: {unasked}"
     return own or (elsewhere if is_any else "")

@@ -217,7 +217,7 @@ class SglangSwap:
         """As `_staged`, and never raises: the other ranks wait for this one's vote."""
         try:
             return self._staged(command)
-        except Exception as fault:
+        except Exception as fault:  # without this rank's vote the others would wait for ever
             log.exception("paceline: swap to version %d failed", command.number)
             return None, Readiness.REFUSED, f"{type(fault).__name__}: {fault}"
 
