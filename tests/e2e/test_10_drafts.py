@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from learned_draft import register
 from paceline.buffer.drafts.single_file import draft_folder
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, load_target_head, save_draft
@@ -125,14 +126,6 @@ def traces_of(served, name):
     return [found[job["rid"]] for job in jobs], replies
 
 
-def register(served, folder):
-    """The next number on the board, for the weights in `folder`."""
-    number, file = served.rig.board.next_number(), folder / WEIGHTS_FILE
-    named = DraftVersion(number, None, "e2e-target", "0", "eagle3", folder.as_uri(), sha256_of(file), "test", ("", ""))
-    served.rig.board.register(named, "test", folder.name)
-    return number
-
-
 def assert_replayed_as_served(draft, traces):
     runs = replay_traces(draft, traces, 3)
     pairs = [identity(trace, run) for trace, run in zip(traces, runs, strict=True)]
@@ -142,7 +135,7 @@ def assert_replayed_as_served(draft, traces):
 
 def test_what_is_served_is_replayed_learned_from_and_swapped(served, tmp_path):
     rig = served.rig
-    initial = register(served, served.found)
+    initial = register(rig, served.found)
     rig.board.move(initial, VersionState.LIVE, "test", "served from the start")
     draft = served.load(served.found)
     traces, plain = traces_of(served, "first")
@@ -152,7 +145,7 @@ def test_what_is_served_is_replayed_learned_from_and_swapped(served, tmp_path):
 
     DraftTrainer(draft, TrainingPlan(steps=3, passes=4)).fit(traces, [])
     save_draft(draft, tmp_path / "learned")
-    number = register(served, tmp_path / "learned")
+    number = register(rig, tmp_path / "learned")
     rig.board.move(number, VersionState.LIVE, "test", "learned")
     until(lambda: rig.status()["draft_version"] == number, "the swap")
     traces, replies = traces_of(served, "second")
@@ -196,7 +189,7 @@ def test_a_draft_that_does_not_fit_is_refused_on_the_board_and_the_server_serves
     (tmp_path / "bad").mkdir()
     save_file(tensors, tmp_path / "bad" / WEIGHTS_FILE)
     before = rig.generate(f"before-{spoil.__name__}", rig.texts[0][:160], max_tokens=24)
-    live, number = rig.board.read().live, register(served, tmp_path / "bad")
+    live, number = rig.board.read().live, register(rig, tmp_path / "bad")
     rig.board.move(number, VersionState.LIVE, "test", spoil.__name__)
     until(lambda: rig.board.read().rows[number].state is VersionState.ROLLED_BACK, "the refusal")
     assert BAD[spoil] in rig.board.read().rows[number].why

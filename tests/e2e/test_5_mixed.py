@@ -3,17 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from learned_draft import swap_in_learned
 from paceline.buffer.trace import NO_DRAFT
-from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
+from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.training.batch import collate
-from paceline.learner.training.plan import TrainingPlan
-from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import identity, proposed_drafts
-from paceline.serving.swap.staging import WEIGHTS_FILE, sha256_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -54,19 +50,8 @@ def first_served(mixed_rig):
 @pytest.fixture(scope="module")
 def learned_served(mixed_rig, first_served):
     """Folder of a draft that was trained on those traces and swapped in, and what was served with it."""
-    rig, folder = mixed_rig, mixed_rig.folder / "learned"
-    torch.set_num_threads(1)
-    trainer = DraftTrainer(load_draft(rig.draft, load_target_embedding(rig.target)), TrainingPlan(steps=3, passes=12))
-    outcome = trainer.fit([trace for _, traces in first_served.values() for trace in traces], [])
-    assert outcome.skipped_steps == 0
-    save_draft(trainer.draft, folder)
-    for name, source in (("initial", rig.draft), ("learned", folder)):
-        number, digest = rig.board.next_number(), sha256_of(source / WEIGHTS_FILE)
-        version = DraftVersion(number, None, "e2e-target", "0", "eagle3", source.as_uri(), digest, "test", ("", ""))
-        rig.board.register(version, "test", name)
-        rig.board.move(number, VersionState.LIVE, "test", name)
-    until(lambda: rig.status().get("draft_version") == number, "the swap")
-    return folder, serve(rig, "learned")
+    folder = swap_in_learned(mixed_rig, [trace for _, traces in first_served.values() for trace in traces])
+    return folder, serve(mixed_rig, "learned")
 
 
 def test_every_committed_token_is_in_one_trace_and_every_round_is_counted_once(mixed_rig, first_served, learned_served):

@@ -3,18 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from learned_draft import swap_in_learned
 from paceline.buffer.trace import NO_DRAFT
-from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
-from paceline.learner.training.plan import TrainingPlan
-from paceline.learner.training.trainer import DraftTrainer
+from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import Tally, identity, replayed_tally
 from paceline.serving.config import CANARY_TURN_S
 from paceline.serving.sglang_speculation import CHAIN_FLAGS
-from paceline.serving.swap.staging import WEIGHTS_FILE, sha256_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -38,18 +34,8 @@ def first_served(tree_rig):
 @pytest.fixture(scope="module")
 def learned_served(tree_rig, first_served):
     """The same requests after a draft that was trained on their traces has been swapped in."""
-    rig, folder = tree_rig, tree_rig.folder / "learned"
-    torch.set_num_threads(1)
-    trainer = DraftTrainer(load_draft(rig.draft, load_target_embedding(rig.target)), TrainingPlan(steps=3, passes=12))
-    trainer.fit([trace for _, trace in first_served.values()], [])
-    save_draft(trainer.draft, folder)
-    for name, source in (("initial", rig.draft), ("learned", folder)):
-        number, digest = rig.board.next_number(), sha256_of(source / WEIGHTS_FILE)
-        version = DraftVersion(number, None, "e2e-target", "0", "eagle3", source.as_uri(), digest, "test", ("", ""))
-        rig.board.register(version, "test", name)
-        rig.board.move(number, VersionState.LIVE, "test", name)
-    until(lambda: rig.status().get("draft_version") == number, "the swap")
-    return folder, serve(rig, "learned")
+    folder = swap_in_learned(tree_rig, [trace for _, trace in first_served.values()])
+    return folder, serve(tree_rig, "learned")
 
 
 def test_a_tree_is_captured_and_its_server_gives_canaries_their_turns(tree_rig, first_served):

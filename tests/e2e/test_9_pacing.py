@@ -5,15 +5,12 @@ from collections import Counter
 
 import pytest
 import torch
+from learned_draft import swap_in_learned
 from paceline.buffer.trace import NO_DRAFT
-from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
-from paceline.learner.training.plan import TrainingPlan
-from paceline.learner.training.trainer import DraftTrainer
+from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import identity, proposed_drafts
 from paceline.rig.models.greedy import greedy
-from paceline.serving.swap.staging import WEIGHTS_FILE, sha256_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import until
 
@@ -56,20 +53,7 @@ def random_served(paced_rig):
 @pytest.fixture(scope="module")
 def learned_draft(paced_rig, random_served):
     """A draft trained on what was just served, at any length, and live; it will be asked the same again."""
-    rig, folder = paced_rig, paced_rig.folder / "learned"
-    traces = [entry.trace for entry in rig.buffer.replay(10_000)]
-    torch.set_num_threads(1)
-    draft = load_draft(rig.draft, load_target_embedding(rig.target))
-    trainer = DraftTrainer(draft, TrainingPlan(steps=3, passes=12))
-    trainer.fit(traces, [])
-    save_draft(trainer.draft, folder)
-    for name, source in (("initial", rig.draft), ("learned", folder)):
-        number, digest = rig.board.next_number(), sha256_of(source / WEIGHTS_FILE)
-        version = DraftVersion(number, None, "e2e-target", "0", "eagle3", source.as_uri(), digest, "test", ("", ""))
-        rig.board.register(version, "test", name)
-        rig.board.move(number, VersionState.LIVE, "test", name)
-    until(lambda: rig.status().get("draft_version") == number, "the swap")
-    return folder
+    return swap_in_learned(paced_rig, [entry.trace for entry in paced_rig.buffer.replay(10_000)])
 
 
 @pytest.fixture(scope="module")

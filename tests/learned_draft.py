@@ -1,0 +1,37 @@
+"""A draft that has learnt what a test's server served, swapped into that server."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from paceline.buffer.trace import DraftTrace
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
+from paceline.learner.training.plan import TrainingPlan
+from paceline.learner.training.trainer import DraftTrainer
+from paceline.serving.swap.staging import WEIGHTS_FILE, sha256_of
+from waiting import until
+
+
+def register(rig: Any, folder: Path) -> int:
+    """The number on the board of the weights in `folder`."""
+    number, digest = rig.board.next_number(), sha256_of(folder / WEIGHTS_FILE)
+    version = DraftVersion(number, None, "e2e-target", "0", "eagle3", folder.as_uri(), digest, "test", ("", ""))
+    rig.board.register(version, "test", folder.name)
+    return number
+
+
+def swap_in_learned(rig: Any, traces: Sequence[DraftTrace]) -> Path:
+    """Train the draft that the server was started with on `traces`; its folder, once the server drafts with it."""
+    folder = rig.folder / "learned"
+    torch.set_num_threads(1)
+    trainer = DraftTrainer(load_draft(rig.draft, load_target_embedding(rig.target)), TrainingPlan(steps=3, passes=12))
+    outcome = trainer.fit(traces, [])
+    assert outcome.skipped_steps == 0
+    save_draft(trainer.draft, folder)
+    for source in (rig.draft, folder):
+        number = register(rig, source)
+        rig.board.move(number, VersionState.LIVE, "test", source.name)
+    until(lambda: rig.status().get("draft_version") == number, "the swap")
+    return folder
