@@ -40,7 +40,7 @@ SEEDS, QUICK_SEEDS = 5, 2
 QUICK_STREAMS = ("shift", "equal")
 QUICK_CHUNKS, QUICK_CHUNK_REQUESTS = 5, 20
 PER_DOMAIN, QUICK_PER_DOMAIN = 372, 72
-#: Matrices of equal drafts: more runs come from dealing out their tallies anew, not from more matrices.
+#: Matrices of equal drafts: more runs come from dealing out their tallies again, not from more matrices.
 EQUAL_SEEDS = 2
 
 

@@ -95,7 +95,7 @@ class LearnerState:
     def line_judge(self, board_state: BoardState) -> LineJudge | None:
         """The judge of a learning round about to train; None without a live version whose weights can be read.
 
-        The line goes on from the notes. It begins anew with the live version where another one is live than was last
+        The line goes on from the notes. It starts over with the live version where another one is live than was last
         decided to serve, or where the reference cannot be read.
         """
         live = board_state.live

@@ -9,14 +9,15 @@ than the reference", its mean given the past is at most zero. So a capital that 
 supermartingale: it ever reaches 1 / a with a chance of at most a, over every look together (Ville 1939). Constant
 fractions are mixed (Robbins 1970; for bounded means Waudby-Smith and Ramdas 2024, "Estimating means of bounded random
 variables by betting"), among them 0, cash. A line changes as it learns, so at the end of every block a share of the
-capital is dealt out anew (Herbster and Warmuth 1998, "Tracking the best expert"): that moves money and makes none, and
+capital is dealt out again (Herbster and Warmuth 1998, "Tracking the best expert"): that moves money and makes none, and
 a plateau or a bad spell does not ruin the fractions that will win afterwards.
 
 Two tests of harm are the same with -x: one on all requests, one without the tenant who sends most of a block, who could
-otherwise buy a draft that only he gains from. They guard every delivery, so they begin anew whenever their capital is
+otherwise buy a draft that only they gain from. They guard every delivery, so they start over whenever their capital is
 below 1, as a CUSUM does, and remember little more than what speaks against a draft.
 
-canary.py names the libraries that were looked at for tests of this kind.
+Looked for on PyPI before writing this: the libraries that canary.py names; confseq bets on bounded means, but needs
+Boost and a C++ compiler to install, and deals nothing out again.
 """
 
 import math
@@ -71,7 +72,7 @@ class PrequentialRules:
     harm_error: float = 0.2  # chance that an equal line is said to harm, from one fresh start of a test on
     most_gain: float = 0.25  # of one request; more counts as that much
     least_gain: float = 0.0  # gain per request that pays for a swap; the null hypothesis is that much or less
-    dealt_anew: float = 0.1  # share of the capital, at the end of every block
+    redealt_share: float = 0.1  # share of the capital, at the end of every block
 
     def __post_init__(self) -> None:
         errors = (self.error, self.harm_error)
@@ -81,8 +82,8 @@ class PrequentialRules:
             raise ValueError(
                 f"least_gain, most_gain: got {self.least_gain}, {self.most_gain}, expected 0 <= least < most <= 1"
             )
-        if not 0.0 <= self.dealt_anew < 1.0:
-            raise ValueError(f"dealt_anew: got {self.dealt_anew}, expected within [0, 1)")
+        if not 0.0 <= self.redealt_share < 1.0:
+            raise ValueError(f"redealt_share: got {self.redealt_share}, expected within [0, 1)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +120,12 @@ class Whose(StrEnum):
 class Capital:
     """The money of one test: bets that gains are positive on average, mixed over STAKES."""
 
-    def __init__(self, largest_loss: float, dealt_anew: float) -> None:
+    def __init__(self, largest_loss: float, redealt_share: float) -> None:
         """No bet may meet a gain below -`largest_loss`."""
         stakes = np.array(STAKES)
         self._fractions = stakes / largest_loss
         self._prior = np.where(stakes > 0.0, (1.0 - _CASH_SHARE) / (len(stakes) - 1), _CASH_SHARE)
-        self._dealt_anew = dealt_anew
+        self._redealt_share = redealt_share
         self.logs: Floats = np.log(self._prior)
 
     @property
@@ -133,11 +134,11 @@ class Capital:
         return float(np.logaddexp.reduce(self.logs))
 
     def bet(self, gains: Sequence[float]) -> None:
-        """Bet on each gain of a block, then deal part of the capital out anew."""
+        """Bet on each gain of a block, then deal part of the capital out again."""
         grown = np.log1p(np.outer(np.asarray(gains, np.float64), self._fractions)).sum(0)
         self.logs = self.logs + grown
-        if self._dealt_anew:
-            kept, dealt = math.log1p(-self._dealt_anew), math.log(self._dealt_anew) + self.log
+        if self._redealt_share:
+            kept, dealt = math.log1p(-self._redealt_share), math.log(self._redealt_share) + self.log
             self.logs = np.logaddexp(self.logs + kept, np.log(self._prior) + dealt)
 
     def limit(self, log: float) -> None:
@@ -153,12 +154,12 @@ class PrequentialTest:
 
     def __init__(self, rules: PrequentialRules) -> None:
         self._rules = rules
-        self._gain = Capital(rules.most_gain + rules.least_gain, rules.dealt_anew)
+        self._gain = Capital(rules.most_gain + rules.least_gain, rules.redealt_share)
         self._harm = {Whose.ALL: self._no_harm(), Whose.OTHERS: self._no_harm()}
         self._requests = 0
 
     def _no_harm(self) -> Capital:
-        return Capital(self._rules.most_gain, self._rules.dealt_anew)
+        return Capital(self._rules.most_gain, self._rules.redealt_share)
 
     def observe(self, block: Sequence[Paired]) -> None:
         """Add the requests of one block, replayed with the same two drafts; requests without rounds do not count."""
@@ -173,7 +174,7 @@ class PrequentialTest:
         self._watch(Whose.OTHERS, others)
 
     def forget_gains(self) -> None:
-        """Give away what the test of gain has won; what it has lost stays lost, or it would begin anew for nothing."""
+        """Give away what the test of gain has won; what it has lost stays lost, or it would start over for nothing."""
         self._gain.limit(0.0)
 
     def _watch(self, whose: "Whose", gains: Sequence[float]) -> None:

@@ -1,6 +1,6 @@
 """Runs between exactly equal drafts, drawn from a matrix of copies of one draft that differ by noise.
 
-Copies may still differ a little in quality. So every request deals its tallies out to the versions anew: then no
+Copies may still differ a little in quality. So every request deals its tallies out to the versions again: then no
 version is better than another, whatever rule looks at them, and differences from request to request are as measured.
 """
 
@@ -13,7 +13,7 @@ from .matrix import Matrix
 
 
 def dealt(matrix: Matrix, rng: np.random.Generator) -> Matrix:
-    """Another run of equal drafts: requests in another order, other ones held out, tallies dealt out anew.
+    """Another run of equal drafts: requests in another order, other ones held out, tallies dealt out again.
 
     A version between two candidates gets the tally of any copy, since it was not scored itself.
     """

@@ -72,11 +72,11 @@ def still_holding(file: Path, now: Measured) -> tuple[Measured, str]:
     try:
         before = Measured.read(file)
     except ConfigError as error:
-        return now, f"{error}; all rows are run anew"
+        return now, f"{error}; all rows are run again"
     if before.machine != now.machine:
-        return now, f"{file}: got {dict(before.machine)}, expected {dict(now.machine)}; all rows are run anew"
+        return now, f"{file}: got {dict(before.machine)}, expected {dict(now.machine)}; all rows are run again"
     if before.code != now.code:
-        return now, f"{file} was measured with other code; all rows are run anew"
+        return now, f"{file} was measured with other code; all rows are run again"
     return before, ""
 
 

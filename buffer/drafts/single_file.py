@@ -1,6 +1,6 @@
 """Brings a draft into the one form that paceline swaps and publishes: config.json and one model.safetensors.
 
-A draft in shards, or pickled, is written anew into paceline's cache, once for its contents. A pickle is read here and
+A draft in shards, or pickled, is written again into paceline's cache, once for its contents. A pickle is read here and
 nowhere else, by torch's reader that makes tensors and runs no code.
 """
 

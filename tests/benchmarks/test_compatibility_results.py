@@ -45,7 +45,7 @@ def test_rows_hold_for_the_same_code_on_the_same_machine_alone(tmp_path):
     before.save(file)
     assert still_holding(file, NOW) == (before, "")
     for other, why in [
-        (replace(NOW, code="other code"), "was measured with other code; all rows are run anew"),
+        (replace(NOW, code="other code"), "was measured with other code; all rows are run again"),
         (replace(NOW, machine={"cores": 3, "sglang": "0.5.0"}), "got .*'cores': 2.*, expected .*'cores': 3"),
     ]:
         found, said = still_holding(file, other)
@@ -53,7 +53,7 @@ def test_rows_hold_for_the_same_code_on_the_same_machine_alone(tmp_path):
         assert re.search(f"a.json.*{why}", said)
     file.write_text("{", encoding="utf-8")
     assert still_holding(file, NOW)[0] == NOW
-    assert still_holding(file, NOW)[1].endswith("expected a file that --json wrote; all rows are run anew")
+    assert still_holding(file, NOW)[1].endswith("expected a file that --json wrote; all rows are run again")
 
 
 @pytest.fixture

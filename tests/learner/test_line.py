@@ -197,7 +197,7 @@ def test_a_line_begins_anew_with_whatever_else_is_live(house, monkeypatch, caplo
     assert f"version {live} is live: the line is compared with it from now on" in caplog.text
 
 
-def test_a_line_whose_reference_cannot_be_read_begins_anew(house, monkeypatch) -> None:
+def test_a_line_whose_reference_cannot_be_read_starts_over(house, monkeypatch) -> None:
     script, learner = scripted(monkeypatch), house.learner(**EAGER)
     rounds_of(house, learner, script, GAIN, SAME)
     (house.config.versions_dir / "v000001" / "model.safetensors").unlink()

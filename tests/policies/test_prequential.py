@@ -32,28 +32,28 @@ def found(rules: PrequentialRules, *blocks: list[Paired]) -> LineFinding:
     return test.verdict().finding
 
 
-def capital_by_hand(blocks: list[list[float]], largest_loss: float, dealt_anew: float) -> float:
+def capital_by_hand(blocks: list[list[float]], largest_loss: float, redealt_share: float) -> float:
     """One purse per stake, in plain numbers."""
     start = [0.2, *[0.8 / (len(STAKES) - 1)] * (len(STAKES) - 1)]
     purses = list(start)
     for block in blocks:
         for gain in block:
             purses = [purse * (1 + stake / largest_loss * gain) for purse, stake in zip(purses, STAKES, strict=True)]
-        pot = dealt_anew * sum(purses)
-        purses = [purse * (1 - dealt_anew) + pot * share for purse, share in zip(purses, start, strict=True)]
+        pot = redealt_share * sum(purses)
+        purses = [purse * (1 - redealt_share) + pot * share for purse, share in zip(purses, start, strict=True)]
     return sum(purses)
 
 
-@pytest.mark.parametrize("dealt_anew", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("redealt_share", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("largest_loss", [0.25, 1.0])
-def test_the_capital_is_that_of_purses_kept_by_hand(dealt_anew: float, largest_loss: float) -> None:
+def test_the_capital_is_that_of_purses_kept_by_hand(redealt_share: float, largest_loss: float) -> None:
     rng = np.random.default_rng(0)
     blocks = [rng.uniform(-largest_loss, largest_loss, int(n)).tolist() for n in rng.integers(0, 9, 12)]
-    capital = Capital(largest_loss, dealt_anew)
+    capital = Capital(largest_loss, redealt_share)
     assert capital.log == pytest.approx(0.0, abs=1e-12)
     for block in blocks:
         capital.bet(block)
-    assert math.exp(capital.log) == pytest.approx(capital_by_hand(blocks, largest_loss, dealt_anew))
+    assert math.exp(capital.log) == pytest.approx(capital_by_hand(blocks, largest_loss, redealt_share))
 
 
 def test_between_equal_drafts_every_bet_is_fair() -> None:
@@ -98,7 +98,7 @@ def test_a_line_that_gains_is_found_with_its_figures() -> None:
     test = PrequentialTest(RULES)
     test.observe([pair(20, 30)] * 20)
     verdict = test.verdict()
-    odds = capital_by_hand([[0.2] * 20], RULES.most_gain, RULES.dealt_anew)
+    odds = capital_by_hand([[0.2] * 20], RULES.most_gain, RULES.redealt_share)
     assert (verdict.finding, verdict.requests) == (LineFinding.GAINS, 20)
     assert verdict.odds == pytest.approx(odds)
     assert verdict.reason == f"odds {odds:.3g} to 1 that the line gains, on 20 requests: 10 are enough"
@@ -231,7 +231,7 @@ def test_a_restored_test_finds_what_the_first_one_would() -> None:
         ({"harm_error": -0.1}, "expected within \\(0, 1\\)"),
         ({"most_gain": 0.1, "least_gain": 0.1}, "least_gain, most_gain: got 0.1, 0.1"),
         ({"most_gain": 1.5}, "got 0.0, 1.5"),
-        ({"dealt_anew": 1.0}, "dealt_anew: got 1.0"),
+        ({"redealt_share": 1.0}, "redealt_share: got 1.0"),
     ],
 )
 def test_a_number_out_of_its_range_is_refused(numbers: dict[str, float], message: str) -> None:

@@ -72,7 +72,7 @@ def served_exactly(draft):
             later = drafting((*text, token), root, drafted + 1)
             accepted += chance * (1.0 + later[0])
             rounds += chance * later[1]
-        left = np.maximum(p - q, 0.0)  # what is not accepted is drawn anew: the parts of `left` sum to its chance
+        left = np.maximum(p - q, 0.0)  # what is not accepted is drawn again: the parts of `left` sum to its chance
         again = weighted((mass, from_root((*text, token))) for token, mass in enumerate(left))
         return accepted + again[0], rounds + again[1]
 
