@@ -49,6 +49,15 @@ def kept_rows(batch: Any, rows: Sequence[int], sizes: WindowSizes) -> Iterator[P
             yield PrefillRows(row, start + cut, int(ends[row]) - count + cut, int(ends[row]))
 
 
+def ends_first_prefill(batch: Any, row: int) -> bool:
+    """Whether a request's prompt is read to its end for the first time: once per request, whatever chunks it comes in.
+
+    Not so for one that is prefilled again after a retraction, unless it had generated nothing.
+    """
+    req, end = batch.reqs[row], int(batch.prefix_lens[row]) + int(batch.extend_lens[row])
+    return not req.output_ids and end >= len(req.origin_input_ids)
+
+
 def gathered(tensor: Tensor, kept: Sequence[PrefillRows]) -> Tensor:
     """A fresh tensor of the kept rows, one request after the other. The device is asked for nothing."""
     return torch.cat([tensor[one.begin : one.end] for one in kept])

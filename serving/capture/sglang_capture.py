@@ -32,7 +32,7 @@ from .device_output import NODES, Chosen, ForwardOutput, row_index
 from .draft_path import is_tree, tokens_on, tree_path
 from .outbox import Outbox
 from .plain_rounds import decoding_rows, plain_rounds
-from .prefill_rows import WindowSizes, gathered, kept_rows
+from .prefill_rows import WindowSizes, ends_first_prefill, gathered, kept_rows
 from .sglang_requests import OPT_OUT_KEY, commit_of, custom_params_of, facts_of, is_greedy
 from .teacher import rows_of, teacher_of
 
@@ -171,7 +171,7 @@ class SglangCapture:
             reason = self._skip_reason(req)
             if reason is None:
                 rows.append(row)
-            elif is_prefill and row not in decoding:  # every request has one, before all else
+            elif is_prefill and row not in decoding and ends_first_prefill(batch, row):
                 self._counts.skip(reason)
         if not rows:
             return None

@@ -85,10 +85,23 @@ def test_a_label_is_kept_where_it_is_short_plain_text_and_anything_else_is_captu
     ],
 )
 def test_what_is_no_plain_text_request_of_this_target_is_skipped_and_counted(capture, changes, reason):
-    served = batch_of([request("a", **changes)], extend_lens=[1], prefix_lens=[0])
+    served = batch_of([request("a", prompt=range(1), **changes)], extend_lens=[1], prefix_lens=[0])
     capture._before_draft_prefill(None, served, None)
     assert capture._prefill is None
     assert capture._counts.skipped == {reason: 1}
+
+
+def test_a_skipped_request_counts_once_whatever_chunks_its_prompt_is_read_in_and_however_often(capture):
+    out = {"prompt": range(10), "custom_params": {OPT_OUT_KEY: True}}
+
+    def prefill(req, start, count):
+        capture._before_draft_prefill(None, batch_of([req], extend_lens=[count], prefix_lens=[start]), None)
+        return capture._counts.skipped[SkipReason.OPTED_OUT]
+
+    chunks = [prefill(request("a", **out), start, count) for start, count in [(0, 4), (4, 4), (8, 2)]]
+    assert chunks == [0, 0, 1]
+    assert prefill(request("a", output=range(3), **out), 0, 13) == 1  # retracted, and read again
+    assert prefill(request("b", **out), 9, 1) == 2  # all but its last token is in the radix cache
 
 
 def test_the_choice_of_an_unchanged_batch_is_remembered_and_of_a_changed_one_made_again(capture, monkeypatch):
@@ -103,7 +116,8 @@ def test_the_choice_of_an_unchanged_batch_is_remembered_and_of_a_changed_one_mad
 
 def test_a_new_request_under_an_old_id_is_chosen_again(capture):
     assert capture._choose_again(batch(a=False)).rows == (0,)
-    capture._before_draft_prefill(None, batch(a=True), None)  # its prefill: the earlier one of that id has ended
+    began = batch_of([request("a", custom_params={OPT_OUT_KEY: True})], extend_lens=[1], prefix_lens=[0])
+    capture._before_draft_prefill(None, began, None)  # its prefill: the earlier one of that id has ended
     assert capture._choose_again(batch(a=True)) is None
 
 
