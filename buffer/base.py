@@ -127,6 +127,21 @@ class TraceBuffer(Protocol):
         """
         ...
 
+    def ask_for_round(self, by: str) -> None:
+        """Ask for a learning round however few traces are pending; a second ask before that round adds nothing."""
+        ...
+
+    def take_ask(self) -> bool:
+        """Whether a learning round was asked for since the last call; of all callers, one gets true for an ask."""
+        ...
+
+    def wait_for_ask(self, after_id: str, wait_s: float) -> str:
+        """Id of an ask that nobody has taken and that is newer than `after_id`; empty when there is none.
+
+        With an empty id, of any such ask. Blocks up to `wait_s`, at most MAX_WAIT_S, until there is one.
+        """
+        ...
+
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
         """The newest dead letters as (reason, raw bytes), oldest first; DEAD_LETTERS_KEPT are kept."""
         ...

@@ -130,6 +130,15 @@ LEASE = RedisKey(
     lifetime="ttl_s from the last renewal; deleted after the body of the lease",
 )
 
+ASKED_ROUND = RedisKey(
+    suffix="asked_round",
+    type="stream",
+    holds="field by: who asked for a learning round however few traces are pending; one entry, the newest ask",
+    writer="trainers (Rollouts.learn)",
+    reader="learners: a worker waits for it, a learning round takes it away",
+    lifetime="until a learning round takes it",
+)
+
 OPERATOR_TOKEN = RedisKey(
     suffix="operator_token",
     type="stream",
@@ -161,6 +170,7 @@ ALL_KEYS = (
     LAST_STATUS,
     MEMBERS,
     LEASE,
+    ASKED_ROUND,
     OPERATOR_TOKEN,
     REFUSED_OPERATORS,
 )

@@ -1,14 +1,15 @@
 """RedisTraceBuffer: the trace stream in Redis 6.2 or later. Whatever must be atomic happens in stream.lua."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
 
-from .base import MAX_DELIVERIES, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
+from .base import MAX_DELIVERIES, MAX_WAIT_S, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
 from .config import BufferConfig
 from .errors import DecodeError
-from .keys import BOUNDS, BURIED, COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACE_IDS, TRACES
+from .keys import ASKED_ROUND, BOUNDS, BURIED, COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACE_IDS, TRACES
 from .redis_client import load_script, refuse_text_client, translate_redis_errors
 from .trace import DraftTrace
 from .trace_codec import decode_entries, decode_trace, encode_trace
@@ -38,6 +39,7 @@ class RedisTraceBuffer:
         keys = (TRACES, COUNTS, LEDGER, DEAD_LETTERS, TRACE_IDS, BURIED, BOUNDS)
         self._keys = [key.name(config.speculator) for key in keys]
         self._traces, _, _, self._dead_letters, *_ = self._keys
+        self._asked = ASKED_ROUND.name(config.speculator)
         self._resumed: dict[str, str] = {}  # consumer -> id after which its own pending entries go on; "": none left
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
@@ -160,6 +162,22 @@ class RedisTraceBuffer:
     def oldest_wait_s(self) -> float | None:
         waited_ms = self._run("oldest_wait")
         return None if waited_ms is None else int(waited_ms) / 1000
+
+    def ask_for_round(self, by: str) -> None:
+        with translate_redis_errors(self._client):
+            self._client.xadd(self._asked, {"by": by}, maxlen=1, approximate=False)
+
+    def take_ask(self) -> bool:
+        with translate_redis_errors(self._client):
+            return bool(self._client.delete(self._asked))
+
+    def wait_for_ask(self, after_id: str, wait_s: float) -> str:
+        with translate_redis_errors(self._client):
+            if wait_s > 0:  # Its reply has a different shape in every protocol, so it only says when to look.
+                block_ms = math.ceil(min(wait_s, MAX_WAIT_S) * 1000)
+                self._client.xread({self._asked: after_id or "0-0"}, count=1, block=block_ms)
+            newest: Any = self._client.xrange(self._asked, min=f"({after_id}" if after_id else "-", count=1)
+        return newest[0][0].decode() if newest else ""
 
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
         if max_letters < 1:

@@ -14,6 +14,7 @@ from celery.utils.nodenames import default_nodename, host_format
 
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect, tls_settings
+from .asked_rounds import add_asked_rounds
 from .config import LearnerConfig, from_env
 from .tasks import LEARN_ROUND, add_learn_round
 
@@ -54,6 +55,7 @@ def make_app(config: LearnerConfig) -> Celery:
         beat_scheduler="celery.beat:Scheduler",
     )
     add_learn_round(app, config)
+    add_asked_rounds(app, config)
     return app
 
 

@@ -1,4 +1,4 @@
-"""Whether the pending traces make a learning round due, and whether some were trimmed before they were read."""
+"""Whether a learning round is due, by its traces or because it was asked for, and whether unread ones were trimmed."""
 
 import logging
 from dataclasses import dataclass
@@ -25,18 +25,21 @@ class Backlog:
         self._trimmed: int | None = None  # when last read
 
     def due(self, buffer: TraceBuffer) -> Due:
-        """A learning round is due with enough traces, with a buffer half full of them, or after a long wait.
+        """A learning round is due with enough traces, with a buffer half full of them, when asked for, or after a wait.
 
-        One trace is enough for the last: on a quiet server there may be no second one. Warns once of traces trimmed
-        since the last call.
+        One trace is enough for the last two: on a quiet server there may be no second one. An ask is taken once there
+        is a trace, and starts one learning round. Warns once of traces trimmed since the last call.
         """
         counts = buffer.counts()
         self._warn_of_trimmed(counts)
+        is_asked = counts.pending > 0 and buffer.take_ask()
         have = f"{counts.pending} traces pending, {self._config.min_new_traces} needed"
         if counts.pending >= self._config.min_new_traces:
             return Due(True, have)
         if self._fills_half(counts):
             return Due(True, f"{have}; they fill half of the buffer")
+        if is_asked:
+            return Due(True, f"{have}; a trainer asked for a learning round")
         limit_s, waited_s = self._config.max_wait_s, buffer.oldest_wait_s() if counts.pending else None
         if limit_s and waited_s is not None and waited_s >= limit_s:
             return Due(True, f"{have}; the oldest has waited {waited_s:.0f} s, at most {limit_s:g} s")

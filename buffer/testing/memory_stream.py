@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import islice
-from threading import RLock
+from threading import Condition, RLock
 
-from ..base import MAX_DELIVERIES, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
+from ..base import MAX_DELIVERIES, MAX_WAIT_S, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
 from ..config import BufferConfig
 from ..errors import DecodeError
 from ..keys import DEAD_LETTERS_KEPT
@@ -52,6 +52,9 @@ class MemoryStream:
     dead_lettered: int = 0
     trimmed: int = 0
     acked: Counter[str] = field(default_factory=Counter)
+    asked: Condition = field(default_factory=Condition)
+    asks: list[str] = field(default_factory=list)  # who asked for a learning round, oldest first
+    taken: int = 0  # how many of them were taken
     dead: deque[tuple[str, bytes]] = field(default_factory=lambda: deque(maxlen=DEAD_LETTERS_KEPT))
 
 
@@ -209,6 +212,22 @@ class MemoryTraceBuffer:
             born_ms = (entry.born_ms for entry in self._stream.entries.values() if entry.state not in _ENDED)
             oldest_ms = next(born_ms, None)
             return None if oldest_ms is None else max(self._now_ms() - oldest_ms, 0) / 1000
+
+    def ask_for_round(self, by: str) -> None:
+        with self._stream.asked as asked:
+            self._stream.asks.append(by)
+            asked.notify_all()
+
+    def take_ask(self) -> bool:
+        with self._stream.asked:
+            taken, self._stream.taken = self._stream.taken, len(self._stream.asks)
+            return taken < self._stream.taken
+
+    def wait_for_ask(self, after_id: str, wait_s: float) -> str:
+        with self._stream.asked as asked:
+            newest = lambda: len(self._stream.asks)  # noqa: E731
+            asked.wait_for(lambda: newest() > max(self._stream.taken, int(after_id or 0)), min(wait_s, MAX_WAIT_S))
+            return str(newest()) if newest() > max(self._stream.taken, int(after_id or 0)) else ""
 
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
         with self._lock:

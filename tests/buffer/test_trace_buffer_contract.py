@@ -1,6 +1,7 @@
 """One contract, two buffers: every test runs on memory and on Redis and must not see a difference."""
 
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -553,3 +554,37 @@ def test_the_two_buffers_answer_the_same_random_calls_alike_and_lose_nothing(red
     in_memory = play(MemoryBackend(), make_trace, seed)
     assert play(RedisBackend(redis_client), make_trace, seed) == in_memory
     assert [balance(counts) for counts in in_memory if isinstance(counts, BufferCounts)] == [0] * 80
+
+
+def test_an_ask_for_a_learning_round_is_taken_once_however_often_it_was_asked(backend):
+    trainer, learner, other = backend.open(), backend.open(), backend.open()
+    assert not learner.take_ask()
+    for _ in range(3):
+        trainer.ask_for_round("trainer")
+    assert [learner.take_ask(), other.take_ask(), learner.take_ask()] == [True, False, False]
+    trainer.ask_for_round("trainer")
+    assert [other.take_ask(), learner.take_ask()] == [True, False]
+
+
+def test_an_ask_is_waited_for_and_seen_once_by_who_remembers_its_id(backend):
+    buffer = backend.open()
+    assert buffer.wait_for_ask("", 0.01) == ""
+    buffer.ask_for_round("trainer")
+    first = buffer.wait_for_ask("", 60.0)
+    assert first
+    assert buffer.wait_for_ask(first, 0.01) == ""
+    buffer.ask_for_round("trainer")
+    second = buffer.wait_for_ask(first, 60.0)
+    assert second not in {"", first}
+    assert buffer.wait_for_ask("", 0.0) == second  # whoever starts now sees it too
+    assert buffer.take_ask()
+    assert buffer.wait_for_ask("", 0.01) == ""
+
+
+def test_a_waiting_reader_wakes_when_asked(backend):
+    buffer, seen = backend.open(), []
+    waiting = threading.Thread(target=lambda: seen.append(buffer.wait_for_ask("", 60.0)))
+    waiting.start()
+    buffer.ask_for_round("trainer")
+    waiting.join(60)
+    assert seen == [buffer.wait_for_ask("", 0.0)]

@@ -96,6 +96,21 @@ def test_a_worker_with_beat_learns_from_redis(
     assert redis_client.llen(config.queue) <= 1
 
 
+def test_a_worker_without_beat_learns_few_traces_when_a_trainer_asks(
+    config: LearnerConfig, environment: dict[str, str], tiny_speculator: Any, redis_client: redis.Redis
+) -> None:
+    buffer = RedisTraceBuffer(redis_client, BufferConfig())
+    code = "from paceline.learner import app, config; app.run_worker(config.from_env(), beat=False)"
+    patient = environment | {"PACELINE_MIN_NEW_TRACES": "1000", "PACELINE_ROUND_INTERVAL_S": "60"}
+    with running([sys.executable, "-c", code], patient):
+        for wave in range(2):
+            buffer.append([tiny_speculator.serve(i) for i in range(3 * wave, 3 * wave + 3)])
+            buffer.ask_for_round("trainer")
+            until(lambda seen=3 * (wave + 1): sum(buffer.counts().acked.values()) == seen, "the asked round", 120.0)
+    assert buffer.counts().pending == 0
+    assert not buffer.take_ask()
+
+
 def test_the_celery_command_finds_the_app_and_shows_its_one_task(environment: dict[str, str]) -> None:
     code = (
         "from paceline.learner import app; import sys; found = app.app; "

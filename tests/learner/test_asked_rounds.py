@@ -1,0 +1,101 @@
+"""A trainer asks for a learning round: it starts at once, with however few traces, and once. On a real Redis."""
+
+import threading
+
+import pytest
+import redis
+from kombu.exceptions import OperationalError
+from learner_traffic import BATCH
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.learner import asked_rounds
+from paceline.learner.asked_rounds import follow_asks
+from paceline.learner.learning_report import LearningKind
+
+
+@pytest.fixture
+def asked_house(redis_client: redis.Redis, house):
+    house.buffer = RedisTraceBuffer(redis_client, BufferConfig(), house.clock)
+    return house
+
+
+def test_few_traces_are_learned_when_asked_and_once_per_ask(asked_house) -> None:
+    house, learner = asked_house, asked_house.learner(max_wait_s=0.0, holdout_share=0.001)
+    house.send(3)
+    assert learner.learn_once().why == "3 traces pending, 8 needed"
+    house.buffer.ask_for_round("trainer")
+    report = learner.learn_once()
+    why_now = "3 traces pending, 8 needed; a trainer asked for a learning round"
+    assert (report.kind, report.why_now, sum(report.outcomes.values())) == (LearningKind.LEARNED, why_now, 3)
+    house.send(3)
+    assert learner.learn_once().why == "3 traces pending, 8 needed"
+
+
+def test_an_ask_waits_for_the_first_trace(asked_house) -> None:
+    house, learner = asked_house, asked_house.learner(max_wait_s=0.0, holdout_share=0.001)
+    house.buffer.ask_for_round("trainer")
+    assert learner.learn_once().why == "0 traces pending, 8 needed"
+    house.send(1)
+    assert learner.learn_once().kind is LearningKind.LEARNED
+
+
+def test_a_round_that_was_due_anyway_answers_the_ask(asked_house) -> None:
+    house, learner = asked_house, asked_house.learner(max_wait_s=0.0)
+    house.send()
+    house.buffer.ask_for_round("trainer")
+    assert learner.learn_once().why_now == f"{BATCH} traces pending, 8 needed"
+    house.send(2)
+    assert learner.learn_once().why == "2 traces pending, 8 needed"
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for traces, or for Redis."""
+    monkeypatch.setattr(asked_rounds, "SETTLE_S", 0.0)
+    monkeypatch.setattr(asked_rounds, "RETRY_S", 0.0)
+
+
+def followed(buffer, answers: list[BaseException | None]) -> int:
+    """How often a learning round was started until `answers`, one per start, were used up."""
+    stop, started = threading.Event(), []
+
+    def start_round() -> None:
+        answer = answers[len(started)]
+        started.append(answer)
+        if len(started) == len(answers):
+            stop.set()
+        if answer is not None:
+            raise answer
+
+    follow_asks(buffer, start_round, stop)
+    return len(started)
+
+
+class Scripted:
+    """A buffer whose asks are given beforehand; "" is a wait in vain."""
+
+    def __init__(self, *asks: str | Exception) -> None:
+        self._asks, self.after = iter(asks), []
+
+    def wait_for_ask(self, after_id: str, _wait_s: float) -> str:
+        self.after.append(after_id)
+        ask = next(self._asks)
+        if isinstance(ask, Exception):
+            raise ask
+        return ask
+
+
+def test_the_follower_starts_one_round_per_ask_an_earlier_one_too(soon) -> None:
+    buffer = Scripted("1", "", "", "2", "3")
+    assert followed(buffer, [None, None, None]) == 3
+    assert buffer.after == ["", "1", "1", "1", "2"]
+
+
+def test_an_ask_is_answered_once_redis_is_back_and_told_of_once(soon, caplog) -> None:
+    buffer = Scripted(
+        BufferUnavailable("gone"), BufferUnavailable("gone"), "1", "1", "", BufferUnavailable("gone"), "2"
+    )
+    assert followed(buffer, [OperationalError("gone"), None, None]) == 3
+    assert buffer.after == ["", "", "", "", "1", "1", "1"]
+    assert len([line for line in caplog.messages if "asks for learning rounds are not seen" in line]) == 2
