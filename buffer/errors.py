@@ -10,6 +10,7 @@
     ├── DeviceOutOfMemory   the learner's device has too little memory for a learning round
     ├── LeaseLost           work that needs a lease was stopped because another process may hold it
     ├── WeightsRefused      a weights file must not enter the server
+    ├── RolloutFailed       a server that makes rollouts does not answer, refuses, or has other weights than it should
     └── CaptureUnavailable  SGLang does not offer what capture or swap needs
 
 Constructors take positional arguments only, so that every error survives pickling (Celery carries them
@@ -66,6 +67,10 @@ class LeaseLost(PacelineError):
 
 class WeightsRefused(PacelineError):
     """A weights file that must not enter the server; the message says which check failed."""
+
+
+class RolloutFailed(PacelineError):
+    """A server that makes rollouts does not answer, refuses, or has another target version; the message names it."""
 
 
 class CaptureUnavailable(PacelineError):

@@ -1,0 +1,197 @@
+"""Rollouts: the trainer's door to speculating SGLang servers."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ...buffer.errors import BufferUnavailable, ConfigError, RolloutFailed
+from .completion import Completion
+from .config import from_env, server_env
+from .draft_in_use import DraftLink
+from .own_server import OwnServer
+from .server import RolloutServer
+from .server_group import ServerGroup
+from .step_figures import draft_lag, rollout_figures
+from .trl import RolloutFunc, TrlRollouts
+
+if TYPE_CHECKING:
+    from .weights import NamedTensors
+
+#: A bucket of weights in a request: large enough that few are needed, small beside the memory of a host.
+BUCKET_BYTES = 512 << 20
+
+
+class Rollouts:
+    """One or several SGLang servers with the same target, as one; a context manager. Threads may share it.
+
+    Attaches to running servers, each started with `paceline serve` and the same PACELINE_REDIS_URL. Without that
+    setting (or `redis_url`), rollouts work, but nothing is known of drafts, and `learn` raises ConfigError. Raises
+    RolloutFailed when a server does not answer, BufferUnavailable when Redis does not. `timeout_s` bounds one
+    generation, and one load of weights.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        *,
+        redis_url: str | None = None,
+        speculator: str | None = None,
+        timeout_s: float = 3600.0,
+    ) -> None:
+        named = [urls] if isinstance(urls, str) else list(urls)
+        if not named or not all(isinstance(url, str) and url.startswith(("http://", "https://")) for url in named):
+            raise ConfigError(f"urls: got {urls!r}, expected at least one, as http://host:port")
+        config = from_env(redis_url, speculator)
+        self._servers = ServerGroup([RolloutServer(url, timeout_s) for url in named])
+        self._link = DraftLink(config) if config.redis_url else None
+        self._own: OwnServer | None = None
+        self._served: list[str] = []  # target versions in force since this object was made, oldest first
+        self._figures: dict[str, float] = {}
+        self._sync_s: float | None = None  # of weights pushed since the last rollouts
+
+    @classmethod
+    def serve(
+        cls,
+        model: str | Path,
+        draft: str | Path,
+        *flags: str,
+        port: int = 30000,
+        redis_url: str | None = None,
+        speculator: str | None = None,
+        start_limit_s: float = 1800.0,
+        timeout_s: float = 3600.0,
+    ) -> Self:
+        """Start one server, as `paceline serve` does with `flags`, and attach to it; leaving the context ends it.
+
+        Drafts are EAGLE-3 unless `flags` name another algorithm. Blocks until the server has generated a token.
+        RolloutFailed when it has not after `start_limit_s`, ConfigError for flags that cannot be served with.
+        """
+        env = server_env(from_env(redis_url, speculator))
+        own = OwnServer(str(model), str(draft), flags, port, env)
+        try:
+            own.wait_until_ready(start_limit_s)
+            made = cls(own.url, redis_url=redis_url, speculator=speculator, timeout_s=timeout_s)
+        except BaseException:  # Ctrl-C included: no server may be left running
+            own.stop()
+            raise
+        made._own = own
+        return made
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections, and end the server if `serve` started it."""
+        self._servers.close()
+        if self._link is not None:
+            self._link.close()
+        if self._own is not None:
+            self._own.stop()
+            self._own = None
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float = 1.0, **sampling: Any
+    ) -> list[Completion]:
+        """One completion per prompt (its token ids), in order; blocks until the last is there.
+
+        `sampling` are further sampling parameters of SGLang. Several servers get equal shares of neighbouring prompts.
+        """
+        _refuse_unfit(prompts)
+        began_s = time.perf_counter()
+        parameters = {"max_new_tokens": max_new_tokens, "temperature": temperature, **sampling}
+        done = self._servers.generate(prompts, parameters)
+        self._note(done, time.perf_counter() - began_s)
+        return done
+
+    def sync_weights(
+        self,
+        named: "NamedTensors",
+        version: int | str,
+        *,
+        folder: Path | str | None = None,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> float:
+        """Make `named` the target's weights everywhere, under `version`; return the seconds it took, which block.
+
+        Names are those of the target's checkpoint. With a `folder` that every server sees under the same path, they
+        read a safetensors file there; else the tensors travel in requests, `bucket_bytes` at a time. Requests in flight
+        are retracted and go on with the new weights; their target versions say from which token. RolloutFailed, naming
+        the version of each server, unless all of them have `version` afterwards.
+        """
+        from .weights import buckets, write_folder  # noqa: PLC0415 - loads torch
+
+        began_s, name = time.perf_counter(), str(version)
+        try:
+            if folder is None:
+                self._servers.load_buckets(buckets(named, bucket_bytes), name)
+            else:
+                self._servers.load_folder(write_folder(named, Path(folder)), name)
+        except RolloutFailed as fault:
+            raise RolloutFailed(f"{fault}; target version: {self._servers.versions()}, expected {name}") from fault
+        self._moved(name)
+        self._sync_s = time.perf_counter() - began_s
+        return self._sync_s
+
+    def moved(self, version: int | str) -> None:
+        """Name the weights that a trainer has pushed by itself, by NCCL or IPC, on every server; raises as above."""
+        self._servers.name_version(str(version))
+        self._moved(str(version))
+
+    def learn(self) -> None:
+        """Ask for one learning round now, however few traces wait, for while the servers are idle; returns at once."""
+        if self._link is None:
+            raise ConfigError("learn(): got no Redis, expected PACELINE_REDIS_URL or Rollouts(redis_url=...)")
+        self._link.ask_for_round()
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the last `generate`, as `rollout/...`; what is not known is left out. See docs/rl.md."""
+        return dict(self._figures)
+
+    def for_trl(
+        self,
+        *,
+        folder: Path | str | None = None,
+        weights: "Callable[[Any], NamedTensors] | None" = None,
+        learn: bool = False,
+        **sampling: Any,
+    ) -> RolloutFunc:
+        """A `rollout_func` for TRL's GRPOTrainer: pushes the weights of every step, generates, and logs the figures.
+
+        Temperature, top-p, top-k, min-p, repetition penalty and length are those of GRPOConfig; `sampling` are others
+        of SGLang's. `folder` as in `sync_weights`. `weights(trainer)` gives the tensors by name in place of the model's
+        state_dict: every process calls it, the main one reads them. With `learn`, every call asks for a learning round.
+        """
+        if learn and self._link is None:
+            raise ConfigError("for_trl(learn=True): got no Redis, expected PACELINE_REDIS_URL or redis_url")
+        return TrlRollouts(self, None if folder is None else Path(folder), weights, learn, sampling)
+
+    def _moved(self, version: str) -> None:
+        self._servers.require(version)
+        if self._served[-1:] != [version]:
+            self._served.append(version)
+
+    def _note(self, done: Sequence[Completion], seconds: float) -> None:
+        self._figures = rollout_figures(done, seconds)
+        if self._sync_s is not None:
+            self._figures["rollout/sync_seconds"], self._sync_s = self._sync_s, None
+        try:
+            draft = self._link.in_use() if self._link is not None else None
+        except BufferUnavailable:  # a figure less; the rollouts are what counts
+            draft = None
+        if draft is not None:
+            self._figures["rollout/draft_version"] = draft.number
+            lag = None if draft.target_version is None else draft_lag(draft.target_version, self._served)
+            self._figures |= {} if lag is None else {"rollout/draft_lag": lag}
+
+
+def _refuse_unfit(prompts: Sequence[Sequence[int]]) -> None:
+    if not prompts:
+        raise ConfigError("prompts: got none, expected at least one")
+    for i, ids in enumerate(prompts):
+        if isinstance(ids, str) or not ids or not all(isinstance(token, int) for token in ids):
+            raise ConfigError(f"prompt {i}: got {ids!r:.80}, expected token ids, at least one")
