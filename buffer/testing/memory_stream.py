@@ -214,9 +214,9 @@ class MemoryTraceBuffer:
             return None if oldest_ms is None else max(self._now_ms() - oldest_ms, 0) / 1000
 
     def ask_for_round(self, by: str) -> None:
-        with self._stream.asked as asked:
+        with self._stream.asked:
             self._stream.asks.append(by)
-            asked.notify_all()
+            self._stream.asked.notify_all()
 
     def take_ask(self) -> bool:
         with self._stream.asked:
@@ -224,10 +224,10 @@ class MemoryTraceBuffer:
             return taken < self._stream.taken
 
     def wait_for_ask(self, after_id: str, wait_s: float) -> str:
-        with self._stream.asked as asked:
-            newest = lambda: len(self._stream.asks)  # noqa: E731
-            asked.wait_for(lambda: newest() > max(self._stream.taken, int(after_id or 0)), min(wait_s, MAX_WAIT_S))
-            return str(newest()) if newest() > max(self._stream.taken, int(after_id or 0)) else ""
+        stream, known = self._stream, int(after_id or 0)
+        with stream.asked:
+            stream.asked.wait_for(lambda: len(stream.asks) > max(stream.taken, known), min(wait_s, MAX_WAIT_S))
+            return str(len(stream.asks)) if len(stream.asks) > max(stream.taken, known) else ""
 
     def dead_letters(self, max_letters: int) -> list[tuple[str, bytes]]:
         with self._lock:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -45,8 +46,13 @@ class Rollouts:
             raise ConfigError(f"urls: got {urls!r}, expected at least one, as http://host:port")
         config = from_env(redis_url, speculator)
         self._servers = ServerGroup([RolloutServer(url, timeout_s) for url in named])
-        self._link = DraftLink(config) if config.redis_url else None
-        self._own: OwnServer | None = None
+        with ExitStack() as opened:
+            opened.callback(self._servers.close)
+            self._servers.everywhere(RolloutServer.version)
+            self._link = DraftLink(config) if config.redis_url else None
+            if self._link is not None:
+                opened.callback(self._link.close)
+            self._opened = opened.pop_all()  # closed by `close`, or here when something was not there
         self._served: list[str] = []  # target versions in force since this object was made, oldest first
         self._figures: dict[str, float] = {}
         self._sync_s: float | None = None  # of weights pushed since the last rollouts
@@ -76,7 +82,7 @@ class Rollouts:
         except BaseException:  # Ctrl-C included: no server may be left running
             own.stop()
             raise
-        made._own = own
+        made._opened.callback(own.stop)
         return made
 
     def __enter__(self) -> Self:
@@ -86,13 +92,8 @@ class Rollouts:
         self.close()
 
     def close(self) -> None:
-        """Close all connections, and end the server if `serve` started it."""
-        self._servers.close()
-        if self._link is not None:
-            self._link.close()
-        if self._own is not None:
-            self._own.stop()
-            self._own = None
+        """Close all connections, and end the server if `serve` started it; a second call does nothing."""
+        self._opened.close()
 
     def generate(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float = 1.0, **sampling: Any

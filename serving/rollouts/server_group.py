@@ -22,7 +22,6 @@ class ServerGroup:
 
     def __init__(self, servers: Sequence[RolloutServer]) -> None:
         self._servers = list(servers)
-        self.everywhere(RolloutServer.version)
 
     def close(self) -> None:
         """Close all connections."""

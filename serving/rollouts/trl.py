@@ -26,7 +26,9 @@ _BY_TRAINER: Mapping[str, str] = {
 class Door(Protocol):
     """What is needed of Rollouts."""
 
-    def generate(self, prompts: Sequence[Sequence[int]], **sampling: Any) -> list[Completion]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float = 1.0, **sampling: Any
+    ) -> list[Completion]:
         """As Rollouts.generate."""
         ...
 

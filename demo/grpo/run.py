@@ -1,0 +1,96 @@
+"""One run: target, first draft, services, trainer, table."""
+
+import json
+import logging
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from ...buffer.errors import ConfigError, PacelineError
+from ...rig.machine import machine
+from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
+from ...rig.models.target import TargetModel, ensure_target, load_tokenizer
+from ...rig.models.training import TrainPlan
+from ...rig.progress import progress_bar
+from ...rig.prompts import Prompt, domain_prompts
+from ...rig.runs import run_folder
+from ..signals import ending_signals
+from .services import GrpoServices, grpo_services
+from .steps import StepRow, accept_lengths, step_rows, steps_table
+from .taught_draft import WAVES, ensure_taught_draft
+from .training import BATCH, NotedRollouts, grpo_trainer, load_model, rewards
+
+_PROMPTS = BATCH * WAVES
+_SETTLE_S, _POLL_S = 30.0, 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class GrpoOptions:
+    """The options of the command line."""
+
+    steps: int
+    temperature: float
+    data_dir: Path
+    json: Path | None
+
+
+def run_grpo(options: GrpoOptions) -> list[StepRow]:
+    """Train, print the table and, if `options.json` is set, write it there. Call it in the main thread.
+
+    Ctrl-C, SIGTERM and SIGHUP end it early. Raises ConfigError for bad input before anything is started, and
+    PacelineError when a service fails. Training the target and teaching the first draft is done once.
+    """
+    if options.json is not None and not options.json.absolute().parent.is_dir():
+        raise ConfigError(f"--json {options.json}: got a folder that does not exist, expected an existing one")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # TRL makes INFO visible, and every request is one
+    console = Console()
+    with ending_signals():
+        with progress_bar("training the target (once)", console) as report:
+            target = ensure_target(options.data_dir, TrainPlan(), report=report)
+        prompts = _prompts(target)
+        with run_folder(options.data_dir / "runs") as folder:
+            ids = [prompt.input_ids for prompt in prompts]
+            draft = ensure_taught_draft(options.data_dir, folder, target, ids, options.temperature, console)
+            rows = _train(options, folder, target, draft, prompts, console)
+    console.print(steps_table(rows))
+    if options.json is not None:
+        report_json = {"steps": [asdict(row) for row in rows], "options": _shown(options), "machine": machine()}
+        options.json.write_text(json.dumps(report_json, indent=2) + "\n", encoding="utf-8")
+    return rows
+
+
+def _train(
+    options: GrpoOptions, folder: Path, target: TargetModel, draft: Path, prompts: list[Prompt], console: Console
+) -> list[StepRow]:
+    texts = [load_tokenizer(target.folder).decode(prompt.input_ids) for prompt in prompts]
+    with grpo_services(folder / "training", target, draft, console) as services:
+        rollout = services.rollouts.for_trl(learn=True)
+        noted = NotedRollouts(rollout, services.rollouts, load_model(target.folder))
+        trainer = grpo_trainer(target.folder, texts, noted, options.steps, options.temperature, folder / "trl")
+        trainer.train()
+        _settle(services)
+        traces = [entry.trace for entry in services.buffer.replay(100_000)]
+        lengths = accept_lengths(traces, draft, target.folder)
+    return step_rows(noted.notes, rewards(trainer), lengths)
+
+
+def _prompts(target: TargetModel) -> list[Prompt]:
+    held_out = {name: domain.held_out for name, domain in load_corpus(CERTAIN_DOMAINS).domains.items()}
+    made = domain_prompts(held_out, load_tokenizer(target.folder), _PROMPTS // len(held_out), seed=0)
+    halves = (made[: _PROMPTS // 2], made[_PROMPTS // 2 :])
+    return [prompt for pair in zip(*halves, strict=True) for prompt in pair]
+
+
+def _settle(services: GrpoServices) -> None:
+    """Wait until the last traces have left the server."""
+    deadline_s = time.monotonic() + _SETTLE_S
+    while services.reader.replica_status().get("open") or services.reader.replica_status().get("queued"):
+        if time.monotonic() > deadline_s:
+            raise PacelineError(f"traces: got some that wait in the server after {_SETTLE_S:.0f} s, expected none")
+        time.sleep(_POLL_S)
+
+
+def _shown(options: GrpoOptions) -> dict[str, object]:
+    return {"steps": options.steps, "temperature": options.temperature}
