@@ -101,9 +101,8 @@ def rewards(trainer: Any) -> list[float]:
 def compared(policy: Any, start: Any, made: dict[str, Any], temperature: float) -> tuple[float, float]:
     """KL of `policy` to `start` per token, in nats, and the largest error of the log-probabilities that were served."""
     kl, error, tokens = 0.0, 0.0, 0
-    for prompt, ids, served in list(zip(made["prompt_ids"], made["completion_ids"], made["logprobs"], strict=True))[
-        :_READ
-    ]:
+    rows = zip(made["prompt_ids"], made["completion_ids"], made["logprobs"], strict=True)
+    for prompt, ids, served in islice(rows, _READ):
         ours_TV, theirs_TV = (_log_probs(model, prompt, ids, temperature) for model in (policy, start))
         kl += float((ours_TV.exp() * (ours_TV - theirs_TV)).sum())
         own_T = ours_TV.gather(1, torch.tensor(ids)[:, None])[:, 0]

@@ -17,10 +17,10 @@ class RolloutServer:
     RolloutFailed, with URL and path, when the server cannot be reached or refuses.
     """
 
-    def __init__(self, url: str, timeout_s: float, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, url: str, timeout_s: float) -> None:
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
-        self._client = httpx.Client(base_url=self.url, timeout=_CONTROL_S, trust_env=False, transport=transport)
+        self._client = httpx.Client(base_url=self.url, timeout=_CONTROL_S, trust_env=False)
 
     def close(self) -> None:
         """Close the connections."""
