@@ -26,6 +26,7 @@ SGLANG ?= $(DEFAULT_SGLANG)
 VENV := .venv$(addprefix -,$(filter-out $(DEFAULT_SGLANG),$(SGLANG)))
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+WITH_RL := $(VENV)/.with-rl
 # Quiet: one sees errors and the numbered lines below.
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
@@ -57,15 +58,17 @@ FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-faults test-releases test-wheel lint check bench bench-calibration \
+.PHONY: help setup demo rollouts test test-rollouts test-fast test-faults test-releases test-wheel lint check bench bench-calibration \
   bench-gate bench-learning compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
-	@echo "make test     every test but the long fault matrix and test-wheel, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
+	@echo "make rollouts TRL's GRPO on a server whose draft learns along, no GPU needed  ARGS=\"--steps 12 --json FILE\""
+	@echo "make test     every test but test-faults, test-rollouts and test-wheel, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
 	@echo "make test-releases  make test on the oldest supported SGLang, hooks, capture and swaps on the one in between"
+	@echo "make test-rollouts  a real trainer (TRL) on a real server"
 	@echo "make test-wheel   the wheel in a fresh environment with SGLang alone, served by SGLang's own command"
 	@echo "make lint     ruff"
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
@@ -98,14 +101,20 @@ $(READY): pyproject.toml $(SHARED_NEEDS) $(NEEDS) Makefile | $(PY)
 	@$(PIP) --no-warn-conflicts $(TORCH) -r $(NEEDS) -e '.[bench,dev]'
 	@touch $@
 
+# TRL, accelerate and datasets. Torch and transformers stay what SGLang pins: they are named once more.
+$(WITH_RL): $(READY)
+	@echo "setup: TRL, for rollouts"
+	@$(PIP) --no-warn-conflicts $(TORCH) -r $(NEEDS) -e '.[rl]'
+	@touch $@
+
 demo: $(READY)
 	@$(PY) -m paceline.cli demo $(ARGS)
 
 test: $(READY)
-	@$(PYTEST) -m "not fault_matrix and not installs" $(ARGS)
+	@$(PYTEST) -m "not fault_matrix and not installs and not rollouts" $(ARGS)
 
 test-fast: $(READY)
-	@$(PYTEST) -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow and not rollouts" $(ARGS)
 
 test-faults: $(READY)
 	@$(PYTEST) $(FAULTS) $(ARGS)
@@ -120,6 +129,14 @@ test-releases:
 # Downloads torch, SGLang and what it needs once more, some 300 MB, into an environment that is removed at the end.
 test-wheel: $(READY)
 	@$(PYTEST) tests/test_installed_wheel.py $(ARGS)
+
+# With a real trainer, which is not part of the environment until then.
+test-rollouts: $(WITH_RL)
+	@$(PYTEST) -m rollouts $(ARGS)
+
+# GRPO with TRL on a server whose draft learns along; target and first draft are made once.
+rollouts: $(WITH_RL)
+	@$(PY) -m paceline.demo.grpo $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .

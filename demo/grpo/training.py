@@ -49,7 +49,13 @@ class NotedRollouts:
 
 
 def grpo_trainer(
-    target: Path, texts: Sequence[str], rollout: RolloutFunc, steps: int, temperature: float, out: Path
+    target: Path,
+    texts: Sequence[str],
+    rollout: RolloutFunc,
+    steps: int,
+    temperature: float,
+    out: Path,
+    learning_rate: float = LEARNING_RATE,
 ) -> Any:
     """A trainer of `steps` steps whose reward is the share of digits in a completion; TRL's log is its only output."""
     args = GRPOConfig(
@@ -58,7 +64,7 @@ def grpo_trainer(
         num_generations=GROUP,
         max_completion_length=TOKENS,
         temperature=temperature,
-        learning_rate=LEARNING_RATE,
+        learning_rate=learning_rate,
         lr_scheduler_type="constant",
         max_steps=steps,
         logging_steps=1,

@@ -1,0 +1,172 @@
+"""Rollouts on a real server that it starts itself: weights by every path, versions, log-probabilities, in flight."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import CONFIG, TARGET, flags
+from paceline import Rollouts
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_client import connect
+from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.rig.models.corpus import load_corpus
+from paceline.rig.models.greedy import greedy
+from paceline.rig.services import free_port, redis_service
+from paceline.serving.rollouts.server import RolloutServer
+from paceline.serving.rollouts.weights import buckets
+from rollout_server import RECORDED, recorded_calls, shape
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from waiting import until
+
+pytestmark = pytest.mark.e2e
+
+PROMPTS, TOKENS = 6, 24
+#: The largest difference of log-probabilities between two programs that compute the same in float32.
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    port = free_port()
+    with redis_service(tmp_path_factory.mktemp("redis"), port):
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+@pytest.fixture(scope="module")
+def rollouts(models: tuple[Path, Path], redis_url: str) -> Iterator[Rollouts]:
+    """A server started by Rollouts.serve, with the flags of the other end-to-end tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PACELINE_TARGET", TARGET)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        given = flags(*models)
+        ours = {"--model-path", "--speculative-draft-model-path"}
+        others = [word for pair in zip(given[::2], given[1::2], strict=True) if pair[0] not in ours for word in pair]
+        with Rollouts.serve(
+            *models, *others, port=free_port(), redis_url=redis_url, speculator=CONFIG.speculator
+        ) as made:
+            yield made
+
+
+@pytest.fixture
+def policy(models: tuple[Path, Path]) -> Any:
+    """The target as a trainer has it."""
+    return AutoModelForCausalLM.from_pretrained(models[0], dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def prompts(models: tuple[Path, Path]) -> list[list[int]]:
+    encode = AutoTokenizer.from_pretrained(models[0])
+    texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > 3000]
+    return [encode(text[:160], add_special_tokens=False).input_ids for text in texts[:PROMPTS]]
+
+
+def moved(policy: Any, seed: int) -> Any:
+    """The policy after a large step in a random direction."""
+    noise = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in policy.parameters():
+            if weight.dim() > 1:
+                weight.add_(0.05 * weight.std() * torch.randn(weight.shape, generator=noise))
+    return policy
+
+
+@torch.no_grad()
+def own_logprobs(policy: Any, prompt: list[int], ids: tuple[int, ...], temperature: float) -> torch.Tensor:
+    logits_TV = policy(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits_TV / temperature, -1).gather(1, torch.tensor(ids)[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("path", ["folder", "one bucket", "many buckets"])
+def test_pushed_weights_are_served_exactly_and_under_their_version(rollouts, policy, prompts, tmp_path, path) -> None:
+    version, named = path.replace(" ", "-"), moved(policy, seed=len(path)).state_dict()
+    size = sum(tensor.nbytes for tensor in named.values())
+    ways = {
+        "folder": {"folder": tmp_path},
+        "one bucket": {"bucket_bytes": size},
+        "many buckets": {"bucket_bytes": size // 8},
+    }
+    seconds = rollouts.sync_weights(named.items(), version, **ways[path])
+    done = rollouts.generate(prompts, max_new_tokens=TOKENS, temperature=0.0, ignore_eos=True)
+    assert [each.token_ids for each in done] == [greedy(policy, prompt, TOKENS) for prompt in prompts]
+    assert {(span.version, span.start, span.end) for each in done for span in each.target_versions} == {
+        (version, 0, TOKENS)
+    }
+    assert rollouts.metrics()["rollout/sync_seconds"] == seconds
+
+
+def test_log_probabilities_are_those_of_the_trainer_at_its_temperature(rollouts, policy, prompts) -> None:
+    rollouts.sync_weights(moved(policy, seed=1).state_dict().items(), "sampled")
+    done = rollouts.generate(prompts, max_new_tokens=TOKENS, temperature=0.7, ignore_eos=True)
+    errors = [
+        (own_logprobs(policy, prompt, each.token_ids, 0.7) - torch.tensor(each.logprobs)).abs().max()
+        for prompt, each in zip(prompts, done, strict=True)
+    ]
+    assert max(errors) < TOLERANCE
+    figures = rollouts.metrics()
+    accepted, rounds = (sum(getattr(each, name) for each in done) for name in ("accepted", "rounds"))
+    assert rounds >= PROMPTS
+    assert figures["rollout/accept_length"] == 1 + accepted / rounds
+    assert 0.0 <= figures["rollout/tail_seconds"] < figures["rollout/seconds"]
+
+
+def test_weights_pushed_while_requests_run_split_them_where_they_moved(rollouts, policy, prompts, redis_url) -> None:
+    rollouts.sync_weights(policy.state_dict().items(), "before")
+    old = own_model(policy)
+    new, length, done = moved(policy, seed=2), 300, []
+    running = threading.Thread(
+        target=lambda: done.extend(rollouts.generate(prompts[:4], max_new_tokens=length, ignore_eos=True))
+    )
+    running.start()
+    with connect(redis_url) as client:
+        board = RedisVersionBoard(client, CONFIG)
+        until(lambda: any(beat.get("open") for beat in board.heartbeats().values()), "the server to report requests")
+    rollouts.sync_weights(new.state_dict().items(), "after")
+    running.join(240)
+    assert [len(each.token_ids) for each in done] == [length] * 4
+    split = [each for each in done if [span.version for span in each.target_versions] == ["before", "after"]]
+    assert split  # a request may have been done before the weights came
+    for prompt, each in zip(prompts, done, strict=False):
+        for span in each.target_versions:
+            own = own_logprobs(old if span.version == "before" else new, prompt, each.token_ids, 1.0)
+            error = (own - torch.tensor(each.logprobs)).abs()[span.start : span.end].max()
+            assert error < TOLERANCE, (span, error)
+
+
+def own_model(policy: Any) -> Any:
+    copied = type(policy)(policy.config).eval()
+    copied.load_state_dict(policy.state_dict())
+    return copied
+
+
+def test_a_version_that_a_trainer_pushed_by_itself_is_named(rollouts, prompts) -> None:
+    rollouts.moved("by-nccl")
+    (done, *_) = rollouts.generate(prompts[:1], max_new_tokens=4)
+    assert [span.version for span in done.target_versions] == ["by-nccl"]
+
+
+def test_a_trainer_asks_for_a_learning_round_and_sees_which_draft_is_in_use(rollouts, redis_url, prompts) -> None:
+    with connect(redis_url) as client:
+        buffer = RedisTraceBuffer(client, CONFIG)
+        rollouts.generate(prompts, max_new_tokens=4)
+        assert rollouts.metrics()["rollout/draft_version"] == 0
+        rollouts.learn()
+        assert [buffer.take_ask(), buffer.take_ask()] == [True, False]
+
+
+def test_the_recorded_answers_are_of_the_shape_that_this_server_gives(rollouts, policy, tmp_path) -> None:
+    (server,) = rollouts._servers._servers
+    assert isinstance(server, RolloutServer)
+    named = policy.state_dict()
+    ((bucket, is_last),) = buckets(named.items(), 1 << 40)
+    rollouts.sync_weights(named.items(), "0", folder=tmp_path)
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    answered = recorded_calls(server.url, bucket, str(tmp_path))
+    assert is_last
+    assert {name: (call["path"], call["status"]) for name, call in answered.items()} == {
+        name: (call["path"], call["status"]) for name, call in recorded.items()
+    }
+    assert shape(answered) == shape(recorded)
