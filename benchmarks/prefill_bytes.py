@@ -86,7 +86,7 @@ def handed_on(prompt_tokens: int, chunk_tokens: int, width: int, sizes: WindowSi
     with line_to_courier(teacher) as (sender, courier):
         settings = CaptureSettings(teacher, features=True, sample_rate=1.0, sizes=sizes)
         outbox = Outbox(sender, breaker, lambda: False)
-        capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 0)
+        capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 0, lambda: "0")
         req = request(prompt_tokens)
         for start in range(0, prompt_tokens, chunk_tokens):
             prefill(capture, req, start, min(chunk_tokens, prompt_tokens - start), width)

@@ -72,7 +72,9 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     )
     sizes = WindowSizes(settings.trace_tokens, settings.context_tokens)
     chosen = CaptureSettings(settings.teacher, settings.capture_features, settings.sample_rate, sizes)
-    capture = SglangCapture(chosen, courier.outbox, counts, breaker, lambda: swap.draft_version)
+    capture = SglangCapture(
+        chosen, courier.outbox, counts, breaker, lambda: swap.draft_version, lambda: settings.target_version
+    )
     rounds = EngineRounds(capture.is_captured)
     replica = Replica(capture, shared, courier, swapper, rounds)
     return replica

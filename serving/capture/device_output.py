@@ -34,6 +34,7 @@ class Chosen:
     request_ids: tuple[str, ...]
     is_greedy: tuple[bool, ...]
     draft_version: int
+    target_version: str
     is_prefill: bool = False
     row_index: torch.Tensor | None = field(default=None, compare=False, repr=False)  # `rows` on the device
 
@@ -41,7 +42,7 @@ class Chosen:
         """These of its rows, in their order; without a row index."""
         kept = [i for i, row in enumerate(self.rows) if row in rows]
         ids, greedy = tuple(self.request_ids[i] for i in kept), tuple(self.is_greedy[i] for i in kept)
-        return Chosen(tuple(rows), ids, greedy, self.draft_version, self.is_prefill)
+        return Chosen(tuple(rows), ids, greedy, self.draft_version, self.target_version, self.is_prefill)
 
 
 def row_index(rows: Sequence[int], device: torch.device) -> torch.Tensor:

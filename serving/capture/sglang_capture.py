@@ -51,7 +51,11 @@ class CaptureSettings:
 
 
 class SglangCapture:
-    """The three hook bodies and what they share. `draft_version` is read when a forward is launched."""
+    """The three hook bodies and what they share. Both versions are read when a forward is launched.
+
+    Weights change between two iterations, so those are the ones the forward runs with; its tokens are committed later,
+    with the overlap schedule after the next forward is launched.
+    """
 
     def __init__(
         self,
@@ -60,9 +64,10 @@ class SglangCapture:
         counts: CaptureCounts,
         breaker: Breaker,
         draft_version: Callable[[], int],
+        target_version: Callable[[], str],
     ) -> None:
         self._settings, self._outbox, self._counts = settings, outbox, counts
-        self._draft_version = draft_version
+        self._draft_version, self._target_version = draft_version, target_version
         self.rounds = 0  # verify rounds of captured requests that the hook has seen
         self._prefill: ForwardOutput | None = None
         self._plain: ForwardOutput | None = None  # decode steps in that prefill
@@ -143,7 +148,9 @@ class SglangCapture:
         facts = tuple(facts_of(batch.reqs[one.row]) for one in kept)
 
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
-            return PrefillHead(chosen.request_ids, chosen.draft_version, commits, facts, spans, dtype)
+            return PrefillHead(
+                chosen.request_ids, chosen.draft_version, chosen.target_version, commits, facts, spans, dtype
+            )
 
         return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
 
@@ -156,10 +163,11 @@ class SglangCapture:
                     _attach(result.logits_output, forward)
 
     def _choose_again(self, batch: Any) -> Chosen | None:
-        """As `_choose`, remembered for as long as neither the batch nor the draft version changes."""
+        """As `_choose`, remembered for as long as neither the batch nor a version changes."""
         request_ids = tuple([req.rid for req in batch.reqs or ()])  # a list: a generator takes twice the time
         known_ids, known = self._chosen
-        if request_ids != known_ids or known is None or known.draft_version != self._draft_version():
+        versions = self._draft_version(), self._target_version()
+        if request_ids != known_ids or known is None or (known.draft_version, known.target_version) != versions:
             self._chosen = request_ids, self._choose(batch)
         return self._chosen[1]
 
@@ -178,7 +186,8 @@ class SglangCapture:
         reqs = [batch.reqs[row] for row in rows]
         greedy = tuple(is_greedy(req.sampling_params) for req in reqs)
         index = None if len(rows) == len(batch.reqs) else row_index(rows, torch.device(batch.device))
-        return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, self._draft_version(), is_prefill, index)
+        versions = self._draft_version(), self._target_version()
+        return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, *versions, is_prefill, index)
 
     def is_captured(self, req: Any) -> bool:
         """Whether a request of SGLang's is to be captured."""
@@ -221,7 +230,8 @@ class SglangCapture:
 
 
 def _verify_head(chosen: Chosen, has_tree: bool, commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
-    return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype, has_tree)
+    versions = chosen.draft_version, chosen.target_version
+    return VerifyHead(chosen.request_ids, *versions, commits, chosen.is_greedy, dtype, has_tree)
 
 
 def _attach(logits_output: Any, forward: ForwardOutput) -> None:

@@ -30,7 +30,7 @@ OVERSHOOT = Commit(-1, (), "length")
 
 def prefill(name, commit=BEGINS):
     arrays = {READ_IDS: np.arange(3, dtype=np.int32), FEATURES: np.zeros((3, 4), np.float32)}
-    return to_wire(PrefillHead((name,), 0, (commit,), (FACTS,), ((0, 0, 3),)), arrays)
+    return to_wire(PrefillHead((name,), 0, "0", (commit,), (FACTS,), ((0, 0, 3),)), arrays)
 
 
 def verify(name, commit):
@@ -41,7 +41,7 @@ def verify(name, commit):
         FEATURES: np.zeros((2, 4), np.float32),
         BEST_IDS: np.zeros((1, 3), np.int64),
     }
-    return to_wire(VerifyHead((name,), 0, (commit,), (True,)), arrays)
+    return to_wire(VerifyHead((name,), 0, "0", (commit,), (True,)), arrays)
 
 
 class Served:
@@ -52,7 +52,7 @@ class Served:
         self.sender = CourierSender(endpoint, 1 << 20)
         self.receiver = CourierReceiver(endpoint, TeacherWidth(1, 1), lambda _: None)
         board = MemoryVersionBoard(clock=lambda: self.now)
-        made = WindowAssembler(trace_maker("rep", "t", "0"), self.counts, 100, 10)
+        made = WindowAssembler(trace_maker("rep", "t"), self.counts, 100, 10)
         monitor = DraftMonitor(board, "rep", CanaryRules(), GuardLimits())
         buffer = MemoryTraceBuffer(BufferConfig(), clock=lambda: self.now)
         self.courier = Courier(
@@ -172,7 +172,7 @@ def test_a_request_that_continues_after_its_window_was_closed_as_idle_is_a_gap(s
 
 
 def test_a_forward_that_cannot_be_split_costs_no_request_that_had_ended(served):
-    head = VerifyHead(("a", "b"), 0, (OVERSHOOT, FIRST), (True, True))
+    head = VerifyHead(("a", "b"), 0, "0", (OVERSHOOT, FIRST), (True, True))
     served.send(prefill("a", ENDS), prefill("b"))
     served.send(to_wire(head, {}))  # its arrays are missing
     served.send(verify("b", SECOND), verify("b", ENDS))

@@ -41,7 +41,7 @@ def outbox():
 @pytest.fixture
 def capture(outbox):
     settings = CaptureSettings(WIDTH, features=True, sample_rate=1.0, sizes=WindowSizes(16, 4))
-    return SglangCapture(settings, outbox, CaptureCounts(), Breaker(), lambda: 3)
+    return SglangCapture(settings, outbox, CaptureCounts(), Breaker(), lambda: 3, lambda: "7")
 
 
 class Mixed:
@@ -90,7 +90,7 @@ def test_the_decode_steps_of_a_mixed_batch_are_rounds_of_one_token_at_their_plac
     a, b = plain.split()
     for share, request_id, root, row, committed in ((a, "a", 7, 8, 52), (b, "b", 51, 10, 54)):
         assert isinstance(share, RequestVerify)
-        assert (share.request_id, share.draft_version, share.root) == (request_id, 3, root)
+        assert (share.request_id, share.draft_version, share.target_version, share.root) == (request_id, 3, "7", root)
         assert (share.root_token, share.drafted.tolist(), share.accepted) == (100 + row, [], 0)
         assert share.features.tolist() == [mixed.hidden[row].tolist()]
         assert share.commit == Commit(1, (committed,), "")

@@ -54,7 +54,7 @@ def test_an_8k_prompt_hands_on_a_sixteenth_of_what_it_did():
 @pytest.fixture
 def capture():
     wide = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=SIZES)
-    return SglangCapture(wide, None, CaptureCounts(), Breaker(), lambda: 3)
+    return SglangCapture(wide, None, CaptureCounts(), Breaker(), lambda: 3, lambda: "7")
 
 
 def test_the_arrays_hold_the_kept_rows_of_captured_requests_alone_and_the_head_says_where(capture):

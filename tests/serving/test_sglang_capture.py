@@ -27,10 +27,14 @@ class Draft:
     version = 3
 
 
+class Target:
+    version = "7"
+
+
 @pytest.fixture
 def capture():
     settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-    return SglangCapture(settings, None, CaptureCounts(), Breaker(), lambda: Draft.version)
+    return SglangCapture(settings, None, CaptureCounts(), Breaker(), lambda: Draft.version, lambda: Target.version)
 
 
 def batch(**opted_out):
@@ -111,6 +115,9 @@ def test_the_choice_of_an_unchanged_batch_is_remembered_and_of_a_changed_one_mad
     assert capture._choose_again(batch(b=True, a=False)).rows == (1,)
     monkeypatch.setattr(Draft, "version", 4)
     assert capture._choose_again(batch(b=True, a=False)).draft_version == 4
+    assert capture._choose_again(batch(b=True, a=False)).target_version == "7"
+    monkeypatch.setattr(Target, "version", "7+1")
+    assert capture._choose_again(batch(b=True, a=False)).target_version == "7+1"
     assert capture._choose_again(batch()) is None
 
 
@@ -125,8 +132,8 @@ def test_a_copy_to_the_host_that_fails_costs_its_requests_a_forward_and_raises_n
     lost, breaker = [], Breaker()
     outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
     settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
-    chosen = Chosen((0,), ("a",), (True,), 3)
+    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3, lambda: "7")
+    chosen = Chosen((0,), ("a",), (True,), 3, "7")
     forward = ForwardOutput(chosen, {"x": torch.zeros(1)}, None, None, capture._copy_failed)
 
     def no_pinned_memory(_):
@@ -141,8 +148,8 @@ def test_a_fault_in_a_hook_body_raises_nothing_and_loses_the_requests_of_its_for
     lost, breaker = [], Breaker()
     outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
     settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
-    forward = ForwardOutput(Chosen((0,), ("a",), (True,), 3), {}, None, None, None)
+    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3, lambda: "7")
+    forward = ForwardOutput(Chosen((0,), ("a",), (True,), 3, "7"), {}, None, None, None)
     capture._prefill = forward
     result, served = SimpleNamespace(logits_output=SimpleNamespace()), batch(a=False, b=True)
     arguments = {
@@ -162,7 +169,7 @@ def test_a_fault_in_choosing_loses_every_request_of_the_batch_that_was_to_be_cap
     lost, breaker = [], Breaker()
     outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
     settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
+    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3, lambda: "7")
     monkeypatch.setattr(capture, "_choose", broken)
     served = batch(a=False, b=True, c=False)
     arguments = {"before_draft_prefill": (None, served, None), "after_verify": (None, None, served, None)}[hook]
@@ -177,19 +184,19 @@ class Committed:
         self.sender, self.breaker = CourierSender(endpoint, 1 << 20), Breaker()
         self.box = Outbox(self.sender, self.breaker, lambda: False)
         settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-        self.capture = SglangCapture(settings, self.box, CaptureCounts(), self.breaker, lambda: 3)
+        self.capture = SglangCapture(settings, self.box, CaptureCounts(), self.breaker, lambda: 3, lambda: "7")
         commits = (Commit(0, (7,), ""), Commit(0, (7,), "length"))
         self.box.add(self.forward("ab", PrefillHead), commits)
         self.reqs = [self.req("a", ""), self.req("b", "length")]
         self.commits = [SimpleNamespace(output_index=1, token_ids=[8]), None]
 
     def forward(self, ids, kind=VerifyHead):
-        chosen = Chosen((0, 1), tuple(ids), (True, True), 3, kind is PrefillHead)
+        chosen = Chosen((0, 1), tuple(ids), (True, True), 3, "7", kind is PrefillHead)
 
         def head(commits, dtype):
             if kind is PrefillHead:
-                return PrefillHead(chosen.request_ids, 3, commits, (FACTS,) * 2, ((0, 0, 1), (0, 1, 2)), dtype)
-            return VerifyHead(chosen.request_ids, 3, commits, chosen.is_greedy, dtype)
+                return PrefillHead(chosen.request_ids, 3, "7", commits, (FACTS,) * 2, ((0, 0, 1), (0, 1, 2)), dtype)
+            return VerifyHead(chosen.request_ids, 3, "7", commits, chosen.is_greedy, dtype)
 
         return ForwardOutput(chosen, {"x": torch.zeros(1)}, head, self.capture._consume, None)
 
