@@ -34,7 +34,7 @@ class Chosen:
     request_ids: tuple[str, ...]
     is_greedy: tuple[bool, ...]
     draft_version: int
-    target_version: str
+    target_version: str  # empty: the target was being loaded
     is_prefill: bool = False
     row_index: torch.Tensor | None = field(default=None, compare=False, repr=False)  # `rows` on the device
 
@@ -60,6 +60,22 @@ class LostForward:
 
     def consume(self, _batch: Any, _commits: Sequence[Any]) -> None:
         """Nothing is left to do: its requests were marked as lost when the copy failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class UncapturedForward:
+    """As ForwardOutput, of a forward that is attached for its commits alone. `on_consume` must not raise."""
+
+    chosen: Chosen
+    on_consume: Callable[[Chosen, Any, Sequence[Any]], None]
+
+    def copy_to_host(self, _copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> "UncapturedForward":
+        """There is nothing to copy."""
+        return self
+
+    def consume(self, batch: Any, commits: Sequence[Any]) -> None:
+        """Called by SGLang in the scheduler thread."""
+        self.on_consume(self.chosen, batch, commits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from paceline.serving.courier.courier import Courier
 from paceline.serving.courier.receiver import CourierReceiver
 from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.watch.draft_monitor import DraftMonitor
-from paceline.serving.wire.counts import CaptureCounts
+from paceline.serving.wire.counts import CaptureCounts, DropReason
 from paceline.serving.wire.messages import BEST_IDS, FEATURES, READ_IDS, VERDICTS, PrefillHead, VerifyHead, to_wire
 from paceline.serving.wire.request_forward import Commit, RequestFacts
 from paceline.serving.wire.teacher_width import TeacherWidth
@@ -64,12 +64,14 @@ class Served:
         assert self.sender.offer(forwards)
 
     def lose(self, forward, reason):
-        """As the outbox does it, for want of room or on a fault."""
+        """As the outbox does it: for want of room, on a fault, or while the target is being loaded."""
         if reason == "queue_full":
             self.sender.refuse([forward.head])
         else:
             head = forward.head
-            self.sender.lose(head.request_ids, head.commits, may_begin=isinstance(head, PrefillHead))
+            self.sender.lose(
+                head.request_ids, head.commits, DropReason(reason), may_begin=isinstance(head, PrefillHead)
+            )
 
     def balance(self):
         """captured, delivered, dropped, open: once all that was sent has been read, in one turn of the courier."""
@@ -88,12 +90,12 @@ def served(tmp_path):
     made.receiver.close()
 
 
-both_reasons = pytest.mark.parametrize("reason", ["queue_full", "fault"])
+each_reason = pytest.mark.parametrize("reason", ["queue_full", "fault", "target_loading"])
 #: Whether the courier takes a turn before the loss, or reads what was sent before and after it in one.
 in_one_turn_or_two = pytest.mark.parametrize("turns", [1, 2])
 
 
-@both_reasons
+@each_reason
 @in_one_turn_or_two
 def test_a_request_that_continues_after_the_loss_is_dropped_once(served, reason, turns):
     served.send(prefill("a"))
@@ -105,7 +107,7 @@ def test_a_request_that_continues_after_the_loss_is_dropped_once(served, reason,
     assert served.balance() == (1, 0, {reason: 1}, 0)
 
 
-@both_reasons
+@each_reason
 @in_one_turn_or_two
 def test_a_request_that_ends_in_the_loss_is_dropped_once_and_its_name_is_free(served, reason, turns):
     served.send(prefill("a"), verify("a", FIRST))
@@ -118,7 +120,7 @@ def test_a_request_that_ends_in_the_loss_is_dropped_once_and_its_name_is_free(se
     assert served.balance() == (2, 1, {reason: 1}, 0)
 
 
-@both_reasons
+@each_reason
 @in_one_turn_or_two
 def test_a_round_that_overshot_the_end_of_a_request_costs_nothing_when_it_is_lost(served, reason, turns):
     served.send(prefill("a"), verify("a", FIRST), verify("a", ENDS))
@@ -129,7 +131,7 @@ def test_a_round_that_overshot_the_end_of_a_request_costs_nothing_when_it_is_los
     assert served.balance() == (2, 1, {}, 1)
 
 
-@both_reasons
+@each_reason
 def test_requests_that_begin_in_the_loss_are_counted_once_whether_they_end_in_it_or_not(served, reason):
     for name in ("ends", "continues"):
         served.lose(prefill(name), reason)
@@ -142,7 +144,7 @@ def test_requests_that_begin_in_the_loss_are_counted_once_whether_they_end_in_it
     assert served.balance() == (4, 2, {reason: 2}, 0)
 
 
-@both_reasons
+@each_reason
 def test_two_requests_of_one_name_in_one_loss_are_two(served, reason):
     served.send(prefill("a"))
     served.lose(verify("a", ENDS), reason)

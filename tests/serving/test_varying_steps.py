@@ -16,6 +16,7 @@ from paceline.policies.guard import GuardLimits
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture import sglang_capture
 from paceline.serving.capture.prefill_rows import WindowSizes
+from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.courier.assembler import WindowAssembler
 from paceline.serving.courier.split import CapturedForward
@@ -39,8 +40,10 @@ class ToyEngine:
         self.at = dict.fromkeys("ab", len(PROMPT))  # position of the root
         self.served = {name: [] for name in "ab"}  # (root, drafted, accepted)
         self.breaker = Breaker()
-        settings = CaptureSettings(TeacherWidth(2, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-        self.capture = SglangCapture(settings, None, CaptureCounts(), self.breaker, lambda: 7, lambda: "1")
+        settings = CaptureSettings(TeacherWidth(2, 1), features=True, sizes=WindowSizes(2048, 512))
+        self.capture = SglangCapture(
+            settings, None, RequestChoice(1.0, CaptureCounts(), lambda: 7, lambda: "1"), self.breaker
+        )
 
     def state(self, name, position):
         return [position * 100.0 + self.texts[name][position]] * DIM
