@@ -58,7 +58,7 @@ FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo rollouts test test-rollouts test-fast test-faults test-releases test-wheel lint check bench bench-calibration \
+.PHONY: help setup demo rollouts test test-fast test-rollouts test-faults test-releases test-wheel lint check bench bench-calibration \
   bench-gate bench-learning compatibility compatibility-rows
 
 help:
@@ -66,9 +66,9 @@ help:
 	@echo "make rollouts TRL's GRPO on a server whose draft learns along, no GPU needed  ARGS=\"--steps 12 --json FILE\""
 	@echo "make test     every test but test-faults, test-rollouts and test-wheel, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
+	@echo "make test-rollouts  the long tests of a target that a trainer changes, TRL among the trainers"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
 	@echo "make test-releases  make test on the oldest supported SGLang, hooks, capture and swaps on the one in between"
-	@echo "make test-rollouts  a real trainer (TRL) on a real server"
 	@echo "make test-wheel   the wheel in a fresh environment with SGLang alone, served by SGLang's own command"
 	@echo "make lint     ruff"
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
@@ -114,7 +114,7 @@ test: $(READY)
 	@$(PYTEST) -m "not fault_matrix and not installs and not rollouts" $(ARGS)
 
 test-fast: $(READY)
-	@$(PYTEST) -m "not slow and not rollouts" $(ARGS)
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-faults: $(READY)
 	@$(PYTEST) $(FAULTS) $(ARGS)
@@ -123,7 +123,7 @@ test-faults: $(READY)
 test-releases:
 	@$(MAKE) --no-print-directory test SGLANG=0.5.22 \
 	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_5_sampled.py \
-	  tests/e2e/test_5_mixed.py $(DOCTOR)"
+	  tests/e2e/test_5_mixed.py tests/e2e/test_11_target.py $(DOCTOR)"
 	@$(MAKE) --no-print-directory test SGLANG=0.5.21
 
 # Downloads torch, SGLang and what it needs once more, some 300 MB, into an environment that is removed at the end.

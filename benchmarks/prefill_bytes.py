@@ -24,6 +24,7 @@ from ..serving.breaker import Breaker
 from ..serving.capture.courier_sender import CourierSender
 from ..serving.capture.outbox import Outbox
 from ..serving.capture.prefill_rows import WindowSizes
+from ..serving.capture.request_choice import RequestChoice
 from ..serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from ..serving.config import ServingConfig
 from ..serving.courier.receiver import CourierReceiver
@@ -84,9 +85,9 @@ def handed_on(prompt_tokens: int, chunk_tokens: int, width: int, sizes: WindowSi
     """Prefill one prompt whose features are `width` bfloat16 values per token; it ends with its first output token."""
     teacher, breaker = TeacherWidth(sampled=4), Breaker()
     with line_to_courier(teacher) as (sender, courier):
-        settings = CaptureSettings(teacher, features=True, sample_rate=1.0, sizes=sizes)
+        settings = CaptureSettings(teacher, features=True, sizes=sizes)
         outbox = Outbox(sender, breaker, lambda: False)
-        capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 0)
+        capture = SglangCapture(settings, outbox, RequestChoice(1.0, CaptureCounts(), lambda: 0, lambda: "0"), breaker)
         req = request(prompt_tokens)
         for start in range(0, prompt_tokens, chunk_tokens):
             prefill(capture, req, start, min(chunk_tokens, prompt_tokens - start), width)

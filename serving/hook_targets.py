@@ -21,6 +21,16 @@ PULL_REQUESTS: Final = (
 INIT_DISPATCHER: Final = "sglang.srt.managers.scheduler.Scheduler.init_request_dispatcher"
 ADAPTIVE_CONTROLLER: Final = "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController.__init__"
 FORWARD: Final = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_generation"
+#: What a trainer's weight updates go through, whichever way it sends them.
+_UPDATES: Final = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+SELECT_RUNNERS: Final = f"{_UPDATES}._select_runners"
+BEGIN_UPDATE: Final = f"{_UPDATES}.begin_weight_update"
+END_UPDATE: Final = f"{_UPDATES}.end_weight_update"
+LOADS: Final = tuple(f"{_UPDATES}.update_weights_from_{way}" for way in ("disk", "tensor", "distributed", "ipc"))
+RECORD_UPDATE: Final = f"{_UPDATES}.record_weight_version_after_update"
+RESUME_MEMORY: Final = f"{_UPDATES}.resume_memory_occupation"
+NAME_VERSION: Final = "sglang.srt.managers.scheduler.Scheduler.handle_update_weight_version"
+FLUSH_CACHE: Final = "sglang.srt.managers.scheduler.Scheduler.flush_cache"
 TARGETS: Final = (
     INIT_MODEL_WORKER,
     EAGLE_SAMPLE,
@@ -30,6 +40,14 @@ TARGETS: Final = (
     INIT_DISPATCHER,
     ADAPTIVE_CONTROLLER,
     FORWARD,
+    SELECT_RUNNERS,
+    BEGIN_UPDATE,
+    END_UPDATE,
+    *LOADS,
+    RECORD_UPDATE,
+    RESUME_MEMORY,
+    NAME_VERSION,
+    FLUSH_CACHE,
 )
 
 #: Attributes that hook bodies read, by their class or module; a blank between two. One that is gone keeps no hook from
@@ -48,12 +66,24 @@ USED: Final[Mapping[str, str]] = {
         "speculative_draft_model_revision speculative_accept_threshold_single speculative_accept_threshold_acc"
     ),
     "sglang.srt.arg_groups.fields.disagg.Disagg": "disaggregation_mode",
-    "sglang.srt.runtime_context": "get_spec get_parallel get_disagg publish",
+    "sglang.srt.arg_groups.fields.model.Model": "model_path",
+    "sglang.srt.arg_groups.fields.serving.Serving": "weight_version",
+    "sglang.srt.runtime_context": "get_spec get_parallel get_disagg get_model get_serving publish",
     "sglang.srt.managers.scheduler.Scheduler": (
         "server_args draft_worker running_batch _request_dispatcher enable_overlap forward_stream schedule_stream "
-        "weight_updater"
+        "weight_updater tree_cache"
     ),
-    "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager": "offload_tags",
+    "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager": "offload_tags scheduler",
+    "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache": "total_size",
+    "sglang.srt.managers.io_struct": (
+        "BeginWeightUpdateReqOutput UpdateWeightsFromTensorReqOutput UpdateWeightsFromDistributedReqOutput"
+    ),
+    "sglang.srt.managers.io_struct.BeginWeightUpdateReqInput": "selector",
+    "sglang.srt.managers.io_struct.UpdateWeightsFromTensorReqInput": "selector",
+    "sglang.srt.managers.io_struct.UpdateWeightsFromDistributedReqInput": "selector",
+    "sglang.srt.managers.io_struct.UpdateWeightFromDiskReqOutput": "success message",
+    "sglang.srt.managers.io_struct.UpdateWeightVersionReqInput": "new_version",
+    "sglang.srt.managers.io_struct.ResumeMemoryOccupationReqInput": "tags",
     "sglang.srt.layers.linear.LinearBase": "quant_method",
     "sglang.srt.layers.quantization.unquant": "UnquantizedLinearMethod",
     "sglang.utils.TypeBasedDispatcher": "__iadd__",

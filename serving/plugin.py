@@ -97,16 +97,21 @@ def _with_canary_turns(settings: config.ServingConfig) -> config.ServingConfig:
 
 
 def _install_shared(shared: Any, pacing: PacingName) -> None:
+    from .swap.sglang_resume import after_resume_of
+
+    check_release()
+    # Before anything finds that capture cannot be had here: an update would reach a draft that paceline does not swap.
+    sglang_hook_install.install(shared.target.hooks())
     hooks: dict[str, tuple[str, Callable[..., Any]]] = {
         hook_targets.PULL_REQUESTS: ("after", shared.swap.after_pull),
         hook_targets.INIT_DISPATCHER: ("after", shared.swap.after_init_dispatcher),
+        hook_targets.RESUME_MEMORY: ("after", after_resume_of(shared.swap)),
     }
     if pacing is not PacingName.OFF:
         hooks |= {
             hook_targets.ADAPTIVE_CONTROLLER: ("before", shared.pacing.before_controller),
             hook_targets.FORWARD: ("before", shared.pacing.before_forward),
         }
-    check_release()
     sglang_speculation.check_speculation()
     sglang_hook_install.install(hooks)
 

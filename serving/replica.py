@@ -1,6 +1,6 @@
-"""Connects the parts of one replica: capture, courier process, swaps and pacing of one SGLang scheduler process.
+"""Connects the parts of one replica: target, capture, courier process, swaps and pacing of one scheduler process.
 
-Every tensor-parallel rank builds swaps and pacing; the entry rank alone builds and starts the rest.
+Every tensor-parallel rank builds target, swaps and pacing; the entry rank alone builds and starts the rest.
 """
 
 import threading
@@ -13,6 +13,7 @@ from .breaker import Breaker
 from .capture.courier_process import CourierProcess
 from .capture.engine_rounds import EngineRounds
 from .capture.prefill_rows import WindowSizes
+from .capture.request_choice import RequestChoice
 from .capture.sglang_capture import CaptureSettings, SglangCapture
 from .config import ServingConfig
 from .pacing.sglang_pacing import SglangPacing
@@ -20,6 +21,10 @@ from .swap.canary_turns import CanaryTurns
 from .swap.sglang_swap import SglangSwap
 from .swap.staggered_rollout import StaggeredRollout
 from .swap.swapper import Swapper
+from .target import sglang_target
+from .target.sglang_guard import SglangGuard
+from .target.sglang_target import SglangTarget
+from .target.target_updates import TargetUpdates
 from .wire.counts import CaptureCounts
 from .wire.messages import POLL_S
 
@@ -28,6 +33,7 @@ from .wire.messages import POLL_S
 class SharedParts:
     """What every rank hooks into SGLang, and must hook alike: with other draft steps they would wait for ever."""
 
+    target: SglangTarget
     swap: SglangSwap
     pacing: SglangPacing
 
@@ -51,14 +57,16 @@ class Replica:
 def build_shared(settings: ServingConfig) -> SharedParts:
     """Build what every rank has. Uses no disk, process or network, so that it cannot fail on one rank alone."""
     pacing = SglangPacing(settings.pacing, settings.pacing_costs)
-    return SharedParts(SglangSwap(settings.draft_version, settings.cache_dir, pacing.draft_changed), pacing)
+    swap = SglangSwap(settings.draft_version, settings.cache_dir, pacing.draft_changed)
+    updates = TargetUpdates(sglang_target.first_version(settings.target_version))
+    return SharedParts(SglangTarget(SglangGuard(lambda: not swap.fault), updates), swap, pacing)
 
 
 def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts) -> Replica:
     """Build the replica around what its entry rank shares. Makes a folder, and connects to nothing."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin does nothing without it
     board = RedisVersionBoard(client_for(settings.redis_url, settings.redis_ca), settings.buffer)
-    swap = shared.swap
+    swap, updates = shared.swap, shared.target.updates
     counts, pause = CaptureCounts(), threading.Event()  # never set
 
     def wake_courier() -> None:
@@ -71,9 +79,10 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
         settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary
     )
     sizes = WindowSizes(settings.trace_tokens, settings.context_tokens)
-    chosen = CaptureSettings(settings.teacher, settings.capture_features, settings.sample_rate, sizes)
-    capture = SglangCapture(chosen, courier.outbox, counts, breaker, lambda: swap.draft_version)
-    rounds = EngineRounds(capture.is_captured)
+    choice = RequestChoice(settings.sample_rate, counts, lambda: swap.draft_version, lambda: updates.judging)
+    captured = CaptureSettings(settings.teacher, settings.capture_features, sizes)
+    capture = SglangCapture(captured, courier.outbox, choice, breaker)
+    rounds = EngineRounds(choice.is_captured)
     replica = Replica(capture, shared, courier, swapper, rounds)
     return replica
 
@@ -90,6 +99,7 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
         "swap": "off" if swap.fault else "on",
         "swap_reason": swap.fault or swap.waits_for,
         **swap.effect.status(),
+        **replica.shared.target.updates.status(),
         "engine_rounds": replica.rounds.look(swap.running()),
         "captured_rounds": replica.capture.rounds,
         "pacing": replica.shared.pacing.status(),

@@ -7,8 +7,9 @@ from ..buffer.errors import CaptureUnavailable
 
 
 def install(hooks: Mapping[str, tuple[str, Callable[..., Any]]]) -> None:
-    """Install target -> ("before" | "after", body) and check each; CaptureUnavailable names those that are not live.
+    """Install target -> ("before" | "after" | "around", body) and check each.
 
+    Raises CaptureUnavailable, which names those that are not live.
     A target that another plugin has already patched would be skipped by SGLang silently, so it is refused here.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType

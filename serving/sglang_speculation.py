@@ -61,6 +61,13 @@ def why_replay_is_no_proof() -> str:
     )
 
 
+def has_draft_of_its_own() -> bool:
+    """Whether the draft is a model apart from the target, not layers of the target's checkpoint, and there is one."""
+    from sglang.srt.runtime_context import get_model, get_spec
+
+    return get_spec().speculative_draft_model_path not in {None, get_model().model_path}
+
+
 @functools.cache
 def sampled_rule() -> VerdictRule:
     """The rule by which this SGLang verifies a request at a temperature above 0.

@@ -9,17 +9,18 @@ GROUPS = {
     "tests/e2e/test_6_demo.py": "demo",
     "tests/e2e/test_9_pacing.py": "paced server",
     "tests/e2e/test_10_drafts.py": "published drafts",
-    "tests/e2e/test_11_rollouts.py": "rollout server",
-    "tests/e2e/test_12_trl.py": "trainer's server",
+    "tests/e2e/test_12_rollouts.py": "rollout server",
+    "tests/e2e/test_13_trl.py": "trainer's server",
     "tests/e2e/test_5_trees.py": "tree server",
+    "tests/e2e/test_11_target.py": "updated target",
     "tests/e2e/": "shared servers",
     "tests/faults/learner/": "killed learners",
     "tests/faults/": "killed server",
 }
 #: The longest group begins, and what needs the target comes when that group has trained it.
 ORDER = (
-    "shared servers", "killed learners", "paced server", "published drafts", "demo", "rollout server", "tree server",
-    "killed server", "trainer's server",
+    "shared servers", "killed learners", "paced server", "published drafts", "demo", "tree server", "updated target",
+    "rollout server", "killed server", "trainer's server",
 )  # fmt: skip
 
 #: Tests, by the beginning of their id, that need an SGLang server or a learner process, and others that take long.
@@ -42,6 +43,7 @@ SLOW = (
     "tests/serving/test_hook_install.py::test_the_entry_rank",
     "tests/serving/test_sglang_draft.py",
     "tests/serving/test_sglang_ranks.py",
+    "tests/serving/test_sglang_target.py",
     "tests/test_installed_wheel.py",
     "tests/test_wheel.py",
 )

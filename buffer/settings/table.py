@@ -34,7 +34,12 @@ _BUFFER = (
     Setting("REDIS_CA", str, None, "PEM file of the CA of Redis' certificate.", unset="the system's certificates"),
     Setting("SPECULATOR", Name, "default", "One draft and its traffic: part of every Redis key, folder and queue."),
     Setting("TARGET", Text, "target", "Name of the served model; the same on servers and learner, which needs it."),
-    Setting("TARGET_VERSION", Text, "0", "Version of the served model's weights; the same on servers and learner."),
+    Setting(
+        "TARGET_VERSION",
+        Text,
+        "0",
+        "Version of the served model's weights, where SGLang names none; the same on servers and learner.",
+    ),
     Setting("CACHE_DIR", Path, Path("~/.cache/paceline"), "Drafts made into one safetensors file (docs/drafts.md)."),
     Setting("BUFFER_MAX_BYTES", Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", "bytes"),
     Setting(

@@ -77,15 +77,20 @@ class CourierSender:
                 self._lost.mark(self._follow(head), DropReason.QUEUE_FULL)
 
     def lose(
-        self, request_ids: Sequence[str], commits: Sequence[Commit] | None = None, *, may_begin: bool = True
+        self,
+        request_ids: Sequence[str],
+        commits: Sequence[Commit] | None = None,
+        reason: DropReason = DropReason.FAULT,
+        *,
+        may_begin: bool = True,
     ) -> None:
-        """Mark requests as lost of which a fault cost a forward; `commits` say which end with it, without them none.
+        """Mark requests as lost that miss a forward; `commits` say which end with it, without them none.
 
         A request never seen before begins with this forward, or, unless it may, had ended before: then it lost nothing.
         """
         with self._lock:
             commits = commits or [NOTHING_VISIBLE] * len(request_ids)
-            self._lost.mark(self._follow_each(request_ids, commits, may_begin=may_begin), DropReason.FAULT)
+            self._lost.mark(self._follow_each(request_ids, commits, may_begin=may_begin), reason)
 
     def report(self, status: dict[str, Any]) -> None:
         """Send the scheduler's share of the replica's status if it has changed; never blocks.

@@ -34,6 +34,7 @@ class Chosen:
     request_ids: tuple[str, ...]
     is_greedy: tuple[bool, ...]
     draft_version: int
+    target_version: str  # empty: the target was being loaded
     is_prefill: bool = False
     row_index: torch.Tensor | None = field(default=None, compare=False, repr=False)  # `rows` on the device
 
@@ -41,7 +42,7 @@ class Chosen:
         """These of its rows, in their order; without a row index."""
         kept = [i for i, row in enumerate(self.rows) if row in rows]
         ids, greedy = tuple(self.request_ids[i] for i in kept), tuple(self.is_greedy[i] for i in kept)
-        return Chosen(tuple(rows), ids, greedy, self.draft_version, self.is_prefill)
+        return Chosen(tuple(rows), ids, greedy, self.draft_version, self.target_version, self.is_prefill)
 
 
 def row_index(rows: Sequence[int], device: torch.device) -> torch.Tensor:
@@ -59,6 +60,22 @@ class LostForward:
 
     def consume(self, _batch: Any, _commits: Sequence[Any]) -> None:
         """Nothing is left to do: its requests were marked as lost when the copy failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class UncapturedForward:
+    """As ForwardOutput, of a forward that is attached for its commits alone. `on_consume` must not raise."""
+
+    chosen: Chosen
+    on_consume: Callable[[Chosen, Any, Sequence[Any]], None]
+
+    def copy_to_host(self, _copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> "UncapturedForward":
+        """There is nothing to copy."""
+        return self
+
+    def consume(self, batch: Any, commits: Sequence[Any]) -> None:
+        """Called by SGLang in the scheduler thread."""
+        self.on_consume(self.chosen, batch, commits)
 
 
 @dataclass(frozen=True, slots=True)

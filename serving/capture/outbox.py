@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..breaker import Breaker
+from ..wire.counts import DropReason
 from ..wire.request_forward import Commit
 from .courier_sender import CourierSender
-from .device_output import ForwardOutput
+from .device_output import Chosen, ForwardOutput
 
 #: Forwards, and bytes of their tensors, that go at once; sooner when a request ends, when the courier is looked after,
 #: or while a canary drafts, whose rounds are to be counted soon.
@@ -43,11 +44,12 @@ class Outbox:
         if is_full or self._is_canary() or any(commit.finish for commit in commits):
             self.flush()
 
-    def lose(self, forward: ForwardOutput) -> None:
-        """A fault cost a committed forward, of which nobody knows what became visible. For the scheduler thread."""
+    def lose(
+        self, chosen: Chosen, commits: tuple[Commit, ...] | None = None, reason: DropReason = DropReason.FAULT
+    ) -> None:
+        """A committed forward is lost; `commits` is what became visible by it, if known. For the scheduler thread."""
         self.flush()  # as below: requests may have begun or ended in what waits
-        chosen = forward.chosen
-        self.sender.lose(chosen.request_ids, may_begin=chosen.is_prefill)
+        self.sender.lose(chosen.request_ids, commits, reason, may_begin=chosen.is_prefill)
 
     def _flush(self) -> None:
         with self._flushing:  # forwards leave in their order, whichever thread sends them

@@ -6,8 +6,7 @@ once the tokens are committed. From there they go to the courier process. Nothin
 """
 
 import itertools
-import zlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from ...buffer.trace import FeatureDtype
 from ..breaker import Breaker, losing_on_fault
-from ..wire.counts import CaptureCounts, SkipReason
+from ..wire.counts import DropReason
 from ..wire.messages import (
     COMMITTED_LOGPROBS,
     FEATURES,
@@ -28,47 +27,49 @@ from ..wire.messages import (
 from ..wire.request_forward import Commit
 from ..wire.teacher_width import TeacherWidth
 from .committed_chances import committed_logprobs
-from .device_output import NODES, Chosen, ForwardOutput, row_index
+from .device_output import NODES, Chosen, ForwardOutput, UncapturedForward
 from .draft_path import is_tree, tokens_on, tree_path
 from .outbox import Outbox
 from .plain_rounds import decoding_rows, plain_rounds
-from .prefill_rows import WindowSizes, ends_first_prefill, gathered, kept_rows
-from .sglang_requests import OPT_OUT_KEY, commit_of, custom_params_of, facts_of, is_greedy
+from .prefill_rows import WindowSizes, gathered, kept_rows
+from .request_choice import RequestChoice
+from .sglang_requests import commit_of, facts_of
 from .teacher import rows_of, teacher_of
 
-#: Request ids SGLang's own probes begin with.
-HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
+#: What a hook attaches to a forward.
+_Launched = ForwardOutput | UncapturedForward
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
-    """What is captured of which requests."""
+    """What is captured of a request."""
 
     teacher: TeacherWidth
     features: bool
-    sample_rate: float
     sizes: WindowSizes
 
 
 class SglangCapture:
-    """The three hook bodies and what they share. `draft_version` is read when a forward is launched."""
+    """The three hook bodies and what they share.
+
+    While the target is being loaded, a forward runs with weights that no version names: nothing of it is captured, and
+    its requests are lost once it is committed.
+    """
 
     def __init__(
         self,
         settings: CaptureSettings,
         outbox: Outbox,
-        counts: CaptureCounts,
+        choice: RequestChoice,
         breaker: Breaker,
-        draft_version: Callable[[], int],
     ) -> None:
-        self._settings, self._outbox, self._counts = settings, outbox, counts
-        self._draft_version = draft_version
+        self._settings, self._outbox, self.choice = settings, outbox, choice
         self.rounds = 0  # verify rounds of captured requests that the hook has seen
-        self._prefill: ForwardOutput | None = None
-        self._plain: ForwardOutput | None = None  # decode steps in that prefill
-        self._chosen: tuple[tuple[str, ...], Chosen | None] = ((), None)  # of the last batch, by its request ids
+        self._prefill: _Launched | None = None
+        self._plain: _Launched | None = None  # decode steps in that prefill
         self._breaker = breaker
         self._consume, self._copy_failed = breaker.guard(self._offer), breaker.guard(self._lose)
+        self._consume_uncaptured = breaker.guard(self._lose_committed)
         self.after_verify = breaker.guard(self._after_verify)
         self.before_draft_prefill = breaker.guard(self._before_draft_prefill)
         self.after_prefill = breaker.guard(self._after_prefill)
@@ -79,16 +80,16 @@ class SglangCapture:
         Of a chain, node j of a request is its draft j, node 0 the root; of a tree, a path is kept (draft_path.py).
         """
         with losing_on_fault(self._lose_batch, batch):
-            chosen = self._choose_again(batch)
+            chosen = self.choice.choose_again(batch)
         if chosen is None:
             return
         self.rounds += len(chosen.rows)
         with losing_on_fault(self._lose_launched, chosen):
             _attach(logits_output, self._verified(chosen, result, verify_input, batch, logits_output))
 
-    def _verified(
-        self, chosen: Chosen, result: Any, verify_input: Any, batch: Any, logits_output: Any
-    ) -> ForwardOutput:
+    def _verified(self, chosen: Chosen, result: Any, verify_input: Any, batch: Any, logits_output: Any) -> _Launched:
+        if not chosen.target_version:
+            return UncapturedForward(chosen, self._consume_uncaptured)
         _, accept_lens, accept_index = result
         width, logits, has_tree = verify_input.draft_token_num, logits_output.next_token_logits, is_tree(verify_input)
         rows, widths = chosen.row_index, self._settings.teacher
@@ -110,27 +111,32 @@ class SglangCapture:
     def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
         self._prefill = self._plain = None
-        self._chosen = ((), None)  # a new request may have the id of one that has ended
+        self.choice.forget()
         with losing_on_fault(self._lose_batch, batch):
             decoding = decoding_rows(batch)
-            chosen = self._choose(batch, is_prefill=True, decoding=decoding)
+            chosen = self.choice.choose(batch, is_prefill=True, decoding=decoding)
         if chosen is not None:
             hidden = hidden if self._settings.features else None
             with losing_on_fault(self._lose_launched, chosen):
                 self._prefill = self._prefilled(chosen, batch, hidden, decoding)
                 self._plain = self._decoded(chosen, batch, hidden, decoding)
 
-    def _decoded(self, whole: Chosen, batch: Any, hidden: Any, decoding: Container[int]) -> ForwardOutput | None:
+    def _decoded(self, whole: Chosen, batch: Any, hidden: Any, decoding: Container[int]) -> _Launched | None:
         """The running requests of a mixed batch; None when there is none. SGLang counts no verify round for them."""
         rows = [row for row in whole.rows if row in decoding]
         if not rows:
             return None
-        chosen, tensors = replace(whole.only(rows), is_prefill=False), plain_rounds(batch, rows, hidden)
+        chosen = replace(whole.only(rows), is_prefill=False)
+        if not chosen.target_version:
+            return UncapturedForward(chosen, self._consume_uncaptured)
+        tensors = plain_rounds(batch, rows, hidden)
         return ForwardOutput(chosen, tensors, partial(_verify_head, chosen, False), self._consume, self._copy_failed)
 
-    def _prefilled(self, whole: Chosen, batch: Any, hidden: Any, decoding: Container[int]) -> ForwardOutput | None:
+    def _prefilled(self, whole: Chosen, batch: Any, hidden: Any, decoding: Container[int]) -> _Launched | None:
         """None when nothing of this prefill will be kept: it reads the middle of long prompts."""
         rows = [row for row in whole.rows if row not in decoding]
+        if rows and not whole.target_version:
+            return UncapturedForward(whole.only(rows), self._consume_uncaptured)
         kept = tuple(kept_rows(batch, rows, self._settings.sizes))
         if not kept:
             return None
@@ -143,7 +149,9 @@ class SglangCapture:
         facts = tuple(facts_of(batch.reqs[one.row]) for one in kept)
 
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
-            return PrefillHead(chosen.request_ids, chosen.draft_version, commits, facts, spans, dtype)
+            return PrefillHead(
+                chosen.request_ids, chosen.draft_version, chosen.target_version, commits, facts, spans, dtype
+            )
 
         return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
 
@@ -155,48 +163,6 @@ class SglangCapture:
                 with losing_on_fault(self._lose_launched, forward.chosen):
                     _attach(result.logits_output, forward)
 
-    def _choose_again(self, batch: Any) -> Chosen | None:
-        """As `_choose`, remembered for as long as neither the batch nor the draft version changes."""
-        request_ids = tuple([req.rid for req in batch.reqs or ()])  # a list: a generator takes twice the time
-        known_ids, known = self._chosen
-        if request_ids != known_ids or known is None or known.draft_version != self._draft_version():
-            self._chosen = request_ids, self._choose(batch)
-        return self._chosen[1]
-
-    def _choose(self, batch: Any, *, is_prefill: bool = False, decoding: Container[int] = ()) -> Chosen | None:
-        if batch.forward_mode.is_idle() or not batch.reqs:
-            return None
-        rows = []
-        for row, req in enumerate(batch.reqs):
-            reason = self._skip_reason(req)
-            if reason is None:
-                rows.append(row)
-            elif is_prefill and row not in decoding and ends_first_prefill(batch, row):
-                self._counts.skip(reason)
-        if not rows:
-            return None
-        reqs = [batch.reqs[row] for row in rows]
-        greedy = tuple(is_greedy(req.sampling_params) for req in reqs)
-        index = None if len(rows) == len(batch.reqs) else row_index(rows, torch.device(batch.device))
-        return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, self._draft_version(), is_prefill, index)
-
-    def is_captured(self, req: Any) -> bool:
-        """Whether a request of SGLang's is to be captured."""
-        return self._skip_reason(req) is None
-
-    def _skip_reason(self, req: Any) -> SkipReason | None:
-        if req.rid.startswith(HEALTH_CHECK_PREFIX):
-            return SkipReason.HEALTH_CHECK
-        if custom_params_of(req.sampling_params).get(OPT_OUT_KEY):
-            return SkipReason.OPTED_OUT
-        if req.lora_id is not None:
-            return SkipReason.LORA
-        if req.multimodal_inputs is not None or req.input_embeds is not None:
-            return SkipReason.NOT_TEXT
-        if self._settings.sample_rate < 1.0 and zlib.crc32(req.rid.encode()) >= self._settings.sample_rate * 2**32:
-            return SkipReason.SAMPLED_OUT
-        return None
-
     def _lose(self, chosen: Chosen, fault: Exception) -> None:
         self._breaker.note("copy_to_host", fault)
         self._lose_launched(chosen)
@@ -206,25 +172,34 @@ class SglangCapture:
 
     def _lose_batch(self, batch: Any) -> None:
         """Choosing failed: these requests miss a forward, and nothing later may tell the courier that they ended."""
-        self._outbox.sender.lose(tuple(req.rid for req in batch.reqs or () if self.is_captured(req)))
+        self._outbox.sender.lose(tuple(req.rid for req in batch.reqs or () if self.choice.is_captured(req)))
 
     def _offer(self, forward: ForwardOutput, batch: Any, commits: Sequence[Any]) -> None:
         """Scheduler thread, after commit and before streaming: put aside, and now and then send what waits."""
-        chosen = forward.chosen
-        with losing_on_fault(self._outbox.lose, forward):
-            reqs = [batch.reqs[row] for row in chosen.rows]
-            request_ids = tuple(req.rid for req in reqs)
-            if request_ids != chosen.request_ids:
-                raise ValueError(f"requests of a forward: got {request_ids}, expected {chosen.request_ids}")
-            visible = tuple(commit_of(req, commits[row]) for row, req in zip(chosen.rows, reqs, strict=True))
-            self._outbox.add(forward, visible)
+        with losing_on_fault(self._outbox.lose, forward.chosen):
+            self._outbox.add(forward, _visible(forward.chosen, batch, commits))
+
+    def _lose_committed(self, chosen: Chosen, batch: Any, commits: Sequence[Any]) -> None:
+        """As `_offer`, of a forward that nothing was captured of: only now is it known who had ended before it."""
+        with losing_on_fault(self._outbox.lose, chosen):
+            self._outbox.lose(chosen, _visible(chosen, batch, commits), DropReason.TARGET_LOADING)
+
+
+def _visible(chosen: Chosen, batch: Any, commits: Sequence[Any]) -> tuple[Commit, ...]:
+    """What became visible of each chosen request; ValueError when the batch is another one."""
+    reqs = [batch.reqs[row] for row in chosen.rows]
+    request_ids = tuple(req.rid for req in reqs)
+    if request_ids != chosen.request_ids:
+        raise ValueError(f"requests of a forward: got {request_ids}, expected {chosen.request_ids}")
+    return tuple(commit_of(req, commits[row]) for row, req in zip(chosen.rows, reqs, strict=True))
 
 
 def _verify_head(chosen: Chosen, has_tree: bool, commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
-    return VerifyHead(chosen.request_ids, chosen.draft_version, commits, chosen.is_greedy, dtype, has_tree)
+    versions = chosen.draft_version, chosen.target_version
+    return VerifyHead(chosen.request_ids, *versions, commits, chosen.is_greedy, dtype, has_tree)
 
 
-def _attach(logits_output: Any, forward: ForwardOutput) -> None:
+def _attach(logits_output: Any, forward: _Launched) -> None:
     from sglang.srt.managers.auxiliary_output import append_auxiliary_output
 
     logits_output.auxiliary_device_output = append_auxiliary_output(logits_output.auxiliary_device_output, forward)

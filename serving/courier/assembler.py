@@ -20,9 +20,9 @@ MAX_BROKEN = 4096
 class WindowAssembler:
     """Forwards in, traces out. One thread only (the courier's).
 
-    A trace window is closed when its request ends, when the draft version changes, when it holds `window_tokens`
-    tokens after its context, or when the request is prefilled again after a retraction. The next window of the request
-    starts with up to `context_tokens` tokens of context; so does a request whose prompt is longer than
+    A trace window is closed when its request ends, when the version of draft or target changes, when it holds
+    `window_tokens` tokens after its context, or when the request is prefilled again after a retraction. The next window
+    of the request starts with up to `context_tokens` tokens of context; so does a request whose prompt is longer than
     `window_tokens`. A window without a verify round yet is changed in place: there is nothing to close.
     """
 
@@ -122,8 +122,7 @@ class WindowAssembler:
             self._idle.pop(prefill.request_id, None)
         if window is None or window.end != prefill.start:
             window = self._open[prefill.request_id] = begin_window(prefill, now)
-        window.replay_exact &= window.draft_version == prefill.draft_version
-        window.draft_version = prefill.draft_version
+        window.take_versions_of(prefill)
         window.add_features(prefill.features, prefill.feature_dtype, len(window.tokens), len(prefill.ids))
         window.tokens.extend(prefill.ids.tolist())
         window.context_len = len(window.tokens)
@@ -154,17 +153,15 @@ class WindowAssembler:
 
     def _fitting(self, window: TraceWindow, verify: RequestVerify, now: float, closed: list[DraftTrace]) -> TraceWindow:
         """The window this round belongs to: the open one, or the one that follows it."""
-        is_swapped = window.draft_version != verify.draft_version
         if not window.rounds:
             if len(window.tokens) > self._window_tokens:
-                window = window.tail(self._context_tokens, verify.draft_version, now)
+                window = window.tail(self._context_tokens, verify, now)
                 self._open[verify.request_id] = window
-            window.replay_exact &= not is_swapped
-            window.draft_version = verify.draft_version
+            window.take_versions_of(verify)
             return window
-        if not is_swapped and len(window.tokens) - window.context_len < self._window_tokens:
+        if window.has_versions_of(verify) and len(window.tokens) - window.context_len < self._window_tokens:
             return window
-        fresh = window.tail(self._context_tokens, verify.draft_version, now)
+        fresh = window.tail(self._context_tokens, verify, now)
         self._close(window, "", now, closed)
         self._open[verify.request_id] = fresh
         self._counts.opened(is_label_refused=fresh.facts.is_label_refused)

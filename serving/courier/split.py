@@ -72,7 +72,8 @@ def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> lis
     for i, (row, commit, end) in enumerate(zip(verdicts.tolist(), head.commits, ends, strict=True)):
         shares.append(
             RequestVerify(
-                head.request_ids[i], head.draft_version, row[width], row[0], verdicts[i, 1:width].astype(np.int32),
+                head.request_ids[i], head.draft_version, head.target_version,
+                row[width], row[0], verdicts[i, 1:width].astype(np.int32),
                 row[-1] - 1,  # SGLang counts the bonus token
                 *_on_path(verdicts[i, :width] >= 0, *teachers[i]),
                 features[end - row[-1] : end], head.feature_dtype, commit,
@@ -95,7 +96,7 @@ def split_prefill(head: PrefillHead, arrays: Arrays) -> list[RequestForward]:
     rows = zip(head.request_ids, head.facts, head.spans, head.commits, strict=True)
     return [
         RequestPrefill(
-            request_id, head.draft_version, facts, start,
+            request_id, head.draft_version, head.target_version, facts, start,
             ids[begin:end], features[begin:end], head.feature_dtype, commit,
         )
         for request_id, facts, (start, begin, end), commit in rows

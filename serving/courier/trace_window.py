@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ...buffer.errors import TraceInvalid
 from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Float32s, VerifyRounds
-from ..wire.request_forward import NO_FEATURES, RequestFacts, RequestPrefill, RequestVerify
+from ..wire.request_forward import NO_FEATURES, RequestFacts, RequestForward, RequestPrefill, RequestVerify
 
 
 @dataclass(slots=True)
@@ -20,6 +20,7 @@ class TraceWindow:
     request_id: str
     facts: RequestFacts
     draft_version: int
+    target_version: str
     offset: int
     replay_exact: bool
     touched_at: float
@@ -35,6 +36,15 @@ class TraceWindow:
     def end(self) -> int:
         """Position after the last token."""
         return self.offset + len(self.tokens)
+
+    def has_versions_of(self, forward: RequestForward) -> bool:
+        """Whether the draft and the target of `forward` are those of this window."""
+        return (self.draft_version, self.target_version) == (forward.draft_version, forward.target_version)
+
+    def take_versions_of(self, forward: RequestForward) -> None:
+        """Go on with the draft and the target of `forward`; what was read with others is then no exact replay."""
+        self.replay_exact &= self.has_versions_of(forward)
+        self.draft_version, self.target_version = forward.draft_version, forward.target_version
 
     def add_features(self, rows: npt.NDArray[Any], dtype: FeatureDtype, at: int, count: int) -> None:
         """Add the first `count` rows, the states at tokens `at` and after; nothing when they were not captured.
@@ -53,10 +63,11 @@ class TraceWindow:
         """All feature rows so far, [F, D]."""
         return np.concatenate(self.features) if self.features else NO_FEATURES
 
-    def tail(self, keep: int, draft_version: int, now: float) -> "TraceWindow":
-        """A window that continues this one, with its newest `keep` tokens as context."""
+    def tail(self, keep: int, forward: RequestForward, now: float) -> "TraceWindow":
+        """A window that continues this one with `forward`, its newest `keep` tokens as context."""
         cut = max(len(self.tokens) - keep, 0)
-        fresh = TraceWindow(self.request_id, self.facts, draft_version, self.offset + cut, False, now)
+        versions = forward.draft_version, forward.target_version
+        fresh = TraceWindow(self.request_id, self.facts, *versions, self.offset + cut, False, now)
         fresh.tokens = self.tokens[cut:]
         fresh.context_len = len(fresh.tokens)
         fresh.features = [self.stacked_features()[cut:]]
@@ -67,14 +78,15 @@ class TraceWindow:
 def begin_window(prefill: RequestPrefill, now: float) -> TraceWindow:
     """An empty window that starts with this prefill."""
     exact = prefill.start == 0 and prefill.commit.output_index <= 0
-    return TraceWindow(prefill.request_id, prefill.facts, prefill.draft_version, prefill.start, exact, now)
+    versions = prefill.draft_version, prefill.target_version
+    return TraceWindow(prefill.request_id, prefill.facts, *versions, prefill.start, exact, now)
 
 
 #: (closed window, why the request ended, unix seconds) -> its trace; TraceInvalid when the rules are broken.
 TraceMaker = Callable[[TraceWindow, str, float], DraftTrace]
 
 
-def trace_maker(replica: str, target: str, target_version: str) -> TraceMaker:
+def trace_maker(replica: str, target: str) -> TraceMaker:
     """Return the function that turns a closed window into a trace of this replica."""
 
     def make(window: TraceWindow, finish: str, now: float) -> DraftTrace:
@@ -85,7 +97,7 @@ def trace_maker(replica: str, target: str, target_version: str) -> TraceMaker:
             replica=replica,
             tenant=window.facts.tenant,
             target=target,
-            target_version=target_version,
+            target_version=window.target_version,
             draft_version=window.draft_version,
             verdict_rule=window.facts.verdict_rule,
             sampling=window.facts.sampling,

@@ -204,7 +204,7 @@ class SglangSwap:
         fault = self._fault_of_any(self._live.try_load(draft), COPY_FAILED_ELSEWHERE)
         if fault:
             log.error("paceline: swap to version %d failed: %s", command.number, fault)
-            self._put_back(self._live)
+            self.put_back()
             return Answer(command.attempt, Readiness.REFUSED, why=fault)
         self.draft_version = command.number
         self._kept.keep(command.number, draft)
@@ -239,7 +239,8 @@ class SglangSwap:
         """Every rank calls this for every commit, whatever its own state: a collective waits for all of them."""
         return own if self._ranks == 1 else Readiness(sglang_ranks.least(int(own)))
 
-    def _put_back(self, live: SglangDraft) -> None:
-        """Copy the previous draft again: a copy that failed half-way leaves a mixture under the old number."""
-        if live.try_load(self._kept[self.draft_version]):  # verification uses the target alone: serving continues
+    def put_back(self) -> None:
+        """Copy the live draft in again, in the scheduler thread: a copy that failed half-way leaves a mixture."""
+        if self._live is not None and self._live.try_load(self._kept[self.draft_version]):
+            # Verification uses the target alone: serving continues.
             log.error("paceline: the weights of version %d could not be put back", self.draft_version)

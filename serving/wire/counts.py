@@ -12,6 +12,7 @@ class DropReason(StrEnum):
     """Why a captured trace was not delivered."""
 
     QUEUE_FULL = "queue_full"  # the courier was too slow, and a forward of the request was lost
+    TARGET_LOADING = "target_loading"  # a forward ran while the target's weights were being loaded
     FAULT = "fault"  # a fault in the scheduler process lost a forward of the request; the log says which
     GAP = "gap"  # a forward did not continue the trace window
     NO_ROUNDS = "no_rounds"  # the request ended before its first verify round

@@ -38,6 +38,7 @@ class VerifyHead(msgspec.Struct, frozen=True, tag="verify"):
 
     request_ids: tuple[str, ...]
     draft_version: int
+    target_version: str
     commits: tuple[Commit, ...]
     is_greedy: tuple[bool, ...]
     feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
@@ -49,6 +50,7 @@ class PrefillHead(msgspec.Struct, frozen=True, tag="prefill"):
 
     request_ids: tuple[str, ...]
     draft_version: int
+    target_version: str
     commits: tuple[Commit, ...]
     facts: tuple[RequestFacts, ...]
     spans: tuple[tuple[int, int, int], ...]  # position of the first token read; its rows' begin and end in the arrays

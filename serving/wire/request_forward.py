@@ -40,6 +40,7 @@ class RequestPrefill(NamedTuple):
 
     request_id: str
     draft_version: int
+    target_version: str  # of the weights that this forward ran with
     facts: RequestFacts
     start: int  # position of ids[0]; positions before it came from the prefix cache or an earlier chunk
     ids: Int32s  # [n] tokens the target read
@@ -53,6 +54,7 @@ class RequestVerify(NamedTuple):
 
     request_id: str
     draft_version: int
+    target_version: str  # of the weights that this forward ran with
     root: int  # position of the root in the request
     root_token: int
     drafted: Int32s  # [S]

@@ -22,7 +22,7 @@ from rich.console import Console
 
 GREEDY = Setting(0.0, 5)
 WIDE = TeacherWidth(sampled=record.TOP_K, greedy=record.TOP_K)
-HEAD = VerifyHead(("py-0000",), 0, (Commit(1, (8, 5), ""),), (True,), FeatureDtype.FLOAT32)
+HEAD = VerifyHead(("py-0000",), 0, "0", (Commit(1, (8, 5), ""),), (True,), FeatureDtype.FLOAT32)
 
 
 @pytest.fixture

@@ -145,6 +145,15 @@ def running(
         client.close()
 
 
+@pytest.fixture
+def server_without_paceline(models: tuple[Path, Path], tmp_path: Path) -> Iterator[tuple[Service, int]]:
+    """SGLang as it is, with the shared flags, and its port: without a Redis the plugin hooks nothing."""
+    port = free_port()
+    env = {"PACELINE_REDIS_URL": "", "OMP_NUM_THREADS": "1"}
+    with killed_at_the_end(sglang_service(flags(*models), port, log=tmp_path / "sglang.log", env=env)) as server:
+        yield server, port
+
+
 @pytest.fixture(scope="session")
 def start_rig() -> Callable[..., AbstractContextManager[Rig]]:
     """Start a server of one's own: `running`."""

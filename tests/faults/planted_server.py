@@ -19,9 +19,9 @@ PLANT_FILE = "PLANTED_FILE"  # environment variable that the server's processes 
 
 #: Name -> module, owner and function: what hook bodies and handlers call first, and half-way.
 PLANTS = {
-    "choosing in the verify hook": ("capture.sglang_capture", "SglangCapture", "_choose_again"),
+    "choosing in the verify hook": ("capture.request_choice", "RequestChoice", "choose_again"),
     "the verify hook": ("capture.sglang_capture", "SglangCapture", "_verified"),
-    "choosing in the prefill hook": ("capture.sglang_capture", "SglangCapture", "_choose"),
+    "choosing in the prefill hook": ("capture.request_choice", "RequestChoice", "choose"),
     "the prefill hook": ("capture.sglang_capture", "SglangCapture", "_prefilled"),
     "the copy to the host": ("capture.device_output", "", "replace"),
     "the outbox": ("capture.outbox", "Outbox", "add"),

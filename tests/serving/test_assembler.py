@@ -29,7 +29,7 @@ class ToyServer:
         """What the target computes at a position: a value only this token at this place has."""
         return np.full(DIM, position * 1000.0 + self.tokens[position], np.float32)
 
-    def prefill(self, version=0, start=None, first=None, request_id="r"):
+    def prefill(self, version=0, target="7", start=None, first=None, request_id="r"):
         start = self.cached if start is None else start
         read = self.tokens[start:]
         rows = np.stack([self.state(start + i) for i in range(len(read))])
@@ -39,6 +39,7 @@ class ToyServer:
         return RequestPrefill(
             request_id,
             version,
+            target,
             self.facts,
             start,
             np.asarray(read, np.int32),
@@ -47,7 +48,7 @@ class ToyServer:
             Commit(index, (token,), ""),
         )
 
-    def verify(self, version=0, visible=None, finish="", request_id="r"):
+    def verify(self, version=0, target="7", visible=None, finish="", request_id="r"):
         root = len(self.tokens) - 1
         drafted = self.rng.integers(0, 90, STEPS).tolist()
         accepted = int(self.rng.integers(0, STEPS + 1))
@@ -64,6 +65,7 @@ class ToyServer:
         return RequestVerify(
             request_id,
             version,
+            target,
             root,
             root_token,
             np.asarray(drafted, np.int32),
@@ -75,7 +77,7 @@ class ToyServer:
             Commit(index, tuple(new), finish),
         )
 
-    def plain(self, version=0, finish="", request_id="r"):
+    def plain(self, version=0, target="7", finish="", request_id="r"):
         """A step without drafts, of which no teacher is captured."""
         root, token = len(self.tokens) - 1, int(self.rng.integers(0, 90))
         index = len(self.tokens) - len(self.prompt)
@@ -85,6 +87,7 @@ class ToyServer:
         return RequestVerify(
             request_id,
             version,
+            target,
             root,
             root_token,
             np.zeros(0, np.int32),
@@ -99,7 +102,7 @@ class ToyServer:
 
 def assembler(window_tokens=1000, context_tokens=8):
     counts = CaptureCounts()
-    return WindowAssembler(trace_maker("rep", "target", "7"), counts, window_tokens, context_tokens), counts
+    return WindowAssembler(trace_maker("rep", "target"), counts, window_tokens, context_tokens), counts
 
 
 def feed(made, forwards, now=0.0):
@@ -182,8 +185,10 @@ def test_a_cached_prefix_moves_the_window_past_it_and_is_not_replayable():
 def test_prefill_chunks_are_joined():
     server = ToyServer(2, prompt_len=10)
     whole = server.prefill()
-    first = RequestPrefill("r", 0, FACTS, 0, whole.ids[:6], whole.features[:6], whole.feature_dtype, Commit(-1, (), ""))
-    second = RequestPrefill("r", 0, FACTS, 6, whole.ids[6:], whole.features[6:], whole.feature_dtype, whole.commit)
+    first = RequestPrefill(
+        "r", 0, "7", FACTS, 0, whole.ids[:6], whole.features[:6], whole.feature_dtype, Commit(-1, (), "")
+    )
+    second = RequestPrefill("r", 0, "7", FACTS, 6, whole.ids[6:], whole.features[6:], whole.feature_dtype, whole.commit)
     made, counts = assembler()
     (trace,) = feed(made, [first, second, server.verify(finish="length")])
     assert_is_what_was_served(trace, server)
@@ -199,6 +204,20 @@ def test_a_swap_inside_a_request_closes_the_window_of_the_old_version():
         assert_is_what_was_served(trace, server)
     assert (old.draft_version, len(old.rounds), old.replay_exact, old.finish) == (3, 4, True, "")
     assert (new.draft_version, len(new.rounds), new.replay_exact, new.finish) == (4, 4, False, "length")
+    assert new.context_len == 8  # context_tokens
+    assert counts.captured == 2
+
+
+def test_a_target_update_inside_a_request_closes_the_window_of_the_old_target():
+    server = ToyServer(4)
+    made, counts = assembler()
+    judged_by_both = [server.prefill(3, "8"), *(server.verify(3, "8") for _ in range(4)), server.verify(3, "8+1")]
+    old, new = feed(made, [*judged_by_both, server.verify(3, "8+1", finish="length")])
+    for trace in (old, new):
+        assert_is_what_was_served(trace, server)
+        assert trace.draft_version == 3
+    assert (old.target_version, len(old.rounds), old.replay_exact, old.finish) == ("8", 4, True, "")
+    assert (new.target_version, len(new.rounds), new.replay_exact, new.finish) == ("8+1", 2, False, "length")
     assert new.context_len == 8  # context_tokens
     assert counts.captured == 2
 
@@ -284,6 +303,26 @@ def test_a_swap_between_prefill_and_first_round_is_one_trace_that_cannot_be_repl
     assert (counts.captured, counts.dropped) == (1, {})
 
 
+def test_a_target_update_before_the_first_round_is_one_trace_of_the_new_target_that_cannot_be_replayed():
+    server = ToyServer(14)
+    made, counts = assembler()
+    (trace,) = feed(made, [server.prefill(3, "7"), server.verify(3, "8"), server.verify(3, "8", finish="length")])
+    assert_is_what_was_served(trace, server)
+    assert (trace.target_version, trace.replay_exact, trace.context_len) == ("8", False, 7)
+    assert (counts.captured, counts.dropped) == (1, {})
+
+
+def test_a_target_update_between_two_chunks_of_a_prompt_cannot_be_replayed():
+    server = ToyServer(2, prompt_len=10)
+    whole = server.prefill()
+    first = whole._replace(ids=whole.ids[:6], features=whole.features[:6], commit=Commit(-1, (), ""))
+    rest = whole._replace(ids=whole.ids[6:], features=whole.features[6:], start=6, target_version="8")
+    made, counts = assembler()
+    (trace,) = feed(made, [first, rest, server.verify(target="8", finish="length")])
+    assert_is_what_was_served(trace, server)
+    assert (trace.target_version, trace.replay_exact, counts.captured) == ("8", False, 1)
+
+
 def test_a_prompt_longer_than_a_window_keeps_its_newest_tokens_as_context():
     server = ToyServer(15, prompt_len=60)
     made, counts = assembler(window_tokens=24, context_tokens=10)
@@ -318,7 +357,7 @@ def test_a_request_without_a_verify_round_is_a_counted_drop():
     prefill = server.prefill()
     made, counts = assembler()
     ended = RequestPrefill(
-        "r", 0, FACTS, 0, prefill.ids, prefill.features, prefill.feature_dtype, Commit(0, (5,), "length")
+        "r", 0, "7", FACTS, 0, prefill.ids, prefill.features, prefill.feature_dtype, Commit(0, (5,), "length")
     )
     assert feed(made, [ended]) == []
     assert (counts.captured, counts.dropped) == (1, {DropReason.NO_ROUNDS: 1})

@@ -20,8 +20,8 @@ def verify(request_id, version, accepted, finish="", drafted=(0, 1, 2), text=5):
     drafted, ids = np.array(drafted, np.int32), np.zeros((4, 0), np.int32)
     commit = Commit(1, (text,) * (accepted + 1), finish)
     return RequestVerify(
-        request_id, version, 3, 7, drafted, accepted, ids, ids.astype(np.float16), NO_FEATURES, FeatureDtype.FLOAT32,
-        commit,
+        request_id, version, "0", 3, 7, drafted, accepted, ids, ids.astype(np.float16), NO_FEATURES,
+        FeatureDtype.FLOAT32, commit,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
 def prefill(name):
     rows = np.zeros((3, 4), np.float32)
     return RequestPrefill(
-        name, 0, FACTS, 0, np.arange(3, dtype=np.int32), rows, FeatureDtype.FLOAT32, Commit(0, (7,), "")
+        name, 0, "0", FACTS, 0, np.arange(3, dtype=np.int32), rows, FeatureDtype.FLOAT32, Commit(0, (7,), "")
     )
 
 
@@ -39,7 +39,7 @@ def verify(name, commit=ENDS):
     drafted, ids = np.asarray([8, 9], np.int32), np.zeros((3, 1), np.int32)
     rows = np.zeros((2, 4), np.float32)
     return RequestVerify(
-        name, 0, 3, 7, drafted, 1, ids, np.zeros((3, 1), np.float16), rows, FeatureDtype.FLOAT32, commit
+        name, 0, "0", 3, 7, drafted, 1, ids, np.zeros((3, 1), np.float16), rows, FeatureDtype.FLOAT32, commit
     )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ class Rig:
         self.buffer = FlakyBuffer(BufferConfig(), clock=lambda: self.now)
         self.board = MemoryVersionBoard(clock=lambda: self.now)
         self.line, self.counts, self.breaker = Line(line_forwards), CaptureCounts(), Breaker()
-        made = WindowAssembler(trace_maker("rep", "t", "0"), self.counts, 100, 10)
+        made = WindowAssembler(trace_maker("rep", "t"), self.counts, 100, 10)
         self.courier = Courier(
             self.line,
             made,

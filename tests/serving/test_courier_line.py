@@ -37,7 +37,7 @@ FACTS = RequestFacts("", Sampling(), VerdictRule.GREEDY)
 
 def prefill(name):
     arrays = {READ_IDS: np.arange(3, dtype=np.int32), FEATURES: np.zeros((3, 4), np.float32)}
-    return to_wire(PrefillHead((name,), 0, (Commit(0, (7,), ""),), (FACTS,), ((0, 0, 3),)), arrays)
+    return to_wire(PrefillHead((name,), 0, "0", (Commit(0, (7,), ""),), (FACTS,), ((0, 0, 3),)), arrays)
 
 
 def verify(name, finish="length"):
@@ -46,7 +46,7 @@ def verify(name, finish="length"):
         FEATURES: np.zeros((2, 4), np.float32),
         BEST_IDS: np.zeros((1, 3), np.int32),
     }
-    return to_wire(VerifyHead((name,), 0, (Commit(1, (8, 5), finish),), (True,)), arrays)
+    return to_wire(VerifyHead((name,), 0, "0", (Commit(1, (8, 5), finish),), (True,)), arrays)
 
 
 @pytest.fixture

@@ -86,12 +86,22 @@ def test_without_sglang_the_error_says_what_to_install(monkeypatch):
         release.check_release()
 
 
+#: Of weight updates.
+FOLLOWING = {
+    hook_targets.SELECT_RUNNERS, hook_targets.BEGIN_UPDATE, hook_targets.END_UPDATE, *hook_targets.LOADS,
+    hook_targets.RECORD_UPDATE, hook_targets.NAME_VERSION, hook_targets.FLUSH_CACHE,
+}  # fmt: skip
+#: Of draft swaps.
+SWAPPING = {hook_targets.PULL_REQUESTS, hook_targets.INIT_DISPATCHER, hook_targets.RESUME_MEMORY}
+
+
 @pytest.fixture
 def double(monkeypatch):
     """Parts that hook nothing and count their starts, in place of all that are built; the hooks are noted."""
     names = ("after_pull", "after_init_dispatcher", "after_verify", "before_draft_prefill", "after_prefill")
     part = SimpleNamespace(**dict.fromkeys((*names, "before_controller", "before_forward")))
-    made = SimpleNamespace(swap=part, capture=part, pacing=part, starts=0, hooks={})
+    target = SimpleNamespace(hooks=lambda: dict.fromkeys(FOLLOWING, ("around", None)))
+    made = SimpleNamespace(target=target, swap=part, capture=part, pacing=part, starts=0, hooks={})
 
     def start():
         made.starts += 1
@@ -174,8 +184,9 @@ def serve(rank, fault):
         speculative_algorithm="EAGLE3", speculative_eagle_topk=1, dp_size=1, pp_size=1, tp_size=2, pp_rank=0,
         attn_tp_rank=rank, attn_cp_rank=0, disaggregation_mode="null", speculative_use_rejection_sampling=False,
         speculative_accept_threshold_single=1.0, speculative_accept_threshold_acc=1.0,
+        speculative_draft_model_path="draft", model_path="target", weight_version="default",
     )
-    for bag in ("get_spec", "get_parallel", "get_disagg"):
+    for bag in ("get_spec", "get_parallel", "get_disagg", "get_model", "get_serving"):
         setattr(runtime_context, bag, lambda: resolved)
     match fault:
         case "no folder": tempfile.mkdtemp = fail
@@ -224,7 +235,7 @@ def test_the_entry_rank_hooks_what_the_others_do_whatever_fails_on_it_alone(rank
     assert hooks.keys() & own == (own if captures else set())
     assert {target: bodies for target, bodies in hooks.items() if target not in own} == shared
     paced = {hook_targets.ADAPTIVE_CONTROLLER, hook_targets.FORWARD}
-    assert shared.keys() == {hook_targets.PULL_REQUESTS, hook_targets.INIT_DISPATCHER} | paced
+    assert shared.keys() == FOLLOWING | SWAPPING | paced
 
 
 def test_a_plugin_loader_meets_no_exception(monkeypatch, caplog):
@@ -246,7 +257,7 @@ def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    ("pacing", "is_entry", "count"), [("goodput", True, 7), ("off", True, 5), ("goodput", False, 4)]
+    ("pacing", "is_entry", "count"), [("goodput", True, 18), ("off", True, 16), ("goodput", False, 15)]
 )
 @pytest.mark.usefixtures("resolved")
 def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, count):
@@ -257,3 +268,12 @@ def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, coun
     paced = {hook_targets.ADAPTIVE_CONTROLLER, hook_targets.FORWARD}
     assert installed.keys() & paced == (paced if pacing == "goodput" else set())
     assert all(when == "before" for target, (when, _) in installed.items() if target in paced)
+
+
+@pytest.mark.guarantee("target-updated")
+def test_updates_are_guarded_on_a_server_whose_speculation_cannot_be_captured(double, resolved):
+    resolved["speculative_algorithm"] = "STANDALONE"
+    breaker = Breaker()
+    plugin._install(SETTINGS, breaker, is_entry_rank=False)
+    assert "got --speculative-algorithm STANDALONE" in breaker.reason
+    assert double.hooks.keys() == FOLLOWING

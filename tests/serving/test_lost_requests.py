@@ -15,7 +15,7 @@ from paceline.serving.courier.courier import Courier
 from paceline.serving.courier.receiver import CourierReceiver
 from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.watch.draft_monitor import DraftMonitor
-from paceline.serving.wire.counts import CaptureCounts
+from paceline.serving.wire.counts import CaptureCounts, DropReason
 from paceline.serving.wire.messages import BEST_IDS, FEATURES, READ_IDS, VERDICTS, PrefillHead, VerifyHead, to_wire
 from paceline.serving.wire.request_forward import Commit, RequestFacts
 from paceline.serving.wire.teacher_width import TeacherWidth
@@ -30,7 +30,7 @@ OVERSHOOT = Commit(-1, (), "length")
 
 def prefill(name, commit=BEGINS):
     arrays = {READ_IDS: np.arange(3, dtype=np.int32), FEATURES: np.zeros((3, 4), np.float32)}
-    return to_wire(PrefillHead((name,), 0, (commit,), (FACTS,), ((0, 0, 3),)), arrays)
+    return to_wire(PrefillHead((name,), 0, "0", (commit,), (FACTS,), ((0, 0, 3),)), arrays)
 
 
 def verify(name, commit):
@@ -41,7 +41,7 @@ def verify(name, commit):
         FEATURES: np.zeros((2, 4), np.float32),
         BEST_IDS: np.zeros((1, 3), np.int64),
     }
-    return to_wire(VerifyHead((name,), 0, (commit,), (True,)), arrays)
+    return to_wire(VerifyHead((name,), 0, "0", (commit,), (True,)), arrays)
 
 
 class Served:
@@ -52,7 +52,7 @@ class Served:
         self.sender = CourierSender(endpoint, 1 << 20)
         self.receiver = CourierReceiver(endpoint, TeacherWidth(1, 1), lambda _: None)
         board = MemoryVersionBoard(clock=lambda: self.now)
-        made = WindowAssembler(trace_maker("rep", "t", "0"), self.counts, 100, 10)
+        made = WindowAssembler(trace_maker("rep", "t"), self.counts, 100, 10)
         monitor = DraftMonitor(board, "rep", CanaryRules(), GuardLimits())
         buffer = MemoryTraceBuffer(BufferConfig(), clock=lambda: self.now)
         self.courier = Courier(
@@ -64,12 +64,14 @@ class Served:
         assert self.sender.offer(forwards)
 
     def lose(self, forward, reason):
-        """As the outbox does it, for want of room or on a fault."""
+        """As the outbox does it: for want of room, on a fault, or while the target is being loaded."""
         if reason == "queue_full":
             self.sender.refuse([forward.head])
         else:
             head = forward.head
-            self.sender.lose(head.request_ids, head.commits, may_begin=isinstance(head, PrefillHead))
+            self.sender.lose(
+                head.request_ids, head.commits, DropReason(reason), may_begin=isinstance(head, PrefillHead)
+            )
 
     def balance(self):
         """captured, delivered, dropped, open: once all that was sent has been read, in one turn of the courier."""
@@ -88,12 +90,12 @@ def served(tmp_path):
     made.receiver.close()
 
 
-both_reasons = pytest.mark.parametrize("reason", ["queue_full", "fault"])
+each_reason = pytest.mark.parametrize("reason", ["queue_full", "fault", "target_loading"])
 #: Whether the courier takes a turn before the loss, or reads what was sent before and after it in one.
 in_one_turn_or_two = pytest.mark.parametrize("turns", [1, 2])
 
 
-@both_reasons
+@each_reason
 @in_one_turn_or_two
 def test_a_request_that_continues_after_the_loss_is_dropped_once(served, reason, turns):
     served.send(prefill("a"))
@@ -105,7 +107,7 @@ def test_a_request_that_continues_after_the_loss_is_dropped_once(served, reason,
     assert served.balance() == (1, 0, {reason: 1}, 0)
 
 
-@both_reasons
+@each_reason
 @in_one_turn_or_two
 def test_a_request_that_ends_in_the_loss_is_dropped_once_and_its_name_is_free(served, reason, turns):
     served.send(prefill("a"), verify("a", FIRST))
@@ -118,7 +120,7 @@ def test_a_request_that_ends_in_the_loss_is_dropped_once_and_its_name_is_free(se
     assert served.balance() == (2, 1, {reason: 1}, 0)
 
 
-@both_reasons
+@each_reason
 @in_one_turn_or_two
 def test_a_round_that_overshot_the_end_of_a_request_costs_nothing_when_it_is_lost(served, reason, turns):
     served.send(prefill("a"), verify("a", FIRST), verify("a", ENDS))
@@ -129,7 +131,7 @@ def test_a_round_that_overshot_the_end_of_a_request_costs_nothing_when_it_is_los
     assert served.balance() == (2, 1, {}, 1)
 
 
-@both_reasons
+@each_reason
 def test_requests_that_begin_in_the_loss_are_counted_once_whether_they_end_in_it_or_not(served, reason):
     for name in ("ends", "continues"):
         served.lose(prefill(name), reason)
@@ -142,7 +144,7 @@ def test_requests_that_begin_in_the_loss_are_counted_once_whether_they_end_in_it
     assert served.balance() == (4, 2, {reason: 2}, 0)
 
 
-@both_reasons
+@each_reason
 def test_two_requests_of_one_name_in_one_loss_are_two(served, reason):
     served.send(prefill("a"))
     served.lose(verify("a", ENDS), reason)
@@ -172,7 +174,7 @@ def test_a_request_that_continues_after_its_window_was_closed_as_idle_is_a_gap(s
 
 
 def test_a_forward_that_cannot_be_split_costs_no_request_that_had_ended(served):
-    head = VerifyHead(("a", "b"), 0, (OVERSHOOT, FIRST), (True, True))
+    head = VerifyHead(("a", "b"), 0, "0", (OVERSHOOT, FIRST), (True, True))
     served.send(prefill("a", ENDS), prefill("b"))
     served.send(to_wire(head, {}))  # its arrays are missing
     served.send(verify("b", SECOND), verify("b", ENDS))

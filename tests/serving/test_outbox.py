@@ -37,11 +37,11 @@ def box():
 
 
 def forward(name, tokens=3, make_head=None):
-    chosen = Chosen((0,), (name,), (True,), 0)
+    chosen = Chosen((0,), (name,), (True,), 0, "0")
     tensors = {VERDICTS: torch.zeros(1, tokens + 2, dtype=torch.int64), BEST_IDS: torch.arange(tokens).view(1, -1)}
 
     def head(commits, dtype):
-        return VerifyHead(chosen.request_ids, 0, commits, chosen.is_greedy, dtype)
+        return VerifyHead(chosen.request_ids, 0, "0", commits, chosen.is_greedy, dtype)
 
     return ForwardOutput(chosen, tensors, make_head or head, lambda *_: None, lambda *_: None)
 

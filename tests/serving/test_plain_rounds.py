@@ -7,9 +7,10 @@ import torch
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture.plain_rounds import decoding_rows
 from paceline.serving.capture.prefill_rows import WindowSizes
+from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.courier.split import CapturedForward
-from paceline.serving.wire.counts import CaptureCounts, SkipReason
+from paceline.serving.wire.counts import CaptureCounts, DropReason, SkipReason
 from paceline.serving.wire.messages import READ_IDS
 from paceline.serving.wire.request_forward import Commit, RequestVerify
 from paceline.serving.wire.teacher_width import TeacherWidth
@@ -23,11 +24,11 @@ class Outbox:
     """Keeps what is committed, as the courier gets it."""
 
     def __init__(self):
-        self.forwards, self.lost = [], []
+        self.forwards, self.lost, self.lost_committed = [], [], []
         self.sender = SimpleNamespace(lose=self.lost.extend)
 
-    def lose(self, forward):
-        self.lost.extend(forward.chosen.request_ids)
+    def lose(self, chosen, commits, reason):
+        self.lost_committed.append((chosen, commits, reason))
 
     def add(self, forward, commits):
         self.forwards.append(CapturedForward(forward.to_wire(commits), WIDTH))
@@ -40,8 +41,8 @@ def outbox():
 
 @pytest.fixture
 def capture(outbox):
-    settings = CaptureSettings(WIDTH, features=True, sample_rate=1.0, sizes=WindowSizes(16, 4))
-    return SglangCapture(settings, outbox, CaptureCounts(), Breaker(), lambda: 3)
+    settings = CaptureSettings(WIDTH, features=True, sizes=WindowSizes(16, 4))
+    return SglangCapture(settings, outbox, RequestChoice(1.0, CaptureCounts(), lambda: 3, lambda: "7"), Breaker())
 
 
 class Mixed:
@@ -90,7 +91,7 @@ def test_the_decode_steps_of_a_mixed_batch_are_rounds_of_one_token_at_their_plac
     a, b = plain.split()
     for share, request_id, root, row, committed in ((a, "a", 7, 8, 52), (b, "b", 51, 10, 54)):
         assert isinstance(share, RequestVerify)
-        assert (share.request_id, share.draft_version, share.root) == (request_id, 3, root)
+        assert (share.request_id, share.draft_version, share.target_version, share.root) == (request_id, 3, "7", root)
         assert (share.root_token, share.drafted.tolist(), share.accepted) == (100 + row, [], 0)
         assert share.features.tolist() == [mixed.hidden[row].tolist()]
         assert share.commit == Commit(1, (committed,), "")
@@ -111,7 +112,8 @@ def test_what_is_prefilled_beside_decode_steps_is_captured_as_ever(capture, outb
 def test_a_decode_step_counts_neither_as_a_beginning_nor_as_a_verify_round_of_sglangs(capture, outbox):
     mixed = Mixed()
     mixed.launch(capture)
-    assert capture._counts.skipped == {SkipReason.OPTED_OUT: 1}  # `out`, which begins here; `gone` was counted then
+    counted = capture.choice._counts.skipped
+    assert counted == {SkipReason.OPTED_OUT: 1}  # `out`, which begins here; `gone` was counted then
     assert capture.rounds == 0  # SGLang adds none to `spec_verify_ct` either
     mixed.commit([50], [51], [52], [53], [54])
     assert [forward.forward.head.request_ids for forward in outbox.forwards] == [("new",), ("a", "b")]
@@ -153,6 +155,33 @@ def test_a_fault_loses_the_running_requests_of_the_batch_too(capture, outbox):
     mixed.launch(capture)
     assert outbox.lost == ["new", "a", "b"]
     assert capture._breaker.faults == 1
+
+
+def test_while_the_target_is_loaded_a_mixed_batch_loses_what_it_reads_and_what_it_decodes(capture, outbox):
+    capture.choice._target_version = lambda: ""
+    mixed = Mixed()
+    mixed.launch(capture)
+    mixed.commit([50], [51], None, [53], [54], finished=("a",))
+    assert outbox.forwards == []
+    assert [(chosen.request_ids, chosen.is_prefill) for chosen, _, _ in outbox.lost_committed] == [
+        (("new",), True), (("a", "b"), False),
+    ]  # fmt: skip
+    assert [(commits, reason) for _, commits, reason in outbox.lost_committed] == [
+        ((Commit(1, (50,), ""),), DropReason.TARGET_LOADING),
+        ((Commit(-1, (), "length"), Commit(1, (54,), "")), DropReason.TARGET_LOADING),
+    ]
+
+
+def test_a_middle_chunk_that_a_target_read_while_it_was_loaded_loses_its_request(capture, outbox):
+    capture.choice._target_version = lambda: ""
+    mixed = Mixed()
+    mixed.batch = batch_of(
+        [request("long", prompt=range(60))], extend_lens=[8], prefix_lens=[8], input_ids=torch.arange(8)
+    )
+    mixed.launch(capture)
+    mixed.commit(None)
+    ((chosen, commits, _),) = outbox.lost_committed
+    assert (chosen.request_ids, chosen.is_prefill, commits) == (("long",), True, (Commit(-1, (), ""),))
 
 
 def test_a_prefill_without_running_requests_has_no_decode_step():

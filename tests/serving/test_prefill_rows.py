@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture.prefill_rows import WindowSizes, kept_rows
+from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.wire.counts import CaptureCounts
 from paceline.serving.wire.messages import FEATURES, READ_IDS
@@ -53,8 +54,8 @@ def test_an_8k_prompt_hands_on_a_sixteenth_of_what_it_did():
 
 @pytest.fixture
 def capture():
-    wide = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=SIZES)
-    return SglangCapture(wide, None, CaptureCounts(), Breaker(), lambda: 3)
+    wide = CaptureSettings(TeacherWidth(4, 1), features=True, sizes=SIZES)
+    return SglangCapture(wide, None, RequestChoice(1.0, CaptureCounts(), lambda: 3, lambda: "7"), Breaker())
 
 
 def test_the_arrays_hold_the_kept_rows_of_captured_requests_alone_and_the_head_says_where(capture):

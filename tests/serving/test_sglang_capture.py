@@ -6,11 +6,12 @@ import pytest
 import torch
 from paceline.buffer.trace import Sampling, VerdictRule
 from paceline.serving.breaker import Breaker
-from paceline.serving.capture import sglang_requests
+from paceline.serving.capture import sglang_capture, sglang_requests
 from paceline.serving.capture.courier_sender import CourierSender
 from paceline.serving.capture.device_output import Chosen, ForwardOutput
 from paceline.serving.capture.outbox import Outbox
 from paceline.serving.capture.prefill_rows import WindowSizes
+from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.capture.sglang_requests import LABEL_KEY, OPT_OUT_KEY
 from paceline.serving.capture.teacher import best_tokens
@@ -27,10 +28,16 @@ class Draft:
     version = 3
 
 
+class Target:
+    version = "7"
+
+
 @pytest.fixture
 def capture():
-    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-    return SglangCapture(settings, None, CaptureCounts(), Breaker(), lambda: Draft.version)
+    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sizes=WindowSizes(2048, 512))
+    return SglangCapture(
+        settings, None, RequestChoice(1.0, CaptureCounts(), lambda: Draft.version, lambda: Target.version), Breaker()
+    )
 
 
 def batch(**opted_out):
@@ -41,7 +48,7 @@ def batch(**opted_out):
 @pytest.mark.guarantee("odd-requests")
 @pytest.mark.parametrize("odd", ["x", [1], 5, True, None, {}])
 def test_custom_params_of_any_kind_are_served_and_captured(capture, odd):
-    assert capture.is_captured(request("a", top_k=40.0, custom_params=odd))
+    assert capture.choice.is_captured(request("a", top_k=40.0, custom_params=odd))
     facts = sglang_requests.facts_of(request("a", top_k=1, custom_params=odd))
     assert (facts.tenant, facts.sampling) == ("", Sampling(0.0, 1, 1.0, edited=False))
     assert list(map(type, (facts.sampling.top_k, facts.sampling.top_p))) == [int, float]
@@ -70,7 +77,7 @@ def test_a_label_is_kept_where_it_is_short_plain_text_and_anything_else_is_captu
     capture, label, kept, is_refused
 ):
     req = request("a", custom_params={LABEL_KEY: label})
-    assert capture.is_captured(req)
+    assert capture.choice.is_captured(req)
     facts = sglang_requests.facts_of(req)
     assert (facts.label, facts.is_label_refused, facts.tenant) == (kept, is_refused, "")
 
@@ -88,7 +95,7 @@ def test_what_is_no_plain_text_request_of_this_target_is_skipped_and_counted(cap
     served = batch_of([request("a", prompt=range(1), **changes)], extend_lens=[1], prefix_lens=[0])
     capture._before_draft_prefill(None, served, None)
     assert capture._prefill is None
-    assert capture._counts.skipped == {reason: 1}
+    assert capture.choice._counts.skipped == {reason: 1}
 
 
 def test_a_skipped_request_counts_once_whatever_chunks_its_prompt_is_read_in_and_however_often(capture):
@@ -96,7 +103,7 @@ def test_a_skipped_request_counts_once_whatever_chunks_its_prompt_is_read_in_and
 
     def prefill(req, start, count):
         capture._before_draft_prefill(None, batch_of([req], extend_lens=[count], prefix_lens=[start]), None)
-        return capture._counts.skipped[SkipReason.OPTED_OUT]
+        return capture.choice._counts.skipped[SkipReason.OPTED_OUT]
 
     chunks = [prefill(request("a", **out), start, count) for start, count in [(0, 4), (4, 4), (8, 2)]]
     assert chunks == [0, 0, 1]
@@ -105,28 +112,31 @@ def test_a_skipped_request_counts_once_whatever_chunks_its_prompt_is_read_in_and
 
 
 def test_the_choice_of_an_unchanged_batch_is_remembered_and_of_a_changed_one_made_again(capture, monkeypatch):
-    first = capture._choose_again(batch(a=False, b=True))
+    first = capture.choice.choose_again(batch(a=False, b=True))
     assert (first.rows, first.request_ids, first.draft_version) == ((0,), ("a",), 3)
-    assert capture._choose_again(batch(a=False, b=True)) is first
-    assert capture._choose_again(batch(b=True, a=False)).rows == (1,)
+    assert capture.choice.choose_again(batch(a=False, b=True)) is first
+    assert capture.choice.choose_again(batch(b=True, a=False)).rows == (1,)
     monkeypatch.setattr(Draft, "version", 4)
-    assert capture._choose_again(batch(b=True, a=False)).draft_version == 4
-    assert capture._choose_again(batch()) is None
+    assert capture.choice.choose_again(batch(b=True, a=False)).draft_version == 4
+    assert capture.choice.choose_again(batch(b=True, a=False)).target_version == "7"
+    monkeypatch.setattr(Target, "version", "7+1")
+    assert capture.choice.choose_again(batch(b=True, a=False)).target_version == "7+1"
+    assert capture.choice.choose_again(batch()) is None
 
 
 def test_a_new_request_under_an_old_id_is_chosen_again(capture):
-    assert capture._choose_again(batch(a=False)).rows == (0,)
+    assert capture.choice.choose_again(batch(a=False)).rows == (0,)
     began = batch_of([request("a", custom_params={OPT_OUT_KEY: True})], extend_lens=[1], prefix_lens=[0])
     capture._before_draft_prefill(None, began, None)  # its prefill: the earlier one of that id has ended
-    assert capture._choose_again(batch(a=True)) is None
+    assert capture.choice.choose_again(batch(a=True)) is None
 
 
 def test_a_copy_to_the_host_that_fails_costs_its_requests_a_forward_and_raises_nothing():
     lost, breaker = [], Breaker()
     outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
-    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
-    chosen = Chosen((0,), ("a",), (True,), 3)
+    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sizes=WindowSizes(2048, 512))
+    capture = SglangCapture(settings, outbox, RequestChoice(1.0, CaptureCounts(), lambda: 3, lambda: "7"), breaker)
+    chosen = Chosen((0,), ("a",), (True,), 3, "7")
     forward = ForwardOutput(chosen, {"x": torch.zeros(1)}, None, None, capture._copy_failed)
 
     def no_pinned_memory(_):
@@ -140,9 +150,9 @@ def test_a_copy_to_the_host_that_fails_costs_its_requests_a_forward_and_raises_n
 def test_a_fault_in_a_hook_body_raises_nothing_and_loses_the_requests_of_its_forward(hook, monkeypatch):
     lost, breaker = [], Breaker()
     outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
-    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
-    forward = ForwardOutput(Chosen((0,), ("a",), (True,), 3), {}, None, None, None)
+    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sizes=WindowSizes(2048, 512))
+    capture = SglangCapture(settings, outbox, RequestChoice(1.0, CaptureCounts(), lambda: 3, lambda: "7"), breaker)
+    forward = ForwardOutput(Chosen((0,), ("a",), (True,), 3, "7"), {}, None, None, None)
     capture._prefill = forward
     result, served = SimpleNamespace(logits_output=SimpleNamespace()), batch(a=False, b=True)
     arguments = {
@@ -161,9 +171,9 @@ def test_a_fault_in_choosing_loses_every_request_of_the_batch_that_was_to_be_cap
 
     lost, breaker = [], Breaker()
     outbox = SimpleNamespace(sender=SimpleNamespace(lose=lost.extend))
-    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-    capture = SglangCapture(settings, outbox, CaptureCounts(), breaker, lambda: 3)
-    monkeypatch.setattr(capture, "_choose", broken)
+    settings = CaptureSettings(TeacherWidth(4, 1), features=True, sizes=WindowSizes(2048, 512))
+    capture = SglangCapture(settings, outbox, RequestChoice(1.0, CaptureCounts(), lambda: 3, lambda: "7"), breaker)
+    monkeypatch.setattr(capture.choice, "choose", broken)
     served = batch(a=False, b=True, c=False)
     arguments = {"before_draft_prefill": (None, served, None), "after_verify": (None, None, served, None)}[hook]
     assert getattr(capture, hook)(*arguments) is None
@@ -176,20 +186,22 @@ class Committed:
     def __init__(self, endpoint):
         self.sender, self.breaker = CourierSender(endpoint, 1 << 20), Breaker()
         self.box = Outbox(self.sender, self.breaker, lambda: False)
-        settings = CaptureSettings(TeacherWidth(4, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-        self.capture = SglangCapture(settings, self.box, CaptureCounts(), self.breaker, lambda: 3)
+        settings = CaptureSettings(TeacherWidth(4, 1), features=True, sizes=WindowSizes(2048, 512))
+        self.capture = SglangCapture(
+            settings, self.box, RequestChoice(1.0, CaptureCounts(), lambda: 3, lambda: "7"), self.breaker
+        )
         commits = (Commit(0, (7,), ""), Commit(0, (7,), "length"))
         self.box.add(self.forward("ab", PrefillHead), commits)
         self.reqs = [self.req("a", ""), self.req("b", "length")]
         self.commits = [SimpleNamespace(output_index=1, token_ids=[8]), None]
 
     def forward(self, ids, kind=VerifyHead):
-        chosen = Chosen((0, 1), tuple(ids), (True, True), 3, kind is PrefillHead)
+        chosen = Chosen((0, 1), tuple(ids), (True, True), 3, "7", kind is PrefillHead)
 
         def head(commits, dtype):
             if kind is PrefillHead:
-                return PrefillHead(chosen.request_ids, 3, commits, (FACTS,) * 2, ((0, 0, 1), (0, 1, 2)), dtype)
-            return VerifyHead(chosen.request_ids, 3, commits, chosen.is_greedy, dtype)
+                return PrefillHead(chosen.request_ids, 3, "7", commits, (FACTS,) * 2, ((0, 0, 1), (0, 1, 2)), dtype)
+            return VerifyHead(chosen.request_ids, 3, "7", commits, chosen.is_greedy, dtype)
 
         return ForwardOutput(chosen, {"x": torch.zeros(1)}, head, self.capture._consume, None)
 
@@ -215,6 +227,18 @@ def test_the_requests_of_a_batch_must_be_those_of_its_forward(committed, caplog)
     assert "requests of a forward: got ('c', 'b'), expected ('a', 'b')" in caplog.text
     assert committed.breaker.faults == 1
     assert committed.sender._lost.message_fields()["lost"] == {"a": DropReason.FAULT}  # b had ended and lost nothing
+
+
+def test_a_round_while_the_target_is_loaded_is_counted_and_loses_the_requests_that_still_run(committed, monkeypatch):
+    attached = []
+    monkeypatch.setattr(sglang_capture, "_attach", lambda _, forward: attached.append(forward))
+    monkeypatch.setattr(committed.capture.choice, "_target_version", lambda: "")
+    committed.capture.after_verify(None, None, batch(a=False, b=False), None)
+    (forward,) = attached
+    forward.copy_to_host(None).consume(SimpleNamespace(reqs=committed.reqs), committed.commits)
+    assert committed.capture.rounds == 2  # SGLang counts them too, and the hook is not silent
+    assert committed.sender._lost.message_fields()["lost"] == {"a": DropReason.TARGET_LOADING}
+    assert committed.breaker.faults == 0
 
 
 @pytest.mark.parametrize("broken", ["reqs", "commits", "outbox"])

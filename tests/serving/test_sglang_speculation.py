@@ -13,6 +13,7 @@ from paceline.serving.config import CANARY_TURN_S, from_env
 from paceline.serving.sglang_speculation import (
     CHAIN_FLAGS,
     check_speculation,
+    has_draft_of_its_own,
     why_replay_is_no_proof,
 )
 
@@ -32,6 +33,12 @@ def test_a_server_that_cannot_be_captured_is_refused_with_its_flags(resolved, ch
     resolved |= changes
     with pytest.raises(CaptureUnavailable, match=message):
         check_speculation()
+
+
+@pytest.mark.parametrize(("draft", "is_apart"), [("draft", True), (None, False), ("target", False)])
+def test_a_draft_is_apart_from_the_target_unless_it_is_layers_of_its_checkpoint(resolved, draft, is_apart):
+    resolved["speculative_draft_model_path"] = draft
+    assert has_draft_of_its_own() is is_apart
 
 
 RULES = [

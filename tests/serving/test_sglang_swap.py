@@ -14,6 +14,7 @@ from paceline.serving import sglang_ranks
 from paceline.serving.swap import sglang_swap, swap_channel
 from paceline.serving.swap.commands import Act, Readiness, SwapCommand
 from paceline.serving.swap.sglang_draft import SglangDraft
+from paceline.serving.swap.sglang_resume import after_resume_of
 from paceline.serving.swap.sglang_swap import SglangSwap
 from paceline.serving.swap.staging import StagedDraft, Staging, read_layout, sha256_of
 from safetensors.torch import save_file
@@ -530,3 +531,45 @@ def test_a_draft_with_the_targets_head_never_loads_one(folder, monkeypatch):
     with Scheduler(swap), pytest.raises(WeightsRefused, match=r"lm_head\.weight: belongs to the target"):
         swap.swap(2, *file_of(folder, 2))
     assert runner.weight_updater.loaded == []
+
+
+def lost_weights(swap):
+    """What SGLang's allocator leaves of a model whose memory it released."""
+    with torch.no_grad():
+        swap._live._runner.model.weight.fill_(float("nan"))
+
+
+def drafts_with(swap):
+    return swap._live._runner.model.weight[0, 0].item()
+
+
+@pytest.mark.guarantee("draft-put-back")
+@pytest.mark.parametrize("tags", [None, [], ["weights"], ["kv_cache", "weights"]])
+def test_the_live_draft_is_copied_in_again_when_sglang_takes_the_memory_of_weights_back(swap, folder, tags):
+    body = after_resume_of(swap)
+    with Scheduler(swap):
+        swap.swap(2, *file_of(folder, 2))
+    lost_weights(swap)
+    assert body(None, None, SimpleNamespace(tags=tags)) is None
+    assert (drafts_with(swap), swap.draft_version) == (2.0, 2)
+
+
+def test_the_draft_is_left_alone_when_other_memory_comes_back(swap):
+    after_resume_of(swap)(None, None, SimpleNamespace(tags=["kv_cache", "cuda_graph"]))
+    assert swap._live._runner.weight_updater.loaded == []
+
+
+@pytest.mark.guarantee("no-exception-reaches-sglang")
+def test_a_draft_that_cannot_be_put_back_costs_no_exception_and_is_logged(swap, caplog):
+    def fail(*_, **__):
+        raise RuntimeError("no memory")
+
+    swap._live._runner.weight_updater.update_weights_from_tensor = fail
+    after_resume_of(swap)(None, None, SimpleNamespace(tags=None))
+    assert "the weights of version 0 could not be put back" in caplog.text
+    after_resume_of(swap)(None, None, None)
+    assert "the draft was not put back" in caplog.text
+
+
+def test_without_swaps_nothing_is_put_back(tmp_path):
+    after_resume_of(SglangSwap(0, tmp_path))(None, None, SimpleNamespace(tags=None))

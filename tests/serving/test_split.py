@@ -30,7 +30,7 @@ from paceline.serving.wire.teacher_width import TeacherWidth
 
 FACTS = RequestFacts("acme", Sampling(0.7, 40, 0.9, True), VerdictRule.TARGET_ONLY, "code", True)
 VERIFY = VerifyHead(
-    ("a", "b"), 4, (Commit(1, (8, 5), ""), Commit(3, (6,), "length")), (False, True), FeatureDtype.BFLOAT16
+    ("a", "b"), 4, "7", (Commit(1, (8, 5), ""), Commit(3, (6,), "length")), (False, True), FeatureDtype.BFLOAT16
 )
 WIDTH = TeacherWidth(sampled=2, greedy=1)
 # root, two drafts, position of the root, accepted drafts plus the bonus token
@@ -46,7 +46,7 @@ def test_a_message_arrives_as_it_was_sent():
         FEATURES: np.arange(12, dtype=np.uint16).reshape(3, 4).T,  # not contiguous
         LOGITS: np.zeros((0, 3, 5), np.float32),
     }
-    head = PrefillHead(("a",), 2, (Commit(-1, (), "abort"),), (FACTS,), ((5, 0, 3),), FeatureDtype.BFLOAT16)
+    head = PrefillHead(("a",), 2, "7", (Commit(-1, (), "abort"),), (FACTS,), ((5, 0, 3),), FeatureDtype.BFLOAT16)
     resume = Resume({"a": 1}, ("y",), 2)
     forwards, lost, status = (
         (to_wire(head, arrays), to_wire(VERIFY, {})),
@@ -99,6 +99,7 @@ def test_a_verify_round_is_split_into_each_requests_rows():
     assert second.teacher_ids.tolist() == ids[1, :, :1].tolist()
     assert second.teacher_logprobs.tolist() == [[0.0]] * 3  # greedy: all of the mass on the best token
     assert (first.commit, second.commit, first.feature_dtype) == (*VERIFY.commits, FeatureDtype.BFLOAT16)
+    assert {(share.draft_version, share.target_version) for share in (first, second)} == {(4, "7")}
 
 
 def test_best_tokens_alone_are_a_teacher_of_greedy_requests_only():
@@ -132,7 +133,7 @@ def test_rows_after_the_accepted_ones_are_left_out():
     rows = torch.arange(3 * depth * 2.0).view(-1, 2).to(torch.bfloat16)
     verdicts = torch.cat([torch.zeros(3, 4), torch.tensor([[2], [0], [1]])], dim=1).long()
     nodes = torch.tensor([[4, 5, -1], [-1, -1, -1], [8, -1, -1]])
-    chosen = Chosen((0, 1, 2), ("a", "b", "c"), (True,) * 3, 0)
+    chosen = Chosen((0, 1, 2), ("a", "b", "c"), (True,) * 3, 0, "7")
     ways = {"a device's": ({FEATURES: rows}, [0, 1, 6]), "a host's": ({FEATURES: rows, NODES: nodes}, [4, 5, 8])}
     for way, (tensors, kept) in ways.items():
         forward = ForwardOutput(
@@ -145,17 +146,18 @@ def test_rows_after_the_accepted_ones_are_left_out():
 
 
 def head_of(chosen):
-    return lambda commits, dtype: VerifyHead(chosen.request_ids, 0, commits, chosen.is_greedy, dtype)
+    return lambda commits, dtype: VerifyHead(chosen.request_ids, 0, "7", commits, chosen.is_greedy, dtype)
 
 
 def test_a_prefill_is_split_at_its_spans():
     head = PrefillHead(
-        ("a", "c"), 1, (Commit(0, (9,), ""), Commit(0, (4,), "")), (FACTS, FACTS), ((0, 0, 2), (16, 5, 6))
+        ("a", "c"), 1, "7", (Commit(0, (9,), ""), Commit(0, (4,), "")), (FACTS, FACTS), ((0, 0, 2), (16, 5, 6))
     )
     arrays = {READ_IDS: np.arange(6, dtype=np.int32), FEATURES: np.arange(6.0, dtype=np.float32).reshape(6, 1)}
     first, last = split_prefill(head, arrays)
     assert (first.start, first.ids.tolist(), first.features.tolist()) == (0, [0, 1], [[0.0], [1.0]])
     assert (last.start, last.ids.tolist(), last.features.tolist(), last.facts) == (16, [5], [[5.0]], FACTS)
+    assert {(share.draft_version, share.target_version) for share in (first, last)} == {(1, "7")}
 
 
 def test_whole_logits_become_the_same_teacher_a_slow_softmax_finds():

@@ -16,6 +16,7 @@ from paceline.policies.guard import GuardLimits
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture import sglang_capture
 from paceline.serving.capture.prefill_rows import WindowSizes
+from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.courier.assembler import WindowAssembler
 from paceline.serving.courier.split import CapturedForward
@@ -39,8 +40,10 @@ class ToyEngine:
         self.at = dict.fromkeys("ab", len(PROMPT))  # position of the root
         self.served = {name: [] for name in "ab"}  # (root, drafted, accepted)
         self.breaker = Breaker()
-        settings = CaptureSettings(TeacherWidth(2, 1), features=True, sample_rate=1.0, sizes=WindowSizes(2048, 512))
-        self.capture = SglangCapture(settings, None, CaptureCounts(), self.breaker, lambda: 7)
+        settings = CaptureSettings(TeacherWidth(2, 1), features=True, sizes=WindowSizes(2048, 512))
+        self.capture = SglangCapture(
+            settings, None, RequestChoice(1.0, CaptureCounts(), lambda: 7, lambda: "1"), self.breaker
+        )
 
     def state(self, name, position):
         return [position * 100.0 + self.texts[name][position]] * DIM
@@ -49,7 +52,7 @@ class ToyEngine:
         ids = np.asarray(self.texts[name][: len(PROMPT)], np.int32)
         rows = np.asarray([self.state(name, i) for i in range(len(PROMPT))], np.float32)
         first = Commit(0, (self.texts[name][len(PROMPT)],), "")
-        return RequestPrefill(name, 7, FACTS, 0, ids, rows, FeatureDtype.FLOAT32, first)
+        return RequestPrefill(name, 7, "1", FACTS, 0, ids, rows, FeatureDtype.FLOAT32, first)
 
     def verify(self, k):
         """What SGLang passes to the hook after a chain of `k` drafts, and what it commits."""
@@ -93,7 +96,7 @@ def traces_of(engine, lengths, monkeypatch):
     """Serve until both requests have ended, `lengths` in turn; every forward takes the product's path."""
     attached = []
     monkeypatch.setattr(sglang_capture, "_attach", lambda _, forward: attached.append(forward))
-    made = WindowAssembler(trace_maker("rep", "target", "1"), CaptureCounts(), 1000, 8)
+    made = WindowAssembler(trace_maker("rep", "target"), CaptureCounts(), 1000, 8)
     found = [trace for name in "ab" for trace in made.add(engine.prefill(name), 0.0)]
     for turn in range(250):
         commits = tuple(engine.verify(lengths[turn % len(lengths)]))
@@ -153,6 +156,7 @@ def test_rounds_of_plain_decoding_do_not_count_for_the_draft():
             RequestVerify(
                 "r",
                 0,
+                "1",
                 3,
                 7,
                 drafted,

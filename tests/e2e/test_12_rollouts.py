@@ -18,8 +18,9 @@ from paceline.rig.models.greedy import greedy
 from paceline.rig.services import free_port, redis_service
 from paceline.serving.rollouts.server import RolloutServer
 from paceline.serving.rollouts.weights import buckets
+from pushed_weights import Trainer
 from rollout_server import RECORDED, recorded_calls, shape
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -51,10 +52,10 @@ def rollouts(models: tuple[Path, Path], redis_url: str) -> Iterator[Rollouts]:
             yield made
 
 
-@pytest.fixture
-def policy(models: tuple[Path, Path]) -> Any:
-    """The target as a trainer has it."""
-    return AutoModelForCausalLM.from_pretrained(models[0], dtype=torch.float32).eval()
+@pytest.fixture(scope="module")
+def trainer(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """Has the target and moves it; Rollouts does the pushing."""
+    return Trainer(models[0], tmp_path_factory.mktemp("trainer"), port=0)
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +65,6 @@ def prompts(models: tuple[Path, Path]) -> list[list[int]]:
     return [encode(text[:160], add_special_tokens=False).input_ids for text in texts[:PROMPTS]]
 
 
-def moved(policy: Any, seed: int) -> Any:
-    """The policy after a large step in a random direction."""
-    noise = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in policy.parameters():
-            if weight.dim() > 1:
-                weight.add_(0.05 * weight.std() * torch.randn(weight.shape, generator=noise))
-    return policy
-
-
 @torch.no_grad()
 def own_logprobs(policy: Any, prompt: list[int], ids: tuple[int, ...], temperature: float) -> torch.Tensor:
     logits_TV = policy(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
@@ -81,8 +72,9 @@ def own_logprobs(policy: Any, prompt: list[int], ids: tuple[int, ...], temperatu
 
 
 @pytest.mark.parametrize("path", ["folder", "one bucket", "many buckets"])
-def test_pushed_weights_are_served_exactly_and_under_their_version(rollouts, policy, prompts, tmp_path, path) -> None:
-    version, named = path.replace(" ", "-"), moved(policy, seed=len(path)).state_dict()
+def test_pushed_weights_are_served_exactly_and_under_their_version(rollouts, trainer, prompts, tmp_path, path) -> None:
+    policy, version = trainer.stepped(seed=len(path)), path.replace(" ", "-")
+    named = policy.state_dict()
     size = sum(tensor.nbytes for tensor in named.values())
     ways = {
         "folder": {"folder": tmp_path},
@@ -98,8 +90,9 @@ def test_pushed_weights_are_served_exactly_and_under_their_version(rollouts, pol
     assert rollouts.metrics()["rollout/sync_seconds"] == seconds
 
 
-def test_log_probabilities_are_those_of_the_trainer_at_its_temperature(rollouts, policy, prompts) -> None:
-    rollouts.sync_weights(moved(policy, seed=1).state_dict().items(), "sampled")
+def test_log_probabilities_are_those_of_the_trainer_at_its_temperature(rollouts, trainer, prompts) -> None:
+    policy = trainer.stepped(seed=1)
+    rollouts.sync_weights(policy.state_dict().items(), "sampled")
     done = rollouts.generate(prompts, max_new_tokens=TOKENS, temperature=0.7, ignore_eos=True)
     errors = [
         (own_logprobs(policy, prompt, each.token_ids, 0.7) - torch.tensor(each.logprobs)).abs().max()
@@ -113,10 +106,9 @@ def test_log_probabilities_are_those_of_the_trainer_at_its_temperature(rollouts,
     assert 0.0 <= figures["rollout/tail_seconds"] < figures["rollout/seconds"]
 
 
-def test_weights_pushed_while_requests_run_split_them_where_they_moved(rollouts, policy, prompts, redis_url) -> None:
-    rollouts.sync_weights(policy.state_dict().items(), "before")
-    old = own_model(policy)
-    new, length, done = moved(policy, seed=2), 300, []
+def test_weights_pushed_while_requests_run_split_them_where_they_moved(rollouts, trainer, prompts, redis_url) -> None:
+    old, new, length, done = trainer.at_start(), trainer.stepped(seed=2), 300, []
+    rollouts.sync_weights(old.state_dict().items(), "before")
     running = threading.Thread(
         target=lambda: done.extend(rollouts.generate(prompts[:4], max_new_tokens=length, ignore_eos=True))
     )
@@ -136,12 +128,6 @@ def test_weights_pushed_while_requests_run_split_them_where_they_moved(rollouts,
             assert error < TOLERANCE, (span, error)
 
 
-def own_model(policy: Any) -> Any:
-    copied = type(policy)(policy.config).eval()
-    copied.load_state_dict(policy.state_dict())
-    return copied
-
-
 def test_a_version_that_a_trainer_pushed_by_itself_is_named(rollouts, prompts) -> None:
     rollouts.moved("by-nccl")
     (done, *_) = rollouts.generate(prompts[:1], max_new_tokens=4)
@@ -157,10 +143,10 @@ def test_a_trainer_asks_for_a_learning_round_and_sees_which_draft_is_in_use(roll
         assert [buffer.take_ask(), buffer.take_ask()] == [True, False]
 
 
-def test_the_recorded_answers_are_of_the_shape_that_this_server_gives(rollouts, policy, tmp_path) -> None:
+def test_the_recorded_answers_are_of_the_shape_that_this_server_gives(rollouts, trainer, tmp_path) -> None:
     (server,) = rollouts._servers._servers
     assert isinstance(server, RolloutServer)
-    named = policy.state_dict()
+    named = trainer.at_start().state_dict()
     ((bucket, is_last),) = buckets(named.items(), 1 << 40)
     rollouts.sync_weights(named.items(), "0", folder=tmp_path)
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
