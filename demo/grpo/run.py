@@ -17,10 +17,11 @@ from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt, domain_prompts
 from ...rig.runs import run_folder
 from ..signals import ending_signals
+from .notes import NotedRollouts
 from .services import GrpoServices, grpo_services
 from .steps import StepRow, accept_lengths, step_rows, steps_table
 from .taught_draft import WAVES, ensure_taught_draft
-from .training import BATCH, NotedRollouts, grpo_trainer, load_model, rewards
+from .training import BATCH, grpo_trainer, load_model, rewards
 
 _PROMPTS = BATCH * WAVES
 _SETTLE_S, _POLL_S = 30.0, 0.2

@@ -12,7 +12,7 @@ from ...learner.judging.paired_replay import tallies
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...policies.acceptance import Tally, proposed_drafts
 from ...rig.deployment import DRAFT_STEPS
-from .training import StepNote
+from .notes import StepNote
 
 #: Heading -> field of StepRow, and how it is shown.
 _COLUMNS: Mapping[str, tuple[str, str]] = {

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from conftest import CONFIG, TARGET, flags
 from paceline import Rollouts
+from paceline.buffer.errors import RolloutFailed
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
@@ -141,6 +143,13 @@ def test_a_trainer_asks_for_a_learning_round_and_sees_which_draft_is_in_use(roll
         assert rollouts.metrics()["rollout/draft_version"] == 0
         rollouts.learn()
         assert [buffer.take_ask(), buffer.take_ask()] == [True, False]
+
+
+def test_a_server_that_cannot_start_is_told_of_and_leaves_nothing_running(models: tuple[Path, Path]) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(RolloutFailed, match=r"got exit code \d+ while starting, expected a server"):
+        Rollouts.serve("/nowhere/at/all", models[1], "--device", "cpu", port=free_port())
+    assert set(psutil.Process().children(recursive=True)) - before == set()
 
 
 def test_the_recorded_answers_are_of_the_shape_that_this_server_gives(rollouts, trainer, tmp_path) -> None:

@@ -1,0 +1,58 @@
+"""What is noted of the rollouts of every step, beside what the trainer itself computes."""
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...serving.rollouts.rollouts import Rollouts
+from ...serving.rollouts.trl import RolloutFunc
+
+_READ = 16  # completions of a step whose distributions are compared
+
+
+@dataclass(frozen=True, slots=True)
+class StepNote:
+    """What was seen of the rollouts of one step."""
+
+    version: str  # the target's
+    figures: dict[str, float]  # rollout/...
+    kl: float  # to the target before training, nats per token, on these rollouts
+    logprob_error: float  # largest difference between the server's log-probabilities and this process's own
+
+
+class NotedRollouts:
+    """A rollout function that calls another one and takes notes of every step; `notes` grows by one per call."""
+
+    def __init__(self, rollout: RolloutFunc, rollouts: Rollouts, start: Any) -> None:
+        self._rollout, self._rollouts, self._start = rollout, rollouts, start
+        self.notes: list[StepNote] = []
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """As TRL wants it."""
+        made = self._rollout(prompts, trainer)
+        kl, error = compared(trainer.model, self._start, made, trainer.args.temperature)
+        self.notes.append(StepNote(str(trainer.state.global_step), self._rollouts.metrics(), kl, error))
+        return made
+
+
+@torch.inference_mode()
+def compared(policy: Any, start: Any, made: dict[str, Any], temperature: float) -> tuple[float, float]:
+    """KL of `policy` to `start` per token, in nats, and the largest error of the log-probabilities that were served."""
+    kl, error, tokens = 0.0, 0.0, 0
+    rows = zip(made["prompt_ids"], made["completion_ids"], made["logprobs"], strict=True)
+    for prompt, ids, served in islice(rows, _READ):
+        ours_TV, theirs_TV = (_log_probs(model, prompt, ids, temperature) for model in (policy, start))
+        kl += float((ours_TV.exp() * (ours_TV - theirs_TV)).sum())
+        own_T = ours_TV.gather(1, torch.tensor(ids)[:, None])[:, 0]
+        error = max(error, float((own_T - torch.tensor(served)).abs().max()))
+        tokens += len(ids)
+    return kl / tokens, error
+
+
+def _log_probs(model: Any, prompt: list[int], ids: list[int], temperature: float) -> Tensor:
+    """Log-probabilities of every token at each position of a completion, float32 [T, V]."""
+    logits_TV = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits_TV.float() / temperature, -1)

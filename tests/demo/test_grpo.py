@@ -1,0 +1,93 @@
+"""What `make rollouts` makes of its steps; the run itself needs TRL and minutes."""
+
+import io
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from paceline.buffer.errors import ConfigError
+from paceline.demo.grpo.notes import StepNote, compared
+from paceline.demo.grpo.services import grpo_env, grpo_flags, grpo_learner_env
+from paceline.demo.grpo.steps import accept_lengths, step_rows, steps_table
+from paceline.learner.config import from_env
+from paceline.policies.acceptance import Tally
+from paceline.rig.deployment import LocalDeployment
+from paceline.rig.models.target import TargetModel
+from rich.console import Console
+
+PLACE = LocalDeployment(Path("/data/runs/1"), 7001, 7002)
+TARGET = TargetModel(Path("/data/targets/k"), "k", {}, 1)
+FIGURES = {
+    "rollout/seconds": 9.0,
+    "rollout/tail_seconds": 0.5,
+    "rollout/accept_length": 1.4,
+    "rollout/sync_seconds": 0.2,
+}
+
+
+def test_the_learner_waits_to_be_asked_and_reads_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (grpo_env(PLACE, TARGET) | grpo_learner_env(PLACE, TARGET, Path("/d"))).items():
+        monkeypatch.setenv(name, value)
+    config = from_env()
+    assert (config.max_wait_s, config.canary_limit_s) == (0.0, 0.0)
+    assert config.min_new_traces > 100_000
+    assert "PACELINE_TARGET_VERSION" not in grpo_env(PLACE, TARGET)
+    assert grpo_flags(Path("/t"), Path("/d"))[-2:] == ["--max-running-requests", "16"]
+
+
+def test_rows_hold_what_is_known_of_each_step_and_no_more() -> None:
+    notes = [StepNote("0", FIGURES, 0.0, 1e-6), StepNote("1", {**FIGURES, "rollout/draft_lag": 1.0}, 0.25, 2e-6)]
+    rows = step_rows(notes, [0.1, 0.2], {"1": (Tally(30, 60), Tally(15, 60))})
+    assert [(row.step, row.reward, row.kl, row.accept_length) for row in rows] == [
+        (0, 0.1, 0.0, 1.4),
+        (1, 0.2, 0.25, 1.4),
+    ]
+    assert [(row.traced, row.frozen, row.draft_lag) for row in rows] == [(None, None, None), (1.5, 1.25, 1.0)]
+    console = Console(width=200, file=io.StringIO())
+    with console.capture() as shown:
+        console.print(steps_table(rows))
+    first, second = [line.split() for line in shown.get().splitlines() if "e-06" in line]
+    assert first.count("-") == 5  # in traces, frozen, sync, draft, lag
+    assert {"0.2500", "1.500", "1.250", "1"} <= set(second)
+
+
+def test_the_frozen_draft_stands_beside_what_was_served_by_target_version(tiny_speculator) -> None:
+    by_hand = defaultdict(Tally)
+    traces = [tiny_speculator.serve(i, target_version=str(i % 2)) for i in range(6)]
+    for trace in traces:
+        by_hand[trace.target_version] += Tally(int(trace.visible_accepted().sum()), len(trace.rounds))
+    found = accept_lengths(traces, tiny_speculator.draft, tiny_speculator.target)
+    assert {version: served for version, (served, _) in found.items()} == dict(by_hand)
+    assert {version: frozen for version, (_, frozen) in found.items()} == dict(by_hand)  # it served them itself
+
+
+class Chances(torch.nn.Module):
+    """A model whose next token does not depend on the text."""
+
+    def __init__(self, logits: list[float]) -> None:
+        super().__init__()
+        self.logits = torch.tensor(logits)
+
+    def forward(self, ids):
+        return SimpleNamespace(logits=self.logits.expand(*ids.shape, -1))
+
+
+def test_kl_and_the_error_of_log_probabilities_are_those_of_the_definition() -> None:
+    policy, start = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.0, 0.5])
+    p, q = (torch.softmax(logits / 0.5, 0) for logits in (policy, start))
+    served = torch.log(p[[2, 0]]).tolist()
+    made = {"prompt_ids": [[1]], "completion_ids": [[2, 0]], "logprobs": [[served[0], served[1] - 0.125]]}
+    kl, error = compared(Chances(policy.tolist()), Chances(start.tolist()), made, 0.5)
+    assert kl == pytest.approx(float((p * (p / q).log()).sum()), rel=1e-5)
+    assert error == pytest.approx(0.125, rel=1e-4)
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    from paceline.demo.grpo.run import GrpoOptions, run_grpo
+
+    with pytest.raises(ConfigError, match=r"--json /nowhere/at/all.json: got a folder that does not exist"):
+        run_grpo(GrpoOptions(1, 0.5, tmp_path / "data", Path("/nowhere/at/all.json")))
+    assert list(tmp_path.iterdir()) == []
