@@ -49,7 +49,7 @@ def test_rows_hold_what_is_known_of_each_step_and_no_more() -> None:
     with console.capture() as shown:
         console.print(steps_table(rows))
     first, second = [line.split() for line in shown.get().splitlines() if "e-06" in line]
-    assert first.count("-") == 5  # in traces, frozen, sync, draft, lag
+    assert first.count("-") == 4  # in traces, frozen, draft, lag
     assert {"0.2500", "1.500", "1.250", "1"} <= set(second)
 
 
