@@ -11,6 +11,7 @@ from ...dashboards.terminal import needing_extra, one_line_errors
 def _main(
     steps: Annotated[int, typer.Option(min=1, help="Optimiser steps, each on 64 new completions.")] = 12,
     temperature: Annotated[float, typer.Option(min=0.01, help="Of rollouts and training.")] = 0.5,
+    rejection: Annotated[bool, typer.Option("--rejection", help="Accept drafts by rejection sampling.")] = False,
     data_dir: Annotated[Path, typer.Option(help="Folder of target, first draft, and this run.")] = Path(".paceline"),
     json: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
 ) -> None:
@@ -18,7 +19,7 @@ def _main(
     with one_line_errors():
         with needing_extra("rl"):
             from .run import GrpoOptions, run_grpo  # noqa: PLC0415 - torch and TRL, which --help does without
-        run_grpo(GrpoOptions(steps, temperature, data_dir, json))
+        run_grpo(GrpoOptions(steps, temperature, rejection, data_dir, json))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ class GrpoOptions:
 
     steps: int
     temperature: float
+    rejection: bool
     data_dir: Path
     json: Path | None
 
@@ -66,7 +67,8 @@ def _train(
     options: GrpoOptions, folder: Path, target: TargetModel, draft: Path, prompts: list[Prompt], console: Console
 ) -> list[StepRow]:
     texts = [load_tokenizer(target.folder).decode(prompt.input_ids) for prompt in prompts]
-    with grpo_services(folder / "training", target, draft, console) as services:
+    flags = ["--speculative-use-rejection-sampling"] if options.rejection else []
+    with grpo_services(folder / "training", target, draft, console, flags) as services:
         rollout = services.rollouts.for_trl(learn=True)
         noted = NotedRollouts(rollout, services.rollouts, load_model(target.folder))
         trainer = grpo_trainer(target.folder, texts, noted, options.steps, options.temperature, folder / "trl")
@@ -94,4 +96,4 @@ def _settle(services: GrpoServices) -> None:
 
 
 def _shown(options: GrpoOptions) -> dict[str, object]:
-    return {"steps": options.steps, "temperature": options.temperature}
+    return {"steps": options.steps, "temperature": options.temperature, "rejection": options.rejection}

@@ -1,6 +1,6 @@
 """The services of one run: Redis, a server that takes new weights, a learner that follows them, and the door."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,9 @@ class GrpoServices:
 
 
 @contextmanager
-def grpo_services(folder: Path, target: TargetModel, draft: Path, console: Console) -> Iterator[GrpoServices]:
+def grpo_services(
+    folder: Path, target: TargetModel, draft: Path, console: Console, more_flags: Sequence[str] = ()
+) -> Iterator[GrpoServices]:
     """Everything a run needs, with its files in `folder`; nothing is left running. PacelineError as Service says."""
     local = LocalDeployment.on_free_ports(folder)
     shared, logs, config = grpo_env(local, target), folder / "logs", BufferConfig(speculator=SPECULATOR)
@@ -43,7 +45,7 @@ def grpo_services(folder: Path, target: TargetModel, draft: Path, console: Conso
         stack.enter_context(redis_service(folder / "redis", local.redis_port))
         client = stack.enter_context(connect(local.redis_url, timeout_s=REDIS_PATIENCE_S))
         with progress_bar("starting SGLang", console) as report:
-            flags, log = grpo_flags(target.folder, draft), logs / "sglang.log"
+            flags, log = [*grpo_flags(target.folder, draft), *more_flags], logs / "sglang.log"
             stack.enter_context(sglang_service(flags, local.server_port, log=log, env=shared, report=report))
         with progress_bar("starting the learner", console) as report:
             env = shared | grpo_learner_env(local, target, draft)

@@ -89,5 +89,5 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_is_made(tmp_
     from paceline.demo.grpo.run import GrpoOptions, run_grpo
 
     with pytest.raises(ConfigError, match=r"--json /nowhere/at/all.json: got a folder that does not exist"):
-        run_grpo(GrpoOptions(1, 0.5, tmp_path / "data", Path("/nowhere/at/all.json")))
+        run_grpo(GrpoOptions(1, 0.5, False, tmp_path / "data", Path("/nowhere/at/all.json")))
     assert list(tmp_path.iterdir()) == []
