@@ -1,5 +1,6 @@
 """Rollouts: the trainer's door to speculating SGLang servers."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -19,6 +20,8 @@ from .trl import RolloutFunc, TrlRollouts
 
 if TYPE_CHECKING:
     from .weights import NamedTensors
+
+_log = logging.getLogger(__name__)
 
 #: A bucket of weights in a request: large enough that few are needed, small beside the memory of a host.
 BUCKET_BYTES = 512 << 20
@@ -182,7 +185,8 @@ class Rollouts:
             self._figures["rollout/sync_seconds"], self._sync_s = self._sync_s, None
         try:
             draft = self._link.in_use() if self._link is not None else None
-        except BufferUnavailable:  # a figure less; the rollouts are what counts
+        except BufferUnavailable as fault:  # two figures less; the rollouts are what counts
+            _log.warning("which draft is in use is not known: %s", fault)
             draft = None
         if draft is not None:
             self._figures["rollout/draft_version"] = draft.number
