@@ -1,12 +1,12 @@
 """One run: target, first draft, services, trainer, table."""
 
 import json
-import logging
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
+from transformers.utils.logging import disable_progress_bar
 
 from ...buffer.errors import ConfigError, PacelineError
 from ...rig.machine import machine
@@ -46,7 +46,7 @@ def run_grpo(options: GrpoOptions) -> list[StepRow]:
     """
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise ConfigError(f"--json {options.json}: got a folder that does not exist, expected an existing one")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # TRL makes INFO visible, and every request is one
+    disable_progress_bar()  # of models being read, across our own
     console = Console()
     with ending_signals():
         with progress_bar("training the target (once)", console) as report:
