@@ -45,12 +45,12 @@ class Chosen:
         return Chosen(tuple(rows), ids, greedy, self.draft_version, self.target_version, self.is_prefill)
 
 
-def row_index(rows: Sequence[int], device: torch.device) -> torch.Tensor:
+def row_index(rows: Sequence[int], device: torch.device | str) -> torch.Tensor:
     """`rows` as int64 on `device`, without waiting for it.
 
     Copied from pageable memory it would wait for all work that is queued there: the whole verification.
     """
-    if device.type != "cuda":
+    if torch.device(device).type != "cuda":
         return torch.tensor(rows, device=device)
     return torch.tensor(rows, pin_memory=True).to(device, non_blocking=True)
 

@@ -4,8 +4,6 @@ import zlib
 from collections.abc import Callable, Container
 from typing import Any
 
-import torch
-
 from ..wire.counts import CaptureCounts, SkipReason
 from .device_output import Chosen, row_index
 from .prefill_rows import ends_first_prefill
@@ -61,7 +59,7 @@ class RequestChoice:
             return None
         reqs = [batch.reqs[row] for row in rows]
         greedy = tuple(is_greedy(req.sampling_params) for req in reqs)
-        index = None if len(rows) == len(batch.reqs) else row_index(rows, torch.device(batch.device))
+        index = None if len(rows) == len(batch.reqs) else row_index(rows, batch.device)
         versions = self._draft_version(), self._target_version()
         return Chosen(tuple(rows), tuple(req.rid for req in reqs), greedy, *versions, is_prefill, index)
 

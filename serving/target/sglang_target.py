@@ -105,9 +105,9 @@ class SglangTarget:
             self.updates.loaded(weight_version)
 
     def _note_loaded(self, manager: Any, result: Any) -> None:
+        self._is_tried = True
         if not self._is_for_target:
             return
-        self._is_tried = True
         if not self._has_loaded and not result.message.startswith(WROTE_NOTHING):
             self.updates.failed(result.message)
         self.updates.end_call(lambda: _has_cached_prompts(manager))

@@ -16,27 +16,28 @@ SCRIPT = Path(__file__).with_name("updated_target.py")
 LOADS = ("disk", "ipc", "tensor", "distributed")
 
 
-def run(scenario, named="default"):
-    """What the calls of a scenario came to; `named` is SGLang's --weight-version."""
+@pytest.fixture(scope="module")
+def scenarios():
+    """What the calls of each scenario came to."""
     env = server_env(["--model-path", "nowhere"], os.environ)
-    command = [sys.executable, str(SCRIPT), scenario, named]
+    command = [sys.executable, str(SCRIPT)]
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
-    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("FOUND ")]
-    return json.loads(line.removeprefix("FOUND "))
+    lines = [line.removeprefix("FOUND ") for line in ended.stdout.splitlines() if line.startswith("FOUND ")]
+    return dict(map(json.loads, lines))
 
 
 @pytest.fixture(scope="module")
-def guarded():
-    return run("guarded")
+def guarded(scenarios):
+    return scenarios["guarded"]
 
 
 def versions(calls):
     return {name: (call["judging"], call["target_updates"]) for name, call in calls.items()}
 
 
-def test_without_the_guard_every_update_reaches_the_draft():
-    calls = run("stock", "step-3")
+def test_without_the_guard_every_update_reaches_the_draft(scenarios):
+    calls = scenarios["stock"]
     assert all(calls[name]["touched"] == ["target", "draft"] for name in (*LOADS, "begin", "end"))
     assert calls["check"] == ["target", "draft"]
     assert calls["first"] == "step-3"
@@ -51,8 +52,8 @@ def test_an_update_reaches_the_target_alone_and_a_check_still_both(guarded):
     assert guarded["first"] == "0"  # SGLang's default word names nothing
 
 
-def test_a_draft_in_the_targets_own_checkpoint_is_updated_with_it():
-    calls = run("one checkpoint")
+def test_a_draft_in_the_targets_own_checkpoint_is_updated_with_it(scenarios):
+    calls = scenarios["one checkpoint"]
     assert all(calls[name]["touched"] == ["target", "draft"] for name in (*LOADS, "begin", "end"))
 
 
@@ -84,8 +85,8 @@ def test_an_update_of_the_draft_is_refused_while_the_board_decides_what_drafts(g
     assert begin["judging"] == "12"
 
 
-def test_an_update_of_the_draft_is_sglangs_where_the_board_does_not_decide_and_no_update_of_the_target():
-    calls = run("not ours")
+def test_an_update_of_the_draft_is_sglangs_where_the_board_does_not_decide_and_no_update_of_the_target(scenarios):
+    calls = scenarios["not ours"]
     assert all(calls[name]["touched"] == ["draft"] for name in ("begin", "tensor", "distributed", "end"))
     assert {(call["judging"], call["target_updates"]) for name, call in calls.items() if name != "first"} == {("7", 0)}
 

@@ -1,11 +1,12 @@
 """SGLang's own SchedulerWeightUpdaterManager under paceline's hooks, with doubles of all that it calls: prints JSON.
 
-Run apart: SGLang's registry patches classes for the life of a process.
+Run apart, and each scenario in a fork: SGLang's registry patches classes for the life of a process.
 """
 
 import dataclasses
 import json
 import logging
+import os
 import sys
 import tempfile
 from types import SimpleNamespace
@@ -176,16 +177,27 @@ def scenario(name: str) -> dict[str, Any]:
     return server.every_call() | {"check": server.check()}
 
 
-def main() -> None:
-    logging.disable(logging.CRITICAL)
+def play(name: str) -> None:
     with tempfile.NamedTemporaryFile() as store:
         torch.distributed.init_process_group("gloo", f"file://{store.name}", rank=0, world_size=1)
         group = SimpleNamespace(cpu_group=torch.distributed.group.WORLD)
         weight_updater.get_parallel = lambda: SimpleNamespace(tp_group=group)
-        runtime_context.get_serving = lambda: SimpleNamespace(weight_version=sys.argv[2])
-        found = scenario(sys.argv[1]) | {"first": first_version("0")}
+        named = "step-3" if name == "stock" else "default"
+        runtime_context.get_serving = lambda: SimpleNamespace(weight_version=named)
+        found = scenario(name) | {"first": first_version("0")}
         torch.distributed.destroy_process_group()
-    sys.stdout.write(f"FOUND {json.dumps(found)}\n")
+    sys.stdout.write(f"FOUND {json.dumps([name, found])}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    logging.disable(logging.CRITICAL)
+    for name in ("stock", "guarded", "one checkpoint", "not ours"):
+        child = os.fork()
+        if not child:
+            play(name)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, name
 
 
 if __name__ == "__main__":
