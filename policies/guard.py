@@ -52,6 +52,8 @@ class GuardInput:
     can_roll_back: bool = False  # is there a version to return to
     served: Tally = _UNKNOWN  # by the live version, over this interval
     served_before: Tally = _UNKNOWN  # what it is compared with: earlier intervals, or the version before
+    target_move: str = ""  # of the target between the two, in words: "from 7 to 8"; empty: none
+    is_same_draft: bool = False  # whether one draft served both
     proposed_drafts: int = 0
     most_proposed: int = 0  # of these, those that propose the commonest draft token
     committed_tokens: int = 0
@@ -92,14 +94,21 @@ def alarms(known: GuardInput, limits: GuardLimits | None = None) -> tuple[Alarm,
 
 
 def silent_death(known: GuardInput, limits: GuardLimits) -> Alarm | None:
-    """Accept length at the floor over enough rounds, and above it before."""
+    """Accept length at the floor over enough rounds, and above it before.
+
+    Where only the target has changed meanwhile, the draft is not put out for it: one that follows the target needs the
+    traffic of the new one, and the version before it would do no better.
+    """
     now, before = known.served, known.served_before
     is_known = min(now.rounds, before.rounds) >= limits.min_rounds
     was_alive = before.accept_length >= limits.alive_accept_length
     if not (is_known and was_alive and now.accept_length < limits.floor_accept_length):
         return None
     figures = f"accept length {now.accept_length:.3f} over {now.rounds} rounds, {before.accept_length:.3f} before"
-    return Alarm(AlarmName.SILENT_DEATH, figures, _out(known))
+    if not known.target_move:
+        return Alarm(AlarmName.SILENT_DEATH, figures, _out(known))
+    figures = f"{figures}; the target moved {known.target_move} meanwhile"
+    return Alarm(AlarmName.SILENT_DEATH, figures, Action.TELL if known.is_same_draft else _out(known))
 
 
 def degenerate_draft(known: GuardInput, limits: GuardLimits) -> Alarm | None:

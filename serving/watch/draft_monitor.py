@@ -5,7 +5,7 @@ are served, and writes on the board what they show.
 """
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,11 @@ from ...buffer.errors import BoardConflict, BufferUnavailable, DecodeError
 from ...buffer.version import BoardState, VersionState
 from ...policies.acceptance import Tally
 from ...policies.canary import CanaryRules
-from ...policies.guard import Action, Alarm, GuardInput, GuardLimits, alarms
+from ...policies.guard import Action, Alarm, GuardLimits, alarms
 from ..wire.request_forward import RequestForward, RequestVerify
 from .canary_trial import CanaryTrial
 from .request_rounds import RequestRounds
+from .served_intervals import CANARY_MIN_ROUNDS, ServedIntervals
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +27,6 @@ REPORTED_REQUESTS = 64
 #: Running requests counted. One that is aborted while it waits never reports its end; this bounds those.
 MAX_RUNNING = 4096
 REPORTED_ALARMS = 8
-#: Versions that take turns, and a few before them.
-MAX_LEVELS = 4
-#: Requests an alarm needs, so that no single request raises it.
-MIN_REQUESTS = 4
-#: Rounds after which a canary may be found dead, those of requests that ran when it came included.
-CANARY_MIN_ROUNDS = 100
-#: Rounds of one request that count for an alarm, so that it takes MIN_REQUESTS of them.
-MAX_ROUNDS = CANARY_MIN_ROUNDS // MIN_REQUESTS
 
 
 class DraftMonitor:
@@ -41,7 +34,8 @@ class DraftMonitor:
 
     A canary that drafts here is promoted or rolled back on the board. A version whose drafts are hardly accepted any
     more is rolled back: a canary compared with the live arm, a live version with its own interval before, unless it
-    was itself restored by a roll back, since then the traffic is the cause. While Redis is away nothing is decided,
+    was itself restored by a roll back, since then the traffic is the cause. A change of the target's version starts the
+    comparison over: what the same draft accepted before it rolls nothing back. While Redis is away nothing is decided,
     and counting continues. On a replica that alternates, a canary's trial includes the turns of the live version.
     """
 
@@ -58,13 +52,8 @@ class DraftMonitor:
         self._earlier: list[RequestRounds] = []  # of the version before, where it may be the live arm
         self._trial: CanaryTrial | None = None
         self._is_asked = True  # whether the board was asked about this version
-        self._accepted = self._rounds = 0  # in this interval
-        self._before = Tally()  # the interval before; see _remember_served
-        self._levels: dict[int, Tally] = {}  # the same by version, where versions take turns
-        self._requests: Counter[str] = Counter()  # rounds of each in this interval
+        self._intervals = ServedIntervals(limits, alternates=alternates)
         self._raised: set[str] = set()  # alarms raised on this version
-        self._drafts: Counter[int] = Counter()  # tokens proposed in this interval
-        self._committed: Counter[int] = Counter()  # tokens of the text in this interval
         self._alarms: deque[dict[str, Any]] = deque(maxlen=REPORTED_ALARMS)
         self._fault = ""
 
@@ -77,6 +66,8 @@ class DraftMonitor:
         """Count one forward; prefills change nothing."""
         if not isinstance(forward, RequestVerify) or not (forward.commit.tokens or forward.commit.finish):
             return
+        if forward.target_version != self._intervals.target_version:
+            self._change_target(forward.target_version)
         if forward.draft_version != self._version:
             self._change(forward.draft_version)
         if forward.commit.tokens and len(forward.drafted):  # a round of plain decoding says nothing about the draft
@@ -106,8 +97,13 @@ class DraftMonitor:
         ended = [request.status() for request in self._ended]
         return {"stretches": {"version": self._version, "ended": ended}, "alarms": list(self._alarms)}
 
+    def _change_target(self, version: str) -> None:
+        self._intervals.change_target(version)
+        if self._trial is not None:
+            self._trial.live = Tally()  # a level of the target before
+
     def _change(self, version: int) -> None:
-        self._keep_level(version)
+        self._intervals.change_draft(version)
         self._version, self._is_asked = version, False
         if self._alternates:
             self._earlier = [*self._ended]
@@ -120,28 +116,9 @@ class DraftMonitor:
             del self._before_it[next(iter(self._before_it))]
         self._running.clear()
         self._ended.clear()
-        self._new_interval()
-
-    def _keep_level(self, version: int) -> None:
-        """Note what was served last, and find what the version that comes now is compared with."""
-        if self._rounds >= self._limits.min_rounds:
-            self._remember_served()
-        if self._alternates and self._version is not None:  # each version against its own turns
-            self._levels = dict([*self._levels.items(), (self._version, self._before)][-MAX_LEVELS:])
-            self._before = self._levels.get(version, Tally())
-
-    @property
-    def _served(self) -> Tally:
-        return Tally(self._accepted, self._rounds)
-
-    def _new_interval(self) -> None:
-        self._accepted = self._rounds = 0
-        self._requests.clear()
-        self._drafts.clear()
-        self._committed.clear()
 
     def _count(self, verify: RequestVerify) -> None:
-        self._count_for_alarms(verify)
+        self._intervals.count(verify)
         if verify.request_id in self._before_it:
             return
         request = self._running.get(verify.request_id)
@@ -153,15 +130,6 @@ class DraftMonitor:
         if self._trial is not None:
             ended = bool(verify.commit.finish)
             self._trial.count(verify.draft_version, verify.request_id, verify.accepted, ended=ended)
-
-    def _count_for_alarms(self, verify: RequestVerify) -> None:
-        if self._requests[verify.request_id] >= MAX_ROUNDS:
-            return
-        self._requests[verify.request_id] += 1
-        self._accepted += verify.accepted
-        self._rounds += 1
-        self._drafts.update(verify.drafted.tolist())
-        self._committed.update(verify.commit.tokens)
 
     def _end(self, request_id: str) -> None:
         self._before_it.pop(request_id, None)
@@ -180,40 +148,18 @@ class DraftMonitor:
         self._is_asked = True
 
     def _guard(self, now: float) -> None:
-        limits, before = self._limits, self._before
+        limits, live = self._limits, Tally()
         if self._trial is not None and self._trial.number == self._version:
             limits = replace(limits, min_rounds=min(limits.min_rounds, CANARY_MIN_ROUNDS))
-            before = self._trial.live if self._trial.live.rounds >= limits.min_rounds else before
-        if self._rounds < limits.min_rounds or len(self._requests) < MIN_REQUESTS:
+            live = self._trial.live if self._trial.live.rounds >= limits.min_rounds else live
+        if not self._intervals.is_full(limits):
             return
-        figures = self._figures(before)
+        figures = self._intervals.figures(live)
         if alarms(figures, limits):
             state = self._board.read()
             for alarm in alarms(replace(figures, can_roll_back=self._can_roll_back(state)), limits):
                 self._act(alarm, state, now)
-        self._remember_served()
-        self._new_interval()
-
-    def _remember_served(self) -> None:
-        """What comes is compared with this interval; one that is neither alive nor dead replaces none that was alive.
-
-        Or a dead draft would have one interval to be found in: a single request whose text it happens to repeat hides
-        it there.
-        """
-        alive = self._limits.alive_accept_length
-        if self._served.accept_length >= alive or self._before.accept_length < alive:
-            self._before = self._served
-
-    def _figures(self, before: Tally) -> GuardInput:
-        token, most = max(self._drafts.items(), key=lambda found: found[1], default=(0, 0))
-        return GuardInput(
-            served=self._served,
-            served_before=before,
-            proposed_drafts=self._drafts.total(),
-            most_proposed=most,
-            committed_tokens=self._committed.total(),
-            most_committed=self._committed[token],
-        )
+        self._intervals.end()
 
     def _can_roll_back(self, state: BoardState) -> bool:
         if self._version == state.canary:

@@ -84,6 +84,24 @@ def test_without_a_version_to_return_to_a_dead_draft_turns_speculation_off() -> 
     assert alarm.action is Action.SPECULATION_OFF
 
 
+@pytest.mark.parametrize(
+    ("is_same_draft", "can_roll_back", "action"),
+    [
+        (True, True, Action.TELL),  # the target's doing
+        (True, False, Action.TELL),
+        (False, True, Action.ROLL_BACK),  # the draft is new, too
+        (False, False, Action.SPECULATION_OFF),
+    ],
+)
+def test_a_fall_with_the_targets_move_is_said_to_be_one_and_puts_out_new_drafts_alone(
+    is_same_draft: bool, can_roll_back: bool, action: Action
+) -> None:
+    dead = replace(HEALTHY, served=Tally(0, 1000), can_roll_back=can_roll_back)
+    (plain,) = alarms(dead)
+    (alarm,) = alarms(replace(dead, target_move="from 7 to 8", is_same_draft=is_same_draft))
+    assert alarm == Alarm(AlarmName.SILENT_DEATH, f"{plain.detail}; the target moved from 7 to 8 meanwhile", action)
+
+
 def test_several_sicknesses_are_told_gravest_first() -> None:
     everything = {key: value for sick, *_ in SICK for key, value in sick.items()}
     assert [alarm.name for alarm in alarms(replace(HEALTHY, **everything))] == list(AlarmName)
