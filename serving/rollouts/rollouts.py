@@ -32,8 +32,8 @@ class Rollouts:
 
     Attaches to running servers, each started with `paceline serve` and the same PACELINE_REDIS_URL. Without that
     setting (or `redis_url`), rollouts work, but nothing is known of drafts, and `learn` raises ConfigError. Raises
-    RolloutFailed when a server does not answer, BufferUnavailable when Redis does not. `timeout_s` bounds one
-    generation, and one load of weights.
+    RolloutFailed when a server does not answer, BufferUnavailable when Redis does not. `api_key` is what the servers
+    were started with (--api-key); `timeout_s` bounds one generation, and one load of weights.
     """
 
     def __init__(
@@ -42,13 +42,14 @@ class Rollouts:
         *,
         redis_url: str | None = None,
         speculator: str | None = None,
+        api_key: str | None = None,
         timeout_s: float = 3600.0,
     ) -> None:
         named = [urls] if isinstance(urls, str) else list(urls)
         if not named or not all(isinstance(url, str) and url.startswith(("http://", "https://")) for url in named):
             raise ConfigError(f"urls: got {urls!r}, expected at least one, as http://host:port")
         config = from_env(redis_url, speculator)
-        self._servers = ServerGroup([RolloutServer(url, timeout_s) for url in named])
+        self._servers = ServerGroup([RolloutServer(url, timeout_s, api_key) for url in named])
         with ExitStack() as opened:
             opened.callback(self._servers.close)
             self._servers.everywhere(RolloutServer.version)

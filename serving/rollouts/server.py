@@ -17,10 +17,11 @@ class RolloutServer:
     RolloutFailed, with URL and path, when the server cannot be reached or refuses.
     """
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, api_key: str | None = None) -> None:
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
-        self._client = httpx.Client(base_url=self.url, timeout=_CONTROL_S, trust_env=False)
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=_CONTROL_S, trust_env=False)
 
     def close(self) -> None:
         """Close the connections."""

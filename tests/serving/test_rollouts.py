@@ -15,6 +15,7 @@ from paceline.buffer.errors import ConfigError, RolloutFailed
 from paceline.serving.rollouts import server as server_module
 from rollout_server import RECORDED, RecordedServer
 
+ANSWERED = httpx.Response(200, json={"weight_version": "default"})
 NAMED = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.weight": torch.ones(4, dtype=torch.bfloat16)}
 UPDATE = ["/begin_weight_update", "/update_weights_from_tensor", "/end_weight_update"]
 Attach = Callable[..., tuple[Rollouts, list[RecordedServer]]]
@@ -227,6 +228,18 @@ def test_a_server_that_does_not_answer_is_noticed_when_attaching(monkeypatch: py
     monkeypatch.delenv("PACELINE_REDIS_URL", raising=False)
     with pytest.raises(RolloutFailed, match=r"http://127.0.0.1:9/model_info: got ConnectError .* expected an answer"):
         Rollouts("http://127.0.0.1:9/")
+
+
+def test_servers_get_the_key_they_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.delenv("PACELINE_REDIS_URL", raising=False)
+    transport = httpx.MockTransport(lambda request: asked.append(request.headers.get("authorization")) or ANSWERED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_module.httpx, "Client", functools.partial(httpx.Client, transport=transport))
+        for key in ("secret", None):
+            with Rollouts("http://server-0:30000", api_key=key):
+                pass
+    assert asked == ["Bearer secret", None]
 
 
 def test_without_redis_nobody_can_be_asked_to_learn(attach: Attach) -> None:
