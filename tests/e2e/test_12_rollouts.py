@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import CONFIG, TARGET, flags
 from paceline import Rollouts
+from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import RolloutFailed
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
@@ -27,6 +27,12 @@ from waiting import until
 
 pytestmark = pytest.mark.e2e
 
+CONFIG = BufferConfig(speculator="e2e")
+FLAGS = (
+    "--device", "cpu", "--log-level", "warning", "--max-total-tokens", "2048", "--max-running-requests", "8",
+    "--context-length", "1024", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1",
+    "--speculative-num-draft-tokens", "4",
+)  # fmt: skip
 PROMPTS, TOKENS = 6, 24
 #: The largest difference of log-probabilities between two programs that compute the same in float32.
 TOLERANCE = 1e-4
@@ -41,16 +47,11 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def rollouts(models: tuple[Path, Path], redis_url: str) -> Iterator[Rollouts]:
-    """A server started by Rollouts.serve, with the flags of the other end-to-end tests."""
+    """A server that Rollouts.serve starts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PACELINE_TARGET", TARGET)
         patch.setenv("OMP_NUM_THREADS", "1")
-        given = flags(*models)
-        ours = {"--model-path", "--speculative-draft-model-path"}
-        others = [word for pair in zip(given[::2], given[1::2], strict=True) if pair[0] not in ours for word in pair]
-        with Rollouts.serve(
-            *models, *others, port=free_port(), redis_url=redis_url, speculator=CONFIG.speculator
-        ) as made:
+        started = Rollouts.serve(*models, *FLAGS, port=free_port(), redis_url=redis_url, speculator=CONFIG.speculator)
+        with started as made:
             yield made
 
 

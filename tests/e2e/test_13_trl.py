@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Rig
 from paceline import Rollouts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rollouts]
@@ -47,14 +46,14 @@ class Checked:
 
 
 @pytest.fixture(scope="module")
-def server(start_rig: Any, models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def server(start_rig: Any, models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     more = ["--max-total-tokens", "16384", "--max-running-requests", "16", "--random-seed", "5"]
     with start_rig(models, tmp_path_factory.mktemp("trl"), more, {}) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def trained(server: Rig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Checked, Any]:
+def trained(server: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Checked, Any]:
     from paceline.demo.grpo.training import grpo_trainer
 
     texts = [text[:120] for text in server.texts[:PROMPTS]]
@@ -88,7 +87,7 @@ def test_trl_s_log_has_the_figures_of_every_step(trained: tuple[Checked, Any]) -
     assert all(0.0 < entry["rollout/rounds_per_token"] <= 1.0 for entry in log)
 
 
-def test_the_server_has_the_weights_of_every_step_under_its_number(server: Rig, trained: tuple[Checked, Any]) -> None:
+def test_the_server_has_the_weights_of_every_step_under_its_number(server: Any, trained: tuple[Checked, Any]) -> None:
     server.drained()
     versions = [entry.trace.target_version for entry in server.buffer.replay(10_000)]
     assert list(dict.fromkeys(versions)) == [str(step) for step in range(STEPS)]
