@@ -15,6 +15,9 @@ from .setting import Reader, Setting
 #: Where the learner and the commands look for Redis. A server captures nothing until it is given a URL.
 LOCAL_REDIS: Final = "redis://127.0.0.1:6379/0"
 
+#: Value of TARGET_VERSION that is no version: traces say which one it is.
+FOLLOW: Final = "follow"
+
 _BUFFER = (
     Setting(
         "CONFIG",
@@ -34,7 +37,13 @@ _BUFFER = (
     Setting("REDIS_CA", str, None, "PEM file of the CA of Redis' certificate.", unset="the system's certificates"),
     Setting("SPECULATOR", Name, "default", "One draft and its traffic: part of every Redis key, folder and queue."),
     Setting("TARGET", Text, "target", "Name of the served model; the same on servers and learner, which needs it."),
-    Setting("TARGET_VERSION", Text, "0", "Version of the served model's weights; the same on servers and learner."),
+    Setting(
+        "TARGET_VERSION",
+        Text,
+        None,
+        "Version of the served model's weights; `follow`: learners take the newest in traces, servers ignore it.",
+        unset="servers: 0; learners: `follow`",
+    ),
     Setting("CACHE_DIR", Path, Path("~/.cache/paceline"), "Drafts made into one safetensors file (docs/drafts.md)."),
     Setting("BUFFER_MAX_BYTES", Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", "bytes"),
     Setting(
