@@ -18,7 +18,7 @@ from paceline.learner.learning_report import LearningKind, LearningReport
 from paceline.learner.training import trainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Measured, Promotion, Verdict
-from paceline.policies.target_history import STARTS_OVER_AFTER
+from paceline.policies.target_history import SET_BACK_AFTER
 
 FOLLOW = {"target_version": "follow"}
 EAGER = {**FOLLOW, "learn": "always", "passes": 4}
@@ -216,7 +216,7 @@ def test_a_run_that_begins_again_is_refused_for_a_hundred_traces_and_then_follow
         house.send(8, target_version=version)
         learner.learn_once()
     before = house.buffer.counts().acked["learned"]
-    house.send(STARTS_OVER_AFTER - 1, target_version="0")
+    house.send(SET_BACK_AFTER - 1, target_version="0")
     assert learner.learn_once().why == "every claimed trace was refused"
     traces = house.send(8, target_version="0")
     assert learner.learn_once().kind is LearningKind.LEARNED
