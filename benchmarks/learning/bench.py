@@ -34,7 +34,7 @@ from .container import read_traces
 from .cost import seconds
 from .lab import Lab, open_lab
 from .plots import plot_all
-from .programme import FULL, QUICK, Job, Programme
+from .programme import FULL, QUICK, Job, Programme, RateKey
 from .record import ensure_recorded, settings
 from .results import Part, Results, TunedRate, fingerprint, merged, read_results, write_results
 from .runs import Run, run_job, use_one_thread
@@ -140,7 +140,7 @@ def parse() -> argparse.Namespace:
 
 def print_stages(programme: Programme, jobs: int, console: Console) -> None:
     """Every stage with the runs it adds to those before it, and an estimate of its minutes."""
-    rates = {(job.row.tuned_as, job.setting.temperature, job.start): 1e-3 for job in programme.tuning_jobs({})}
+    rates = {job.rate_key: 1e-3 for job in programme.tuning_jobs({})}
     seen: set[object] = set()
     lines = [("tuning", list(programme.tuning_jobs({})), "learning rates; none of them with --rates")]
     for stage in programme.stages:
@@ -178,11 +178,11 @@ def weighed(lab: Lab, settings: Iterable[Setting]) -> tuple[dict[str, str], list
     return fingerprints, sizes
 
 
-def tuned(runs: Sequence[Run]) -> dict[tuple[str, float, str], float]:
-    """For everything tuned, by temperature and start, the rate that got most accepted over the tuning stream."""
-    best: dict[tuple[str, float, str], Run] = {}
+def tuned(runs: Sequence[Run]) -> dict[RateKey, float]:
+    """For everything tuned, by traffic and start, the rate that got most accepted over the tuning stream."""
+    best: dict[RateKey, Run] = {}
     for run in runs:
-        key = (run.job.row.tuned_as, run.job.setting.temperature, run.job.start)
+        key = run.job.rate_key
         if key not in best or overall(run) > overall(best[key]):
             best[key] = run
     return {key: run.job.rate for key, run in best.items() if run.job.rate is not None}
