@@ -7,7 +7,7 @@
 
 The target is the demo's, trained over every text domain of this machine. Settings have every verdict rule that replay
 can judge: greedy at temperature 0, target_only above it, and rejection where the name says so, for which draft and
-target need one vocabulary, as all drafts here have. The draft decides which drafts were refused, not what was committed.
+target need one vocabulary, as here. The draft decides which drafts were refused, not what was committed.
 """
 
 import argparse
