@@ -56,7 +56,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=480, help="of a run, both domains together (480)")
     parser.add_argument("--max-tokens", type=int, default=96, help="new tokens per request (96)")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="where the demo's target is cached")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/shift-recovery"), help="folder of the runs")
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results/shift-recovery"), help="folder of the runs"
+    )
     table = Path("benchmarks/tables/shift-recovery.md")
     parser.add_argument("--table", type=Path, default=table, help="a Markdown file, replaced")
     options = parser.parse_args()

@@ -39,7 +39,7 @@ _ALL = 1 << 30
 
 def recorded(data_dir: Path, target: TargetModel, conditions: Conditions, seconds: float) -> RecordedRun:
     """What the only run below `data_dir` left. SystemExit when it served another target."""
-    state, entries = left_behind(data_dir)
+    state, entries = board_and_traces(data_dir)
     targets = {entry.trace.target_version for entry in entries}
     if targets != {target.key}:
         raise SystemExit(f"{data_dir}: got traces of targets {sorted(targets)}, expected {target.key} alone")
@@ -55,7 +55,7 @@ def recorded(data_dir: Path, target: TargetModel, conditions: Conditions, second
     )
 
 
-def left_behind(data_dir: Path) -> tuple[BoardState, list[TraceEntry]]:
+def board_and_traces(data_dir: Path) -> tuple[BoardState, list[TraceEntry]]:
     """Board and traces, oldest first, of the only run below `data_dir`; blocks while Redis reads its file."""
     folders = sorted(data_dir.glob("runs/*/redis"))
     if len(folders) != 1:
