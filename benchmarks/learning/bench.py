@@ -113,6 +113,8 @@ def chosen(options: argparse.Namespace) -> Programme:
     programme = QUICK if options.quick else FULL
     if options.stage:
         programme = programme.of(options.stage)
+    if options.row:
+        programme = programme.with_rows(options.row)
     if options.settings:
         programme = programme.at(options.settings)
     return replace(programme, minutes=options.minutes or programme.minutes)
@@ -123,6 +125,7 @@ def parse() -> argparse.Namespace:
     parser = benchmark_parser("learning.bench", __doc__)
     parser.add_argument("--quick", action="store_true", help="two seeds, short streams, six rows, greedy only")
     parser.add_argument("--stage", action="append", metavar="NAME", help="this stage alone; may be given again")
+    parser.add_argument("--row", action="append", metavar="NAME", help="this row and the first one of its stages alone")
     parser.add_argument("--list", action="store_true", help="print the stages and what they cost, and run nothing")
     parser.add_argument("--rates", type=Path, metavar="FILE", help="results.json whose learning rates are reused")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="results.json files to write as one")

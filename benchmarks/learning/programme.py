@@ -101,6 +101,20 @@ class Programme:
             raise SystemExit(f"--stage: got {unknown}, expected some of {[stage.name for stage in self.stages]}")
         return replace(self, stages=tuple(stage for stage in self.stages if stage.name in names))
 
+    def with_rows(self, names: Sequence[str]) -> "Programme":
+        """All stages with these rows alone, and their first ones, which others are compared with; without those that
+        have none of them. SystemExit for a name that no stage has.
+        """
+        known = {row.name for stage in self.stages for row in stage.rows}
+        unknown = sorted(set(names) - known)
+        if unknown:
+            raise SystemExit(f"--row: got {unknown}, expected some of {sorted(known)}")
+        cut = (
+            replace(stage, rows=tuple(row for row in stage.rows if row == stage.rows[0] or row.name in names))
+            for stage in self.stages
+        )
+        return replace(self, stages=tuple(stage for stage in cut if len(stage.rows) > 1))
+
     def at(self, settings: tuple[Setting, ...]) -> "Programme":
         """All stages at other settings than their own."""
         return replace(self, stages=tuple(replace(stage, settings=settings) for stage in self.stages))

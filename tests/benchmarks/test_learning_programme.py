@@ -128,6 +128,16 @@ def test_stages_are_chosen_by_name_in_the_order_of_the_programme():
         FULL.of(["mian"])
 
 
+def test_rows_are_chosen_by_name_beside_the_ones_they_are_compared_with():
+    chosen = FULL.of(["objectives", "objectives-sampled", "batch"]).with_rows(["selective", "soft"])
+    assert {stage.name: [row.name for row in stage.rows] for stage in chosen.stages} == {
+        "objectives": [rows.AURORA.name, "selective"],
+        "objectives-sampled": [rows.AURORA.name, "soft", "selective"],
+    }
+    with pytest.raises(SystemExit, match="--row: got \\['selctive'\\], expected some of \\['Aurora"):
+        FULL.with_rows(["selctive"])
+
+
 def test_rates_are_tuned_once_per_objective_temperature_and_start_at_one_draft_length():
     jobs = list(FULL.of(["off-path"]).tuning_jobs({}))
     tuned = [(job.row.objective, job.setting.name, job.start, job.rate) for job in jobs]
