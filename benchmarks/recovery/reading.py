@@ -85,7 +85,7 @@ def served_versions(state: BoardState, entries: Sequence[TraceEntry], target: Ta
     """Versions that served, but for the one at the start, which nothing was predicted of; replays each of them."""
     drafts = DraftCache(load_target_embedding(target.folder), torch.device("cpu"))
     found = []
-    for number in sorted({entry.trace.draft_version for entry in entries} - {_INITIAL}):
+    for number in sorted({entry.trace.draft_version for entry in entries} & state.rows.keys() - {_INITIAL}):
         version, draft = state.rows[number].version, drafts.draft(state, number)
         if draft is None:
             raise SystemExit(f"version {number}: got no weights, expected those of every version; remove the run")

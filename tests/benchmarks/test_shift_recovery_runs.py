@@ -4,6 +4,7 @@ import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from paceline.benchmarks import shift_recovery
@@ -20,7 +21,8 @@ from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft
 from paceline.policies.acceptance import Tally, replayed_tally, served_tally
 from paceline.rig.deployment import SPECULATOR
-from paceline.rig.models.target import TargetModel, ensure_random_draft
+from paceline.rig.models.target import TargetModel, ensure_random_draft, train_tokenizer
+from paceline.rig.prompts import domain_prompts, read_prompts
 from paceline.rig.services import free_port, redis_service
 
 CONFIG = BufferConfig(speculator=SPECULATOR)
@@ -120,6 +122,22 @@ def test_both_sides_get_the_prompts_the_target_and_the_initial_draft_of_the_seed
     ((data_dir, target, conditions, _),) = read
     assert (data_dir, target) == (tmp_path / "run" / "data", job.target)
     assert (conditions.commit, conditions.seed, conditions.settings) == (found.commit, 5, {"SIDE": "b"})
+
+
+def test_prompts_are_those_the_demo_draws_code_before_prose_as_its_file_of_prompts(job, tmp_path, monkeypatch):
+    texts = {name: [f"{name} {n} " * 60 for n in range(40)] for name in ("py", "prose")}
+    held_out = {name: SimpleNamespace(held_out=found) for name, found in texts.items()}
+    monkeypatch.setattr(demo_run, "load_corpus", lambda _names: SimpleNamespace(domains=held_out))
+    tokenizer = train_tokenizer(["".join(found) for found in texts.values()], 300)
+    monkeypatch.setattr(demo_run, "load_tokenizer", lambda _folder: tokenizer)
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(demo_run.prompt_lines(job, 3)))
+    read, drawn = read_prompts(file, tokenizer, 100), domain_prompts(texts, tokenizer, job.requests // 2, 3)
+    assert [prompt.domain for prompt in read] == ["py"] * 20 + ["prose"] * 20
+    assert [tokenizer.decode(list(prompt.input_ids)) for prompt in read] == [
+        tokenizer.decode(list(prompt.input_ids)) for prompt in drawn
+    ]
+    assert demo_run.prompt_lines(job, 3) != demo_run.prompt_lines(job, 4)
 
 
 def test_a_demo_that_fails_ends_the_bench_with_its_log_and_keeps_no_run(house, job, tmp_path, monkeypatch):
