@@ -58,8 +58,8 @@ FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo rollouts test test-fast test-rollouts test-faults test-releases test-wheel lint check bench bench-calibration \
-  bench-gate bench-learning compatibility compatibility-rows
+.PHONY: help setup demo rollouts test test-fast test-rollouts test-faults test-releases test-wheel lint check bench \
+  bench-calibration bench-gate bench-learning bench-shift compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -76,6 +76,7 @@ help:
 	@echo "make bench-calibration  predicted against served accept length, version by version"
 	@echo "make bench-gate  which rule should let a new draft go live  ARGS=\"--quick\""
 	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
+	@echo "make bench-shift  how soon the closed loop serves well again after a shift  ARGS=\"--before REVISION\""
 	@echo "make compatibility  what works on which SGLang, with which flags, drafts and targets: docs/compatibility.md"
 	@echo "make setup    the environment in $(VENV); the others call it"
 
@@ -159,6 +160,9 @@ bench-gate: $(READY)
 
 bench-learning: $(READY)
 	@$(PY) -m paceline.benchmarks.learning.bench $(ARGS)
+
+bench-shift: $(READY)
+	@$(PY) -m paceline.benchmarks.shift_recovery $(ARGS)
 
 # Every row on the default release, those that users start with on the others; half an hour on two cores. Rows that the
 # code as it is has measured are not run again, so an interrupted run is taken up; $(COMPATIBILITY) has them.

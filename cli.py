@@ -196,6 +196,7 @@ def demo(
     data_dir: Annotated[Path, typer.Option(help="Folder of the trained target, and of this run.")] = Path(".paceline"),
     keep_running: Annotated[bool, typer.Option(help="Keep the services running until Ctrl-C.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Draws the initial draft and, without --prompts, the prompts.")] = 0,
 ) -> None:
     """Watch a random draft learn from live traffic until the server accepts its tokens; no GPU needed.
 
@@ -206,7 +207,8 @@ def demo(
             from .demo.report import faults
             from .demo.run import DemoOptions, run_demo
         _settings()
-        found = faults(run_demo(DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json)))
+        options = DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json, seed)
+        found = faults(run_demo(options))
         if found:
             fail("; ".join(found))
 

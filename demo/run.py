@@ -31,7 +31,6 @@ from .stages import Running, measured, serve_traffic, settle
 
 #: Traces of a learning round: few, so that a short run produces many versions.
 MIN_NEW_TRACES = 32
-SEED = 0
 #: How long the demo waits for a reply of its own Redis; on a busy machine two seconds may be too short.
 REDIS_PATIENCE_S = 30.0
 #: How long delivering and learning the last traces may take once the traffic has ended.
@@ -52,6 +51,7 @@ class DemoOptions:
     data_dir: Path
     keep_running: bool
     json: Path | None
+    seed: int = 0  # draws the initial draft, and the prompts where there is no file of them
 
 
 def run_demo(options: DemoOptions) -> Run:
@@ -84,7 +84,8 @@ def _run(
     prompts: list[Prompt],
     local: LocalDeployment,
 ) -> Run:
-    draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
+    drafts = options.data_dir / "drafts"
+    draft = ensure_random_draft(target.folder, drafts / f"{target.key}-{options.seed}", options.seed)
     with ExitStack() as stack:
         running = _start(stack, console, seconds, local, target, draft)
         with _timed("traffic", seconds):
@@ -130,7 +131,7 @@ def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:
         longest = CONTEXT_TOKENS - options.max_tokens - RESERVED_TOKENS
         return read_prompts(options.prompts, tokenizer, longest)[: options.requests]
     held_out = {name: domain.held_out for name, domain in load_corpus(CERTAIN_DOMAINS).domains.items()}
-    return domain_prompts(held_out, tokenizer, options.requests // len(held_out), SEED)
+    return domain_prompts(held_out, tokenizer, options.requests // len(held_out), options.seed)
 
 
 def _start(

@@ -34,7 +34,7 @@ from .container import read_traces
 from .cost import seconds
 from .lab import Lab, open_lab
 from .plots import plot_all
-from .programme import FULL, QUICK, Job, Programme
+from .programme import FULL, QUICK, Job, Programme, RateKey
 from .record import ensure_recorded, settings
 from .results import Part, Results, TunedRate, fingerprint, merged, read_results, write_results
 from .runs import Run, run_job, use_one_thread
@@ -113,6 +113,8 @@ def chosen(options: argparse.Namespace) -> Programme:
     programme = QUICK if options.quick else FULL
     if options.stage:
         programme = programme.of(options.stage)
+    if options.row:
+        programme = programme.with_rows(options.row)
     if options.settings:
         programme = programme.at(options.settings)
     return replace(programme, minutes=options.minutes or programme.minutes)
@@ -123,6 +125,7 @@ def parse() -> argparse.Namespace:
     parser = benchmark_parser("learning.bench", __doc__)
     parser.add_argument("--quick", action="store_true", help="two seeds, short streams, six rows, greedy only")
     parser.add_argument("--stage", action="append", metavar="NAME", help="this stage alone; may be given again")
+    parser.add_argument("--row", action="append", metavar="NAME", help="this row and the first one of its stages alone")
     parser.add_argument("--list", action="store_true", help="print the stages and what they cost, and run nothing")
     parser.add_argument("--rates", type=Path, metavar="FILE", help="results.json whose learning rates are reused")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="results.json files to write as one")
@@ -140,7 +143,7 @@ def parse() -> argparse.Namespace:
 
 def print_stages(programme: Programme, jobs: int, console: Console) -> None:
     """Every stage with the runs it adds to those before it, and an estimate of its minutes."""
-    rates = {(job.row.tuned_as, job.setting.temperature, job.start): 1e-3 for job in programme.tuning_jobs({})}
+    rates = {job.rate_key: 1e-3 for job in programme.tuning_jobs({})}
     seen: set[object] = set()
     lines = [("tuning", list(programme.tuning_jobs({})), "learning rates; none of them with --rates")]
     for stage in programme.stages:
@@ -178,11 +181,11 @@ def weighed(lab: Lab, settings: Iterable[Setting]) -> tuple[dict[str, str], list
     return fingerprints, sizes
 
 
-def tuned(runs: Sequence[Run]) -> dict[tuple[str, float, str], float]:
-    """For everything tuned, by temperature and start, the rate that got most accepted over the tuning stream."""
-    best: dict[tuple[str, float, str], Run] = {}
+def tuned(runs: Sequence[Run]) -> dict[RateKey, float]:
+    """For everything tuned, by traffic and start, the rate that got most accepted over the tuning stream."""
+    best: dict[RateKey, Run] = {}
     for run in runs:
-        key = (run.job.row.tuned_as, run.job.setting.temperature, run.job.start)
+        key = run.job.rate_key
         if key not in best or overall(run) > overall(best[key]):
             best[key] = run
     return {key: run.job.rate for key, run in best.items() if run.job.rate is not None}

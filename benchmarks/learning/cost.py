@@ -11,6 +11,8 @@ from .stream import Sizes
 STEP_S_PER_DRAFT = 0.025
 #: Against that, where drafted chains are scored beside the committed text.
 CHAINS_FACTOR = 1.6
+#: Where a reference learns the same traces and is asked about them: AdaSPEC.
+REFERENCE_FACTOR = 2.3
 #: Reading off what a draft would have had accepted on one request.
 MEASURED_REQUEST_S = 0.02
 #: Loading the draft and making a trainer.
@@ -36,7 +38,8 @@ def seconds(jobs: Iterable[Job]) -> float:
 def _seconds(job: Job) -> float:
     requests, plan = job.sizes.before_shift + job.sizes.after_shift, job.row.plan(job.setting.steps, job.seed)
     has_chains = plan.off_path_weight > 0.0 or BENCH_OBJECTIVES[plan.objective].needs_served_rounds
-    step_s = STEP_S_PER_DRAFT * plan.steps * (CHAINS_FACTOR if has_chains else 1.0)
+    factor = (CHAINS_FACTOR if has_chains else 1.0) * (REFERENCE_FACTOR if plan.distils_reference else 1.0)
+    step_s = STEP_S_PER_DRAFT * plan.steps * factor
     return BEGIN_S + step_s * optimiser_steps(job) + MEASURED_REQUEST_S * requests
 
 

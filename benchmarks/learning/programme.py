@@ -14,6 +14,7 @@ from .rows import (
     MATCHED,
     OFF_PATH,
     OTHERS,
+    OVERLAPS,
     PASSES,
     PRODUCT,
     REPLAY,
@@ -32,8 +33,9 @@ from .setting import Setting
 from .stream import Sizes, needed_per_domain
 
 STARTS = ("cold", "warm")
-#: (what was tuned, temperature, start) -> learning rate.
-Rates = Mapping[tuple[str, float, str], float]
+#: What was tuned, on which traffic (Setting.traffic), from which start.
+RateKey = tuple[str, str, str]
+Rates = Mapping[RateKey, float]
 
 #: Draft length at which rates are tuned, whatever length they are used at.
 TUNED_STEPS = 5
@@ -56,6 +58,11 @@ class Job:
     def key(self) -> tuple[str, Setting, str, int, Sizes]:
         """Unique among the runs of a table; a row that two stages name is run once."""
         return self.row.name, self.setting, self.start, self.seed, self.sizes
+
+    @property
+    def rate_key(self) -> RateKey:
+        """Jobs with the same key train at the same rate, whatever their draft length."""
+        return self.row.tuned_as, self.setting.traffic, self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,20 @@ class Programme:
             raise SystemExit(f"--stage: got {unknown}, expected some of {[stage.name for stage in self.stages]}")
         return replace(self, stages=tuple(stage for stage in self.stages if stage.name in names))
 
+    def with_rows(self, names: Sequence[str]) -> "Programme":
+        """All stages with these rows alone, and their first ones, which others are compared with; without those that
+        have none of them. SystemExit for a name that no stage has.
+        """
+        known = {row.name for stage in self.stages for row in stage.rows}
+        unknown = sorted(set(names) - known)
+        if unknown:
+            raise SystemExit(f"--row: got {unknown}, expected some of {sorted(known)}")
+        cut = (
+            replace(stage, rows=tuple(row for row in stage.rows if row == stage.rows[0] or row.name in names))
+            for stage in self.stages
+        )
+        return replace(self, stages=tuple(stage for stage in cut if len(stage.rows) > 1))
+
     def at(self, settings: tuple[Setting, ...]) -> "Programme":
         """All stages at other settings than their own."""
         return replace(self, stages=tuple(replace(stage, settings=settings) for stage in self.stages))
@@ -111,19 +132,17 @@ class Programme:
 
     def tuning_jobs(self, known: Rates) -> Iterator[Job]:
         """Tuning runs for every rate of the grid, stage by stage, except for what is in `known`."""
-        wanted = {
-            (job.row.tuned_as, job.setting.temperature, job.start): job for job in self._jobs() if job.row.tuned_as
-        }
+        wanted = {job.rate_key: job for job in self._jobs() if job.row.tuned_as}
         for key, job in wanted.items():
             row = job.row if job.row.rate is Rate.ROW else plain(job.row.objective, job.row.objective)
-            setting = Setting(job.setting.temperature, TUNED_STEPS)
+            setting = replace(job.setting, steps=TUNED_STEPS)
             for rate in self.grid[job.start] if key not in known else ():
                 yield Job(row, setting, job.start, TUNING_SEED, self.tuning_sizes, rate, tuning=True)
 
     def jobs(self, rates: Rates) -> Iterator[Job]:
         """All runs, stage by stage, each once. A tuned row whose rate was not found in time is left out."""
         for job in self._jobs():
-            rate = rates.get((job.row.tuned_as, job.setting.temperature, job.start))
+            rate = rates.get(job.rate_key)
             if rate is not None or not job.row.tuned_as:
                 yield replace(job, rate=rate)
 
@@ -136,6 +155,7 @@ class Programme:
 
 
 _GREEDY, _SAMPLED = Setting(0.0, 5), Setting(0.7, 5)
+_REJECTION = Setting(0.7, 5, rejection=True)
 _LENGTHS = (Setting(0.0, 3), _GREEDY, Setting(0.0, 10), _SAMPLED)
 _USUAL = Sizes(before_shift=150, after_shift=60, cadence=20)
 _MIDDLE = Sizes(before_shift=100, after_shift=40, cadence=20)
@@ -183,6 +203,9 @@ FULL = Programme(
         _ablation("teacher", "a teacher sharper than it was served", TEACHERS, (_SAMPLED,), sizes=_SHORT),
         _ablation("objectives", "what others train on", (AURORA, COMMITTED, *OTHERS), sizes=_SHORT),
         _ablation("objectives-sampled", "at temperature 0.7", (AURORA, SOFT, *OTHERS), (_SAMPLED,), sizes=_SHORT),
+        _ablation(
+            "rejection", "losses on the overlap, under rejection sampling", OVERLAPS, (_REJECTION,), STARTS, _SHORT
+        ),
     ),
     tuning_sizes=Sizes(60, 20, 20),
     grid={"cold": (3e-3, 8e-3), "warm": (3e-4, 1e-3, 3e-3)},

@@ -3,22 +3,26 @@
     python -m paceline.benchmarks.learning.record              # temperatures 0, 0.7; draft lengths 3, 5, 10
     python -m paceline.benchmarks.learning.record --per-domain 80 --settings t0-k5  # fewer
     python -m paceline.benchmarks.learning.record --draft random                    # drafted by an untrained head
+    python -m paceline.benchmarks.learning.record --settings t0.7-rejection-k5      # verified by rejection sampling
 
-The target is the demo's, trained over every text domain of this machine; both verdict rules that replay can judge are
-there: greedy at temperature 0, target_only above. The draft decides which drafts were refused, not what was committed.
+The target is the demo's, trained over every text domain of this machine. Settings have every verdict rule that replay
+can judge: greedy at temperature 0, target_only above it, and rejection where the name says so, for which draft and
+target need one vocabulary, as here. The draft decides which drafts were refused, not what was committed.
 """
 
 import argparse
 import asyncio
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from ...buffer.trace import DraftTrace
+from ...buffer.trace import DraftTrace, VerdictRule
 from ...dashboards.tables import as_int
+from ...learner.judging.paired_replay import why_unscored
 from ...rig.deployment import LocalDeployment
 from ...rig.machine import machine
 from ...rig.progress import Report, progress_bar, quiet
@@ -40,6 +44,7 @@ MAX_TOKENS = 64
 TOP_K = 64
 #: The product keeps one entry of a greedy request; Aurora and others learn from the whole distribution of the target.
 GREEDY_TOP_K_VARIABLE = "PACELINE_TEST_GREEDY_TOP_K"
+REJECTION_FLAG = "--speculative-use-rejection-sampling"
 SEED = 0
 
 
@@ -67,7 +72,8 @@ def settings(text: str) -> tuple[Setting, ...]:
     try:
         return tuple(Setting.named(name) for name in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected temperature and draft length, as t0.7-k5") from None
+        expected = "temperature and draft length, as t0.7-k5, or with the rule, as t0.7-rejection-k5"
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected}") from None
 
 
 def ensure_recorded(lab: Lab, setting: Setting, per_domain: int, console: Console) -> None:
@@ -120,7 +126,21 @@ def served_traces(
     missing = [prompt.request_id for prompt in prompts if prompt.request_id not in traces]
     if missing or captured != len(prompts):
         raise SystemExit(f"got {captured} traces, {len(missing)} requests without one; expected one of each request")
-    return [traces[prompt.request_id] for prompt in prompts]
+    found = [traces[prompt.request_id] for prompt in prompts]
+    refuse_unscored(setting, found)
+    return found
+
+
+def refuse_unscored(setting: Setting, traces: Sequence[DraftTrace]) -> None:
+    """Exit unless replay can score every trace and rejection sampling verified them where the setting says so."""
+    reasons = Counter(filter(None, map(why_unscored, traces)))
+    rules = {trace.verdict_rule for trace in traces}
+    if reasons or (rules == {VerdictRule.REJECTION}) is not setting.rejection:
+        got = ", ".join(sorted(rule.value for rule in rules))
+        raise SystemExit(
+            f"{setting.name}: got traces of the rules {got}, not scored: {dict(reasons)}; expected all scored, by "
+            f"{'rejection' if setting.rejection else 'equality with the committed token'}"
+        )
 
 
 def teacher_width(setting: Setting, traces: Sequence[DraftTrace]) -> int:
@@ -137,10 +157,10 @@ def teacher_width(setting: Setting, traces: Sequence[DraftTrace]) -> int:
 def recorded_server(lab: Lab, setting: Setting, head: Path, local: LocalDeployment) -> Service:
     """The server that is recorded: on the CPU host as the demo starts it, else as the checks on a GPU do."""
     env = {"PACELINE_TEACHER_TOP_K": str(TOP_K), GREEDY_TOP_K_VARIABLE: str(TOP_K)}
-    length = chain_flags(setting.steps)
+    flags = [*chain_flags(setting.steps), *([REJECTION_FLAG] if setting.rejection else [])]
     if lab.device == "cpu":
-        return cpu_server(local, lab.target, head, length, env)
-    serving = Serving("cuda", "bfloat16", CONCURRENCY, "triton", "pytorch", tuple(length))
+        return cpu_server(local, lab.target, head, flags, env)
+    serving = Serving("cuda", "bfloat16", CONCURRENCY, "triton", "pytorch", tuple(flags))
     return server_service(serving, local, lab.target, head, local.folder / "sglang.log", quiet, env)
 
 

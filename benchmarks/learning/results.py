@@ -19,7 +19,7 @@ class TunedRate:
     """The best learning rate of a grid."""
 
     tuned_as: str  # an objective, or a row that is tuned by itself
-    temperature: float
+    traffic: str  # Setting.traffic
     start: str
     rate: float
 
@@ -51,7 +51,7 @@ class Results:
     @property
     def tuned(self) -> Rates:
         """As Programme.jobs takes them."""
-        return {(rate.tuned_as, rate.temperature, rate.start): rate.rate for rate in self.rates}
+        return {(rate.tuned_as, rate.traffic, rate.start): rate.rate for rate in self.rates}
 
 
 def fingerprint(traces: Sequence[DraftTrace]) -> str:

@@ -3,7 +3,8 @@
 AURORA, the reference of the main gains, is also the published system: its released loss, one pass, a buffer that is
 consumed once. Two rows separate objective and system, each at equal traces and passes with its counterpart:
 DEFAULT_ONCE is paceline's objective under Aurora's schedule, AURORA_AS_PRODUCT is Aurora's loss under paceline's.
-AdaSPEC and GTO compare with the draft a run starts from; REINFORCE with the head that proposed in the recording.
+AdaSPEC compares with a draft that has learned the same stream by forward KL, GTO with the draft a run starts from,
+REINFORCE with the head that proposed in the recording.
 """
 
 from collections.abc import Mapping
@@ -104,6 +105,14 @@ COMMITTED = plain("committed", Objective.COMMITTED)
 SOFT = plain("soft", Objective.SOFT)
 MATCHED = plain("matched", Objective.MATCHED)
 OTHERS = tuple(plain(str(name), name) for name in Baseline if name != AURORA.objective)
+#: Losses that raise what rejection sampling accepts, against cross-entropy to what requests were served with.
+OVERLAPS = (
+    SOFT,
+    plain("rejection: -log alpha of LK", Objective.REJECTION),
+    *(row for row in OTHERS if row.objective in {Baseline.LK_MIX, Baseline.TVD_PLUS_PLUS, Baseline.CE_L1}),
+    AURORA,
+    UNTRAINED,
+)
 
 OFF_PATH = (COMMITTED, COMMITTED.but("committed, off-path 1", off_path_weight=1.0))
 BATCHES = (COMMITTED, *(COMMITTED.but(f"committed, batches of {n}", batch_traces=n) for n in (1, 2, 8)))

@@ -1,8 +1,9 @@
 """One run: a stream served chunk by chunk by the draft as it is, and learned from after each measurement.
 
 Serving is replayed: which drafts are accepted is read off the committed tokens, exactly for greedy traffic and without
-bias under target_only, since the text does not depend on the draft. What the target drew once stays drawn, so a run is
-one sample of both the stream and the target's sampling; seeds differ in the first.
+bias under target_only, since the text does not depend on the draft. Under rejection sampling what is accepted is an
+expectation, without bias either (policies/rejection.py). What the target drew once stays drawn, so a run is one sample
+of both the stream and the target's sampling; seeds differ in the first.
 """
 
 from collections import deque
@@ -14,10 +15,10 @@ from pathlib import Path
 import torch
 
 from ...buffer.trace import DraftTrace
-from ...learner.judging.replay import replay_traces
+from ...learner.judging import paired_replay
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...learner.model.eagle3 import Eagle3Draft
-from ...policies.acceptance import Tally, replayed_tally
+from ...policies.acceptance import Tally
 from ...policies.objectives.baselines.table import BENCH_OBJECTIVES
 from .container import read_card, read_traces
 from .lab import Lab
@@ -85,11 +86,11 @@ def run_job(lab: Lab, job: Job) -> Run:
 
 
 def tallies(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> dict[str, Tally]:
-    """By domain, what `draft` would have had accepted; changes nothing."""
-    found: dict[str, Tally] = {}
-    for trace, runs in zip(traces, replay_traces(draft, traces, steps), strict=True):
+    """By domain, what `draft` would have had accepted of traces that replay can score; changes nothing."""
+    by_trace, found = paired_replay.tallies(draft, traces, steps), dict[str, Tally]()
+    for trace in traces:
         domain = domain_of(trace)
-        found[domain] = found.get(domain, Tally()) + replayed_tally(trace, runs)
+        found[domain] = found.get(domain, Tally()) + by_trace[trace.trace_id]
     return found
 
 

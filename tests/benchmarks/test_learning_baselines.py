@@ -1,5 +1,6 @@
 """Baselines as the bench trains on them: each learns, REINFORCE scores verdicts, and a reference is never trained."""
 
+import itertools
 import math
 from dataclasses import replace
 from functools import partial
@@ -153,6 +154,23 @@ def test_reinforce_without_a_proposer_compares_with_the_draft_at_the_start_of_ea
         before = weights_of(trainer.draft)
         trainer.fit(make_traces([seed]), [])
         assert are_equal(before, weights_of(trainer._reference))
+
+
+def test_adaspec_without_a_reference_compares_with_a_draft_that_learned_the_same_traces_by_forward_kl(
+    make_traces, make_draft, monkeypatch
+):
+    clock = itertools.count()  # a fit looks at it when it begins and when it ends
+    monkeypatch.setattr("paceline.learner.training.trainer.time.perf_counter", lambda: next(clock))
+    plan = BenchPlan(passes=2, objective=Baseline.SELECTIVE)
+    trainer = BenchTrainer(make_draft(1), plan)
+    distilled = BenchTrainer(make_draft(1), replace(plan, objective=Objective.SOFT))
+    for seeds in (range(5), range(5, 9)):
+        traces, replayed = sampled_traces(make_traces), make_traces(seeds)
+        report, alone = trainer.fit(traces, replayed), distilled.fit(traces, replayed)
+        assert are_equal(weights_of(trainer._reference), weights_of(distilled.draft))
+        assert (report.steps, report.seconds) == (alone.steps, 2 * alone.seconds)
+    assert not are_equal(weights_of(trainer.draft), weights_of(distilled.draft))
+    assert trainer.draft.embedding_WH is trainer._reference.embedding_WH
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from paceline.learner.training.plan import RECIPE, TrainingPlan
 
 FULL, QUICK = programme.FULL, programme.QUICK
 ABLATIONS = [
-    stage for stage in FULL.stages if stage.name not in {"main", "system", "labels", "objectives", "objectives-sampled"}
+    stage
+    for stage in FULL.stages
+    if stage.name not in {"main", "system", "labels", "objectives", "objectives-sampled", "rejection"}
 ]
 ALL_ROWS = [row for stage in programme.STAGES for row in stage.rows]
 
@@ -24,7 +26,7 @@ def changed(row, other):
 
 
 def every_rate(grid_of):
-    return {(job.row.tuned_as, job.setting.temperature, job.start): 0.002 for job in grid_of.tuning_jobs({})}
+    return {job.rate_key: 0.002 for job in grid_of.tuning_jobs({})}
 
 
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.name)
@@ -115,7 +117,7 @@ def test_a_run_that_several_stages_ask_for_is_made_once():
 def test_rows_without_a_rate_are_left_out_and_others_need_none():
     names = {job.row.name for job in FULL.of(["main"]).jobs({})}
     assert names == {rows.PRODUCT.name, rows.UNTRAINED.name}
-    only = {(rows.AURORA.objective, 0.7, "warm"): 0.004}
+    only = {(rows.AURORA.objective, "t0.7", "warm"): 0.004}
     found = [job for job in FULL.of(["main"]).jobs(only) if job.row == rows.AURORA]
     assert {(job.setting.name, job.start, job.rate) for job in found} == {("t0.7-k5", "warm", 0.004)}
 
@@ -124,6 +126,16 @@ def test_stages_are_chosen_by_name_in_the_order_of_the_programme():
     assert [stage.name for stage in FULL.of(["passes", "main", "passes"]).stages] == ["main", "passes"]
     with pytest.raises(SystemExit, match="got \\['mian'\\], expected some of \\['main'"):
         FULL.of(["mian"])
+
+
+def test_rows_are_chosen_by_name_beside_the_ones_they_are_compared_with():
+    chosen = FULL.of(["objectives", "objectives-sampled", "batch"]).with_rows(["selective", "soft"])
+    assert {stage.name: [row.name for row in stage.rows] for stage in chosen.stages} == {
+        "objectives": [rows.AURORA.name, "selective"],
+        "objectives-sampled": [rows.AURORA.name, "soft", "selective"],
+    }
+    with pytest.raises(SystemExit, match="--row: got \\['selctive'\\], expected some of \\['Aurora"):
+        FULL.with_rows(["selctive"])
 
 
 def test_rates_are_tuned_once_per_objective_temperature_and_start_at_one_draft_length():
@@ -135,7 +147,7 @@ def test_rates_are_tuned_once_per_objective_temperature_and_start_at_one_draft_l
 
 
 def test_known_rates_are_not_tuned_again():
-    known = {("committed", 0.0, "warm"): 0.001}
+    known = {("committed", "t0", "warm"): 0.001}
     assert {job.setting.temperature for job in FULL.of(["off-path"]).tuning_jobs(known)} == {0.7}
     assert list(FULL.tuning_jobs(every_rate(FULL))) == []
 
@@ -146,9 +158,28 @@ def test_aurora_s_loss_under_the_product_s_schedule_is_tuned_under_that_schedule
 
 
 def test_settings_by_name():
-    assert [setting.Setting.named(each.name) for each in setting.SETTINGS] == list(setting.SETTINGS)
-    with pytest.raises(ValueError, match="could not convert"):
-        setting.Setting.named("tepid-k5")
+    every = [*setting.SETTINGS, setting.Setting(0.7, 5, rejection=True)]
+    assert [setting.Setting.named(each.name) for each in every] == every
+    assert every[-1].name == "t0.7-rejection-k5"
+    for wrong, why in {
+        "tepid-k5": "could not convert",
+        "t0.7-block-k5": "verdict rule: got 'block', expected 'rejection' or none",
+        "t0-rejection-k5": "got temperature 0",
+    }.items():
+        with pytest.raises(ValueError, match=why):
+            setting.Setting.named(wrong)
+
+
+def test_losses_on_the_overlap_are_compared_under_rejection_sampling_and_tuned_there():
+    (stage,) = FULL.of(["rejection"]).stages
+    assert {row.objective for row in stage.rows if row != rows.UNTRAINED} == {
+        "soft", "rejection", "lk_mix", "tvd_plus_plus", "ce_l1", "forward_kl_accepted",
+    }  # fmt: skip
+    assert {(each.temperature, each.rejection) for each in stage.settings} == {(0.7, True)}
+    tuned = {job.setting.name for job in FULL.of(["rejection"]).tuning_jobs({})}
+    assert tuned == {"t0.7-rejection-k5"}
+    sampled = every_rate(FULL.of(["objectives-sampled"]))  # under another rule: none of them is used
+    assert {job.row for job in FULL.of(["rejection"]).jobs(sampled)} == {rows.UNTRAINED}
 
 
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.name)

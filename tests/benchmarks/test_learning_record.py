@@ -1,16 +1,18 @@
 """Recorded traces have the wide teacher that baselines learn from: through the product's split, and on the card."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from paceline.benchmarks.learning import record
+from learner_traffic import by_rejection
+from paceline.benchmarks.learning import record, runs
 from paceline.benchmarks.learning.container import read_card, write_traces
 from paceline.benchmarks.learning.lab import Lab
 from paceline.benchmarks.learning.setting import Setting
 from paceline.benchmarks.learning.training.labels import labelled_batch
-from paceline.buffer.trace import FeatureDtype
+from paceline.buffer.trace import FeatureDtype, VerdictRule
 from paceline.policies.objectives.baselines.names import Baseline
 from paceline.policies.objectives.baselines.table import BENCH_OBJECTIVES
 from paceline.rig.models.target import TargetModel
@@ -20,7 +22,7 @@ from paceline.serving.wire.request_forward import Commit
 from paceline.serving.wire.teacher_width import TeacherWidth
 from rich.console import Console
 
-GREEDY = Setting(0.0, 5)
+GREEDY, REJECTION = Setting(0.0, 5), Setting(0.7, 5, rejection=True)
 WIDE = TeacherWidth(sampled=record.TOP_K, greedy=record.TOP_K)
 HEAD = VerifyHead(("py-0000",), 0, "0", (Commit(1, (8, 5), ""),), (True,), FeatureDtype.FLOAT32)
 
@@ -110,3 +112,83 @@ def test_a_server_that_keeps_fewer_entries_is_refused_and_writes_no_file(lab, re
     with pytest.raises(SystemExit, match=message):
         record.record(lab, GREEDY, 4, Console(quiet=True))
     assert not lab.trace_file(GREEDY).exists()
+
+
+@pytest.mark.parametrize(("setting", "is_given"), [(REJECTION, True), (GREEDY, False), (Setting(0.7, 5), False)])
+def test_a_server_is_told_to_verify_by_rejection_sampling_where_the_setting_says_so(
+    lab, monkeypatch, setting, is_given
+):
+    told = []
+    monkeypatch.setattr(record, "cpu_server", lambda *given: told.extend(given[3]))
+    record.recorded_server(lab, setting, lab.warm_head, None)
+    assert (record.REJECTION_FLAG in told) is is_given
+    assert told[:4] == ["--speculative-num-steps", "5", "--speculative-num-draft-tokens", "6"]
+
+
+def rejection_traces(make_trace, make_draft, count=3):
+    draft = make_draft(3)
+    made = [make_trace(n, feature_dim=48, request_id=f"py-{n:04d}", trace_id=f"py-{n}") for n in range(count)]
+    return [by_rejection(trace, draft) for trace in made]
+
+
+def test_traces_of_another_rule_than_the_setting_s_or_that_replay_cannot_score_are_refused(make_trace, make_draft):
+    greedy, rejected = make_trace(0), rejection_traces(make_trace, make_draft)
+    record.refuse_unscored(REJECTION, rejected)
+    record.refuse_unscored(GREEDY, [greedy])
+    edited = replace(rejected[0], sampling=replace(rejected[0].sampling, edited=True))
+    for setting, traces, why in (
+        (
+            REJECTION,
+            [*rejected, edited],
+            "not scored: {'rejection (edited logits)': 1}; expected all scored, by rejection",
+        ),
+        (REJECTION, [greedy], "got traces of the rules greedy"),
+        (REJECTION, [*rejected, greedy], "got traces of the rules greedy, rejection"),
+        (GREEDY, rejected, "got traces of the rules rejection"),
+        (Setting(0.7, 5), [replace(greedy, verdict_rule=VerdictRule.BLOCK)], "not scored: {'block': 1}"),
+    ):
+        with pytest.raises(SystemExit, match=re.escape(why)):
+            record.refuse_unscored(setting, traces)
+
+
+def expected_naively(naive_draft, draft, trace, steps):
+    """Accepted drafts and rounds from the first root on, over all that the coins of rejection sampling may show."""
+    last = len(trace.tokens) - 1
+    logp = {}
+    for start, kept, known in zip(
+        trace.rounds.starts.tolist(), trace.rounds.accepted.tolist(), trace.rounds.committed_logprobs, strict=True
+    ):
+        logp |= {start + 1 + node: float(known[node, 0]) for node in range(kept + 1)}
+
+    def chance(root, depth):
+        _, logits = naive_draft(draft, trace.tokens, trace.features, root, depth + 1, fed=trace.tokens[root + 1 :])
+        scaled = logits[depth] / trace.sampling.temperature
+        token = root + 1 + depth
+        logq = scaled[trace.tokens[token]] - scaled.max() - np.log(np.exp(scaled - scaled.max()).sum())
+        return min(1.0, float(np.exp(logq - logp[token])))
+
+    def served(root):
+        if root >= last:
+            return 0.0, 0.0
+        accepted, rounds, survives = 0.0, 1.0, 1.0
+        for kept in range(min(steps, last - root) + 1):
+            goes_on = chance(root, kept) if kept < min(steps, last - root) else 0.0
+            ends, survives = survives * (1.0 - goes_on), survives * goes_on
+            later = served(root + kept + 1) if ends else (0.0, 0.0)
+            accepted, rounds = accepted + ends * (kept + later[0]), rounds + ends * later[1]
+        return accepted, rounds
+
+    return served(int(trace.rounds.starts[0]))
+
+
+def test_a_stream_by_rejection_sampling_is_measured_by_the_expectation_of_any_draft(
+    make_trace, make_draft, naive_draft
+):
+    served = [replace(trace, request_id=f"{domain}-0000") for trace, domain in zip(
+        rejection_traces(make_trace, make_draft), ("py", "c", "py"), strict=True
+    )]  # fmt: skip
+    other = make_draft(5)
+    found = runs.tallies(other, served, 3)
+    for domain, traces in (("py", [served[0], served[2]]), ("c", [served[1]])):
+        sums = np.sum([expected_naively(naive_draft, other, trace, 3) for trace in traces], axis=0)
+        assert (found[domain].accepted, found[domain].rounds) == pytest.approx(tuple(sums), rel=1e-4)

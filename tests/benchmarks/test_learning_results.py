@@ -37,7 +37,7 @@ def make_results(found, **changes):
         domains=("py", "c"),
         recorded={"t0-k5": "abc"},
         parts=(results.Part("bench", {"cores": 2}, ("main",), 1.0, 2.0),),
-        rates=(results.TunedRate("committed", 0.0, "warm", 0.001),),
+        rates=(results.TunedRate("committed", "t0", "warm", 0.001),),
         runs=tuple(found),
         plans={run.job.row.name: asdict(run.job.row.plan(1, 0)) for run in found},
     )
@@ -57,7 +57,7 @@ def test_results_come_back_from_their_file_and_figures_beside_them_are_left_out(
     assert [run.job.key for run in read.runs] == [run.job.key for run in made.runs]
     assert read.runs[1].job.row == rows.PRODUCT
     assert tables.markdown(read.runs) == tables.markdown(made.runs)
-    assert read.tuned == {("committed", 0.0, "warm"): 0.001}
+    assert read.tuned == {("committed", "t0", "warm"): 0.001}
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"rows": []}', "[1, 2]"])
@@ -88,7 +88,7 @@ def test_parts_become_one_and_a_run_made_twice_is_kept_from_the_first():
         ({"target": "u"}, "target and domains"),
         ({"domains": ("py", "html")}, "target and domains"),
         ({"recorded": {"t0-k5": "xyz"}}, "traces of t0-k5: got abc and xyz"),
-        ({"rates": (results.TunedRate("committed", 0.0, "warm", 0.003),)}, "learning rate of .* 0.001 and 0.003"),
+        ({"rates": (results.TunedRate("committed", "t0", "warm", 0.003),)}, "learning rate of .* 0.001 and 0.003"),
         ({"plans": {rows.AURORA.name: {"passes": 2}}}, "plan of row Aurora"),
     ],
 )
@@ -144,7 +144,7 @@ def test_the_rate_that_served_most_on_the_tuning_stream_is_taken():
     tried = [(0.001, (10, 10, 10)), (0.003, (10, 12, 10)), (0.008, (0, 0, 30))]
     made = [make_run(basic, accepted, rate=rate, tuning=True) for rate, accepted in tried]
     made.append(make_run(basic, (0, 0, 0), rate=0.008, start="cold", tuning=True))
-    assert bench.tuned(made) == {("soft", 0.0, "warm"): 0.003, ("soft", 0.0, "cold"): 0.008}
+    assert bench.tuned(made) == {("soft", "t0", "warm"): 0.003, ("soft", "t0", "cold"): 0.008}
 
 
 @pytest.fixture

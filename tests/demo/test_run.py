@@ -66,3 +66,33 @@ def test_the_command_line_prints_the_faults_of_a_run(monkeypatch, tmp_path: Path
     assert (done.exit_code, done.stderr) == (1, "paceline: 3 of 8 requests failed\n")
     monkeypatch.setattr(module, "run_demo", lambda _options: None)
     assert CliRunner().invoke(app, ["demo", "--data-dir", str(tmp_path)]).exit_code == 0
+
+
+@pytest.mark.parametrize(("given", "seed"), [((), 0), (("--seed", "7"), 7)])
+def test_the_command_line_passes_the_seed(monkeypatch, tmp_path: Path, given, seed) -> None:
+    from paceline.cli import app
+    from paceline.demo import run as module
+    from typer.testing import CliRunner
+
+    asked = []
+    monkeypatch.setattr(module, "run_demo", asked.append)
+    monkeypatch.setattr("paceline.demo.report.faults", lambda _run: [])
+    assert CliRunner().invoke(app, ["demo", "--data-dir", str(tmp_path), *given]).exit_code == 0
+    assert [each.seed for each in asked] == [seed]
+
+
+def test_a_seed_has_an_initial_draft_and_prompts_of_its_own(monkeypatch, tmp_path: Path) -> None:
+    from paceline.demo import run as module
+
+    made, drawn = [], []
+    monkeypatch.setattr(module, "ensure_random_draft", lambda _target, folder, seed: made.append((folder, seed)))
+    monkeypatch.setattr(module, "_start", lambda *_: pytest.fail("nothing is started"))
+    monkeypatch.setattr(module, "load_tokenizer", lambda _folder: None)
+    monkeypatch.setattr(module, "domain_prompts", lambda *given: drawn.append(given[-1]) or [])
+    for seed in (0, 3):
+        asked = options(tmp_path, seed=seed)
+        module._prompts(asked, TARGET)
+        with pytest.raises(pytest.fail.Exception):
+            module._run(asked, module.Console(quiet=True), {}, TARGET, [], PLACE)
+    assert made == [(tmp_path / "data" / "drafts" / f"k-{seed}", seed) for seed in (0, 3)]
+    assert drawn == [0, 3]

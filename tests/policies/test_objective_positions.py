@@ -8,7 +8,12 @@ import torch
 from paceline.policies.objectives.acceptance import matched_log_accepts, rejection_log_accepts, target_only_log_accepts
 from paceline.policies.objectives.baselines.divergence import TAIL_FLOOR, jensen_shannon_losses, reverse_kl_losses
 from paceline.policies.objectives.baselines.forward_kl import accepted_weights, selective_losses, wrong_position_losses
-from paceline.policies.objectives.baselines.overlap import kl_divergences, lk_mix_losses, tvd_plus_plus_losses
+from paceline.policies.objectives.baselines.overlap import (
+    ce_l1_losses,
+    kl_divergences,
+    lk_mix_losses,
+    tvd_plus_plus_losses,
+)
 from paceline.policies.objectives.losses import soft_losses
 
 V, N = 6, 5
@@ -87,6 +92,15 @@ def wrong(logits, fixed) -> list[float]:
     return [cross_entropy(teacher(n), softmax(logits[n])) * (best[n] != COMMITTED[n]) for n in range(N)]
 
 
+def ce_l1(logits, _fixed) -> list[float]:
+    out = []
+    for n in range(N):
+        p, q = teacher(n), softmax(logits[n])
+        distance = sum(abs(p[v] - q[v]) for v in range(V))
+        out.append(0.9 * distance - (0.1 * math.log(q[COMMITTED[n]]) if COMMITTED[n] >= 0 else 0.0))
+    return out
+
+
 def each(measure):
     """An oracle of all positions from one of a position's teacher and draft."""
     return lambda logits, _fixed: [measure(teacher(n), softmax(logits[n])) for n in range(N)]
@@ -112,6 +126,7 @@ LOSSES = {
         each(lambda p, q: jensen_shannon(p, q, 0.2)),
     ),
     "lk_mix": (lambda x, i, p: lk_mix_losses(x, i, p, T(STEPS)), lk_mix),
+    "ce_l1": (lambda x, i, p: ce_l1_losses(x, T(COMMITTED), i, p), ce_l1),
     "selective": (lambda x, i, p: selective_losses(x, T(REFERENCE), i, p), selective),
     "wrong": (lambda x, i, p: wrong_position_losses(x, T(COMMITTED), i, p), wrong),
 }
@@ -214,6 +229,7 @@ def test_losses_of_no_position_are_empty():
     none, ids, probs = torch.zeros(0, V), torch.zeros(0, 3).long(), torch.zeros(0, 3)
     assert lk_mix_losses(none, ids, probs, torch.zeros(0).long()).shape == (0,)
     assert selective_losses(none, none, ids, probs).shape == (0,)
+    assert ce_l1_losses(none, torch.zeros(0).long(), ids, probs).shape == (0,)
 
 
 def test_accepted_weights_give_every_draft_step_its_own_mean():

@@ -15,7 +15,7 @@ from paceline.policies.objectives.baselines.expected_length import (
 from paceline.policies.objectives.baselines.forward_kl import selective_losses, wrong_position_losses
 from paceline.policies.objectives.baselines.group import best_token_probs, chain_rewards, group_advantages, group_losses
 from paceline.policies.objectives.baselines.names import Baseline
-from paceline.policies.objectives.baselines.overlap import lk_mix_losses, tvd_plus_plus_losses
+from paceline.policies.objectives.baselines.overlap import ce_l1_losses, lk_mix_losses, tvd_plus_plus_losses
 from paceline.policies.objectives.baselines.table import BASELINES, BENCH_OBJECTIVES
 from paceline.policies.objectives.losses import onto_grid
 from paceline.policies.objectives.names import Objective, Weighting
@@ -62,6 +62,7 @@ BY_POSITION = {
     "jensen_shannon": lambda at: jensen_shannon_losses(*at.teacher),
     "tvd_plus_plus": lambda at: tvd_plus_plus_losses(*at.teacher),
     "lk_mix": lambda at: lk_mix_losses(*at.teacher, at.steps_N),
+    "ce_l1": lambda at: ce_l1_losses(at.logits_NV, at.committed_N, at.ids_NK, at.probs_NK),
     "selective": lambda at: selective_losses(at.logits_NV, at.reference_NV, at.ids_NK, at.probs_NK),
     "on_policy_mix": cross_entropy,
 }
@@ -194,4 +195,4 @@ def test_production_chooses_among_five_objectives_and_none_asks_for_more_than_a_
 def test_every_name_has_one_objective_and_every_objective_a_name():
     assert set(OBJECTIVES) == set(Objective)
     assert set(BASELINES) == set(Baseline)
-    assert len(BENCH_OBJECTIVES) == len(OBJECTIVES) + len(BASELINES) == 17
+    assert len(BENCH_OBJECTIVES) == len(OBJECTIVES) + len(BASELINES) == 18

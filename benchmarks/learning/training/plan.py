@@ -1,12 +1,14 @@
 """Everything a row of the bench may vary about training; the defaults are production's."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from ....buffer.errors import ConfigError
 from ....learner.training.plan import RECIPE, Recipe, TrainingPlan
+from ....policies.objectives.baselines.names import Baseline
 from ....policies.objectives.baselines.table import BENCH_OBJECTIVES
-from ....policies.objectives.names import Weighting
+from ....policies.objectives.names import Objective, Weighting
 
 _PRODUCT = TrainingPlan()
 _AT_LEAST_ZERO = ("off_path_weight", "recency_half_life_traces", "replay_errors")
@@ -54,6 +56,16 @@ class BenchPlan:
         return Recipe(
             self.batch_traces, self.replay_share, self.cold_learning_rate, self.warm_learning_rate, self.cold_below
         )
+
+    @property
+    def distils_reference(self) -> bool:
+        """Whether another draft has to learn the same traces first, to be compared with: AdaSPEC's reference."""
+        return self.objective == Baseline.SELECTIVE
+
+    @property
+    def of_reference(self) -> Self:
+        """How that draft trains: as this one, by forward KL at every position."""
+        return replace(self, objective=Objective.SOFT)
 
     def _check(self, name: str, is_right: bool, expected: str) -> None:
         if not is_right:

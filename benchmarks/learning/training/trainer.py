@@ -4,6 +4,7 @@ Axes as in learner/training/batch.py; N traces of the replay buffer.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from ....learner.training.trainer import DraftTrainer, FitReport
 from ....policies.objectives.baselines.names import Baseline
 from ....policies.objectives.baselines.table import BENCH_OBJECTIVES
 from ....policies.objectives.names import Weighting
-from .frozen_copy import frozen
+from .frozen_copy import copied, frozen
 from .labels import labelled_batch
 from .plan import BenchPlan
 from .replay_weights import favoured
@@ -30,21 +31,29 @@ class BenchTrainer(DraftTrainer):
     def __init__(self, draft: Eagle3Draft, bench_plan: BenchPlan, reference: Eagle3Draft | None = None) -> None:
         """`reference`, a draft of the same target, is what objectives that need one compare with: for AdaSPEC one
         distilled with forward KL, for GTO the one it starts from, for REINFORCE the one that proposed. A frozen copy
-        is kept. Left out, it is `draft` as it is now; under REINFORCE as it is at the start of each fit.
+        is kept. Left out, it is `draft` as it is now; under REINFORCE as it is at the start of each fit; for AdaSPEC a
+        copy of `draft` that learns with it, every fit by forward KL before `draft` is trained.
         """
         super().__init__(draft, bench_plan.product, recipe=bench_plan.recipe)
         self.bench_plan, self._spec = bench_plan, BENCH_OBJECTIVES[bench_plan.objective]
         self._follows_draft = reference is None and bench_plan.objective == Baseline.REINFORCE
+        distils = reference is None and bench_plan.distils_reference
+        self._distiller = BenchTrainer(copied(draft), bench_plan.of_reference) if distils else None
         compared = draft if reference is None else reference
         self._reference = frozen(compared) if self._spec.needs_reference else None
 
     def fit(
         self, fresh: Sequence[DraftTrace], replay: Sequence[DraftTrace], part_tokens: int | None = None
     ) -> FitReport:
-        """As production's."""
-        if self._follows_draft:
-            self._reference = frozen(self.draft)
-        return super().fit(fresh, replay, part_tokens)
+        """As production's; the seconds are those of a reference that learns with the draft, too."""
+        if self._distiller is None:
+            if self._follows_draft:
+                self._reference = frozen(self.draft)
+            return super().fit(fresh, replay, part_tokens)
+        taught = self._distiller.fit(fresh, replay, part_tokens)
+        self._reference = frozen(self._distiller.draft)
+        report = super().fit(fresh, replay, part_tokens)
+        return replace(report, seconds=taught.seconds + report.seconds)
 
     @property
     def _weighting(self) -> Weighting:

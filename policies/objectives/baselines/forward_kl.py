@@ -50,8 +50,8 @@ def selective_losses(
 
     AdaSPEC (arXiv 2510.19779): selected are the positions with the largest L_draft - L_reference, where the reference,
     a draft distilled before with forward KL, shows that a draft can do better; tokens hard for both are given up.
-    The entropy of p cancels in the difference, so cross-entropies compare as KL does. Chosen here: the share is taken
-    over the batch, the paper takes it over each sequence.
+    The entropy of p cancels in the difference, so cross-entropies compare as KL does. Chosen here, after the authors'
+    code: the share is taken over the batch, the paper takes it over each sequence.
     """
     losses_N = soft_losses(logits_NV, ids_NK, probs_NK)[0]
     with torch.no_grad():

@@ -16,5 +16,6 @@ class Baseline(StrEnum):
     ON_POLICY_MIX = "on_policy_mix"  # DistillSpec: soft, on committed text and on drafted chains
     TVD_PLUS_PLUS = "tvd_plus_plus"
     LK_MIX = "lk_mix"
+    CE_L1 = "ce_l1"  # DSpark
     SELECTIVE = "selective"  # AdaSPEC
     GROUP_TREE = "group_tree"  # GTO

@@ -1,4 +1,4 @@
-"""Losses on the overlap alpha = sum_v min(p(v), q(v)), the acceptance under `rejection`: TVD++ and the LK mix.
+"""Losses on the overlap alpha = sum_v min(p(v), q(v)), the acceptance under `rejection`: TVD++, the LK mix, DSpark's.
 
 Axes as in losses.py. alpha is 1 - TV(p, q). (LK's -log alpha is `acceptance.rejection_log_accepts`.)
 
@@ -8,12 +8,15 @@ mass. Outside the entries p < q: nothing to gain there, no reward, no gradient.
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..acceptance import rejection_log_accepts
 from ..losses import log_probs_at
 
 #: eta of the LK mix; the larger, the sooner it leaves KL for the overlap.
 LK_DECAY = 3.0
+#: Shares of cross-entropy and of the L1 distance in DSpark's loss.
+CE_SHARE, L1_SHARE = 0.1, 0.9
 _LEAST_DEVIATION = 1e-3
 
 
@@ -47,6 +50,25 @@ def lk_mix_losses(
     alpha_N = rejection_log_accepts(logits_NV, ids_NK, probs_NK).exp()
     share_N = torch.exp(-decay * _mean_by_step(alpha_N.detach(), steps_N))
     return share_N * kl_divergences(logits_NV, ids_NK, probs_NK) + (1.0 - share_N) * (1.0 - alpha_N)
+
+
+def ce_l1_losses(
+    logits_NV: Tensor,
+    committed_N: Tensor,
+    ids_NK: Tensor,
+    probs_NK: Tensor,
+    shares: tuple[float, float] = (CE_SHARE, L1_SHARE),
+) -> Tensor:
+    """0.1 * -log q(committed token) + 0.9 * sum_v |p(v) - q(v)|, float[N]; the sum is 2 (1 - alpha), twice the total
+    variation.
+
+    The loss of DSpark (arXiv 2607.05147) without the term of its confidence head, and the default of three trainers;
+    NeMo AutoModel's code sums |p - q| without halving it. Chosen here: a position counts as the row's weighting says,
+    theirs decays by exp(-step / gamma). A committed token outside the draft's vocabulary, -1, has no cross-entropy.
+    """
+    cross_entropy_N = functional.cross_entropy(logits_NV, committed_N, reduction="none", ignore_index=-1)
+    alpha_N = rejection_log_accepts(logits_NV, ids_NK, probs_NK).exp()
+    return shares[0] * cross_entropy_N + shares[1] * 2.0 * (1.0 - alpha_N)
 
 
 def kl_divergences(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from .expected_length import expected_length_losses, log_expected_length_losses,
 from .forward_kl import accepted_weights, selective_losses, wrong_position_losses
 from .group import GROUP_WEIGHT, best_token_probs, chain_rewards, group_advantages, group_losses
 from .names import Baseline
-from .overlap import lk_mix_losses, tvd_plus_plus_losses
+from .overlap import ce_l1_losses, lk_mix_losses, tvd_plus_plus_losses
 
 
 def _with_matched(losses: Callable[[Positions], Tensor]) -> PositionLoss:
@@ -33,6 +33,10 @@ def _with_matched(losses: Callable[[Positions], Tensor]) -> PositionLoss:
 
 def _wrong(at: Positions) -> Tensor:
     return wrong_position_losses(at.logits_NV, at.committed_N, at.ids_NK, at.probs_NK)
+
+
+def _ce_l1(at: Positions) -> Tensor:
+    return ce_l1_losses(at.logits_NV, at.committed_N, at.ids_NK, at.probs_NK)
 
 
 def _selective(at: Positions) -> Tensor:
@@ -92,6 +96,7 @@ BASELINES: Mapping[Baseline, ObjectiveSpec] = {
     Baseline.ON_POLICY_MIX: ObjectiveSpec(soft, needs_served_rounds=True),
     Baseline.TVD_PLUS_PLUS: ObjectiveSpec(_with_matched(lambda at: tvd_plus_plus_losses(*at.teacher))),
     Baseline.LK_MIX: ObjectiveSpec(_with_matched(lambda at: lk_mix_losses(*at.teacher, at.steps_N))),
+    Baseline.CE_L1: ObjectiveSpec(_with_matched(_ce_l1)),
     Baseline.SELECTIVE: ObjectiveSpec(_with_matched(_selective), needs_reference=True),
     Baseline.GROUP_TREE: ObjectiveSpec(soft, _with_group, needs_reference=True),
 }

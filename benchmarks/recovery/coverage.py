@@ -1,0 +1,117 @@
+"""Predicted against served accept length of every version, with an interval that holds the noise of both samples.
+
+Predicted is what a version's own weights would have had accepted on held-out requests that had come when it was
+trained; no version learnt them. Served is what it had accepted afterwards, of other requests. If both samples were
+drawn from the same traffic, their difference is noise: that of two ratios of sums, over requests, since rounds of one
+request resemble each other. Where traffic changed in between they differ by more, and such versions are listed apart:
+those among whose requests, judged and then served, ADWIN finds a change.
+"""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scipy.stats import t as student
+
+from ...policies.acceptance import Tally
+from ...policies.learn_schedule import requests_since_a_change
+from ..learning.prediction import standard_error
+from .recorded_run import RecordedRun, ServedVersion
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One version."""
+
+    predicted: float
+    served: float
+    half_width: float  # of a 95 % prediction interval about `predicted`
+    has_drifted: bool
+    on_board: float | None
+
+    @property
+    def error(self) -> float:
+        """Predicted less served."""
+        return self.predicted - self.served
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether what was served is in the interval."""
+        return abs(self.error) <= self.half_width
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Versions of several runs together; figures are NaN without a version."""
+
+    versions: int
+    inside: int
+    median_error: float  # of absolute errors
+    median_half_width: float
+    median_board_error: float  # of the absolute errors of the figure on the board, where there is one
+
+
+def compared(version: ServedVersion) -> Compared | str:
+    """The version's figures, or why there are none."""
+    judged, served = _with_rounds(version.judged), _with_rounds(version.served)
+    if min(len(judged), len(served)) < 2:
+        return "judged on fewer than two requests" if len(judged) < 2 else "served fewer than two requests"
+    return Compared(
+        sum(judged, Tally()).accept_length,
+        sum(served, Tally()).accept_length,
+        half_width(judged, served),
+        has_drifted([*judged, *served]),
+        version.on_board,
+    )
+
+
+def half_width(judged: Sequence[Tally], served: Sequence[Tally]) -> float:
+    """Half of the 95 % interval of the difference of two accept lengths, at least two requests each (Welch's)."""
+    errors = [(standard_error(tallies) ** 2, len(tallies) - 1) for tallies in (judged, served)]
+    variance = sum(square for square, _ in errors)
+    if not variance:
+        return 0.0
+    freedom = variance**2 / sum(square**2 / degrees for square, degrees in errors)
+    return float(student.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(variance)
+
+
+def has_drifted(tallies: Sequence[Tally]) -> bool:
+    """Whether accepted drafts per round changed among requests that one draft was tried on, in their order."""
+    values = [tally.accepted / tally.rounds for tally in tallies]
+    return requests_since_a_change(values) < len(values)
+
+
+def of_runs(runs: Iterable[RecordedRun]) -> tuple[list[Compared], Counter[str]]:
+    """All versions that served in `runs`, and how many were left out, by reason."""
+    found, left_out = list[Compared](), Counter[str]()
+    for version in (version for run in runs for version in run.versions):
+        figures = compared(version)
+        if isinstance(figures, str):
+            left_out[figures] += 1
+        else:
+            found.append(figures)
+    return found, left_out
+
+
+def summed_up(versions: Sequence[Compared]) -> Coverage:
+    """The figures of several versions."""
+    boards = [abs(each.on_board - each.served) for each in versions if each.on_board is not None]
+    return Coverage(
+        len(versions),
+        sum(each.is_inside for each in versions),
+        _median([abs(each.error) for each in versions]),
+        _median([each.half_width for each in versions]),
+        _median(boards),
+    )
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else math.nan
+
+
+def _with_rounds(tallies: Iterable[Tally]) -> list[Tally]:
+    return [tally for tally in tallies if tally.rounds]

@@ -1,0 +1,111 @@
+"""What pairs of runs say, as Markdown."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from ..measure.paired import ratio
+from .coverage import of_runs, summed_up
+from .levels import SHARE, WINDOW, Pair, Recovery, paired
+from .reading import JUDGED_REQUESTS
+from .recorded_run import RecordedRun
+
+Runs = tuple[RecordedRun, RecordedRun]
+
+_RECOVERY = (
+    "seed", "level", "before: requests", "end", "all after the shift", "after: requests", "end", "all after the shift",
+    "requests, after over before",
+)  # fmt: skip
+_COVERAGE = (
+    "side", "traffic", "versions", "served inside the interval", "median absolute error", "median half width",
+    "median absolute error of the board's figure",
+)  # fmt: skip
+
+
+_LEVEL = (
+    f"The level of a seed is {SHARE:.0%} of the accept length, bonus token included, that the better of its two runs "
+    f"has over its last {WINDOW} requests. It is reached with the first request after the shift at which the accept "
+    f"length of the latest {WINDOW} is as high; no window begins before the shift.\n"
+)
+_INTERVAL = (
+    f"Predicted is the replay of a version's weights on the newest {JUDGED_REQUESTS} held-out requests that had come "
+    "when it was trained. The interval of 95 % holds the noise of both samples, requests being what is drawn. Listed "
+    "apart are versions among whose requests, judged and then served, ADWIN finds a change. The figure on the board is "
+    "what the gate of each side put there.\n"
+)
+
+
+def markdown(command: str, runs: Sequence[Runs]) -> str:
+    """The whole page; at least one pair."""
+    pairs = [paired(*both) for both in runs]
+    recovered = [_LEVEL, _table(_RECOVERY, map(_recovery_cells, pairs)), _ratios(pairs)]
+    predicted = [_INTERVAL, _table(_COVERAGE, _coverage_lines(runs)), _left_out(runs)]
+    return "\n".join([
+        _heading(command, runs),
+        "## Requests until the level is served again\n", *recovered,
+        "## Predicted against served\n", *predicted,
+    ])  # fmt: skip
+
+
+def _heading(command: str, runs: Sequence[Runs]) -> str:
+    first, missing = [run.conditions for run in runs[0]], sum(run.missing for both in runs for run in both)
+    seeds = ", ".join(str(before.conditions.seed) for before, _ in runs)
+    before, after = (
+        each.commit[:12] + "".join(f" {key}={value}" for key, value in sorted(each.settings.items())) for each in first
+    )
+    return (
+        f"`{command}`, on {dict(first[0].machine)}; before: {before}; after: {after}; {first[0].requests} requests of "
+        f"{first[0].max_tokens} tokens, half of them code, then prose; seeds {seeds}; requests without a trace: "
+        f"{missing}.\n"
+    )
+
+
+def _recovery_cells(pair: Pair) -> list[str]:
+    bound = " (bound)" if pair.is_bound else ""
+    sides = [cell for side in (pair.before, pair.after) for cell in _side_cells(side)]
+    return [str(pair.seed), f"{pair.level:.2f}", *sides, f"{pair.ratio:.2f}{bound}"]
+
+
+def _side_cells(side: Recovery) -> list[str]:
+    return [side.text(), f"{side.end:.2f}", f"{side.whole:.2f}"]
+
+
+def _ratios(pairs: Sequence[Pair]) -> str:
+    bounds = sum(pair.is_bound for pair in pairs)
+    requests = ratio([pair.after.at_least for pair in pairs], [pair.before.at_least for pair in pairs])
+    whole = ratio([pair.after.whole for pair in pairs], [pair.before.whole for pair in pairs])
+    note = f" {bounds} of them are bounds, taken as they stand: a run never reached its level." if bounds else ""
+    return (
+        f"Requests, after over before: {requests.text()}.{note} Accept length of all requests after the shift, after "
+        f"over before: {whole.text()}. First the geometric mean with its t-interval over pairs.\n"
+    )
+
+
+def _coverage_lines(runs: Sequence[Runs]) -> Iterable[list[str]]:
+    for name, side in zip(("before", "after"), zip(*runs, strict=True), strict=True):
+        versions, _ = of_runs(side)
+        for traffic, has_drifted in (("no change found", False), ("changed", True)):
+            found = summed_up([each for each in versions if each.has_drifted is has_drifted])
+            share = f" ({found.inside / found.versions:.0%})" if found.versions else ""
+            lengths = (found.median_error, found.median_half_width, found.median_board_error)
+            inside = f"{found.inside} of {found.versions}{share}"
+            yield [name, traffic, str(found.versions), inside, *map(_figure, lengths)]
+
+
+def _left_out(runs: Sequence[Runs]) -> str:
+    parts = []
+    for name, side in zip(("before", "after"), zip(*runs, strict=True), strict=True):
+        _, reasons = of_runs(side)
+        served = sum(len(run.versions) for run in side)
+        never = sum(run.published - 1 for run in side) - served
+        counts = [f"never served: {never}", *(f"{why}: {count}" for why, count in sorted(reasons.items()))]
+        parts.append(f"{name}: {', '.join(counts)}")
+    return f"Versions left out, but for the initial ones: {'; '.join(parts)}.\n"
+
+
+def _figure(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"  # noqa: RUF001 - a dash in a table
+
+
+def _table(columns: Sequence[str], lines: Iterable[list[str]]) -> str:
+    rows = [columns, ["---"] * len(columns), *lines]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -1,0 +1,36 @@
+"""The learning bench records traffic that the real server verifies by rejection sampling."""
+
+import math
+
+import pytest
+from paceline.benchmarks.learning import record
+from paceline.benchmarks.learning.container import read_card, read_traces
+from paceline.benchmarks.learning.lab import Lab
+from paceline.benchmarks.learning.runs import tallies
+from paceline.benchmarks.learning.setting import Setting
+from paceline.buffer.trace import VerdictRule
+from paceline.learner.judging.replay import replay_logprobs
+from paceline.learner.model.draft_io import load_draft, load_target_embedding
+from paceline.policies.rejection import EstimatedRounds, served_beside_expected
+from paceline.rig.models.target import TargetModel
+from rich.console import Console
+
+pytestmark = pytest.mark.e2e
+
+SETTING = Setting(0.7, 3, rejection=True)
+
+
+def test_recorded_rejection_traffic_can_be_scored_for_any_draft(models, tmp_path):
+    lab = Lab(tmp_path, TargetModel(models[0], "e2e", {}, 0), ("py", "prose"))
+    record.record(lab, SETTING, 12, Console(quiet=True), draft="random")
+    card, traces = read_card(lab.trace_file(SETTING)), read_traces(lab.trace_file(SETTING))
+    assert (card["setting"], card["traces"]) == ("t0.7-rejection-k3", 24)
+    assert {trace.verdict_rule for trace in traces} == {VerdictRule.REJECTION}
+    draft = load_draft(lab.random_head(record.SEED), load_target_embedding(models[0]))
+    pairs = zip(traces, replay_logprobs(draft, traces, SETTING.steps), strict=True)
+    served = sum((served_beside_expected(trace, logq_TS) for trace, logq_TS in pairs), EstimatedRounds())
+    # The draft that served: the coins alone may differ, and five deviations of them are one chance in two millions.
+    assert abs(served.accepted - served.expected) < 5 * math.sqrt(served.variance)
+    found = tallies(draft, traces, SETTING.steps)
+    assert found.keys() == {"py", "prose"}
+    assert all(tally.accepted > 0.0 for tally in found.values())
