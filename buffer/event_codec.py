@@ -24,6 +24,8 @@ class _JudgedOn(msgspec.Struct):
     median_age_s: float | None
     oldest_age_s: float | None
     undated: int
+    # As `judged_on` below.
+    targets: dict[str, int] | msgspec.UnsetType = {}
 
 
 class _Version(msgspec.Struct):
@@ -39,6 +41,7 @@ class _Version(msgspec.Struct):
     scores: Mapping[str, float] = {}
     # Left out where there is none: such versions are written as before it. A release that does not know it reads past.
     judged_on: _JudgedOn | msgspec.UnsetType | None = None
+    trained_targets: tuple[str, ...] | msgspec.UnsetType = ()
 
 
 class _Event(msgspec.Struct):
@@ -69,9 +72,17 @@ def encode_event(event: BoardEvent) -> bytes:
             raise BoardConflict(f"version {event.number}: got scores {scores}, expected finite numbers")
         version = replace(version, scores=scores)
     wire = msgspec.convert(replace(event, version=version, event_id=""), _Event, from_attributes=True)
-    if wire.version is not None and wire.version.judged_on is None:
-        wire.version.judged_on = msgspec.UNSET
+    if wire.version is not None:
+        _leave_out_nothing(wire.version)
     return msgspec.json.encode(_Envelope(EVENT_SCHEMA, msgspec.Raw(msgspec.json.encode(wire))))
+
+
+def _leave_out_nothing(version: _Version) -> None:
+    """Unset the later fields that hold nothing."""
+    if isinstance(version.judged_on, _JudgedOn) and not version.judged_on.targets:
+        version.judged_on.targets = msgspec.UNSET
+    version.judged_on = version.judged_on or msgspec.UNSET
+    version.trained_targets = version.trained_targets or msgspec.UNSET
 
 
 def decode_event(raw: bytes, event_id: str = "") -> BoardEvent:

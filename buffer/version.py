@@ -66,6 +66,9 @@ class JudgedOn:
     median_age_s: float | None = None  # at judgement; None: no request's time is known
     oldest_age_s: float | None = None
     undated: int = 0  # requests of unknown age, which the two ages leave out
+    #: Requests by the version of the target that verified them; one that went on over an update counts for each. Empty:
+    #: an older release judged.
+    targets: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def requests(self) -> int:
@@ -80,7 +83,7 @@ class DraftVersion:
     number: int
     parent: int | None  # None: the draft the server was started with
     target: str
-    target_version: str
+    target_version: str  # the newest when this was published; empty: no trace had named one
     drafter: str  # "eagle3"
     weights_uri: str  # file:// URI of the folder that holds model.safetensors and config.json
     sha256: str  # of model.safetensors, lower-case hex
@@ -88,6 +91,8 @@ class DraftVersion:
     trained_on: tuple[str, str]  # first and last stream id learned from; ("", "") for the initial draft
     scores: Mapping[str, float] = field(default_factory=dict)
     judged_on: JudgedOn | None = None  # None: nothing was judged, or an older release judged it
+    #: Target versions whose traces it was trained on in its last learning round, oldest first; empty: not known.
+    trained_targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

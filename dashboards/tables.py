@@ -147,7 +147,9 @@ def as_counts(status: Mapping[str, object], key: str) -> dict[str, int]:
 def _reason(row: BoardRow) -> str:
     """The last change says what the verdict was judged on only where it was the verdict."""
     judged_on = "" if row.version.judged_on is None else sentence(row.version.judged_on)
-    return row.why if judged_on in row.why else f"{row.why}; {judged_on}"
+    text = row.why if judged_on in row.why else f"{row.why}; {judged_on}"
+    trained = ", ".join(row.version.trained_targets)
+    return f"{text}; trained on target {trained}" if trained else text
 
 
 def _cell(text: str) -> Text:

@@ -14,11 +14,15 @@ from ..buffer.errors import ConfigError
 from ..buffer.settings.fields import check_fields, configured, required_setting, setting
 from ..buffer.settings.kinds import NAME_PATTERN
 from ..buffer.settings.sources import read_settings
-from ..buffer.settings.table import LOCAL_REDIS
+from ..buffer.settings.table import FOLLOW, LOCAL_REDIS
 from ..policies.learn_schedule import LearnMode, LearnRules
 from ..policies.line_delivery import DeliveryRules
 from ..policies.prequential import PrequentialRules
+from ..policies.target_history import TargetHistory
 from ..policies.trace_weighting import known_targets
+
+#: Target versions before the newest that are trained on where the learner follows: they count half and a quarter.
+_FOLLOWED_AGE = 2
 
 #: Traces of a claim, unless a learning round needs more: few enough for memory, and enough to catch up with a backlog.
 _USUAL_CLAIM = 400
@@ -47,7 +51,7 @@ class LearnerConfig:
     redis_url: str = setting("REDIS_URL", default=LOCAL_REDIS)
     redis_ca: str | None = setting("REDIS_CA")
     buffer: BufferConfig = field(default_factory=BufferConfig)  # speculator, and the bounds of its stream
-    target_version: str = setting("TARGET_VERSION")
+    target_version: str = setting("TARGET_VERSION", default=FOLLOW)
     data_dir: Path = setting("DATA_DIR")
     cache_dir: Path = setting("CACHE_DIR")
     mlflow_uri: str = setting("MLFLOW_URI")
@@ -56,7 +60,7 @@ class LearnerConfig:
     rest_after_rounds: int = setting("REST_AFTER_ROUNDS")
     cool_down_s: float = setting("COOL_DOWN_S")
     trace_ttl_s: float = setting("TRACE_TTL_S")
-    target_max_age: int = setting("TARGET_MAX_AGE")
+    target_max_age: int | None = setting("TARGET_MAX_AGE")  # None: 2 where the learner follows, else 0
     target_versions: tuple[str, ...] = setting("TARGET_VERSIONS")
     min_new_traces: int = setting("MIN_NEW_TRACES")
     max_wait_s: float = setting("MAX_WAIT_S")
@@ -77,10 +81,10 @@ class LearnerConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         try:
-            known_targets(self.target_version, self.target_versions, self.target_max_age)
+            self.target_history()
         except ValueError as error:
             raise ConfigError(
-                f"PACELINE_TARGET_VERSIONS (PACELINE_TARGET_MAX_AGE {self.target_max_age}): {error}"
+                f"PACELINE_TARGET_VERSIONS (PACELINE_TARGET_MAX_AGE {self.target_max_age or 0}): {error}"
             ) from None
 
     @property
@@ -110,9 +114,20 @@ class LearnerConfig:
         return LearnRules(LearnMode(self.learn), self.rest_after_rounds, self.cool_down_s)
 
     @property
-    def trained_target_versions(self) -> tuple[str, ...]:
-        """Target versions whose traces are trained on, oldest first."""
-        return known_targets(self.target_version, self.target_versions, self.target_max_age)
+    def follows_target(self) -> bool:
+        """Whether the traces say which version the target has, and not this setting."""
+        return self.target_version == FOLLOW
+
+    def target_history(self) -> TargetHistory:
+        """The target's versions before any trace: those that are named, and none of a target that is followed.
+
+        ValueError when versions are named that do not end with the target's.
+        """
+        if self.follows_target and not self.target_versions:
+            age = _FOLLOWED_AGE if self.target_max_age is None else self.target_max_age
+            return TargetHistory(self.target, age)
+        age = self.target_max_age or 0
+        return TargetHistory(self.target, age, known_targets(self.target_version, self.target_versions, age))
 
     @property
     def tracking_uri(self) -> str:

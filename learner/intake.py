@@ -36,12 +36,13 @@ class Intake:
     """What a learner accepts."""
 
     target: str
-    target_versions: tuple[str, ...]  # may be trained on, oldest first; only the last one may be held out
+    target_versions: tuple[str, ...]  # may be trained on, oldest first
     holdout_share: float  # of requests
     feature_width: int  # values per feature row
     vocabulary: int  # the target's token ids are below it
     ttl_s: float = 0.0  # from a trace's birth; 0: unlimited
     now_s: float = 0.0  # unix seconds
+    judging_versions: tuple[str, ...] | None = None  # may be held out; None: the last of those trained on
 
     def outcome(self, trace: DraftTrace) -> Outcome:
         """The trace's outcome, whatever else was claimed. A trace that does not fit would fail every learning round."""
@@ -55,8 +56,9 @@ class Intake:
             return Outcome.INCOMPATIBLE
         if not is_held_out(trace.request_id, self.holdout_share):
             return Outcome.LEARNED
-        # Held-out traces are never trained on, and an older target's verdicts judge no draft: of no use.
-        return Outcome.HELD_OUT if trace.target_version == self.target_versions[-1] else Outcome.OTHER_TARGET_VERSION
+        # Held-out traces are never trained on, and verdicts of a version that judges no draft are of no use.
+        judging = self.target_versions[-1:] if self.judging_versions is None else self.judging_versions
+        return Outcome.HELD_OUT if trace.target_version in judging else Outcome.OTHER_TARGET_VERSION
 
     def _fits(self, trace: DraftTrace) -> bool:
         drafted = trace.rounds.drafted[trace.rounds.drafted != NO_DRAFT]

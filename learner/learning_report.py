@@ -9,6 +9,7 @@ from ..policies.guard import Alarm
 from ..policies.judged_on import figures
 from ..policies.learn_schedule import LearnDecision
 from ..policies.promotion import Promotion
+from ..policies.target_history import TargetHistory
 from .checkpoint import LearnerNotes
 from .intake import Outcome
 from .judging.calibration import Calibration
@@ -66,9 +67,12 @@ class LearningReport:
         return found
 
 
-def totals(notes: LearnerNotes, counts: BufferCounts, pending_registrations: int) -> dict[str, object]:
-    """Figures over the learner's life as JSON values for a heartbeat."""
+def totals(
+    notes: LearnerNotes, counts: BufferCounts, pending_registrations: int, targets: TargetHistory
+) -> dict[str, object]:
+    """Figures over the learner's life as JSON values for a heartbeat, and which versions the target has had lately."""
     compared = Calibration(notes.equal, notes.compared, notes.excess)
+    known = {"target_version": targets.newest, "trained_targets": list(targets.trained)} if targets.trained else {}
     return {
         **{outcome.value: counts.acked.get(outcome, 0) for outcome in Outcome},
         "pending": counts.pending,
@@ -79,4 +83,5 @@ def totals(notes: LearnerNotes, counts: BufferCounts, pending_registrations: int
         "identity_equal": compared.equal,
         "identity_compared": compared.compared,
         "calibration_gap": compared.gap,
+        **known,
     }

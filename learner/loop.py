@@ -72,7 +72,7 @@ class Learner:
                 raise
             self._state = state
             self._limiter.record_success()
-        figures = totals(state.notes, self._buffer.counts(), self._registry.pending_registrations)
+        figures = totals(state.notes, self._buffer.counts(), self._registry.pending_registrations, state.targets)
         self._heartbeat.beat(report.status() | figures | {"at": time.time()})
         return report
 
@@ -133,6 +133,7 @@ class Learner:
         entries = self._buffer.claim(self._config.name, self._limiter.claim_limit, self._limiter.record_claim)
         if not entries:
             self._limiter.record_claim(())
+        state.follow(entries)
         claimed = state.sort(entries)
         self._ack(claimed, REFUSED)
         return claimed

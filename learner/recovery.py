@@ -51,13 +51,14 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     sweep(config.versions_dir)
     models, device = _find_models(config), _device(config.device)
     draft = models.first_draft(board).to(device)  # what cannot be learned is not published either
-    lineage = Lineage(None, config.target, config.target_version, objective="")
+    saved, targets = checkpoint.load(config.checkpoints_dir), config.target_history()
+    targets.restore(saved[0].targets if saved else {})
+    lineage = Lineage(None, config.target, targets.newest or "", objective="")
     publish_initial(board, config.versions_dir, models.initial, lineage, by=LEARNER)
     refuse_undecided(board)
     board_state = board.read()
-    saved = checkpoint.load(config.checkpoints_dir)
     notes = _on_board(saved[0], board_state) if saved else LearnerNotes(parent=board_state.live)
-    trainer = DraftTrainer(draft, _plan(config, notes), target_versions=config.trained_target_versions)
+    trainer = DraftTrainer(draft, _plan(config, notes), target_versions=targets.trained)
     if saved:
         trainer.load(saved[1])
     else:
@@ -72,7 +73,7 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     drafts = DraftCache(models.embedding, device, head=models.head)
     schedule = LearnSchedule(config.learn_rules)
     schedule.restore(notes.schedule)
-    state = LearnerState(config, trainer, notes, replay_buffer, held_out_ids, drafts, schedule)
+    state = LearnerState(config, trainer, notes, replay_buffer, held_out_ids, drafts, schedule, targets)
     _read_back(state, buffer)
     return state
 
@@ -122,7 +123,9 @@ def _device(wanted: str) -> torch.device:
 
 def _read_back(state: LearnerState, buffer: TraceBuffer) -> None:
     set_aside = set(state.notes.set_aside)
-    stored = buffer.replay(state.read_back_traces, acked_only=True)
+    stored = list(buffer.replay(state.read_back_traces, acked_only=True))
+    if state.targets.newest is None:  # a history that goes on has counted them
+        state.follow(stored)
     found = state.sort([entry for entry in stored if entry.entry_id not in set_aside])
     state.replay_buffer.extend(found[Outcome.LEARNED])
     state.held_out_ids.extend(entry.trace.trace_id for entry in found[Outcome.HELD_OUT])

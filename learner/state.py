@@ -7,7 +7,7 @@ the board. So after any fault in a learning round the state is thrown away and o
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..buffer.base import TraceEntry, entry_order
@@ -17,6 +17,7 @@ from ..policies.acceptance import served_by_request
 from ..policies.learn_schedule import LearnDecision, LearnSchedule
 from ..policies.line_delivery import Ground, LineDelivery
 from ..policies.promotion import Promotion, Verdict
+from ..policies.target_history import TargetHistory
 from ..policies.trace_weighting import is_expired
 from .checkpoint import LearnerNotes
 from .config import LearnerConfig
@@ -40,6 +41,7 @@ class LearnerState:
     held_out_ids: deque[str]  # trace ids, oldest first: what is sent again is a duplicate
     drafts: DraftCache
     schedule: LearnSchedule
+    targets: TargetHistory
 
     @property
     def read_back_traces(self) -> int:
@@ -56,29 +58,45 @@ class LearnerState:
         config, sizes = self.config, self.trainer.draft.config
         intake = Intake(
             config.target,
-            config.trained_target_versions,
+            self.targets.trained,
             config.holdout_share,
             sizes.feature_width,
             sizes.vocab_size,
             config.trace_ttl_s,
             time.time(),
+            self.targets.judging,
         )
         return sort_entries(entries, intake, seen)
 
+    def follow(self, entries: Sequence[TraceEntry]) -> None:
+        """See in `entries`, before they get outcomes, which versions the target has, where the learner follows it.
+
+        Traces of versions that are too old now leave the replay buffer; they were counted when acked.
+        """
+        before, target = self.targets.newest, self.config.target
+        traces = ((entry_order(entry.entry_id), entry.trace) for entry in entries)
+        self.targets.observe((place, trace.target_version) for place, trace in traces if trace.target == target)
+        self.trainer.target_versions = self.targets.trained
+        self._keep(lambda trace: trace.target_version in self.targets.trained)
+        if self.targets.newest != before:
+            _log.info("the target has version %s; trained on are %s", self.targets.newest, self.targets.trained)
+
     def drop_expired(self, now_s: float) -> None:
         """Drop traces past their time to live from the replay buffer; they were counted when acked."""
-        ttl_s = self.config.trace_ttl_s
-        kept = (entry for entry in self.replay_buffer if not is_expired(entry.trace.born_at, now_s, ttl_s))
+        self._keep(lambda trace: not is_expired(trace.born_at, now_s, self.config.trace_ttl_s))
+
+    def _keep(self, is_kept: Callable[[DraftTrace], bool]) -> None:
+        kept = (entry for entry in self.replay_buffer if is_kept(entry.trace))
         self.replay_buffer = deque(kept, self.replay_buffer.maxlen)
 
     def decide(self, claimed: ByOutcome, now_s: float) -> LearnDecision:
         """Show the schedule the kept traces of `claimed`, oldest first, and ask it whether to learn."""
-        self.schedule.observe(served_by_request(self.of_newest_target(claimed)))
+        self.schedule.observe(served_by_request(self.judging_traces(claimed)))
         return self.schedule.decide(now_s)
 
     def compare(self, claimed: ByOutcome, board_state: BoardState) -> Calibration:
         """Replay the kept traces of `claimed` and compare with what was served."""
-        return compare_with_served(self.of_newest_target(claimed), board_state, self.drafts)
+        return compare_with_served(self.judging_traces(claimed), board_state, self.drafts)
 
     def record_verdict(self, fit: FitReport, promotion: Promotion, now_s: float) -> None:
         """Report the gate's verdict on a learning round that trained to the schedule: a proof is a better draft."""
@@ -110,7 +128,7 @@ class LearnerState:
             line, reference = LineDelivery(self.config.delivery_rules, live), live_draft
         _, last = board_state.rows[line.reference].version.trained_on
         known = frozenset(entry.trace.request_id for entry in self.replay_buffer)
-        unlearnt = Unlearnt(self.config.target_version, last, known)
+        unlearnt = Unlearnt(self.targets.judging, last, known)
         return LineJudge(
             line,
             live,
@@ -169,14 +187,15 @@ class LearnerState:
             excess=notes.excess + calibration.excess,
             settled={outcome.value: [entry.entry_id for entry in claimed[outcome]] for outcome in KEPT},
             schedule=self.schedule.state(),
+            targets=self.targets.state(),
         )
 
-    def of_newest_target(self, claimed: ByOutcome) -> list[DraftTrace]:
-        """Kept traces that the newest target verified, oldest first; an older target's verdicts measure no draft."""
+    def judging_traces(self, claimed: ByOutcome) -> list[DraftTrace]:
+        """Kept traces whose verdicts measure a draft, oldest first; see TargetHistory.judging."""
         kept = sorted(
             (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda entry: entry_order(entry.entry_id)
         )
-        return [entry.trace for entry in kept if entry.trace.target_version == self.config.target_version]
+        return [entry.trace for entry in kept if entry.trace.target_version in self.targets.judging]
 
     def match_draft_steps(self, entries: Sequence[TraceEntry]) -> None:
         """Unroll as many steps as the widest drafted chain of `entries`, unless the settings fix the number.
@@ -186,7 +205,7 @@ class LearnerState:
         widths = [entry.trace.rounds.drafted.shape[1] for entry in entries if len(entry.trace.rounds)]
         steps = self.config.draft_steps or max(widths, default=0)
         if steps and steps != self.trainer.plan.steps:
-            plan, versions = replace(self.trainer.plan, steps=steps), self.config.trained_target_versions
+            plan, versions = replace(self.trainer.plan, steps=steps), self.targets.trained
             before, self.trainer = self.trainer, DraftTrainer(self.trainer.draft, plan, target_versions=versions)
             self.trainer.keep_regime(before)
             self.notes = replace(self.notes, draft_steps=steps)

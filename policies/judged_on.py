@@ -33,12 +33,14 @@ def judged_on(judged: Sequence[DraftTrace], newest: Sequence[DraftTrace], now_s:
         statistics.median(known_s) if known_s else None,
         max(known_s, default=None),
         len(ages_s) - len(known_s),
+        _by_target(judged),
     )
 
 
 def sentence(judged: JudgedOn) -> str:
     """`judged` for people; "unknown" stands for every age and label that is not known."""
-    return f"judged on {judged.requests} requests, {_age_text(judged)}, {_label_text(judged)}"
+    text = f"judged on {judged.requests} requests, {_age_text(judged)}, {_label_text(judged)}"
+    return f"{text}{_target_text(judged)}"
 
 
 def figures(judged: JudgedOn) -> dict[str, float]:
@@ -53,6 +55,11 @@ def figures(judged: JudgedOn) -> dict[str, float]:
 
 def _by_label(traces: Iterable[DraftTrace]) -> Counter[str]:
     return Counter({trace.request_id: trace.label for trace in traces}.values())
+
+
+def _by_target(traces: Iterable[DraftTrace]) -> dict[str, int]:
+    """Requests by target version, in the order these come; one that went on over an update counts for each."""
+    return dict(Counter(version for _, version in dict.fromkeys((t.request_id, t.target_version) for t in traces)))
 
 
 def _pooled(counts: Mapping[str, int], named: set[str]) -> dict[str, int]:
@@ -87,6 +94,14 @@ def _label_text(judged: JudgedOn) -> str:
         return "labels unknown"
     shares = (f"{_shown(label)} {_share(ours, label)} ({_share(newest, label)})" for label in found)
     return f"labels and in brackets those of the newest traffic: {', '.join(shares)}"
+
+
+def _target_text(judged: JudgedOn) -> str:
+    """The versions of the target that verified the requests, with their numbers where there are several."""
+    if len(judged.targets) <= 1:
+        return "".join(f", target version {version}" for version in judged.targets)
+    counts = (f"{version} ({requests})" for version, requests in judged.targets.items())
+    return f", target versions and in brackets their requests: {', '.join(counts)}"
 
 
 def _shown(label: str) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 #: Versions remembered. One that was forgotten and comes again is a new one, unless newer ones of its count are known.
 REMEMBERED_VERSIONS = 200
 
-#: So many traces in a row of versions too old to be trained on: the target was set back, and they show what it is now.
-STARTS_OVER_AFTER = 100
+#: So many traces in a row without one of the newest version: the target was set back, to the newest of theirs.
+SET_BACK_AFTER = 100
 
 #: Where a trace is in the stream; see buffer.base.entry_order.
 Place = tuple[int, int]
@@ -69,11 +69,11 @@ class TargetHistory:
         self._begin(_START, {})
 
     def _begin(self, after: Place, first_seen: Mapping[str, Place]) -> None:
-        """Know of the versions `first_seen` alone, and of no trace up to the place `after`."""
-        self._after = self._last_trained = after
+        """Know of the versions `first_seen` alone, and look at no trace up to the place `after`."""
+        self._after = self._last_newest = after
         self._first_seen = dict(first_seen)
-        self._too_old: dict[str, Place] = {}  # versions of traces since the last one that is trained on -> first trace
-        self._traces_too_old = 0
+        self._since: dict[str, Place] = {}  # versions of traces since the last one of the newest -> first of these
+        self._traces_since = 0
         self._order()
 
     @property
@@ -97,18 +97,21 @@ class TargetHistory:
             if version not in self._first_seen or place < self._first_seen[version]:
                 self._first_seen[version] = place
                 self._order()
-            if place > self._last_trained:
+            if place > self._last_newest:
                 self._watch(place, version)
 
     def _watch(self, place: Place, version: str) -> None:
-        """Start over where nothing but versions that are too old is served any more."""
-        if version in self.trained:
-            self._last_trained, self._too_old, self._traces_too_old = place, {}, 0
+        """Forget the versions that are newer than all that is served any more."""
+        if version == self.newest:
+            self._last_newest, self._since, self._traces_since = place, {}, 0
             return
-        self._too_old.setdefault(version, place)
-        self._traces_too_old += 1
-        if self._traces_too_old >= STARTS_OVER_AFTER:
-            self._begin(self._last_trained, self._too_old)
+        self._since.setdefault(version, place)
+        self._traces_since += 1
+        if self._traces_since >= SET_BACK_AFTER:
+            known = {**self._since, **self._first_seen}
+            order = by_age(known)
+            served = order[: max(map(order.index, self._since)) + 1]
+            self._begin(self._last_newest, {kept: known[kept] for kept in served})
 
     def _order(self) -> None:
         versions = by_age(self._first_seen)[-REMEMBERED_VERSIONS:]
@@ -124,9 +127,9 @@ class TargetHistory:
             "target": self._target,
             "after": self._after,
             "first_seen": self._first_seen,
-            "last_trained": self._last_trained,
-            "too_old": self._too_old,
-            "traces_too_old": self._traces_too_old,
+            "last_newest": self._last_newest,
+            "since": self._since,
+            "traces_since": self._traces_since,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -135,8 +138,8 @@ class TargetHistory:
             self._begin(_START, {})
             return
         self._begin(tuple(state["after"]), _places(state["first_seen"]))
-        self._last_trained, self._too_old = tuple(state["last_trained"]), _places(state["too_old"])
-        self._traces_too_old = int(state["traces_too_old"])
+        self._last_newest, self._since = tuple(state["last_newest"]), _places(state["since"])
+        self._traces_since = int(state["traces_since"])
 
 
 def _places(stored: Mapping[str, Any]) -> dict[str, Place]:

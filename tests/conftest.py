@@ -346,8 +346,8 @@ def array(values: object, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
     return made
 
 
-#: Digest of the weights, number, tokens and draft steps -> the trace: every test has the same target and initial draft.
-SERVED: dict[tuple[str, int, int, int], DraftTrace] = {}
+#: Digest of the weights, number, tokens, draft steps, stride -> the trace: all tests share target and initial draft.
+SERVED: dict[tuple[str, int, int, int, int], DraftTrace] = {}
 
 
 @dataclass(frozen=True)
@@ -358,23 +358,33 @@ class Speculator:
     draft: Path
 
     def serve(
-        self, number: int, *, weights: Path | None = None, tokens: int = 24, steps: int = 3, **changes: object
+        self,
+        number: int,
+        *,
+        weights: Path | None = None,
+        tokens: int = 24,
+        steps: int = 3,
+        stride: int = 5,
+        **changes: object,
     ) -> DraftTrace:
-        """Trace `number`, served greedily by `weights` (the initial draft if None): a cyclic walk over 32 tokens."""
+        """Trace `number`, served greedily by `weights` (the initial draft if None): a cyclic walk over 32 tokens.
+
+        `stride` is what the target adds to a token: another one makes it another target.
+        """
         draft = weights or self.draft
-        key = (sha256_of(draft / WEIGHTS_FILE), number, tokens, steps)
+        key = (sha256_of(draft / WEIGHTS_FILE), number, tokens, steps, stride)
         if key not in SERVED:
-            SERVED[key] = self._serve(draft, number, tokens, steps)
+            SERVED[key] = self._serve(draft, number, tokens, steps, stride)
         return replace(SERVED[key], **changes)
 
-    def _serve(self, weights: Path, number: int, tokens: int, steps: int) -> DraftTrace:
+    def _serve(self, weights: Path, number: int, tokens: int, steps: int, stride: int) -> DraftTrace:
         import torch
         from paceline.learner.judging.replay import replay_traces
         from paceline.learner.model.draft_io import load_draft, load_target_embedding
         from paceline.policies.acceptance import walk
 
         rng = np.random.default_rng(number)
-        text = array((np.arange(tokens) * 5 + number) % 32, np.int32, (tokens,))
+        text = array((np.arange(tokens) * stride + number) % 32, np.int32, (tokens,))
         features = array(rng.normal(size=(tokens - 1, 48)), np.float32, (tokens - 1, 48))
         named = {"trace_id": f"trace-{number}", "request_id": f"request-{number}"}
         bare = replace(

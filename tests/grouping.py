@@ -29,6 +29,7 @@ SLOW = (
     "tests/faults/",
     "tests/buffer/test_board_life.py",
     "tests/buffer/test_redis_tls_members.py",
+    "tests/learner/test_following.py",
     "tests/learner/test_loop.py",
     "tests/learner/test_mlflow_registry.py",
     "tests/learner/test_rest.py",

@@ -31,15 +31,16 @@ LEARNER_ROWS: Final = (
     Setting(
         "TARGET_MAX_AGE",
         Whole,
-        0,
+        None,
         "How many earlier target versions are trained on; the traces of each count half of those of the next.",
         "versions",
+        unset="2 where the learner follows the target, else 0",
     ),
     Setting(
         "TARGET_VERSIONS",
         tuple[str, ...],
         (),
-        "History of the target, oldest first, ending with its version.",
+        "History of the target, oldest first, ending with PACELINE_TARGET_VERSION.",
         unset="versions are whole numbers that count up",
     ),
     Setting(

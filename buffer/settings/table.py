@@ -15,6 +15,9 @@ from .setting import Reader, Setting
 #: Where the learner and the commands look for Redis. A server captures nothing until it is given a URL.
 LOCAL_REDIS: Final = "redis://127.0.0.1:6379/0"
 
+#: Value of TARGET_VERSION that is no version: traces say which one it is.
+FOLLOW: Final = "follow"
+
 _BUFFER = (
     Setting(
         "CONFIG",
@@ -37,8 +40,9 @@ _BUFFER = (
     Setting(
         "TARGET_VERSION",
         Text,
-        "0",
-        "Version of the served model's weights, where SGLang names none; the same on servers and learner.",
+        None,
+        "Version of the served model's weights, where SGLang names none; `follow`: learners take the newest in traces.",
+        unset="servers: 0; learners: `follow`",
     ),
     Setting("CACHE_DIR", Path, Path("~/.cache/paceline"), "Drafts made into one safetensors file (docs/drafts.md)."),
     Setting("BUFFER_MAX_BYTES", Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", "bytes"),

@@ -49,7 +49,7 @@ def judge_candidate(
     """
     if line_judge is None or number is None:
         return Promotion(Verdict.WAIT, _why_waiting(board_state))
-    traces = state.of_newest_target(claimed)
+    traces = state.judging_traces(claimed)
     left_out = unscored(traces)
     reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(left_out.items()))
     requests = len({trace.request_id for trace in traces})
@@ -103,15 +103,17 @@ def deliver(
     if promotion.verdict is Verdict.WAIT:
         _roll_back_changed_live(state, board, judged)
         return None
-    config = state.config
+    config, learnt = state.config, [*state.replay_buffer, *claimed[Outcome.LEARNED]]
+    named = {entry.trace.target_version for entry in learnt}
     lineage = Lineage(
         state.notes.parent,
         config.target,
-        config.target_version,
+        state.targets.newest or "",
         config.objective,
-        _trained_on([*state.replay_buffer, *claimed[Outcome.LEARNED]]),
+        _trained_on(learnt),
         scores_of(promotion),
         promotion.judged_on,
+        tuple(version for version in state.targets.trained if version in named),
     )
     write = partial(save_draft, state.trainer.draft)
     version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason, reserved=number)

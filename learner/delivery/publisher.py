@@ -38,6 +38,7 @@ class Lineage:
     trained_on: tuple[str, str] = ("", "")  # first and last stream id trained on
     scores: Mapping[str, float] = field(default_factory=dict)
     judged_on: JudgedOn | None = None
+    trained_targets: tuple[str, ...] = ()  # target versions whose traces it was trained on, oldest first
 
 
 def publish(
@@ -154,4 +155,5 @@ def _describe(number: int, folder: Path, lineage: Lineage) -> DraftVersion:
         trained_on=lineage.trained_on,
         scores=dict(lineage.scores),
         judged_on=lineage.judged_on,
+        trained_targets=lineage.trained_targets,
     )

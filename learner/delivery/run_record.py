@@ -100,6 +100,7 @@ def version_tags(version: DraftVersion) -> dict[str, str]:
     """Lineage of a version as tags, the same on run and model version."""
     first, last = version.trained_on
     judged = {} if version.judged_on is None else {JUDGED_ON_TAG: sentence(version.judged_on)}
+    judged |= {"paceline.trained_targets": ",".join(version.trained_targets)} if version.trained_targets else {}
     return {
         "paceline.parent": "" if version.parent is None else str(version.parent),
         "paceline.target": version.target,

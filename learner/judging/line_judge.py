@@ -1,6 +1,7 @@
 """Judges the line of drafts in training on the traces of one claim, before it learns them.
 
-Judged are requests that neither the line nor the reference has learnt anything of, and that the newest target verified.
+Judged are requests that neither the line nor the reference has learnt anything of. Both are replayed against the very
+verdicts that were served, so each pair is fair under the version of the target that gave them, whichever that is.
 """
 
 from collections.abc import Container, Sequence
@@ -21,7 +22,7 @@ class Unlearnt:
     A version learnt from no entry of the stream after the last one it was trained on.
     """
 
-    target_version: str  # the newest; an older target's verdicts measure no draft
+    target_versions: Container[str]  # whose verdicts measure a draft; see TargetHistory.judging
     after: str  # id of the last entry that the reference was trained on; empty: it learnt from none
     requests: Container[str]  # of which the line has learnt other traces
 
@@ -32,7 +33,7 @@ class Unlearnt:
     def _is_met(self, entry: TraceEntry) -> bool:
         is_later = not self.after or entry_order(entry.entry_id) > entry_order(self.after)
         trace = entry.trace
-        return is_later and trace.target_version == self.target_version and trace.request_id not in self.requests
+        return is_later and trace.target_version in self.target_versions and trace.request_id not in self.requests
 
 
 @dataclass(slots=True)

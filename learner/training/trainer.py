@@ -70,10 +70,10 @@ class DraftTrainer:
         recipe: Recipe = RECIPE,
     ) -> None:
         """`target_versions`, oldest first, are those that traces may be of: see batch_sampling.py. Without them all
-        traces count alike.
+        traces count alike. They may be set anew between two fits; nothing else changes with the target.
         """
         self.draft, self.plan, self.recipe = draft, plan, recipe
-        self._target_versions = tuple(target_versions)
+        self.target_versions = tuple(target_versions)
         self._low_precision = has_bfloat16(draft.device)
         self._optimiser = torch.optim.AdamW(
             draft.parameters(), lr=recipe.cold_learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
@@ -107,7 +107,7 @@ class DraftTrainer:
             self.recipe,
             self._random,
             log_weights_N=self._replay_log_weights(replayable),
-            targets=self._target_versions,
+            targets=self.target_versions,
         ):
             self._step(traces, counts)
         return FitReport(
@@ -168,7 +168,7 @@ class DraftTrainer:
         return self.recipe.cold_learning_rate if self._is_cold else self.recipe.warm_learning_rate
 
     def _replay_log_weights(self, replay: Sequence[DraftTrace]) -> Tensor | None:
-        return log_replay_weights(replay, self._target_versions)
+        return log_replay_weights(replay, self.target_versions)
 
     def _score(self, traces: Sequence[DraftTrace]) -> BatchScores:
         spec = OBJECTIVES[Objective(self.plan.objective)]

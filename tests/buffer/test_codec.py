@@ -87,6 +87,13 @@ def golden_judged_event() -> BoardEvent:
     return replace(event, version=replace(event.version, judged_on=judged_on))
 
 
+def golden_following_event() -> BoardEvent:
+    """Of a version that was trained and judged while the target moved."""
+    version = golden_judged_event().version
+    judged_on = replace(version.judged_on, targets={"6": 10, "7": 38})
+    return replace(golden_event(), version=replace(version, judged_on=judged_on, trained_targets=("5", "6", "7")))
+
+
 def golden(name: str) -> bytes:
     """Bytes that a release wrote: they stay readable for ever, and new layouts add files of their own."""
     return (GOLDEN / name).read_bytes()
@@ -122,6 +129,15 @@ def test_what_a_verdict_was_judged_on_is_one_more_field_that_an_older_release_re
     assert decode_event(golden("event_schema1_judged.json")) == golden_judged_event()
     tomorrow = golden("event_schema1_judged.json").replace(b'"judged_on"', b'"a_field_of_tomorrow"')
     assert decode_event(tomorrow) == golden_event()
+
+
+def test_the_targets_that_a_version_was_trained_and_judged_on_are_fields_that_an_older_release_reads_past():
+    raw = golden("event_schema1_targets.json")
+    assert (encode_event(golden_following_event()), decode_event(raw)) == (raw, golden_following_event())
+    fields, old = (msgspec.json.decode(each) for each in (raw, golden("event_schema1_judged.json")))
+    assert fields["event"]["version"].pop("trained_targets") == ["5", "6", "7"]
+    assert fields["event"]["version"]["judged_on"].pop("targets") == {"6": 10, "7": 38}
+    assert fields == old
 
 
 def test_a_new_schema_of_traces_leaves_boards_readable_and_reads_the_traces_of_the_old_one(monkeypatch):

@@ -75,6 +75,17 @@ def test_every_version_says_once_what_it_was_judged_on_whatever_became_of_it() -
     assert reasons == [f"replaced by version 1; {said}", f"better; {said}"]
 
 
+def test_a_version_says_which_targets_it_was_trained_and_judged_on() -> None:
+    judged_on = JudgedOn({"": 12}, {"": 14}, 40.0, 90.0, targets={"6": 2, "7": 10})
+    version = DraftVersion(1, 0, "t", "7", "eagle3", "file:///d", "0" * 64, "soft", ("", ""))
+    board = MemoryVersionBoard(clock=lambda: 9.0)
+    for number, targets in enumerate(((), ("5", "6", "7"))):
+        board.register(replace(version, number=number, judged_on=judged_on, trained_targets=targets), "learner", "made")
+    without, with_targets = (line.reason for line in version_lines(board.read()))
+    assert without.endswith("target versions and in brackets their requests: 6 (2), 7 (10)")
+    assert with_targets == f"{without}; trained on target 5, 6, 7"
+
+
 def test_a_reason_is_text_and_never_markup() -> None:
     why = "refused [bold red]really[/] [0.1, 0.2] [/nothing]"
     assert why in printed(versions_table([VersionLine(1, VersionState.REFUSED, why)], RUN_COLUMNS))

@@ -91,8 +91,18 @@ def test_the_policies_are_given_what_was_set() -> None:
     assert from_env(NEEDED | given).learn_rules == LearnRules(LearnMode.NEVER, flat_rounds=4, cool_down_s=7.0)
     assert from_env(NEEDED).learn_rules == LearnRules(LearnMode.DRIFT)
     aged = {"PACELINE_TARGET_VERSION": "41", "PACELINE_TARGET_MAX_AGE": "2"}
-    assert from_env(NEEDED | aged).trained_target_versions == ("39", "40", "41")
-    assert from_env(NEEDED).trained_target_versions == ("0",)
+    assert from_env(NEEDED | aged).target_history().trained == ("39", "40", "41")
+    assert from_env(NEEDED | {"PACELINE_TARGET_VERSION": "0"}).target_history().trained == ("0",)
+
+
+@pytest.mark.parametrize("given", [{}, {"PACELINE_TARGET_VERSION": "follow"}, {"PACELINE_TARGET_VERSION": ""}])
+@pytest.mark.parametrize(("age", "trained"), [("", "345"), ("0", "5"), ("1", "45")])
+def test_without_a_version_the_learner_follows_the_target_and_two_versions_before_it(given, age, trained) -> None:
+    config = from_env(NEEDED | given | {"PACELINE_TARGET_MAX_AGE": age})
+    history = config.target_history()
+    assert (config.follows_target, history.newest) == (True, None)
+    history.observe(((1, place), version) for place, version in enumerate("12345"))
+    assert history.trained == tuple(trained)
 
 
 def test_ages_of_versions_that_are_no_numbers_must_be_named() -> None:

@@ -62,7 +62,9 @@ def matrix_of(versions: Sequence[Any], rounds: Sequence[Sequence[DraftTrace]]) -
     )
 
 
-def test_every_round_decides_as_the_bench_does_by_hand(house, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("target", ["named", "followed"])
+def test_every_round_decides_as_the_bench_does_by_hand(house, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    """By all requests of every round, under whichever versions of a followed target they were verified."""
     versions: list[Any] = []
     fit = DraftTrainer.fit
 
@@ -73,9 +75,12 @@ def test_every_round_decides_as_the_bench_does_by_hand(house, monkeypatch: pytes
         return fit(self, *traces)
 
     monkeypatch.setattr(DraftTrainer, "fit", noted)
-    learner, rounds, served, grounds = house.learner(learn="always", passes=4), [], [], []
-    for _ in range(ROUNDS):
-        rounds.append(house.send())
+    named = {"followed": {"target_version": "follow"}, "named": {}}[target]
+    learner, rounds, served, grounds = house.learner(learn="always", passes=4, **named), [], [], []
+    for number in range(ROUNDS):
+        # Every second round is claimed a version late, in part.
+        late, newest = (str(number - number % 2), str(number)) if named else ("1", "1")
+        rounds.append([*house.send(BATCH // 2, target_version=late), *house.send(BATCH // 2, target_version=newest)])
         report = learner.learn_once()
         served.append(house.board.read().live)
         grounds.append(report.promotion.ground)
@@ -308,9 +313,10 @@ def test_what_the_line_or_the_reference_may_have_learnt_does_not_judge(make_trac
     traces = [replace(make_trace(i), trace_id=str(i), request_id=f"r{i}", target_version="8") for i in range(5)]
     traces[3] = replace(traces[3], target_version="7")
     entries = [entry(f"{9 + i}-{i}", trace) for i, trace in enumerate(traces)]
-    assert ids(Unlearnt("8", "9-0", {"r2"}).of(entries)) == ["1", "4"]
-    assert ids(Unlearnt("8", "", set()).of(entries)) == ["0", "1", "2", "4"]
-    assert ids(Unlearnt("8", "10-0", set()).of(entries)) == ["1", "2", "4"]
+    assert ids(Unlearnt(("8",), "9-0", {"r2"}).of(entries)) == ["1", "4"]
+    assert ids(Unlearnt(("8",), "", set()).of(entries)) == ["0", "1", "2", "4"]
+    assert ids(Unlearnt(("8",), "10-0", set()).of(entries)) == ["1", "2", "4"]
+    assert ids(Unlearnt(("7", "8"), "10-0", set()).of(entries)) == ["1", "2", "3", "4"]
 
 
 def test_a_request_that_was_learnt_in_part_does_not_judge(house) -> None:

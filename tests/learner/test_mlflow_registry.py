@@ -1,16 +1,17 @@
 """The registry against a real MLflow on SQLite: readable lineage, curves and aliases, and nothing lost."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import DraftVersion, JudgedOn, VersionState
 from paceline.learner.config import quiet_mlflow
 from paceline.learner.delivery.code_version import code_version
 from paceline.learner.delivery.mlflow_registry import FIRST_RETRY_S, LONGEST_RETRY_S, Registry
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
-from paceline.learner.delivery.run_record import record_of, scores_of
+from paceline.learner.delivery.run_record import record_of, scores_of, version_tags
 from paceline.learner.training.trainer import FitReport, TrainingPlan
 from paceline.policies.line_delivery import Ground
 from paceline.policies.promotion import Measured, Promotion, Verdict
@@ -114,6 +115,17 @@ def named(client: Any) -> dict[str, str]:
     """Alias -> paceline's version number."""
     aliases = client.get_registered_model(MODEL).aliases
     return {alias: client.get_model_version(MODEL, at).tags["paceline.version"] for alias, at in aliases.items()}
+
+
+def test_a_version_says_which_targets_it_was_trained_and_judged_on() -> None:
+    judged = JudgedOn({"": 48}, {"": 60}, targets={"6": 10, "7": 38})
+    version = DraftVersion(
+        1, 0, "llama", "7", "eagle3", "file:///d", "0" * 64, "soft", ("1-0", "9-0"), {}, judged, ("5", "6", "7")
+    )
+    tags = version_tags(version)
+    assert (tags["paceline.target_version"], tags["paceline.trained_targets"]) == ("7", "5,6,7")
+    assert tags["paceline.judged_on"].endswith("target versions and in brackets their requests: 6 (10), 7 (38)")
+    assert "paceline.trained_targets" not in version_tags(replace(version, trained_targets=()))
 
 
 def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: House, mlflow: Any) -> None:

@@ -36,20 +36,21 @@ def test_requests_are_counted_once_and_are_as_old_as_their_first_trace(traces):
     judged = traces(("a", "code", 10), ("a", "code", 50), ("b", "", 20), ("c", "chat/de", 900))
     newest = traces(("d", "code", 0), ("e", "", 1), ("f", "", 1))
     found = judged_on(judged, newest, NOW_S)
-    assert found == JudgedOn({"": 1, "chat/de": 1, "code": 1}, {"": 2, "code": 1}, 50.0, 900.0, 0)
+    assert found == JudgedOn({"": 1, "chat/de": 1, "code": 1}, {"": 2, "code": 1}, 50.0, 900.0, 0, {"1": 3})
     assert found.requests == 3
     assert figures(found) == {"judged_requests": 3.0, "judged_median_age_s": 50.0, "judged_oldest_age_s": 900.0}
     assert sentence(found) == (
         "judged on 3 requests, median age 50 s, oldest 900 s, labels and in brackets those of the newest traffic: "
-        "unknown 33% (67%), code 33% (33%), chat/de 33% (0%)"
+        "unknown 33% (67%), code 33% (33%), chat/de 33% (0%), target version 1"
     )
 
 
 def test_what_is_not_known_is_said_to_be_unknown_and_is_no_figure(traces):
     nothing = traces(("a", "", NOW_S), ("b", "", -1.0), ("c", "", math.nan), ("d", "", -math.inf))
     found = judged_on(nothing, [], NOW_S)
-    assert found == JudgedOn({"": 4}, {}, None, None, 4)
-    assert sentence(found) == "judged on 4 requests, age unknown, labels unknown"
+    assert found == JudgedOn({"": 4}, {}, None, None, 4, {"1": 4})
+    assert sentence(found) == "judged on 4 requests, age unknown, labels unknown, target version 1"
+    assert sentence(replace(found, targets={})) == "judged on 4 requests, age unknown, labels unknown"
     assert figures(found) == {"judged_requests": 4.0}
 
 
@@ -60,14 +61,24 @@ def test_a_request_without_a_time_is_left_out_of_the_ages_and_counted(traces):
     assert (found.median_age_s, found.oldest_age_s, found.undated) == (18.5, 30.0, 1)
     assert sentence(found) == (
         "judged on 3 requests, median age 18 s, oldest 30 s, 1 of unknown age, "
-        "labels and in brackets those of the newest traffic: code 100% (unknown)"
+        "labels and in brackets those of the newest traffic: code 100% (unknown), target version 1"
     )
+
+
+def test_requests_are_counted_by_the_version_of_the_target_and_one_over_an_update_for_each(traces):
+    judged = [
+        replace(trace, target_version=version)
+        for trace, version in zip(traces(*((name, "", 1) for name in "aabbc")), "66787", strict=True)
+    ]
+    found = judged_on(judged, [], NOW_S)
+    assert (found.requests, found.targets) == (3, {"6": 1, "7": 2, "8": 1})
+    assert sentence(found).endswith(", target versions and in brackets their requests: 6 (1), 7 (2), 8 (1)")
 
 
 def test_a_label_of_the_newest_traffic_that_judged_nothing_is_shown(traces):
     newest = traces(*((str(i), "code" if i else "chat", 0) for i in range(200)))
     found = sentence(judged_on(traces(("a", "", 1)), newest, NOW_S))
-    assert found.endswith("newest traffic: unknown 100% (0%), code 0% (100%), chat 0% (<1%)")
+    assert found.endswith("newest traffic: unknown 100% (0%), code 0% (100%), chat 0% (<1%), target version 1")
 
 
 @pytest.mark.guarantee("labels-are-plain-names")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import target_history
-from paceline.policies.target_history import REMEMBERED_VERSIONS, STARTS_OVER_AFTER, TargetHistory, by_age
+from paceline.policies.target_history import REMEMBERED_VERSIONS, SET_BACK_AFTER, TargetHistory, by_age
 
 #: Versions that count up, some with unnamed updates, and names that do not.
 VERSIONS = [
@@ -59,13 +59,15 @@ def slow_order(stream: Sequence[str]) -> list[str]:
 
 
 def slow_trained(stream: Sequence[str], max_age: int, patience: int) -> list[str]:
-    """As a list, started over with the traces of a long row that are all too old."""
+    """As a list, of which a long row of traces without the newest version takes off what is newer than they are."""
     order, row = list[str](), list[str]()
     for version in stream:
         put(order, version)
-        row = [] if version in order[-(max_age + 1) :] else [*row, version]
+        row = [] if version == order[-1] else [*row, version]
         if len(row) == patience:
-            order, row = slow_order(row), []
+            while order[-1] not in row:
+                order.pop()
+            row = []
     return order[-(max_age + 1) :]
 
 
@@ -100,11 +102,11 @@ def test_what_is_trained_on_is_the_same_in_whatever_order_traces_are_claimed(
 
 
 @given(streams, st.integers(0, 2), st.integers(1, 4), st.integers(1, 5))
-def test_a_long_row_of_traces_that_are_too_old_starts_the_history_over(
+def test_a_long_row_of_traces_without_the_newest_version_sets_the_history_back(
     stream: list[str], max_age: int, patience: int, claim: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(target_history, "STARTS_OVER_AFTER", patience)
+        patched.setattr(target_history, "SET_BACK_AFTER", patience)
         history, traces = TargetHistory("llama", max_age), places(stream)
         for begin in range(0, len(traces), claim):
             history.observe(traces[begin : begin + claim])
@@ -139,21 +141,25 @@ def test_the_newest_and_the_two_before_it_are_trained_on(stream: list[str], trai
     assert (history.trained, history.judging, history.newest) == (trained, trained, trained[-1])
 
 
-def test_a_run_that_begins_again_at_zero_is_followed_after_a_hundred_traces_without_any_newer_one() -> None:
-    before = ["500"] * 9
-    almost = [*before, *["0"] * (STARTS_OVER_AFTER - 1)]
-    assert followed(almost).trained == ("0", "500")  # an old version, and one of two known
-    many = [str(number) for number in range(490, 501)]
-    almost = [*many, *["0"] * (STARTS_OVER_AFTER - 1)]
+@pytest.mark.parametrize("known", [["500"] * 9, [str(number) for number in range(490, 501)], [*map(str, range(501))]])
+def test_a_run_that_begins_again_at_zero_is_followed_after_a_hundred_traces_without_the_newest(known) -> None:
+    almost = [*known, *["0"] * (SET_BACK_AFTER - 1)]
     assert followed(almost).newest == "500"
     assert followed([*almost, "500", "0"]).newest == "500"
-    begun = [*many, *["0"] * 40, *["1"] * 40, *["2"] * 20]
+    begun = [*known, *["0"] * 40, *["1"] * 40, *["2"] * 20]
     assert followed(begun).trained == ("0", "1", "2")
     assert followed([*begun, "3"]).trained == ("1", "2", "3")
 
 
-def test_traces_from_before_it_started_over_count_no_more() -> None:
-    old, new = [str(number) for number in range(490, 501)], ["0"] * STARTS_OVER_AFTER
+def test_a_target_that_returns_to_an_earlier_name_is_followed_after_a_hundred_traces() -> None:
+    went = ["may", "june", "july"]
+    assert followed([*went, *["june"] * (SET_BACK_AFTER - 1)]).trained == ("may", "june", "july")
+    assert followed([*went, *["june"] * SET_BACK_AFTER]).trained == ("may", "june")
+    assert followed([*went, *["june"] * SET_BACK_AFTER, "july"]).trained == ("may", "june", "july")
+
+
+def test_traces_from_before_the_target_was_set_back_count_no_more() -> None:
+    old, new = [str(number) for number in range(490, 501)], ["0"] * SET_BACK_AFTER
     history, traces = followed([*old, *new]), places([*old, *new])
     history.observe(traces[: len(old)])  # a dead learner had claimed them, and they are claimed again
     assert history.trained == ("0",)

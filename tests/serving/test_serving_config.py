@@ -69,6 +69,11 @@ def test_every_setting_comes_from_its_variable():
     )
 
 
+@pytest.mark.parametrize("given", ["", "follow", "0"])
+def test_a_server_whose_target_has_no_named_version_serves_version_0(given):
+    assert from_env({"PACELINE_TARGET_VERSION": given}) == from_env({}) == ServingConfig(target_version="0")
+
+
 def test_half_of_the_memory_is_for_the_queue_half_for_the_backlog_and_a_quarter_of_a_trace_is_context():
     made = from_env({"PACELINE_CAPTURE_MEMORY_BYTES": "1001", "PACELINE_TRACE_TOKENS": "103"})
     assert (made.queue_bytes, made.backlog_bytes, made.context_tokens) == (500, 500, 25)
