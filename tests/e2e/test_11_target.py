@@ -192,6 +192,11 @@ class InFlight:
         return {answer["meta_info"]["id"]: answer for answer in (future.result() for future in self.others)}
 
 
+def spans(answer):
+    """(version, first token, end) of each part of an answer, as SGLang itself reports them."""
+    return [(span["version"], span["start"], span["end"]) for span in answer["meta_info"]["weight_versions"]]
+
+
 def test_requests_in_flight_are_retracted_and_go_on_with_the_new_target_where_their_traces_say(updated):
     old, new = updated.trainer.stepped(71), updated.trainer.stepped(72)
     updated.trainer.push_tensors(old, session={}, weight_version="71")
@@ -211,6 +216,7 @@ def test_requests_in_flight_are_retracted_and_go_on_with_the_new_target_where_th
         assert first + second == answer["output_ids"]
         assert tuple(first) == greedy(old, prompt, len(first))
         assert tuple(second) == greedy(new, [*prompt, *first], len(second))
+        assert spans(answer) == [("71", 0, len(first)), ("72", len(first), LONG)]
         assert (traces[0].replay_exact, traces[1].replay_exact) == (True, False)
         assert len(answer["output_ids"]) == LONG
 
@@ -237,6 +243,7 @@ def test_requests_in_flight_go_on_in_place_with_the_keys_of_the_old_target(updat
         with torch.inference_mode():
             old(torch.tensor([[*prompt, *first[:-1]]]), past_key_values=cache, use_cache=True)
         assert second == greedy_on(new, cache, first[-1], len(second))
+        assert spans(answer) == [("81", 0, len(first)), ("82", len(first), LONG)]
         assert (traces[0].replay_exact, traces[1].replay_exact) == (True, False)
     updated.trainer.flush()
     assert not updated.rig.drained()["stale_prefixes"]

@@ -74,6 +74,7 @@ def own_logprobs(policy: Any, prompt: list[int], ids: tuple[int, ...], temperatu
     return torch.log_softmax(logits_TV / temperature, -1).gather(1, torch.tensor(ids)[:, None])[:, 0]
 
 
+@pytest.mark.guarantee("pushed-everywhere")
 @pytest.mark.parametrize("path", ["folder", "one bucket", "many buckets"])
 def test_pushed_weights_are_served_exactly_and_under_their_version(rollouts, trainer, prompts, tmp_path, path) -> None:
     policy, version = trainer.stepped(seed=len(path)), path.replace(" ", "-")

@@ -20,6 +20,7 @@ def asked_house(redis_client: redis.Redis, house):
     return house
 
 
+@pytest.mark.guarantee("asked-round")
 def test_few_traces_are_learned_when_asked_and_once_per_ask(asked_house) -> None:
     house, learner = asked_house, asked_house.learner(max_wait_s=0.0, holdout_share=0.001)
     house.send(3)

@@ -96,6 +96,7 @@ def test_a_worker_with_beat_learns_from_redis(
     assert redis_client.llen(config.queue) <= 1
 
 
+@pytest.mark.guarantee("asked-round")
 def test_a_worker_without_beat_learns_few_traces_when_a_trainer_asks(
     config: LearnerConfig, environment: dict[str, str], tiny_speculator: Any, redis_client: redis.Redis
 ) -> None:

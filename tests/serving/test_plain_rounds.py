@@ -157,6 +157,14 @@ def test_a_fault_loses_the_running_requests_of_the_batch_too(capture, outbox):
     assert capture._breaker.faults == 1
 
 
+def test_a_forward_that_an_update_finds_under_way_names_the_weights_that_it_was_launched_with(capture, outbox):
+    mixed = Mixed()
+    mixed.launch(capture)
+    capture.choice._target_version = lambda: "8"  # the overlap schedule commits after the next launch
+    mixed.commit([50], [51], [52], [53], [54])
+    assert [forward.forward.head.target_version for forward in outbox.forwards] == ["7", "7"]
+
+
 def test_while_the_target_is_loaded_a_mixed_batch_loses_what_it_reads_and_what_it_decodes(capture, outbox):
     capture.choice._target_version = lambda: ""
     mixed = Mixed()

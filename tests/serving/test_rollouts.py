@@ -165,6 +165,7 @@ def test_a_folder_holds_one_whole_file_before_anything_is_paused(attach: Attach,
         assert server.version == "3"
 
 
+@pytest.mark.guarantee("pushed-everywhere")
 @pytest.mark.parametrize(("refused", "folder"), [("begin", False), ("bucket", False), ("folder", True)])
 def test_a_refused_update_names_every_server_s_version_and_all_go_on(
     attach: Attach, tmp_path: Path, refused: str, folder: bool
@@ -193,6 +194,7 @@ def test_a_server_that_is_gone_is_named_and_the_others_go_on(attach: Attach) -> 
     assert not good.is_paused
 
 
+@pytest.mark.guarantee("pushed-everywhere")
 def test_a_server_that_says_another_version_afterwards_is_refused(
     attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
