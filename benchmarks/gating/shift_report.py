@@ -24,7 +24,7 @@ from .streams import CHUNK_REQUESTS, CHUNKS, NEW, plans
 from .ways import TODAY
 
 #: Gains per request that a line must have at least, tried on every stream.
-FLOORS = (0.0, 0.0003, 0.001, 0.003, 0.01)
+FLOORS = (0.0, 0.0001, 0.001, 0.003, 0.01)
 #: Rounds without a better draft that begin a rest: the product's, and fewer.
 FLAT_ROUNDS = (LearnRules().flat_rounds, 4)
 

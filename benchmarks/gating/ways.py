@@ -83,8 +83,10 @@ class ShiftWatch:
         since = requests_since_a_change(self._served)
         before, after = self._served[:-since][-USUAL_REQUESTS:], self._served[-since:]
         if before and np.mean(after) < (1.0 - FALL_SHARE) * np.mean(before):
-            is_known = self.moved_at is not None and len(self._served) - self.moved_at < MOVED_REQUESTS
-            self.moved_at = self.moved_at if is_known else len(self._served) - since
+            # ADWIN drops a little more than it should, and a claim is of one kind more often than not.
+            moved_at = len(self._served) - max(since, len(served))
+            if self.moved_at is None or moved_at >= self.moved_at + MOVED_REQUESTS:
+                self.moved_at = moved_at
 
     @property
     def has_moved(self) -> bool:

@@ -17,6 +17,7 @@ from paceline.benchmarks import (
     pacing_costs,
     prefill_bytes,
     rests,
+    shift,
     soak,
     swap,
     training_memory,
@@ -29,8 +30,8 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes, rests, soak,
-        swap, training_memory,
+        calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes, rests, shift,
+        soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )
