@@ -61,7 +61,8 @@ class Matrix:
         """Accepted drafts of each verify round of one version on one request. LookupError where it was not scored."""
         self.tally(version, request)
         of_request = self.accepted_VNR[version, request]
-        return of_request[of_request >= 0].tolist()
+        accepted: list[int] = of_request[of_request >= 0].tolist()
+        return accepted
 
     def served(self, version: int, chunk: int) -> Tally:
         """What `version` would have had accepted of the honest requests of a chunk."""
