@@ -1,7 +1,7 @@
 """A canary that is as good as the live version, tried while traffic shifts: how often is it rolled back wrongly?
 
-Two replicas share the requests of a stream, the canary on one of them; both arms replay the same version of the line.
-The live arm has served the chunk before, so that there is history to compare with.
+Two replicas share the requests of a stream, the canary on one of them; both arms replay the same version of the line,
+which has served some chunks before, so that there is history to compare with.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,8 @@ from .guarded import ROUND_S, Fleet, Slot, slots_of
 from .matrix import Matrix
 
 LIVE, CANARY = 0, 1
+#: Chunks that the live version has served when the canary comes.
+SERVED_CHUNKS = 3
 #: Between two heartbeats of a replica, in seconds.
 BEAT_S = 1.0
 #: Grounds of a rollback, and words of the reason that only they give.
@@ -33,11 +35,13 @@ class Trial:
 def tried(matrix: Matrix, begin: int, end: int, rng: np.random.Generator, canary: Matrix | None = None) -> Trial:
     """One canary, tried on chunks `begin` to `end - 1`; `canary` is what its replica serves by, if not by `matrix`.
 
-    Both arms are the line as it was before chunk `begin - 1`. Draws the order of the requests inside every chunk.
+    Both arms are the line as it was before chunk `begin - SERVED_CHUNKS`. Draws the order of requests inside chunks.
     """
-    fleet, version, rounds = Fleet(2), (begin - 1) * matrix.blocks_per_round, 0
+    first = begin - SERVED_CHUNKS
+    fleet, version, rounds = Fleet(2), first * matrix.blocks_per_round, 0
     ours, others = fleet.monitor("canary"), fleet.monitor("live")
-    for slot in slots_of(matrix, _shuffled(matrix, begin - 1, rng)):
+    history = [request for chunk in range(first, begin) for request in _shuffled(matrix, chunk, rng)]
+    for slot in slots_of(matrix, history[1::2]):
         while slot.is_busy:
             others.add(slot.round(version, LIVE))
     fleet.board.move(CANARY, VersionState.CANARY, "learner", "won the gate", "canary")

@@ -11,7 +11,7 @@ from ...policies.learn_schedule import LearnRules
 from ...policies.line_delivery import DeliveryRules
 from ...policies.prequential import PrequentialRules
 from ..learning.figures import Mean, requests_to_reach
-from .canaried import GROUNDS, Trial, tried
+from .canaried import GROUNDS, SERVED_CHUNKS, Trial, tried
 from .guarded import dead_before, dead_version, guarded
 from .matrix import Matrix
 from .outcome import delivered
@@ -172,14 +172,19 @@ Case = tuple[str, int, int, Callable[[Matrix], Matrix | None]]
 
 def _cases(stream: str) -> list[Case]:
     shift = shift_of(stream)
-    if shift is None or shift < 2:
+    if shift is None:
         return []
+    begins = [shift + after for after in (-1, 0, 1, 2) if shift + after >= SERVED_CHUNKS]
+    dead = (shift - SERVED_CHUNKS) * 2
     return [
-        ("equal, before the shift", 1, shift, lambda _: None),
-        ("equal, at the shift", shift, CHUNKS, lambda _: None),
-        ("equal, a round before the shift", shift - 1, CHUNKS, lambda _: None),
-        ("dead, at the shift", shift, CHUNKS, lambda m: dead_version(m, (shift - 1) * m.blocks_per_round)),
+        *([("equal, before the shift", SERVED_CHUNKS, shift, _as_live)] if shift > SERVED_CHUNKS else []),
+        *((f"equal, {begin - shift:+d} rounds from the shift", begin, CHUNKS, _as_live) for begin in begins),
+        ("dead, at the shift", shift, CHUNKS, lambda matrix: dead_version(matrix, dead)),
     ]
+
+
+def _as_live(_: Matrix) -> None:
+    return None
 
 
 def _canaries(matrices: Sequence[Matrix], runs: int) -> str:
