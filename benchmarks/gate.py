@@ -24,15 +24,15 @@ from rich.console import Console
 from ..rig.machine import machine
 from ..rig.progress import progress_bar
 from .gating.equal import gain_of_copies
-from .gating.line import Job, trained_line
-from .gating.matrix import Matrix, load_matrix
+from .gating.kept import kept_line
+from .gating.line import Job
 from .gating.plots import plot
-from .gating.pool import Pool, load_pool
+from .gating.pool import load_pool
 from .gating.report import heading, markdown
 from .gating.results import among_equals, compared, write_results
-from .gating.streams import CHUNK_REQUESTS, CHUNKS, StreamPlan, drawn, plans
+from .gating.streams import CHUNK_REQUESTS, CHUNKS, StreamPlan, plans
 from .gating.table import PLOTTED, RULES
-from .learning.lab import TARGET_TRAIN_S, Lab, open_lab
+from .learning.lab import TARGET_TRAIN_S, open_lab
 from .learning.warm import ensure_warm_head
 from .measure.command_line import benchmark_parser
 
@@ -53,7 +53,8 @@ def main() -> None:
         lab = open_lab(options.data_dir, report, train_s=options.target_seconds)
         ensure_warm_head(lab, report)
     pool = load_pool(lab, QUICK_PER_DOMAIN if options.quick else PER_DOMAIN, console)
-    matrices = [made(lab, pool, job, options, console) for job in jobs(options)]
+    size = QUICK_CHUNK_REQUESTS if options.quick else CHUNK_REQUESTS
+    matrices = [kept_line(lab, pool, job, options.out / "lines", size, console) for job in jobs(options)]
     made_s = time.monotonic() - began_s
     shifts = {plan.name: plan.shift_at for plan in stream_plans(options)}
     trained = [matrix for matrix in matrices if matrix.card["stream"] != "equal"]
@@ -107,18 +108,6 @@ def jobs(options: argparse.Namespace) -> list[Job]:
     seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
     pairs = [(plan, seed) for seed in range(seeds) for plan in stream_plans(options)]
     return [Job(plan, seed, options.blocks) for plan, seed in pairs if not plan.is_equal or seed < EQUAL_SEEDS]
-
-
-def made(lab: Lab, pool: Pool, job: Job, options: argparse.Namespace, console: Console) -> Matrix:
-    """The matrix of a line: read where it is kept, else trained and kept."""
-    path = options.out / "lines" / f"{job.name}{'-quick' if options.quick else ''}-{pool.fingerprint}.npz"
-    if not path.exists():
-        requests = drawn(job.plan, pool, job.seed, QUICK_CHUNK_REQUESTS if options.quick else CHUNK_REQUESTS)
-        with progress_bar(job.name, console) as report:
-            matrix = trained_line(lab, job, requests, report)
-        matrix.save(path)
-        console.print(f"{job.name}: {matrix.card['seconds']:.0f} s", highlight=False)
-    return load_matrix(path)
 
 
 if __name__ == "__main__":

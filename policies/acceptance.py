@@ -70,14 +70,22 @@ def proposed_drafts(trace: DraftTrace) -> Int32s:
 def replayed_tally(trace: DraftTrace, runs: Int32s) -> Tally:
     """What the drafter of `runs` would have had accepted from the trace's first round on.
 
+    Empty when the trace recorded no round that can be drafted from.
+    """
+    accepted = replayed_rounds(trace, runs)
+    return Tally(int(accepted.sum()), len(accepted))
+
+
+def replayed_rounds(trace: DraftTrace, runs: Int32s) -> Int32s:
+    """Accepted drafts of every round of that walk, int32[R].
+
     Starts at the first recorded root that can be drafted from and counts rounds with a token after them.
-    Empty when the trace recorded no such round.
     """
     roots = trace.rounds.starts[runs[trace.rounds.starts] >= 0]
     if not len(roots):
-        return Tally()
+        return np.zeros(0, np.int32)
     _, accepted = walk(runs, int(roots[0]), len(trace.tokens) - 2)
-    return Tally(int(accepted.sum()), len(accepted))
+    return accepted
 
 
 def identity(trace: DraftTrace, runs: Int32s) -> tuple[int, int]:

@@ -28,6 +28,7 @@ def dealt(matrix: Matrix, rng: np.random.Generator) -> Matrix:
         held_out_N=rng.permutation(matrix.held_out_N),
         tenant_N=matrix.tenant_N[order],
         domain_N=matrix.domain_N[order],
+        accepted_VNR=np.zeros((0, 0, 0), np.int8),  # no rule on equal drafts looks at single rounds
     )
 
 

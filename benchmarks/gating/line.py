@@ -15,12 +15,12 @@ from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...learner.model.eagle3 import Eagle3Draft
 from ...learner.training.plan import RECIPE, Recipe, TrainingPlan
 from ...learner.training.trainer import DraftTrainer
-from ...policies.acceptance import replayed_tally
+from ...policies.acceptance import replayed_rounds
 from ...rig.progress import Report
 from ..learning.lab import Lab
 from ..learning.stream import domain_of
 from .matrix import Bools, Matrix
-from .pool import SETTING
+from .pool import COMMITTED_TOKENS, SETTING
 from .streams import StreamedRequest, StreamPlan
 
 #: The product's defaults.
@@ -56,6 +56,8 @@ class _Scores:
         versions = int(self.block_N.max()) + 1
         self.accepted_VN = np.full((versions, len(requests)), -1, np.int32)
         self.rounds_VN = self.accepted_VN.copy()
+        self.fits: list[tuple[int, float]] = []  # optimiser steps and seconds of every block
+        self.accepted_VNR = np.full((*self.accepted_VN.shape, COMMITTED_TOKENS), -1, np.int8)
 
     def is_wanted(self, version: int) -> Bools:
         """What a version is scored on: what a round ends with on all it may be asked for, others on their block."""
@@ -71,8 +73,9 @@ class _Scores:
         traces = [self.requests[row].trace for row in rows]
         runs = replay_traces(draft, traces, SETTING.steps, only_verdicts=True)
         for row, trace, run in zip(rows, traces, runs, strict=True):
-            tally = replayed_tally(trace, run)
-            self.accepted_VN[version, row], self.rounds_VN[version, row] = tally.accepted, tally.rounds
+            accepted_R = replayed_rounds(trace, run)
+            self.accepted_VN[version, row], self.rounds_VN[version, row] = accepted_R.sum(), len(accepted_R)
+            self.accepted_VNR[version, row, : len(accepted_R)] = accepted_R
 
     def learned(self, block: int) -> list[DraftTrace]:
         """What the line trains on in a block."""
@@ -85,7 +88,7 @@ class _Scores:
             np.array([request.is_honest for request in self.requests]),
             np.array([request.trace.tenant for request in self.requests]),
             np.array([domain_of(request.trace) for request in self.requests]),
-            self.blocks_per_round, card,
+            self.blocks_per_round, card, self.accepted_VNR,
         )  # fmt: skip
 
 
@@ -107,7 +110,8 @@ def trained_line(lab: Lab, job: Job, requests: Sequence[StreamedRequest], report
         scores.add(version, draft)
         last = len(scores.accepted_VN) - 1
         report(version / last, f"version {version} of {last}")
-    return scores.matrix({"stream": job.plan.name, "seed": job.seed, "seconds": time.monotonic() - began_s})
+    took_s = time.monotonic() - began_s
+    return scores.matrix({"stream": job.plan.name, "seed": job.seed, "seconds": took_s, "fits": scores.fits})
 
 
 def _trained(lab: Lab, job: Job, scores: _Scores) -> Iterator[tuple[int, Eagle3Draft]]:
@@ -120,7 +124,8 @@ def _trained(lab: Lab, job: Job, scores: _Scores) -> Iterator[tuple[int, Eagle3D
         is_ruined = block // job.blocks_per_round in job.plan.ruined
         trainer.recipe = _ruinous() if is_ruined else RECIPE
         fresh = scores.learned(block)
-        trainer.fit(fresh, list(replay_buffer))
+        fit = trainer.fit(fresh, list(replay_buffer))
+        scores.fits.append((fit.steps, fit.seconds))
         replay_buffer.extend(fresh)
         yield block + 1, trainer.draft
 

@@ -1,12 +1,13 @@
 """What every draft of a line would have had accepted on every request of its stream: all that rules are judged on.
 
-Axes: V versions, N requests. Version v is the line after v blocks; version 0 is the draft it started from. A version
-was scored on the blocks from v on, and on held-out requests of all blocks; elsewhere it has -1.
+Axes: V versions, N requests, R verify rounds of a request. Version v is the line after v blocks; version 0 is the
+draft it started from. A version was scored on the blocks from v on, and on held-out requests of all blocks; elsewhere
+it has -1.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from ...buffer.trace import Int32s
 from ...policies.acceptance import Tally
 
 Bools = npt.NDArray[np.bool_]
+Int8s = npt.NDArray[np.int8]
 #: Raise it when the same plan gives another matrix.
-LAYOUT = 1
-_ARRAYS = ("accepted_VN", "rounds_VN", "block_N", "held_out_N", "honest_N", "tenant_N", "domain_N")
+LAYOUT = 2
+_ARRAYS = ("accepted_VN", "rounds_VN", "block_N", "held_out_N", "honest_N", "tenant_N", "domain_N", "accepted_VNR")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +37,8 @@ class Matrix:
     domain_N: npt.NDArray[np.str_]
     blocks_per_round: int
     card: Mapping[str, Any]  # stream, seed, and what it was made from
+    #: Accepted drafts of each round, -1 after the last one.
+    accepted_VNR: Int8s = field(default_factory=lambda: np.zeros((0, 0, 0), np.int8))
 
     @property
     def chunks(self) -> int:
@@ -52,6 +56,13 @@ class Matrix:
         if rounds < 0:
             raise LookupError(f"version {version} was not scored on request {request}")
         return Tally(accepted, rounds)
+
+    def rounds(self, version: int, request: int) -> list[int]:
+        """Accepted drafts of each verify round of one version on one request. LookupError where it was not scored."""
+        self.tally(version, request)
+        of_request = self.accepted_VNR[version, request]
+        accepted: list[int] = of_request[of_request >= 0].tolist()
+        return accepted
 
     def served(self, version: int, chunk: int) -> Tally:
         """What `version` would have had accepted of the honest requests of a chunk."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...policies.line_delivery import DeliveryRules, LineDelivery
+from ...policies.line_delivery import DeliveryRules, Ground, LineDelivery
 from ...policies.prequential import LineFinding, Paired, PrequentialRules, PrequentialTest, is_ruined
 from .view import View
 
@@ -54,9 +54,11 @@ class Line:
 class TrustedLine:
     """Proven once, the line is trusted for some rounds: policies/line_delivery.py."""
 
-    def __init__(self, rules: DeliveryRules) -> None:
+    def __init__(self, rules: DeliveryRules, reference: int = 0) -> None:
+        """`reference` serves when the line begins."""
         self._rules = rules
-        self._delivery = LineDelivery(rules, reference=0)
+        self._delivery = LineDelivery(rules, reference)
+        self.ground = Ground.NOTHING_YET  # of the last decision
 
     def decide(self, seen: View) -> int:
         """As Rule."""
@@ -66,7 +68,9 @@ class TrustedLine:
                 block = paired(seen, seen.in_block(version), version, reference)
                 self._delivery.observe(block, is_live=version == seen.live)
         is_ruined_now = fails_held_out(seen, seen.live, self._rules.test)
-        return self._delivery.decide(seen.newest, seen.live, is_ruined=is_ruined_now).version
+        decided = self._delivery.decide(seen.newest, seen.live, is_ruined=is_ruined_now)
+        self.ground = decided.ground
+        return decided.version
 
 
 def fails_held_out(seen: View, reference: int, rules: PrequentialRules) -> bool:

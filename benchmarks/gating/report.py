@@ -69,14 +69,14 @@ def _ratios(lines: Sequence[Figures], streams: Sequence[str], over: str) -> str:
         return Mean.of(ratios).text(1)
 
     rules = [rule for rule in _rules(lines) if rule != over]
-    return _table(("rule", *streams), ([rule, *(cell(rule, stream) for stream in streams)] for rule in rules))
+    return table(("rule", *streams), ([rule, *(cell(rule, stream) for stream in streams)] for rule in rules))
 
 
 def _means(lines: Sequence[Figures], streams: Sequence[str], figure: Figure, digits: int) -> str:
     def cell(rule: str, stream: str) -> str:
         return Mean.of([figure(line) for line in lines if (line.rule, line.stream) == (rule, stream)]).text(digits)
 
-    return _table(("rule", *streams), ([rule, *(cell(rule, s) for s in streams)] for rule in _rules(lines)))
+    return table(("rule", *streams), ([rule, *(cell(rule, s) for s in streams)] for rule in _rules(lines)))
 
 
 def _recoveries(lines: Sequence[Figures]) -> str:
@@ -87,7 +87,7 @@ def _recoveries(lines: Sequence[Figures]) -> str:
         reached = [requests for requests in found if requests is not None]
         return f"{Mean.of(reached).text(0)} ({len(reached)} of {len(found)})"
 
-    return _table(("rule", *streams), ([rule, *(cell(rule, s) for s in streams)] for rule in _rules(lines)))
+    return table(("rule", *streams), ([rule, *(cell(rule, s) for s in streams)] for rule in _rules(lines)))
 
 
 def _equals(equal: Sequence[EqualFigures]) -> str:
@@ -95,13 +95,14 @@ def _equals(equal: Sequence[EqualFigures]) -> str:
         [row.rule, str(row.runs), f"{100.0 * row.promoted / row.runs:.1f} %", f"{row.swaps / row.runs:.2f}"]
         for row in equal
     ]
-    return _table(("rule", "runs", "with any promotion", "promotions a run"), rows)
+    return table(("rule", "runs", "with any promotion", "promotions a run"), rows)
 
 
 def _rules(lines: Sequence[Figures]) -> list[str]:
     return list(dict.fromkeys(line.rule for line in lines))
 
 
-def _table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
     rows = [columns, ["---"] * len(columns), *lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

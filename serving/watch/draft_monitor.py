@@ -6,6 +6,7 @@ are served, and writes on the board what they show.
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from ...buffer.errors import BoardConflict, BufferUnavailable, DecodeError
 from ...buffer.version import BoardState, VersionState
 from ...policies.acceptance import Tally
 from ...policies.canary import CanaryRules
-from ...policies.guard import Action, Alarm, GuardLimits, alarms
+from ...policies.guard import Action, Alarm, AlarmName, GuardLimits, alarms
 from ..wire.request_forward import RequestForward, RequestVerify
 from .canary_trial import CanaryTrial
 from .request_rounds import RequestRounds
@@ -157,9 +158,20 @@ class DraftMonitor:
         figures = self._intervals.figures(live)
         if alarms(figures, limits):
             state = self._board.read()
-            for alarm in alarms(replace(figures, can_roll_back=self._can_roll_back(state)), limits):
+            raised = alarms(replace(figures, can_roll_back=self._can_roll_back(state)), limits)
+            for alarm in raised:
                 self._act(alarm, state, now)
+            if self._version == state.live and state.is_returned_to:
+                self._forget_level(raised)
         self._intervals.end()
+
+    def _forget_level(self, raised: Sequence[Alarm]) -> None:
+        """Compare with the present traffic alone, once a restored version has been found dead on it too.
+
+        Else every later version that accepts a little more would be rolled back for what the traffic before allowed.
+        """
+        if any(alarm.name is AlarmName.SILENT_DEATH for alarm in raised):
+            self._intervals.forget_level()
 
     def _can_roll_back(self, state: BoardState) -> bool:
         if self._version == state.canary:

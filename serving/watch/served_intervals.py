@@ -74,6 +74,10 @@ class ServedIntervals:
         self._was_cut = False
         self._begin()
 
+    def forget_level(self) -> None:
+        """Compare with nothing before this interval."""
+        self._before = Level()
+
     def change_draft(self, version: int) -> None:
         """From here on `version` drafts, in an interval of its own."""
         if self._rounds >= self._limits.min_rounds:

@@ -17,6 +17,7 @@ from paceline.benchmarks import (
     pacing_costs,
     prefill_bytes,
     rests,
+    shift,
     shift_recovery,
     soak,
     swap,
@@ -30,7 +31,7 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes, rests,
+        calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes, rests, shift,
         shift_recovery, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,

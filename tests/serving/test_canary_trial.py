@@ -223,6 +223,36 @@ def test_a_version_restored_by_a_roll_back_stays_because_the_traffic_is_the_caus
     assert [alarm["version"] for alarm in fleet.monitor.status()["alarms"]] == [1]
 
 
+def go_live(fleet, number):
+    version = DraftVersion(number, None, "t", "0", "eagle3", f"file:///{number}", "ab", "o", ("", ""))
+    fleet.board.register(version, "l", "new")
+    fleet.now += 1.0
+    fleet.board.move(number, VersionState.LIVE, "l", "better")
+
+
+@pytest.mark.guarantee("shift-is-no-death")
+def test_traffic_that_no_draft_knows_costs_one_rollback_and_no_later_version_and_a_dead_one_is_still_found():
+    fleet = Fleet(GuardLimits(min_rounds=50))
+    fleet.board.move(1, VersionState.LIVE, "l", "better")
+    serve_interval(fleet, "known", 1, GOOD)
+    fleet.turn()
+    for interval in range(3):  # the shift: neither version has anything of it accepted
+        serve_interval(fleet, f"new-{interval}", fleet.state.live, DEAD)
+        fleet.turn()
+    assert (fleet.state.live, fleet.state.rows[1].state) == (0, VersionState.ROLLED_BACK)
+    go_live(fleet, 2)
+    for number in range(5):  # it has learnt a little of it: 1.04
+        serve(fleet.monitor, f"a little-{number}", 2, [1 if number < 2 else DEAD] + [DEAD] * 9)
+    fleet.turn()
+    assert fleet.state.live == 2
+    serve_interval(fleet, "more", 2, GOOD)
+    fleet.turn()
+    go_live(fleet, 3)
+    serve_interval(fleet, "dead", 3, DEAD)
+    fleet.turn()
+    assert (fleet.state.live, fleet.state.rows[3].state) == (2, VersionState.ROLLED_BACK)
+
+
 @pytest.mark.guarantee("alarm-degenerate-draft")
 @pytest.mark.parametrize(
     ("drafted", "text", "is_out"), [((9, 9, 9), 5, True), ((9, 8, 7), 5, False), ((9, 9, 9), 9, False)]
