@@ -70,8 +70,8 @@ def verify(request: int, version: int, accepted: int, *, is_last: bool) -> Reque
     """One verify round as the courier receives it."""
     commit = Commit(1, (request,) * (accepted + 1), "length" if is_last else "")
     return RequestVerify(
-        str(request), version, 3, 7, _DRAFTED, accepted, _NO_IDS, _NO_IDS.astype(np.float16), NO_FEATURES,
-        FeatureDtype.FLOAT32, commit,
+        str(request), version, "0", 3, 7, _DRAFTED, accepted, _NO_IDS, _NO_IDS.astype(np.float16),
+        NO_FEATURES, FeatureDtype.FLOAT32, commit,
     )  # fmt: skip
 
 
