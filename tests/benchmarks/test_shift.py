@@ -6,11 +6,14 @@ import msgspec
 import numpy as np
 import pytest
 from paceline.benchmarks.gating import canaried, guarded, recovery, rested, shift_report, ways
+from paceline.benchmarks.gating import line as line_module
+from paceline.benchmarks.gating.line import Job
 from paceline.benchmarks.gating.matrix import Matrix
-from paceline.benchmarks.gating.streams import CHUNKS, NEW
+from paceline.benchmarks.gating.streams import CHUNKS, NEW, StreamedRequest, StreamPlan, plans
 from paceline.buffer.version import VersionState
 from paceline.policies.acceptance import Tally
 from paceline.policies.learn_schedule import LearnRules
+from training import training_traces
 
 TOKENS, PER_ROUND, SHIFT = 39, 2, 6
 
@@ -48,6 +51,10 @@ def rounds_of(rng, mean: float) -> list[int]:
 def shifting(v: int, chunk: int) -> float:
     """Known traffic is learnt from 1.7 on; new traffic from 1.4 on, a tenth with every block of it."""
     return min(1.7 + 0.05 * v if chunk < SHIFT else 1.4 + 0.1 * max(v - SHIFT * PER_ROUND, 0), 2.2)
+
+
+def plan_named(name: str) -> StreamPlan:
+    return next(plan for plan in plans() if plan.name == name)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +120,46 @@ def test_today_s_way_serves_the_newest_draft_and_small_rounds_the_line_after_eve
     assert small.accepted[7] == sum(half.accepted for half in halves)
     assert today.steps == [20] * (CHUNKS - 1) + [10]
     assert today.moved_at == SHIFT
+
+
+@pytest.fixture
+def small(make_trace, make_draft, monkeypatch) -> tuple[Job, list[StreamedRequest], Matrix]:
+    """A line of a tiny draft over four chunks of eight requests, with a shift that is seen in the third."""
+    for module in (line_module, recovery):
+        monkeypatch.setattr(module, "initial_draft", lambda *_: make_draft(0))
+    monkeypatch.setattr(recovery, "first_moved", lambda _: 2)
+    job = Job(replace(plan_named("shift"), shares=({},) * 4), 0, PER_ROUND)
+    traces = training_traces(make_trace, range(32), rounds=6)
+    named = [replace(t, trace_id=f"py-{n}", request_id=f"py-{n}") for n, t in enumerate(traces)]
+    requests = [StreamedRequest(trace, number // 8) for number, trace in enumerate(named)]
+    return job, requests, line_module.trained_line(None, job, requests, lambda *_: None)
+
+
+def test_a_way_that_is_today_s_trains_today_s_line_again_from_what_was_kept_before_the_shift(small, tmp_path):
+    job, requests, matrix = small
+    today = recovery.todays(matrix)
+    for _ in range(2):  # trained up to the shift, then read from the state that this left
+        again = recovery.trained(None, job, requests, matrix, ways.Way("again"), tmp_path, lambda *_: None)
+        assert (again.accepted, again.rounds) == (today.accepted, today.rounds)
+        assert again.steps == [*today.steps[:3], 0]  # nothing is served by what the last chunk would teach
+        assert [path.name for path in tmp_path.iterdir()] == ["shift-0-before-2.state"]
+
+
+def test_ways_train_otherwise_from_the_shift_on_alone(small, tmp_path, monkeypatch):
+    job, requests, matrix = small
+    monkeypatch.setattr(ways.ShiftWatch, "has_moved", True)
+    today = recovery.todays(matrix)
+    more = recovery.trained(None, job, requests, matrix, ways.Way("", passes=8), tmp_path, lambda *_: None)
+    assert more.steps[:3] == [*today.steps[:2], 2 * today.steps[2]]
+    assert more.rounds[:3] == today.rounds[:3]
+
+
+def test_a_learner_at_rest_learns_nothing_of_the_chunk_that_it_wakes_by(small, tmp_path):
+    job, requests, matrix = small
+    rested_line = recovery.trained(
+        None, job, requests, matrix, ways.Way("", is_at_rest=True), tmp_path, lambda *_: None
+    )
+    assert rested_line.steps[2:] == [0, 0]
 
 
 def test_recovery_is_counted_in_requests_and_in_steps(line):
