@@ -19,7 +19,7 @@ PYTHON ?= $(shell for name in python3 python3.12 python3.11; do \
   if $$name -c '$(FITS)' 2>/dev/null; then echo $$name; break; fi; done)
 TORCH_PIP_ARGS ?=
 ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 
 DEFAULT_SGLANG := 0.5.23
 SGLANG ?= $(DEFAULT_SGLANG)
@@ -58,14 +58,15 @@ FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo rollouts test test-fast test-rollouts test-faults test-releases test-wheel lint check bench \
-  bench-calibration bench-gate bench-learning bench-shift compatibility compatibility-rows
+.PHONY: help setup demo rollouts test test-fast test-servers test-rollouts test-faults test-releases test-wheel lint check \
+  bench bench-calibration bench-gate bench-learning bench-shift compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
 	@echo "make rollouts TRL's GRPO on a server whose draft learns along, no GPU needed  ARGS=\"--steps 12 --json FILE\""
-	@echo "make test     every test but test-faults, test-rollouts and test-wheel, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
+	@echo "make test     every test but those below, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
+	@echo "make test-servers  servers with mixed chunks, drafts of every published shape, recorded traffic"
 	@echo "make test-rollouts  the long tests of a target that a trainer changes, TRL among the trainers"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
 	@echo "make test-releases  make test on the oldest supported SGLang, hooks, capture and swaps on the one in between"
@@ -112,7 +113,7 @@ demo: $(READY)
 	@$(PY) -m paceline.cli demo $(ARGS)
 
 test: $(READY)
-	@$(PYTEST) -m "not fault_matrix and not installs and not rollouts" $(ARGS)
+	@$(PYTEST) -m "not fault_matrix and not installs and not rollouts and not servers" $(ARGS)
 
 test-fast: $(READY)
 	@$(PYTEST) -m "not slow" $(ARGS)
@@ -124,12 +125,17 @@ test-faults: $(READY)
 test-releases:
 	@$(MAKE) --no-print-directory test SGLANG=0.5.22 \
 	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_5_sampled.py \
-	  tests/e2e/test_5_mixed.py tests/e2e/test_11_target.py $(DOCTOR)"
+	  tests/e2e/test_11_target.py $(DOCTOR)"
+	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.22 ARGS="tests/e2e/test_5_mixed.py"
 	@$(MAKE) --no-print-directory test SGLANG=0.5.21
+	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.21
 
 # Downloads torch, SGLang and what it needs once more, some 300 MB, into an environment that is removed at the end.
 test-wheel: $(READY)
 	@$(PYTEST) tests/test_installed_wheel.py $(ARGS)
+
+test-servers: $(READY)
+	@$(PYTEST) -m servers $(ARGS)
 
 # With a real trainer, which is not part of the environment until then.
 test-rollouts: $(WITH_RL)

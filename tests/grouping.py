@@ -11,6 +11,9 @@ GROUPS = {
     "tests/e2e/test_10_drafts.py": "published drafts",
     "tests/e2e/test_12_rollouts.py": "rollout server",
     "tests/e2e/test_13_trl.py": "trainer's server",
+    "tests/e2e/test_11_recording.py": "recorded server",
+    "tests/e2e/test_5_mixed.py": "mixed server",
+    "tests/e2e/test_5_sampled.py": "sampled servers",
     "tests/e2e/test_5_trees.py": "tree server",
     "tests/e2e/test_11_target.py": "updated target",
     "tests/e2e/": "shared servers",
@@ -19,8 +22,8 @@ GROUPS = {
 }
 #: The longest group begins, and what needs the target comes when that group has trained it.
 ORDER = (
-    "shared servers", "killed learners", "paced server", "published drafts", "demo", "tree server", "updated target",
-    "rollout server", "killed server", "trainer's server",
+    "shared servers", "killed learners", "sampled servers", "demo", "paced server", "tree server", "updated target",
+    "published drafts", "mixed server", "recorded server", "rollout server", "killed server", "trainer's server",
 )  # fmt: skip
 
 #: Tests, by the beginning of their id, that need an SGLang server or a learner process, and others that take long.

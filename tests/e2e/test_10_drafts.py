@@ -22,7 +22,7 @@ from paceline.rig.models.target import ensure_random_draft
 from safetensors.torch import load_file, save_file
 from waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 REQUESTS = 24
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -15,7 +15,7 @@ from paceline.policies.rejection import EstimatedRounds, served_beside_expected
 from paceline.rig.models.target import TargetModel
 from rich.console import Console
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 SETTING = Setting(0.7, 3, rejection=True)
 

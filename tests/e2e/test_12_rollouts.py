@@ -25,7 +25,7 @@ from rollout_server import RECORDED, recorded_calls, shape
 from transformers import AutoTokenizer
 from waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.rollouts]
 
 CONFIG = BufferConfig(speculator="e2e")
 FLAGS = (

@@ -11,7 +11,7 @@ from paceline.learner.training.batch import collate
 from paceline.policies.acceptance import identity, proposed_drafts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 REQUESTS, CHUNK_TOKENS = 24, 32
 #: Of each wave; the others are greedy.
