@@ -70,7 +70,7 @@ class DraftTrainer:
         recipe: Recipe = RECIPE,
     ) -> None:
         """`target_versions`, oldest first, are those that traces may be of: see batch_sampling.py. Without them all
-        traces count alike. They may be set anew between two fits; nothing else changes with the target.
+        traces count alike. They may be set again between two fits; nothing else changes with the target.
         """
         self.draft, self.plan, self.recipe = draft, plan, recipe
         self.target_versions = tuple(target_versions)
