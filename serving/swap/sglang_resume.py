@@ -1,6 +1,6 @@
 """Puts the live draft back when SGLang takes memory for weights that it had released, as colocated trainers have it do.
 
-What that memory holds then is random unless SGLang kept a copy. A trainer sends the target anew, and nobody the draft.
+What that memory holds then is random unless SGLang kept a copy. A trainer sends the target again, and nobody the draft.
 """
 
 import logging
