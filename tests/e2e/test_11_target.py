@@ -112,7 +112,7 @@ WAYS = [
 def test_pushed_weights_serve_and_the_draft_stays_bit_by_bit(updated, push, version):
     before, drafts = updated.rig.drained(), updated.trainer.draft_checksums()
     assert len(drafts) > 5
-    model = updated.trainer.stepped(sum(version.encode()))
+    model = updated.trainer.stepped(sum(push.__name__.encode()))
     push(updated.trainer, model)
     status = updated.assert_serves(model, push.__name__, version)
     assert updated.trainer.draft_checksums() == drafts
