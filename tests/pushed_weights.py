@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-#: Noise of a training step that nobody would survive, relative to a matrix: greedy answers become others.
-STEP = 0.02
+#: Noise of a step, relative to a matrix: so large that the greedy answers to nearly all prompts become others.
+STEP = 0.4
 
 
 class Trainer:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -28,6 +28,7 @@ class Updated:
     rig: Any
     trainer: Trainer
     tokenize: Any
+    seen: list[list[list[int]]] = field(default_factory=list)  # the answers of every target so far
 
     def prompts(self, count=PROMPTS, characters=120):
         return [self.tokenize(text[:characters]) for text in self.rig.texts[:count]]
@@ -37,10 +38,12 @@ class Updated:
         return self.rig.generate_all(jobs)
 
     def assert_serves(self, model, name, version):
-        """Greedy answers are the model's own, and their traces name `version`."""
+        """Greedy answers are the model's own and those of no target before it, and their traces name `version`."""
         answers = self.answers(name)
         wanted = [list(greedy(model, prompt, TOKENS)) for prompt in self.prompts()]
         assert [answer["output_ids"] for answer in answers] == wanted
+        assert wanted not in self.seen
+        self.seen.append(wanted)
         status = self.rig.drained()
         found = [trace for i in range(PROMPTS) for trace in self.rig.traces_of(f"{name}-{i}")]
         assert [trace.target_version for trace in found] == [version] * PROMPTS
@@ -109,7 +112,7 @@ WAYS = [
 def test_pushed_weights_serve_and_the_draft_stays_bit_by_bit(updated, push, version):
     before, drafts = updated.rig.drained(), updated.trainer.draft_checksums()
     assert len(drafts) > 5
-    model = updated.trainer.stepped(sum(version.encode()))
+    model = updated.trainer.stepped(sum(push.__name__.encode()))
     push(updated.trainer, model)
     status = updated.assert_serves(model, push.__name__, version)
     assert updated.trainer.draft_checksums() == drafts
@@ -206,7 +209,7 @@ def test_requests_in_flight_are_retracted_and_go_on_with_the_new_target_where_th
         updated.trainer.push_tensors(new, 2, session={}, weight_version="72")
         updated.trainer.do("continue_generation")
         answers = under_way.answers()
-    status = updated.rig.drained()
+    status, as_before = updated.rig.drained(), []
     assert status["dropped"] == before["dropped"]
     assert not status["stale_prefixes"]
     for i, prompt in enumerate(updated.prompts(IN_FLIGHT)[1:], 1):
@@ -217,8 +220,10 @@ def test_requests_in_flight_are_retracted_and_go_on_with_the_new_target_where_th
         assert tuple(first) == greedy(old, prompt, len(first))
         assert tuple(second) == greedy(new, [*prompt, *first], len(second))
         assert spans(answer) == [("71", 0, len(first)), ("72", len(first), LONG)]
+        as_before.append(tuple(second) == greedy(old, [*prompt, *first], len(second)))
         assert (traces[0].replay_exact, traces[1].replay_exact) == (True, False)
         assert len(answer["output_ids"]) == LONG
+    assert not all(as_before)  # the update shows in the answers
 
 
 def test_requests_in_flight_go_on_in_place_with_the_keys_of_the_old_target(updated):
@@ -230,7 +235,7 @@ def test_requests_in_flight_go_on_in_place_with_the_keys_of_the_old_target(updat
         updated.trainer.push_tensors(new, 2, session={}, flush_cache=False, weight_version="82")
         updated.trainer.do("continue_generation")
         answers = under_way.answers()
-    status = updated.rig.drained()
+    status, as_before = updated.rig.drained(), []
     assert status["dropped"] == before["dropped"]
     assert status["stale_prefixes"]
     for i, prompt in enumerate(updated.prompts(IN_FLIGHT)[1:], 1):
@@ -244,7 +249,9 @@ def test_requests_in_flight_go_on_in_place_with_the_keys_of_the_old_target(updat
             old(torch.tensor([[*prompt, *first[:-1]]]), past_key_values=cache, use_cache=True)
         assert second == greedy_on(new, cache, first[-1], len(second))
         assert spans(answer) == [("81", 0, len(first)), ("82", len(first), LONG)]
+        as_before.append(tuple(second) == greedy(old, [*prompt, *first], len(second)))
         assert (traces[0].replay_exact, traces[1].replay_exact) == (True, False)
+    assert not all(as_before)  # the update shows in the answers
     updated.trainer.flush()
     assert not updated.rig.drained()["stale_prefixes"]
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,11 @@ def own_logprobs(policy: Any, prompt: list[int], ids: tuple[int, ...], temperatu
     return torch.log_softmax(logits_TV / temperature, -1).gather(1, torch.tensor(ids)[:, None])[:, 0]
 
 
+def are_running(board: RedisVersionBoard, since: float) -> bool:
+    """Whether a server has said, after `since`, that it is at requests."""
+    return any(beat["at"] > since and beat["open"] for beat in board.heartbeats().values())
+
+
 @pytest.mark.guarantee("pushed-everywhere")
 @pytest.mark.parametrize("path", ["folder", "one bucket", "many buckets"])
 def test_pushed_weights_are_served_exactly_and_under_their_version(rollouts, trainer, prompts, tmp_path, path) -> None:
@@ -119,7 +125,8 @@ def test_weights_pushed_while_requests_run_split_them_where_they_moved(rollouts,
     running.start()
     with connect(redis_url) as client:
         board = RedisVersionBoard(client, CONFIG)
-        until(lambda: any(beat.get("open") for beat in board.heartbeats().values()), "the server to report requests")
+        began = time.time()
+        until(lambda: are_running(board, began), "the server to report requests")
     rollouts.sync_weights(new.state_dict().items(), "after")
     running.join(240)
     assert [len(each.token_ids) for each in done] == [length] * 4
