@@ -34,7 +34,7 @@ from .container import read_traces
 from .cost import seconds
 from .lab import Lab, open_lab
 from .plots import plot_all
-from .programme import FULL, QUICK, Job, Programme, RateKey
+from .programme import FULL, QUICK, STARTS, Job, Programme, RateKey
 from .record import ensure_recorded, settings
 from .results import Part, Results, TunedRate, fingerprint, merged, read_results, write_results
 from .runs import Run, run_job, use_one_thread
@@ -115,6 +115,8 @@ def chosen(options: argparse.Namespace) -> Programme:
         programme = programme.of(options.stage)
     if options.row:
         programme = programme.with_rows(options.row)
+    if options.start:
+        programme = programme.begun(options.start)
     if options.settings:
         programme = programme.at(options.settings)
     return replace(programme, minutes=options.minutes or programme.minutes)
@@ -126,6 +128,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two seeds, short streams, six rows, greedy only")
     parser.add_argument("--stage", action="append", metavar="NAME", help="this stage alone; may be given again")
     parser.add_argument("--row", action="append", metavar="NAME", help="this row and the first one of its stages alone")
+    parser.add_argument("--start", choices=STARTS, help="from this head alone")
     parser.add_argument("--list", action="store_true", help="print the stages and what they cost, and run nothing")
     parser.add_argument("--rates", type=Path, metavar="FILE", help="results.json whose learning rates are reused")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="results.json files to write as one")

@@ -119,6 +119,11 @@ class Programme:
         """All stages at other settings than their own."""
         return replace(self, stages=tuple(replace(stage, settings=settings) for stage in self.stages))
 
+    def begun(self, start: str) -> "Programme":
+        """All stages that have this start, from it alone."""
+        stages = (replace(stage, starts=(start,)) for stage in self.stages if start in stage.starts)
+        return replace(self, stages=tuple(stages))
+
     @property
     def settings(self) -> tuple[Setting, ...]:
         """Every setting that needs traces, those of the tuning included."""

@@ -138,6 +138,11 @@ def test_rows_are_chosen_by_name_beside_the_ones_they_are_compared_with():
         FULL.with_rows(["selctive"])
 
 
+def test_a_part_may_begin_from_one_head_alone():
+    chosen = FULL.of(["batch", "cadence", "replay"]).begun("warm")
+    assert [(stage.name, stage.starts) for stage in chosen.stages] == [("batch", ("warm",)), ("replay", ("warm",))]
+
+
 def test_rates_are_tuned_once_per_objective_temperature_and_start_at_one_draft_length():
     jobs = list(FULL.of(["off-path"]).tuning_jobs({}))
     tuned = [(job.row.objective, job.setting.name, job.start, job.rate) for job in jobs]
