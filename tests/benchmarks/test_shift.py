@@ -193,7 +193,7 @@ def test_an_equal_canary_is_left_alone_and_a_dead_one_is_out_within_two_hundred_
     equal = canaried.tried(steady, 3, 6, rng)
     assert (equal.state, equal.ground) == (VersionState.CANARY, "")
     assert equal.rounds > 500
-    dead = canaried.tried(steady, 3, 6, rng, guarded.dead_version(steady, 4))
+    dead = canaried.tried(steady, 3, 6, rng, guarded.dead_version(steady, 0))
     assert dead.state is VersionState.ROLLED_BACK
     assert dead.ground in {"begins of its requests", "silent_death"}
     assert dead.rounds <= 200
@@ -217,5 +217,5 @@ def test_the_report_has_a_table_for_every_question(line):
     assert "| shift | today's | 1 |" in text
     assert "| 0.10% | " in text
     assert "| shift | nothing | 1 | 1 | 1.00 |" in text
-    assert "| shift | equal, at the shift | 1 |" in text
+    assert "| shift | equal, +0 rounds from the shift | 1 |" in text
     assert "seeds 0." in text
