@@ -190,7 +190,8 @@ def test_an_extra_names_all_that_its_folder_imports() -> None:
         # Read by servers and learners, which have what it needs; the rest of the buffer runs without.
         folder = "serving" if name.startswith("buffer.drafts") else name.partition(".")[0]
         engine = ENGINE if folder in {"serving", "rig", "benchmarks"} else set()
-        allowed = declared(EXTRAS.get(folder, "")) | engine
+        trainer = declared("rl") if name.startswith(("demo.grpo", "serving.rollouts")) else set()
+        allowed = declared(EXTRAS.get(folder, "")) | engine | trainer
         trees = [
             ast.parse(file.read_text(encoding="utf-8")),
             *(import_time(files[each]) for each in reached(name, files)),

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOConfig, GRPOTrainer
 
 from ...serving.rollouts.trl import RolloutFunc
 
@@ -27,7 +25,13 @@ def grpo_trainer(
     out: Path,
     learning_rate: float = LEARNING_RATE,
 ) -> Any:
-    """A trainer of `steps` steps whose reward is the share of digits in a completion; TRL's log is its only output."""
+    """A trainer of `steps` steps whose reward is the share of digits in a completion; TRL's log is its only output.
+
+    Needs the extra `rl`; the rest of the demo runs without it.
+    """
+    from datasets import Dataset  # noqa: PLC0415 - an extra that the rest of the demo runs without
+    from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415 - as above
+
     args = GRPOConfig(
         output_dir=str(out),
         per_device_train_batch_size=BATCH,

@@ -195,6 +195,7 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
     buffer.ack([entry.entry_id for entry in buffer.claim("a", 9)], "trained")
     board.register(version(board.next_number()), "test", "first")
     board.beat("m", {}, 60.0)
+    buffer.ask_for_round("trainer")
     auth = OperatorAuth(redis_client, CONFIG)
     auth.set_token("a token of some length", None, "operator:ann", "why")
     with pytest.raises(OperatorRefused):

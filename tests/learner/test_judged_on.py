@@ -35,6 +35,7 @@ def test_a_version_says_which_requests_judged_it_and_what_was_served_last(house,
         {"chat/de": BATCH + 1},
         median(ages_s),
         max(ages_s),
+        targets={"1": len(judged)},
     )
     row = house.board.read().rows[report.version]
     assert row.version.judged_on == report.promotion.judged_on == expected
