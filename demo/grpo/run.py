@@ -25,6 +25,7 @@ from .training import BATCH, grpo_trainer, load_model, rewards
 
 _PROMPTS = BATCH * WAVES
 _SETTLE_S, _POLL_S = 30.0, 0.2
+_TABLE_WIDTH = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def run_grpo(options: GrpoOptions) -> list[StepRow]:
             ids = [prompt.input_ids for prompt in prompts]
             draft = ensure_taught_draft(options.data_dir, folder, target, ids, options.temperature, console)
             rows = _train(options, folder, target, draft, prompts, console)
-    console.print(steps_table(rows))
+    console.print(steps_table(rows), width=_TABLE_WIDTH, crop=False)  # whole, in a file too
     if options.json is not None:
         report_json = {"steps": [asdict(row) for row in rows], "options": _shown(options), "machine": machine()}
         options.json.write_text(json.dumps(report_json, indent=2) + "\n", encoding="utf-8")
