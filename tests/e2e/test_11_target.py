@@ -112,7 +112,7 @@ WAYS = [
 @pytest.mark.guarantee("target-updated")
 @pytest.mark.parametrize(("push", "version"), WAYS, ids=[push.__name__ for push, _ in WAYS])
 def test_pushed_weights_serve_and_the_draft_stays_bit_by_bit(updated, push, version):
-    before, drafts = updated.rig.drained(), updated.trainer.draft_checksums()
+    before, drafts = updated.rig.status(), updated.trainer.draft_checksums()
     assert len(drafts) > 5
     model = updated.trainer.stepped(sum(push.__name__.encode()))
     push(updated.trainer, model)
@@ -124,7 +124,7 @@ def test_pushed_weights_serve_and_the_draft_stays_bit_by_bit(updated, push, vers
 
 
 def test_an_update_of_the_draft_is_refused_and_the_server_serves_on(updated):
-    before, drafts = updated.rig.drained(), updated.trainer.draft_checksums()
+    before, drafts = updated.rig.status(), updated.trainer.draft_checksums()
     answer = updated.trainer.post("begin_weight_update", selector="draft")
     assert (answer.status_code, answer.json()) == (400, {"success": False, "message": REFUSED})
     answer = updated.trainer.post("update_weights_from_disk", model_path="/nowhere")
@@ -139,7 +139,7 @@ def test_an_update_of_the_draft_is_refused_and_the_server_serves_on(updated):
 
 
 def test_a_name_given_afterwards_is_that_of_the_weights_from_then_on(updated):
-    before = updated.rig.drained()
+    before = updated.rig.status()
     updated.trainer.do("update_weight_version", new_version="50")
     answer = updated.rig.generate("named-afterwards", updated.rig.texts[5][:120], 8)
     assert answer["meta_info"]["weight_version"] == "50"
@@ -234,7 +234,7 @@ def check_parts(updated, name, answers, models, continued):
 def test_requests_in_flight_are_retracted_and_go_on_with_the_new_target_where_their_traces_say(updated):
     models = {"71": updated.trainer.stepped(71), "72": updated.trainer.stepped(72)}
     updated.trainer.push_tensors(models["71"], session={}, weight_version="71")
-    before = updated.rig.drained()
+    before = updated.rig.status()
     with InFlight(updated, "retracted") as under_way:
         updated.trainer.do("pause_generation", mode="retract")
         updated.trainer.push_tensors(models["72"], 2, session={}, weight_version="72")
@@ -245,10 +245,11 @@ def test_requests_in_flight_are_retracted_and_go_on_with_the_new_target_where_th
     assert (status["dropped"], status["stale_prefixes"]) == (before["dropped"], False)
 
 
+@pytest.mark.rollouts
 def test_requests_in_flight_go_on_in_place_with_the_keys_of_the_old_target(updated):
     models = {"81": updated.trainer.stepped(81), "82": updated.trainer.stepped(82)}
     updated.trainer.push_tensors(models["81"], session={}, weight_version="81")
-    before = updated.rig.drained()
+    before = updated.rig.status()
     with InFlight(updated, "in-place") as under_way:
         updated.trainer.do("pause_generation", mode="in_place")
         updated.trainer.push_tensors(models["82"], 2, session={}, flush_cache=False, weight_version="82")
