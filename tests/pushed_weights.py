@@ -53,11 +53,11 @@ class Trainer:
         """One call of SGLang's HTTP interface; its answer, whatever it says."""
         return httpx.post(f"http://127.0.0.1:{self._port}/{call}", json=body, timeout=60.0, trust_env=False)
 
-    def do(self, call: str, **body: Any) -> dict[str, Any]:
-        """As `post`, of a call that must succeed."""
+    def do(self, call: str, **body: Any) -> Any:
+        """What SGLang says to a call that must succeed."""
         answer = self.post(call, **body)
         assert answer.status_code == 200, (call, answer.text)
-        return dict(answer.json())
+        return answer.json()
 
     def flush(self) -> None:
         """GET /flush_cache."""

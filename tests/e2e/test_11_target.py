@@ -1,5 +1,6 @@
 """A trainer changes the served target: the server lives, its draft stays as it is, and traces say who judged."""
 
+import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ from waiting import until
 pytestmark = pytest.mark.e2e
 
 PROMPTS, TOKENS = 3, 16
-IN_FLIGHT, LONG = 6, 96
+#: Requests in flight, tokens of the longest and of the others.
+IN_FLIGHT, LONG, SHORT = 6, 200, 64
 
 
 @dataclass
@@ -110,7 +112,7 @@ WAYS = [
 @pytest.mark.guarantee("target-updated")
 @pytest.mark.parametrize(("push", "version"), WAYS, ids=[push.__name__ for push, _ in WAYS])
 def test_pushed_weights_serve_and_the_draft_stays_bit_by_bit(updated, push, version):
-    before, drafts = updated.rig.drained(), updated.trainer.draft_checksums()
+    before, drafts = updated.rig.status(), updated.trainer.draft_checksums()
     assert len(drafts) > 5
     model = updated.trainer.stepped(sum(push.__name__.encode()))
     push(updated.trainer, model)
@@ -122,7 +124,7 @@ def test_pushed_weights_serve_and_the_draft_stays_bit_by_bit(updated, push, vers
 
 
 def test_an_update_of_the_draft_is_refused_and_the_server_serves_on(updated):
-    before, drafts = updated.rig.drained(), updated.trainer.draft_checksums()
+    before, drafts = updated.rig.status(), updated.trainer.draft_checksums()
     answer = updated.trainer.post("begin_weight_update", selector="draft")
     assert (answer.status_code, answer.json()) == (400, {"success": False, "message": REFUSED})
     answer = updated.trainer.post("update_weights_from_disk", model_path="/nowhere")
@@ -137,7 +139,7 @@ def test_an_update_of_the_draft_is_refused_and_the_server_serves_on(updated):
 
 
 def test_a_name_given_afterwards_is_that_of_the_weights_from_then_on(updated):
-    before = updated.rig.drained()
+    before = updated.rig.status()
     updated.trainer.do("update_weight_version", new_version="50")
     answer = updated.rig.generate("named-afterwards", updated.rig.texts[5][:120], 8)
     assert answer["meta_info"]["weight_version"] == "50"
@@ -147,27 +149,17 @@ def test_a_name_given_afterwards_is_that_of_the_weights_from_then_on(updated):
     assert status["target_updates"] == before["target_updates"]
 
 
-def greedy_on(model, cache, token, count):
-    """Greedy decoding with keys and values that another model may have computed."""
-    fed, output = torch.tensor([[token]]), []
-    with torch.inference_mode():
-        for _ in range(count):
-            step = model(fed, past_key_values=cache, use_cache=True)
-            fed = step.logits[:, -1:].argmax(-1)
-            output.append(int(fed))
-    return output
-
-
 class InFlight:
-    """Long greedy requests that run on a server: entered once one of them has streamed some tokens."""
+    """Greedy requests that run on a server: entered once the longest of them has streamed some tokens."""
 
     def __init__(self, updated, name):
         self.updated, self.name = updated, name
         self.pool = ThreadPoolExecutor(IN_FLIGHT)
+        self.last = ""  # line of the stream
 
     def __enter__(self):
         jobs = [
-            {"rid": f"{self.name}-{i}", "text": self.updated.rig.texts[i][:120], "max_tokens": LONG}
+            {"rid": f"{self.name}-{i}", "text": self.updated.rig.texts[i][:120], "max_tokens": SHORT}
             for i in range(1, IN_FLIGHT)
         ]
         self.others = [self.pool.submit(self.updated.rig.generate, **job) for job in jobs]
@@ -185,14 +177,15 @@ class InFlight:
         url = f"http://127.0.0.1:{self.updated.rig.port}/generate"
         client = httpx.Client(timeout=300.0, trust_env=False)
         with client, client.stream("POST", url, json={**body, "stream": True}) as reply:
-            for number, _ in enumerate(line for line in reply.iter_lines() if line.startswith("data: {")):
+            lines = (line for line in reply.iter_lines() if line.startswith("data: {"))
+            for number, self.last in enumerate(lines):
                 if number == 8:
                     yield
 
     def answers(self):
-        """Of all requests but the streamed one, once all have ended."""
+        """Of all requests in order, once all have ended; the first is the longest."""
         assert next(self.streamed, None) is None
-        return {answer["meta_info"]["id"]: answer for answer in (future.result() for future in self.others)}
+        return [json.loads(self.last.removeprefix("data: ")), *(future.result() for future in self.others)]
 
 
 def spans(answer):
@@ -200,58 +193,71 @@ def spans(answer):
     return [(span["version"], span["start"], span["end"]) for span in answer["meta_info"]["weight_versions"]]
 
 
+def from_scratch(model, read, prompt, count):
+    """Greedy answer of a target that read everything itself."""
+    return list(greedy(model, prompt, count))
+
+
+def on_what_others_read(model, read, prompt, count):
+    """As `from_scratch`, with the keys and values that `read`, another target, computed of all but the last token."""
+    if read is None:
+        return list(greedy(model, prompt, count))
+    cache, fed, output = DynamicCache(config=model.config), torch.tensor([prompt[-1:]]), []
+    with torch.inference_mode():
+        read(torch.tensor([prompt[:-1]]), past_key_values=cache, use_cache=True)
+        for _ in range(count):
+            step = model(fed, past_key_values=cache, use_cache=True)
+            fed = step.logits[:, -1:].argmax(-1)
+            output.append(int(fed))
+    return output
+
+
+def check_parts(updated, name, answers, models, continued):
+    """Every trace holds what its target says next, by `continued`; the longest request was cut where SGLang says."""
+    cut = 0
+    for i, (answer, prompt) in enumerate(zip(answers, updated.prompts(IN_FLIGHT), strict=True)):
+        traces, text, read, parts = updated.rig.traces_of(f"{name}-{i}"), [*prompt], None, []
+        for number, trace in enumerate(traces):
+            new, version = trace.tokens[trace.context_len :].tolist(), trace.target_version
+            assert new == continued(models[version], read, text, len(new))
+            if number == 0 or continued is on_what_others_read:  # a retracted request may be read anew as a whole
+                assert trace.replay_exact == (number == 0 and trace.offset == 0)
+            parts.append((version, len(text) - len(prompt), len(text) - len(prompt) + len(new)))
+            text, read = text + new, models[version]
+        assert text[len(prompt) :] == answer["output_ids"]
+        assert parts == spans(answer)
+        cut += len(parts) > 1
+    assert [version for version, _, _ in spans(answers[0])] == list(models)
+    assert cut >= 1
+
+
 def test_requests_in_flight_are_retracted_and_go_on_with_the_new_target_where_their_traces_say(updated):
-    old, new = updated.trainer.stepped(71), updated.trainer.stepped(72)
-    updated.trainer.push_tensors(old, session={}, weight_version="71")
-    before = updated.rig.drained()
+    models = {"71": updated.trainer.stepped(71), "72": updated.trainer.stepped(72)}
+    updated.trainer.push_tensors(models["71"], session={}, weight_version="71")
+    before = updated.rig.status()
     with InFlight(updated, "retracted") as under_way:
         updated.trainer.do("pause_generation", mode="retract")
-        updated.trainer.push_tensors(new, 2, session={}, weight_version="72")
+        updated.trainer.push_tensors(models["72"], 2, session={}, weight_version="72")
         updated.trainer.do("continue_generation")
         answers = under_way.answers()
-    status, as_before = updated.rig.drained(), []
-    assert status["dropped"] == before["dropped"]
-    assert not status["stale_prefixes"]
-    for i, prompt in enumerate(updated.prompts(IN_FLIGHT)[1:], 1):
-        answer, traces = answers[f"retracted-{i}"], updated.rig.traces_of(f"retracted-{i}")
-        assert [trace.target_version for trace in traces] == ["71", "72"]
-        first, second = (trace.tokens[trace.context_len :].tolist() for trace in traces)
-        assert first + second == answer["output_ids"]
-        assert tuple(first) == greedy(old, prompt, len(first))
-        assert tuple(second) == greedy(new, [*prompt, *first], len(second))
-        assert spans(answer) == [("71", 0, len(first)), ("72", len(first), LONG)]
-        as_before.append(tuple(second) == greedy(old, [*prompt, *first], len(second)))
-        assert (traces[0].replay_exact, traces[1].replay_exact) == (True, False)
-        assert len(answer["output_ids"]) == LONG
-    assert not all(as_before)  # the update shows in the answers
+    status = updated.rig.drained()
+    check_parts(updated, "retracted", answers, models, from_scratch)
+    assert (status["dropped"], status["stale_prefixes"]) == (before["dropped"], False)
 
 
+@pytest.mark.rollouts
 def test_requests_in_flight_go_on_in_place_with_the_keys_of_the_old_target(updated):
-    old, new = updated.trainer.stepped(81), updated.trainer.stepped(82)
-    updated.trainer.push_tensors(old, session={}, weight_version="81")
-    before = updated.rig.drained()
+    models = {"81": updated.trainer.stepped(81), "82": updated.trainer.stepped(82)}
+    updated.trainer.push_tensors(models["81"], session={}, weight_version="81")
+    before = updated.rig.status()
     with InFlight(updated, "in-place") as under_way:
         updated.trainer.do("pause_generation", mode="in_place")
-        updated.trainer.push_tensors(new, 2, session={}, flush_cache=False, weight_version="82")
+        updated.trainer.push_tensors(models["82"], 2, session={}, flush_cache=False, weight_version="82")
         updated.trainer.do("continue_generation")
         answers = under_way.answers()
-    status, as_before = updated.rig.drained(), []
-    assert status["dropped"] == before["dropped"]
-    assert status["stale_prefixes"]
-    for i, prompt in enumerate(updated.prompts(IN_FLIGHT)[1:], 1):
-        answer, traces = answers[f"in-place-{i}"], updated.rig.traces_of(f"in-place-{i}")
-        assert [trace.target_version for trace in traces] == ["81", "82"]
-        first, second = (trace.tokens[trace.context_len :].tolist() for trace in traces)
-        assert first + second == answer["output_ids"]
-        assert tuple(first) == greedy(old, prompt, len(first))
-        cache = DynamicCache(config=old.config)
-        with torch.inference_mode():
-            old(torch.tensor([[*prompt, *first[:-1]]]), past_key_values=cache, use_cache=True)
-        assert second == greedy_on(new, cache, first[-1], len(second))
-        assert spans(answer) == [("81", 0, len(first)), ("82", len(first), LONG)]
-        as_before.append(tuple(second) == greedy(old, [*prompt, *first], len(second)))
-        assert (traces[0].replay_exact, traces[1].replay_exact) == (True, False)
-    assert not all(as_before)  # the update shows in the answers
+    status = updated.rig.drained()
+    check_parts(updated, "in-place", answers, models, on_what_others_read)
+    assert (status["dropped"], status["stale_prefixes"]) == (before["dropped"], True)
     updated.trainer.flush()
     assert not updated.rig.drained()["stale_prefixes"]
 
@@ -276,8 +282,12 @@ def test_what_runs_or_begins_while_weights_are_loaded_is_lost_and_counted_and_al
     assert len(began) == 2
     status = updated.assert_serves(new, "after-it", "92")
     lost = Counter(status["dropped"]) - Counter(before["dropped"])
-    assert lost == {"target_loading": IN_FLIGHT + 2}
-    assert [updated.rig.traces_of(f"{name}-1") for name in ("mixture", "began-in-it")] == [[], []]
+    ran = {i: updated.rig.traces_of(f"mixture-{i}") for i in range(IN_FLIGHT)}
+    ended_before = {i: traces for i, traces in ran.items() if traces}
+    assert 0 not in ended_before
+    assert [trace.target_version for traces in ended_before.values() for trace in traces] == ["91"] * len(ended_before)
+    assert [updated.rig.traces_of(f"began-in-it-{i}") for i in range(2)] == [[], []]
+    assert lost == {"target_loading": IN_FLIGHT - len(ended_before) + 2}
 
 
 @pytest.mark.rollouts
