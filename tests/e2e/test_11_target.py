@@ -220,7 +220,7 @@ def check_parts(updated, name, answers, models, continued):
         for number, trace in enumerate(traces):
             new, version = trace.tokens[trace.context_len :].tolist(), trace.target_version
             assert new == continued(models[version], read, text, len(new))
-            if number == 0 or continued is on_what_others_read:  # a retracted request may be read anew as a whole
+            if number == 0 or continued is on_what_others_read:  # a retracted request may be read again as a whole
                 assert trace.replay_exact == (number == 0 and trace.offset == 0)
             parts.append((version, len(text) - len(prompt), len(text) - len(prompt) + len(new)))
             text, read = text + new, models[version]

@@ -185,7 +185,7 @@ def reference_and_trust(learner: Any) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("moved_by", ["operator", "canary", "silent_death"])
-def test_a_line_begins_anew_with_whatever_else_is_live(house, monkeypatch, caplog, moved_by: str) -> None:
+def test_a_line_starts_over_with_whatever_else_is_live(house, monkeypatch, caplog, moved_by: str) -> None:
     caplog.set_level(logging.INFO)
     script, learner = scripted(monkeypatch), house.learner(**EAGER)
     rounds_of(house, learner, script, GAIN, SAME)
