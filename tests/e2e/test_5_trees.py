@@ -12,7 +12,7 @@ from paceline.serving.config import CANARY_TURN_S
 from paceline.serving.sglang_speculation import CHAIN_FLAGS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 REQUESTS, TOKENS, STEPS = 16, 48, 5  # SGLang drafts five deep for a Llama
 

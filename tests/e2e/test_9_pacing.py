@@ -14,7 +14,7 @@ from paceline.rig.models.greedy import greedy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 REQUESTS, TOKENS, MOST = 24, 64, 5
 
