@@ -93,7 +93,7 @@ class ServerGroup:
         """`act` ends the body on every server; where the body failed, its fault is what is raised."""
         try:
             yield
-        except BaseException:
+        except BaseException:  # Ctrl-C too: servers left paused would answer nobody
             with suppress(RolloutFailed):
                 self.everywhere(act)
             raise
