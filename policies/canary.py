@@ -72,7 +72,6 @@ class CanaryRules:
     max_requests: int = 2000  # of the canary; there the test ends
     harm_share: float = 0.4  # part of 1 - confidence that the harm test may spend
     early_rounds: tuple[int, ...] = (4, 8, 16, 24)  # of a request: where the harm test looks at it
-    harm_requests: int = 16  # of the canary, the first ones: the harm test looks at no later ones
 
     def __post_init__(self) -> None:
         if not (0.0 < self.confidence < 1.0 and 0.0 < self.harm_share < 1.0):
@@ -87,9 +86,8 @@ class CanaryRules:
             raise ValueError(
                 f"min_requests, max_requests: got {self.min_requests}, {self.max_requests}, expected 2 <= min <= max"
             )
-        if not self.early_rounds or min(*self.early_rounds, self.harm_requests) < 1:
-            got = f"early_rounds, harm_requests: got {self.early_rounds}, {self.harm_requests}"
-            raise ValueError(f"{got}, expected numbers of at least 1, and at least one of rounds")
+        if not self.early_rounds or min(self.early_rounds) < 1:
+            raise ValueError(f"early_rounds: got {self.early_rounds}, expected numbers of rounds, at least one")
 
 
 class _ArmSums:
@@ -126,9 +124,7 @@ class CanaryTest:
 
     Feed it first with what the live version served shortly before, as history: the harm test compares ranks, and a
     canary that is dead is out sooner among two hundred live requests than among ten. The interval leaves history out,
-    for the traffic may have changed since, and then the better arm would be the one that saw the easier part. For the
-    same reason the harm test bets on the canary's first requests alone: a draft that has worked on those is not dead,
-    and what falls later is the traffic, which the live arm reports later, when its requests have ended.
+    for the traffic may have changed since, and then the better arm would be the one that saw the easier part.
     """
 
     def __init__(self, rules: CanaryRules) -> None:
@@ -152,12 +148,9 @@ class CanaryTest:
         for test in self._harm:
             # A request that ends early is looked at with what it has; the same rule holds for both arms.
             was_due, is_due = before.rounds >= test.rounds, now.rounds >= test.rounds or ended
-            if not is_due or was_due:
-                continue
-            if arm is Arm.LIVE:
-                test.add_live(request_id, now.accepted / now.rounds)
-            elif test.bets < self._rules.harm_requests:
-                test.add_canary(request_id, now.accepted / now.rounds)
+            if is_due and not was_due:
+                add = test.add_canary if arm is Arm.CANARY else test.add_live
+                add(request_id, now.accepted / now.rounds)
 
     def verdict(self) -> CanaryVerdict:
         """What the rounds so far show. Changes nothing; may be asked after every round."""

@@ -29,7 +29,6 @@ class HarmTest:
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
         self.highest_log_capital = 0.0
-        self.bets = 0  # begins of the canary that were added
         self._begins: list[Begin] = []  # ascending, both arms
         self._live: list[Begin] = []
         self._low = [_LowBet(share) for share in _LOW_SHARES]
@@ -44,7 +43,6 @@ class HarmTest:
     def add_canary(self, request_id: str, accepted_per_round: float) -> None:
         """How a request of the canary began; moves the capital. Nothing is bet before there is a live one."""
         begin = accepted_per_round, _coin(request_id)
-        self.bets += 1
         if self._live:
             self._bet(begin)
         insort(self._begins, begin)
