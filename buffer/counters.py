@@ -1,0 +1,129 @@
+"""Counters: what members count since they started, as JSON in their heartbeats and in the history of the board.
+
+Every number only grows until its member restarts, which `boot` shows; so the difference of two entries of one boot is
+what happened in between. Nothing here names a request or holds content.
+"""
+
+from typing import Any
+
+import msgspec
+
+#: Key of the counters in a member's status.
+COUNTERS = "counters"
+
+#: Stands for the drafts older than the newest MAX_DRAFTS. The newest drafts alone are told apart.
+OLDER_DRAFTS = -1
+MAX_DRAFTS = 8
+#: Labels told apart; OTHER_LABELS (version.py) stands for the rest.
+MAX_LABELS = 16
+
+#: Upper edges of `ServedCounters.request_lengths`, accept length per request; the last bin is open.
+LENGTH_EDGES = (1.05, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0)
+#: Upper edges of `StepCell.durations`, milliseconds; the last bin is open.
+STEP_MS_EDGES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+
+
+class ServedCell(msgspec.Struct, array_like=True, kw_only=True):
+    """Rounds that one draft served for requests of one label and kind of sampling."""
+
+    draft: int
+    label: str
+    kind: str  # greedy, sampled, or edited (penalties, bias or a grammar changed the logits)
+    rounds: int = 0  # as they are served, of requests that still run too
+    accepted: int = 0
+    #: Of the stretches that ended: the fields of RatioSums (policies/readings/ratio_sums.py).
+    ended: tuple[int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0)
+
+
+class DraftPositions(msgspec.Struct, array_like=True, kw_only=True):
+    """By position in the draft: how often it was reached, and how often it was accepted then."""
+
+    draft: int
+    tried: list[int] = []  # rounds whose earlier positions were all accepted, and which drafted this one
+    stood: list[int] = []
+
+
+class ServedCounters(msgspec.Struct, kw_only=True):
+    """What captured requests were served; the courier counts them."""
+
+    cells: list[ServedCell] = []
+    positions: list[DraftPositions] = []
+    request_lengths: list[int] = []  # requests that ended, by LENGTH_EDGES
+
+
+class StepCell(msgspec.Struct, array_like=True, kw_only=True):
+    """Decode steps of one batch bucket and one number of draft steps; 0 draft steps are plain decoding."""
+
+    bucket: int  # the largest batch size of the bucket
+    draft_steps: int
+    steps: int = 0
+    seconds: float = 0.0
+    tokens: int = 0  # committed, of all requests of the batch
+    requests: int = 0  # sum of the batch sizes
+    durations: list[int] = []  # steps by STEP_MS_EDGES
+
+
+class SchedulerCounters(msgspec.Struct, kw_only=True):
+    """What the scheduler process counts, captured requests or not."""
+
+    steps: list[StepCell] = []
+    seconds: dict[str, float] = {}  # of its clock: decode, prefill, swap, idle
+    requests_ended: int = 0
+    rounds: int = 0  # verify rounds of requests that ended, captured or not, as SGLang counts them
+    accepted: int = 0
+    swaps: int = 0
+    swaps_refused: int = 0
+
+
+class TraceCounters(msgspec.Struct, kw_only=True):
+    """captured == delivered + dropped + open + queued."""
+
+    captured: int = 0
+    delivered: int = 0
+    dropped: dict[str, int] = {}
+    skipped: dict[str, int] = {}
+
+
+class LearnerCounters(msgspec.Struct, kw_only=True):
+    """What a learner has done."""
+
+    rounds: int = 0
+    rests: int = 0
+    optimiser_steps: int = 0
+    verdicts: dict[str, int] = {}
+    seconds: dict[str, float] = {}  # by phase: claim, judge, train, publish, register, idle
+    process_cpu_s: float = 0.0
+    is_busy: bool = False  # the one thing here that is no counter: whether a learning round runs now
+    delivered: int = 0  # traces in the buffer, over its life
+    acked: dict[str, int] = {}  # by outcome
+    trimmed: int = 0
+    dead_lettered: int = 0
+    pending: int = 0
+    oldest_pending_s: float | None = None
+
+
+class Counters(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One member's counters at one time; parts that it does not count are None."""
+
+    at: float  # unix seconds
+    boot: str  # identifies the process that counts: after a restart another one
+    draft: int | None = None  # that drafts here now
+    target_version: str = ""
+    served: ServedCounters | None = None
+    scheduler: SchedulerCounters | None = None
+    traces: TraceCounters | None = None
+    learner: LearnerCounters | None = None
+
+
+def counters_of(value: object) -> Counters | None:
+    """Counters from a status or a history entry; None where it is none, since anybody may write to Redis."""
+    try:
+        return msgspec.convert(value, Counters, strict=False)
+    except msgspec.ValidationError:
+        return None
+
+
+def as_json(counters: Counters) -> dict[str, Any]:
+    """As JSON values, for a status."""
+    found: dict[str, Any] = msgspec.to_builtins(counters)
+    return found

@@ -1,0 +1,60 @@
+"""RatioSums: accept length of many requests and its interval, from sums that can be added and subtracted."""
+
+import math
+from dataclasses import astuple, dataclass
+
+#: Standard normal quantile of a two-sided 95 % interval.
+Z_95 = 1.959964
+#: Fewer requests give no interval: their spread is not known.
+MIN_REQUESTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RatioSums:
+    """Sums over stretches, one stretch being the rounds of one request with one draft; r rounds, a accepted drafts.
+
+    Cumulative: the later minus the earlier is what happened in between.
+    """
+
+    requests: int = 0
+    rounds: int = 0  # sum of r
+    accepted: int = 0  # sum of a
+    rounds_squared: int = 0  # sum of r * r
+    rounds_accepted: int = 0  # sum of r * a
+    accepted_squared: int = 0  # sum of a * a
+
+    @classmethod
+    def of(cls, rounds: int, accepted: int) -> "RatioSums":
+        """Of one stretch."""
+        return cls(1, rounds, accepted, rounds * rounds, rounds * accepted, accepted * accepted)
+
+    def __add__(self, other: "RatioSums") -> "RatioSums":
+        return RatioSums(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: "RatioSums") -> "RatioSums":
+        return RatioSums(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def accept_length(self) -> float | None:
+        """Tokens per round, bonus token included; None without rounds."""
+        return 1.0 + self.accepted / self.rounds if self.rounds else None
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the accept length, requests drawn as wholes: linearised variance of a ratio (Cochran 1977, eq. 6.13).
+
+        None below MIN_REQUESTS requests.
+        """
+        if self.requests < MIN_REQUESTS or not self.rounds:
+            return None
+        ratio, n = self.accepted / self.rounds, self.requests
+        residuals = self.accepted_squared - 2 * ratio * self.rounds_accepted + ratio**2 * self.rounds_squared
+        return math.sqrt(max(residuals, 0.0) * n / (n - 1)) / self.rounds
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of the accept length, not below 1; None where no standard error is known."""
+        length, error = self.accept_length, self.standard_error
+        if length is None or error is None:
+            return None
+        return max(length - Z_95 * error, 1.0), length + Z_95 * error
