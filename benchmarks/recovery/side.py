@@ -3,7 +3,7 @@
 import io
 import subprocess
 import sys
-import tarfile
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +52,8 @@ def checked_out(name: str, revision: str, settings: Mapping[str, str], folder: P
     commit = _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", of=revision).decode().strip()
     root = folder.absolute() / commit[:12]
     if not root.exists():
-        with tarfile.open(fileobj=io.BytesIO(_git("archive", "--format=tar", commit, of=revision))) as files:
-            write_folder(root, lambda place: files.extractall(place / "paceline", filter="data"))
+        with zipfile.ZipFile(io.BytesIO(_git("archive", "--format=zip", commit, of=revision))) as files:
+            write_folder(root, lambda place: files.extractall(place / "paceline"))
     return Side(name, commit, root, dict(settings))
 
 
