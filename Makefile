@@ -66,7 +66,7 @@ help:
 	@echo "make rollouts TRL's GRPO on a server whose draft learns along, no GPU needed  ARGS=\"--steps 12 --json FILE\""
 	@echo "make test     every test but those below, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
-	@echo "make test-servers  servers that draft trees, pace or mix chunks; drafts of every published shape"
+	@echo "make test-servers  servers that sample, draft trees, pace or mix chunks; drafts of every published shape"
 	@echo "make test-rollouts  the long tests of a target that a trainer changes, TRL among the trainers"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
 	@echo "make test-releases  make test on the oldest supported SGLang, hooks, capture and swaps on the one in between"
