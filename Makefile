@@ -124,9 +124,8 @@ test-faults: $(READY)
 # What the hooks need on the release in between, and everything on the oldest.
 test-releases:
 	@$(MAKE) --no-print-directory test SGLANG=0.5.22 \
-	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_5_sampled.py \
-	  tests/e2e/test_11_target.py $(DOCTOR)"
-	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.22 ARGS="tests/e2e/test_5_mixed.py"
+	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_11_target.py $(DOCTOR)"
+	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.22 ARGS="tests/e2e/test_5_mixed.py tests/e2e/test_5_sampled.py"
 	@$(MAKE) --no-print-directory test SGLANG=0.5.21
 	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.21
 
