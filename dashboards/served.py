@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..policies.readings.definitions import Reading
-from ..policies.readings.served_totals import ServedDraft, served_drafts
+from ..policies.readings.served_drafts import ServedDraft, served_drafts
+from ..policies.readings.served_labels import served_labels
 from ..policies.readings.traffic_move import TrafficMove, traffic_move
 from .snapshot import Snapshot
 
@@ -20,7 +21,7 @@ class Served:
 
     def lengths(self) -> dict[int, float | None]:
         """By draft, the accept length that it served."""
-        return {draft: served.total.accept_length for draft, served in self.by_draft.items()}
+        return {draft: served.sums.accept_length for draft, served in self.by_draft.items()}
 
     def readings(self) -> list[Reading]:
         """Those that have a definition."""
@@ -29,14 +30,15 @@ class Served:
 
 def served_now(seen: Snapshot) -> Served:
     """Read the figures off what the members count."""
-    by_draft = served_drafts(seen.histories.values())
+    by_draft = served_drafts(seen.counters())
     unknown = Reading("speed_over_plain", None, why_unknown="not looked at")
-    return Served(by_draft, unknown, "", _move(seen, by_draft))
+    return Served(by_draft, unknown, "", _move(seen))
 
 
-def _move(seen: Snapshot, by_draft: Mapping[int, ServedDraft]) -> TrafficMove:
+def _move(seen: Snapshot) -> TrafficMove:
     live = seen.state.live
     judged = None if live is None else seen.state.rows[live].version.judged_on
     if live is None or judged is None:
         return TrafficMove(None, "the live draft was not judged")
-    return traffic_move(judged.newest_labels, by_draft.get(live, ServedDraft()).requests)
+    requests = {label: sums.requests for label, sums in served_labels(seen.counters(), live).items()}
+    return traffic_move(judged.newest_labels, requests)
