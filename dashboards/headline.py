@@ -23,7 +23,7 @@ def faster(seen: Snapshot, speed: Reading, where: str) -> Finding:
     if not seen.present(REPLICA):
         return _nobody(seen, "faster")
     if speed.value is None:
-        return Finding("faster", Level.UNKNOWN, f"unknown: {speed.why_unknown}")
+        return Finding("faster", Level.UNKNOWN, speed.why_unknown)
     low, high = (speed.value if end is None else end for end in (speed.low, speed.high))
     level = Level.OK if low >= 1.0 else Level.WRONG if high < 1.0 else Level.NOTE
     word = {Level.OK: "yes", Level.WRONG: "no, slower", Level.NOTE: "not shown"}[level]
@@ -58,10 +58,10 @@ def wrong(seen: Snapshot, lines: Sequence[AlarmLine]) -> Finding:
         named = "; ".join(f"{line.member}: {line.name}, {line.detail}" for line in active[:_NAMED_ALARMS])
         more = "" if len(active) <= _NAMED_ALARMS else f"; and {len(active) - _NAMED_ALARMS} more"
         things = "1 thing is" if len(active) == 1 else f"{len(active)} things are"
-        return Finding("wrong", Level.WRONG, f"{things} wrong: {named}{more}")
+        return Finding("alarms", Level.WRONG, f"{things} wrong: {named}{more}")
     if not seen.present():
-        return Finding("wrong", Level.UNKNOWN, "no member is alive; all that were seen said that they end")
-    return Finding("wrong", Level.OK, "nothing is wrong")
+        return Finding("alarms", Level.UNKNOWN, "no member is alive; all that were seen said that they end")
+    return Finding("alarms", Level.OK, "nothing is wrong")
 
 
 def nobody_serves(seen: Snapshot) -> str:
@@ -81,7 +81,7 @@ def nobody_learns(seen: Snapshot) -> str:
 
 
 def _nobody(seen: Snapshot, topic: str) -> Finding:
-    return Finding(topic, Level.UNKNOWN, f"unknown: {nobody_serves(seen)}")
+    return Finding(topic, Level.UNKNOWN, nobody_serves(seen))
 
 
 def _learnt(row: BoardRow) -> str:

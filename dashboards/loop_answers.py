@@ -34,7 +34,7 @@ def last_swap(seen: Snapshot, lengths: Mapping[int, float | None]) -> Finding:
     swap = max(swaps(seen), key=lambda one: one.at, default=None)
     away = nobody_serves(seen)
     if swap is None:
-        text = f"unknown: {away}" if away else "none since the servers started"
+        text = away or "none since the servers started"
         return Finding("last swap", Level.UNKNOWN if away else Level.NOTE, text)
     before, after = (None if number is None else lengths.get(number) for number in (swap.before, swap.number))
     waited = f"{swap.running} requests waited" if swap.running else "nobody waited"
@@ -67,7 +67,7 @@ def loop(seen: Snapshot) -> Finding:
     }
     away = nobody_serves(seen)
     if not replicas:
-        return Finding("loop", Level.UNKNOWN, f"unknown: {away}")
+        return Finding("loop", Level.UNKNOWN, away)
     books, trouble = _books(replicas.values()), [*_trouble(replicas)]
     text = "; ".join(filter(None, (*trouble, nobody_learns(seen), books.sentence())))
     if away:
