@@ -1,16 +1,13 @@
 """What the members say of themselves: releases, clocks, beats, and how much of their traffic Redis holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ...buffer.counters import Counters
 from ...buffer.finding import Finding, Level
 from ..cells import ago
 from ..member_rows import CLOCK_LIMIT_S, clock_ahead_s, identity
+from ..served import WINDOW_S, recent
 from ..snapshot import LEARNER, REPLICA, Snapshot
 from ..tables import as_int
-
-#: The rate of traces is that of so many newest seconds.
-RATE_S = 600.0
 
 
 def room_for_traffic(seen: Snapshot, max_bytes: int) -> Finding:
@@ -24,7 +21,7 @@ def room_for_traffic(seen: Snapshot, max_bytes: int) -> Finding:
     text = f"PACELINE_BUFFER_MAX_BYTES, {max_bytes / 2**30:.2f} GiB, holds {held} traces of {trace_bytes / 1000:.0f} kB"
     rate = _traces_per_second(seen)
     if not rate:
-        return Finding("memory", Level.OK, f"{text}; no trace came in the last {ago(RATE_S)}")
+        return Finding("memory", Level.OK, f"{text}; no trace came in the last {ago(WINDOW_S)}")
     return Finding("memory", Level.OK, f"{text}: {ago(held / rate)} at the {rate:.2g} traces per second of now")
 
 
@@ -73,14 +70,7 @@ def beats(seen: Snapshot) -> Finding:
 
 
 def _traces_per_second(seen: Snapshot) -> float:
-    """Of all members together, over the newest RATE_S seconds of what they count."""
-    since = seen.at - RATE_S
-    return sum(_rate([entry for entry in history if entry.at >= since]) for history in seen.histories.values())
-
-
-def _rate(entries: Sequence[Counters]) -> float:
-    counted: Mapping[float, int] = {entry.at: entry.traces.delivered for entry in entries if entry.traces}
-    if len(counted) < 2:
-        return 0.0
-    first, last = min(counted), max(counted)
-    return max(0, counted[last] - counted[first]) / (last - first)
+    """Of all servers together, over the newest WINDOW_S seconds of what they count; 0 where nothing is known."""
+    window = recent(seen)
+    traces, seconds = window.table("traces", "traces") or {}, window.elapsed_s("traces")
+    return float(traces["delivered"].total) / seconds if "delivered" in traces and seconds else 0.0
