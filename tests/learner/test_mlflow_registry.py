@@ -11,7 +11,7 @@ from paceline.learner.config import quiet_mlflow
 from paceline.learner.delivery.code_version import code_version
 from paceline.learner.delivery.mlflow_registry import FIRST_RETRY_S, LONGEST_RETRY_S, Registry
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
-from paceline.learner.delivery.run_record import record_of, scores_of, version_tags
+from paceline.learner.delivery.run_record import record_from_board, record_of, scores_of
 from paceline.learner.training.trainer import FitReport, TrainingPlan
 from paceline.policies.line_delivery import Ground
 from paceline.policies.promotion import Measured, Promotion, Verdict
@@ -112,9 +112,27 @@ def mlflow(house: House) -> Any:
 
 
 def named(client: Any) -> dict[str, str]:
-    """Alias -> paceline's version number."""
+    """Alias -> paceline's version number, of the aliases that follow the board; `draft-N` must name draft N."""
     aliases = client.get_registered_model(MODEL).aliases
-    return {alias: client.get_model_version(MODEL, at).tags["paceline.version"] for alias, at in aliases.items()}
+    found = {name: client.get_model_version(MODEL, at).tags["paceline.version"] for name, at in aliases.items()}
+    assert all(number == name.removeprefix("draft-") for name, number in found.items() if name.startswith("draft-"))
+    assert {name for name in found if name.startswith("draft-")} == {
+        f"draft-{v.tags['paceline.version']}" for v in client.search_model_versions()
+    }
+    return {name: number for name, number in found.items() if not name.startswith("draft-")}
+
+
+def alias(client: Any, name: str) -> Any:
+    return client.get_model_version_by_alias(MODEL, name)
+
+
+def weights_of(client: Any, version: Any) -> set[str]:
+    """The draft's files beside MLflow's own in its logged model, downloaded as MLflow's URI gives them."""
+    from mlflow.artifacts import download_artifacts
+
+    uri = client.tracking_uri
+    folder = Path(download_artifacts(f"models:/{MODEL}/{version.version}", tracking_uri=uri, registry_uri=uri))
+    return {file.name for file in folder.iterdir()} - {"MLmodel", "registered_model_meta"}
 
 
 def test_a_version_says_which_targets_it_was_trained_and_judged_on() -> None:
@@ -122,10 +140,10 @@ def test_a_version_says_which_targets_it_was_trained_and_judged_on() -> None:
     version = DraftVersion(
         1, 0, "llama", "7", "eagle3", "file:///d", "0" * 64, "soft", ("1-0", "9-0"), {}, judged, ("5", "6", "7")
     )
-    tags = version_tags(version)
-    assert (tags["paceline.target_version"], tags["paceline.trained_targets"]) == ("7", "5,6,7")
-    assert tags["paceline.judged_on"].endswith("target versions and in brackets their requests: 6 (10), 7 (38)")
-    assert "paceline.trained_targets" not in version_tags(replace(version, trained_targets=()))
+    params = record_from_board(version, 1.0).params
+    assert (params["target_version"], params["trained_targets"]) == ("7", "5,6,7")
+    assert params["judged_on"].endswith("target versions and in brackets their requests: 6 (10), 7 (38)")
+    assert "trained_targets" not in record_from_board(replace(version, trained_targets=()), 1.0).params
 
 
 def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: House, mlflow: Any) -> None:
@@ -135,7 +153,7 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
     house.enqueue(registry, 1, first_step=40)
     house.move(1, VersionState.LIVE)
     house.enqueue(registry, 2)
-    assert registry.sync(house.board.read())
+    assert registry.sync(house.board.read(), house.board)
     assert list(house.pending.iterdir()) == []
     client = mlflow()
     assert named(client) == {"live": "1", "previous": "0", "candidate": "2"}
@@ -144,50 +162,58 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
     assert found.tags == {
         "paceline.version": "1",
         "paceline.state": "live",
-        "paceline.parent": "0",
-        "paceline.target": "llama",
-        "paceline.target_version": "7",
-        "paceline.drafter": "eagle3",
-        "paceline.objective": "committed",
-        "paceline.window_first": "5-0",
-        "paceline.window_last": "9-0",
+        "paceline.by": "learner",
+        "paceline.judged_against": "0",
         "paceline.sha256": f"{1:064d}",
-        "paceline.weights_uri": (house.folder / "v000001").as_uri(),
-        "paceline.gate.verdict": "promote",
-        "paceline.gate.reason": GATE.reason,
-        "paceline.gate.ground": "trust",
-        "paceline.gate.reference": "0",
-        "paceline.code_version": code_version(),
+        "paceline.verdict": "promote",
         "paceline.weights": "logged",
     }
     run = client.get_run(found.run_id)
-    assert (run.info.status, run.info.run_name, run.info.start_time) == ("FINISHED", "v1", 1_700_000_000_000)
-    assert {key: run.data.params[key] for key in ("passes", "objective")} == {"passes": "4", "objective": "soft"}
-    losses = [(point.step, point.value) for point in client.get_metric_history(found.run_id, "loss")]
+    assert (run.info.status, run.info.run_name, run.info.start_time) == ("FINISHED", "draft 1", 1_700_000_000_000)
+    assert run.data.params == {
+        "draft": "1",
+        "parent": "0",
+        "target": "llama",
+        "target_version": "7",
+        "drafter": "eagle3",
+        "objective": "soft",
+        "window_first": "5-0",
+        "window_last": "9-0",
+        "steps": "3",
+        "passes": "4",
+        "seed": "0",
+        "batch_tokens": "8192",
+        "regime": "cold",
+        "weighting": "survival",
+        "learning_rate": "0.003",
+        "code_version": code_version(),
+        "gate_reason": GATE.reason,
+        "gate_ground": "trust",
+    }
+    losses = [(point.step, point.value) for point in client.get_metric_history(found.run_id, "fit/loss")]
     assert losses == [(40, 3.0), (41, 2.0), (42, 1.0)]
-    lengths = [run.data.metrics[key] for key in ("judged_accept_length", "reference_accept_length", "gain_low")]
-    assert lengths == [2.5, 2.0, 0.1]
-    assert "first_position_accept" not in run.data.metrics  # not a number, so not a figure
-    saved = client.download_artifacts(found.run_id, "draft/config.json", str(house.folder))
-    assert Path(saved).read_text() == '{"number": 1}'
-    assert client.get_model_version_by_alias(MODEL, "previous").tags["paceline.code_version"] == code_version()
-    candidate = client.get_model_version_by_alias(MODEL, "candidate")
-    assert client.list_artifacts(candidate.run_id) == []
+    gate = ("judged_accept_length", "reference_accept_length", "gain_low")
+    assert [run.data.metrics[f"gate/{key}"] for key in gate] == [2.5, 2.0, 0.1]
+    assert "fit/first_position_accept" not in run.data.metrics  # not a number, so not a figure
+    assert weights_of(client, found) == {"config.json"}
+    assert code_version() == client.get_run(alias(client, "previous").run_id).data.params["code_version"]
+    candidate = alias(client, "candidate")
+    assert weights_of(client, candidate) == set()
 
     house.move(2, VersionState.REFUSED)
     house.board.roll_back("operator:ada", "served worse")
-    assert registry.sync(house.board.read())
+    assert registry.sync(house.board.read(), house.board)
     assert named(client) == {"live": "0"}
     states = {v.tags["paceline.version"]: v.tags["paceline.state"] for v in client.search_model_versions()}
     assert states == {"0": "live", "1": "rolled_back", "2": "refused"}
-    assert client.list_artifacts(candidate.run_id) == []
+    assert weights_of(client, candidate) == set()
 
     house.move(2, VersionState.LIVE)  # by an operator
     house.version(3)
     house.move(3, VersionState.LIVE)
     house.remove(3)
-    assert registry.sync(house.board.read())
-    assert [file.path for file in client.list_artifacts(candidate.run_id, "draft")] == ["draft/config.json"]
+    assert registry.sync(house.board.read(), house.board)
+    assert weights_of(client, candidate) == {"config.json"}
     weights = {v.tags["paceline.version"]: v.tags["paceline.weights"] for v in client.search_model_versions()}
     assert weights == {"0": "logged", "1": "logged", "2": "logged", "3": "gone"}
 
@@ -227,7 +253,7 @@ def test_what_mlflow_missed_is_registered_later_once_and_by_any_learner(
     house.enqueue(registry, 2)
     with monkeypatch.context() as patched:
         patched.setattr(type(client), "create_model_version", lambda *_, **__: 1 / 0)
-        assert not registry.sync(house.board.read())
+        assert not registry.sync(house.board.read(), house.board)
     assert [path.name for path in house.pending.iterdir()] == ["v000002.json"]
     house.remove(2)
     assert house.registry().sync(house.board.read())
@@ -235,7 +261,8 @@ def test_what_mlflow_missed_is_registered_later_once_and_by_any_learner(
     numbers = sorted(version.tags["paceline.version"] for version in client.search_model_versions())
     assert numbers == ["0", "1", "2"]
     experiment = client.get_experiment_by_name(MODEL).experiment_id
-    assert sorted(run.info.run_name for run in client.search_runs([experiment])) == ["v0", "v1", "v2"]
+    runs = [run for run in client.search_runs([experiment]) if "paceline.lineage" not in run.data.tags]
+    assert sorted(run.info.run_name for run in runs) == ["draft 0", "draft 1", "draft 2"]
 
 
 def test_mlflow_away_is_asked_less_and_less_often_and_an_answer_resets_that(
@@ -253,18 +280,18 @@ def test_mlflow_away_is_asked_less_and_less_often_and_an_answer_resets_that(
     monkeypatch.setattr(Registry, "_connect", ask)
     monkeypatch.setattr(Registry, "_sync", lambda *_: None)
     while len(asked) < 8:  # a learning round every 30 seconds, with nothing to register and nothing new on the board
-        assert not registry.sync(house.board.read())
+        assert not registry.sync(house.board.read(), house.board)
         house.clock.now_s += 30.0
     assert asked == expected
     is_away = False
     house.clock.now_s = asked[-1] + LONGEST_RETRY_S
     house.version(0)
-    assert registry.sync(house.board.read())
+    assert registry.sync(house.board.read(), house.board)
     is_away = True
     house.enqueue(registry, 1)
     began_s = house.clock.now_s
     while house.clock.now_s < began_s + FIRST_RETRY_S + 1.0:
-        assert not registry.sync(house.board.read())
+        assert not registry.sync(house.board.read(), house.board)
         house.clock.now_s += 30.0
     assert asked[9:] == [began_s, began_s + FIRST_RETRY_S]
     assert (registry.pending_registrations, list(house.pending.iterdir())) == (1, [house.pending / "v000001.json"])
@@ -277,11 +304,11 @@ def test_what_the_release_before_left_unregistered_is_registered(house: House, m
     (house.folder / "unregistered" / "v000001.json").write_text(GOLDEN_RECORD)
     registry = house.registry()
     assert registry.pending_registrations == 2
-    assert registry.sync(house.board.read())
+    assert registry.sync(house.board.read(), house.board)
     assert registry.pending_registrations == 0
     assert [*(house.folder / "unregistered").iterdir(), *house.pending.iterdir()] == []
     client = mlflow()
     found = {v.tags["paceline.version"]: client.get_run(v.run_id) for v in client.search_model_versions()}
     assert sorted(found) == ["1", "2"]
     assert found["1"].data.params == {"passes": "4"}
-    assert found["1"].data.metrics == {"gain": 0.5, "loss": 1.0}
+    assert found["1"].data.metrics == {"gate/gain": 0.5, "fit/loss": 1.0}
