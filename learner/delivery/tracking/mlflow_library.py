@@ -26,6 +26,8 @@ def using(uri: str) -> Iterator[None]:
     with warnings.catch_warnings():
         # MLflow's own table definitions use a loader that SQLAlchemy 2.1 is about to drop.
         warnings.filterwarnings("ignore", message="The ``noload`` loader strategy")
+        # Said of a class of MLflow's own when its pyfunc is imported.
+        warnings.filterwarnings("ignore", message=".*Any type hint is inferred")
         mlflow_library().set_tracking_uri(uri)
         yield
 
