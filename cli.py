@@ -121,6 +121,34 @@ def rollback(
         typer.echo(f"version {state.live} is live on the board, and there is no canary")
 
 
+@app.command()
+def restore(number: int, redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
+    """Fetch the weights of draft NUMBER from MLflow, if they were removed from disk, so that it can be promoted."""
+    from .buffer.settings.fields import configured
+
+    with one_line_errors():
+        with needing_extra("learner"):
+            from .learner.delivery.restore import restore as restore_draft
+            from .learner.delivery.tracking.config import TrackingConfig
+        access, mlflow = _access(redis_url, speculator), configured(TrackingConfig, _settings())
+        typer.echo(restore_draft(access.board.read(), number, mlflow.uri, mlflow.model(access.speculator)))
+
+
+@app.command()
+def reproduce(number: int) -> None:
+    """Fit draft NUMBER again from its checkpoint and its traces, on the learner's machine, and compare the digests.
+
+    Publishes nothing. Exit code 1: another draft came out. 2: its traces or its checkpoint are gone.
+    """
+    with one_line_errors():
+        with needing_extra("learner"):
+            from .learner.config import from_env
+            from .learner.wiring import reproduce_draft
+        found = reproduce_draft(from_env(), number)
+        typer.echo(found.sentence)
+        raise typer.Exit({True: 0, False: 1, None: 2}[found.is_equal])
+
+
 @token.command("set")
 def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
     """Set the token that operators must have in PACELINE_OPERATOR_TOKEN. Only a salted hash of it is stored.

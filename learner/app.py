@@ -14,6 +14,7 @@ from celery.utils.nodenames import default_nodename, host_format
 
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect, tls_settings
+from .alias_watch import add_alias_watch
 from .asked_rounds import add_asked_rounds
 from .config import LearnerConfig, from_env
 from .tasks import LEARN_ROUND, add_learn_round
@@ -56,6 +57,7 @@ def make_app(config: LearnerConfig) -> Celery:
     )
     add_learn_round(app, config)
     add_asked_rounds(app, config)
+    add_alias_watch(app, config)
     return app
 
 

@@ -110,7 +110,7 @@ class LearningRound:
         require(self.lease, "nothing was saved")
         line = judge.delivery.state() if judge else {}  # without a live version there is nothing to go on from
         state.record_learning(self.claimed, self.calibration, fit, version, line)
-        checkpoint.save(state.config.checkpoints_dir, state.notes, state.trainer.save)
+        checkpoint.save(state.config.checkpoints_dir, state.notes, state.trainer.save, state.config.kept_checkpoints)
         why = promotion.reason if promotion else "every claimed trace was held out"
         done = state.notes.rounds_trained, len(learned), len(held_out), why, decision.reason
         _log.info("learning round %d: %d traces learned, %d held out; %s (%s)", *done)

@@ -8,7 +8,8 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 
@@ -59,7 +60,7 @@ class Refit:
     """All that repeating the fit needs beside the checkpoint and the traces; see reproduce.py."""
 
     rounds_trained: int  # before this learning round: names the checkpoint that it went on from
-    draft_steps: int
+    plan: Mapping[str, Any]  # the fields of TrainingPlan
     target_versions: tuple[str, ...]
     learned: tuple[str, ...]  # entry ids, in the order claimed
     held_out: tuple[str, ...]
@@ -93,7 +94,7 @@ def evidence_of(
     trainer = state.trainer
     refit = Refit(
         state.notes.rounds_trained,
-        trainer.plan.steps,
+        asdict(trainer.plan),
         tuple(trainer.target_versions),
         _ids(claimed[Outcome.LEARNED]),
         _ids(claimed[Outcome.HELD_OUT]),

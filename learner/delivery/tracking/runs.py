@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ....policies.judged_on import shown_label
@@ -58,6 +60,15 @@ def log_points(store: ModelStore, run: str, points: Iterable[Point], model_id: s
     ]
     for first in range(0, len(metrics), _BATCH_METRICS):
         store.client.log_batch(run, metrics=metrics[first : first + _BATCH_METRICS])
+
+
+def read_json(store: ModelStore, run: str, artifact: str) -> Any:
+    """A JSON artifact at the top of a run; None where it has none of that name."""
+    client = store.client
+    if artifact not in {file.path for file in client.list_artifacts(run)}:
+        return None
+    with TemporaryDirectory() as folder:
+        return json.loads(Path(client.download_artifacts(run, artifact, folder)).read_text(encoding="utf-8"))
 
 
 def _log_evidence(store: ModelStore, run: str, evidence: Mapping[str, Any]) -> None:
