@@ -45,6 +45,7 @@ def test_what_a_dead_member_reported_as_active_is_past():
     assert past.at == NOW - 60.0
 
 
+@pytest.mark.guarantee("alarm-drafts-apart")
 @pytest.mark.parametrize(("age_s", "is_raised"), [(299.0, False), (300.0, True)])
 def test_servers_that_do_not_draft_with_the_live_version_are_an_alarm_after_five_minutes(age_s, is_raised):
     made = MemoryVersionBoard(clock=lambda: NOW - age_s)

@@ -148,7 +148,7 @@ def test_a_loop_without_a_learner_says_so():
     assert said(late, "loop")[1].startswith("no learner is alive, the last was seen 5 min ago; ")
 
 
-@pytest.mark.guarantee("silence-is-said")
+@pytest.mark.guarantee("alarm-member-silent")
 def test_with_everybody_dead_nothing_is_well():
     dead = snapshot(
         histories={"replica:a": history(24.0)},
