@@ -84,6 +84,28 @@ def test_a_row_per_member_says_what_runs_there_and_how_far_its_clock_is_off():
     assert [word for word in ("silent", "ended", "15 min ago", "idle: 40 traces") if word not in shown] == []
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"kind": "idle", "why": "3 traces pending"}, "idle: 3 traces pending"),
+        ({"kind": "idle", "why": "x", "work": {"phase": "idle", "phase_s": 3.0}}, "idle: x"),
+        (
+            {
+                "kind": "learning",
+                "work": {"phase": "train", "phase_s": 5, "block": 1, "blocks": 4, "step": 3, "steps": 9},
+            },
+            "learning: train for 5 s, block 1 of 4, step 3 of 9",
+        ),
+        ({"kind": "learning", "work": {"phase": "judge", "phase_s": 5.2}}, "learning: judge for 5 s"),
+        ({"kind": "idle", "fault": "OSError: full", "why": "x"}, "idle: OSError: full"),
+        ({"kind": "idle", "why": "x", "work": {"phase": 7}}, "idle: x"),
+    ],
+)
+def test_a_learner_says_what_it_is_doing(status, said):
+    (row,) = member_rows(snapshot(learner_l=learner(**status)), frozenset())
+    assert row.doing == said
+
+
 def test_a_snapshot_of_a_board_holds_its_members_and_what_they_count():
     made = MemoryVersionBoard(clock=lambda: NOW)
     counters = {"at": NOW, "boot": "b", "traces": {"captured": 3}}
