@@ -1,6 +1,7 @@
 """Alarms of members, and those that only a reader can raise."""
 
 import io
+import math
 from dataclasses import replace
 
 import pytest
@@ -117,3 +118,13 @@ def test_a_snapshot_of_a_board_holds_its_members_and_what_they_count():
 
 def test_the_board_of_the_tests_is_what_it_says():
     assert (board().live, board().previous, board(0).live) == (1, 0, None)
+
+
+@pytest.mark.parametrize(("history_s", "entries"), [(math.inf, 3), (100.0, 2), (0.0, 0)])
+def test_a_snapshot_holds_as_much_history_as_is_asked_for(history_s, entries):
+    clock = [NOW - 200.0]
+    made = MemoryVersionBoard(clock=lambda: clock[0])
+    for at in (NOW - 200.0, NOW - 90.0, NOW):
+        clock[0] = at
+        made.beat("replica:a", {"counters": {"at": at, "boot": "b"}}, 10.0)
+    assert len([*take(made, "default", history_s).counters()]) == entries

@@ -57,7 +57,11 @@ def test_a_server_of_an_older_release_counts_nothing_and_that_is_said():
 
 
 def served(label, count):
-    return {"replica:a": [counted(NOW - 5.0, requests(1, label, [(10, 5)] * count))]}
+    """Of the newest ten minutes, after a hundred requests of another label."""
+    before = requests(0, "old", [(10, 5)] * 100)
+    return {
+        "replica:a": [counted(NOW - 620.0, before), counted(NOW - 5.0, before, requests(1, label, [(10, 5)] * count))]
+    }
 
 
 @pytest.mark.parametrize(
@@ -65,7 +69,7 @@ def served(label, count):
     [
         ("py", 40, Level.OK, "traffic moved since: no"),
         ("prose", 40, Level.NOTE, "traffic moved since: yes, prose 0% then, 100% now"),
-        ("prose", 29, Level.OK, "traffic moved since: unknown, 40 requests then and 29 since, 30 of each needed"),
+        ("prose", 29, Level.OK, "traffic moved since: unknown, 40 requests then and 29 now, 30 of each needed"),
     ],
 )
 def test_fresh_says_how_old_the_traffic_was_and_whether_it_moved(label, count, level, moved):
