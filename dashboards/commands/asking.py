@@ -55,7 +55,7 @@ def alarms(as_json: AsJsonLines = False, redis_url: RedisUrl = None, speculator:
     from rich.console import Console
 
     from ..alarm_lines import alarms_table, standing_and_recent
-    from ..answer import finding_text
+    from ..answer import findings_grid
     from ..headline import wrong
     from ..snapshot import take
 
@@ -68,7 +68,7 @@ def alarms(as_json: AsJsonLines = False, redis_url: RedisUrl = None, speculator:
                 typer.echo(json.dumps(line.as_json()))
         said = wrong(seen, lines)
         if not as_json:
-            Console().print(*([alarms_table(lines)] if lines else []), finding_text(said), sep="\n")
+            Console().print(*([alarms_table(lines)] if lines else []), findings_grid([said]), sep="\n")
         raise typer.Exit(exit_code([said]))
 
 

@@ -1,8 +1,11 @@
 """One sentence per question: each says what is known, and nothing green is left where nobody is alive to say it."""
 
+import io
+
 import pytest
 from paceline.buffer.finding import Level
 from paceline.dashboards.answer import answer, finding_text
+from rich.console import Console
 from seen_members import LIVE_AT, NOW, board, counted, learner, replica, requests, snapshot, steps
 
 TOPICS = ["faster", "fresh", "last swap", "loop", "alarms"]
@@ -162,7 +165,10 @@ def test_with_everybody_dead_nothing_is_well():
     found = answer(dead)
     assert {finding.level for finding in found.findings} == {Level.UNKNOWN, Level.WRONG}
     assert found.code == 1
-    assert "green" not in {str(span.style) for finding in found.findings for span in finding_text(finding).spans}
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard")
+    console.print(found.view(), *map(finding_text, found.findings))
+    assert "\x1b[31m" in console.file.getvalue()
+    assert "\x1b[32m" not in console.file.getvalue()
 
 
 @pytest.mark.parametrize(
