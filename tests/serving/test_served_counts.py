@@ -141,7 +141,7 @@ def total(cells):
 
 
 def test_a_draft_that_is_told_apart_has_all_its_rounds_though_labels_give_way_to_newer_ones():
-    served = [Served(f"label-{i % 14}", "greedy", [(draft, 1, 3)] * (i + 1)) for draft in range(12) for i in range(14)]
+    served = [Served(f"label-{i % 9}", "greedy", [(draft, 1, 3)] * (i + 1)) for draft in range(12) for i in range(9)]
     found = counted(served, interleaved=False)
     by_draft, wanted = Counter(), Counter()
     for cell in found.cells:
@@ -151,7 +151,7 @@ def test_a_draft_that_is_told_apart_has_all_its_rounds_though_labels_give_way_to
     assert by_draft[OLDER_DRAFTS] == sum(wanted[draft] for draft in range(4))
     assert {draft: by_draft[draft] for draft in range(4, 12)} == {draft: wanted[draft] for draft in range(4, 12)}
     newest = {cell.label: cell.rounds for cell in found.cells if cell.draft == 11}
-    assert newest == {f"label-{i}": i + 1 for i in range(14)}  # the draft that serves now keeps every label
+    assert newest == {f"label-{i}": i + 1 for i in range(9)}  # the draft that serves now keeps every label
 
 
 def test_a_label_keeps_its_cell_and_one_that_comes_too_late_gets_none():
