@@ -78,7 +78,7 @@ class ServedCells:
         rest = draft, OTHER_LABELS, kind
         self._make_room(other for other in [*self._drafts] if other != draft)
         if self._is_full:
-            # All that is left are labels of this draft, which keep their cells, but for one that makes room for the rest.
+            # All that is left are labels of this draft. They keep their cells, but for one that makes room for the rest.
             key = rest
             self._make_room([draft], until=rest)
         while self._is_full and key not in self._cells and len(self._drafts) > 1:
