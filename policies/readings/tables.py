@@ -176,14 +176,17 @@ def _traced(part: TraceCounters) -> Tables:
 
 def _learnt(part: LearnerCounters) -> Tables:
     names = ("rounds", "rests", "optimiser_steps", "process_cpu_s")
-    in_buffer = {"delivered": part.delivered, "trimmed": part.trimmed, "dead_lettered": part.dead_lettered}
     return {
         "learning": _amounts({name: getattr(part, name) for name in names}),
         "verdicts": _amounts(part.verdicts),
         "learner_seconds": _amounts(part.seconds),
-        "buffer": _amounts(in_buffer),
-        "acked": _amounts(part.acked),
     }
+
+
+def buffer_of(part: LearnerCounters) -> Tables:
+    """What a learner sees of the buffer; it counts over the buffer's life, whichever learner looks."""
+    in_buffer = {"delivered": part.delivered, "trimmed": part.trimmed, "dead_lettered": part.dead_lettered}
+    return {"buffer": _amounts(in_buffer), "acked": _amounts(part.acked)}
 
 
 _TABLES: Mapping[type, Callable[[Any], Tables]] = {
