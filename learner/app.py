@@ -16,6 +16,7 @@ from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect, tls_settings
 from .asked_rounds import add_asked_rounds
 from .config import LearnerConfig, from_env
+from .liveness import add_liveness
 from .tasks import LEARN_ROUND, add_learn_round
 
 #: A learning round is not started a second time before this.
@@ -56,6 +57,7 @@ def make_app(config: LearnerConfig) -> Celery:
     )
     add_learn_round(app, config)
     add_asked_rounds(app, config)
+    add_liveness(app, config)
     return app
 
 

@@ -605,7 +605,7 @@ def test_the_heartbeat_of_a_learning_round_is_renewed_while_it_runs_and_ends_soo
     house.send()
     house.learner(round_lease_s=0.3).learn_once()
     assert set(beats[:-1]) == {("comparing", 0.3), ("learning", 0.3)}
-    assert beats[-1] == ("learned", 4 * house.config.round_interval_s)
+    assert beats[-1] == ("learned", ALIVE_S)
 
 
 def test_few_large_traces_start_a_learning_round_when_they_fill_half_of_the_buffer(house) -> None:
