@@ -23,6 +23,7 @@ from paceline.learner import checkpoint, learning_round
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.rollout import NO_CANARY
+from paceline.learner.heartbeat import ALIVE_S
 from paceline.learner.judging import paired_replay
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.learning_report import LearningKind
