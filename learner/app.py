@@ -17,6 +17,7 @@ from ..buffer.redis_client import connect, tls_settings
 from .alias_watch import add_alias_watch
 from .asked_rounds import add_asked_rounds
 from .config import LearnerConfig, from_env
+from .liveness import add_liveness
 from .quiet_celery import hush_bookkeeping
 from .tasks import LEARN_ROUND, add_learn_round
 
@@ -59,6 +60,7 @@ def make_app(config: LearnerConfig) -> Celery:
     add_learn_round(app, config)
     add_asked_rounds(app, config)
     add_alias_watch(app, config)
+    add_liveness(app, config)
     return app
 
 
