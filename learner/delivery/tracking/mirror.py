@@ -1,7 +1,6 @@
 """Makes MLflow say what the board does: versions, states, cards, weights, aliases, and what drafts served."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +68,7 @@ class BoardMirror:
     ) -> dict[int, ServedDraft]:
         if board is None:
             return {}
-        return self._served.log(store, state, known, lambda: served_on(board), time.time())
+        return self._served.log(store, state, known, lambda: served_on(board), board.now())
 
     def _log_lineage(
         self,
