@@ -1,6 +1,8 @@
 """What follows a registration, in a real MLflow: served figures, the lineage, cards, and aliases that were edited."""
 
 from dataclasses import asdict
+from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
@@ -17,7 +19,8 @@ from paceline.policies.readings.ratio_sums import RatioSums
 
 
 @pytest.fixture
-def house(tmp_path: Any) -> House:
+def house(tmp_path: Path, empty_mlflow: Path) -> House:
+    copy(empty_mlflow, tmp_path / "mlflow.db")
     return House(tmp_path)
 
 
@@ -97,6 +100,9 @@ def test_what_a_draft_served_is_logged_at_200_rounds_and_at_its_end(house: House
         synced(house, registry)
     synced(house, house.registry())  # another learner logs nothing twice
     assert points(client, run, "served/accept_length") == [(240, 2.5), (400, late.accept_length)]
+    assert points(client, lineage(client).info.run_id, "served_accept_length") == [(1, late.accept_length)]
+    errors = points(client, lineage(client).info.run_id, "served_minus_predicted")
+    assert errors == [(1, late.accept_length - 2.5)]
     assert {"calibration.png"} <= {file.path for file in client.list_artifacts(run)}
 
 

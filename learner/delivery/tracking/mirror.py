@@ -15,7 +15,7 @@ from .lineage import lineage_run, log_calibration, predicted_point, served_point
 from .links import run_path
 from .logged_models import upload, write_model
 from .model_card import RunFacts, model_card
-from .model_store import BY_TAG, STATE_TAG, WEIGHTS_TAG, Key, KnownVersion, ModelStore, key_of
+from .model_store import BY_TAG, GONE, LOGGED, STATE_TAG, WEIGHTS_TAG, Key, KnownVersion, ModelStore, key_of
 from .runs import end_run, log_points
 from .served_figures import ServedFigures
 
@@ -112,7 +112,7 @@ def _upload_weights(store: ModelStore, row: BoardRow, known: KnownVersion) -> No
     upload(store, known, files)
     if not files:
         _log.warning("MLflow: weights of version %d not uploaded, their files are gone", row.version.number)
-    store.tag(known, WEIGHTS_TAG, "logged" if files else "gone")
+    store.tag(known, WEIGHTS_TAG, LOGGED if files else GONE)
 
 
 def _describe(store: ModelStore, row: BoardRow, known: KnownVersion, changes: Sequence[Change]) -> None:
