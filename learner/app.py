@@ -14,8 +14,11 @@ from celery.utils.nodenames import default_nodename, host_format
 
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect, tls_settings
+from .alias_watch import add_alias_watch
 from .asked_rounds import add_asked_rounds
 from .config import LearnerConfig, from_env
+from .liveness import add_liveness
+from .quiet_celery import hush_bookkeeping
 from .tasks import LEARN_ROUND, add_learn_round
 
 #: A learning round is not started a second time before this.
@@ -56,6 +59,8 @@ def make_app(config: LearnerConfig) -> Celery:
     )
     add_learn_round(app, config)
     add_asked_rounds(app, config)
+    add_alias_watch(app, config)
+    add_liveness(app, config)
     return app
 
 
@@ -68,6 +73,7 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
     """
     with connect(config.redis_url, config.redis_ca) as client:
         _check_models(config, RedisVersionBoard(client, config.buffer))
+    hush_bookkeeping()
     worker = make_app(config).Worker(
         hostname=host_format(default_nodename(f"{config.name}@%h")),
         queues=[config.queue],
