@@ -34,6 +34,7 @@ STEPS, ACCEPTED = 3, 2
 SWEPT_BYTES = 64 << 20
 SAMPLINGS = (Sampling(), Sampling(temperature=0.7), Sampling(temperature=0.7, edited=True))
 BEATS = 200
+BEAT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +146,8 @@ def beats() -> tuple[list[float], int]:
             for sampling in SAMPLINGS:
                 serve(counters, f"{draft}-{label}-{id(sampling)}", draft, label, sampling)
     clock = StepClock()
-    clock.start()
+    for batch in BEAT_BATCHES:
+        ActedStep(batch, clock, step_ms=0.0).run()
     reported = {COUNTERS: as_json(Counters(at=0.0, boot="boot", scheduler=clock.counters()))}
     made_ms = []
     for _ in range(BEATS):
