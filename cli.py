@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .dashboards.readings_command import readings
 from .dashboards.terminal import fail, needing_extra, one_line_errors
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ token = typer.Typer(no_args_is_help=True, help="The operator token, which promot
 app.add_typer(token, name="token")
 draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")
 app.add_typer(draft, name="draft")
+app.command()(readings)
 
 RedisUrl = Annotated[str | None, typer.Option("--redis-url", help="Redis; if not given, PACELINE_REDIS_URL.")]
 Speculator = Annotated[
