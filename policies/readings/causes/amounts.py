@@ -128,7 +128,8 @@ def added(amounts: Iterable[Amounts]) -> Amounts:
     return sum(amounts, Amounts())
 
 
-_K, _V = TypeVar("_K"), TypeVar("_V", Rounds, Steps)
+_K = TypeVar("_K")
+_V = TypeVar("_V", Rounds, Steps)
 
 
 def _merged(one: Mapping[_K, _V], other: Mapping[_K, _V], nothing: _V) -> dict[_K, _V]:

@@ -1,11 +1,11 @@
-"""The answer in a few sentences: faster or slower, the first cause, whether it was a swap, and what the gate refused."""
+"""The answer in a few sentences: faster or slower, the first cause, whether it was a swap, what the gate refused."""
 
 import math
 from collections.abc import Iterable, Mapping
 
 from ....buffer.version import BoardRow, VersionState
 from .explanation import Effect, Explanation, Finding
-from .parts import Cause, Factor, parts_of, factor_of
+from .parts import Cause, Factor, factor_of, parts_of
 from .wording import label_name, share, times
 
 _OF_LENGTH = {cause for cause in Cause if all(factor_of(part) is Factor.ACCEPT_LENGTH for part in parts_of(cause))}
@@ -26,21 +26,16 @@ def answer(found: Explanation, rows: Mapping[int, BoardRow]) -> list[str]:
 
 
 def _speed(found: Explanation, speed: Effect) -> str:
-    periods = found.now, found.before
-    rates = [period.amounts.request_tokens_per_second for period in periods]
-    if None in rates or found.total is None:
-        lengths = [period.amounts.all_rounds.accept_length for period in periods]
-        return _compared(speed, "accept length", f"{lengths[0]:.2f}", f"{lengths[1]:.2f}", found)
-    text = _compared(speed, "a request gets", *(f"{rate:.1f}" for rate in rates), found, unit=" tokens per second")
-    totals = [f"{period.amounts.tokens_per_second:.0f}" for period in periods]
-    return (
-        f"{text}; a replica serves {totals[0]} tokens per second in all, {totals[1]} before ({_factor(found.total)})."
-    )
-
-
-def _compared(effect: Effect, what: str, now: str, before: str, found: Explanation, unit: str = "") -> str:
-    word = "As fast as before" if effect.is_noise else "Faster" if effect.log > 0.0 else "Slower"
-    return f"{word}: {what} {now}{unit} {found.now.name}, {before} {found.before.name} ({_factor(effect)})"
+    word = "As fast as before" if speed.is_noise else "Faster" if speed.log > 0.0 else "Slower"
+    now, before = found.now, found.before
+    rates = [period.amounts.request_tokens_per_second for period in (now, before)]
+    if found.total is None or rates[0] is None or rates[1] is None:
+        lengths = [f"{period.amounts.all_rounds.accept_length:.2f} {period.name}" for period in (now, before)]
+        return f"{word}: accept length {lengths[0]}, {lengths[1]} ({_factor(speed)}); no replica times its steps."
+    text = f"{word}: a request gets {rates[0]:.1f} tokens per second {now.name}, {rates[1]:.1f} {before.name}"
+    totals = [f"{period.amounts.tokens_per_second:.0f}" for period in (now, before)]
+    served = f"a replica serves {totals[0]} tokens per second in all, {totals[1]} before"
+    return f"{text} ({_factor(speed)}); {served} ({_factor(found.total)})."
 
 
 def _factor(effect: Effect) -> str:
@@ -73,7 +68,7 @@ def _not_the_swap(first: Finding, found: Explanation) -> list[str]:
 
 
 def _refused(rows: Iterable[BoardRow], found: Explanation) -> list[str]:
-    """Candidates refused since the compared time began, and how much of the newest traffic's largest label judged them."""
+    """Candidates refused since the compared time began, and how much of the newest traffic's main label judged them."""
     since_s, until_s = found.before.began_s, found.now.ended_s
     refused = [row for row in rows if row.state is VersionState.REFUSED and since_s <= row.changed_at <= until_s]
     if not refused:

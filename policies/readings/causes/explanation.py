@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from .amounts import Amounts, added
 from .change import Change, change
@@ -105,8 +106,8 @@ def explain(before: Period, now: Period) -> Explanation:
     def effect(name: str, log: float) -> Effect:
         known = noise.get(name)
         half = None if known is None else known.half_width(_INTERVAL_OUTSIDE)
-        bounds = (None, None) if half is None else (log - half, log + half)
-        return Effect(log, *bounds, is_noise=is_noise(log, known, len(causes)))
+        low, high = (None, None) if half is None else (log - half, log + half)
+        return Effect(log, low, high, is_noise=is_noise(log, known, len(causes)))
 
     speed = effect(_SPEED, found.request_speed) if found.parts else None
     findings = [_finding(cause, effect(cause, found.of(cause) or 0.0), speed, whole) for cause in causes]
@@ -122,7 +123,7 @@ def explain(before: Period, now: Period) -> Explanation:
 
 
 def _figures(causes: Sequence[Cause]) -> dict[str, Figure]:
-    by_cause: dict[str, Figure] = {cause: lambda each, cause=cause: each.of(cause) for cause in causes}
+    by_cause: dict[str, Figure] = {cause: partial(Change.of, cause=cause) for cause in causes}
     return {**by_cause, _TOTAL: lambda each: each.total, _SPEED: lambda each: each.request_speed}
 
 

@@ -69,9 +69,7 @@ def _mix(before: Amounts, now: Amounts, of: Callable[[ServedKey], str], name: Ca
     seen = _one_draft_on_both(both, of, (lost, gained))
     text = _share_text(gained, *shares, name)
     if seen is None:
-        return (
-            f"{text}; no draft served both {name(lost)} and {name(gained)}, so draft and traffic cannot be told apart"
-        )
+        return f"{text}; no draft served both {name(lost)} and {name(gained)}: draft and traffic cannot be told apart"
     draft, lengths = seen
     served = f"{length(lengths[0])} on {name(lost)} and {length(lengths[1])} on {name(gained)}"
     return f"{text}; {draft_name(draft)} itself served {served}"

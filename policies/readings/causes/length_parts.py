@@ -7,8 +7,8 @@ one label takes more rounds for the same tokens, and that must not read as traff
 from collections.abc import Mapping
 
 from .amounts import Amounts, StepKey, Steps
-from .levels import Key, Weighted, pooled, split_change
-from .logs import log_change, log_parts
+from .levels import Key, Weighted
+from .logs import log_change, split_log_change
 from .parts import Part
 
 #: Verify rounds that make the accept length of a label, a kind of sampling and a draft known; alarms ask for as many.
@@ -31,7 +31,7 @@ def length_parts(before: Amounts, now: Amounts) -> dict[Part, float]:
     whole = log_change(*every)
     if not all(drafted):  # one period decoded plainly
         return {Part.STEPS_LENGTH: whole}
-    chosen = _steps_chosen(before, now, drafted)
+    chosen = _steps_chosen(before, now)
     not_plain = log_change(*drafted)
     if captured:
         uncaptured = not_plain - sum(captured.values())
@@ -44,27 +44,28 @@ def length_parts(before: Amounts, now: Amounts) -> dict[Part, float]:
 def _captured_parts(before: Amounts, now: Amounts) -> dict[Part, float]:
     if min(before.all_rounds.rounds, now.all_rounds.rounds) < MIN_ROUNDS:
         return {}
-    cells: list[dict[Key, Weighted]] = [
-        {tuple(key): Weighted(cell.tokens, cell.rounds) for key, cell in period.served.items() if cell.tokens}
-        for period in (before, now)
-    ]
-    moved = split_change(*cells, levels=len(_LEVELS) - 1, enough=MIN_ROUNDS)
-    means = (pooled(period.values()).mean for period in cells)
-    return {part: -log for part, log in zip(_LEVELS, log_parts(moved, *means), strict=True)}
+    logs = split_log_change(_served(before), _served(now), levels=len(_LEVELS) - 1, enough=MIN_ROUNDS)
+    return {part: -log for part, log in zip(_LEVELS, logs, strict=True)}
 
 
-def _steps_chosen(before: Amounts, now: Amounts, drafted: list[float]) -> float:
+def _served(period: Amounts) -> dict[Key, Weighted]:
+    """Rounds per token, by cell."""
+    return {tuple(key): Weighted(cell.tokens, cell.rounds) for key, cell in period.served.items() if cell.tokens}
+
+
+def _steps_chosen(before: Amounts, now: Amounts) -> float:
     """What the mix of draft steps did to the length of drafted steps."""
-    cells: list[dict[Key, Weighted]] = []
-    for period in (before, now):
-        by_steps: dict[Key, Weighted] = {}
-        for key, cell in period.steps.items():
-            if key.draft_steps and cell.requests:
-                known = by_steps.get((key.draft_steps,), Weighted())
-                by_steps[key.draft_steps,] = known + Weighted(cell.requests, cell.tokens)
-        cells.append(by_steps)
-    mix, within = split_change(*cells, levels=1, enough=MIN_ROUNDS)
-    return log_parts((mix, within), *drafted)[0]
+    return split_log_change(_by_draft_steps(before), _by_draft_steps(now), levels=1, enough=MIN_ROUNDS)[0]
+
+
+def _by_draft_steps(period: Amounts) -> dict[Key, Weighted]:
+    """Tokens per request of drafted steps, by how many were drafted."""
+    found: dict[Key, Weighted] = {}
+    for key, cell in period.steps.items():
+        if key.draft_steps and cell.requests:
+            at = (key.draft_steps,)
+            found[at] = found.get(at, Weighted()) + Weighted(cell.requests, cell.tokens)
+    return found
 
 
 def _length(steps: Mapping[StepKey, Steps]) -> float:

@@ -50,7 +50,7 @@ def pooled(cells: Iterable[Weighted]) -> Weighted:
 
 
 def split_change(
-    before: Mapping[Key, Weighted], now: Mapping[Key, Weighted], levels: int, enough: float
+    before: Mapping[Key, Weighted], now: Mapping[Key, Weighted], *, levels: int, enough: float
 ) -> tuple[float, ...]:
     """Mean of `now` minus mean of `before` as `levels` + 1 parts: the shares at each level, then within cells.
 
@@ -61,7 +61,7 @@ def split_change(
     if levels == 0:
         return (pooled(now.values()).mean - pooled(before.values()).mean,)
     groups = _groups(before, now, enough)
-    inner = {name: split_change(g.before, g.now, levels - 1, enough) for name, g in groups.items() if all(g.is_known)}
+    inner = {name: _within(g, levels - 1, enough) for name, g in groups.items() if all(g.is_known)}
     drift = _relative_drift(groups, inner, levels)
     parts = [0.0] * (levels + 1)
     for name, group in groups.items():
@@ -71,6 +71,10 @@ def split_change(
             parts[level] += group.mean_share * part
         parts[-1] += rest
     return tuple(parts)
+
+
+def _within(group: _Group, levels: int, enough: float) -> tuple[float, ...]:
+    return split_change(group.before, group.now, levels=levels, enough=enough)
 
 
 def _groups(before: Mapping[Key, Weighted], now: Mapping[Key, Weighted], enough: float) -> dict[Any, _Group]:

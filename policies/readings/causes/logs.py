@@ -1,7 +1,9 @@
 """Changes of logarithms, and how the parts of a change become parts of the logarithm's change."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from .levels import Key, Weighted, pooled, split_change
 
 
 def log_change(before: float, now: float) -> float:
@@ -16,7 +18,15 @@ def logarithmic_mean(one: float, other: float) -> float:
     """
     ratio = one / other - 1.0
     # Near one the quotient loses its digits; its series does not.
-    return (one + other) / 2 if abs(ratio) < 1e-9 else (one - other) / math.log1p(ratio)  # noqa: PLR2004
+    return (one + other) / 2 if abs(ratio) < 1e-9 else (one - other) / math.log1p(ratio)
+
+
+def split_log_change(
+    before: Mapping[Key, Weighted], now: Mapping[Key, Weighted], *, levels: int, enough: float
+) -> list[float]:
+    """Parts of ln(mean now / mean before), by level as `split_change` has them; both means are above zero."""
+    moved = split_change(before, now, levels=levels, enough=enough)
+    return log_parts(moved, pooled(before.values()).mean, pooled(now.values()).mean)
 
 
 def log_parts(parts: Iterable[float], before: float, now: float) -> list[float]:

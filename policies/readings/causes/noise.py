@@ -1,13 +1,14 @@
 """How far a contribution may be off: the jackknife over short stretches of both periods.
 
-What a replica serves in neighbouring seconds is alike (the same requests, the same other processes), so neither requests
-nor steps are taken to be independent: neighbouring stretches of the history are grouped, and each group is left out in
-turn (Shao and Tu, The Jackknife and Bootstrap, 1995, section 9). The two periods are independent of each other.
+What a replica serves in neighbouring seconds is alike (the same requests, the same other processes), so neither
+requests nor steps are taken to be independent: neighbouring stretches of the history are grouped, and each group is
+left out in turn (Shao and Tu, The Jackknife and Bootstrap, 1995, section 9). The two periods are independent.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist, fmean
 
 from .amounts import Amounts, added
@@ -76,7 +77,7 @@ def _grouped(stretches: Sequence[Amounts]) -> list[Amounts]:
     served = [each for each in stretches if each.steps or each.served or each.seconds]
     count = min(len(served), MAX_GROUPS)
     edges = [round(i * len(served) / count) for i in range(count + 1)] if count else [0]
-    return [added(served[first:last]) for first, last in zip(edges, edges[1:], strict=False)]
+    return [added(served[first:last]) for first, last in pairwise(edges)]
 
 
 def _without(groups: Sequence[Amounts], left_out: int) -> Amounts:

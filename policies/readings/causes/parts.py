@@ -82,9 +82,9 @@ _PLACES: Mapping[Part, _Place] = {
 #: Cause -> what would change it, one sentence for people.
 REMEDIES: Mapping[Cause, str] = {
     Cause.LOAD: "Nothing in paceline: clients send so many requests.",
-    Cause.BATCH: "More replicas; --speculative-adaptive drafts less where a batch makes drafts cost more than they save.",
+    Cause.BATCH: "More replicas; --speculative-adaptive drafts less where drafts cost more than they save.",
     Cause.LABELS: "A draft that has learnt the new traffic: wait for the learner, and see what its gate says.",
-    Cause.SAMPLING: "Nothing in paceline: sampled requests accept fewer drafts than greedy ones; compare like with like.",
+    Cause.SAMPLING: "Nothing in paceline: sampled requests accept fewer drafts than greedy ones.",
     Cause.DRAFT: "`paceline rollback`, if this draft is the worse one.",
     Cause.STALE: "A learning round on the newest traffic; a label per kind of traffic tells which kind has moved.",
     Cause.UNCAPTURED: "A higher capture sample rate, so that the requests are seen and learnt from.",

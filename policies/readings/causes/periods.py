@@ -1,4 +1,4 @@
-"""Which times are compared: the last minute with what came before it, or one draft's service with the draft's before."""
+"""Which times are compared: the last minute with what came before it, or one draft's service with that before it."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -36,24 +36,26 @@ def draft_periods(histories: Mapping[str, Sequence[Counters]], draft: int) -> tu
     Every replica is compared with itself, with the draft it had before. ConfigError when the histories hold no replica
     that drafted with one draft and then with `draft`.
     """
-    runs = [run for member in _by_member(stretches(histories)) for run in _newest_pair(member, draft)]
-    before, now = [run for number, run in runs if number != draft], [run for number, run in runs if number == draft]
-    if not before or not now:
-        served = sorted({s.draft for s in stretches(histories) if s.draft is not None})
-        raise ConfigError(f"--draft: got {draft}, expected one that took over within the history, which has {served}")
-    names = sorted(
-        {"the first draft" if number is None else f"draft {number}" for number, _ in runs if number != draft}
-    )
-    flat = [[stretch for run in each for stretch in run] for each in (before, now)]
-    return _period(f"while {' or '.join(names)} served", flat[0]), _period(f"while draft {draft} served", flat[1])
+    found = stretches(histories)
+    pairs = [pair for member in _by_member(found) if (pair := _newest_pair(member, draft))]
+    if not pairs:
+        seen = sorted({each.draft for each in found if each.draft is not None})
+        raise ConfigError(f"--draft: got {draft}, expected one that took over within the history, which has {seen}")
+    earlier = sorted({_draft_name(pair[0][0].draft) for pair in pairs})
+    before, now = ([stretch for pair in pairs for stretch in pair[side]] for side in (0, 1))
+    return _period(f"while {' or '.join(earlier)} served", before), _period(f"while draft {draft} served", now)
 
 
-def _newest_pair(member: Sequence[Stretch], draft: int) -> list[tuple[int | None, Sequence[Stretch]]]:
-    """The last run of `draft` on one replica, and the run before it; empty where there are not both."""
+def _draft_name(draft: int | None) -> str:
+    return "the server's own draft" if draft is None else f"draft {draft}"
+
+
+def _newest_pair(member: Sequence[Stretch], draft: int) -> list[list[Stretch]]:
+    """The last run of `draft` on one replica, preceded by the run before it; empty where there are not both."""
     pure = [stretch for stretch in member if stretch.is_one_draft]
-    runs = [(number, list(run)) for number, run in groupby(pure, key=lambda stretch: stretch.draft)]
-    found = [i for i, (number, _) in enumerate(runs) if number == draft and i]
-    return list(runs[found[-1] - 1 : found[-1] + 1]) if found else []
+    runs = [list(run) for _, run in groupby(pure, key=attrgetter("draft"))]
+    found = [i for i, run in enumerate(runs) if run[0].draft == draft and i]
+    return runs[found[-1] - 1 : found[-1] + 1] if found else []
 
 
 def _by_member(found: Sequence[Stretch]) -> list[list[Stretch]]:

@@ -16,13 +16,13 @@ def load_evidence(before: Amounts, now: Amounts) -> str:
 
 def batch_evidence(before: Amounts, now: Amounts) -> str:
     """The bucket that most steps moved to, and what its steps took."""
-    gained, lost = _most_moved(before, now, lambda key: key.bucket)
-    if gained is None:
+    moved = _most_moved(before, now)
+    if moved is None:
         return "batches as large as before"
-    both = before + now
+    gained, lost = moved
     text = _shares(f"steps of a batch of up to {gained}", before, now, lambda key: key.bucket == gained)
-    took = (_step_ms(both, lambda key, bucket=bucket: key.bucket == bucket) for bucket in (gained, lost))
-    return "{}; a step took {} there, {} with up to {}".format(text, *took, lost)
+    took = [_ms(_of_bucket(before + now, bucket)) for bucket in moved]
+    return f"{text}; a step took {took[0]} there, {took[1]} with up to {lost}"
 
 
 def steps_evidence(before: Amounts, now: Amounts) -> str:
@@ -38,29 +38,24 @@ def steps_evidence(before: Amounts, now: Amounts) -> str:
 def learner_evidence(before: Amounts, now: Amounts) -> str:
     """How much of the steps a learner ran, and what steps of one batch and one length took with it and without."""
     text = _shares("a learner at work during", before, now, lambda key: key.learner == BUSY) + " of the steps"
-    both = (before + now).steps
-    known = {
-        key[:2]
-        for key, cell in both.items()
-        if cell.steps >= MIN_STEPS and both.get(key._replace(learner=IDLE), Steps()).steps >= MIN_STEPS
-        if key.learner == BUSY
-    }
+    both = before + now
+    states = (BUSY, IDLE)
+    known = [k for k in both.steps if min(_steps(both, k._replace(learner=s)).steps for s in states) >= MIN_STEPS]
     if not known:
-        return f"{text}; steps of one batch and one length with and without it: none"
-    bucket, steps = max(known, key=lambda kind: both[StepKey(*kind, BUSY)].steps)
-    took = [_step_ms(before + now, lambda key, at=at: key == StepKey(bucket, steps, at)) for at in (BUSY, IDLE)]
-    return f"{text}; with a batch of up to {bucket} and {steps} draft steps a step took {took[0]} with it, {took[1]} without"
+        return f"{text}; no batch and number of draft steps occurred both with it and without"
+    key = max(known, key=lambda key: both.steps[key].steps)
+    took = [_ms(_steps(both, key._replace(learner=state))) for state in states]
+    return f"{text}; {_where(key)}: a step took {took[0]} with it, {took[1]} without"
 
 
 def rest_evidence(before: Amounts, now: Amounts) -> str:
     """Step time of the batch, length and learner's state that both periods know best."""
-    known = [key for key in before.steps if min(before.steps[key].steps, _steps(now, key).steps) >= MIN_STEPS]
+    known = [key for key in before.steps if min(_steps(period, key).steps for period in (before, now)) >= MIN_STEPS]
     if not known:
         return "no batch, number of draft steps and state of the learner occurred in both periods"
-    key = max(known, key=lambda key: min(before.steps[key].steps, _steps(now, key).steps))
-    took = [_step_ms(period, lambda other: other == key) for period in (now, before)]
-    where = f"batch of up to {key.bucket}, {key.draft_steps} draft steps, learner {key.learner}"
-    return f"{where}: a step took {took[0]}, {took[1]} before"
+    key = max(known, key=lambda key: min(_steps(period, key).steps for period in (before, now)))
+    took = [_ms(_steps(period, key)) for period in (now, before)]
+    return f"{_where(key)}, learner {key.learner}: a step took {took[0]}, {took[1]} before"
 
 
 def phase_evidence(phase: str) -> Callable[[Amounts, Amounts], str]:
@@ -77,8 +72,16 @@ def _steps(period: Amounts, key: StepKey) -> Steps:
     return period.steps.get(key, Steps())
 
 
+def _where(key: StepKey) -> str:
+    return f"batch of up to {key.bucket}, {key.draft_steps} draft steps"
+
+
 def _count(period: Amounts, is_in: Callable[[StepKey], bool]) -> Steps:
     return sum((cell for key, cell in period.steps.items() if is_in(key)), Steps())
+
+
+def _of_bucket(period: Amounts, bucket: int) -> Steps:
+    return _count(period, lambda key: key.bucket == bucket)
 
 
 def _shares(what: str, before: Amounts, now: Amounts, is_in: Callable[[StepKey], bool]) -> str:
@@ -86,22 +89,21 @@ def _shares(what: str, before: Amounts, now: Amounts, is_in: Callable[[StepKey],
     return f"{what} {shares[1]}, {shares[0]} before"
 
 
-def _most_moved(before: Amounts, now: Amounts, of: Callable[[StepKey], int]) -> tuple[int | None, int | None]:
-    """What gained the most share of the steps, and what lost the most; None where no share moved by 1 %."""
-    values = {of(key) for key in (*before.steps, *now.steps)}
-    gains = {value: _share_of(now, of, value) - _share_of(before, of, value) for value in values}
-    if not gains or max(gains.values()) < 0.01:
-        return None, None
+def _most_moved(before: Amounts, now: Amounts) -> tuple[int, int] | None:
+    """The buckets that gained and lost the most share of the steps; None where no share moved by 1 %."""
+    buckets = {key.bucket for key in (*before.steps, *now.steps)}
+    gains = {bucket: _bucket_share(now, bucket) - _bucket_share(before, bucket) for bucket in buckets}
+    if max(gains.values(), default=0.0) < 0.01:
+        return None
     return max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
 
 
-def _share_of(period: Amounts, of: Callable[[StepKey], int], value: int) -> float:
-    return _count(period, lambda key: of(key) == value).steps / max(period.all_steps.steps, 1)
+def _bucket_share(period: Amounts, bucket: int) -> float:
+    return _of_bucket(period, bucket).steps / max(period.all_steps.steps, 1)
 
 
-def _step_ms(period: Amounts, is_in: Callable[[StepKey], bool]) -> str:
-    cell = _count(period, is_in)
-    return f"{1e3 * cell.seconds / cell.steps:.1f} ms ({cell.steps} steps)" if cell.steps else "unknown (no step)"
+def _ms(steps: Steps) -> str:
+    return f"{1e3 * steps.seconds / steps.steps:.1f} ms ({steps.steps} steps)" if steps.steps else "unknown (no step)"
 
 
 def _mean(part: float, whole: float, unit: str) -> str:

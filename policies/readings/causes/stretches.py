@@ -26,9 +26,9 @@ class Stretch:
 def stretches(histories: Mapping[str, Sequence[Counters]]) -> list[Stretch]:
     """Of every member that serves, oldest first.
 
-    After a restart the new process counts from nothing, so all that it counts belongs to its first stretch; what the one
-    before it served after its last entry is lost. What the first entry of a history counts has no beginning, and is
-    left out.
+    After a restart the new process counts from nothing, so all that it counts belongs to its first stretch; what the
+    one before it served after its last entry is lost. What the first entry of a history counts has no beginning, and
+    is left out.
     """
     learners = [[c for c in history if c.learner is not None] for history in histories.values()]
     learners = [history for history in learners if history]
@@ -72,14 +72,28 @@ def _counted(counters: Counters) -> Amounts:
 
 def _difference(later: Amounts, earlier: Amounts) -> Amounts:
     """Later minus earlier; cells without anything are left out."""
-    served = _unfolded({key: _less(later.served, earlier.served, key) for key in {*later.served, *earlier.served}})
     steps = {key: _steps_less(cell, earlier.steps.get(key, Steps())) for key, cell in later.steps.items()}
     seconds = {name: max(after - earlier.seconds.get(name, 0.0), 0.0) for name, after in later.seconds.items()}
+    served = _served_less(later.served, earlier.served)
     return Amounts(served, {key: cell for key, cell in steps.items() if cell.steps > 0}, seconds)
 
 
-def _less(later: Mapping[ServedKey, Rounds], earlier: Mapping[ServedKey, Rounds], key: ServedKey) -> Rounds:
-    one, other = later.get(key, Rounds()), earlier.get(key, Rounds())
+def _served_less(later: Mapping[ServedKey, Rounds], earlier: Mapping[ServedKey, Rounds]) -> dict[ServedKey, Rounds]:
+    """As ServedCounters says: a cell that has gone, or is smaller than before, was poured into the one for the rest."""
+    found = dict(later)
+    for key, before in earlier.items():
+        is_same = later.get(key, Rounds()).rounds >= before.rounds
+        taker = key if is_same else _taker(key, later)
+        found[taker] = _less(found.get(taker, Rounds()), before)
+    return {key: cell for key, cell in found.items() if cell.rounds > 0}
+
+
+def _taker(key: ServedKey, later: Mapping[ServedKey, Rounds]) -> ServedKey:
+    rest = ServedKey(OTHER_LABELS, key.kind, key.draft)
+    return rest if rest in later and rest != key else ServedKey(OTHER_LABELS, key.kind, OLDER_DRAFTS)
+
+
+def _less(one: Rounds, other: Rounds) -> Rounds:
     return Rounds(one.rounds - other.rounds, one.accepted - other.accepted, one.ended - other.ended)
 
 
@@ -90,22 +104,6 @@ def _steps_less(later: Steps, earlier: Steps) -> Steps:
         later.tokens - earlier.tokens,
         later.requests - earlier.requests,
     )
-
-
-def _unfolded(cells: Mapping[ServedKey, Rounds]) -> dict[ServedKey, Rounds]:
-    """Without cells that are no longer told apart: a draft or label grown rare moved to the cell that stands for such.
-
-    Its counts of before are negative here, and the cell that took them holds them twice.
-    """
-    found = dict(cells)
-    for key in sorted(cells, key=lambda key: key.draft == OLDER_DRAFTS):
-        if found[key].rounds < 0:
-            others = (ServedKey(key.label, key.kind, OLDER_DRAFTS), ServedKey(OTHER_LABELS, key.kind, key.draft))
-            taker = next((other for other in others if other != key and other in found), None)
-            moved = found.pop(key)
-            if taker is not None:
-                found[taker] = found[taker] + moved
-    return {key: cell for key, cell in found.items() if cell.rounds > 0}
 
 
 def _learner_state(learners: Sequence[Sequence[Counters]], began_s: float, ended_s: float) -> str:

@@ -2,14 +2,13 @@
 
 import math
 
+from ....buffer.counters import OLDER_DRAFTS
 from ....buffer.version import OTHER_LABELS
 from .amounts import Rounds
 
-_OLDER = -1
-
 
 def length(rounds: Rounds) -> str:
-    """Accept length with its 95 % interval, where one can be given, and its rounds: `2.33 (2.21 .. 2.45, 812 rounds)`."""
+    """Accept length with its 95 % interval, where there is one, and its rounds: `2.33 (2.21 .. 2.45, 812 rounds)`."""
     if not rounds.rounds:
         return "unknown (no round)"
     interval = rounds.ended.interval
@@ -36,4 +35,4 @@ def label_name(label: str) -> str:
 
 def draft_name(draft: int) -> str:
     """A draft by its number, or what stands for several."""
-    return "older drafts" if draft == _OLDER else f"draft {draft}"
+    return "older drafts" if draft == OLDER_DRAFTS else f"draft {draft}"
