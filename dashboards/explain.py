@@ -82,7 +82,7 @@ def findings_table(findings: Sequence[Finding]) -> Table:
         table.add_column(heading, overflow="fold")
     for finding in findings:
         is_noise = finding.effect.is_noise
-        share = "" if finding.share is None else f"{finding.share:.0%}"
+        share = "" if finding.share is None or is_noise else f"{finding.share:.0%}"
         end = "below the noise" if is_noise else f"{finding.evidence}. {finding.remedy}"
         cells = (finding.cause, f"x{math.exp(finding.effect.log):.2f}", _interval(finding.effect), share, end)
         table.add_row(*map(_plain, cells), style="dim" if is_noise else None)

@@ -8,6 +8,9 @@ from .amounts import Amounts, Rounds, ServedKey
 from .length_parts import MIN_ROUNDS
 from .wording import draft_name, label_name, length, share
 
+#: Below it a draft is as good as none; the alarm `silent_death` draws the line there too.
+DEAD_LENGTH = 1.05
+
 
 def labels_evidence(before: Amounts, now: Amounts) -> str:
     """Which labels gained and lost, and what one draft served on both."""
@@ -33,7 +36,8 @@ def draft_evidence(before: Amounts, now: Amounts) -> str:
         return f"{text}; no label was served by both it and the draft before it"
     key = max(common, key=lambda key: sides[0][key].tokens)
     served = f"it served {length(sides[0][key])}, {draft_name(lost)} {length(sides[1][key])}"
-    return f"{text}; on {label_name(key[0])} ({key[1]}) {served}"
+    dead = "; hardly a token of it is accepted" if sides[0][key].accept_length < DEAD_LENGTH else ""
+    return f"{text}; on {label_name(key[0])} ({key[1]}) {served}{dead}"
 
 
 def stale_evidence(before: Amounts, now: Amounts) -> str:
