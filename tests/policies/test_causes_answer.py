@@ -10,7 +10,12 @@ from paceline.policies.readings.causes.periods import draft_periods, since_perio
 PY = Conditions(draft=4, lengths={"py": 2.33, "prose": 1.47})
 SHIFTED = changed(PY, draft=6, labels={"prose": 1.0})
 #: Draft 5 served both kinds of traffic for a while, and so tells the traffic from the draft.
-SHIFT = [(560.0, PY), (30.0, changed(PY, draft=5)), (10.0, changed(PY, draft=5, labels={"prose": 1.0})), (60.0, SHIFTED)]
+SHIFT = [
+    (560.0, PY),
+    (30.0, changed(PY, draft=5)),
+    (10.0, changed(PY, draft=5, labels={"prose": 1.0})),
+    (60.0, SHIFTED),
+]
 
 
 def refused(number: int, at: float, judged_on: JudgedOn | None) -> BoardRow:
@@ -70,7 +75,9 @@ def test_without_a_change_nothing_stands_out() -> None:
 
 def test_without_a_step_clock_the_accept_length_is_compared() -> None:
     found = explain(*since_periods(histories(SHIFT, has_clock=False), 600.0, 660.0))
-    assert answer(found, {})[0].startswith("Slower: accept length 1.47 in the last minute, 2.32 in the 10 minutes before")
+    assert answer(found, {})[0].startswith(
+        "Slower: accept length 1.47 in the last minute, 2.32 in the 10 minutes before"
+    )
     assert "no replica times its steps" in answer(found, {})[0]
 
 

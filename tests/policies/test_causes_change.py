@@ -21,7 +21,9 @@ steps = st.builds(
     st.integers(1, 4),
     st.integers(1, 8),
 )
-clocks = st.dictionaries(st.sampled_from(["decode", "prefill", "swap", "idle", "odd"]), st.floats(0.0, 300.0), min_size=1)
+clocks = st.dictionaries(
+    st.sampled_from(["decode", "prefill", "swap", "idle", "odd"]), st.floats(0.0, 300.0), min_size=1
+)
 periods = st.builds(
     Amounts,
     st.dictionaries(served_keys, cells, max_size=6),

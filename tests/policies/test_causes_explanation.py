@@ -75,7 +75,9 @@ def test_in_noise_without_a_change_something_is_blamed_as_seldom_as_promised() -
     assert wrong <= 8  # of 60 at 5 %: more than 8 have a chance of 0.3 %
 
 
-@pytest.mark.parametrize("pair", [(Cause.LEARNER, Cause.STALE), (Cause.LABELS, Cause.PREFILL), (Cause.DRAFT, Cause.REST)])
+@pytest.mark.parametrize(
+    "pair", [(Cause.LEARNER, Cause.STALE), (Cause.LABELS, Cause.PREFILL), (Cause.DRAFT, Cause.REST)]
+)
 def test_two_causes_at_once_add_up(pair: tuple[Cause, Cause]) -> None:
     fields: dict[str, object] = {}
     for cause in pair:
@@ -127,7 +129,9 @@ def test_a_restart_loses_nothing_but_the_time_around_it() -> None:
         at += 5.0
         entries.append(replica.counters(at, BASE))
     found = explain(*since_periods({REPLICA: entries}, BEFORE_S, at))
-    assert found.before.amounts.tokens_per_second == pytest.approx(4 * 0.9 * mean_length() / step_seconds(BASE), rel=1e-3)
+    assert found.before.amounts.tokens_per_second == pytest.approx(
+        4 * 0.9 * mean_length() / step_seconds(BASE), rel=1e-3
+    )
     assert blamed(found) == {Cause.REST}
 
 

@@ -52,7 +52,9 @@ def test_after_a_restart_the_new_process_counts_from_nothing() -> None:
 
 def test_steps_and_seconds_are_differences_too() -> None:
     def clock(at: float, steps: int) -> Counters:
-        cell = StepCell(bucket=4, draft_steps=3, steps=steps, seconds=steps * 0.02, tokens=8 * steps, requests=4 * steps)
+        cell = StepCell(
+            bucket=4, draft_steps=3, steps=steps, seconds=steps * 0.02, tokens=8 * steps, requests=4 * steps
+        )
         return Counters(at=at, boot="b", scheduler=SchedulerCounters(steps=[cell], seconds={"decode": steps * 0.02}))
 
     found = stretches({REPLICA: [clock(0, 10), clock(5, 110)]})[0].amounts
@@ -66,7 +68,8 @@ def test_steps_and_seconds_are_differences_too() -> None:
 def test_the_learner_is_joined_by_time(ends: tuple[bool, bool], state: str) -> None:
     found = histories([(5.0, Conditions())])
     found[LEARNER] = [
-        Counters(at=at - 1.0, boot="l", learner=LearnerCounters(is_busy=busy)) for at, busy in zip((0, 5), ends, strict=True)
+        Counters(at=at - 1.0, boot="l", learner=LearnerCounters(is_busy=busy))
+        for at, busy in zip((0, 5), ends, strict=True)
     ]
     assert {key.learner for key in stretches(found)[0].amounts.steps} == {state}
 
@@ -106,7 +109,10 @@ def test_a_draft_is_compared_with_the_one_before_it() -> None:
 
 def test_every_replica_is_compared_with_itself() -> None:
     four, five = Conditions(draft=4), Conditions(draft=5)
-    found = {"replica:a": histories([(60.0, four), (30.0, five)])[REPLICA], "replica:b": histories([(90.0, four)])[REPLICA]}
+    found = {
+        "replica:a": histories([(60.0, four), (30.0, five)])[REPLICA],
+        "replica:b": histories([(90.0, four)])[REPLICA],
+    }
     before, now = draft_periods(found, 5)
     assert before.amounts.replicas == now.amounts.replicas == {"replica:a"}
 
