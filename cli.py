@@ -92,26 +92,6 @@ def alarms(redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
 
 
 @app.command()
-def explain(
-    since: Annotated[
-        str | None, typer.Option(help="Compare the last minute with so long before it: 10m if not given.")
-    ] = None,
-    draft: Annotated[int | None, typer.Option(help="Compare this draft's service with that of the one before.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    redis_url: RedisUrl = None,
-    speculator: Speculator = None,
-) -> None:
-    """Say why serving is faster or slower than before. Exit code 2: it cannot be told."""
-    from rich.console import Console
-
-    from .dashboards.explain import show_explanation
-
-    with one_line_errors():
-        board = _access(redis_url, speculator).board
-        raise typer.Exit(show_explanation(board, Console(), since=since, draft=draft, as_json=as_json))
-
-
-@app.command()
 def promote(
     number: int,
     why: Why = "promoted by an operator",

@@ -40,12 +40,6 @@ def test_a_label_without_room_takes_nothing_with_it() -> None:
     assert counted(earlier, later) == {(1, "py"): (5, 6), (1, "*"): (2, 1)}
 
 
-def test_a_cell_that_began_again_counts_what_it_has() -> None:
-    earlier = entry(0, (1, "py", 100, 140), (-1, "*", 0, 0))
-    later = entry(5, (1, "py", 3, 4), (-1, "*", 105, 147))
-    assert counted(earlier, later) == {(1, "py"): (3, 4), (-1, "*"): (5, 7)}
-
-
 def test_after_a_restart_the_new_process_counts_from_nothing() -> None:
     assert counted(entry(0, (1, "py", 100, 140)), entry(5, (1, "py", 8, 9), boot="c")) == {(1, "py"): (8, 9)}
 

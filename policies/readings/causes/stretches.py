@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ....buffer.counters import OLDER_DRAFTS, Counters
-from ....buffer.version import OTHER_LABELS
+from ....buffer.counters import Counters
 from ..ratio_sums import RatioSums
+from ..tables import Amount, CellKey, CellSums, StepSums, Tables, difference, tables_of
 from .amounts import BUSY, IDLE, PARTLY, UNKNOWN, Amounts, Rounds, ServedKey, StepKey, Steps
 
 
@@ -42,7 +42,7 @@ def stretches(histories: Mapping[str, Sequence[Counters]]) -> list[Stretch]:
 
 def _stretch(member: str, earlier: Counters, later: Counters, learners: Sequence[Sequence[Counters]]) -> Stretch:
     is_one_boot = earlier.boot == later.boot
-    counted = _difference(_counted(later), _counted(earlier) if is_one_boot else Amounts())
+    counted = _counted(later, earlier if is_one_boot else None)
     state = _learner_state(learners, earlier.at, later.at)
     amounts = replace(
         counted,
@@ -53,57 +53,28 @@ def _stretch(member: str, earlier: Counters, later: Counters, learners: Sequence
     return Stretch(member, earlier.at, later.at, later.draft, is_one_boot and earlier.draft == later.draft, amounts)
 
 
-def _counted(counters: Counters) -> Amounts:
-    """What a replica has counted since it started."""
-    cells = counters.served.cells if counters.served else []
-    scheduler = counters.scheduler
+def _counted(later: Counters, earlier: Counters | None) -> Amounts:
+    """What a replica counted since `earlier`, or since it started."""
+    served = _since(later.served, earlier and earlier.served)
+    scheduled = _since(later.scheduler, earlier and earlier.scheduler)
+    cells: Mapping[CellKey, CellSums] = served.get("cells", {})
+    steps: Mapping[tuple[int, int], StepSums] = scheduled.get("steps", {})
+    seconds: Mapping[str, Amount] = scheduled.get("scheduler_seconds", {})
     return Amounts(
-        served={
-            ServedKey(cell.label, cell.kind, cell.draft): Rounds(cell.rounds, cell.accepted, RatioSums(*cell.ended))
-            for cell in cells
+        {
+            ServedKey(key.label, key.kind, key.draft): Rounds(row.rounds, row.accepted, RatioSums(*row[2:]))
+            for key, row in cells.items()
+            if row.rounds
         },
-        steps={
-            StepKey(cell.bucket, cell.draft_steps, UNKNOWN): Steps(cell.steps, cell.seconds, cell.tokens, cell.requests)
-            for cell in (scheduler.steps if scheduler else [])
-        },
-        seconds=dict(scheduler.seconds) if scheduler else {},
+        {StepKey(*key, learner=UNKNOWN): Steps(*row) for key, row in steps.items() if row.steps},
+        {name: amount.total for name, amount in seconds.items()},
     )
 
 
-def _difference(later: Amounts, earlier: Amounts) -> Amounts:
-    """Later minus earlier; cells without anything are left out."""
-    steps = {key: _steps_less(cell, earlier.steps.get(key, Steps())) for key, cell in later.steps.items()}
-    seconds = {name: max(after - earlier.seconds.get(name, 0.0), 0.0) for name, after in later.seconds.items()}
-    served = _served_less(later.served, earlier.served)
-    return Amounts(served, {key: cell for key, cell in steps.items() if cell.steps > 0}, seconds)
-
-
-def _served_less(later: Mapping[ServedKey, Rounds], earlier: Mapping[ServedKey, Rounds]) -> dict[ServedKey, Rounds]:
-    """As ServedCounters says: a cell that has gone, or is smaller than before, was poured into the one for the rest."""
-    found = dict(later)
-    for key, before in earlier.items():
-        is_same = later.get(key, Rounds()).rounds >= before.rounds
-        taker = key if is_same else _taker(key, later)
-        found[taker] = _less(found.get(taker, Rounds()), before)
-    return {key: cell for key, cell in found.items() if cell.rounds > 0}
-
-
-def _taker(key: ServedKey, later: Mapping[ServedKey, Rounds]) -> ServedKey:
-    rest = ServedKey(OTHER_LABELS, key.kind, key.draft)
-    return rest if rest in later and rest != key else ServedKey(OTHER_LABELS, key.kind, OLDER_DRAFTS)
-
-
-def _less(one: Rounds, other: Rounds) -> Rounds:
-    return Rounds(one.rounds - other.rounds, one.accepted - other.accepted, one.ended - other.ended)
-
-
-def _steps_less(later: Steps, earlier: Steps) -> Steps:
-    return Steps(
-        later.steps - earlier.steps,
-        later.seconds - earlier.seconds,
-        later.tokens - earlier.tokens,
-        later.requests - earlier.requests,
-    )
+def _since(later: object | None, earlier: object | None) -> Tables:
+    if later is None:
+        return {}
+    return tables_of(later) if earlier is None else difference(tables_of(later), tables_of(earlier))
 
 
 def _learner_state(learners: Sequence[Sequence[Counters]], began_s: float, ended_s: float) -> str:
