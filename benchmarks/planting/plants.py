@@ -29,15 +29,19 @@ def plants(
 ) -> list[Plant]:
     """All of them; `known` and `unknown` are domains, of which the learnt draft knows the first alone."""
     usual, other = Traffic(prompts[known], known), Traffic(prompts[unknown], unknown)
-    one_label = [replace(traffic, label="all") for traffic in (usual, other)]
     return [
         Plant("shifted mix of labels", Cause.LABELS, usual, other),
-        Plant("stale draft: traffic moves under one label", Cause.STALE, *one_label),
+        Plant("stale draft: traffic moves under one label", Cause.STALE, _unlabelled(usual), _unlabelled(other)),
         Plant("temperature 1", Cause.SAMPLING, usual, replace(usual, temperature=1.0)),
         Plant("batch of 8, not of 1", Cause.BATCH, replace(usual, concurrency=1), replace(usual, concurrency=8)),
         Plant("learner on the same cores", Cause.LEARNER, usual, usual, learner.switch),
         Plant("silent death: random weights", Cause.DRAFT, usual, usual, lambda is_on: _die(server, is_on=is_on)),
     ]
+
+
+def _unlabelled(traffic: Traffic) -> Traffic:
+    """Under the one label that all traffic has."""
+    return replace(traffic, label="all")
 
 
 class Learning:
