@@ -44,7 +44,7 @@ def test_a_row_says_what_was_planted_what_was_named_and_how_much() -> None:
     row = list(table([outcome(Cause.LABELS)]))[-1]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[:3] == ["planted", "x0.62 (0.62 .. 0.62)", "labels of the traffic"]
-    assert cells[3].startswith("x0.63 (")
+    assert cells[3].startswith("x0.62 (")
     assert cells[4:] == ["100%", "nothing", "nothing"]
 
 

@@ -35,9 +35,8 @@ def _speed(found: Explanation, speed: Effect) -> str:
     rates = [period.amounts.request_tokens_per_second for period in (now, before)]
     if found.total is None or rates[0] is None or rates[1] is None:
         lengths = [f"{period.amounts.all_rounds.accept_length:.2f} {period.name}" for period in (now, before)]
-        return (
-            f"{word}: accept length {lengths[0]}, {lengths[1]} ({_factor(speed)}); of step times too little is known."
-        )
+        text = f"{word}: accept length {lengths[0]}, {lengths[1]} ({_factor(speed)})"
+        return f"{text}; of step times too little is known."
     text = f"{word}: a request gets {rates[0]:.1f} tokens per second {now.name}, {rates[1]:.1f} {before.name}"
     totals = [f"{period.amounts.tokens_per_second:.0f}" for period in (now, before)]
     served = f"a replica serves {totals[0]} tokens per second in all, {totals[1]} before"
