@@ -16,7 +16,8 @@ from .served_figures import SERVED
 
 _STATES = {VersionState.ROLLED_BACK: "rolled back"}
 _LIMITS = (
-    "Judged by replay on recorded requests, before it learnt them: a forecast for such traffic, not a promise. "
+    "Judged by replay of recorded requests with the weights from before they were learnt: the nearest thing to a "
+    "prediction for such traffic, and no promise. "
     "Intervals hold the chance of the requests alone. A draft changes the speed of answers, never their tokens."
 )
 
