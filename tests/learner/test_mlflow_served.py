@@ -126,10 +126,11 @@ def test_the_lineage_has_a_step_per_draft_at_the_time_it_went_live(house: House,
     assert [(point.step, point.value) for point in predicted] == [(1, 2.5), (3, 2.5)]
     assert predicted[0].timestamp == went_live_ms
     assert points(client, run.info.run_id, "served_first_rounds") == [(1, 2.5)]
-    # The figures of a draft that has ended hold nothing new here, so they are those of its first rounds.
     serve(house, 3, 30, accepted=10)
+    house.unix.now_s += SETTLE_S  # draft 1 has ended without another round
     synced(house, registry)
     assert points(client, run.info.run_id, "served_first_rounds") == [(1, 2.5), (3, 1.5)]
+    assert points(client, run.info.run_id, "served") == [(1, 2.5)]
 
 
 def test_an_edited_alias_is_set_back_within_a_minute_and_says_so(house: House, client: Any) -> None:

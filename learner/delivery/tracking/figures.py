@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 _BETTER, _WORSE, _GREY = "#2a7f62", "#b3423a", "#666666"
 
@@ -67,7 +68,7 @@ def lineage_figure(drafts: Sequence[Calibrated]) -> Any:
     for draft in drafts:
         if draft.low is not None and draft.high is not None:
             axes.plot([draft.number] * 2, [draft.low, draft.high], color=_BETTER, linewidth=1.2)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("draft")
     axes.set_ylabel("accept length")
     axes.legend(frameon=False)
