@@ -31,8 +31,8 @@ RATES, QUICK_RATES = (1e-6, 1e-5, 1e-4), (1e-4,)
 SEEDS, QUICK_SEEDS = 5, 1
 STEPS, QUICK_STEPS = 24, 4
 LAYERS, QUICK_LAYERS = 40, 8
-_HEADING = """Accepted drafts per verify round, pooled over the last third of the steps, and geometric means of their ratio \
-with 95 % intervals over seeds:"""
+_HEADING = """Accepted drafts per verify round, pooled over the last third of the steps, and geometric means of their \
+ratio with 95 % intervals over seeds:"""
 
 
 def main() -> None:

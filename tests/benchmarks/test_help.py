@@ -18,6 +18,7 @@ from paceline.benchmarks import (
     prefill_bytes,
     repeated_prompts,
     rests,
+    rollouts,
     shift,
     shift_recovery,
     soak,
@@ -33,7 +34,7 @@ PROGRAMS = {
     program.__name__: program
     for program in (
         calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes,
-        repeated_prompts, rests, shift, shift_recovery, soak, swap, training_memory,
+        repeated_prompts, rests, rollouts, shift, shift_recovery, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )
