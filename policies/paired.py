@@ -5,6 +5,7 @@ learning asks for eight or sixteen at a time. Their mean is one draw of what the
 they make evidence out of nothing (benchmarks/repeated_prompts.py shows how much).
 """
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Bet(NamedTuple):
     """What one prompt shows."""
 
     tenant: str
-    gain: float  # mean over its requests, each cut to the most that one may gain
+    gain: float
     requests: int
 
 
@@ -66,12 +67,23 @@ def by_prompt(pairs: Iterable[Paired]) -> list[list[Paired]]:
     return list(found.values())
 
 
-def bets_of(pairs: Iterable[Paired], most_gain: float) -> list[Bet]:
-    """One bet per prompt; more than `most_gain`, either way, counts as that much."""
+def bets_of(pairs: Iterable[Paired], most_gain: float, least_gain: float = 0.0) -> list[Bet]:
+    """One bet per prompt, on (mean gain of its n requests - `least_gain`) * sqrt(n).
+
+    More than `most_gain` either way, of a request or of a prompt, counts as that much. The mean of n requests spreads
+    about sqrt(n) times less than one of them: unscaled, bets on it would be too small to show a gain soon. The scale
+    depends on n alone, so what is fair stays fair.
+    """
     return [
-        Bet(some[0].tenant, sum(min(max(pair.gain, -most_gain), most_gain) for pair in some) / len(some), len(some))
+        Bet(some[0].tenant, _scaled([pair.gain for pair in some], most_gain, least_gain), len(some))
         for some in by_prompt(pairs)
     ]
+
+
+def _scaled(gains: Sequence[float], most_gain: float, least_gain: float) -> float:
+    mean = sum(min(max(gain, -most_gain), most_gain) for gain in gains) / len(gains)
+    scaled = math.sqrt(len(gains)) * (mean - least_gain)
+    return min(max(scaled, -most_gain - least_gain), most_gain - least_gain)
 
 
 class JudgedPrompts:

@@ -4,15 +4,15 @@ Before a learning round trains on new traces, the line's newest weights and the 
 (prequential evaluation: Dawid 1984). What is judged on is then today's traffic, every request of it, and none of it was
 trained on. line_delivery.py decides by it which version serves.
 
-Each prompt bets, once a block. Its gain x, the mean of its requests' gains, is bounded, and under the null hypothesis,
-"on what comes next the line accepts no more than the reference", its expectation given the past is at most zero. (Given
-one answer to a prompt, that of the next one is not: answers to one prompt resemble each other, and bets on each would
-win too often.) So a capital that grows by 1 + fraction * x is a test supermartingale: it ever reaches 1 / a with a
-chance of at most a, over every look together (Ville 1939). Constant fractions are mixed (Robbins 1970; for bounded
-means Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting"), among them 0, cash. A
-line changes as it learns, so at the end of every block a share of the capital is dealt out again (Herbster and Warmuth
-1998, "Tracking the best expert"): that moves money and makes none, and a plateau or a bad spell does not ruin the
-fractions that will win afterwards.
+Each prompt bets, once a block. Its gain x, of the mean over its requests (paired.py), is bounded, and under the null
+hypothesis, "on what comes next the line accepts no more than the reference", its expectation given the past is at most
+zero. (Given one answer to a prompt, that of the next one is not: answers to one prompt resemble each other, and bets on
+each would win too often.) So a capital that grows by 1 + fraction * x is a test supermartingale: it ever reaches 1 / a
+with a chance of at most a, over every look together (Ville 1939). Constant fractions are mixed (Robbins 1970; for
+bounded means Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting"), among them 0,
+cash. A line changes as it learns, so at the end of every block a share of the capital is dealt out again (Herbster and
+Warmuth 1998, "Tracking the best expert"): that moves money and makes none, and a plateau or a bad spell does not ruin
+the fractions that will win afterwards.
 
 Two tests of harm are the same with -x: one on all requests, one without the tenant who sends most of a block, who could
 otherwise buy a draft that only they gain from. They guard every delivery, so they start over whenever their capital is
@@ -145,11 +145,12 @@ class PrequentialTest:
 
         All answers to a prompt belong in one block: over two blocks they would bet twice.
         """
-        bets = bets_of(block, self._rules.most_gain)
+        rules = self._rules
+        bets = bets_of(block, rules.most_gain)
         self._requests += sum(bet.requests for bet in bets)
         self._prompts += len(bets)
         if not self._is_suspected():  # what some gain while others seem to lose speaks for nothing
-            self._gain.bet([bet.gain - self._rules.least_gain for bet in bets])
+            self._gain.bet([bet.gain for bet in bets_of(block, rules.most_gain, rules.least_gain)])
         heaviest = Counter(bet.tenant for bet in bets).most_common(1)
         self._watch(Whose.ALL, [bet.gain for bet in bets])
         self._watch(Whose.OTHERS, [bet.gain for bet in bets if bet.tenant != heaviest[0][0]])

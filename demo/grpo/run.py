@@ -63,7 +63,8 @@ def run_grpo(options: GrpoOptions) -> list[StepRow]:
             ids = [prompt.input_ids for prompt in prompts]
             draft = ensure_taught_draft(options.data_dir, folder, target, ids, options.temperature, console)
             rows = _train(options, folder, target, draft, prompts, console)
-    console.print(steps_table(rows), width=_TABLE_WIDTH, crop=False)  # whole, in a file too
+    wide = console if console.width >= _TABLE_WIDTH else Console(width=_TABLE_WIDTH)
+    wide.print(steps_table(rows))  # whole, in a file too
     if options.json is not None:
         report_json = {"steps": [asdict(row) for row in rows], "options": _shown(options), "machine": machine()}
         options.json.write_text(json.dumps(report_json, indent=2) + "\n", encoding="utf-8")

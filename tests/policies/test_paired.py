@@ -24,10 +24,23 @@ def pair(line_rounds: int, prompt: str = "", tenant: str = "") -> Paired:
 def test_a_prompt_bets_once_on_the_mean_of_its_answers_each_cut_to_the_most_that_one_may_gain() -> None:
     block = [pair(20, "a"), pair(10, "b"), pair(40, "a"), pair(30)]  # gains of 1/5, 1/2, -1/7 and 0
     assert bets_of(block, 0.25) == [
-        Bet("", pytest.approx((1 / 5 - 1 / 7) / 2), 2),
+        Bet("", pytest.approx(np.sqrt(2) * (1 / 5 - 1 / 7) / 2), 2),
         Bet("", 0.25, 1),
         Bet("", 0.0, 1),
     ]
+
+
+@pytest.mark.parametrize(("rounds", "answers", "gain"), [(20, 2, 0.25), (20, 1, 0.2), (45, 3, -0.25), (29, 4, 2 / 59)])
+def test_a_mean_counts_by_the_spread_that_it_has_and_is_cut_as_one_answer_is(rounds, answers, gain) -> None:
+    assert bets_of([pair(rounds, "a")] * answers, 0.25) == [Bet("", pytest.approx(gain), answers)]
+
+
+@pytest.mark.parametrize("answers", [1, 4])
+def test_a_gain_that_does_not_pay_is_none(answers: int) -> None:
+    (bet,) = bets_of([pair(20, "a")] * answers, 0.25, least_gain=0.2)
+    assert bet.gain == pytest.approx(0.0)
+    (most,), (least,) = (bets_of([pair(rounds, "a")] * answers, 0.25, least_gain=0.1) for rounds in (1, 600))
+    assert (most.gain, least.gain) == (pytest.approx(0.15), pytest.approx(-0.35))
 
 
 def test_only_answers_to_the_same_tenant_s_prompt_belong_together() -> None:
