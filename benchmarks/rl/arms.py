@@ -16,6 +16,7 @@ from ...learner.judging.paired_replay import tallies
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...policies.acceptance import Tally
 from ...rig.deployment import DRAFT_STEPS
+from .gate import line_pairs, odds_by_step, shared_variance
 from .recorded import RecordedRun
 
 #: "newest" is the line without a gate.
@@ -33,6 +34,8 @@ class StepArms:
     tokens: int  # of the rollouts
     accepted: dict[str, float]  # arm -> drafts
     rounds: dict[str, float]
+    odds: float | None  # of the gate's test, that the line gains on the first draft; None before there is a newer draft
+    shared: float | None  # of the variance of gains, by the answers to a prompt; over the whole run
 
     def per_round(self, arm: str) -> float:
         """Accepted drafts per verify round."""
@@ -50,7 +53,8 @@ def ensure_arms(run: RecordedRun, target: Path) -> list[StepArms]:
 
 def replayed(run: RecordedRun, target: Path) -> list[StepArms]:
     """Replay every arm on every step."""
-    embedding, notes = load_target_embedding(target), run.notes["steps"]
+    embedding, notes, pairs = load_target_embedding(target), run.notes["steps"], line_pairs(run, target)
+    odds, shared = odds_by_step(pairs), shared_variance(pairs)
     found = []
     for step, traces in run.traces().items():
         by_arm = {arm: Tally() for arm in ARMS}
@@ -62,7 +66,8 @@ def replayed(run: RecordedRun, target: Path) -> list[StepArms]:
         tokens = sum(trace.committed_len for trace in traces)
         accepted = {arm: tally.accepted for arm, tally in by_arm.items()}
         rounds = {arm: tally.rounds for arm, tally in by_arm.items()}
-        found.append(StepArms(step, notes[step]["kl"], notes[step]["entropy"], tokens, accepted, rounds))
+        moved = notes[step]["kl"], notes[step]["entropy"]
+        found.append(StepArms(step, *moved, tokens, accepted, rounds, odds.get(step), shared))
     return found
 
 

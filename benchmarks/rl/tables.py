@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from ..measure.paired import ratio
+from ..measure.paired import Ratio, ratio
 from .arms import ARMS, StepArms
 from .recorded import RecordedRun, RunPlan
 from .seconds import Seconds
@@ -30,8 +30,12 @@ def _rate_row(rate: float, runs: Sequence[tuple[RecordedRun, Sequence[StepArms]]
     ratios = [ratio(by_arm[arm], by_arm["zero-update"]) for arm in ("following", "newest")]
     learner = "; ".join(_learner(run) for run, _ in runs)
     arms = (f"{_mean(by_arm[arm]):.3f}" for arm in ARMS)
-    shown = (f"{each.mean:.3f} ({each.interval[0]:.3f} .. {each.interval[1]:.3f})" for each in ratios)
-    return [f"{rate:g}", str(len(runs)), f"{kl:.4f}", f"{entropy:.2f}", *arms, *shown, learner]
+    return [f"{rate:g}", str(len(runs)), f"{kl:.4f}", f"{entropy:.2f}", *arms, *map(_shown, ratios), learner]
+
+
+def _shown(found: Ratio) -> str:
+    low, high = found.interval
+    return f"{found.mean:.3f} ({low:.3f} .. {high:.3f})" if found.pairs > 1 else f"{found.mean:.3f} (one run)"
 
 
 def pooled(steps: Sequence[StepArms], arm: str) -> float:
@@ -43,16 +47,25 @@ def _learner(run: RecordedRun) -> str:
     """Rounds that trained and that rested, and versions that were ever live."""
     learner = run.notes["learner"]
     live = len({trace.draft_version for traces in run.traces().values() for trace in traces})
-    return f"{learner.get('rounds', 'unknown')} trained, {learner.get('rests', 'unknown')} rested, {live} drafts served"
+    trained, rested = (learner.get(name, "unknown") for name in ("rounds", "rests"))
+    return f"{trained} trained, {rested} rested, drafts that served: {live}"
 
 
 def steps_table(steps: Sequence[StepArms]) -> str:
-    """One run, step by step."""
+    """One run, step by step, with the odds that the gate's test gives the line against the first draft."""
     rows = [
-        [str(step.step), f"{step.kl:.4f}", f"{step.entropy:.2f}", *(f"{step.per_round(arm):.3f}" for arm in ARMS)]
+        [
+            str(step.step),
+            f"{step.kl:.4f}",
+            f"{step.entropy:.2f}",
+            *(f"{step.per_round(arm):.3f}" for arm in ARMS),
+            "-" if step.odds is None else f"{step.odds:.3g}",
+        ]
         for step in steps
     ]
-    return table(["step", "KL", "entropy", *ARMS], rows)
+    shared = "unknown" if steps[-1].shared is None else f"{steps[-1].shared:.0%}"
+    shown = table(["step", "KL", "entropy", *ARMS, "odds"], rows)
+    return f"{shown}\n\nAnswers to one prompt share of the variance of their gains: {shared}"
 
 
 def seconds_table(seconds: Seconds) -> str:

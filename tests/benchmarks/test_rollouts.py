@@ -8,15 +8,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from paceline.benchmarks import rollouts
-from paceline.benchmarks.rl import arms, recorded, seconds
+from paceline.benchmarks.repeated_prompts import Traffic
+from paceline.benchmarks.repeated_prompts import paired as gaining
+from paceline.benchmarks.rl import arms, gate, recorded, seconds
 from paceline.benchmarks.rl.arms import ARMS, StepArms, ensure_arms
 from paceline.benchmarks.rl.recorded import RecordedRun, RunPlan, ensure_run
-from paceline.benchmarks.rl.tables import pooled, rate_table, seconds_table
+from paceline.benchmarks.rl.tables import pooled, rate_table, seconds_table, steps_table
 from paceline.learner.judging.paired_replay import tallies
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft
 from paceline.policies.acceptance import Tally
+from paceline.policies.prequential import PrequentialRules, PrequentialTest
 from paceline.rig.trace_file import write_traces
 
 PLAN = RunPlan(1e-4, 0, 3, 0.5)
@@ -102,7 +106,7 @@ def test_a_run_that_fails_is_told_of_with_the_end_of_its_log(tmp_path: Path, mon
 
 def step(accepted: float, following: float, kl: float = 0.1) -> StepArms:
     by_arm = {"zero-update": accepted, "adapted once": 10.0, "following": following, "newest": 30.0}
-    return StepArms(0, kl, 1.5, 100, by_arm, dict.fromkeys(by_arm, 50.0))
+    return StepArms(0, kl, 1.5, 100, by_arm, dict.fromkeys(by_arm, 50.0), 2.5, 0.2)
 
 
 def test_the_last_third_is_pooled_and_ratios_are_of_pairs(run: RecordedRun) -> None:
@@ -115,7 +119,31 @@ def test_the_last_third_is_pooled_and_ratios_are_of_pairs(run: RecordedRun) -> N
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[:8] == ["0.0001", "2", "0.4000", "1.50", "0.300", "0.200", "0.480", "0.600"]
     assert cells[8].startswith(f"{(1.2 * 2.4) ** 0.5:.3f} (")
-    assert cells[10] == "; ".join(["unknown trained, unknown rested, 3 drafts served"] * 2)
+    (alone,) = rate_table(dict(list(ours.items())[:1])).splitlines()[2:]
+    assert "| 1.200 (one run) |" in alone
+    assert cells[10] == "; ".join(["unknown trained, unknown rested, drafts that served: 3"] * 2)
+
+
+def test_the_gate_s_odds_are_of_blocks_of_whole_prompts_and_go_on_over_steps() -> None:
+    names = ["a", "b", "b", "a", "c", "d"]
+    pairs = {step: [gaining(0.1, name + str(step)) for name in names] for step in (1, 2)}
+    by_hand, expected = PrequentialTest(PrequentialRules()), []
+    for step in (1, 2):
+        for half in ("ab", "cd"):
+            by_hand.observe([pair for pair in pairs[step] if pair.prompt[0] in half])
+        expected.append(by_hand.verdict().odds)
+    assert list(gate.odds_by_step(pairs).values()) == expected
+    assert expected[1] > expected[0] > 1.0
+
+
+def test_the_shared_variance_is_the_one_that_was_drawn() -> None:
+    rng = np.random.default_rng(0)
+    block = next(Traffic(8, 0.3, 0.0, 600, 1, has_keys=True).drawn(rng))
+    assert gate.shared_variance({0: block}) == pytest.approx(0.3, abs=0.04)
+    assert gate.shared_variance({0: [gaining(0.1, str(number)) for number in range(9)]}) is None
+    shown = steps_table([step(1, 1)])
+    assert "| 0 | 0.1000 | 1.50 | 0.020 | 0.200 | 0.020 | 0.600 | 2.5 |" in shown
+    assert shown.endswith("share of the variance of their gains: 20%")
 
 
 def test_a_server_without_speculation_has_none_of_its_flags(tmp_path: Path) -> None:
