@@ -46,6 +46,7 @@ TARGETS = {
     "bench-calibration": ("calibration",),
     "bench-gate": ("gate",),
     "bench-learning": ("learning.bench",),
+    "bench-rollouts": ("rollouts",),
     "bench-shift": ("shift_recovery",),
 }
 

@@ -52,6 +52,7 @@ class Scene:
     trainer: Trainer
     prompts: list[list[int]]
     policies: dict[str, Any] = field(default_factory=dict)  # version -> the model that was pushed under it
+    is_learner_killed: bool = False
 
     def rollouts(self) -> Rollouts:
         """A trainer's door."""
@@ -71,6 +72,12 @@ class Scene:
         assert {span.version for each in done for span in each.target_versions} == {version}
         expected = [greedy(self.policies[version], prompt, TOKENS) for prompt in self.prompts]
         assert [each.token_ids for each in done] == expected
+
+    def kill_the_learner_at_work(self) -> None:
+        """In the middle of a round: wait until it says that it learns."""
+        until(lambda: self.reader.learner_status().get("kind") == "learning", "the learner to learn", LIMIT_S)
+        self.learner.kill()
+        self.is_learner_killed = True
 
     def settle(self) -> None:
         """Wait until the server has delivered and the learner has taken all, and check that all are accounted for."""
@@ -128,10 +135,12 @@ def test_a_trainer_killed_half_way_through_a_push_is_followed_by_one_that_pushes
 def test_a_learner_killed_between_two_versions_learns_every_trace_once(scene: Scene) -> None:
     with scene.rollouts() as rollouts:
         scene.push(rollouts, "4")
-        scene.assert_served(scene.generate(rollouts), "4")
-        until(drain_check(scene.reader.replica_status), "the server to deliver its traces", LIMIT_S)
-        until(lambda: scene.reader.learner_status().get("kind") == "learning", "the learner to learn", LIMIT_S)
-        scene.learner.kill()
+        watching = threading.Thread(target=scene.kill_the_learner_at_work)
+        watching.start()
+        done = scene.generate(rollouts)
+        watching.join(LIMIT_S)
+        assert scene.is_learner_killed
+        scene.assert_served(done, "4")
         scene.push(rollouts, "5")
         scene.assert_served(scene.generate(rollouts), "5")
         scene.learner.start()
