@@ -95,6 +95,7 @@ def scene(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
     flags, env = server_flags(*models), shared | {"PACELINE_TARGET_VERSION": BASE}
     server = sglang_service(flags, local.server_port, log=logs / "sglang.log", env=env)
     eager = {"PACELINE_MIN_NEW_TRACES": "8", "PACELINE_MAX_WAIT_S": "3", "PACELINE_ROUND_INTERVAL_S": "1"}
+    eager["PACELINE_LEARN"] = "always"
     learns = shared | grpo_learner_env(local, target, models[1]) | eager
     learner = learner_service(log=logs / "learner.log", env=learns)
     texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > 3000]
@@ -196,6 +197,6 @@ def test_every_trace_is_of_the_version_that_it_names(scene: Scene) -> None:
     assert named == set(scene.policies)
     for trace in traces:
         prompt = of_key[trace.prompt]
-        whole = [*prompt, *greedy(scene.policies[trace.target_version], prompt, TOKENS)]
         end = trace.offset + len(trace.tokens)
+        whole = [*prompt, *greedy(scene.policies[trace.target_version], prompt, end - len(prompt))]
         assert trace.tokens.tolist() == whole[trace.offset : end], (trace.request_id, trace.target_version)
