@@ -60,9 +60,12 @@ def judge_candidate(
             "not show; the canary decides alone",
         )
     promotion = _judged(state, claimed, line_judge, number, now_s)
-    if not reasons:
-        return promotion
-    return replace(promotion, reason=f"{promotion.reason}; requests left out: {reasons}")
+    said = [promotion.reason]
+    if reasons:
+        said.append(f"requests left out: {reasons}")
+    if line_judge.late:
+        said.append(f"{len(line_judge.late)} more left out, since other answers to their prompts had just judged")
+    return replace(promotion, reason="; ".join(said))
 
 
 def _judged(state: LearnerState, claimed: ByOutcome, line_judge: LineJudge, number: int, now_s: float) -> Promotion:

@@ -12,7 +12,7 @@ from paceline.buffer.version import OTHER_LABELS, JudgedOn
 from paceline.policies.acceptance import Tally
 from paceline.policies.judged_on import MAX_LABELS, NEWEST_REQUESTS, figures, judged_on, sentence
 from paceline.policies.line_delivery import DeliveryRules, LineDelivery
-from paceline.policies.prequential import Paired
+from paceline.policies.paired import Paired
 from paceline.policies.promotion import judge
 
 NOW_S = 1_700_001_000.0
