@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ...buffer.errors import BufferUnavailable, CaptureUnavailable, ConfigError, WeightsRefused
+from ...buffer.finding import Finding, Level, exit_code
 from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
 from ...buffer.redis_room import read_room
@@ -19,7 +20,6 @@ from .. import config
 from ..hook_targets import missing_targets
 from ..sglang_speculation import check_speculation, why_replay_is_no_proof
 from ..supported_release import check_release
-from .finding import Finding, Level, exit_code
 
 #: What paceline cannot say without the flags of a server.
 NO_FLAGS: Final = "cannot tell without the server's flags: paceline doctor -- --model-path ... (as for paceline serve)"

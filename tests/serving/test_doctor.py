@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.config import BufferConfig
+from paceline.buffer.finding import Finding, Level, exit_code
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_room import RedisRoom, read_room
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.serving import supported_release
 from paceline.serving.config import from_env
 from paceline.serving.launch import doctor
-from paceline.serving.launch.finding import Finding, Level, exit_code
 from paceline.serving.sglang_speculation import CHAIN_FLAGS
 
 
