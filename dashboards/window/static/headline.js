@@ -5,15 +5,15 @@ const TOPICS = ["faster", "fresh", "last swap", "loop", "wrong"];
 const WORDS = { ok: "✓ well", note: "i note", wrong: "✕ wrong", unknown: "? unknown" };
 
 export function drawHeadline(list, { findings }) {
-  fill(list, ...findings.map(({ topic, level, text }) => sentence(topic, level, text)));
+  fill(list, ...findings.map(({ topic, level, sentence: text }) => line(topic, level, text)));
 }
 
 /** Every answer is unknown: whatever was well a moment ago is not known to be well now. */
 export function unknownHeadline(list, why) {
-  fill(list, ...TOPICS.map((topic) => sentence(topic, "unknown", `unknown: ${why}`)));
+  fill(list, ...TOPICS.map((topic) => line(topic, "unknown", `unknown: ${why}`)));
 }
 
-function sentence(topic, level, text) {
+function line(topic, level, text) {
   const item = el("li", `finding ${level}`, el("span", "badge", WORDS[level] || level), el("strong", "", topic), el("span", "text", text));
   if (topic !== "wrong" || level !== "wrong") { return item; }
   item.append(Object.assign(el("a", "", "see members and alarms"), { href: "#members-title" }));

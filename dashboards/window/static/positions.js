@@ -14,8 +14,8 @@ export function drawPositions(box, panel) {
   fill(box, byPosition, byLabel);
 }
 
-function withInterval({ accept_length: value, low, high }) {
-  return low === null ? figure(value) : `${figure(value)} (${figure(low)} to ${figure(high)})`;
+function withInterval({ accept_length: value, interval }) {
+  return interval === null ? figure(value) : `${figure(value)} (${figure(interval[0])} to ${figure(interval[1])})`;
 }
 
 function bar(rate) {

@@ -1,0 +1,55 @@
+"""The event stream of one tab: what changed, once a second; or that the board cannot be read, and since when."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+from fastapi.sse import ServerSentEvent
+
+from .panel_log import PanelLogs
+from .panels import Asked
+from .readings import READ_EVERY_S, Readings
+
+#: Names this process in the ids of events: a tab that comes back to another process gets every panel.
+BOOT = secrets.token_hex(4)
+
+
+def event_id(view_number: int) -> str:
+    """Of the event that tells of a view."""
+    return f"{BOOT}-{view_number}"
+
+
+def view_number(last_id: str) -> int:
+    """Of the view that a tab has, by the id of its last event; 0 where it has none of this process."""
+    boot, _, number = last_id.partition("-")
+    return int(number) if boot == BOOT and number.isdecimal() and len(number) < 16 else 0  # noqa: PLR2004
+
+
+async def events(
+    readings: Readings,
+    logs: PanelLogs,
+    speculator: str,
+    asked: Asked,
+    last_id: str,
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> AsyncIterator[ServerSentEvent]:
+    """An event per reading, for ever; also one that changes nothing, by which the tab knows that it is heard."""
+    has = view_number(last_id)
+    while True:
+        view = await readings.current(speculator)
+        named = {"speculator": speculator, "speculators": await readings.names()}
+        if view.look is None:
+            has = 0  # what the tab shows is grey now, so it needs every panel again
+            told = {**named, "message": view.trouble, "since": view.since}
+            yield _event("trouble", told, "")
+        else:
+            panels = logs.updated(speculator, asked, view).since(has)
+            has = view.number
+            yield _event("panels", {**named, "at": view.look.seen.at, "panels": panels}, event_id(view.number))
+        await pause(READ_EVERY_S)
+
+
+def _event(name: str, told: object, made_id: str) -> ServerSentEvent:
+    raw = msgspec.json.encode(told).decode()
+    return ServerSentEvent(raw_data=raw, event=name, id=made_id or None, retry=1000)
