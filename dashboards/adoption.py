@@ -1,13 +1,13 @@
 """Whether the servers draft with what the board says, waited for."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..buffer.base import VersionBoard
-from ..buffer.version import VersionState
+from ..buffer.finding import SOMETHING_WRONG, WELL
 from .member_rows import said
-from .snapshot import REPLICA
+from .snapshot import ENDED, REPLICA
 
 #: Between two looks; a server beats every second.
 LOOK_S = 0.25
@@ -38,7 +38,8 @@ class Adoption:
             return f"version {self.number} is not live any more: {self.taken_back}"
         if self.is_nobody_there:
             return f"version {self.number} is live on the board, no server is alive to take it"
-        parts = [f"{name} drafts with version {self.number}" for name in self.drafting]
+        parts = [f"version {self.number} is live on the board"]
+        parts += [f"{name} drafts with version {self.number}" for name in self.drafting]
         parts += [f"{name} does not: {why}" for name, why in self.others]
         return "\n".join(parts)
 
@@ -50,7 +51,7 @@ def adoption(board: VersionBoard, number: int) -> Adoption:
         row = state.rows.get(number)
         return Adoption(number, taken_back=row.why if row else f"got live version {state.live}")
     for member, status in sorted(board.heartbeats().items()):
-        if member.startswith(REPLICA) and status.get("ended") is not True:
+        if member.startswith(REPLICA) and status.get(ENDED) is not True:
             if status.get("draft_version") == number:
                 drafting.append(member)
             else:
@@ -78,8 +79,17 @@ def wait_for_adoption(
         pause(LOOK_S)
 
 
-def _why(status: object) -> str:
-    assert isinstance(status, dict)
+def say_adoption(board: VersionBoard, number: int, limit_s: float, say: Callable[[str], object]) -> int:
+    """Wait, say who drafts with `number`, and return the exit code; Ctrl-C ends the wait and not the promotion."""
+    try:
+        found = wait_for_adoption(board, number, limit_s)
+    except KeyboardInterrupt:
+        found = adoption(board, number)
+    say(found.sentence())
+    return WELL if found.is_complete else SOMETHING_WRONG
+
+
+def _why(status: Mapping[str, object]) -> str:
     reason = said(status, "swap_reason")
     drafts = f"it drafts with {status.get('draft_version', 'nothing known')}"
     return f"{drafts}; {reason}" if reason else drafts

@@ -1,7 +1,7 @@
 """Alarms of a speculator, those that its members report and those that only a reader can raise."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -52,7 +52,7 @@ def alarm_lines(heartbeats: Mapping[str, Mapping[str, object]]) -> list[AlarmLin
     return [line for member, status in sorted(heartbeats.items()) for line in _reported(member, status)]
 
 
-def alarms_table(lines: list[AlarmLine]) -> Table:
+def alarms_table(lines: Sequence[AlarmLine]) -> Table:
     """One row per alarm, active ones in red."""
     table = Table(title="alarms", title_justify="left", expand=False)
     for heading in ("member", "alarm", "version", "since", "action", "detail"):

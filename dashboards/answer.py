@@ -62,7 +62,7 @@ def answer(seen: Snapshot) -> Answer:
     served, alarms = served_now(seen), standing_and_recent(seen)
     silent = frozenset(line.member for line in alarms if line.name == AlarmName.MEMBER_SILENT)
     findings = (
-        faster(seen, served.speed, served.speed_at),
+        faster(seen, served.speed, served.speed_where),
         fresh(seen, served.move),
         last_swap(seen, served.lengths()),
         loop(seen),

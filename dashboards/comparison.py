@@ -25,8 +25,9 @@ class Difference:
         if self.value is None or self.low is None or self.high is None:
             return f"served, draft {other} against draft {one}: unknown, one of them served too few requests"
         verdict = "no difference shown" if self.low <= 0.0 <= self.high else "more" if self.value > 0 else "less"
+        figures = f"{self.value:+.2f} ({self.low:+.2f} .. {self.high:+.2f})"
         return (
-            f"served, draft {other} against draft {one}: {self.value:+.2f} ({self.low:+.2f} .. {self.high:+.2f}), {verdict}; "
+            f"served, draft {other} against draft {one}: {figures}, {verdict}; "
             "they served other requests, so a change of traffic is in it too"
         )
 

@@ -101,7 +101,9 @@ def served_text(line: VersionLine) -> str:
     if line.served_accept_length is None:
         return "unknown: no request that it served is counted"
     ends = interval(line.served_interval)
-    return f"{line.served_accept_length:.2f} (95 % over requests {ends}, {line.requests} requests, {line.rounds} rounds)"
+    return (
+        f"{line.served_accept_length:.2f} (95 % over requests {ends}, {line.requests} requests, {line.rounds} rounds)"
+    )
 
 
 def _sums_table(title: str, heading: str, found: Mapping[str, RatioSums]) -> Table:

@@ -1,6 +1,6 @@
 """One row per member of the last seven days: whether it is there, what runs there, and how far off its clock is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -49,7 +49,7 @@ def member_rows(seen: Snapshot, silent: frozenset[str]) -> list[MemberRow]:
     return [_row(name, one, seen, is_silent=name in silent) for name, one in sorted(seen.members.items())]
 
 
-def members_table(rows: list[MemberRow]) -> Table:
+def members_table(rows: Sequence[MemberRow]) -> Table:
     """A table of `rows`, silent members in red."""
     table = Table(title="members of the last 7 days", title_justify="left", expand=False)
     for heading in ("member", "state", "last seen", "draft", "paceline", "sglang", "host", "clock", "doing"):

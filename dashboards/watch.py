@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -52,7 +52,7 @@ class _Printed:
         self._console, self._as_json = console, as_json
         self._last = ""
 
-    def __enter__(self) -> "_Printed":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,6 +1,7 @@
-"""`paceline status`, `alarms` and `audit`."""
+"""`paceline status`, `alarms`, `audit` and `settings`."""
 
 import json
+import os
 from typing import Annotated
 
 import typer
@@ -31,11 +32,10 @@ def status(
 
     with answering():
         access = open_access(redis_url, speculator)
-        look = lambda: answer(take(access.board, access.speculator))  # noqa: E731 - looked at again and again
         if watch:
-            keep_watching(look, Console(), as_json=as_json)
+            keep_watching(lambda: answer(take(access.board, access.speculator)), Console(), as_json=as_json)
             return
-        found = look()
+        found = answer(take(access.board, access.speculator))
         if as_json:
             typer.echo(json.dumps(found.as_json(), indent=2))
         else:
@@ -85,3 +85,24 @@ def audit(
         access = open_access(redis_url, speculator)
         for entry in audit_trail(access.board.events(), access.auth.history())[-newest:]:
             typer.echo(json.dumps(audit_fields(entry)) if as_json else audit_line(entry))
+
+
+@asking.command()
+def settings(
+    as_json: AsJson = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md.")] = False,
+) -> None:
+    """List every setting: its value, and whether the environment, a file or the default gives it.
+
+    Exit code 1: a name is set that is no setting, or a value is out of range.
+    """
+    from ...buffer.settings.listing import settings_json, settings_lines, settings_markdown
+    from ...buffer.settings.sources import read_settings
+
+    with answering():
+        if as_markdown:
+            typer.echo(settings_markdown(), nl=False)
+            return
+        found = read_settings(os.environ)
+        typer.echo(json.dumps(settings_json(found), indent=2) if as_json else "\n".join(settings_lines(found)))
+        found.require_known()

@@ -16,8 +16,8 @@ from paceline.dashboards.tables import (
     version_lines,
     versions_table,
 )
-from paceline.policies.readings.ratio_sums import RatioSums
 from paceline.policies.judged_on import sentence
+from paceline.policies.readings.ratio_sums import RatioSums
 from rich.console import Console
 from rich.table import Table
 

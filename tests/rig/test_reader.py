@@ -5,7 +5,6 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.policies.acceptance import Tally
-from paceline.policies.readings.ratio_sums import RatioSums
 from paceline.rig.drain import drain_check
 from paceline.rig.prompts import Prompt
 from paceline.rig.reader import SpeculatorReader, Swap, TraceAccount
