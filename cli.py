@@ -89,6 +89,40 @@ def rollback(
         typer.echo(f"version {state.live} is live on the board, and there is no canary")
 
 
+@app.command()
+def window(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8780,
+    allow_host: Annotated[list[str] | None, typer.Option(help="Further name it is reached by; repeatable.")] = None,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Serve the live page of all speculators in Redis until Ctrl-C: is it faster, which draft serves, what is wrong."""
+    from functools import cache, partial
+
+    from .buffer.board_access import list_speculators, open_board
+    from .buffer.operator_acts import promote_as_seen, roll_back_as_seen
+
+    with one_line_errors():
+        with needing_extra("window"):
+            from .dashboards.window.acts import Acts
+            from .dashboards.window.serve import serve_window
+        found, by = read_settings(), f"{_operator()}, on the page"
+        access = cache(partial(open_board, found, redis_url))
+        acts = Acts(
+            lambda order, token: promote_as_seen(access(order.speculator), order, token, by),
+            lambda order, token: roll_back_as_seen(access(order.speculator), order, token, by),
+        )
+        typer.echo(f"paceline window: http://{host}:{port}/ until Ctrl-C")
+        serve_window(
+            partial(list_speculators, found, redis_url),
+            lambda speculator: access(speculator).board,
+            acts,
+            host=host,
+            port=port,
+            allowed_hosts=allow_host or (),
+        )
+
+
 @token.command("set")
 def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
     """Set the token that operators must have in PACELINE_OPERATOR_TOKEN. Only a salted hash of it is stored.

@@ -1,11 +1,13 @@
 """What a command needs of a board: the board, the operator token, and one connection to Redis for both."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .base import VersionBoard
 from .config import BufferConfig
 from .redis_board import RedisVersionBoard
 from .redis_client import connect
+from .redis_members import speculators
 from .redis_operator import OperatorAuth
 from .settings.fields import configured
 from .settings.sources import Settings
@@ -34,6 +36,16 @@ def open_board(settings: Settings, redis_url: str | None = None, speculator: str
     """
     config = configured(BufferConfig, settings)
     config = replace(config, speculator=speculator or config.speculator)
-    client = connect(redis_url or settings.value("REDIS_URL") or LOCAL_REDIS, settings.value("REDIS_CA"))
+    client = _connected(settings, redis_url)
     board, auth = RedisVersionBoard(client, config), OperatorAuth(client, config)
     return BoardAccess(config.speculator, board, auth, settings.value("OPERATOR_TOKEN"))
+
+
+def list_speculators(settings: Settings, redis_url: str | None = None) -> list[str]:
+    """Names of all speculators in the Redis of `settings`. Blocks and raises as open_board does."""
+    with _connected(settings, redis_url) as client:
+        return speculators(client)
+
+
+def _connected(settings: Settings, redis_url: str | None) -> Any:
+    return connect(redis_url or settings.value("REDIS_URL") or LOCAL_REDIS, settings.value("REDIS_CA"))

@@ -1,4 +1,4 @@
-"""Panel 2: accept length over time, the drafts that served, what was predicted of them, refusals, traffic that moved."""
+"""Panel 2: accept length over time, drafts that went live, what was predicted of them, refusals, moved traffic."""
 
 import math
 from collections import Counter
@@ -143,9 +143,9 @@ def _recent_labels(stretches: Sequence[AcceptStretch]) -> dict[str, int]:
 def _summary(stretches: Sequence[AcceptStretch], shown: Sequence[Mark], span_s: int) -> str:
     kinds = Counter(mark.kind for mark in shown)
     known = [total.accept_length for total in (stretch.total for stretch in stretches) if total.rounds]
-    now = f"first {length(known[0])}, last {length(known[-1])} in the time shown" if known else "unknown in this time"
-    came = f"{kinds['swap']} drafts went live, {kinds['returned']} came back, {kinds['refused']} were refused"
-    return f"{DEFINITIONS['accept_length'].meaning} Plain decoding commits 1. It is {now}; in {ago(span_s)} {came}."
+    now = f"Now {length(known[-1])}, at first {length(known[0])}" if known else "Unknown"
+    came = f"{kinds['swap']} drafts went live, {kinds['refused']} were refused, {kinds['returned']} came back"
+    return f"{DEFINITIONS['accept_length'].meaning} Plain decoding commits 1. {now}, in the last {ago(span_s)}: {came}."
 
 
 def _why_unknown(look: Look, stretches: Sequence[AcceptStretch]) -> str:

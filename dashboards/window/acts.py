@@ -1,4 +1,4 @@
-"""Promote and roll back from the page: what is asked for is checked here, and done by the callables that were handed in."""
+"""Promote and roll back from the page: orders are checked here, and done by the callables that were handed in."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import msgspec
 
 from ...buffer.errors import BoardConflict, BufferUnavailable, ConfigError, OperatorRefused, WeightsRefused
+from ...buffer.operator_acts import Order
 from ...buffer.plain_text import printable
-from ...buffer.version import VersionState
 from .attempts import MAX_WRONG, WINDOW_S, Attempts
 
 _log = logging.getLogger(__name__)
@@ -19,17 +19,9 @@ MAX_WHY = 300
 MAX_BODY = 4096
 
 
-class Order(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What a person at the page wants done, and what the page showed when they said so."""
-
-    speculator: str
-    number: int
-    was: VersionState  # state of the draft on the page; the board refuses the act when it is in another one
-    why: str
-
-
-#: Does an order with a token and returns which version is live then. Raises OperatorRefused for a wrong token, ConfigError
-#: when none is set on the board, BoardConflict when the board is not as the order says, WeightsRefused, BufferUnavailable.
+#: Does an order with a token and returns which version is live then. Raises OperatorRefused for a wrong token,
+#: ConfigError when none is set on the board, BoardConflict when the board is not as the order says, WeightsRefused,
+#: BufferUnavailable.
 Act = Callable[[Order, str], int | None]
 
 

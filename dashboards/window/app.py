@@ -32,30 +32,30 @@ def make_app(readings: Readings, acts: Acts, *, allowed_hosts: Collection[str] =
 def _panel_routes(readings: Readings) -> APIRouter:
     router, logs = APIRouter(), PanelLogs()
 
-    async def asked_speculator(speculator: str = "") -> str:
-        return await _known(readings, speculator)
-
     def asked_choice(span: int = DEFAULT_SPAN_S, draft: Annotated[int | None, Query(ge=0)] = None) -> Asked:
         try:
             return Asked(span, draft)
         except ValueError as error:
             raise HTTPException(422, str(error)) from error
 
-    speculator_of, choice_of = Annotated[str, Depends(asked_speculator)], Annotated[Asked, Depends(asked_choice)]
+    choice_of = Annotated[Asked, Depends(asked_choice)]
 
     @router.get("/api/{panel}.json")
-    async def panel_json(panel: str, speculator: speculator_of, asked: choice_of) -> Response:
+    async def panel_json(panel: str, asked: choice_of, speculator: str = "") -> Response:
         if panel not in PANELS:
             raise HTTPException(404, f"panel: got {panel!r}, expected one of {list(PANELS)}")
-        view = await readings.current(speculator)
+        name = speculator or next(iter(await readings.names()), "")
+        if why := await readings.why_unknown(name):
+            return json_reply(404 if await readings.names() else 503, {"not_known": why})
+        view = await readings.current(name)
         if view.look is None:
             return json_reply(503, {"not_known": view.trouble, "since": view.since})
         return json_reply(200, snapshot(view.look, asked)[panel])
 
     @router.get("/stream", response_class=EventSourceResponse)
     async def stream(
-        speculator: speculator_of,
         asked: choice_of,
+        speculator: str = "",
         after: str = "",
         last_event_id: Annotated[str, Header()] = "",
     ) -> AsyncIterator[ServerSentEvent]:
@@ -84,17 +84,6 @@ def _act_routes(readings: Readings, acts: Acts) -> APIRouter:
         return await do(acts.roll_back, "rollback", request, x_paceline_token)
 
     return router
-
-
-async def _known(readings: Readings, speculator: str) -> str:
-    """The speculator asked for; without one the first. 404 for one that no Redis key names."""
-    names = await readings.names()
-    if not speculator and names:
-        return names[0]
-    if speculator not in names:
-        expected = f"expected one of {names}" if names else "none is known: Redis does not answer, or nothing runs yet"
-        raise HTTPException(404, f"speculator: got {speculator!r}, {expected}")
-    return speculator
 
 
 async def _body(request: Request) -> bytes:

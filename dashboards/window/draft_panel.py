@@ -16,7 +16,10 @@ def draft_panel(look: Look, asked: int | None) -> dict[str, object]:
     state = look.seen.state
     number = asked if asked is not None else state.live if state.live is not None else max(state.rows, default=None)
     if number is None or number not in state.rows:
-        return {"number": number, "why_unknown": f"draft {number} is not on the board" if state.rows else "no draft yet"}
+        return {
+            "number": number,
+            "why_unknown": f"draft {number} is not on the board" if state.rows else "no draft yet",
+        }
     served = served_drafts(look.seen.histories.values())
     card = _card(look, number, served)
     row = state.rows[number]

@@ -9,7 +9,7 @@ from fastapi.sse import ServerSentEvent
 
 from .panel_log import PanelLogs
 from .panels import Asked
-from .readings import READ_EVERY_S, Readings
+from .readings import READ_EVERY_S, Readings, View
 
 #: Names this process in the ids of events: a tab that comes back to another process gets every panel.
 BOOT = secrets.token_hex(4)
@@ -23,7 +23,7 @@ def event_id(view_number: int) -> str:
 def view_number(last_id: str) -> int:
     """Of the view that a tab has, by the id of its last event; 0 where it has none of this process."""
     boot, _, number = last_id.partition("-")
-    return int(number) if boot == BOOT and number.isdecimal() and len(number) < 16 else 0  # noqa: PLR2004
+    return int(number) if boot == BOOT and number.isdecimal() and len(number) < 16 else 0
 
 
 async def events(
@@ -34,17 +34,22 @@ async def events(
     last_id: str,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> AsyncIterator[ServerSentEvent]:
-    """An event per reading, for ever; also one that changes nothing, by which the tab knows that it is heard."""
-    has = view_number(last_id)
+    """An event per reading, for ever; also one that changes nothing, by which the tab knows that it is heard.
+
+    `speculator` may be empty: the first one, once there is one.
+    """
+    has, began = view_number(last_id), readings.clock()
     while True:
-        view = await readings.current(speculator)
-        named = {"speculator": speculator, "speculators": await readings.names()}
+        names = await readings.names()
+        name = speculator or next(iter(names), "")
+        named = {"speculator": name, "speculators": names}
+        why = await readings.why_unknown(name)
+        view = View(0, began, None, why, began) if why else await readings.current(name)
         if view.look is None:
             has = 0  # what the tab shows is grey now, so it needs every panel again
-            told = {**named, "message": view.trouble, "since": view.since}
-            yield _event("trouble", told, "")
+            yield _event("trouble", {**named, "message": view.trouble, "since": view.since}, "")
         else:
-            panels = logs.updated(speculator, asked, view).since(has)
+            panels = logs.updated(name, asked, view).since(has)
             has = view.number
             yield _event("panels", {**named, "at": view.look.seen.at, "panels": panels}, event_id(view.number))
         await pause(READ_EVERY_S)

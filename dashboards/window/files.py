@@ -26,9 +26,7 @@ class PageFile(NamedTuple):
 def read_files(folder: Path = STATIC) -> dict[str, PageFile]:
     """Path below `folder` -> file, of those that a browser is given."""
     files = (path for path in sorted(folder.rglob("*")) if path.suffix in _TYPES)
-    return {
-        path.relative_to(folder).as_posix(): PageFile(path.read_bytes(), _TYPES[path.suffix]) for path in files
-    }
+    return {path.relative_to(folder).as_posix(): PageFile(path.read_bytes(), _TYPES[path.suffix]) for path in files}
 
 
 def page_files() -> APIRouter:

@@ -24,6 +24,7 @@ HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
 }
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+_OWN = frozenset(name for name, _ in _RAW_HEADERS)
 
 
 class Guard:
@@ -46,7 +47,10 @@ class Guard:
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 own = {name for name, _ in _RAW_HEADERS}
-                message["headers"] = [*(h for h in message.get("headers", []) if h[0].lower() not in own), *_RAW_HEADERS]
+                message["headers"] = [
+                    *(h for h in message.get("headers", []) if h[0].lower() not in own),
+                    *_RAW_HEADERS,
+                ]
             await send(message)
 
         refused = self.refusal(scope["method"], _headers(scope))

@@ -38,8 +38,13 @@ def _learner(member: str, status: Mapping[str, object], counted: LearnerCounters
     if reason := said(status, "learn_reason"):
         yield "learn or rest", f"{said(status, 'learn')}: {reason}"
     if counted is not None:
-        oldest = "age unknown" if counted.oldest_pending_s is None else f"the oldest for {ago(counted.oldest_pending_s)}"
+        oldest = (
+            "age unknown" if counted.oldest_pending_s is None else f"the oldest for {ago(counted.oldest_pending_s)}"
+        )
         yield "waiting traces", f"{counted.pending}, {oldest}" if counted.pending else "none"
         yield "learning rounds", f"{counted.rounds} trained, {counted.rests} rested, {counted.optimiser_steps} steps"
         lost = counted.trimmed + counted.dead_lettered
-        yield "lost in the buffer", f"{counted.trimmed} trimmed, {counted.dead_lettered} dead letters" if lost else "none"
+        yield (
+            "lost in the buffer",
+            f"{counted.trimmed} trimmed, {counted.dead_lettered} dead letters" if lost else "none",
+        )

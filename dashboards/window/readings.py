@@ -28,7 +28,8 @@ class View:
 
 @dataclass(slots=True)
 class _Board:
-    reader: BoardReader
+    speculator: str
+    reader: BoardReader | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     view: View | None = None
     is_stale: bool = False
@@ -39,28 +40,35 @@ class Readings:
     """Shared by all tabs; for one event loop. Reading blocks a thread of its own, never the loop."""
 
     list_names: Callable[[], list[str]]  # of the speculators in Redis; may block and raise BufferUnavailable
-    open_board: Callable[[str], VersionBoard]
+    open_board: Callable[[str], VersionBoard]  # may block and raise BufferUnavailable
     clock: Callable[[], float] = time.time
     _boards: dict[str, _Board] = field(default_factory=dict)
     _names: list[str] = field(default_factory=list)
     _named_at: float = float("-inf")
+    _why_no_names: str = ""
 
     async def names(self) -> list[str]:
         """All speculators; those known last while Redis does not answer."""
         now = self.clock()
-        if not self._names or now - self._named_at >= NAMES_EVERY_S:
+        if now - self._named_at >= (NAMES_EVERY_S if self._names else READ_EVERY_S):
             self._named_at = now
             try:
                 self._names = await asyncio.to_thread(self.list_names)
-            except BufferUnavailable:
-                return self._names
+                self._why_no_names = "no speculator is known yet: start a server with paceline"
+            except BufferUnavailable as fault:
+                self._why_no_names = str(fault)
         return self._names
+
+    async def why_unknown(self, speculator: str) -> str:
+        """Why there is no board of that name; empty when there is one."""
+        names = await self.names()
+        if speculator in names:
+            return ""
+        return f"speculator: got {speculator!r}, expected one of {names}" if names else self._why_no_names
 
     async def current(self, speculator: str) -> View:
         """The newest view, younger than READ_EVERY_S. Never raises: a board that cannot be read is a view too."""
-        board = self._boards.get(speculator)
-        if board is None:
-            board = self._boards[speculator] = _Board(BoardReader(speculator, self.open_board(speculator)))
+        board = self._boards.setdefault(speculator, _Board(speculator))
         async with board.lock:
             if board.view is None or board.is_stale or self.clock() - board.view.at >= READ_EVERY_S:
                 board.is_stale = False
@@ -76,6 +84,8 @@ class Readings:
         before, now = board.view, self.clock()
         number = 1 if before is None else before.number + 1
         try:
+            if board.reader is None:
+                board.reader = BoardReader(board.speculator, self.open_board(board.speculator))
             return View(number, now, board.reader.look())
         except (BufferUnavailable, DecodeError, BoardConflict) as fault:
             since = now if before is None else before.at if before.look else before.since

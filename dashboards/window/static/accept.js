@@ -1,6 +1,6 @@
 // Panel 2: accept length over time, with its interval, the drafts that went live, refusals and what was predicted.
 import { el, fill } from "./dom.js";
-import { clock, count, figure } from "./format.js";
+import { clock, count, figure, hour } from "./format.js";
 import { drawMarks, drawShades } from "./marks.js";
 
 const HEIGHT = 260;
@@ -98,7 +98,7 @@ function options(chart, ink) {
     width: box.clientWidth || 600, height: HEIGHT, padding: [22, RIGHT_PX, 0, 0], legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
     scales: { x: { time: true, range: () => limits(chart.panel) }, y: { range: (_, low, high) => rangeOf(low, high) } },
-    axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map((tick) => clock(tick).slice(0, tick % 60 ? 8 : 5)) }, { ...axis, size: AXIS_PX }],
+    axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map((tick) => hour(tick)) }, { ...axis, size: AXIS_PX }],
     series: [{}, hidden, hidden, line(ink.predicted, 1.5, { dash: [6, 4], paths: stepped }),
       ...panel.labels.map((_, index) => line(ink.labels[index % 4], 1.25, { dash: DASHES[index % 4] })), line(ink.main, 2.5, {})],
     bands: [{ series: [1, 2], fill: ink.band }],
@@ -121,6 +121,6 @@ function entries(panel) {
   const entry = (kind, text) => el("li", "", el("span", `swatch ${kind}`), text);
   const fixed = [entry("pooled", "all requests, with 95 % interval"), entry("predicted", "what the gate measured before each draft went live"),
     entry("swap", "a draft went live (its number)"), entry("refused", "a draft was refused")];
-  const more = panel.moved.length ? [entry("moved", "labels of the traffic differ from those when the live draft came")] : [];
+  const more = panel.moved.length ? [entry("moved", "traffic moved: other labels than when the live draft was judged")] : [];
   return [...fixed.slice(0, 1), ...panel.labels.map((line, index) => entry(`line${(index % 4) + 1}`, line.label || "no label")), ...fixed.slice(1), ...more];
 }

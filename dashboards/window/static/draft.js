@@ -16,7 +16,7 @@ function figures({ facts }) {
 function traffic({ labels, judged_text: said }) {
   if (!labels.length) { return el("div", "", el("h3", "", "What it was judged on"), notKnown(said)); }
   const rows = labels.map((one) => [one.label || "no label", share(one.judged), share(one.then), share(one.now)]);
-  return el("div", "", table(["label", "judged", "traffic then", "traffic now"], rows, "Requests it was judged on, beside the traffic"), el("p", "quiet", said));
+  return el("div", "", table(["label", "judged", "traffic then", "traffic now"], rows, "Requests it was judged on, beside the traffic"));
 }
 
 function story({ history }) {

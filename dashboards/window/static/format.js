@@ -17,9 +17,16 @@ export function share(value) {
   return value === null || value === undefined ? UNKNOWN : `${(100 * value).toFixed(0)} %`;
 }
 
-/** Unix seconds as the clock of this machine shows them. */
+/** Unix seconds as the clock of this machine shows them; with the day when that is not today's. */
 export function clock(unix) {
-  return new Date(unix * 1000).toLocaleTimeString("en-GB");
+  const at = new Date(unix * 1000);
+  const day = at.toDateString() === new Date().toDateString() ? "" : `${at.toLocaleDateString("en-CA")} `;
+  return `${day}${at.toLocaleTimeString("en-GB")}`;
+}
+
+/** The same without the day, for an axis. */
+export function hour(unix) {
+  return new Date(unix * 1000).toLocaleTimeString("en-GB").slice(0, unix % 60 ? 8 : 5);
 }
 
 /** A span of seconds in its natural unit. */

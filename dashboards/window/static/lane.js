@@ -33,7 +33,7 @@ export class Lane {
   }
 
   row({ number }) {
-    const row = el("button", "lane-row", el("span", "lane-number", number), el("span", "lane-track"), el("span", "lane-state"));
+    const row = el("button", "lane-row", el("span", "lane-number", number), el("span", "lane-track"), el("span", ""));
     row.type = "button";
     row.addEventListener("click", () => this.onChoose(number));
     return row;
@@ -43,17 +43,32 @@ export class Lane {
     row.setAttribute("aria-pressed", String(draft.number === this.chosen));
     row.setAttribute("aria-label", spoken(draft));
     row.title = spoken(draft);
-    fill(row.children[1], ...draft.bars.map((bar) => this.bar(bar)));
-    row.children[2].textContent = `${SIGNS[draft.state] || ""} ${stateWord(draft.state)}`;
-    row.children[2].className = `lane-state ${draft.state}`;
+    row.children[0].textContent = `${SIGNS[draft.state] || ""} ${draft.number}`;
+    row.children[0].className = `lane-number ${draft.state}`;
+    fill(row.children[1], ...draft.bars.map((bar) => this.bar(bar)), ...this.said(draft));
+  }
+
+  /** Beside a draft that was put out: why. On the side that has room. */
+  said({ state, why, bars }) {
+    if (state !== "refused" && state !== "rolled_back") { return []; }
+    const last = bars[bars.length - 1];
+    const at = this.place(last.state === "refused" ? last.from : last.to ?? last.from);
+    const text = el("span", "lane-why", `${stateWord(state)}: ${why}`);
+    if (at > 50) { text.style.right = `calc(${100 - at}% + 12px)`; } else { text.style.left = `calc(${at}% + 12px)`; }
+    text.style.maxWidth = `calc(${Math.max(at, 100 - at)}% - 16px)`;
+    return [text];
+  }
+
+  /** Where a time lies in the track, in per cent. */
+  place(unix) {
+    const [start, end] = this.limits;
+    return 100 * Math.min(1, Math.max(0, (unix - start) / (end - start)));
   }
 
   bar({ state, from, to }) {
-    const [start, end] = this.limits;
-    const place = (unix) => 100 * Math.min(1, Math.max(0, (unix - start) / (end - start)));
     const made = el("span", `bar ${state}`, state === "refused" ? SIGNS.refused : "");
-    made.style.left = `${place(from)}%`;
-    if (state !== "refused") { made.style.width = `${Math.max(0.4, place(to ?? end) - place(from))}%`; }
+    made.style.left = `${this.place(from)}%`;
+    if (state !== "refused") { made.style.width = `${Math.max(0.4, this.place(to ?? this.limits[1]) - this.place(from))}%`; }
     return made;
   }
 }
