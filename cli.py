@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .dashboards.commands.access import RedisUrl, Speculator, open_access, read_settings
+from .dashboards.commands.access import AsJsonLines, RedisUrl, Speculator, open_access, read_settings
 from .dashboards.commands.asking import asking
 from .dashboards.commands.versions import versions
 from .dashboards.terminal import fail, needing_extra, one_line_errors
@@ -156,21 +156,26 @@ def draft_init(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def doctor(
-    context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    context: typer.Context, as_json: AsJsonLines = False, redis_url: RedisUrl = None, speculator: Speculator = None
 ) -> None:
-    """Say what paceline will do on a server with these flags, and why not: `paceline doctor -- <any SGLang flags>`.
+    """Say what is set up wrong, and what paceline will do on a server: `paceline doctor -- <any SGLang flags>`.
 
-    Starts nothing. Exit code 1: something is wrong. 2: something cannot be told, for example without any flags.
+    Starts nothing. Looks at Redis, the board, its members and MLflow; with flags, at a server that would have them.
+    Exit code 1: something is wrong. 2: something cannot be told, for example without any flags.
     """
-
+    from .buffer.finding import worst
+    from .dashboards.doctor.board_side import examine_board
+    from .dashboards.doctor.report import say_findings
     from .serving.launch.server import examination_plan
+    from .serving.supported_release import SUPPORTED
 
     with one_line_errors():
-        read_settings()
+        found = read_settings()
         plan = examination_plan(context.args, os.environ)
         argv = [*plan.argv[:3], *(["--json"] if as_json else []), *plan.argv[3:]]
-        raise typer.Exit(subprocess.run(argv, env=dict(plan.env), check=False).returncode)
+        code = subprocess.run(argv, env=dict(plan.env), check=False).returncode
+        findings = examine_board(found, redis_url, speculator, SUPPORTED, None)
+        raise typer.Exit(worst((code, say_findings(findings, as_json=as_json))))
 
 
 @app.command()

@@ -96,13 +96,17 @@ class LearnerCounters(msgspec.Struct, kw_only=True, gc=False):
     verdicts: dict[str, int] = {}
     seconds: dict[str, float] = {}  # by phase: claim, judge, train, publish, register, idle
     process_cpu_s: float = 0.0
-    is_busy: bool = False  # the one thing here that is no counter: whether a learning round runs now
+    is_busy: bool = False  # as of now: whether a learning round runs
     delivered: int = 0  # traces in the buffer, over its life
     acked: dict[str, int] = {}  # by outcome
     trimmed: int = 0
     dead_lettered: int = 0
     pending: int = 0
-    oldest_pending_s: float | None = None
+    oldest_pending_s: float | None = None  # as of now: for how long the oldest trace that is not acked has waited
+    oldest_kept_s: float | None = None  # as of now: age of the oldest trace in the buffer
+    entries: int = 0  # as of now: traces in the buffer, acked ones included
+    bytes: int = 0  # as of now: of their payload
+    max_bytes: int | None = None  # the bound they are trimmed to
 
 
 class Counters(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -110,6 +114,7 @@ class Counters(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     at: float  # unix seconds
     boot: str  # identifies the process that counts: after a restart another one
+    started_at: float | None = None  # unix seconds when that process began to count, at 0
     draft: int | None = None  # that drafts here now
     target_version: str = ""
     served: ServedCounters | None = None

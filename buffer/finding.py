@@ -44,6 +44,6 @@ def exit_code(findings: Iterable[Finding]) -> int:
 def worst(codes: Iterable[int]) -> int:
     """One exit code for several answers: what is wrong comes before what cannot be told."""
     found = set(codes)
-    if SOMETHING_WRONG in found:
+    if found - {WELL, CANNOT_TELL}:  # a process that was killed has not looked at the end
         return SOMETHING_WRONG
-    return max(found, default=WELL)
+    return CANNOT_TELL if CANNOT_TELL in found else WELL

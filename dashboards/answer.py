@@ -62,10 +62,10 @@ def answer(seen: Snapshot) -> Answer:
     served, alarms = served_now(seen), standing_and_recent(seen)
     silent = frozenset(line.member for line in alarms if line.name == AlarmName.MEMBER_SILENT)
     findings = (
-        faster(seen, served.speed, served.speed_where),
+        faster(seen, served),
         fresh(seen, served.move),
         last_swap(seen, served.lengths()),
-        loop(seen),
+        loop(seen, served),
         wrong(seen, alarms),
     )
     return Answer(seen, findings, alarms, member_rows(seen, silent), served)

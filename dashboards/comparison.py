@@ -42,12 +42,12 @@ class Comparison:
     @property
     def served(self) -> Difference:
         """The second minus the first, as if their requests were drawn apart."""
-        return difference(self.one.served.total, self.other.served.total)
+        return difference(self.one.served.sums, self.other.served.sums)
 
     def as_json(self) -> dict[str, object]:
         """As JSON values."""
         gap = self.served
-        totals = [sums_json(card.served.total) for card in (self.one, self.other)]
+        totals = [sums_json(card.served.sums) for card in (self.one, self.other)]
         return {
             "drafts": [self.one.as_json(), self.other.as_json()],
             "served": totals,

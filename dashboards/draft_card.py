@@ -12,7 +12,7 @@ from ..buffer.plain_text import utc_time
 from ..buffer.version import BoardEvent, BoardRow
 from ..policies.judged_on import sentence
 from ..policies.readings.ratio_sums import RatioSums
-from ..policies.readings.served_totals import ServedDraft
+from ..policies.readings.served_drafts import ServedDraft
 from .cells import UNKNOWN, cell, interval
 from .tables import VersionLine
 
@@ -25,6 +25,7 @@ class DraftCard:
     row: BoardRow
     events: Sequence[BoardEvent]  # of this draft, oldest first
     served: ServedDraft
+    by_label: Mapping[str, RatioSums]
 
     def facts(self) -> dict[str, str]:
         """Heading -> what is known, in words."""
@@ -48,8 +49,8 @@ class DraftCard:
             "number": self.line.number,
             "facts": self.facts(),
             "scores": dict(self.row.version.scores),
-            "served": {label: sums_json(sums) for label, sums in self.served.by_label.items()},
-            "positions": [{"reached": reached, "accepted": accepted} for reached, accepted in self.served.positions],
+            "served": {label: sums_json(sums) for label, sums in self.by_label.items()},
+            "positions": [{"reached": reached, "accepted": accepted} for reached, accepted in _positions(self.served)],
             "history": [
                 {"at": event.at, "state": event.state.value, "by": event.by, "why": event.why} for event in self.events
             ],
@@ -67,10 +68,10 @@ class DraftCard:
         return table
 
     def _served(self) -> Iterator[Table]:
-        if self.served.by_label:
-            yield _sums_table("served by label", "label", self.served.by_label)
-        if self.served.positions:
-            yield _positions_table(self.served.positions)
+        if self.by_label:
+            yield _sums_table("served by label", "label", self.by_label)
+        if self.served.tried:
+            yield _positions_table(self.served)
 
     def _history(self) -> Table:
         table = Table(title="history", title_justify="left", expand=False)
@@ -117,11 +118,15 @@ def _sums_table(title: str, heading: str, found: Mapping[str, RatioSums]) -> Tab
     return table
 
 
-def _positions_table(positions: Sequence[tuple[int, int]]) -> Table:
+def _positions(served: ServedDraft) -> list[tuple[int, int]]:
+    return list(zip(served.tried, served.stood, strict=True))
+
+
+def _positions_table(served: ServedDraft) -> Table:
     table = Table(title="accepted by position, of the rounds that reached it", title_justify="left", expand=False)
     for name in ("position", "reached", "accepted", "share"):
         table.add_column(name, justify="right")
-    for number, (tried, stood) in enumerate(positions, start=1):
+    for number, (tried, stood) in enumerate(_positions(served), start=1):
         share = "-" if not tried else f"{stood / tried:.0%}"
         table.add_row(*map(cell, (str(number), str(tried), str(stood), share)))
     return table

@@ -8,7 +8,8 @@ from rich.text import Text
 
 from ..buffer.errors import ConfigError
 from ..buffer.version import BoardEvent
-from ..policies.readings.served_totals import ServedDraft, served_drafts, served_totals
+from ..policies.readings.served_drafts import ServedDraft, served_drafts
+from ..policies.readings.served_labels import served_labels
 from .draft_card import DraftCard
 from .snapshot import REPLICA, Snapshot
 from .tables import VersionLine, version_lines, versions_table
@@ -38,7 +39,7 @@ class DraftList:
 
 def draft_list(seen: Snapshot, newest: int) -> DraftList:
     """The `newest` drafts on the board, with what each served."""
-    lines = version_lines(seen.state, served_totals(seen.histories.values()))
+    lines = _lines(seen)
     return DraftList(lines[-newest:], max(0, len(lines) - newest), bool(seen.present(REPLICA)))
 
 
@@ -48,9 +49,13 @@ def draft_card(seen: Snapshot, events: Sequence[BoardEvent], number: int) -> Dra
         raise ConfigError(
             f"draft {number}: got a number that is not on the board, expected one of {[*seen.state.rows]}"
         )
-    (line,) = [
-        line for line in version_lines(seen.state, served_totals(seen.histories.values())) if line.number == number
-    ]
-    served = served_drafts(seen.histories.values()).get(number, ServedDraft())
+    (line,) = [line for line in _lines(seen) if line.number == number]
+    served = served_drafts(seen.counters()).get(number, ServedDraft())
+    by_label = served_labels(seen.counters(), number)
     own = [event for event in events if event.number == number]
-    return DraftCard(line, seen.state.rows[number], own, served)
+    return DraftCard(line, seen.state.rows[number], own, served, by_label)
+
+
+def _lines(seen: Snapshot) -> list[VersionLine]:
+    served = served_drafts(seen.counters())
+    return version_lines(seen.state, {number: one.sums for number, one in served.items()})

@@ -8,28 +8,29 @@ from collections.abc import Sequence
 from ..buffer.audit import entry_time
 from ..buffer.finding import Finding, Level
 from ..buffer.version import BoardRow
-from ..policies.readings.definitions import Reading
 from ..policies.readings.traffic_move import TrafficMove
 from .alarm_lines import AlarmLine
 from .cells import ago
+from .served import Served
 from .snapshot import LEARNER, REPLICA, Snapshot
 
 #: Alarms that are named in the sentence; the table has all.
 _NAMED_ALARMS = 3
 
 
-def faster(seen: Snapshot, speed: Reading, where: str) -> Finding:
-    """How fast speculation is beside plain decoding; `where` names the batch size that it was measured at."""
+def faster(seen: Snapshot, served: Served) -> Finding:
+    """How fast speculation is beside plain decoding, and how fast tokens come."""
+    speed, now = served.speed, _now(served)
     if not seen.present(REPLICA):
-        return _nobody(seen, "faster")
+        return Finding("faster", Level.UNKNOWN, nobody_serves(seen))
     if speed.value is None:
-        return Finding("faster", Level.UNKNOWN, f"unknown: {speed.why_unknown}")
+        return Finding("faster", Level.UNKNOWN, f"{speed.why_unknown}{now}")
     low, high = (speed.value if end is None else end for end in (speed.low, speed.high))
     level = Level.OK if low >= 1.0 else Level.WRONG if high < 1.0 else Level.NOTE
     word = {Level.OK: "yes", Level.WRONG: "no, slower", Level.NOTE: "not shown"}[level]
     ends = "" if speed.low is None else f" ({low:.2f} .. {high:.2f})"
-    age = "" if speed.at is None else f", measured {ago(seen.at - speed.at)} ago"
-    return Finding("faster", level, f"{word}: {speed.value:.2f}x plain decoding{ends}, {where}{age}")
+    where = f"{served.speed_where}, {speed.count} plain steps, measured {ago(seen.at - (speed.at or seen.at))} ago"
+    return Finding("faster", level, f"{word}: {speed.value:.2f}x plain decoding{ends}, {where}{now}")
 
 
 def fresh(seen: Snapshot, move: TrafficMove) -> Finding:
@@ -58,10 +59,10 @@ def wrong(seen: Snapshot, lines: Sequence[AlarmLine]) -> Finding:
         named = "; ".join(f"{line.member}: {line.name}, {line.detail}" for line in active[:_NAMED_ALARMS])
         more = "" if len(active) <= _NAMED_ALARMS else f"; and {len(active) - _NAMED_ALARMS} more"
         things = "1 thing is" if len(active) == 1 else f"{len(active)} things are"
-        return Finding("wrong", Level.WRONG, f"{things} wrong: {named}{more}")
+        return Finding("alarms", Level.WRONG, f"{things} wrong: {named}{more}")
     if not seen.present():
-        return Finding("wrong", Level.UNKNOWN, "no member is alive; all that were seen said that they end")
-    return Finding("wrong", Level.OK, "nothing is wrong")
+        return Finding("alarms", Level.UNKNOWN, "no member is alive; all that were seen said that they end")
+    return Finding("alarms", Level.OK, "nothing is wrong")
 
 
 def nobody_serves(seen: Snapshot) -> str:
@@ -80,8 +81,13 @@ def nobody_learns(seen: Snapshot) -> str:
     return f"no learner is alive, the last was seen {ago(min(known))} ago" if known else "no learner was ever seen"
 
 
-def _nobody(seen: Snapshot, topic: str) -> Finding:
-    return Finding(topic, Level.UNKNOWN, f"unknown: {nobody_serves(seen)}")
+def _now(served: Served) -> str:
+    """Accept length and tokens per second, as far as they are known."""
+    length, rate = served.length, served.rate
+    ends = "" if length.low is None or length.high is None else f" ({length.low:.2f} .. {length.high:.2f})"
+    known = [f"accept length {length.value:.2f}{ends} over {length.count} requests"] if length.value is not None else []
+    known += [f"{rate.value:.0f} tokens/s"] if rate.value is not None else []
+    return f"; now {', '.join(known)}" if known else ""
 
 
 def _learnt(row: BoardRow) -> str:

@@ -8,6 +8,7 @@ from ..buffer.finding import Finding, Level
 from .cells import ago, length
 from .headline import nobody_learns, nobody_serves
 from .member_rows import said
+from .served import WINDOW_S, Served
 from .snapshot import REPLICA, Snapshot, has_ended
 from .tables import as_counts, as_int
 
@@ -34,7 +35,7 @@ def last_swap(seen: Snapshot, lengths: Mapping[int, float | None]) -> Finding:
     swap = max(swaps(seen), key=lambda one: one.at, default=None)
     away = nobody_serves(seen)
     if swap is None:
-        text = f"unknown: {away}" if away else "none since the servers started"
+        text = away or "none since the servers started"
         return Finding("last swap", Level.UNKNOWN if away else Level.NOTE, text)
     before, after = (None if number is None else lengths.get(number) for number in (swap.before, swap.number))
     waited = f"{swap.running} requests waited" if swap.running else "nobody waited"
@@ -60,15 +61,15 @@ def swaps(seen: Snapshot) -> Iterator[SwapSeen]:
                     before = number
 
 
-def loop(seen: Snapshot) -> Finding:
+def loop(seen: Snapshot, served: Served) -> Finding:
     """Where the captured traces of all replicas went, as they last said, and whether anybody learns from them."""
     replicas = {
         name: one.status for name, one in seen.members.items() if name.startswith(REPLICA) and not has_ended(one)
     }
     away = nobody_serves(seen)
     if not replicas:
-        return Finding("loop", Level.UNKNOWN, f"unknown: {away}")
-    books, trouble = _books(replicas.values()), [*_trouble(replicas)]
+        return Finding("loop", Level.UNKNOWN, away)
+    books, trouble = _books(replicas.values()), [*_trouble(replicas), *_losses(served)]
     text = "; ".join(filter(None, (*trouble, nobody_learns(seen), books.sentence())))
     if away:
         return Finding("loop", Level.UNKNOWN, f"{away}; then: {text}")
@@ -96,8 +97,8 @@ class Books:
         return sum(count for reason, count in self.dropped.items() if reason not in HARMLESS)
 
     def level(self) -> Level:
-        """WRONG when they do not add up or more than LOST_SHARE was lost."""
-        if self.missing or self.lost > self.captured * LOST_SHARE:
+        """WRONG when they do not add up."""
+        if self.missing:
             return Level.WRONG
         return Level.NOTE if self.lost else Level.OK
 
@@ -119,6 +120,14 @@ def _books(statuses: Iterable[Mapping[str, object]]) -> Books:
         counted.update({key: as_int(status, key) for key in ("captured", "delivered", "open", "queued")})
         dropped.update(as_counts(status, "dropped"))
     return Books(counted["captured"], counted["delivered"], dropped, counted["open"], counted["queued"])
+
+
+def _losses(served: Served) -> Iterator[str]:
+    """More than LOST_SHARE of what was captured lately; what was lost before that is in the books."""
+    lost = sum(one.value or 0.0 for reason, one in served.dropped.items() if reason not in HARMLESS)
+    captured = served.captured.value or 0.0
+    if lost > captured * LOST_SHARE:
+        yield f"{lost:.0f} of {captured:.0f} traces were lost in the last {ago(WINDOW_S)}"
 
 
 def _trouble(replicas: Mapping[str, Mapping[str, object]]) -> Iterator[str]:

@@ -12,6 +12,8 @@ from .snapshot import Snapshot, has_ended
 
 #: A member whose clock is further off than this shows wrong ages and may expire traces too soon.
 CLOCK_LIMIT_S = 2.0
+#: Keys under which servers and learners say what runs there.
+_IDENTITY = ("server", "learner")
 
 
 class Presence(StrEnum):
@@ -75,9 +77,15 @@ def said(status: Mapping[str, object], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def identity(status: Mapping[str, object]) -> dict[str, str]:
+    """Releases and host, as a member names them; empty where it does not, as older releases do."""
+    told = next((value for value in map(status.get, _IDENTITY) if isinstance(value, Mapping)), {})
+    return {key: said(told, key) for key in ("paceline", "sglang", "host")}
+
+
 def _row(name: str, one: MemberSeen, seen: Snapshot, *, is_silent: bool) -> MemberRow:
     presence = Presence.ENDED if has_ended(one) else Presence.SILENT if is_silent else Presence.ALIVE
-    who = {key: said(one.status, key) for key in ("paceline", "sglang", "host")}
+    who = identity(one.status)
     return MemberRow(
         member=name,
         presence=presence,

@@ -1,7 +1,8 @@
 """A speculator at one moment: what its board holds and what its members last said; all that is shown is from here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ..buffer.base import MemberSeen, VersionBoard
 from ..buffer.counters import Counters
@@ -21,6 +22,10 @@ class Snapshot:
     state: BoardState
     members: Mapping[str, MemberSeen] = field(default_factory=dict)
     histories: Mapping[str, Sequence[Counters]] = field(default_factory=dict)
+
+    def counters(self) -> Iterator[Counters]:
+        """The histories of all members, one after another."""
+        return chain.from_iterable(self.histories.values())
 
     def unseen_s(self, member: str) -> float:
         """For how long nothing was heard of `member`, in seconds."""

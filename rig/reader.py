@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ..buffer.base import TraceBuffer, VersionBoard
 from ..dashboards.tables import VersionLine, as_counts, as_int, version_lines
 from ..policies.readings.ratio_sums import RatioSums
-from ..policies.readings.served_totals import served_totals
+from ..policies.readings.served_drafts import served_drafts
 from .traffic import Served, longest_gap_ms
 
 _KEPT = ("learned", "held_out", "rested")
@@ -89,7 +89,8 @@ class SpeculatorReader:
 
     def served(self) -> Mapping[int, RatioSums]:
         """What each version had accepted of the requests that ended, by its number, as the replica counts it."""
-        return served_totals([self._board.history(self._replica)])
+        drafts = served_drafts(self._board.history(self._replica))
+        return {number: served.sums for number, served in drafts.items()}
 
     def versions(self, served: Mapping[int, RatioSums] | None = None) -> list[VersionLine]:
         """All versions, oldest first; `served` is what each had accepted, by number, where that is known."""

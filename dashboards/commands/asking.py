@@ -63,11 +63,9 @@ def alarms(as_json: AsJsonLines = False, redis_url: RedisUrl = None, speculator:
         if as_json:
             for line in lines:
                 typer.echo(json.dumps(line.as_json()))
-        else:
-            Console().print(alarms_table(lines))
         said = wrong(seen, lines)
         if not as_json:
-            Console().print(finding_text(said))
+            Console().print(*([alarms_table(lines)] if lines else []), finding_text(said), sep="\n")
         raise typer.Exit(exit_code([said]))
 
 

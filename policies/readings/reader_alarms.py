@@ -21,7 +21,9 @@ def member_silent(unseen_s: float, *, is_alive: bool, beats_often: bool) -> Alar
     """
     if is_alive and (unseen_s < SILENT_S or not beats_often):
         return None
-    figures = f"not seen for {unseen_s:.0f} s, and it did not say that it ends"
+    figures = (
+        f"not seen for {unseen_s:.0f} s: look at its process and its log; if it is gone for good, `paceline forget`"
+    )
     return Alarm(AlarmName.MEMBER_SILENT, figures, Action.TELL)
 
 
