@@ -1,0 +1,87 @@
+"""The answer in sentences: the first cause with its figures, what it is not, and what the gate refused meanwhile."""
+
+from made_histories import Conditions, changed, histories
+from paceline.buffer.version import BoardRow, DraftVersion, JudgedOn, VersionState
+from paceline.policies.readings.causes.answer import answer
+from paceline.policies.readings.causes.explanation import explain
+from paceline.policies.readings.causes.parts import Cause
+from paceline.policies.readings.causes.periods import draft_periods, since_periods
+
+PY = Conditions(draft=4, lengths={"py": 2.33, "prose": 1.47})
+SHIFTED = changed(PY, draft=6, labels={"prose": 1.0})
+#: Draft 5 served both kinds of traffic for a while, and so tells the traffic from the draft.
+SHIFT = [
+    (560.0, PY),
+    (30.0, changed(PY, draft=5)),
+    (10.0, changed(PY, draft=5, labels={"prose": 1.0})),
+    (60.0, SHIFTED),
+]
+
+
+def refused(number: int, at: float, judged_on: JudgedOn | None) -> BoardRow:
+    version = DraftVersion(number, 6, "t", "0", "eagle3", "file:///w", "0" * 64, "soft", ("1-0", "2-0"), {}, judged_on)
+    return BoardRow(version, VersionState.REFUSED, "no better", at)
+
+
+def told(rows: dict[int, BoardRow] | None = None) -> str:
+    return " ".join(answer(explain(*since_periods(histories(SHIFT), 600.0, 660.0)), rows or {}))
+
+
+def test_a_shift_of_traffic_is_named_and_the_swap_is_not_blamed() -> None:
+    text = told()
+    assert text.startswith("Slower: a request gets ")
+    assert "First cause: labels of the traffic, x0.63, 100 % of the change." in text
+    assert "Accept length 2.32 before, 1.47 now." in text
+    assert "prose 100 % of the tokens, 2 % before; draft 5 itself served 2.33 " in text
+    assert "1.47 (" in text
+    assert "Not the swap (x1.00, below the noise)." in text
+    assert text.endswith("wait for the learner, and see what its gate says.")
+
+
+def test_candidates_refused_meanwhile_come_with_what_judged_them() -> None:
+    judged = JudgedOn({"py": 27, "prose": 4}, {"prose": 32})
+    rows = {7: refused(7, 610.0, None), 8: refused(8, 640.0, judged), 1: refused(1, -100.0, judged)}
+    text = told(rows)
+    assert "2 candidates refused since: the gate's requests were 13 % prose, the newest traffic 100 %." in text
+    assert "What would change it: a gate that judges on traffic as young as the change" in text
+
+
+def test_what_judged_a_candidate_may_be_unknown() -> None:
+    assert "1 candidate refused since; what judged them is unknown." in told({7: refused(7, 640.0, None)})
+
+
+def test_without_a_draft_that_served_both_traffic_and_draft_cannot_be_told_apart() -> None:
+    found = explain(*since_periods(histories([(600.0, PY), (60.0, SHIFTED)]), 600.0, 660.0))
+    assert found.first.cause is Cause.LABELS
+    assert "no draft served both py and prose: draft and traffic cannot be told apart" in found.first.evidence
+
+
+def test_a_dead_draft_is_called_dead() -> None:
+    dead = changed(PY, draft=5, lengths_of={5: 0.1})
+    found = explain(*draft_periods(histories([(60.0, PY), (60.0, dead)]), 5))
+    text = " ".join(answer(found, {}))
+    assert "while draft 5 served" in text
+    assert "while draft 4 served" in text
+    assert "First cause: another draft, x0.43, 100 % of the change." in text
+    assert "hardly a token of it is accepted" in text
+    assert "paceline rollback" in text
+
+
+def test_without_a_change_nothing_stands_out() -> None:
+    found = explain(*since_periods(histories([(660.0, PY)]), 600.0, 660.0))
+    assert answer(found, {})[0].startswith("As fast as before: a request gets ")
+    assert answer(found, {})[1:] == ["Nothing stands out: no cause contributes more than the noise."]
+
+
+def test_without_a_step_clock_the_accept_length_is_compared() -> None:
+    found = explain(*since_periods(histories(SHIFT, has_clock=False), 600.0, 660.0))
+    assert answer(found, {})[0].startswith(
+        "Slower: accept length 1.47 in the last minute, 2.32 in the 10 minutes before"
+    )
+    assert "no replica times its steps" in answer(found, {})[0]
+
+
+def test_nothing_known_is_said_with_its_reasons() -> None:
+    sentences = answer(explain(*since_periods({}, 600.0, 660.0)), {})
+    assert sentences[0] == "Why serving is faster or slower cannot be told."
+    assert all("unknown" in sentence for sentence in sentences[1:])
