@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ...buffer.version import JUDGED_SCORE, OTHER_LABELS, VersionState
-from ...policies.readings.accept_series import NOTHING, AcceptStretch, accept_series
+from ...policies.readings.accept_series import NOTHING, AcceptStretch, accept_series, length_of
 from ...policies.readings.definitions import DEFINITIONS
 from ...policies.readings.traffic_move import MIN_REQUESTS, traffic_move
 from ..cells import ago, length
@@ -38,18 +38,18 @@ def accept_panel(look: Look, span_s: int) -> dict[str, object]:
     until = math.ceil(look.seen.at / width_s) * width_s
     stretches = accept_series(look.seen.histories.values(), until, width_s, round(span_s / width_s))
     shown = marks(look.lives, until - span_s, until)
-    totals = [stretch.total for stretch in stretches]
-    intervals = [total.ended.interval or (None, None) for total in totals]
+    sums = [stretch.sums for stretch in stretches]
+    intervals = [stretch.interval or (None, None) for stretch in stretches]
     return {
         "from": until - span_s,
         "until": until,
         "width_s": width_s,
         "times": [stretch.at for stretch in stretches],
-        "pooled": [total.accept_length for total in totals],
+        "pooled": [length_of(each) for each in sums],
         "low": [low for low, _ in intervals],
         "high": [high for _, high in intervals],
-        "rounds": [total.rounds for total in totals],
-        "requests": [total.ended.requests for total in totals],
+        "rounds": [each.rounds for each in sums],
+        "requests": [each.requests for each in sums],
         "draft": [stretch.draft for stretch in stretches],
         "labels": _labels(stretches),
         "predicted": [_predicted(look, stretch.at) for stretch in stretches],
@@ -97,7 +97,7 @@ def _labels(stretches: Sequence[AcceptStretch]) -> list[dict[str, object]]:
         return []
     shown = sorted(label for label, _ in rounds.most_common(_LINES))
     return [
-        {"label": label_word(label), "values": [s.by_label.get(label, NOTHING).accept_length for s in stretches]}
+        {"label": label_word(label), "values": [length_of(s.by_label.get(label, NOTHING)) for s in stretches]}
         for label in shown
     ]
 
@@ -134,7 +134,7 @@ def _recent_labels(stretches: Sequence[AcceptStretch]) -> dict[str, int]:
     for stretch in reversed(stretches):
         if not stretch.by_label:
             break
-        found.update({label: sums.ended.requests for label, sums in stretch.by_label.items()})
+        found.update({label: sums.requests for label, sums in stretch.by_label.items()})
         if found.total() >= MIN_REQUESTS:
             break
     return dict(found)
@@ -142,7 +142,7 @@ def _recent_labels(stretches: Sequence[AcceptStretch]) -> dict[str, int]:
 
 def _summary(stretches: Sequence[AcceptStretch], shown: Sequence[Mark], span_s: int) -> str:
     kinds = Counter(mark.kind for mark in shown)
-    known = [total.accept_length for total in (stretch.total for stretch in stretches) if total.rounds]
+    known = [length_of(stretch.sums) for stretch in stretches if stretch.by_label]
     now = f"Now {length(known[-1])}, at first {length(known[0])}" if known else "Unknown"
     came = f"{kinds['swap']} drafts went live, {kinds['refused']} were refused, {kinds['returned']} came back"
     return f"{DEFINITIONS['accept_length'].meaning} Plain decoding commits 1. {now}, in the last {ago(span_s)}: {came}."

@@ -15,7 +15,7 @@ from .files import page_files
 from .guard import Guard
 from .json_reply import json_reply
 from .panel_log import PanelLogs
-from .panels import DEFAULT_SPAN_S, PANELS, Asked, snapshot
+from .panels import DEFAULT_SPAN_S, PANELS, Asked, one_panel
 from .readings import Readings
 
 
@@ -50,7 +50,7 @@ def _panel_routes(readings: Readings) -> APIRouter:
         view = await readings.current(name)
         if view.look is None:
             return json_reply(503, {"not_known": view.trouble, "since": view.since})
-        return json_reply(200, snapshot(view.look, asked)[panel])
+        return json_reply(200, await asyncio.to_thread(one_panel, panel, view.look, asked))
 
     @router.get("/stream", response_class=EventSourceResponse)
     async def stream(

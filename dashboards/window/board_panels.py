@@ -1,10 +1,11 @@
 """Panels 3 and 4: every draft from birth to its end, and how far the live one is accepted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ...buffer.version import VersionState
 from ...policies.readings.ratio_sums import RatioSums
-from ...policies.readings.served_totals import ServedDraft, served_drafts
+from ...policies.readings.served_drafts import ServedDraft, served_drafts
+from ...policies.readings.served_labels import served_labels
 from ..draft_card import sums_json
 from .accept_panel import label_word
 from .lives import Stay
@@ -44,30 +45,32 @@ def _bar(stay: Stay) -> dict[str, object]:
 
 def positions_panel(look: Look) -> dict[str, object]:
     """The live draft by position, beside the one that a rollback would return to, and by label."""
-    state, served = look.seen.state, served_drafts(look.seen.histories.values())
+    state, served = look.seen.state, served_drafts(look.seen.counters())
     live = served.get(state.live) if state.live is not None else None
     if live is None:
         return {"why_unknown": _why_unknown(look)}
     previous = served.get(state.previous, ServedDraft()) if state.previous is not None else ServedDraft()
     return {
         "draft": state.live,
-        "before": state.previous if previous.positions else None,
-        "rows": _positions(live.positions, previous.positions),
-        "labels": _labels(live.by_label),
+        "before": state.previous if previous.tried else None,
+        "rows": _positions(live, previous),
+        "labels": _labels(served_labels(look.seen.counters(), state.live or 0)),
         "why_unknown": "",
     }
 
 
-def _positions(ours: Sequence[tuple[int, int]], before: Sequence[tuple[int, int]]) -> list[dict[str, object]]:
-    rates = dict(enumerate((_rate(*pair) for pair in before), start=1))
+def _positions(ours: ServedDraft, before: ServedDraft) -> list[dict[str, object]]:
+    earlier = before.by_position
     return [
-        {"position": at, "tried": tried, "stood": stood, "rate": _rate(tried, stood), "rate_before": rates.get(at)}
-        for at, (tried, stood) in enumerate(ours, start=1)
+        {
+            "position": place + 1,
+            "tried": ours.tried[place],
+            "stood": ours.stood[place],
+            "rate": rate,
+            "rate_before": earlier[place] if place < len(earlier) else None,
+        }
+        for place, rate in enumerate(ours.by_position)
     ]
-
-
-def _rate(tried: int, stood: int) -> float | None:
-    return stood / tried if tried else None
 
 
 def _labels(by_label: Mapping[str, RatioSums]) -> list[dict[str, object]]:

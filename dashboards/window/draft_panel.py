@@ -4,9 +4,8 @@ from collections import Counter
 
 from ...buffer.version import MOVES, BoardRow, BoardState, VersionState
 from ...policies.judged_on import sentence
-from ...policies.readings.served_totals import ServedDraft, served_drafts
-from ..draft_card import DraftCard
-from ..tables import version_lines
+from ...policies.readings.served_labels import served_labels
+from ..draft_list import draft_card
 from .accept_panel import label_word
 from .look import Look
 
@@ -20,8 +19,7 @@ def draft_panel(look: Look, asked: int | None) -> dict[str, object]:
             "number": number,
             "why_unknown": f"draft {number} is not on the board" if state.rows else "no draft yet",
         }
-    served = served_drafts(look.seen.histories.values())
-    card = _card(look, number, served)
+    card = draft_card(look.seen, look.events, number)
     row = state.rows[number]
     return {
         **card.as_json(),
@@ -29,19 +27,19 @@ def draft_panel(look: Look, asked: int | None) -> dict[str, object]:
         "state": row.state.value,
         "why": row.why,
         "changed_at": row.changed_at,
-        "labels": _labels(row, served.get(state.live or 0, ServedDraft()).requests),
+        "labels": _labels(row, _served_now(look)),
         "judged_text": "nothing was judged" if row.version.judged_on is None else sentence(row.version.judged_on),
-        "commands": [f"paceline promote {number}", "paceline audit"],
+        "commands": [f"paceline versions show {number}", f"paceline explain --draft {number}"],
         **_acts(state, number),
         "why_unknown": "",
     }
 
 
-def _card(look: Look, number: int, served: dict[int, ServedDraft]) -> DraftCard:
-    totals = {draft: found.total for draft, found in served.items()}
-    line = next(line for line in version_lines(look.seen.state, totals) if line.number == number)
-    events = [event for event in look.events if event.number == number]
-    return DraftCard(line, look.seen.state.rows[number], events, served.get(number, ServedDraft()))
+def _served_now(look: Look) -> dict[str, int]:
+    """By label, requests that the live draft has served."""
+    live = look.seen.state.live
+    found = {} if live is None else served_labels(look.seen.counters(), live)
+    return {label: sums.requests for label, sums in found.items()}
 
 
 def _labels(row: BoardRow, now: dict[str, int]) -> list[dict[str, object]]:

@@ -49,7 +49,7 @@ async def events(
             has = 0  # what the tab shows is grey now, so it needs every panel again
             yield _event("trouble", {**named, "message": view.trouble, "since": view.since}, "")
         else:
-            panels = logs.updated(name, asked, view).since(has)
+            panels = (await asyncio.to_thread(logs.updated, name, asked, view)).since(has)
             has = view.number
             yield _event("panels", {**named, "at": view.look.seen.at, "panels": panels}, event_id(view.number))
         await pause(READ_EVERY_S)

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 
 from ...buffer.counters import LearnerCounters
 from ...buffer.version import VersionState
+from ..answer import Answer
 from ..cells import UNKNOWN, ago
 from ..headline import nobody_learns
-from ..loop_answers import loop
 from ..member_rows import said
 from ..snapshot import LEARNER
 from .look import Look
@@ -15,10 +15,10 @@ from .look import Look
 VERDICTS = 40
 
 
-def loop_panel(look: Look) -> dict[str, object]:
+def loop_panel(look: Look, found: Answer) -> dict[str, object]:
     """Facts as (name, text), and what became of every draft, oldest first."""
     seen = look.seen
-    facts = [("traces", loop(seen).sentence)]
+    facts = [("traces", finding.sentence) for finding in found.findings if finding.topic == "loop"]
     for member in sorted(seen.members):
         if member.startswith(LEARNER):
             facts += _learner(member, seen.members[member].status, _counters(look, member))

@@ -1,5 +1,6 @@
 """Which panels changed since a tab last heard: one log for each choice of what tabs show."""
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ class PanelLog:
 
     seen: int = 0
     panels: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def update(self, view: View, asked: Asked) -> None:
         """Take in a view that has a look; one that was taken in before changes nothing."""
@@ -36,16 +38,19 @@ class PanelLog:
 
 
 class PanelLogs:
-    """A PanelLog for each speculator and choice; every tab of one choice shares what was made of a view."""
+    """A PanelLog for each speculator and choice, which all tabs of that choice share; threads share it too."""
 
     def __init__(self) -> None:
         self._logs: OrderedDict[tuple[str, Asked], PanelLog] = OrderedDict()
+        self._lock = threading.Lock()
 
     def updated(self, speculator: str, asked: Asked, view: View) -> PanelLog:
         """The log of this choice with `view` in it."""
-        log = self._logs.setdefault((speculator, asked), PanelLog())
-        self._logs.move_to_end((speculator, asked))
-        while len(self._logs) > MAX_LOGS:
-            self._logs.popitem(last=False)
-        log.update(view, asked)
+        with self._lock:
+            log = self._logs.setdefault((speculator, asked), PanelLog())
+            self._logs.move_to_end((speculator, asked))
+            while len(self._logs) > MAX_LOGS:
+                self._logs.popitem(last=False)
+        with log.lock:
+            log.update(view, asked)
         return log

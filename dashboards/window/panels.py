@@ -9,6 +9,7 @@ from .board_panels import lane_panel, positions_panel
 from .draft_panel import draft_panel
 from .look import Look
 from .loop_panel import loop_panel
+from .why_panel import why_panel
 
 #: Seconds that are shown where nobody asked for others.
 DEFAULT_SPAN_S = 900
@@ -32,12 +33,13 @@ def snapshot(look: Look, asked: Asked) -> dict[str, Mapping[str, object]]:
     return {name: panel(look, found, asked) for name, panel in _PANELS.items()}
 
 
+def one_panel(name: str, look: Look, asked: Asked) -> Mapping[str, object]:
+    """The panel `name`, one of PANELS, as `snapshot` has it."""
+    return _PANELS[name](look, answer(look.seen), asked)
+
+
 def _headline(found: Answer) -> dict[str, object]:
     return {"findings": [asdict(finding) for finding in found.findings]}
-
-
-def _why() -> dict[str, object]:
-    return {"why_unknown": "`paceline explain` answers it, once it is there"}
 
 
 def _members(found: Answer) -> dict[str, object]:
@@ -52,9 +54,9 @@ _PANELS: Mapping[str, Callable[[Look, Answer, Asked], Mapping[str, object]]] = {
     "accept": lambda look, _, asked: accept_panel(look, asked.span_s),
     "lane": lambda look, _, __: lane_panel(look),
     "positions": lambda look, _, __: positions_panel(look),
-    "why": lambda _, __, ___: _why(),
+    "why": lambda look, _, __: why_panel(look),
     "draft": lambda look, _, asked: draft_panel(look, asked.draft),
-    "loop": lambda look, _, __: loop_panel(look),
+    "loop": lambda look, found, _: loop_panel(look, found),
     "members": lambda _, found, __: _members(found),
 }
 #: Names of the panels, from top to bottom.

@@ -1,75 +1,65 @@
 """Accept length over time: what was served between entries of the members' histories, summed into equal stretches."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ...buffer.counters import Counters
 from .ratio_sums import RatioSums
+from .tables import CellSums, Table, difference, tables_of, total
 
-
-@dataclass(frozen=True, slots=True)
-class ServedSums:
-    """What was served in some time: rounds and accepted drafts as they happened, and the requests that ended."""
-
-    rounds: int = 0
-    accepted: int = 0
-    ended: RatioSums = field(default_factory=RatioSums)
-
-    @property
-    def accept_length(self) -> float | None:
-        """Tokens per verify round, of running requests too; None without rounds."""
-        return 1.0 + self.accepted / self.rounds if self.rounds else None
-
-    def __add__(self, other: "ServedSums") -> "ServedSums":
-        return ServedSums(self.rounds + other.rounds, self.accepted + other.accepted, self.ended + other.ended)
-
-    def __sub__(self, other: "ServedSums") -> "ServedSums":
-        return ServedSums(self.rounds - other.rounds, self.accepted - other.accepted, self.ended - other.ended)
-
-
-NOTHING = ServedSums()
+NOTHING = CellSums(*[0] * len(CellSums._fields))
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptStretch:
-    """One stretch of time, `width_s` long and ended at unix second `at`."""
+    """One stretch of time, ended at unix second `at`."""
 
     at: float
-    by_label: Mapping[str, ServedSums] = field(default_factory=dict)
+    by_label: Mapping[str, CellSums] = field(default_factory=dict)
     draft: int | None = None  # that the newest entry in it names
 
     @property
-    def total(self) -> ServedSums:
+    def sums(self) -> CellSums:
         """All labels together."""
-        return sum(self.by_label.values(), NOTHING)
+        added = total({"": {"": sums}} for sums in self.by_label.values())
+        return added[""][""] if added else NOTHING
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the accept length, over the requests that ended; None where they are too few."""
+        return RatioSums(*self.sums[2:]).interval
+
+
+def length_of(sums: CellSums) -> float | None:
+    """Tokens per verify round, of running requests too; None without rounds."""
+    return 1.0 + sums.accepted / sums.rounds if sums.rounds else None
 
 
 def accept_series(
     histories: Iterable[Sequence[Counters]], until_s: float, width_s: float, stretches: int
 ) -> list[AcceptStretch]:
-    """The `stretches` stretches before `until_s`, oldest first; one history for each member, oldest entry first.
+    """The `stretches` stretches of `width_s` seconds before `until_s`, oldest first; histories are oldest first too.
 
     What was served between two entries of one boot counts where the later one lies. A stretch without entries that
-    lies between such two has what was served then as well, for older entries are kept a minute apart; so the stretches
-    do not add up. A restart of a member begins at nothing; what it served before its first entry counts there.
+    lies between such two has what was served then as well, for older entries are kept a minute apart; so stretches are
+    not to be added up. A restarted member begins at nothing: what it served before its first entry counts there.
     """
     start_s = until_s - width_s * stretches
-    found: list[dict[str, ServedSums]] = [{} for _ in range(stretches)]
-    lent: list[dict[str, ServedSums]] = [{} for _ in range(stretches)]
+    found: list[list[Table]] = [[] for _ in range(stretches)]
+    lent: list[list[Table]] = [[] for _ in range(stretches)]
     drafts: list[int | None] = [None] * stretches
     for earlier, later in (pair for history in histories for pair in pairwise(history)):
         first, last = (_index(entry.at, start_s, width_s) for entry in (earlier, later))
-        if not 0 <= last < stretches:
-            continue
-        served = _between(earlier, later)
-        _add(found[last], served)
-        drafts[last] = later.draft if later.draft is not None else drafts[last]
-        for index in range(max(0, first + 1), last):
-            _add(lent[index], served)
-            drafts[index] = later.draft if drafts[index] is None else drafts[index]
+        if 0 <= last < stretches and later.served is not None:
+            served = _between(earlier, later)
+            found[last].append(served)
+            drafts[last] = later.draft
+            for index in range(max(0, first + 1), last):
+                lent[index].append(served)
+                drafts[index] = later.draft if drafts[index] is None else drafts[index]
     return [
-        AcceptStretch(start_s + (index + 1) * width_s, found[index] or lent[index], drafts[index])
+        AcceptStretch(start_s + (index + 1) * width_s, _by_label(found[index] or lent[index]), drafts[index])
         for index in range(stretches)
     ]
 
@@ -79,26 +69,14 @@ def _index(at: float, start_s: float, width_s: float) -> int:
     return -int((start_s - at) // width_s) - 1
 
 
-def _between(earlier: Counters, later: Counters) -> dict[str, ServedSums]:
-    """By label, what `later` has more than `earlier`; drafts together, since older ones are pooled as new ones come."""
-    before = _by_label(earlier) if earlier.boot == later.boot else {}
-    grown = {label: sums - before.get(label, NOTHING) for label, sums in _by_label(later).items()}
-    # A label that was named and is pooled with the others now shrinks to nothing; rounds are never taken back.
-    return {label: sums for label, sums in grown.items() if sums.rounds > 0 and sums.accepted >= 0}
+def _between(earlier: Counters, later: Counters) -> Table:
+    """Cells that `later` has more than `earlier`, where that is of the same boot."""
+    is_same = earlier.boot == later.boot and earlier.served is not None
+    before = tables_of(earlier.served) if is_same else {}
+    return difference(tables_of(later.served), before)["cells"]
 
 
-def _by_label(entry: Counters) -> dict[str, ServedSums]:
-    found: dict[str, ServedSums] = {}
-    for label, sums in _cells(entry):
-        found[label] = found.get(label, NOTHING) + sums
-    return found
-
-
-def _cells(entry: Counters) -> Iterator[tuple[str, ServedSums]]:
-    for cell in entry.served.cells if entry.served else ():
-        yield cell.label, ServedSums(cell.rounds, cell.accepted, RatioSums(*cell.ended))
-
-
-def _add(into: dict[str, ServedSums], served: Mapping[str, ServedSums]) -> None:
-    for label, sums in served.items():
-        into[label] = into.get(label, NOTHING) + sums
+def _by_label(cells: Sequence[Table]) -> dict[str, CellSums]:
+    """Added up by label, those that served a round."""
+    added = total({"": {key.label: sums}} for table in cells for key, sums in table.items() if sums.rounds)
+    return dict(added.get("", {}))

@@ -1,7 +1,7 @@
 // Panel 1: one sentence per question.
 import { el, fill } from "./dom.js";
 
-const TOPICS = ["faster", "fresh", "last swap", "loop", "wrong"];
+const TOPICS = ["faster", "fresh", "last swap", "loop", "alarms"];
 const WORDS = { ok: "✓ well", note: "i note", wrong: "✕ wrong", unknown: "? unknown" };
 
 export function drawHeadline(list, { findings }) {
@@ -15,7 +15,7 @@ export function unknownHeadline(list, why) {
 
 function line(topic, level, text) {
   const item = el("li", `finding ${level}`, el("span", "badge", WORDS[level] || level), el("strong", "", topic), el("span", "text", text));
-  if (topic !== "wrong" || level !== "wrong") { return item; }
+  if (topic !== "alarms" || level !== "wrong") { return item; }
   item.append(Object.assign(el("a", "", "see members and alarms"), { href: "#members-title" }));
   return item;
 }

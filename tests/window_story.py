@@ -9,8 +9,10 @@ from paceline.buffer.counters import (
     Counters,
     DraftPositions,
     LearnerCounters,
+    SchedulerCounters,
     ServedCell,
     ServedCounters,
+    StepCell,
     TraceCounters,
     as_json,
 )
@@ -34,6 +36,8 @@ class Story:
         self.cells: dict[tuple[int, str], ServedCell] = {}
         self.positions: dict[int, list[list[int]]] = {}
         self.traces = Counter[str]()
+        self.steps = {length: StepCell(bucket=1, draft_steps=length) for length in (0, 3)}
+        self.decoded = 0
         self.swaps: list[dict[str, object]] = []
         self.drafts_with = 0
         self.standing_alarms: list[dict[str, object]] = []
@@ -89,6 +93,14 @@ class Story:
             )
             self._count_positions(accepted / ROUNDS)
             self.traces.update(("captured", "delivered"))
+            self._decode(3, ROUNDS, ROUNDS + accepted)
+
+    def _decode(self, draft_steps: int, steps: int, tokens: int) -> None:
+        """Decode steps of one running request: 12 ms with a draft, 8 ms without."""
+        cell = self.steps[draft_steps]
+        cell.steps, cell.tokens, cell.requests = cell.steps + steps, cell.tokens + tokens, cell.requests + steps
+        cell.seconds += steps * (0.012 if draft_steps else 0.008)
+        self.decoded += tokens - steps
 
     def _count_positions(self, mean: float) -> None:
         rows = self.positions.setdefault(self.drafts_with, [[0, 0] for _ in range(4)])
@@ -107,7 +119,18 @@ class Story:
         ]
         served = ServedCounters(cells=list(self.cells.values()), positions=positions)
         traces = TraceCounters(captured=self.traces["captured"], delivered=self.traces["delivered"])
-        return Counters(at=self.now, boot="boot-1", draft=self.drafts_with, served=served, traces=traces)
+        steps = [cell for cell in self.steps.values() if cell.steps]
+        busy = sum(cell.seconds for cell in steps)
+        scheduler = SchedulerCounters(
+            steps=steps,
+            seconds={"decode": busy, "idle": max(0.0, self.now - START - busy)},
+            requests_ended=traces.captured,
+            rounds=traces.captured * ROUNDS,
+            accepted=self.decoded,
+            swaps=len(self.swaps),
+        )
+        named = {"at": self.now, "boot": "boot-1", "draft": self.drafts_with}
+        return Counters(**named, served=served, scheduler=scheduler, traces=traces)
 
     def beat(self) -> None:
         """Replica and learner say how they are."""
@@ -122,9 +145,7 @@ class Story:
             "swaps": self.swaps,
             "alarms": [],
             "standing_alarms": self.standing_alarms,
-            "host": "gpu-0",
-            "paceline": "0.1.0",
-            "sglang": "0.5.23",
+            "server": {"host": "gpu-0", "paceline": "0.1.0", "sglang": "0.5.23"},
             COUNTERS: as_json(self.counters()),
         }
         self.board.beat(REPLICA, status, 10.0)
@@ -137,6 +158,7 @@ class Story:
         while self.now < end:
             for label, accepted in labels.items():
                 self.serve(label, accepted)
+            self._decode(0, 10, 10)
             self.beat()
             self.now += 2.0
 
