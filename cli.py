@@ -123,6 +123,20 @@ def window(
         )
 
 
+@app.command()
+def forget(member: str, redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
+    """Say that a silent MEMBER, such as replica:NAME, is gone for good, so that its silence is no alarm any more.
+
+    Exit code 1: no such member was seen in the last 7 days, or it is alive.
+    """
+    from .buffer.farewell import say_ended
+
+    with one_line_errors():
+        board = open_access(redis_url, speculator).board_for(_operator(), f"forget {member}")
+        say_ended(board, member)
+        typer.echo(f"{member} is gone for good, says the board; it is a member again as soon as it beats")
+
+
 @token.command("set")
 def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
     """Set the token that operators must have in PACELINE_OPERATOR_TOKEN. Only a salted hash of it is stored.

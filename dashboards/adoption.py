@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..buffer.base import VersionBoard
+from ..buffer.base import ENDED, VersionBoard
 from ..buffer.finding import SOMETHING_WRONG, WELL
 from .member_rows import said
-from .snapshot import ENDED, REPLICA
+from .snapshot import REPLICA
 
 #: Between two looks; a server beats every second.
 LOOK_S = 0.25

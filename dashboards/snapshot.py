@@ -4,13 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ..buffer.base import MemberSeen, VersionBoard
+from ..buffer.base import ENDED, MemberSeen, VersionBoard
 from ..buffer.counters import Counters
 from ..buffer.version import BoardState
 
 REPLICA, LEARNER = "replica:", "learner:"
-#: Key of a member's status that it sends with its last beat, when it ends on purpose.
-ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)

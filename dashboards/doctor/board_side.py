@@ -1,14 +1,12 @@
 """Everything that can be told of a set-up without the flags of a server."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
+from ...buffer.board_access import open_board
 from ...buffer.config import BufferConfig
 from ...buffer.errors import BufferUnavailable, ConfigError, DecodeError, WeightsRefused
 from ...buffer.finding import Finding, Level
-from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
-from ...buffer.redis_operator import OperatorAuth
 from ...buffer.settings.fields import configured
 from ...buffer.settings.sources import Settings
 from ...buffer.version import BoardState
@@ -33,20 +31,20 @@ def examine_board(
     if url is None:
         yield Finding("Redis", Level.WRONG, "PACELINE_REDIS_URL is not set: servers capture nothing")
         return
-    config = configured(BufferConfig, settings)
-    config = replace(config, speculator=speculator or config.speculator)
+    max_bytes = configured(BufferConfig, settings).max_bytes
     try:
         with connect(url, settings.value("REDIS_CA")) as client:
-            yield from memory_and_disk(client, config.max_bytes)
-            seen = take(RedisVersionBoard(client, config), config.speculator)
-            has_token = bool([entry for entry in OperatorAuth(client, config).history() if not entry.refused])
+            yield from memory_and_disk(client, max_bytes)
+        access = open_board(settings, url, speculator)
+        seen = take(access.board, access.speculator)
+        has_token = any(not entry.refused for entry in access.auth.history())
     except (BufferUnavailable, DecodeError, ConfigError) as fault:
         yield Finding("Redis", Level.WRONG, f"serving goes on without it, learning does not: {fault}")
         return
     yield weights(seen.state)
     yield connection(url)
     yield token(has_token=has_token)
-    yield room_for_traffic(seen, config.max_bytes)
+    yield room_for_traffic(seen, max_bytes)
     yield servers(seen, supported)
     yield clocks(seen)
     yield beats(seen)

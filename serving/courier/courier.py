@@ -22,6 +22,7 @@ from .assembler import WindowAssembler
 from .heartbeat import fitted
 from .receiver import Received
 from .recovered_counts import adopt_last_counts
+from .redis_clock import RedisClock
 from .replica_counters import ReplicaCounters
 from .split import CapturedForward
 
@@ -72,13 +73,14 @@ class Courier:
         backlog_bytes: int,
         monitor: DraftMonitor,
         clock: Callable[[], float] = time.time,
+        redis_clock: RedisClock | None = None,
     ) -> None:
         self._source, self._assembler, self._counts, self._breaker = source, assembler, counts, breaker
         self._buffer, self._board, self._member = buffer, board, member
         self._backlog: deque[DraftTrace] = deque()
         self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
         self._draft_monitor, self._engine_monitor = monitor, EngineMonitor()
-        self._counters = ReplicaCounters(counts)
+        self._counters = ReplicaCounters(counts, redis_clock)
         self._clock = clock
         self._lost_at = -RETRY_S  # when Redis did not answer last
         self._beat_at = -BEAT_S  # last beat
@@ -194,7 +196,7 @@ class Courier:
 
     def _deliver(self, now: float) -> None:
         try:
-            self._counters.read_before(self._board, self._member)
+            self._counters.look(self._board, self._member, now)
             adopt_last_counts(self._board, self._member, self._counts)
             while self._backlog:
                 self._append(list(self._backlog)[:APPEND_TRACES])

@@ -13,6 +13,7 @@ from ..watch.draft_turns import DraftTurns
 from ..watch.served_counts import ServedCounts
 from ..wire.counts import CaptureCounts
 from ..wire.request_forward import RequestForward
+from .redis_clock import RedisClock
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,8 @@ class ReplicaCounters:
     that one; what that one had counted since, at most a second of rounds, is in no counter.
     """
 
-    def __init__(self, counts: CaptureCounts) -> None:
+    def __init__(self, counts: CaptureCounts, redis_clock: RedisClock | None = None) -> None:
+        self._redis_clock = redis_clock
         self._counts, self._served, self._turns = counts, ServedCounts(), DraftTurns()
         self._before: Counters | None = None  # of the last heartbeat, until it is known whether it was of this boot
         self._has_read = False
@@ -38,25 +40,34 @@ class ReplicaCounters:
         """A forward of these requests is missing."""
         self._served.lose(request_ids)
 
-    def read_before(self, board: VersionBoard, member: str) -> None:
-        """Read the last heartbeat of `member`, once, before the first beat replaces it. May raise as boards do."""
-        if self._has_read:
-            return
-        try:
-            self._before = counters_of(board.last_status(member).get(COUNTERS))
-        except DecodeError as fault:
-            log.warning("paceline: counters start at zero; the last status of %s is unreadable: %s", member, fault)
-        self._has_read = True
+    def look(self, board: VersionBoard, member: str, now: float) -> None:
+        """Read the last heartbeat of `member`, once, before the first beat replaces it, and now and then Redis' clock.
+
+        May raise as boards do; then call again.
+        """
+        if self._redis_clock is not None:
+            self._redis_clock.look(now)
+        if not self._has_read:
+            self._read_before(board, member)
 
     def status(self, now: float, reported: Mapping[str, Any]) -> dict[str, object]:
         """For the heartbeat; `reported` is the scheduler's status. No counters until that has come once."""
-        swaps: dict[str, object] = {"swaps": self._turns.told(reported["swaps"])} if reported.get("swaps") else {}
+        found: dict[str, object] = {} if self._redis_clock is None else self._redis_clock.status()
+        if reported.get("swaps"):
+            found["swaps"] = self._turns.told(reported["swaps"])
         scheduler = counters_of(reported.get(COUNTERS))
         if scheduler is None or not self._has_read:
-            return swaps
+            return found
         if self._before is not None and self._before.boot == scheduler.boot and self._before.served is not None:
             self._served.adopt(self._before.served)
         self._before = None
         traces = self._counts.since_boot(reported.get("skipped", {}))
         whole = msgspec.structs.replace(scheduler, at=now, served=self._served.counters(), traces=traces)
-        return {**swaps, COUNTERS: as_json(whole)}
+        return {**found, COUNTERS: as_json(whole)}
+
+    def _read_before(self, board: VersionBoard, member: str) -> None:
+        try:
+            self._before = counters_of(board.last_status(member).get(COUNTERS))
+        except DecodeError as fault:
+            log.warning("paceline: counters start at zero; the last status of %s is unreadable: %s", member, fault)
+        self._has_read = True
