@@ -59,7 +59,7 @@ DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo rollouts test test-fast test-servers test-rollouts test-faults test-releases test-wheel lint check \
-  bench bench-calibration bench-gate bench-learning bench-shift compatibility compatibility-rows
+  bench bench-calibration bench-causes bench-gate bench-learning bench-shift compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -75,6 +75,7 @@ help:
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
 	@echo "make bench-calibration  predicted against served accept length, version by version"
+	@echo "make bench-causes  does explain name a cause that was planted, and nothing else  ARGS=\"--only labels,batch\""
 	@echo "make bench-gate  which rule should let a new draft go live  ARGS=\"--quick\""
 	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
 	@echo "make bench-shift  how soon the closed loop serves well again after a shift  ARGS=\"--before REVISION\""
@@ -166,6 +167,9 @@ bench-gate: $(READY)
 
 bench-learning: $(READY)
 	@$(PY) -m paceline.benchmarks.learning.bench $(ARGS)
+
+bench-causes: $(READY)
+	@$(PY) -m paceline.benchmarks.planted_causes $(ARGS)
 
 bench-shift: $(READY)
 	@$(PY) -m paceline.benchmarks.shift_recovery $(ARGS)

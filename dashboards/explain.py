@@ -3,57 +3,66 @@
 Labels and reasons come from clients and from whoever may write to Redis, so nothing is read as markup.
 """
 
-import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..buffer.base import VersionBoard
-from ..buffer.counters import Counters
 from ..buffer.errors import ConfigError
 from ..buffer.plain_text import printable
-from ..buffer.version import BoardRow
+from ..buffer.version import BoardState
 from ..policies.readings.causes.answer import answer
 from ..policies.readings.causes.explanation import Effect, Explanation, Finding, Period, explain
 from ..policies.readings.causes.parts import factor_of
 from ..policies.readings.causes.periods import draft_periods, since_periods
+from ..policies.readings.definitions import Reading
+from ..policies.readings.speed import speed_over_plain
+from ..policies.readings.windows import windowed
+from .snapshot import Snapshot
 
 #: What `--since` compares with when it is not given.
 DEFAULT_SINCE = "10m"
-#: Entries of the history before the compared time that differences begin at: those of an hour ago come once a minute.
-_BASE_S = 120.0
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def show_explanation(
-    board: VersionBoard, console: Console, *, since: str | None, draft: int | None, as_json: bool
-) -> int:
-    """Print it; return the exit code: 0, or 2 where it cannot be told. Reads the histories of all members once.
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """An explanation with what else its answer speaks of."""
+
+    found: Explanation
+    state: BoardState
+    over_plain: tuple[Reading, Reading]  # speed over plain decoding before, and now
+
+    @property
+    def answer(self) -> list[str]:
+        """Sentences, the most important first."""
+        return answer(self.found, self.state.rows, *self.over_plain)
+
+    @property
+    def unknown(self) -> list[str]:
+        """What cannot be told, a line for each reason."""
+        why = self.over_plain[1].why_unknown
+        return [*self.found.unknown, *([f"speed over plain decoding: unknown, {why}"] if why else [])]
+
+
+def explained(seen: Snapshot, since: str | None, draft: int | None) -> Explained:
+    """Compare the last minute with `since` before it, or a draft's service with that of the draft before.
 
     ConfigError for a bad `since`, for `since` and `draft` together, and for a draft that the histories do not hold.
     """
     if since is not None and draft is not None:
         raise ConfigError(f"got --since {since} and --draft {draft}, expected one of them")
-    rows = board.read().rows
-    found = explain(*periods(board, since or DEFAULT_SINCE, draft))
-    if as_json:
-        console.print_json(json.dumps(as_fields(found, rows)))
-    else:
-        print_explanation(console, found, rows)
-    return 0 if found.request_speed is not None else 2
-
-
-def periods(board: VersionBoard, since: str, draft: int | None) -> tuple[Period, Period]:
-    """What to compare, out of the histories that the board keeps."""
-    now_s, since_s = board.now(), seconds(since)
-    if draft is not None:
-        return draft_periods(_histories(board, 0.0), draft)
-    return since_periods(_histories(board, now_s - 2 * since_s - _BASE_S), since_s, now_s)
+    since_s = seconds(since or DEFAULT_SINCE)
+    before, now = (
+        since_periods(seen.histories, since_s, seen.at) if draft is None else draft_periods(seen.histories, draft)
+    )
+    windows = [windowed(seen.histories, period.began_s, period.ended_s) for period in (before, now)]
+    return Explained(explain(before, now), seen.state, (speed_over_plain(windows[0]), speed_over_plain(windows[1])))
 
 
 def seconds(text: str) -> float:
@@ -64,14 +73,13 @@ def seconds(text: str) -> float:
     return float(match[1]) * _UNITS_S[match[2]]
 
 
-def print_explanation(console: Console, found: Explanation, rows: Mapping[int, BoardRow]) -> None:
-    """Sentences, then a row per cause."""
-    for sentence in answer(found, rows):
+def print_explanation(console: Console, of: Explained) -> None:
+    """Sentences, then a row per cause, then what is unknown."""
+    for sentence in of.answer:
         console.print(_plain(sentence), highlight=False)
-    if found.findings:
-        console.print(findings_table(found.findings))
-    if found.request_speed is not None:
-        for line in found.unknown:
+    if of.found.findings:
+        console.print(findings_table(of.found.findings))
+        for line in of.unknown:
             console.print(_plain(line), style="yellow", highlight=False)
 
 
@@ -89,25 +97,22 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def as_fields(found: Explanation, rows: Mapping[int, BoardRow]) -> dict[str, Any]:
+def as_fields(of: Explained) -> dict[str, Any]:
     """As JSON values; `log` are differences of natural logarithms, which add up."""
+    found = of.found
     return {
-        "answer": answer(found, rows),
-        "before": _period_fields(found.before),
-        "now": _period_fields(found.now),
+        "answer": of.answer,
+        "before": _period_fields(found.before, of.over_plain[0]),
+        "now": _period_fields(found.now, of.over_plain[1]),
         "tokens_per_second": _effect_fields(found.total),
         "request_speed": _effect_fields(found.request_speed),
         "causes": [_finding_fields(finding) for finding in found.findings],
         "parts": [{"part": part, "factor": factor_of(part), "log": log} for part, log in found.change.parts.items()],
-        "unknown": list(found.unknown),
+        "unknown": of.unknown,
     }
 
 
-def _histories(board: VersionBoard, since_s: float) -> dict[str, Sequence[Counters]]:
-    return {member: board.history(member, since_s) for member in board.members()}
-
-
-def _period_fields(period: Period) -> dict[str, Any]:
+def _period_fields(period: Period, over_plain: Reading) -> dict[str, Any]:
     amounts = period.amounts
     return {
         "name": period.name,
@@ -119,6 +124,7 @@ def _period_fields(period: Period) -> dict[str, Any]:
         "accept_length": amounts.all_rounds.accept_length or None,
         "rounds": amounts.all_rounds.rounds,
         "steps": amounts.all_steps.steps,
+        "speed_over_plain": over_plain.value,
     }
 
 

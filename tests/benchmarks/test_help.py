@@ -16,6 +16,7 @@ from paceline.benchmarks import (
     outage,
     pacing,
     pacing_costs,
+    planted_causes,
     prefill_bytes,
     rests,
     shift,
@@ -32,8 +33,8 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        board_reading, calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes,
-        rests, shift, shift_recovery, soak, swap, training_memory,
+        board_reading, calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, planted_causes,
+        prefill_bytes, rests, shift, shift_recovery, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )
@@ -43,6 +44,7 @@ COMMAND = re.compile(r"python -m (paceline\.benchmarks\.[\w.]*\w)([^`#|\n]*)")
 TARGETS = {
     "bench": ("capture", "swap"),
     "bench-calibration": ("calibration",),
+    "bench-causes": ("planted_causes",),
     "bench-gate": ("gate",),
     "bench-learning": ("learning.bench",),
     "bench-shift": ("shift_recovery",),

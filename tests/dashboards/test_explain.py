@@ -1,96 +1,87 @@
-"""`paceline explain`: as text, as JSON, and its exit codes, over a board that holds the members' histories."""
+"""`paceline explain`, as text and as JSON, of the members' histories."""
 
 import io
 import json
 import math
+from typing import Any
 
 import pytest
 from made_histories import Conditions, changed, histories
-from paceline.buffer.counters import Counters
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.version import BoardState
-from paceline.dashboards.explain import seconds, show_explanation
+from paceline.dashboards.explain import as_fields, explained, print_explanation, seconds
+from paceline.dashboards.snapshot import Snapshot
+from paceline.policies.readings.causes.parts import Cause
 from rich.console import Console
 
 BASE = Conditions(labels={"py": 1.0})
 
 
-class HistoryBoard:
-    """As much of a board as `explain` reads: histories at a time of their own."""
-
-    def __init__(self, found: dict[str, list[Counters]], now_s: float) -> None:
-        self._found, self._now_s = found, now_s
-
-    def read(self) -> BoardState:
-        return BoardState({}, None, None, "")
-
-    def members(self) -> dict[str, object]:
-        return dict.fromkeys(self._found)
-
-    def history(self, member: str, since_s: float = 0.0) -> list[Counters]:
-        return [counters for counters in self._found[member] if counters.at >= since_s]
-
-    def now(self) -> float:
-        return self._now_s
-
-
-def shown(board: HistoryBoard, **how: object) -> tuple[int, str]:
-    """Exit code and output."""
+def shown(seen: Snapshot, since: str | None = None, draft: int | None = None) -> str:
     out = io.StringIO()
-    options = {"since": None, "draft": None, "as_json": False} | how
-    code = show_explanation(board, Console(file=out, width=160), **options)
-    return code, out.getvalue()
+    print_explanation(Console(file=out, width=160), explained(seen, since, draft))
+    return out.getvalue()
 
 
-def board(now: Conditions, *, far: float = 1000.0) -> HistoryBoard:
+def fields(seen: Snapshot, since: str | None = None, draft: int | None = None) -> dict[str, Any]:
+    return json.loads(json.dumps(as_fields(explained(seen, since, draft))))
+
+
+def snapshot(now: Conditions, far: float = 1000.0) -> Snapshot:
     """Long under BASE, then a minute under `now`."""
-    return HistoryBoard(histories([(far, BASE), (60.0, now)]), far + 60.0)
+    return Snapshot("s", far + 60.0, BoardState({}, None, None, ""), {}, histories([(far, BASE), (60.0, now)]))
 
 
 def test_the_first_lines_answer_and_the_table_has_every_cause() -> None:
-    code, text = shown(board(changed(BASE, labels={"prose": 1.0})))
-    assert code == 0
+    text = shown(snapshot(changed(BASE, labels={"prose": 1.0})))
     assert text.startswith("Slower: a request gets ")
     assert "First cause: labels of the traffic" in text
-    assert text.count("below the noise") >= 10
+    assert text.count("below the noise") == len(Cause) - 1
     assert "│ labels of the traffic" in text.partition("causes: their factors multiply")[2]
+    assert "speed over plain decoding: unknown, no plain step was ever taken" in text
 
 
 def test_json_has_the_same_figures_and_they_add_up() -> None:
-    code, text = shown(board(changed(BASE, prefill=0.4)), as_json=True)
-    fields = json.loads(text)
-    assert (code, fields["causes"][0]["cause"]) == (0, "prefill")
-    assert fields["causes"][0]["factor"] == pytest.approx(0.6 / 0.9, rel=1e-3)
-    ratio = fields["now"]["tokens_per_second"] / fields["before"]["tokens_per_second"]
-    assert sum(part["log"] for part in fields["parts"]) == pytest.approx(math.log(ratio))
-    assert sum(cause["log"] for cause in fields["causes"]) == pytest.approx(fields["tokens_per_second"]["log"])
-    assert fields["answer"][0] in shown(board(changed(BASE, prefill=0.4)))[1].replace("\n", " ")
+    seen = snapshot(changed(BASE, prefill=0.4))
+    found = fields(seen)
+    assert found["causes"][0]["cause"] == "prefill"
+    assert found["causes"][0]["factor"] == pytest.approx(0.6 / 0.9, rel=1e-3)
+    ratio = found["now"]["tokens_per_second"] / found["before"]["tokens_per_second"]
+    assert sum(part["log"] for part in found["parts"]) == pytest.approx(math.log(ratio), abs=1e-9)
+    assert sum(cause["log"] for cause in found["causes"]) == pytest.approx(found["tokens_per_second"]["log"], abs=1e-9)
+    assert " ".join(found["answer"]).split() == shown(seen).partition("causes:")[0].split()
+
+
+def test_plain_decoding_is_compared_with_where_it_was_measured() -> None:
+    found = fields(snapshot(changed(BASE, plain=0.2)))
+    assert found["before"]["speed_over_plain"] is None
+    assert found["now"]["speed_over_plain"] == pytest.approx(2.4, rel=1e-3)  # a plain step takes as long here
+    assert "That is 2.40" in found["answer"][0]
 
 
 def test_another_since_compares_with_another_time() -> None:
-    fields = json.loads(shown(board(BASE), since="5m", as_json=True)[1])
-    assert fields["before"]["ended_at"] - fields["before"]["began_at"] == 300.0
-    assert (fields["before"]["entries"], fields["now"]["entries"]) == (60, 12)
+    found = fields(snapshot(BASE), since="5m")
+    assert found["before"]["ended_at"] - found["before"]["began_at"] == 300.0
+    assert (found["before"]["entries"], found["now"]["entries"]) == (60, 12)
 
 
 def test_a_draft_is_compared_with_the_one_before() -> None:
-    _, text = shown(board(changed(BASE, draft=2, lengths_of={2: 1.2})), draft=2)
+    text = shown(snapshot(changed(BASE, draft=2, lengths_of={2: 1.2})), draft=2)
     assert text.startswith("Faster: a request gets ")
     assert "while draft 1 served" in text
 
 
 def test_a_board_without_histories_cannot_tell() -> None:
-    code, text = shown(HistoryBoard({}, 100.0))
-    assert code == 2
-    assert text.startswith("Why serving is faster or slower cannot be told.")
-    assert "requests at a time" in text
+    seen = Snapshot("s", 100.0, BoardState({}, None, None, ""))
+    assert explained(seen, None, None).found.request_speed is None
+    assert shown(seen).startswith("Why serving is faster or slower cannot be told.")
+    assert "requests at a time" in shown(seen)
 
 
 def test_what_members_write_is_no_markup() -> None:
     label = "[red]x\x1b[2J"
     now = changed(BASE, labels={label: 1.0}, lengths={"py": 2.4, label: 1.5})
-    _, text = shown(board(now))
-    assert "[red]x\N{REPLACEMENT CHARACTER}[2J" in text
+    assert "[red]x\N{REPLACEMENT CHARACTER}[2J" in shown(snapshot(now))
 
 
 @pytest.mark.parametrize(("text", "expected"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0)])
@@ -106,4 +97,4 @@ def test_what_is_no_duration_is_quoted(text: str) -> None:
 
 def test_since_and_draft_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="expected one of them"):
-        shown(board(BASE), since="5m", draft=2)
+        shown(snapshot(BASE), since="5m", draft=2)

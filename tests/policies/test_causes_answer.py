@@ -2,10 +2,11 @@
 
 from made_histories import Conditions, changed, histories
 from paceline.buffer.version import BoardRow, DraftVersion, JudgedOn, VersionState
-from paceline.policies.readings.causes.answer import answer
-from paceline.policies.readings.causes.explanation import explain
+from paceline.policies.readings.causes.answer import answer as answer_with
+from paceline.policies.readings.causes.explanation import Explanation, explain
 from paceline.policies.readings.causes.parts import Cause
 from paceline.policies.readings.causes.periods import draft_periods, since_periods
+from paceline.policies.readings.definitions import Reading
 
 PY = Conditions(draft=4, lengths={"py": 2.33, "prose": 1.47})
 SHIFTED = changed(PY, draft=6, labels={"prose": 1.0})
@@ -16,6 +17,15 @@ SHIFT = [
     (10.0, changed(PY, draft=5, labels={"prose": 1.0})),
     (60.0, SHIFTED),
 ]
+
+
+NO_PLAIN = Reading("speed_over_plain", None, why_unknown="no plain step was ever taken")
+
+
+def answer(
+    found: Explanation, rows: dict[int, BoardRow], plain: tuple[Reading, Reading] = (NO_PLAIN, NO_PLAIN)
+) -> list[str]:
+    return answer_with(found, rows, *plain)
 
 
 def refused(number: int, at: float, judged_on: JudgedOn | None) -> BoardRow:
@@ -32,7 +42,7 @@ def test_a_shift_of_traffic_is_named_and_the_swap_is_not_blamed() -> None:
     assert text.startswith("Slower: a request gets ")
     assert "First cause: labels of the traffic, x0.63, 100 % of the change." in text
     assert "Accept length 2.32 before, 1.47 now." in text
-    assert "prose 100 % of the tokens, 2 % before; draft 5 itself served 2.33 " in text
+    assert "prose 100 % of the tokens, 1 % before; draft 5 itself served 2.33 " in text
     assert "1.47 (" in text
     assert "Not the swap (x1.00, below the noise)." in text
     assert text.endswith("wait for the learner, and see what its gate says.")
@@ -85,3 +95,14 @@ def test_nothing_known_is_said_with_its_reasons() -> None:
     sentences = answer(explain(*since_periods({}, 600.0, 660.0)), {})
     assert sentences[0] == "Why serving is faster or slower cannot be told."
     assert all("unknown" in sentence for sentence in sentences[1:])
+
+
+def test_the_speed_over_plain_decoding_is_said_where_it_is_known() -> None:
+    found = explain(*since_periods(histories(SHIFT), 600.0, 660.0))
+    before, now = (Reading("speed_over_plain", value, 9, 0.0, value - 0.05, value + 0.04) for value in (1.31, 0.92))
+    first = answer(found, {}, (before, now))[0]
+    assert first.endswith(
+        "That is 0.92 (0.87 .. 0.96) times the speed of plain decoding, 1.31 times before; "
+        "drafts cost more than they save."
+    )
+    assert answer(found, {}, (now, before))[0].endswith("times the speed of plain decoding, 0.92 times before.")

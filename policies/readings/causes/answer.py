@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from ....buffer.version import BoardRow, VersionState
+from ..definitions import Reading
 from .explanation import Effect, Explanation, Finding
 from .parts import Cause, Factor, factor_of, parts_of
 from .wording import label_name, share, times
@@ -11,11 +12,14 @@ from .wording import label_name, share, times
 _OF_LENGTH = {cause for cause in Cause if all(factor_of(part) is Factor.ACCEPT_LENGTH for part in parts_of(cause))}
 
 
-def answer(found: Explanation, rows: Mapping[int, BoardRow]) -> list[str]:
-    """Sentences, the most important first; `rows` are the board's versions by number."""
+def answer(found: Explanation, rows: Mapping[int, BoardRow], plain_before: Reading, plain_now: Reading) -> list[str]:
+    """Sentences, the most important first.
+
+    `rows` are the board's versions by number; the two readings are the speed over plain decoding in the two periods.
+    """
     if found.request_speed is None:
         return ["Why serving is faster or slower cannot be told.", *found.unknown]
-    sentences = [_speed(found, found.request_speed)]
+    sentences = [_speed(found, found.request_speed) + _over_plain(plain_before, plain_now)]
     first = found.first
     if first is None:
         return [*sentences, "Nothing stands out: no cause contributes more than the noise."]
@@ -36,6 +40,16 @@ def _speed(found: Explanation, speed: Effect) -> str:
     totals = [f"{period.amounts.tokens_per_second:.0f}" for period in (now, before)]
     served = f"a replica serves {totals[0]} tokens per second in all, {totals[1]} before"
     return f"{text} ({_factor(speed)}); {served} ({_factor(found.total)})."
+
+
+def _over_plain(before: Reading, now: Reading) -> str:
+    """Nothing where it is unknown: that is said with its reason among what cannot be told."""
+    if now.value is None:
+        return ""
+    bounds = "" if now.low is None or now.high is None else f" ({now.low:.2f} .. {now.high:.2f})"
+    earlier = "" if before.value is None else f", {before.value:.2f} times before"
+    lose = "; drafts cost more than they save" if (now.high or now.value) < 1.0 else ""
+    return f" That is {now.value:.2f}{bounds} times the speed of plain decoding{earlier}{lose}."
 
 
 def _factor(effect: Effect) -> str:

@@ -25,9 +25,15 @@ def since_periods(histories: Mapping[str, Sequence[Counters]], since_s: float, n
     found, began_s = stretches(histories), now_s - length_s
     before = f"in the {_duration(since_s)} before"
     return (
-        _between(before, found, began_s - since_s, began_s),
-        _between(f"in the last {_duration(length_s)}", found, began_s, now_s + _LATE_S),
+        during(before, found, [(began_s - since_s, began_s)]),
+        during(f"in the last {_duration(length_s)}", found, [(began_s, now_s + _LATE_S)]),
     )
+
+
+def during(name: str, found: Sequence[Stretch], spans: Sequence[tuple[float, float]]) -> Period:
+    """The stretches whose middle lies in one of `spans`, at least one, each from and to a unix second."""
+    inside = [each for each in found if any(span[0] <= _middle(each) < span[1] for span in spans)]
+    return Period(name, min(span[0] for span in spans), max(span[1] for span in spans), _together(inside))
 
 
 def draft_periods(histories: Mapping[str, Sequence[Counters]], draft: int) -> tuple[Period, Period]:
@@ -63,9 +69,8 @@ def _by_member(found: Sequence[Stretch]) -> list[list[Stretch]]:
     return [list(group) for _, group in groupby(sorted(found, key=member), key=member)]
 
 
-def _between(name: str, found: Sequence[Stretch], began_s: float, ended_s: float) -> Period:
-    inside = [each for each in found if began_s <= (each.began_s + each.ended_s) / 2 < ended_s]
-    return Period(name, began_s, ended_s, _together(inside))
+def _middle(stretch: Stretch) -> float:
+    return (stretch.began_s + stretch.ended_s) / 2
 
 
 def _period(name: str, found: Sequence[Stretch]) -> Period:
