@@ -5,17 +5,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import uvicorn
 from fastapi import FastAPI
+from paceline.dashboards.window.readings import Readings
+from paceline.dashboards.window.serve import PageServer
 from waiting import until
 
 
 @contextmanager
-def served(app: FastAPI) -> Iterator[str]:
+def served(app: FastAPI, readings: Readings) -> Iterator[str]:
     """Serve `app` on a free port of this machine; yields its address without a slash at the end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, lifespan="off", ws="none")
-        server = uvicorn.Server(config)
+        server = PageServer(app, readings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         until(lambda: server.started, "the page is served")
@@ -24,3 +24,4 @@ def served(app: FastAPI) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(10)
+            assert not thread.is_alive()

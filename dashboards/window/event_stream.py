@@ -34,12 +34,12 @@ async def events(
     last_id: str,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> AsyncIterator[ServerSentEvent]:
-    """An event per reading, for ever; also one that changes nothing, by which the tab knows that it is heard.
+    """An event per reading, until the readings are closed; also where nothing changed, so that the tab hears something.
 
     `speculator` may be empty: the first one, once there is one.
     """
     has, began = view_number(last_id), readings.clock()
-    while True:
+    while not readings.is_closed:
         names = await readings.names()
         name = speculator or next(iter(names), "")
         named = {"speculator": name, "speculators": names}

@@ -42,6 +42,7 @@ class Readings:
     list_names: Callable[[], list[str]]  # of the speculators in Redis; may block and raise BufferUnavailable
     open_board: Callable[[str], VersionBoard]  # may block and raise BufferUnavailable
     clock: Callable[[], float] = time.time
+    is_closed: bool = False
     _boards: dict[str, _Board] = field(default_factory=dict)
     _names: list[str] = field(default_factory=list)
     _named_at: float = float("-inf")
@@ -74,6 +75,10 @@ class Readings:
                 board.is_stale = False
                 board.view = await asyncio.to_thread(self._read, board)
         return board.view
+
+    def close(self) -> None:
+        """Let every stream end: nobody is served any more."""
+        self.is_closed = True
 
     def forget(self) -> None:
         """Read anew when somebody asks next: a board was changed from here."""

@@ -1,14 +1,12 @@
-"""Panel 5: why is it not faster, as `paceline explain` answers it."""
+"""Panel 5: why is it not faster, as `paceline explain` answers it when it is told nothing."""
 
-from ...policies.readings.causes.explanation import explain
-from ...policies.readings.causes.periods import since_periods
-from ..explain import DEFAULT_SINCE, as_fields, seconds
+from ..explain import as_fields, explained
 from .look import Look
 
 
 def why_panel(look: Look) -> dict[str, object]:
-    """Now against the time before, as the command compares them when it is told nothing."""
-    seen = look.seen
-    found = explain(*since_periods(seen.histories, seconds(DEFAULT_SINCE), seen.at))
-    why = "" if found.request_speed is not None else "; ".join(found.unknown) or "nothing was served to compare"
-    return {**as_fields(found, seen.state.rows), "why_unknown": why}
+    """The last minute against the time before: sentences, contributions that add up, and what cannot be told."""
+    found = explained(look.seen, None, None)
+    is_known = found.found.request_speed is not None
+    why = "" if is_known else "; ".join(found.unknown) or "nothing was served to compare"
+    return {**as_fields(found), "why_unknown": why}

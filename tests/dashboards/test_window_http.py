@@ -47,8 +47,11 @@ def page(access, redis_client):
         lambda order, token: promote_as_seen(access, order, token, BY),
         lambda order, token: roll_back_as_seen(access, order, token, BY),
     )
-    app = make_app(Readings(partial(speculators, redis_client), lambda _: access.board), acts)
-    with served(app) as url, httpx.Client(base_url=url, headers={"Origin": url}) as client:
+    readings = Readings(partial(speculators, redis_client), lambda _: access.board)
+    with (
+        served(make_app(readings, acts), readings) as url,
+        httpx.Client(base_url=url, headers={"Origin": url}) as client,
+    ):
         yield client
 
 

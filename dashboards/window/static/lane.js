@@ -33,7 +33,7 @@ export class Lane {
   }
 
   row({ number }) {
-    const row = el("button", "lane-row", el("span", "lane-number", number), el("span", "lane-track"), el("span", ""));
+    const row = el("button", "lane-row", el("span", "lane-number", number), el("span", "lane-track"), el("span", "spoken"));
     row.type = "button";
     row.addEventListener("click", () => this.onChoose(number));
     return row;
@@ -41,8 +41,8 @@ export class Lane {
 
   update(row, draft) {
     row.setAttribute("aria-pressed", String(draft.number === this.chosen));
-    row.setAttribute("aria-label", spoken(draft));
     row.title = spoken(draft);
+    row.children[2].textContent = spoken(draft);
     row.children[0].textContent = `${SIGNS[draft.state] || ""} ${draft.number}`;
     row.children[0].className = `lane-number ${draft.state}`;
     fill(row.children[1], ...draft.bars.map((bar) => this.bar(bar)), ...this.said(draft));

@@ -6,8 +6,8 @@ export function drawPositions(box, panel) {
   if (panel.why_unknown) { fill(box, notKnown(panel.why_unknown)); return; }
   const { draft, before, rows, labels } = panel;
   const beside = before === null ? [] : [`draft ${before}`];
-  const byPosition = table(["position", `draft ${draft}`, "", ...beside, "tried", "stood"], rows.map((row) => [
-    row.position, share(row.rate), bar(row.rate), ...(before === null ? [] : [share(row.rate_before)]), count(row.tried), count(row.stood)]),
+  const byPosition = table(["position", `draft ${draft}`, ...beside, "tried", "stood"], rows.map((row) => [
+    row.position, el("span", "with-meter", share(row.rate), bar(row.rate)), ...(before === null ? [] : [share(row.rate_before)]), count(row.tried), count(row.stood)]),
   "Share of the drafts at each position that were accepted, where the positions before it were");
   const byLabel = table(["label", "accept length", "rounds"], labels.map((one) => [
     one.label || "no label", withInterval(one), count(one.rounds)]), `Accept length of draft ${draft} by label`);
