@@ -4,8 +4,9 @@ import getpass
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +14,14 @@ from .dashboards.commands.access import AsJsonLines, RedisUrl, Speculator, open_
 from .dashboards.commands.asking import asking
 from .dashboards.commands.explaining import explaining
 from .dashboards.commands.versions import versions
-from .dashboards.terminal import fail, needing_extra, one_line_errors
+from .dashboards.terminal import needing_extra, one_line_errors
+from .demo.command import demo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .buffer.settings.sources import Settings
+    from .buffer.version import BoardState
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(asking)
@@ -23,6 +31,7 @@ token = typer.Typer(no_args_is_help=True, help="The operator token, which promot
 app.add_typer(token, name="token")
 draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")
 app.add_typer(draft, name="draft")
+app.command()(demo)
 
 Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the check of the weights (no such disk here).")]
 Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every server drafts with it; 0: do not.")]
@@ -139,6 +148,34 @@ def forget(member: str, redis_url: RedisUrl = None, speculator: Speculator = Non
         typer.echo(f"{member} is gone for good, says the board; it is a member again as soon as it beats")
 
 
+@app.command()
+def restore(number: int, redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
+    """Fetch the weights of draft NUMBER from MLflow, if they were removed from disk, so that it can be promoted."""
+    from .buffer.settings.fields import configured
+
+    with one_line_errors():
+        with needing_extra("learner"):
+            from .learner.delivery.restore import restore as restore_draft
+            from .learner.delivery.tracking.config import TrackingConfig
+        access, mlflow = open_access(redis_url, speculator), configured(TrackingConfig, read_settings())
+        typer.echo(restore_draft(access.board.read(), number, mlflow.uri, mlflow.model(access.speculator)))
+
+
+@app.command()
+def reproduce(number: int) -> None:
+    """Fit draft NUMBER again from its checkpoint and its traces, on the learner's machine, and compare the digests.
+
+    Publishes nothing. Exit code 1: another draft came out. 2: its traces or its checkpoint are gone.
+    """
+    with one_line_errors():
+        with needing_extra("learner"):
+            from .learner.config import from_env
+            from .learner.wiring import reproduce_draft
+        found = reproduce_draft(from_env(), number)
+        typer.echo(found.sentence)
+        raise typer.Exit({True: 0, False: 1, None: 2}[found.is_equal])
+
+
 @token.command("set")
 def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
     """Set the token that operators must have in PACELINE_OPERATOR_TOKEN. Only a salted hash of it is stored.
@@ -190,34 +227,26 @@ def doctor(
         plan = examination_plan(context.args, os.environ)
         argv = [*plan.argv[:3], *(["--json"] if as_json else []), *plan.argv[3:]]
         code = subprocess.run(argv, env=dict(plan.env), check=False).returncode
-        findings = examine_board(found, redis_url, speculator, SUPPORTED, None)
+        findings = examine_board(found, redis_url, speculator, SUPPORTED, _aliases(found))
         raise typer.Exit(worst((code, say_findings(findings, as_json=as_json))))
 
 
-@app.command()
-def demo(
-    requests: Annotated[int, typer.Option(min=8, help="Requests to send, both domains together.")] = 480,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 4,
-    max_tokens: Annotated[int, typer.Option(min=8, help="New tokens per request.")] = 96,
-    prompts: Annotated[Path | None, typer.Option(help='Your prompts: a file of {"text": ..., "domain": ...}.')] = None,
-    data_dir: Annotated[Path, typer.Option(help="Folder of the trained target, and of this run.")] = Path(".paceline"),
-    keep_running: Annotated[bool, typer.Option(help="Keep the services running until Ctrl-C.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Draws the initial draft and, without --prompts, the prompts.")] = 0,
-) -> None:
-    """Watch a random draft learn from live traffic until the server accepts its tokens; no GPU needed.
+def _aliases(settings: "Settings") -> "Callable[[str, BoardState], tuple[bool | None, str]] | None":
+    """What doctor asks about MLflow's aliases: speculator and board in, whether they are right and why out."""
+    from .buffer.settings.fields import configured
 
-    Exit code 1: a request failed, an answer differs from plain decoding, or a trace is unaccounted for.
-    """
-    with one_line_errors():
-        with needing_extra("demo"):
-            from .demo.report import faults
-            from .demo.run import DemoOptions, run_demo
-        read_settings()
-        options = DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json, seed)
-        found = faults(run_demo(options))
-        if found:
-            fail("; ".join(found))
+    if find_spec("mlflow") is None or not settings.is_given("MLFLOW_URI"):
+        return None
+    from .learner.delivery.alias_check import check_aliases
+    from .learner.delivery.tracking.config import TrackingConfig
+
+    mlflow = configured(TrackingConfig, settings)
+
+    def look(speculator: str, state: "BoardState") -> tuple[bool | None, str]:
+        found = check_aliases(mlflow.uri, mlflow.model(speculator), state)
+        return found.is_well, found.sentence
+
+    return look
 
 
 def _new_token() -> str:

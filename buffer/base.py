@@ -6,7 +6,7 @@ Every call may raise BufferUnavailable; none retries by itself.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from .lease import Lease
@@ -56,6 +56,10 @@ class BufferCounts:
     trimmed: int  # removed by size or age before anybody acked them
     bytes: int  # payload bytes in the stream now
     entries: int = 0  # entries in the stream now, acked ones included
+    # As of the call, and no part of what makes two counts equal. None: there is no such entry.
+    oldest_pending_s: float | None = field(default=None, compare=False)  # how long the oldest pending entry is here
+    oldest_kept_s: float | None = field(default=None, compare=False)  # how long the oldest entry is here
+    max_bytes: int | None = field(default=None, compare=False)  # the bound that is in force
 
 
 class TraceBuffer(Protocol):

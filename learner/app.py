@@ -17,6 +17,7 @@ from ..buffer.errors import BufferUnavailable, DecodeError
 from ..buffer.farewell import last_beat
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for, connect, tls_settings
+from .alias_watch import add_alias_watch
 from .asked_rounds import add_asked_rounds
 from .config import LearnerConfig, from_env
 from .quiet_celery import hush_bookkeeping
@@ -60,6 +61,7 @@ def make_app(config: LearnerConfig) -> Celery:
     )
     add_learn_round(app, config)
     add_asked_rounds(app, config)
+    add_alias_watch(app, config)
     return app
 
 

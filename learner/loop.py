@@ -90,7 +90,7 @@ class Learner:
         state.drop_expired(time.time())
         board_state = self._board.read()
         self._canary_limit.end_overdue(self._board, board_state)
-        is_mlflow_current = self._registry.sync(board_state)
+        is_mlflow_current = self._registry.sync(board_state, self._board)
         why_paused = self._why_paused(board_state)
         if why_paused:
             return _idle(why_paused)
@@ -147,7 +147,7 @@ class Learner:
         """Register this learning round's version with MLflow, which reads its weights, and only then free space."""
         board_state = self._board.read()
         if is_mlflow_current:
-            self._registry.sync(board_state)
+            self._registry.sync(board_state, self._board)
         gone = prune(self._config.versions_dir, board_state, self._config.kept_versions, needed)
         if gone:
             _log.info("removed the weights of versions %s from %s", gone, self._config.versions_dir)

@@ -53,6 +53,11 @@ def figures(judged: JudgedOn) -> dict[str, float]:
     return {name: number for name, number in found.items() if number is not None}
 
 
+def shown_label(label: str) -> str:
+    """The label as people read it."""
+    return {"": "unknown", OTHER_LABELS: "others"}.get(label, label)
+
+
 def _by_label(traces: Iterable[DraftTrace]) -> Counter[str]:
     return Counter({trace.request_id: trace.label for trace in traces}.values())
 
@@ -92,7 +97,7 @@ def _label_text(judged: JudgedOn) -> str:
     found = sorted({*ours, *newest}, key=lambda label: (-ours.get(label, 0), -newest.get(label, 0), label))
     if not set(found) - {""}:
         return "labels unknown"
-    shares = (f"{_shown(label)} {_share(ours, label)} ({_share(newest, label)})" for label in found)
+    shares = (f"{shown_label(label)} {_share(ours, label)} ({_share(newest, label)})" for label in found)
     return f"labels and in brackets those of the newest traffic: {', '.join(shares)}"
 
 
@@ -102,10 +107,6 @@ def _target_text(judged: JudgedOn) -> str:
         return "".join(f", target version {version}" for version in judged.targets)
     counts = (f"{version} ({requests})" for version, requests in judged.targets.items())
     return f", target versions and in brackets their requests: {', '.join(counts)}"
-
-
-def _shown(label: str) -> str:
-    return {"": "unknown", OTHER_LABELS: "others"}.get(label, label)
 
 
 def _share(counts: Mapping[str, int], label: str) -> str:

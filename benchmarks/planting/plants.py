@@ -63,7 +63,7 @@ class Learning:
 def _die(server: MeasuredServer, *, is_on: bool) -> None:
     """Random weights come by a rollback: what a rollback has restored, the alarm `silent_death` does not take away."""
     if is_on:
-        server.board.roll_back(BY, "planted: random weights")
+        server.board.roll_back(BY, "planted: random weights", to=RANDOM)
     elif server.board.read().live != LEARNT:
         server.board.move(LEARNT, VersionState.LIVE, BY, "the planted cause is over")
     wanted = RANDOM if is_on else LEARNT

@@ -50,6 +50,7 @@ class LineJudge:
     is_line_live: bool  # whether the line is the very draft that serves: in the first block, or never
     pairs: list[Paired] = field(default_factory=list)  # of every block so far
     judged: list[DraftTrace] = field(default_factory=list)  # the traces of those that have rounds
+    by_request: dict[str, Paired] = field(default_factory=dict)  # those that have rounds, in the order they came
 
     def observe(self, line: Eagle3Draft, block: Sequence[TraceEntry]) -> None:
         """Replay a block with the line, which has not learnt it yet, and with the reference, and add what they show.
@@ -64,7 +65,8 @@ class LineJudge:
         self.delivery.observe(pairs, is_live=is_live)
         self.pairs += pairs
         requests = dict.fromkeys(trace.request_id for trace in traces)
-        counted = {request for request, pair in zip(requests, pairs, strict=True) if pair.has_rounds}
+        counted = {request: pair for request, pair in zip(requests, pairs, strict=True) if pair.has_rounds}
+        self.by_request |= counted
         self.judged += [trace for trace in traces if trace.request_id in counted]
 
     def decide(

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -46,12 +46,14 @@ class FitReport:
     out_of_vocabulary_labels: int  # labels outside the draft vocabulary, masked out
     unusable_traces: int  # fresh traces without a feature row that a verdict belongs to
     part_tokens: int  # of a batch, at most, through the device at once; below the plan's where those did not fit
+    step_times: tuple[float, ...] = ()  # unix seconds at which each applied step was done
 
 
 @dataclass(slots=True)
 class _Counts:
     losses: list[float]
     skipped_steps: int = 0
+    step_times: list[float] = field(default_factory=list)
     out_of_vocabulary_labels: int = 0
     acceptance: tuple[float, ...] = ()
 
@@ -124,6 +126,7 @@ class DraftTrainer:
             out_of_vocabulary_labels=counts.out_of_vocabulary_labels,
             unusable_traces=len(fresh) - len(usable),
             part_tokens=self._bound.tokens,
+            step_times=tuple(counts.step_times),
         )
 
     def save(self, path: Path) -> None:
@@ -195,6 +198,7 @@ class DraftTrainer:
             return
         self._apply()
         counts.losses.append(scores.loss.item())
+        counts.step_times.append(time.time())
         counts.acceptance = tuple(scores.acceptance_S.tolist())
 
     def _find_gradient(self, traces: Sequence[DraftTrace]) -> BatchScores:

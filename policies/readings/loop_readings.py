@@ -1,7 +1,5 @@
 """The loop from traces to drafts: what came into the buffer and left it, what waits, and what the learner did."""
 
-from collections.abc import Mapping
-
 from ...buffer.counters import LearnerCounters
 from .definitions import Reading
 from .evidence import ratio, reading
@@ -114,9 +112,8 @@ def _left(window: Window) -> float:
 
 
 def _buffer(window: Window) -> Counted | None:
-    """What one learner saw of the buffer, the one that saw most of it: all of them count the same buffer."""
-    learners: Mapping[str, Counted] = window.counted.get("learner", {})
-    return max(learners.values(), key=lambda each: each.seconds, default=None)
+    """What one learner saw of the buffer, the one that looked longest: all of them see the same one."""
+    return max(window.buffer.values(), key=lambda each: each.seconds, default=None)
 
 
 def _last(window: Window) -> LearnerCounters | None:

@@ -1,6 +1,7 @@
 """Counters as tables of rows, which can be subtracted and added: later minus earlier is what came in between."""
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import sub
 from typing import Any, NamedTuple
 
 from ...buffer.counters import (
@@ -117,20 +118,26 @@ def _plus(row: Any, other: Any) -> Any:
 
 
 def _moved(earlier: Table, later: Table) -> Table:
-    """`earlier` with its drafts and labels under the names that `later` has for them."""
-    gone = [key for key in earlier if key not in later and isinstance(key, CellKey | PositionKey)]
+    """`earlier` with its cells and positions under the names that `later` has for them."""
+    gone = [key for key in earlier if isinstance(key, CellKey | PositionKey) and _is_gone(key, earlier, later)]
     if not gone:
         return earlier
-    drafts = {key.draft for key in later}
     kept = {key: row for key, row in earlier.items() if key not in gone}
-    return total([{"": kept}, *({"": {_place(key, later, drafts): earlier[key]}} for key in gone)])[""]
+    return total([{"": kept}, *({"": {_place(key, later): earlier[key]}} for key in gone)])[""]
 
 
-def _place(key: Any, later: Table, drafts: set[int]) -> Any:
-    """Where the rounds of `key` are counted now."""
-    draft = key.draft if key.draft in drafts else OLDER_DRAFTS
-    moved = key._replace(draft=draft)
-    return moved._replace(label=OTHER_LABELS) if isinstance(key, CellKey) and moved not in later else moved
+def _is_gone(key: Any, earlier: Table, later: Table) -> bool:
+    """Whether a cell was pooled with others; it may have begun again since."""
+    return key not in later or min(map(sub, later[key], earlier[key])) < 0
+
+
+def _place(key: Any, later: Table) -> Any:
+    """Where the rounds of `key` are counted now: with the rare labels of its draft, or with the older drafts."""
+    older = key._replace(draft=OLDER_DRAFTS)
+    if isinstance(key, PositionKey):
+        return older
+    places = (key._replace(label=OTHER_LABELS), older, older._replace(label=OTHER_LABELS))
+    return next((place for place in places if place in later and place != key), older)
 
 
 def _amounts(numbers: Mapping[str, float]) -> Table:
@@ -176,14 +183,17 @@ def _traced(part: TraceCounters) -> Tables:
 
 def _learnt(part: LearnerCounters) -> Tables:
     names = ("rounds", "rests", "optimiser_steps", "process_cpu_s")
-    in_buffer = {"delivered": part.delivered, "trimmed": part.trimmed, "dead_lettered": part.dead_lettered}
     return {
         "learning": _amounts({name: getattr(part, name) for name in names}),
         "verdicts": _amounts(part.verdicts),
         "learner_seconds": _amounts(part.seconds),
-        "buffer": _amounts(in_buffer),
-        "acked": _amounts(part.acked),
     }
+
+
+def buffer_of(part: LearnerCounters) -> Tables:
+    """What a learner sees of the buffer; it counts over the buffer's life, whichever learner looks."""
+    in_buffer = {"delivered": part.delivered, "trimmed": part.trimmed, "dead_lettered": part.dead_lettered}
+    return {"buffer": _amounts(in_buffer), "acked": _amounts(part.acked)}
 
 
 _TABLES: Mapping[type, Callable[[Any], Tables]] = {

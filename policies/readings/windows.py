@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 from ...buffer.counters import Counters, LearnerCounters
-from .tables import PARTS, Table, Tables, difference, part_of, steps_of, tables_of, total
+from .tables import PARTS, Table, Tables, buffer_of, difference, part_of, steps_of, tables_of, total
 
 #: Histories should reach so much further back than the window: one entry before it says what the window begins from.
 #: Of the older part of a history one entry a minute is kept.
@@ -32,7 +32,9 @@ class Window:
     until_s: float
     #: Part of Counters (PARTS) -> member -> what it counted. Members that do not count the part are absent.
     counted: Mapping[str, Mapping[str, Counted]]
-    #: The last counters of each learner that came until `until_s`.
+    #: Learner -> what it saw of the buffer, over its own restarts; all of them see the same buffer.
+    buffer: Mapping[str, Counted] = field(default_factory=dict)
+    #: The last counters of each learner that came in the window, and when.
     learners: Mapping[str, tuple[float, LearnerCounters]] = field(default_factory=dict)
     #: Over BLOCKS spans of time in their order: the decode steps of all members.
     step_blocks: Sequence[Table] = ()
@@ -73,11 +75,12 @@ def windowed(histories: Mapping[str, Sequence[Counters]], since_s: float, until_
             found = _counted(history, part, since_s)
             if found is not None:
                 counted[part][name] = found
-    learners = {name: each for name, history in until.items() if (each := _last_learner(history, since_s))}
+    buffer = {name: each for name, history in until.items() if (each := _buffer_counted(history, since_s))}
+    learners = {name: last for name, history in until.items() if (last := _last_learner(history, since_s))}
     plain_at = max(filter(None, map(_plain_at, until.values())), default=None)
     so_far = total(_steps_since_boot(history) for history in until.values()).get("steps", {})
     blocks = _step_blocks(until, since_s, until_s)
-    return Window(since_s, until_s, counted, learners, blocks, so_far, plain_at)
+    return Window(since_s, until_s, counted, buffer, learners, blocks, so_far, plain_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def _spans(history: Sequence[Counters], part: str, since_s: float) -> Iterator[_
 
 
 def _span(entries: Sequence[Counters], part: str, since_s: float, ended_at: float | None) -> _Span:
-    """Count the entries of one boot, step by step, since a draft that is pooled with the older ones loses its name."""
+    """Count the entries of one boot, step by step, since a cell that is pooled with others loses its name."""
     before = [each for each in entries if each.at <= since_s][-1:]
     inside = [each for each in entries if each.at > since_s]
     started_at = _started_at(inside[0], since_s, ended_at)
@@ -131,13 +134,27 @@ def _started_at(first: Counters, since_s: float, ended_at: float | None) -> floa
 
 
 def _where_names_change(entries: Sequence[Counters], part: str) -> list[Counters]:
-    """The first and the last entry, and those around a change of the drafts that are told apart."""
+    """The first and the last entry, and those around a change of the cells that are told apart."""
     if part != "served":
         return [entries[0], *entries[1:][-1:]]
-    drafts = [{cell.draft for cell in each.served.cells} if each.served else set() for each in entries]
-    changes = {place for place in range(1, len(entries)) if drafts[place] != drafts[place - 1]}
+    names = [_names(each) for each in entries]
+    changes = {place for place in range(1, len(entries)) if names[place] != names[place - 1]}
     kept = sorted({0, len(entries) - 1, *changes, *(place - 1 for place in changes)})
     return [entries[place] for place in kept]
+
+
+def _names(counters: Counters) -> set[tuple[int, str, str]]:
+    cells = counters.served.cells if counters.served else []
+    return {(cell.draft, cell.label, cell.kind) for cell in cells}
+
+
+def _buffer_counted(history: Sequence[Counters], since_s: float) -> Counted | None:
+    seen = [(each.at, each.learner) for each in history if each.learner is not None]
+    inside = [*[row for row in seen if row[0] <= since_s][-1:], *(row for row in seen if row[0] > since_s)]
+    if len(inside) < 2 or inside[-1][0] <= since_s:
+        return None
+    (began_at, first), (at, last) = inside[0], inside[-1]
+    return Counted(difference(buffer_of(last), buffer_of(first)), began_at, at, at - began_at)
 
 
 def _last_learner(history: Sequence[Counters], since_s: float) -> tuple[float, LearnerCounters] | None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from ...buffer.counters import OTHER_BATCHES, OTHER_STEPS, STEP_MS_EDGES, StepCell
 
-#: Cells told apart. A server that paces over five lengths needs as many for batches of up to eight requests.
-MAX_CELLS = 20
+#: Cells told apart. A server that paces over four lengths needs as many for batches of up to eight requests.
+MAX_CELLS = 16
 _OTHER = OTHER_BATCHES, OTHER_STEPS
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from ...buffer.counters import MAX_DRAFTS, MAX_LABELS, OLDER_DRAFTS, DraftPositions, ServedCell
 from ...buffer.version import OTHER_LABELS
 
-#: Cells in all. More would not fit into a heartbeat; MAX_DRAFTS drafts and the older ones of all kinds do fit.
-MAX_CELLS = 36
+#: Cells in all. More would not fit into a heartbeat (serving/courier/heartbeat.py).
+MAX_CELLS = 20
 
 _Key = tuple[int, str, str]  # draft, label, kind
 
@@ -74,11 +74,17 @@ class ServedCells:
         return found
 
     def _new(self, key: _Key) -> ServedCell:
-        draft, label, kind = key
-        self._cells[key] = ServedCell(draft=draft, label=label, kind=kind)
-        while len(self._cells) > self._max_cells and self._fold_smallest(kept=key):
-            pass
-        return self._cells.get(key) or self._cell(draft, OTHER_LABELS, kind)
+        draft, _, kind = key
+        rest = draft, OTHER_LABELS, kind
+        self._make_room(other for other in [*self._drafts] if other != draft)
+        if self._is_full:
+            # All that is left are labels of this draft, which keep their cells but for one: it makes room for the rest.
+            key = rest
+            self._make_room([draft], until=rest)
+        while self._is_full and key not in self._cells and len(self._drafts) > 1:
+            # Of several kinds of sampling, fewer drafts are told apart.
+            self._fold_draft(next(other for other in self._drafts if other != draft))
+        return self._cells.setdefault(key, ServedCell(draft=draft, label=key[1], kind=kind))
 
     def _own_label(self, draft: int, label: str) -> str:
         """`label`, where it may have cells of its own."""
@@ -103,19 +109,17 @@ class ServedCells:
         if draft in self._positions:
             _pour_positions(self._positions.pop(draft), self._row(OLDER_DRAFTS))
 
-    def _fold_smallest(self, kept: _Key) -> bool:
-        """Fold the smallest cell of the oldest draft with labels into its rest; `kept` where no other draft has any.
+    @property
+    def _is_full(self) -> bool:
+        return len(self._cells) >= self._max_cells
 
-        So labels of the draft that serves now lose no cell: where it has too many, the last one to come gets none.
-        """
-        draft = next((draft for draft in self._drafts if draft != kept[0] and self._labelled(draft)), kept[0])
-        smallest = kept if draft == kept[0] else min(self._labelled(draft), key=lambda key: self._cells[key].rounds)
-        if smallest[1] == OTHER_LABELS:
-            return False
-        cell = self._cells.pop(smallest)
-        rest = ServedCell(draft=cell.draft, label=OTHER_LABELS, kind=cell.kind)
-        _pour(cell, self._cells.setdefault((cell.draft, OTHER_LABELS, cell.kind), rest))
-        return True
+    def _make_room(self, drafts: Iterable[int], until: _Key | None = None) -> None:
+        """Fold the smallest cells of labels of `drafts` into their rests, until a cell is free or there is `until`."""
+        for draft in drafts:
+            while self._is_full and until not in self._cells and (labelled := self._labelled(draft)):
+                cell = self._cells.pop(min(labelled, key=lambda key: self._cells[key].rounds))
+                rest = ServedCell(draft=draft, label=OTHER_LABELS, kind=cell.kind)
+                _pour(cell, self._cells.setdefault((draft, OTHER_LABELS, cell.kind), rest))
 
     def _labelled(self, draft: int) -> list[_Key]:
         return [key for key in self._cells if key[0] == draft and key[1] != OTHER_LABELS]

@@ -75,7 +75,7 @@ def test_a_board_without_histories_cannot_tell() -> None:
     seen = Snapshot("s", 100.0, BoardState({}, None, None, ""))
     assert explained(seen, None, None).found.request_speed is None
     assert shown(seen).startswith("Why serving is faster or slower cannot be told.")
-    assert "requests at a time" in shown(seen)
+    assert "running, step time, decode share: unknown, " in shown(seen)
 
 
 def test_what_members_write_is_no_markup() -> None:

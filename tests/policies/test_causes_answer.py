@@ -1,6 +1,6 @@
 """The answer in sentences: the first cause with its figures, what it is not, and what the gate refused meanwhile."""
 
-from made_histories import Conditions, changed, histories
+from made_histories import REPLICA, Conditions, changed, histories
 from paceline.buffer.version import BoardRow, DraftVersion, JudgedOn, VersionState
 from paceline.policies.readings.causes.answer import answer as answer_with
 from paceline.policies.readings.causes.explanation import Explanation, explain
@@ -88,7 +88,14 @@ def test_without_a_step_clock_the_accept_length_is_compared() -> None:
     assert answer(found, {})[0].startswith(
         "Slower: accept length 1.47 in the last minute, 2.32 in the 10 minutes before"
     )
-    assert "no replica times its steps" in answer(found, {})[0]
+    assert "of step times too little is known" in answer(found, {})[0]
+
+
+def test_replicas_that_came_and_went_are_said() -> None:
+    one, other = (histories([(660.0, PY)]) for _ in range(2))
+    found = {"replica:a": one[REPLICA][:60], "replica:b": other[REPLICA][100:]}
+    sentences = answer(explain(*since_periods(found, 600.0, 660.0)), {})
+    assert sentences[1] == "Not the same replicas served: none joined, replica:a left."
 
 
 def test_nothing_known_is_said_with_its_reasons() -> None:

@@ -1,7 +1,7 @@
 """A change of a mean splits exactly, level by level, and groups that one period lacks move as the others do."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.policies.readings.causes.levels import Key, Weighted, pooled, split_change
 from paceline.policies.readings.causes.logs import log_parts, logarithmic_mean, split_log_change
@@ -16,6 +16,7 @@ periods = st.dictionaries(keys, st.tuples(weights, values), min_size=1, max_size
 )
 
 
+@settings(deadline=None)  # on a busy machine a case may take long
 @given(periods, periods)
 def test_the_parts_of_a_change_add_up(before: dict[Key, Weighted], now: dict[Key, Weighted]) -> None:
     parts = split_change(before, now, levels=3, enough=ENOUGH)
@@ -23,6 +24,7 @@ def test_the_parts_of_a_change_add_up(before: dict[Key, Weighted], now: dict[Key
     assert sum(parts) == pytest.approx(change, abs=1e-9, rel=1e-9)
 
 
+@settings(deadline=None)  # on a busy machine a case may take long
 @given(periods, periods)
 def test_the_parts_are_the_same_seen_from_the_other_period(
     before: dict[Key, Weighted], now: dict[Key, Weighted]

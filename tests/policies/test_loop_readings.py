@@ -76,6 +76,14 @@ def test_a_buffer_that_lost_its_data_counts_on_from_nothing() -> None:
     assert loop.traces_out_per_second(window).value == 0.0
 
 
+def test_the_buffer_goes_on_counting_when_a_learner_restarts() -> None:
+    """And the learner itself begins again."""
+    before, after = {"delivered": 500, "rounds": 40}, {"delivered": 590, "rounds": 2}
+    window = over(entry(0.0, **before), entry(30.0, "y", **after), entry(60.0, "y", **(after | {"delivered": 620})))
+    assert loop.traces_in_per_second(window).value == pytest.approx(2.0)
+    assert window.table("learner", "learning")["rounds"].total == 2
+
+
 def test_phases_and_verdicts_are_those_of_the_window() -> None:
     earlier = {"rounds": 4, "rests": 1, "verdicts": {"refuse": 3, "promote": 1}, "seconds": {"train": 80.0}}
     later = {

@@ -219,6 +219,30 @@ def test_a_label_that_became_rare_is_found_among_the_others() -> None:
     assert cells == {"py": 5, "*": 3}
 
 
+def test_cells_that_are_pooled_and_begin_again_are_counted_once() -> None:
+    """As a courier folds its cells, which has room for few: labels into those of their draft, then drafts."""
+
+    def entry(at: float, **rounds: int) -> Counters:
+        keys = {name: (int(name[-1]) - 1, {"rest": "*"}.get(name[:-1], name[:-1])) for name in rounds}
+        cells = [ServedCell(draft=keys[k][0], label=keys[k][1], kind="greedy", rounds=n) for k, n in rounds.items()]
+        return Counters(at=at, boot="x", served=ServedCounters(cells=cells))
+
+    # The number at the end of a name is its draft, plus one: rest0 are the older drafts.
+    told = [
+        entry(0.0, py1=100, prose1=50),
+        entry(10.0, py1=110, rest1=60),  # prose is folded into the rest of draft 0
+        entry(20.0, py1=115, rest1=60, prose1=5),  # and begins again
+        entry(30.0, rest0=190, py2=7),  # draft 0 is folded, after 5 + 3 + 2 more rounds
+        entry(40.0, rest0=190, py2=9, py1=1),  # and drafts again
+    ]
+    window = windowed({"a": told}, 0.0, 40.0)
+    total = sum(row.rounds for row in window.table("served", "cells").values())
+    assert total == (110 + 60 - 150) + (5 + 5) + (190 - 180 + 7) + (2 + 1)
+    # The same over two entries alone, between which a cell was pooled and began again.
+    window = windowed({"a": [entry(0.0, py1=100, rest1=20), entry(10.0, py1=5, rest1=125)]}, 0.0, 10.0)
+    assert sum(row.rounds for row in window.table("served", "cells").values()) == 5 + 5
+
+
 def test_what_no_member_counts_is_unknown_and_says_so() -> None:
     window = windowed({"a": [Counters(at=float(at), boot="x") for at in range(0, 60, 5)], "b": []}, 0.0, 60.0)
     assert [window.table(part, "cells") for part in PARTS] == [None] * 4

@@ -36,9 +36,11 @@ def test_each_swap_has_the_turn_before_it_and_the_turn_after_it():
     told.swap(2, 1)
     told.serve(2, 2, 2, 2)
     told.swap(3, 2)
-    told.swap(2, 3)  # back before a round was served
+    told.serve(3, 0)
+    told.swap(2, 3)
     told.serve(2, 1)
-    assert told.figures() == [(1.5, 2, 3.0, 3), (3.0, 3, None, 0), (None, 0, 2.0, 1)]
+    told.swap(4, 2)  # nothing was served since
+    assert told.figures() == [(1.5, 2, 3.0, 3), (3.0, 3, 1.0, 1), (1.0, 1, 2.0, 1), (2.0, 1, None, 0)]
 
 
 def test_a_round_that_seems_to_come_just_before_its_swap_was_done_belongs_to_it():

@@ -89,16 +89,17 @@ def oracle_lengths(served):
 
 
 ROUNDS = st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(1, 5)).map(lambda r: (r[0], min(r[1], r[2]), r[2]))
+#: With four drafts no more cells than there is room for, so that nothing is folded.
+GROUPS = st.sampled_from([("", "greedy"), ("py", "greedy"), ("py", "sampled"), ("chat/de", "edited")])
 REQUESTS = st.builds(
-    Served,
-    st.sampled_from(["", "py", "chat/de"]),
-    st.sampled_from(sorted(KINDS)),
+    lambda group, rounds, is_over: Served(*group, rounds, is_over),
+    GROUPS,
     st.lists(ROUNDS, max_size=6),
     st.booleans(),
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(REQUESTS, max_size=8), st.booleans())
 def test_every_round_is_in_one_cell_and_every_stretch_in_its_sums(served, interleaved):
     found = counted(served, interleaved)
@@ -141,7 +142,7 @@ def total(cells):
 
 
 def test_a_draft_that_is_told_apart_has_all_its_rounds_though_labels_give_way_to_newer_ones():
-    served = [Served(f"label-{i % 14}", "greedy", [(draft, 1, 3)] * (i + 1)) for draft in range(12) for i in range(14)]
+    served = [Served(f"label-{i % 9}", "greedy", [(draft, 1, 3)] * (i + 1)) for draft in range(12) for i in range(9)]
     found = counted(served, interleaved=False)
     by_draft, wanted = Counter(), Counter()
     for cell in found.cells:
@@ -151,7 +152,7 @@ def test_a_draft_that_is_told_apart_has_all_its_rounds_though_labels_give_way_to
     assert by_draft[OLDER_DRAFTS] == sum(wanted[draft] for draft in range(4))
     assert {draft: by_draft[draft] for draft in range(4, 12)} == {draft: wanted[draft] for draft in range(4, 12)}
     newest = {cell.label: cell.rounds for cell in found.cells if cell.draft == 11}
-    assert newest == {f"label-{i}": i + 1 for i in range(14)}  # the draft that serves now keeps every label
+    assert newest == {f"label-{i}": i + 1 for i in range(9)}  # the draft that serves now keeps every label
 
 
 def test_a_label_keeps_its_cell_and_one_that_comes_too_late_gets_none():
@@ -225,7 +226,7 @@ def test_a_long_label_is_cut():
     assert [cell.label for cell in counts.counters().cells] == ["x" * MAX_SHOWN_CHARS]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(REQUESTS, max_size=6), st.lists(REQUESTS, max_size=6))
 def test_a_courier_that_follows_another_one_goes_on_from_its_counters(earlier, later):
     before = counted(earlier)

@@ -255,7 +255,7 @@ def test_time_never_runs_backwards_in_what_others_read():
     seen = [time.seconds(10.5)["idle"]]
     time.launch(11.0)
     seen.append(time.seconds(11.5)["idle"])
-    time.end("decode", 12.0, is_running=False)
+    time.end("decode", 12.0, is_idle=True)
     seen += [time.seconds(12.0)["idle"], time.seconds(13.0)["idle"]]
     assert seen == [0.5, 1.0, 1.0, 2.0]
     assert time.seconds(13.0)["decode"] == 1.0

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import add
 from typing import NamedTuple, TypeVar
 
 from ..ratio_sums import RatioSums
@@ -28,14 +29,15 @@ class StepKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Verify rounds, and the stretches that ended among them."""
+    """Verify rounds."""
 
     rounds: int = 0
     accepted: int = 0
-    ended: RatioSums = field(default_factory=RatioSums)
+    ended: tuple[int, ...] = (0, 0, 0, 0, 0, 0)  # fields of RatioSums, of the stretches that ended
 
     def __add__(self, other: "Rounds") -> "Rounds":
-        return Rounds(self.rounds + other.rounds, self.accepted + other.accepted, self.ended + other.ended)
+        ended = tuple(map(add, self.ended, other.ended))
+        return Rounds(self.rounds + other.rounds, self.accepted + other.accepted, ended)
 
     @property
     def tokens(self) -> int:
@@ -46,6 +48,11 @@ class Rounds:
     def accept_length(self) -> float:
         """Tokens per round; 0.0 without rounds."""
         return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of the accept length of the stretches that ended; None where they are too few."""
+        return RatioSums(*self.ended).interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +84,7 @@ class Amounts:
     replicas: frozenset[str] = frozenset()
 
     def __add__(self, other: "Amounts") -> "Amounts":
-        seconds = {
-            name: self.seconds.get(name, 0.0) + other.seconds.get(name, 0.0)
-            for name in dict.fromkeys((*self.seconds, *other.seconds))
-        }
-        return Amounts(
-            _merged(self.served, other.served, Rounds()),
-            _merged(self.steps, other.steps, Steps()),
-            seconds,
-            self.targets | other.targets,
-            self.replicas | other.replicas,
-        )
+        return added((self, other))
 
     @property
     def all_rounds(self) -> Rounds:
@@ -125,12 +122,22 @@ class Amounts:
 
 def added(amounts: Iterable[Amounts]) -> Amounts:
     """All of them together."""
-    return sum(amounts, Amounts())
+    every = list(amounts)
+    return Amounts(
+        _summed(each.served for each in every),
+        _summed(each.steps for each in every),
+        _summed(each.seconds for each in every),
+        frozenset().union(*(each.targets for each in every)),
+        frozenset().union(*(each.replicas for each in every)),
+    )
 
 
 _K = TypeVar("_K")
-_V = TypeVar("_V", Rounds, Steps)
+_V = TypeVar("_V", Rounds, Steps, float)
 
 
-def _merged(one: Mapping[_K, _V], other: Mapping[_K, _V], nothing: _V) -> dict[_K, _V]:
-    return {key: one.get(key, nothing) + other.get(key, nothing) for key in dict.fromkeys((*one, *other))}
+def _summed(tables: Iterable[Mapping[_K, _V]]) -> dict[_K, _V]:
+    found: dict[_K, _V] = {}
+    for key, value in (row for table in tables for row in table.items()):
+        found[key] = found[key] + value if key in found else value
+    return found

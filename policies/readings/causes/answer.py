@@ -19,7 +19,7 @@ def answer(found: Explanation, rows: Mapping[int, BoardRow], plain_before: Readi
     """
     if found.request_speed is None:
         return ["Why serving is faster or slower cannot be told.", *found.unknown]
-    sentences = [_speed(found, found.request_speed) + _over_plain(plain_before, plain_now)]
+    sentences = [_speed(found, found.request_speed) + _over_plain(plain_before, plain_now), *_replicas(found)]
     first = found.first
     if first is None:
         return [*sentences, "Nothing stands out: no cause contributes more than the noise."]
@@ -35,11 +35,24 @@ def _speed(found: Explanation, speed: Effect) -> str:
     rates = [period.amounts.request_tokens_per_second for period in (now, before)]
     if found.total is None or rates[0] is None or rates[1] is None:
         lengths = [f"{period.amounts.all_rounds.accept_length:.2f} {period.name}" for period in (now, before)]
-        return f"{word}: accept length {lengths[0]}, {lengths[1]} ({_factor(speed)}); no replica times its steps."
+        text = f"{word}: accept length {lengths[0]}, {lengths[1]} ({_factor(speed)})"
+        return f"{text}; of step times too little is known."
     text = f"{word}: a request gets {rates[0]:.1f} tokens per second {now.name}, {rates[1]:.1f} {before.name}"
     totals = [f"{period.amounts.tokens_per_second:.0f}" for period in (now, before)]
     served = f"a replica serves {totals[0]} tokens per second in all, {totals[1]} before"
     return f"{text} ({_factor(speed)}); {served} ({_factor(found.total)})."
+
+
+def _replicas(found: Explanation) -> list[str]:
+    """Where not the same replicas served, since all figures are of one replica."""
+    before, now = (period.amounts.replicas for period in (found.before, found.now))
+    if before == now:
+        return []
+    return [f"Not the same replicas served: {_listed(now - before)} joined, {_listed(before - now)} left."]
+
+
+def _listed(members: frozenset[str]) -> str:
+    return ", ".join(sorted(members)) or "none"
 
 
 def _over_plain(before: Reading, now: Reading) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .amounts import Amounts, Steps
-from .length_parts import TOO_FEW, length_parts
+from .length_parts import length_parts, why_not_split
 from .logs import log_change, log_parts
 from .parts import Cause, Factor, Part, cause_of, factor_of, parts_of
 from .step_parts import MIN_STEPS, step_parts
@@ -12,7 +12,6 @@ from .step_parts import MIN_STEPS, step_parts
 #: Phases of a scheduler's clock -> the part whose share of the time takes from decode steps.
 _PHASES: Mapping[str, Part] = {"prefill": Part.PREFILL, "swap": Part.SWAP}
 _CLOCK = (Factor.RUNNING, Factor.STEP_TIME, Factor.DECODE_SHARE)
-NO_CLOCK = "no replica timed at least {steps} decode steps in each of the two periods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +54,27 @@ def change(before: Amounts, now: Amounts) -> Change:
     """
     lengths = length_parts(before, now)
     if not (_has_clock(before) and _has_clock(now)):
-        why = NO_CLOCK.format(steps=MIN_STEPS)
-        clock = {part: why for part in Part if factor_of(part) in _CLOCK} | {Part.UNCAPTURED: why}
-        return Change(lengths, clock | ({} if lengths else {part: TOO_FEW for part in Part if part not in clock}))
+        clock = {part: why_no_clock(before, now) for part in Part if factor_of(part) in _CLOCK}
+        return Change(lengths, clock | _not_split(lengths, before, now))
     running = log_change(_running(before.all_steps), _running(now.all_steps))
     parts = {Part.RUNNING: running, **lengths, **step_parts(before, now), **_decode_share(before, now)}
-    unknown = {part: TOO_FEW for part in Part if factor_of(part) is Factor.ACCEPT_LENGTH and part not in parts}
-    return Change(parts, unknown)
+    return Change(parts, _not_split(lengths, before, now))
+
+
+def why_no_clock(before: Amounts, now: Amounts) -> str:
+    """Why nothing is known of step times, where nothing is."""
+    counts = f"{before.all_steps.steps} before and {now.all_steps.steps} now"
+    return f"for too few decode steps were timed: {counts}, of at least {MIN_STEPS} in each"
+
+
+def _not_split(known: Mapping[Part, float], before: Amounts, now: Amounts) -> dict[Part, str]:
+    """Why parts of the accept length are unknown: those of steps are where there is no clock."""
+    of_steps = (Part.STEPS_LENGTH, Part.UNCAPTURED)
+    missing = [part for part in Part if factor_of(part) is Factor.ACCEPT_LENGTH and part not in known]
+    return {
+        part: why_no_clock(before, now) if known and part in of_steps else why_not_split(before, now)
+        for part in missing
+    }
 
 
 def _has_clock(period: Amounts) -> bool:

@@ -14,7 +14,7 @@ from .length_evidence import (
     uncaptured_evidence,
 )
 from .noise import Figure, is_noise, noise_of
-from .parts import REMEDIES, Cause
+from .parts import REMEDIES, Cause, Factor, Part, factor_of
 from .step_evidence import (
     batch_evidence,
     learner_evidence,
@@ -141,8 +141,14 @@ def _rank(finding: Finding, speed: Effect | None) -> tuple[bool, bool, bool, flo
 
 
 def _unknown(found: Change) -> tuple[str, ...]:
-    """One line per reason, with the parts that it leaves unknown."""
-    by_reason: dict[str, list[str]] = {}
+    """One line per reason, with the factors and parts that it leaves unknown."""
+    by_reason: dict[str, list[Part]] = {}
     for part, why in found.unknown.items():
         by_reason.setdefault(why, []).append(part)
-    return tuple(f"{', '.join(parts)}: unknown, {why}" for why, parts in by_reason.items())
+    return tuple(f"{', '.join(_named(parts))}: unknown, {why}" for why, parts in by_reason.items())
+
+
+def _named(parts: Sequence[Part]) -> list[str]:
+    """Factors of which every part is among these, and the other parts."""
+    whole = [factor for factor in Factor if {p for p in Part if factor_of(p) is factor} <= set(parts)]
+    return [*whole, *(part for part in parts if factor_of(part) not in whole)]

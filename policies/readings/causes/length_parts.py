@@ -13,7 +13,6 @@ from .parts import Part
 
 #: Verify rounds that make the accept length of a label, a kind of sampling and a draft known; alarms ask for as many.
 MIN_ROUNDS = 200
-TOO_FEW = f"fewer than {MIN_ROUNDS} captured verify rounds in one of the two periods"
 _LEVELS = (Part.LABELS, Part.SAMPLING, Part.DRAFT, Part.STALE)
 
 
@@ -41,6 +40,12 @@ def length_parts(before: Amounts, now: Amounts) -> dict[Part, float]:
     return {**captured, Part.STEPS_LENGTH: whole - not_plain + chosen, Part.UNCAPTURED: uncaptured}
 
 
+def why_not_split(before: Amounts, now: Amounts) -> str:
+    """Why the accept length of captured requests is not split, where it is not."""
+    counts = f"{before.all_rounds.rounds} before and {now.all_rounds.rounds} now"
+    return f"for too few verify rounds were captured: {counts}, of at least {MIN_ROUNDS} in each"
+
+
 def _captured_parts(before: Amounts, now: Amounts) -> dict[Part, float]:
     if min(before.all_rounds.rounds, now.all_rounds.rounds) < MIN_ROUNDS:
         return {}
@@ -50,7 +55,7 @@ def _captured_parts(before: Amounts, now: Amounts) -> dict[Part, float]:
 
 def _served(period: Amounts) -> dict[Key, Weighted]:
     """Rounds per token, by cell."""
-    return {tuple(key): Weighted(cell.tokens, cell.rounds) for key, cell in period.served.items() if cell.tokens}
+    return {tuple(key): Weighted(cell.tokens, cell.rounds) for key, cell in period.served.items() if cell.rounds}
 
 
 def _steps_chosen(before: Amounts, now: Amounts) -> float:

@@ -12,8 +12,6 @@ from .stretches import Stretch, stretches
 
 #: Now is the newest minute, and at most this share of the time before it.
 NOW_S, NOW_SHARE = 60.0, 1 / 3
-#: Entries of a history come this much later than what they count, at most, while a member lives.
-_LATE_S = 10.0
 
 
 def since_periods(histories: Mapping[str, Sequence[Counters]], since_s: float, now_s: float) -> tuple[Period, Period]:
@@ -26,7 +24,7 @@ def since_periods(histories: Mapping[str, Sequence[Counters]], since_s: float, n
     before = f"in the {_duration(since_s)} before"
     return (
         during(before, found, [(began_s - since_s, began_s)]),
-        during(f"in the last {_duration(length_s)}", found, [(began_s, now_s + _LATE_S)]),
+        during(f"in the last {_duration(length_s)}", found, [(began_s, now_s)]),
     )
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ....buffer.counters import Counters
-from ..ratio_sums import RatioSums
 from ..tables import Amount, CellKey, CellSums, StepSums, Tables, difference, tables_of
 from .amounts import BUSY, IDLE, PARTLY, UNKNOWN, Amounts, Rounds, ServedKey, StepKey, Steps
 
@@ -62,7 +61,7 @@ def _counted(later: Counters, earlier: Counters | None) -> Amounts:
     seconds: Mapping[str, Amount] = scheduled.get("scheduler_seconds", {})
     return Amounts(
         {
-            ServedKey(key.label, key.kind, key.draft): Rounds(row.rounds, row.accepted, RatioSums(*row[2:]))
+            ServedKey(key.label, key.kind, key.draft): Rounds(row.rounds, row.accepted, row[2:])
             for key, row in cells.items()
             if row.rounds
         },

@@ -11,7 +11,7 @@ def length(rounds: Rounds) -> str:
     """Accept length with its 95 % interval, where there is one, and its rounds: `2.33 (2.21 .. 2.45, 812 rounds)`."""
     if not rounds.rounds:
         return "unknown (no round)"
-    interval = rounds.ended.interval
+    interval = rounds.interval
     bounds = f"{interval[0]:.2f} .. {interval[1]:.2f}, " if interval else ""
     return f"{rounds.accept_length:.2f} ({bounds}{rounds.rounds} rounds)"
 
