@@ -27,7 +27,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__d
 app.add_typer(asking)
 app.add_typer(explaining)
 app.add_typer(versions, name="versions")
-token = typer.Typer(no_args_is_help=True, help="The operator token, which promote and rollback ask for once it is set.")
+token = typer.Typer(no_args_is_help=True, help="The operator token, which acts on the board ask for once it is set.")
 app.add_typer(token, name="token")
 draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")
 app.add_typer(draft, name="draft")
@@ -186,7 +186,8 @@ def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, specu
     with one_line_errors():
         access = open_access(redis_url, speculator)
         access.auth.set_token(_new_token() or access.token or "", access.token, _operator(), why)
-        typer.echo(f"{access.speculator}: promote, rollback and token set ask for PACELINE_OPERATOR_TOKEN from now on")
+        acts = "promote, rollback, forget and token set"
+        typer.echo(f"{access.speculator}: {acts} ask for PACELINE_OPERATOR_TOKEN from now on")
 
 
 @draft.command("init")

@@ -13,6 +13,7 @@ from .intake import ByOutcome, Outcome
 from .judging.line_judge import LineJudge
 from .training.fit_reports import merged
 from .training.trainer import DraftTrainer, FitReport
+from .work_tally import WorkTally
 
 BLOCKS = 2
 
@@ -51,19 +52,29 @@ def blocks_of(claimed: ByOutcome) -> list[Block]:
 
 
 def learn(
-    trainer: DraftTrainer, blocks: Sequence[Block], replayed: Sequence[DraftTrace], judge: LineJudge | None
+    trainer: DraftTrainer,
+    blocks: Sequence[Block],
+    replayed: Sequence[DraftTrace],
+    judge: LineJudge | None,
+    tally: WorkTally | None = None,
 ) -> FitReport:
     """Let `judge`, if there is one, look at each block; then train on it. What is learnt is replayed with the next.
 
-    `replayed`, oldest first, fills the batches up. Changes the trainer and the judge. At least one block.
+    `replayed`, oldest first, fills the batches up. Changes the trainer and the judge. At least one block. `tally` is
+    told what is done and how far it is.
     """
+    tally = tally or WorkTally()
+    trainer.on_step = tally.step
     reports: list[FitReport] = []
     replay = list(replayed)
-    for block in blocks:
+    for number, block in enumerate(blocks, 1):
         if judge is not None:
-            judge.observe(trainer.draft, [*block.learned, *block.held_out])
+            with tally.phase("judge"):
+                judge.observe(trainer.draft, [*block.learned, *block.held_out])
         fresh = [entry.trace for entry in block.learned]
         part_tokens = reports[-1].part_tokens if reports else None  # what does not fit is tried once in a round
-        reports.append(trainer.fit(fresh, replay, part_tokens))
+        with tally.phase("train"):
+            tally.block(number, len(blocks))
+            reports.append(trainer.fit(fresh, replay, part_tokens))
         replay += fresh
     return merged(reports)

@@ -50,7 +50,7 @@ class LearningRound:
 
     def run(self) -> LearningReport:
         """Compare, then train or rest. When it returns, everything but the acks of `claimed` is durable."""
-        with self.heartbeat.at_work("comparing"):
+        with self.heartbeat.at_work("comparing"), self.heartbeat.tally.phase("compare"):
             self.calibration = self.state.compare(self.claimed, self.board_state)
         alarm = gap_alarm(self.calibration)
         if alarm is not None:
@@ -96,21 +96,27 @@ class LearningRound:
 
     def _learn(self, decision: LearnDecision) -> LearningReport:
         state, learned, held_out = self.state, self.claimed[Outcome.LEARNED], self.claimed[Outcome.HELD_OUT]
+        tally, replayed = self.heartbeat.tally, list[TraceEntry]()
         state.match_draft_steps([*learned, *held_out])
         fit = promotion = version = None
         judge = state.line_judge(self.board_state)
         if learned:
             replayed = self._replayed()
-            fit = learn(state.trainer, blocks_of(self.claimed), [entry.trace for entry in replayed], judge)
+            fit = learn(state.trainer, blocks_of(self.claimed), [entry.trace for entry in replayed], judge, tally)
             number = reserve(state, self.board, judge)
-            promotion = judge_candidate(state, self.board_state, self.claimed, judge, number, time.time())
+            with tally.phase("judge"):
+                promotion = judge_candidate(state, self.board_state, self.claimed, judge, number, time.time())
             state.record_verdict(fit, promotion, time.time())
             evidence = evidence_of(state, self.claimed, replayed, judge, self.started_at)
-            version = self._publish(fit, promotion, decision, number, evidence)
+            with tally.phase("publish"):
+                version = self._publish(fit, promotion, decision, number, evidence)
         require(self.lease, "nothing was saved")
         line = judge.delivery.state() if judge else {}  # without a live version there is nothing to go on from
         state.record_learning(self.claimed, self.calibration, fit, version, line)
-        checkpoint.save(state.config.checkpoints_dir, state.notes, state.trainer.save, state.config.kept_checkpoints)
+        with tally.phase("publish"):
+            checkpoint.save(
+                state.config.checkpoints_dir, state.notes, state.trainer.save, state.config.kept_checkpoints
+            )
         why = promotion.reason if promotion else "every claimed trace was held out"
         done = state.notes.rounds_trained, len(learned), len(held_out), why, decision.reason
         _log.info("learning round %d: %d traces learned, %d held out; %s (%s)", *done)
@@ -123,6 +129,7 @@ class LearningRound:
             version.number if version else None,
             self.calibration,
             decision=decision,
+            replayed=len(replayed),
         )
 
     def _publish(

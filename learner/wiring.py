@@ -6,6 +6,7 @@ from ..buffer.redis_stream import RedisTraceBuffer
 from .config import LearnerConfig
 from .delivery.mlflow_registry import Registry
 from .delivery.pending_registrations import PendingRegistrations
+from .liveness import heartbeat_of
 from .loop import Learner
 from .reproduce import Reproduced, reproduce
 
@@ -20,7 +21,8 @@ def open_learner(config: LearnerConfig) -> Learner:
     """Connect to Redis and return a learner that has not started a learning round yet. Raises BufferUnavailable."""
     client = connect(config.redis_url, config.redis_ca)
     buffer = RedisTraceBuffer(client, config.buffer)
-    return Learner(config, buffer, RedisVersionBoard(client, config.buffer), open_registry(config))
+    board = RedisVersionBoard(client, config.buffer)
+    return Learner(config, buffer, board, open_registry(config), heartbeat_of(config))
 
 
 def reproduce_draft(config: LearnerConfig, number: int) -> Reproduced:

@@ -11,6 +11,7 @@ from ...buffer.settings.fields import configured
 from ...buffer.settings.sources import Settings
 from ...buffer.version import BoardState
 from ...buffer.weights_file import check_weights
+from ..served import HISTORY_S
 from ..snapshot import take
 from .members_side import beats, clocks, room_for_traffic, servers
 from .redis_side import connection, memory_and_disk
@@ -36,7 +37,7 @@ def examine_board(
         with connect(url, settings.value("REDIS_CA")) as client:
             yield from memory_and_disk(client, max_bytes)
         access = open_board(settings, url, speculator)
-        seen = take(access.board, access.speculator)
+        seen = take(access.board, access.speculator, HISTORY_S)
         has_token = any(not entry.refused for entry in access.auth.history())
     except (BufferUnavailable, DecodeError, ConfigError) as fault:
         yield Finding("Redis", Level.WRONG, f"serving goes on without it, learning does not: {fault}")

@@ -1,7 +1,7 @@
 """The optimiser's side of a learning round: several passes over fresh traces, part of every batch replayed."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,6 +84,8 @@ class DraftTrainer:
         self._bound = PartBound(plan.batch_tokens)
         self._applied_steps = 0
         self._is_cold = True
+        #: Called with the step that has ended and how many this fit has.
+        self.on_step: Callable[[int, int], object] = lambda _step, _steps: None
 
     def fit(
         self, fresh: Sequence[DraftTrace], replay: Sequence[DraftTrace], part_tokens: int | None = None
@@ -102,16 +104,20 @@ class DraftTrainer:
         first = first_position(self.draft, usable, self._bound)
         self._choose_regime(first.share)
         counts = _Counts([])
-        for traces in draw_batches(
-            usable,
-            replayable,
-            self.plan.passes,
-            self.recipe,
-            self._random,
-            log_weights_N=self._replay_log_weights(replayable),
-            targets=self.target_versions,
-        ):
+        batches = list(
+            draw_batches(
+                usable,
+                replayable,
+                self.plan.passes,
+                self.recipe,
+                self._random,
+                log_weights_N=self._replay_log_weights(replayable),
+                targets=self.target_versions,
+            )
+        )
+        for step, traces in enumerate(batches, 1):
             self._step(traces, counts)
+            self.on_step(step, len(batches))
         return FitReport(
             losses=tuple(counts.losses),
             steps=len(counts.losses),
