@@ -40,7 +40,8 @@ FIT = FitReport(
 class Clock:
     """Seconds that a test sets."""
 
-    now_s = 0.0
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
 
     def __call__(self) -> float:
         return self.now_s
@@ -51,7 +52,8 @@ class House:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.board = MemoryVersionBoard()
+        self.unix = Clock(1_700_000_000.0)  # the board's
+        self.board = MemoryVersionBoard(self.unix)
         self.pending = folder / "pending"
         self.uri = f"sqlite:///{folder}/mlflow.db"
         self.clock = Clock()

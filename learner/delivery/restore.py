@@ -4,12 +4,13 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ...buffer.errors import BoardConflict, WeightsRefused
+from ...buffer.errors import BoardConflict, TrackingUnavailable, WeightsRefused
 from ...buffer.version import BoardState, DraftVersion
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ..disk import write_folder
 from .tracking.logged_models import download
 from .tracking.lookup import asking, find_draft
+from .tracking.model_store import LOGGED, WEIGHTS_TAG
 from .version_folders import DRAFT_FILES, RESTORED_FILE, RESTORED_S, folder_of
 
 
@@ -53,8 +54,13 @@ def _free_folder(version: DraftVersion) -> Path | None:
 
 def _fetched(version: DraftVersion, uri: str, model: str, place: Path) -> list[Path]:
     with asking(uri):
-        _, known = find_draft(uri, model, version)
-        files = [download(known, name, place, uri) for name in DRAFT_FILES]
+        store, known = find_draft(uri, model, version)
+        if known.tags.get(WEIGHTS_TAG) != LOGGED:
+            raise TrackingUnavailable(
+                f"draft {version.number}: got no weights in MLflow, expected them; they are kept of drafts that "
+                f"drafted somewhere; `paceline reproduce {version.number}` may fit it again"
+            )
+        files = [download(store, known, name, place, uri) for name in DRAFT_FILES]
     got = sha256_of(place / WEIGHTS_FILE)
     if got != version.sha256:
         raise WeightsRefused(

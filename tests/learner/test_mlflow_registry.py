@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ GOLDEN_RECORD = (
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
+def house(tmp_path: Path, empty_mlflow: Path) -> House:
+    copy(empty_mlflow, tmp_path / "mlflow.db")
     return House(tmp_path)
 
 

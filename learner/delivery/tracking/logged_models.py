@@ -46,11 +46,11 @@ def upload(store: ModelStore, known: KnownVersion, files: Sequence[Path]) -> Non
             store.client.log_artifact(known.run, str(file), RUN_FOLDER)
 
 
-def download(known: KnownVersion, name: str, folder: Path, uri: str) -> Path:
-    """One of a draft's files as MLflow keeps it, below `folder`."""
-    source = f"models:/{known.model_id}" if known.model_id else f"runs:/{known.run}/{RUN_FOLDER}"
+def download(store: ModelStore, known: KnownVersion, name: str, folder: Path, uri: str) -> Path:
+    """One of a draft's files as MLflow at `uri` keeps it, below `folder`; wherever its version has it."""
+    source = f"models:/{store.model}/{known.at}/{name}"
     artifacts = mlflow_library("artifacts")
-    return Path(artifacts.download_artifacts(f"{source}/{name}", dst_path=str(folder), tracking_uri=uri))
+    return Path(artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri, registry_uri=uri))
 
 
 def _write_mlmodel(file: Path, run: str, model_id: str, number: int, sha256: str, params: dict[str, str]) -> None:

@@ -1,7 +1,6 @@
 """Makes MLflow say what the board does: versions, states, cards, weights, aliases, and what drafts served."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from .lineage import lineage_run, log_calibration, predicted_point, served_point
 from .links import run_path
 from .logged_models import upload, write_model
 from .model_card import RunFacts, model_card
-from .model_store import BY_TAG, STATE_TAG, WEIGHTS_TAG, Key, KnownVersion, ModelStore, key_of
+from .model_store import BY_TAG, GONE, LOGGED, STATE_TAG, WEIGHTS_TAG, Key, KnownVersion, ModelStore, key_of
 from .runs import end_run, log_points
 from .served_figures import ServedFigures
 
@@ -69,7 +68,7 @@ class BoardMirror:
     ) -> dict[int, ServedDraft]:
         if board is None:
             return {}
-        return self._served.log(store, state, known, lambda: served_on(board), time.time())
+        return self._served.log(store, state, known, lambda: served_on(board), board.now())
 
     def _log_lineage(
         self,
@@ -113,7 +112,7 @@ def _upload_weights(store: ModelStore, row: BoardRow, known: KnownVersion) -> No
     upload(store, known, files)
     if not files:
         _log.warning("MLflow: weights of version %d not uploaded, their files are gone", row.version.number)
-    store.tag(known, WEIGHTS_TAG, "logged" if files else "gone")
+    store.tag(known, WEIGHTS_TAG, LOGGED if files else GONE)
 
 
 def _describe(store: ModelStore, row: BoardRow, known: KnownVersion, changes: Sequence[Change]) -> None:

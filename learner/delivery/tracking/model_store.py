@@ -12,8 +12,9 @@ from .mlflow_library import open_client
 STATE_TAG = "paceline.state"
 #: Who made the last change of state, as on the board.
 BY_TAG = "paceline.by"
-#: On a version that drafted: "logged", or "gone" when its folder was removed before MLflow could record it.
+#: On a version that drafted: LOGGED, or GONE when its folder was removed before MLflow could record it.
 WEIGHTS_TAG = "paceline.weights"
+LOGGED, GONE = "logged", "gone"
 
 #: Makes MLflow's pages open as those of models; without it they open as those of language-model applications.
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
