@@ -144,8 +144,10 @@ def _summary(stretches: Sequence[AcceptStretch], shown: Sequence[Mark], span_s: 
     kinds = Counter(mark.kind for mark in shown)
     known = [length_of(stretch.sums) for stretch in stretches if stretch.by_label]
     now = f"Now {length(known[-1])}, at first {length(known[0])}" if known else "Unknown"
-    came = f"{kinds['swap']} drafts went live, {kinds['refused']} were refused, {kinds['returned']} came back"
-    return f"{DEFINITIONS['accept_length'].meaning} Plain decoding commits 1. {now}, in the last {ago(span_s)}: {came}."
+    words = {"swap": "went live", "refused": "refused", "returned": "brought back"}
+    came = ", ".join(f"{kinds[kind]} {word}" for kind, word in words.items() if kinds[kind]) or "none came or went"
+    meaning = DEFINITIONS["accept_length"].meaning
+    return f"{meaning} Plain decoding commits 1. {now}, in the last {ago(span_s)}; drafts: {came}."
 
 
 def _why_unknown(look: Look, stretches: Sequence[AcceptStretch]) -> str:

@@ -98,7 +98,7 @@ function options(chart, ink) {
     width: box.clientWidth || 600, height: HEIGHT, padding: [22, RIGHT_PX, 0, 0], legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
     scales: { x: { time: true, range: () => limits(chart.panel) }, y: { range: (_, low, high) => rangeOf(low, high) } },
-    axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map((tick) => hour(tick)) }, { ...axis, size: AXIS_PX }],
+    axes: [{ ...axis, space: 70, size: 30, values: (_, ticks) => ticks.map((tick) => hour(tick)) }, { ...axis, size: AXIS_PX }],
     series: [{}, hidden, hidden, line(ink.predicted, 1.5, { dash: [6, 4], paths: stepped }),
       ...panel.labels.map((_, index) => line(ink.labels[index % 4], 1.25, { dash: DASHES[index % 4] })), line(ink.main, 2.5, {})],
     bands: [{ series: [1, 2], fill: ink.band }],

@@ -45,7 +45,7 @@ export class Lane {
     row.children[2].textContent = spoken(draft);
     row.children[0].textContent = `${SIGNS[draft.state] || ""} ${draft.number}`;
     row.children[0].className = `lane-number ${draft.state}`;
-    fill(row.children[1], ...draft.bars.map((bar) => this.bar(bar)), ...this.said(draft));
+    fill(row.children[1], ...draft.bars.filter(lasted).map((bar) => this.bar(bar)), ...this.said(draft));
   }
 
   /** Beside a draft that was put out: why. On the side that has room. */
@@ -71,6 +71,11 @@ export class Lane {
     if (state !== "refused") { made.style.width = `${Math.max(0.4, this.place(to ?? this.limits[1]) - this.place(from))}%`; }
     return made;
   }
+}
+
+/** A draft that was decided on at once was no candidate for long enough to be seen. */
+function lasted({ state, from, to }) {
+  return state !== "candidate" || to === null || to - from >= 1;
 }
 
 function spoken({ number, state, why, bars }) {
