@@ -15,13 +15,16 @@ from .dashboards.commands.asking import asking
 from .dashboards.commands.explaining import explaining
 from .dashboards.commands.versions import versions
 from .dashboards.terminal import needing_extra, one_line_errors
+from .dashboards.window.command import window_command
 from .demo.command import demo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .buffer.board_access import BoardAccess
     from .buffer.settings.sources import Settings
     from .buffer.version import BoardState
+    from .dashboards.window.acts import Acts
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(asking)
@@ -98,40 +101,6 @@ def rollback(
         board = open_access(redis_url, speculator).board_for(_operator(), "rollback")
         state = board.roll_back(_operator(), why, expect)
         typer.echo(f"version {state.live} is live on the board, and there is no canary")
-
-
-@app.command()
-def window(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8780,
-    allow_host: Annotated[list[str] | None, typer.Option(help="Further name it is reached by; repeatable.")] = None,
-    redis_url: RedisUrl = None,
-) -> None:
-    """Serve the live page of all speculators in Redis until Ctrl-C: is it faster, which draft serves, what is wrong."""
-    from functools import cache, partial
-
-    from .buffer.board_access import list_speculators, open_board
-    from .buffer.operator_acts import promote_as_seen, roll_back_as_seen
-
-    with one_line_errors():
-        with needing_extra("window"):
-            from .dashboards.window.acts import Acts
-            from .dashboards.window.serve import serve_window
-        found, by = read_settings(), f"{_operator()}, on the page"
-        access = cache(partial(open_board, found, redis_url))
-        acts = Acts(
-            lambda order, token: promote_as_seen(access(order.speculator), order, token, by),
-            lambda order, token: roll_back_as_seen(access(order.speculator), order, token, by),
-        )
-        typer.echo(f"paceline window: http://{host}:{port}/ until Ctrl-C")
-        serve_window(
-            partial(list_speculators, found, redis_url),
-            lambda speculator: access(speculator).board,
-            acts,
-            host=host,
-            port=port,
-            allowed_hosts=allow_host or (),
-        )
 
 
 @app.command()
@@ -257,8 +226,23 @@ def _new_token() -> str:
     return sys.stdin.readline().strip()
 
 
+def _acts_on_the_page(access: "Callable[[str], BoardAccess]") -> "Acts":
+    """What the live page may do: it only reads by itself."""
+    from .buffer.operator_acts import promote_as_seen, roll_back_as_seen
+    from .dashboards.window.acts import Acts
+
+    by = f"{_operator()}, on the page"
+    return Acts(
+        lambda order, token: promote_as_seen(access(order.speculator), order, token, by),
+        lambda order, token: roll_back_as_seen(access(order.speculator), order, token, by),
+    )
+
+
 def _operator() -> str:
     return f"operator:{getpass.getuser()}"
+
+
+app.command("window")(window_command(_acts_on_the_page))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 import uvicorn
 from fastapi import FastAPI
@@ -52,4 +53,5 @@ def serve_window(
     """Serve at `host`:`port`; blocks until Ctrl-C or SIGTERM. The callables are called in threads."""
     readings = Readings(list_names, open_board)
     app = make_app(readings, acts, allowed_hosts={host, *allowed_hosts})
-    PageServer(app, readings, host=host, port=port).run()
+    with suppress(KeyboardInterrupt):  # raised once all is ended
+        PageServer(app, readings, host=host, port=port).run()
