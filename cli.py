@@ -1,9 +1,7 @@
 """See whether drafts pay, promote or roll back one, and serve and learn with SGLang: `paceline status` first."""
 
-import getpass
 import os
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,17 +12,12 @@ from .dashboards.commands.access import AsJsonLines, RedisUrl, Speculator, open_
 from .dashboards.commands.asking import asking
 from .dashboards.commands.explaining import explaining
 from .dashboards.commands.versions import versions
-from .dashboards.terminal import needing_extra, one_line_errors
-from .dashboards.window.command import window_command
-from .demo.command import demo
+from .dashboards.terminal import fail, needing_extra, new_token, one_line_errors, operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .buffer.board_access import BoardAccess
     from .buffer.settings.sources import Settings
     from .buffer.version import BoardState
-    from .dashboards.window.acts import Acts
+    from .dashboards.doctor.board_side import AliasLook
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(asking)
@@ -34,7 +27,6 @@ token = typer.Typer(no_args_is_help=True, help="The operator token, which acts o
 app.add_typer(token, name="token")
 draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")
 app.add_typer(draft, name="draft")
-app.command()(demo)
 
 Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the check of the weights (no such disk here).")]
 Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every server drafts with it; 0: do not.")]
@@ -79,10 +71,10 @@ def promote(
     from .dashboards.adoption import say_adoption
 
     with one_line_errors():
-        board = open_access(redis_url, speculator).board_for(_operator(), f"promote {number}")
+        board = open_access(redis_url, speculator).board_for(operator(), f"promote {number}")
         if not unchecked:
             check_weights(board.read(), number)
-        board.move(number, VersionState.LIVE, _operator(), why)
+        board.move(number, VersionState.LIVE, operator(), why)
         raise typer.Exit(say_adoption(board, number, wait, typer.echo))
 
 
@@ -98,8 +90,8 @@ def rollback(
     Exit code 1: there is nothing to roll back, or the version of --expect is neither live nor canary.
     """
     with one_line_errors():
-        board = open_access(redis_url, speculator).board_for(_operator(), "rollback")
-        state = board.roll_back(_operator(), why, expect)
+        board = open_access(redis_url, speculator).board_for(operator(), "rollback")
+        state = board.roll_back(operator(), why, expect)
         typer.echo(f"version {state.live} is live on the board, and there is no canary")
 
 
@@ -112,7 +104,7 @@ def forget(member: str, redis_url: RedisUrl = None, speculator: Speculator = Non
     from .buffer.farewell import say_ended
 
     with one_line_errors():
-        board = open_access(redis_url, speculator).board_for(_operator(), f"forget {member}")
+        board = open_access(redis_url, speculator).board_for(operator(), f"forget {member}")
         say_ended(board, member)
         typer.echo(f"{member} is gone for good, says the board; it is a member again as soon as it beats")
 
@@ -154,7 +146,7 @@ def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, specu
     """
     with one_line_errors():
         access = open_access(redis_url, speculator)
-        access.auth.set_token(_new_token() or access.token or "", access.token, _operator(), why)
+        access.auth.set_token(new_token() or access.token or "", access.token, operator(), why)
         acts = "promote, rollback, forget and token set"
         typer.echo(f"{access.speculator}: {acts} ask for PACELINE_OPERATOR_TOKEN from now on")
 
@@ -201,8 +193,34 @@ def doctor(
         raise typer.Exit(worst((code, say_findings(findings, as_json=as_json))))
 
 
-def _aliases(settings: "Settings") -> "Callable[[str, BoardState], tuple[bool | None, str]] | None":
-    """What doctor asks about MLflow's aliases: speculator and board in, whether they are right and why out."""
+@app.command()
+def demo(
+    requests: Annotated[int, typer.Option(min=8, help="Requests to send, both domains together.")] = 480,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 4,
+    max_tokens: Annotated[int, typer.Option(min=8, help="New tokens per request.")] = 96,
+    prompts: Annotated[Path | None, typer.Option(help='Your prompts: a file of {"text": ..., "domain": ...}.')] = None,
+    data_dir: Annotated[Path, typer.Option(help="Folder of the trained target, and of this run.")] = Path(".paceline"),
+    keep_running: Annotated[bool, typer.Option(help="Keep the services running until Ctrl-C.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Draws the initial draft and, without --prompts, the prompts.")] = 0,
+) -> None:
+    """Watch a random draft learn from live traffic until the server accepts its tokens; no GPU needed.
+
+    Exit code 1: a request failed, an answer differs from plain decoding, or a trace is unaccounted for.
+    """
+    with one_line_errors():
+        with needing_extra("demo"):
+            from .demo.report import faults
+            from .demo.run import DemoOptions, run_demo
+        read_settings()
+        options = DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json, seed)
+        found = faults(run_demo(options))
+        if found:
+            fail("; ".join(found))
+
+
+def _aliases(settings: "Settings") -> "AliasLook | None":
+    """How doctor asks MLflow for its aliases; None where it is not installed or no URI is set."""
     from .buffer.settings.fields import configured
 
     if find_spec("mlflow") is None or not settings.is_given("MLFLOW_URI"):
@@ -217,32 +235,6 @@ def _aliases(settings: "Settings") -> "Callable[[str, BoardState], tuple[bool | 
         return found.is_well, found.sentence
 
     return look
-
-
-def _new_token() -> str:
-    """The token typed in or the first line of stdin: neither a process list nor a shell's history shows it."""
-    if sys.stdin.isatty():
-        return str(typer.prompt("new operator token", hide_input=True, confirmation_prompt=True)).strip()
-    return sys.stdin.readline().strip()
-
-
-def _acts_on_the_page(access: "Callable[[str], BoardAccess]") -> "Acts":
-    """What the live page may do: it only reads by itself."""
-    from .buffer.operator_acts import promote_as_seen, roll_back_as_seen
-    from .dashboards.window.acts import Acts
-
-    by = f"{_operator()}, on the page"
-    return Acts(
-        lambda order, token: promote_as_seen(access(order.speculator), order, token, by),
-        lambda order, token: roll_back_as_seen(access(order.speculator), order, token, by),
-    )
-
-
-def _operator() -> str:
-    return f"operator:{getpass.getuser()}"
-
-
-app.command("window")(window_command(_acts_on_the_page))
 
 
 if __name__ == "__main__":

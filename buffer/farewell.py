@@ -1,7 +1,7 @@
 """Says of a silent member that it has ended for good, where it could not say so itself."""
 
-from .base import ENDED, VersionBoard
-from .counters import COUNTERS
+from .base import VersionBoard
+from .counters import COUNTERS, ENDED
 from .errors import ConfigError
 
 #: Of the beat in its name: nobody is to count it among the living.

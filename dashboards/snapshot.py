@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ..buffer.base import ENDED, MemberSeen, VersionBoard
-from ..buffer.counters import Counters
+from ..buffer.base import MemberSeen, VersionBoard
+from ..buffer.counters import ENDED, Counters
 from ..buffer.version import BoardState
 
 REPLICA, LEARNER = "replica:", "learner:"

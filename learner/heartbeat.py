@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
-from ..buffer.base import ENDED, TraceBuffer, VersionBoard
-from ..buffer.counters import COUNTERS, as_json
+from ..buffer.base import TraceBuffer, VersionBoard
+from ..buffer.counters import COUNTERS, ENDED, as_json
 from ..buffer.errors import BufferUnavailable
 from ..buffer.lease import renewed
 from ..buffer.plain_text import printable

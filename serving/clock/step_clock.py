@@ -108,6 +108,7 @@ class StepClock:
                 steps = None if verified is None else verified.steps
                 self._step = _Step(len(reqs), steps, self.meter.verified_s, running, visible)
         except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
+            self.verified = None
             self._breaker.note("the result of a step", fault)
 
     def before_stream(
