@@ -4,11 +4,16 @@ import math
 
 import pytest
 from made_histories import Conditions, changed, histories
+from paceline.benchmarks.measure.measured_server import MeasuredServer
 from paceline.benchmarks.measure.paired import ratio
 from paceline.benchmarks.planted_causes import as_fields, table
 from paceline.benchmarks.planting.measuring import Outcome, compared
-from paceline.benchmarks.planting.plants import Plant
+from paceline.benchmarks.planting.plants import LEARNT, RANDOM, Learning, Plant, plants
 from paceline.benchmarks.planting.traffic import Phase, Traffic
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
+from paceline.buffer.version import DraftVersion, VersionState
 from paceline.policies.readings.causes.parts import Cause
 
 OFF = Conditions(labels={"py": 1.0})
@@ -53,3 +58,27 @@ def test_json_has_the_figures_of_the_row() -> None:
     assert fields["paired_effect"] == pytest.approx(SPEED[True] / 100.0)
     assert math.isfinite(fields["share"])
     assert (fields["named"], fields["control"]) == (["labels of the traffic"], [])
+
+
+def test_dead_weights_come_by_a_rollback_and_go_by_a_promotion() -> None:
+    board = MemoryVersionBoard()
+    for _ in range(2):
+        board.register(
+            DraftVersion(board.next_number(), None, "t", "0", "eagle3", "file:///w", "0" * 64, "none", ("", "")),
+            "b",
+            "n",
+        )
+    board.move(RANDOM, VersionState.LIVE, "b", "first")
+
+    class Follower:
+        def replica_status(self) -> dict[str, object]:
+            return {"draft_version": board.read().live}
+
+    server = MeasuredServer("", MemoryTraceBuffer(BufferConfig()), board, Follower())
+    found = {plant.name: plant for plant in plants(server, {"py": [], "c": []}, "py", "c", Learning(server))}
+    death = found["silent death: random weights"]
+    for _ in range(2):
+        death.switch(False)
+        assert board.read().live == LEARNT
+        death.switch(True)
+        assert (board.read().live, board.read().is_returned_to) == (RANDOM, True)

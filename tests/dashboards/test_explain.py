@@ -46,9 +46,11 @@ def test_json_has_the_same_figures_and_they_add_up() -> None:
     found = fields(seen)
     assert found["causes"][0]["cause"] == "prefill"
     assert found["causes"][0]["factor"] == pytest.approx(0.6 / 0.9, rel=1e-3)
-    ratio = found["now"]["tokens_per_second"] / found["before"]["tokens_per_second"]
+    ratio = found["now"]["replica_tokens_per_second"] / found["before"]["replica_tokens_per_second"]
     assert sum(part["log"] for part in found["parts"]) == pytest.approx(math.log(ratio), abs=1e-9)
-    assert sum(cause["log"] for cause in found["causes"]) == pytest.approx(found["tokens_per_second"]["log"], abs=1e-9)
+    assert sum(cause["log"] for cause in found["causes"]) == pytest.approx(
+        found["replica_tokens_per_second"]["log"], abs=1e-9
+    )
     assert " ".join(found["answer"]).split() == shown(seen).partition("causes:")[0].split()
 
 
