@@ -27,6 +27,7 @@ VENV := .venv$(addprefix -,$(filter-out $(DEFAULT_SGLANG),$(SGLANG)))
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 WITH_RL := $(VENV)/.with-rl
+WITH_BROWSER := $(VENV)/.with-browser
 # Quiet: one sees errors and the numbered lines below.
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
@@ -58,8 +59,9 @@ FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo rollouts test test-fast test-servers test-rollouts test-faults test-releases test-wheel lint check \
-  bench bench-calibration bench-causes bench-gate bench-learning bench-rollouts bench-shift compatibility compatibility-rows
+.PHONY: help setup demo rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases test-wheel \
+  lint check bench bench-calibration bench-causes bench-gate bench-learning bench-rollouts bench-shift compatibility \
+  compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -68,6 +70,7 @@ help:
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
 	@echo "make test-servers  servers that sample, draft trees, pace or mix chunks; drafts of every published shape"
 	@echo "make test-rollouts  the long tests of a target that a trainer changes, TRL among the trainers"
+	@echo "make test-window  the live page in a real Chromium: live updates, acts, keyboard, axe, heap"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
 	@echo "make test-releases  make test on the oldest supported SGLang, hooks, capture and swaps on the one in between"
 	@echo "make test-wheel   the wheel in a fresh environment with SGLang alone, served by SGLang's own command"
@@ -111,14 +114,22 @@ $(WITH_RL): $(READY)
 	@$(PIP) --no-warn-conflicts $(TORCH) -r $(NEEDS) -e '.[rl]'
 	@touch $@
 
+# Playwright, and axe-core, which the browser is told to run on the page; neither is part of the product.
+$(WITH_BROWSER): $(READY)
+	@echo "setup: Playwright and axe-core, for tests with a browser"
+	@$(PIP) -e '.[window-tests]'
+	@mkdir -p $(VENV)/axe-core
+	@cd $(VENV)/axe-core && npm pack --silent axe-core@4.14.1 >/dev/null && tar xzf axe-core-4.14.1.tgz
+	@touch $@
+
 demo: $(READY)
 	@$(PY) -m paceline.cli demo $(ARGS)
 
 test: $(READY)
-	@$(PYTEST) -m "not fault_matrix and not installs and not rollouts and not servers" $(ARGS)
+	@$(PYTEST) -m "not fault_matrix and not installs and not rollouts and not servers and not window" $(ARGS)
 
 test-fast: $(READY)
-	@$(PYTEST) -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow and not window" $(ARGS)
 
 test-faults: $(READY)
 	@$(PYTEST) $(FAULTS) $(ARGS)
@@ -141,6 +152,10 @@ test-servers: $(READY)
 # With a real trainer, which is not part of the environment until then.
 test-rollouts: $(WITH_RL)
 	@$(PYTEST) -m rollouts $(ARGS)
+
+# Needs chromium and npm: apt-get install chromium npm.
+test-window: $(WITH_BROWSER)
+	@$(PYTEST) -m window $(ARGS)
 
 # GRPO with TRL on a server whose draft learns along; target and first draft are made once.
 rollouts: $(WITH_RL)
