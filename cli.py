@@ -23,7 +23,9 @@ draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has non
 app.add_typer(draft, name="draft")
 
 RedisUrl = Annotated[str | None, typer.Option("--redis-url", help="Redis; if not given, PACELINE_REDIS_URL.")]
-Speculator = Annotated[str | None, typer.Option(help="Whose board; if not given, PACELINE_SPECULATOR.")]
+Speculator = Annotated[
+    str | None, typer.Option(help="Whose board; if not given, PACELINE_SPECULATOR, or the only one.")
+]
 Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the check of the weights (no such disk here).")]
 Why = Annotated[str, typer.Option(help="Reason for the change, kept on the board.")]
 

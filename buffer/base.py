@@ -6,10 +6,11 @@ Every call may raise BufferUnavailable; none retries by itself.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from .lease import Lease
+from .member_history import History
 from .trace import DraftTrace
 from .version import BoardEvent, BoardState, DraftVersion, VersionState
 
@@ -52,6 +53,10 @@ class BufferCounts:
     trimmed: int  # removed by size or age before anybody acked them
     bytes: int  # payload bytes in the stream now
     entries: int = 0  # entries in the stream now, acked ones included
+    # As of the call, and no part of what makes two counts equal. None: there is no such entry.
+    oldest_pending_s: float | None = field(default=None, compare=False)  # how long the oldest pending entry is here
+    oldest_kept_s: float | None = field(default=None, compare=False)  # how long the oldest entry is here
+    max_bytes: int | None = field(default=None, compare=False)  # the bound that is in force
 
 
 class TraceBuffer(Protocol):
@@ -147,6 +152,16 @@ class TraceBuffer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class MemberSeen:
+    """A member as the board last heard of it."""
+
+    status: Mapping[str, object]  # its last one; empty where it cannot be read
+    last_seen_at: float  # unix seconds of its last beat, by the board's clock: compare with VersionBoard.now
+    is_alive: bool  # whether its heartbeat has not expired
+    fault: str = ""  # why its status cannot be read, printable
+
+
 class VersionBoard(Protocol):
     """An append-only list of version events, with heartbeats and leases beside it."""
 
@@ -194,7 +209,11 @@ class VersionBoard(Protocol):
         ...
 
     def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
-        """Publish a member's status (JSON values); its heartbeat expires `ttl_s` seconds after its last beat."""
+        """Publish a member's status (JSON values); its heartbeat expires `ttl_s` seconds after its last beat.
+
+        Counters in it (counters.py) are kept in the member's history too, unless a beat of the last few seconds is
+        there already.
+        """
         ...
 
     def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
@@ -203,6 +222,21 @@ class VersionBoard(Protocol):
 
     def last_status(self, member: str) -> Mapping[str, object]:
         """A member's last status, its heartbeat expired or not, for LAST_STATUS_S; empty when nothing is known."""
+        ...
+
+    def members(self) -> Mapping[str, MemberSeen]:
+        """Every member that beat within the last LAST_STATUS_S, the silent ones too."""
+        ...
+
+    def history(self, member: str, since_s: float = 0.0) -> History:
+        """A member's counters of at or after unix second `since_s`, oldest first; empty for one that sends none.
+
+        At most one entry per HISTORY_EVERY_S of the last HISTORY_FINE_S, and one a minute of those of HISTORY_S.
+        """
+        ...
+
+    def now(self) -> float:
+        """Unix seconds by the clock that dates members and histories; on Redis its own."""
         ...
 
     def lease(self, name: str, ttl_s: float) -> AbstractContextManager[Lease]:

@@ -4,6 +4,8 @@
 -- beat:    KEYS[1]  paceline:{speculator}:heartbeat:{member}  string  status as JSON, with a TTL
 --          KEYS[2]  paceline:{speculator}:members             zset    member -> unix ms at which its heartbeat expires
 --          KEYS[3]  paceline:{speculator}:last_reading:{member}  string  the same status, with a longer TTL
+--          KEYS[4]  paceline:{speculator}:seen                zset    member -> unix ms of its last beat
+--          KEYS[5]  paceline:{speculator}:history:{member}    stream  fields boot and counters: those of a beat
 -- ARGV[1]  verb, one of the functions of `verbs`
 -- ARGV[2+] arguments of the verb
 
@@ -18,14 +20,48 @@ function verbs.append()
   return ids
 end
 
--- member, ttl in ms, status, ms for which the status is remembered
+local function whole(number) return string.format('%.0f', number) end
+
+local function minute(row) return math.floor(tonumber(string.match(row[1], '^%d+')) / 60000) end
+
+-- Of the entries that turn older than `fine_ms` now keep the last of each minute, and the last of a boot, without which
+-- its final counts would be lost.
+local function thin(history, now_ms, fine_ms)
+  local rows = redis.call('XRANGE', history, whole(now_ms - fine_ms - 120000), whole(now_ms - fine_ms))
+  for i = 1, #rows - 1 do
+    local row, after = rows[i], rows[i + 1]
+    if minute(row) == minute(after) and row[2][2] == after[2][2] then redis.call('XDEL', history, row[1]) end
+  end
+end
+
+-- Append to a history unless its newest entry is of the same span of `every_ms`. A key of another type is replaced, as
+-- SET replaces one. Where the clock was set back, the newest entry is of another span: it goes on at once.
+local function remember(history, boot, counters, now_ms, every_ms, fine_ms, kept_ms, kept, ttl_ms)
+  local kind = redis.call('TYPE', history)['ok']
+  if kind ~= 'stream' and kind ~= 'none' then redis.call('DEL', history) end
+  local newest = redis.call('XREVRANGE', history, '+', '-', 'COUNT', 1)[1]
+  local ms = newest and tonumber(string.match(newest[1], '^%d+'))
+  if ms and math.floor(ms / every_ms) == math.floor(now_ms / every_ms) then return end
+  redis.call('XADD', history, 'MAXLEN', kept, '*', 'boot', boot, 'counters', counters)
+  redis.call('XTRIM', history, 'MINID', whole(now_ms - kept_ms))
+  thin(history, now_ms, fine_ms)
+  redis.call('PEXPIRE', history, ttl_ms)
+end
+
+-- member, ttl in ms, status, ms for which the status is remembered, then of the history: counters ('' for none), their
+-- boot, ms per entry, ms after which one per minute is kept, ms kept at all, entries kept at most
 function verbs.beat()
   local time = redis.call('TIME')
   local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
   redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])
   redis.call('SET', KEYS[3], ARGV[4], 'PX', ARGV[5])
-  redis.call('ZADD', KEYS[2], string.format('%.0f', now_ms + ARGV[3]), ARGV[2])
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. string.format('%.0f', now_ms))
+  redis.call('ZADD', KEYS[2], whole(now_ms + ARGV[3]), ARGV[2])
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. whole(now_ms))
+  redis.call('ZADD', KEYS[4], whole(now_ms), ARGV[2])
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', '(' .. whole(now_ms - ARGV[5]))
+  if ARGV[6] ~= '' then
+    remember(KEYS[5], ARGV[7], ARGV[6], now_ms, tonumber(ARGV[8]), ARGV[9], ARGV[10], ARGV[11], ARGV[5])
+  end
   return 1
 end
 

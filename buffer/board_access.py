@@ -1,11 +1,15 @@
 """What a command needs of a board: the board, the operator token, and one connection to Redis for both."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .base import VersionBoard
 from .config import BufferConfig
+from .errors import ConfigError
+from .plain_text import printable
 from .redis_board import RedisVersionBoard
 from .redis_client import connect
+from .redis_members import speculators
 from .redis_operator import OperatorAuth
 from .settings.fields import configured
 from .settings.sources import Settings
@@ -30,10 +34,23 @@ class BoardAccess:
 def open_board(settings: Settings, redis_url: str | None = None, speculator: str | None = None) -> BoardAccess:
     """Connect to the Redis of `settings`, in which `redis_url` and `speculator` replace the values if they are given.
 
-    Blocks as `connect` does. Raises ConfigError for a bad setting and BufferUnavailable when Redis does not answer.
+    Without a speculator from either, the only one of that Redis is taken. Blocks as `connect` does. Raises ConfigError
+    for a bad setting and where there are several speculators, and BufferUnavailable when Redis does not answer.
     """
     config = configured(BufferConfig, settings)
-    config = replace(config, speculator=speculator or config.speculator)
     client = connect(redis_url or settings.value("REDIS_URL") or LOCAL_REDIS, settings.value("REDIS_CA"))
+    if speculator is None and not settings.is_given("SPECULATOR"):
+        speculator = _only(speculators(client))
+    config = replace(config, speculator=speculator or config.speculator)
     board, auth = RedisVersionBoard(client, config), OperatorAuth(client, config)
     return BoardAccess(config.speculator, board, auth, settings.value("OPERATOR_TOKEN"))
+
+
+def _only(names: Sequence[str]) -> str | None:
+    """The one name; None in a Redis that has none yet. ConfigError lists several."""
+    if len(names) > 1:
+        raise ConfigError(
+            f"PACELINE_SPECULATOR: got nothing, and Redis has {', '.join(map(printable, names))}, expected one of them "
+            "there or in --speculator"
+        )
+    return names[0] if names else None

@@ -121,6 +121,22 @@ MEMBERS = RedisKey(
     reader="anybody who reads heartbeats",
     lifetime="a member until any member beats after its own heartbeat expired",
 )
+SEEN = RedisKey(
+    suffix="seen",
+    type="zset",
+    holds="member -> unix ms of its last beat",
+    writer="board.lua, for the members",
+    reader="anybody who asks who fell silent",
+    lifetime="a member until any member beats LAST_STATUS_S after its own last beat",
+)
+HISTORY = RedisKey(
+    suffix="history:",
+    type="stream",
+    holds="fields boot and counters: those of a member's beat, one zstd frame of JSON; thinned as it grows old",
+    writer="board.lua, for the member",
+    reader="dashboards, learners",
+    lifetime="an entry HISTORY_S; all of them LAST_STATUS_S after the last one",
+)
 LEASE = RedisKey(
     suffix="lease:",
     type="string",
@@ -169,6 +185,8 @@ ALL_KEYS = (
     HEARTBEAT,
     LAST_STATUS,
     MEMBERS,
+    SEEN,
+    HISTORY,
     LEASE,
     ASKED_ROUND,
     OPERATOR_TOKEN,

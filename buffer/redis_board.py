@@ -8,20 +8,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import redis
 from redis.exceptions import RedisError
 from redis.lock import Lock
 
-from .base import LAST_STATUS_S, MAX_WAIT_S
+from .base import MAX_WAIT_S
 from .board_rules import Decision, move_events, register_events, rollback_events
 from .config import BufferConfig
-from .errors import BoardConflict, DecodeError
+from .errors import BoardConflict
 from .event_codec import decode_event, encode_event
-from .keys import EVENTS, HEARTBEAT, LAST_STATUS, LEASE, MEMBERS, NEXT_NUMBER
+from .keys import EVENTS, LEASE, NEXT_NUMBER
 from .lease import Lease, renewed
-from .plain_text import printable
-from .redis_client import load_script, refuse_text_client, translate_redis_errors
+from .redis_client import translate_redis_errors
+from .redis_members import RedisMembers
 from .version import BoardEvent, BoardFold, BoardState, DraftVersion, VersionState
 
 #: How often a write is tried because another one came first. Writers are a learner and a few people: losing this many
@@ -29,7 +28,7 @@ from .version import BoardEvent, BoardFold, BoardState, DraftVersion, VersionSta
 _MAX_RACES = 16
 
 
-class RedisVersionBoard:
+class RedisVersionBoard(RedisMembers):
     """A VersionBoard on Redis; threads and processes may share it.
 
     Every write folds the events, decides, and appends only if nobody appended meanwhile; otherwise it decides again.
@@ -39,11 +38,8 @@ class RedisVersionBoard:
     """
 
     def __init__(self, client: redis.Redis, config: BufferConfig, clock: Callable[[], float] = time.time) -> None:
-        refuse_text_client(client)
-        self._client = client
-        self._speculator = config.speculator
+        super().__init__(client, config.speculator)
         self._clock = clock
-        self._script = load_script(client, "board.lua")
         self._fold, self._fold_lock = BoardFold(), threading.Lock()
         self._newest: Any = None  # row of the newest event in it
 
@@ -106,28 +102,6 @@ class RedisVersionBoard:
         with translate_redis_errors(self._client):
             return [event_id.decode() for event_id in self._script(keys=[EVENTS.name(self._speculator)], args=args)]
 
-    def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
-        of = self._speculator
-        keys = [HEARTBEAT.name(of, member), MEMBERS.name(of), LAST_STATUS.name(of, member)]
-        raw = msgspec.json.encode(dict(status))
-        args = ["beat", member, max(1, round(ttl_s * 1000)), raw, round(LAST_STATUS_S * 1000)]
-        with translate_redis_errors(self._client):
-            self._script(keys=keys, args=args)
-
-    def last_status(self, member: str) -> Mapping[str, object]:
-        with translate_redis_errors(self._client):
-            # Not GET, which fails for a key of another type: the next beat replaces such a key.
-            values: Any = self._client.mget([LAST_STATUS.name(self._speculator, member)])
-        return {} if values == [None] else _status(member, *values)
-
-    def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
-        with translate_redis_errors(self._client):
-            names: Any = self._client.zrange(MEMBERS.name(self._speculator), 0, -1)
-            members = sorted(name.decode("utf-8", "replace") for name in names)
-            keys = [HEARTBEAT.name(self._speculator, member) for member in members]
-            values: Any = self._client.mget(keys) if keys else []
-        return {member: _status(member, raw) for member, raw in zip(members, values, strict=True) if raw is not None}
-
     @contextmanager
     def lease(self, name: str, ttl_s: float) -> Iterator[Lease]:
         ttl_s = max(ttl_s, 0.001)  # redis-py takes a timeout of 0 as none.
@@ -153,13 +127,6 @@ class RedisVersionBoard:
 
 def _event(event_id: bytes, fields: Mapping[bytes, bytes]) -> BoardEvent:
     return decode_event(fields.get(b"event", b""), event_id.decode())
-
-
-def _status(member: str, raw: bytes) -> dict[str, object]:
-    try:
-        return msgspec.json.decode(raw, type=dict[str, object])
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DecodeError(printable(f"status of {member}: {error}"), raw) from error
 
 
 def _quietly(act: Callable[[], object]) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import redis
@@ -155,13 +156,13 @@ class RedisTraceBuffer:
         return lambda entry_id: entry_order(entry_id) <= entry_order(last_read) and entry_id not in unacked
 
     def counts(self) -> BufferCounts:
-        pending, here, *flat = self._run("counts")
+        pending, here, waits_ms, kept_ms, max_bytes, *flat = self._run("counts")
         fields = dict(zip(map(bytes.decode, flat[::2]), flat[1::2], strict=True))
-        return _counts(pending, here, {name: int(value) for name, value in fields.items() if name != "last"})
+        counted = _counts(pending, here, {name: int(value) for name, value in fields.items() if name != "last"})
+        return replace(counted, oldest_pending_s=_s(waits_ms), oldest_kept_s=_s(kept_ms), max_bytes=max_bytes)
 
     def oldest_wait_s(self) -> float | None:
-        waited_ms = self._run("oldest_wait")
-        return None if waited_ms is None else int(waited_ms) / 1000
+        return _s(self._run("oldest_wait"))
 
     def ask_for_round(self, by: str) -> None:
         with translate_redis_errors(self._client):
@@ -199,6 +200,10 @@ def _rows(page: Sequence[tuple[bytes | None, Mapping[bytes, bytes] | None]]) -> 
     was added by hand without our field becomes a dead letter.
     """
     return [(entry_id.decode(), fields.get(b"trace", b"")) for entry_id, fields in page if entry_id and fields]
+
+
+def _s(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
 
 
 def _counts(pending: int, entries: int, numbers: Mapping[str, int]) -> BufferCounts:

@@ -181,23 +181,10 @@ function verbs.bury()
   return redis.call('HINCRBY', counts, 'dead_lettered', 1)
 end
 
--- -> pending, entries in the stream, then names and values of the counts. Trims first: a learner without enough
--- traces to learn from asks for counts and claims nothing, and traces must leave by age then as well.
-function verbs.counts()
-  if not group_state() then return { 0, 0 } end
-  trim(now_ms(), stream_bounds())
+-- Milliseconds since the oldest entry that is not acked was appended; false without one. Entries are read in their
+-- order, so one that was read and not acked is older than every unread one. Needs a group.
+local function oldest_wait()
   local read_id, pending = group_state()
-  local _, read = split(read_id)
-  local _, newest = split(redis.call('HGET', counts, 'last') or '0-0')
-  local unread = newest - math.max(read, count('cut'))
-  return { pending + math.max(unread, 0), redis.call('XLEN', traces), unpack(redis.call('HGETALL', counts)) }
-end
-
--- -> milliseconds since the oldest entry that is not acked was appended; nil without one. Entries are read in their
--- order, so one that was read and not acked is older than every unread one.
-function verbs.oldest_wait()
-  local read_id, pending = group_state()
-  if not read_id then return nil end
   local id = pending > 0 and redis.call('XPENDING', traces, group)[2]
   if not id then
     local _, read = split(read_id)
@@ -205,9 +192,37 @@ function verbs.oldest_wait()
     local unread = newest - math.max(read, count('cut'))
     id = unread > 0 and redis.call('LINDEX', ledger, -unread)
   end
-  if not id then return nil end
+  if not id then return false end
   local ms = split(id)
   return math.max(now_ms() - ms, 0)
+end
+
+-- Milliseconds since the oldest entry was appended; false without one.
+local function oldest_kept()
+  local id = string.match(redis.call('LINDEX', ledger, 0) or '', '^%S+')
+  local ms = id and split(id)
+  return ms and math.max(now_ms() - ms, 0)
+end
+
+-- -> pending, entries in the stream, ms that the oldest pending one and the oldest one are here, max_bytes, then names
+-- and values of the counts. Trims first: a learner without enough traces to learn from asks for counts and claims
+-- nothing, and traces must leave by age then as well.
+function verbs.counts()
+  local max_bytes, max_age_ms = stream_bounds()
+  if not group_state() then return { 0, 0, false, false, max_bytes } end
+  trim(now_ms(), max_bytes, max_age_ms)
+  local read_id, pending = group_state()
+  local _, read = split(read_id)
+  local _, newest = split(redis.call('HGET', counts, 'last') or '0-0')
+  local unread = newest - math.max(read, count('cut'))
+  local here, kept = redis.call('XLEN', traces), oldest_kept() or false
+  local all = pending + math.max(unread, 0)
+  return { all, here, oldest_wait(), kept, max_bytes, unpack(redis.call('HGETALL', counts)) }
+end
+
+-- -> milliseconds since the oldest entry that is not acked was appended; nil without one
+function verbs.oldest_wait()
+  return group_state() and oldest_wait()
 end
 
 -- -> id of the last entry read, then ids of those read that were not acked: pending ones and dead letters

@@ -3,14 +3,24 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from threading import Condition, RLock
 
 import msgspec
 
-from ..base import LAST_STATUS_S, MAX_WAIT_S
+from ..base import LAST_STATUS_S, MAX_WAIT_S, MemberSeen
 from ..board_rules import Decision, move_events, register_events, rollback_events
 from ..event_codec import decode_event, encode_event
 from ..lease import Lease, renewed
+from ..member_history import (
+    HISTORY_EVERY_S,
+    HISTORY_FINE_S,
+    HISTORY_KEPT,
+    HISTORY_S,
+    History,
+    decode_history,
+    encode_entry,
+)
 from ..version import BoardEvent, BoardState, DraftVersion, VersionState, fold
 
 
@@ -27,7 +37,8 @@ class MemoryVersionBoard:
         self._events: list[BoardEvent] = []
         self._reserved = 0
         self._beats: dict[str, tuple[float, bytes]] = {}  # member -> (expires at, status)
-        self._last_statuses: dict[str, tuple[float, bytes]] = {}  # member -> (expires at, status)
+        self._last_statuses: dict[str, tuple[float, bytes]] = {}  # member -> (beaten at, status)
+        self._histories: dict[str, list[tuple[float, str, bytes]]] = {}  # member -> (at, boot, entry), oldest first
         self._leases: dict[str, tuple[float, object]] = {}  # name -> (expires at, token of the holder)
 
     def next_number(self) -> int:
@@ -76,12 +87,40 @@ class MemoryVersionBoard:
         raw = msgspec.json.encode(dict(status))
         with self._lock:
             self._beats[member] = (self._clock() + ttl_s, raw)
-            self._last_statuses[member] = (self._clock() + LAST_STATUS_S, raw)
+            self._last_statuses[member] = (self._clock(), raw)
+            boot, entry = encode_entry(status)
+            if entry:
+                self._remember(member, boot, entry)
+
+    def _remember(self, member: str, boot: str, entry: bytes) -> None:
+        rows, now = self._histories.get(member, []), self._clock()
+        newest = rows[-1][0] if rows else None
+        if newest is not None and newest // HISTORY_EVERY_S == now // HISTORY_EVERY_S:
+            return
+        rows = [*rows, (max(now, newest or now), boot, entry)][-HISTORY_KEPT:]
+        self._histories[member] = _thinned([row for row in rows if row[0] >= now - HISTORY_S], now)
 
     def last_status(self, member: str) -> Mapping[str, object]:
+        seen = self.members().get(member)
+        return seen.status if seen else {}
+
+    def members(self) -> Mapping[str, MemberSeen]:
         with self._lock:
-            expires_at, raw = self._last_statuses.get(member, (0.0, b"{}"))
-            return msgspec.json.decode(raw) if expires_at > self._clock() else {}
+            beating, now = self.heartbeats(), self._clock()
+            return {
+                member: MemberSeen(msgspec.json.decode(raw), seen_at, is_alive=member in beating)
+                for member, (seen_at, raw) in sorted(self._last_statuses.items())
+                if seen_at > now - LAST_STATUS_S
+            }
+
+    def history(self, member: str, since_s: float = 0.0) -> History:
+        with self._lock:
+            rows = self._histories.get(member, [])
+            is_kept = bool(rows) and rows[-1][0] > self._clock() - LAST_STATUS_S
+            return decode_history((at, entry) for at, _, entry in rows if is_kept and at >= since_s)
+
+    def now(self) -> float:
+        return self._clock()
 
     def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
         with self._lock:
@@ -125,3 +164,11 @@ class MemoryVersionBoard:
 
 def _ordinal(event_id: str) -> int:
     return int(event_id.partition("-")[2]) if event_id else 0
+
+
+def _thinned(rows: list[tuple[float, str, bytes]], now: float) -> list[tuple[float, str, bytes]]:
+    """`rows` without those of the two minutes before HISTORY_FINE_S ago that another one of its minute follows."""
+    until = now - HISTORY_FINE_S
+    old = [row for row in rows if until - 120.0 <= row[0] <= until]
+    gone = [row for row, after in pairwise(old) if row[0] // 60.0 == after[0] // 60.0 and row[1] == after[1]]
+    return [row for row in rows if row not in gone]

@@ -1,61 +1,15 @@
 """MemoryTraceBuffer: the trace stream inside one process, for tests."""
 
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
 from itertools import islice
-from threading import Condition, RLock
 
 from ..base import MAX_DELIVERIES, MAX_WAIT_S, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
 from ..config import BufferConfig
 from ..errors import DecodeError
-from ..keys import DEAD_LETTERS_KEPT
 from ..trace import DraftTrace
 from ..trace_codec import decode_entries, decode_trace, encode_trace
-
-
-class _State(Enum):
-    UNREAD = auto()
-    PENDING = auto()
-    ACKED = auto()
-    BURIED = auto()
-
-
-#: States of entries that nobody has to ack.
-_ENDED = {_State.ACKED, _State.BURIED}
-
-
-@dataclass(slots=True)
-class _Entry:
-    entry_id: str
-    born_ms: int
-    raw: bytes
-    trace_id: str  # empty: appended as mere bytes
-    state: _State = _State.UNREAD
-    claimed_ms: float = 0.0
-    consumer: str = ""  # who claimed it last
-    deliveries: int = 0
-
-
-@dataclass(slots=True)
-class MemoryStream:
-    """What would be in Redis; buffers with settings of their own may share one, as processes do there."""
-
-    lock: RLock = field(default_factory=RLock)
-    entries: dict[str, _Entry] = field(default_factory=dict)  # oldest first
-    by_trace_id: dict[str, str] = field(default_factory=dict)  # trace id -> id of the entry that holds it
-    bounds: BufferConfig | None = None  # of the last append
-    last_ms: int = 0
-    delivered: int = 0
-    dead_lettered: int = 0
-    trimmed: int = 0
-    acked: Counter[str] = field(default_factory=Counter)
-    asked: Condition = field(default_factory=Condition)
-    asks: list[str] = field(default_factory=list)  # who asked for a learning round, oldest first
-    taken: int = 0  # how many of them were taken
-    dead: deque[tuple[str, bytes]] = field(default_factory=lambda: deque(maxlen=DEAD_LETTERS_KEPT))
+from .stream_entries import ENDED, EntryState, MemoryStream, StreamEntry
 
 
 class MemoryTraceBuffer:
@@ -98,7 +52,7 @@ class MemoryTraceBuffer:
         stream.last_ms = max(stream.last_ms, self._now_ms())
         stream.delivered += 1
         entry_id = f"{stream.last_ms}-{stream.delivered}"
-        stream.entries[entry_id] = _Entry(entry_id, stream.last_ms, raw, trace_id)
+        stream.entries[entry_id] = StreamEntry(entry_id, stream.last_ms, raw, trace_id)
         if trace_id:
             stream.by_trace_id[trace_id] = entry_id
         return entry_id
@@ -122,7 +76,7 @@ class MemoryTraceBuffer:
         with self._lock:
             self._resuming[consumer] = (0, 0)
 
-    def _claimable(self, consumer: str, max_traces: int) -> list[_Entry]:
+    def _claimable(self, consumer: str, max_traces: int) -> list[StreamEntry]:
         own = list(islice(self._resumed(consumer), max_traces))
         if own:
             self._resuming[consumer] = entry_order(own[-1].entry_id)
@@ -131,22 +85,22 @@ class MemoryTraceBuffer:
         free = (entry for entry in self._stream.entries.values() if self._is_claimable(entry))
         return list(islice(free, max_traces))
 
-    def _resumed(self, consumer: str) -> Iterator[_Entry]:
+    def _resumed(self, consumer: str) -> Iterator[StreamEntry]:
         """The entries that `consumer` holds and that were not delivered again since it resumed."""
         if consumer in self._resuming:
             for entry in self._stream.entries.values():
-                is_own = entry.state is _State.PENDING and entry.consumer == consumer
+                is_own = entry.state is EntryState.PENDING and entry.consumer == consumer
                 if is_own and entry_order(entry.entry_id) > self._resuming[consumer]:
                     yield entry
 
-    def _is_claimable(self, entry: _Entry) -> bool:
-        if entry.state is _State.PENDING:
+    def _is_claimable(self, entry: StreamEntry) -> bool:
+        if entry.state is EntryState.PENDING:
             return self._now_ms() - entry.claimed_ms >= self._config.claim_idle_ms
-        return entry.state is _State.UNREAD
+        return entry.state is EntryState.UNREAD
 
-    def _deliver(self, entry: _Entry, consumer: str) -> bool:
+    def _deliver(self, entry: StreamEntry, consumer: str) -> bool:
         """Deliver the entry once more; bury it and return False when that was done too often."""
-        entry.state, entry.claimed_ms, entry.consumer = _State.PENDING, self._now_ms(), consumer
+        entry.state, entry.claimed_ms, entry.consumer = EntryState.PENDING, self._now_ms(), consumer
         entry.deliveries += 1
         if entry.deliveries <= MAX_DELIVERIES:
             return True
@@ -154,22 +108,22 @@ class MemoryTraceBuffer:
         self._bury(entry, TOO_MANY_DELIVERIES, entry.raw)
         return False
 
-    def _decode(self, entry: _Entry) -> TraceEntry | None:
+    def _decode(self, entry: StreamEntry) -> TraceEntry | None:
         try:
             return TraceEntry(entry.entry_id, decode_trace(entry.raw))
         except DecodeError as error:
             self._bury(entry, error.reason, error.raw)
             return None
 
-    def _bury(self, entry: _Entry, reason: str, raw: bytes) -> None:
-        entry.state = _State.BURIED
+    def _bury(self, entry: StreamEntry, reason: str, raw: bytes) -> None:
+        entry.state = EntryState.BURIED
         self._stream.dead_lettered += 1
         self._stream.dead.append((reason, raw))
 
     def forgive(self, entry_ids: Sequence[str]) -> int:
         with self._lock:
             entries = filter(None, map(self._stream.entries.get, entry_ids))
-            pending = [entry for entry in entries if entry.state is _State.PENDING]
+            pending = [entry for entry in entries if entry.state is EntryState.PENDING]
             for entry in pending:
                 entry.deliveries = max(entry.deliveries - 1, 0)
         return len(pending)
@@ -179,8 +133,8 @@ class MemoryTraceBuffer:
         with self._lock:
             for entry_id in entry_ids:
                 entry = self._stream.entries.get(entry_id)
-                if entry and entry.state is _State.PENDING:
-                    entry.state = _State.ACKED
+                if entry and entry.state is EntryState.PENDING:
+                    entry.state = EntryState.ACKED
                     ended += 1
             if ended:
                 self._stream.acked[outcome] += ended
@@ -189,7 +143,7 @@ class MemoryTraceBuffer:
     def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
         with self._lock:
             newest_first = reversed(self._stream.entries.values())
-            shown = (entry for entry in newest_first if not acked_only or entry.state is _State.ACKED)
+            shown = (entry for entry in newest_first if not acked_only or entry.state is EntryState.ACKED)
             rows = [(entry.entry_id, entry.raw) for entry in islice(shown, max(max_traces, 0))]
         return decode_entries(reversed(rows))
 
@@ -199,19 +153,24 @@ class MemoryTraceBuffer:
             entries = self._stream.entries.values()
             return BufferCounts(
                 delivered=self._stream.delivered,
-                pending=sum(entry.state not in _ENDED for entry in entries),
+                pending=sum(entry.state not in ENDED for entry in entries),
                 dead_lettered=self._stream.dead_lettered,
                 acked=dict(self._stream.acked),
                 trimmed=self._stream.trimmed,
                 bytes=sum(len(entry.raw) for entry in entries),
                 entries=len(entries),
+                oldest_pending_s=self.oldest_wait_s(),
+                oldest_kept_s=self._age_s(next((entry.born_ms for entry in entries), None)),
+                max_bytes=(self._stream.bounds or self._config).max_bytes,
             )
 
     def oldest_wait_s(self) -> float | None:
         with self._lock:
-            born_ms = (entry.born_ms for entry in self._stream.entries.values() if entry.state not in _ENDED)
-            oldest_ms = next(born_ms, None)
-            return None if oldest_ms is None else max(self._now_ms() - oldest_ms, 0) / 1000
+            born_ms = (entry.born_ms for entry in self._stream.entries.values() if entry.state not in ENDED)
+            return self._age_s(next(born_ms, None))
+
+    def _age_s(self, born_ms: int | None) -> float | None:
+        return None if born_ms is None else max(self._now_ms() - born_ms, 0) / 1000
 
     def ask_for_round(self, by: str) -> None:
         with self._stream.asked:
@@ -241,7 +200,7 @@ class MemoryTraceBuffer:
             if size <= bounds.max_bytes and entry.born_ms >= oldest_ms:
                 return
             size -= len(entry.raw)
-            stream.trimmed += entry.state not in _ENDED
+            stream.trimmed += entry.state not in ENDED
             del stream.entries[entry.entry_id]
             stream.by_trace_id.pop(entry.trace_id, None)
 

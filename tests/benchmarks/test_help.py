@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from paceline.benchmarks import (
+    board_reading,
     calibration,
     canary,
     capture,
@@ -31,8 +32,8 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes, rests, shift,
-        shift_recovery, soak, swap, training_memory,
+        board_reading, calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes,
+        rests, shift, shift_recovery, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )

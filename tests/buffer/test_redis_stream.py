@@ -194,7 +194,7 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
     buffer._append_raw([b"bad"])
     buffer.ack([entry.entry_id for entry in buffer.claim("a", 9)], "trained")
     board.register(version(board.next_number()), "test", "first")
-    board.beat("m", {}, 60.0)
+    board.beat("m", {"counters": {"at": 1.0, "boot": "a"}}, 60.0)
     buffer.ask_for_round("trainer")
     auth = OperatorAuth(redis_client, CONFIG)
     auth.set_token("a token of some length", None, "operator:ann", "why")
@@ -202,7 +202,7 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
         auth.require(None, "operator:eve", "rollback")
     with board.lease("l", 60.0):
         found = {name.decode(): redis_client.type(name).decode() for name in redis_client.scan_iter()}
-    member = {"heartbeat:": "m", "last_reading:": "m", "lease:": "l"}
+    member = {"heartbeat:": "m", "last_reading:": "m", "history:": "m", "lease:": "l"}
     assert found == {key.name("default", member.get(key.suffix, "")): key.type for key in ALL_KEYS}
     assert all(name.startswith("paceline:{default}:") for name in found)
 

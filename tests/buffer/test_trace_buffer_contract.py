@@ -546,7 +546,30 @@ def play(backend, make_trace: Callable, seed: int) -> list[object]:
             log.append([entry.entry_id for entry in buffer.replay(5, acked_only=rng.random() < 0.5)])
         log.append(buffer.counts())
         log.append(("waited", buffer.oldest_wait_s()))
+        log.append(("as of now", *as_of_now(buffer)))
     return log
+
+
+def as_of_now(buffer: TraceBuffer) -> tuple[float | None, float | None, int | None]:
+    """What counts say of this moment; no part of whether two counts are equal."""
+    counts = buffer.counts()
+    return counts.oldest_pending_s, counts.oldest_kept_s, counts.max_bytes
+
+
+def test_counts_say_how_long_the_oldest_entries_are_here_and_what_they_are_trimmed_to(backend, make_trace):
+    writer, reader = backend.open(max_bytes=10**9), backend.open(max_bytes=10**6)
+    assert as_of_now(reader) == (None, None, 10**6)
+    first = writer.append([make_trace(0)])
+    backend.pass_time(5.0)
+    writer.append([make_trace(1)])
+    backend.pass_time(2.5)
+    assert as_of_now(reader) == (7.5, 7.5, 10**9)
+    reader.claim("a", 1)
+    reader.ack(first, "learned")
+    assert as_of_now(reader) == (2.5, 7.5, 10**9)
+    (second,) = reader.claim("a", 1)
+    reader.ack([second.entry_id], "learned")
+    assert as_of_now(reader) == (None, 7.5, 10**9)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,0 +1,136 @@
+"""RedisMembers: who beats on a speculator's board, who fell silent, and what each of them has counted."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import redis
+
+from .base import LAST_STATUS_S, MemberSeen
+from .errors import DecodeError
+from .keys import EVENTS, HEARTBEAT, HISTORY, LAST_STATUS, MEMBERS, SEEN
+from .member_history import (
+    HISTORY_EVERY_S,
+    HISTORY_FINE_S,
+    HISTORY_KEPT,
+    HISTORY_S,
+    History,
+    decode_history,
+    encode_entry,
+)
+from .plain_text import printable
+from .redis_client import load_script, refuse_text_client, translate_redis_errors
+
+#: How much of a history is kept, as board.lua takes it.
+_KEPT = (*(round(seconds * 1000) for seconds in (HISTORY_EVERY_S, HISTORY_FINE_S, HISTORY_S)), HISTORY_KEPT)
+
+
+class RedisMembers:
+    """The part of a VersionBoard on Redis that is about its members; the contract is VersionBoard."""
+
+    def __init__(self, client: redis.Redis, speculator: str) -> None:
+        refuse_text_client(client)
+        self._client = client
+        self._speculator = speculator
+        self._script = load_script(client, "board.lua")
+
+    def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
+        of = self._speculator
+        own = [key.name(of, member) for key in (HEARTBEAT, LAST_STATUS, HISTORY)]
+        raw = msgspec.json.encode(dict(status))
+        boot, entry = encode_entry(status)
+        args = ["beat", member, max(1, round(ttl_s * 1000)), raw, round(LAST_STATUS_S * 1000), entry, boot, *_KEPT]
+        with translate_redis_errors(self._client):
+            self._script(keys=[own[0], MEMBERS.name(of), own[1], SEEN.name(of), own[2]], args=args)
+
+    def last_status(self, member: str) -> Mapping[str, object]:
+        # Not GET, which fails for a key of another type: the next beat replaces such a key.
+        values = self._statuses([LAST_STATUS.name(self._speculator, member)])
+        return {} if values == [None] else _status(member, values[0])
+
+    def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
+        with translate_redis_errors(self._client):
+            names: Any = self._client.zrange(MEMBERS.name(self._speculator), 0, -1)
+        members = sorted(_text(name) for name in names)
+        values = self._statuses(HEARTBEAT.name(self._speculator, member) for member in members)
+        return {member: _status(member, raw) for member, raw in zip(members, values, strict=True) if raw is not None}
+
+    def members(self) -> Mapping[str, MemberSeen]:
+        seen_at = self._seen_at()
+        members = sorted(seen_at)
+        alive = self._statuses(HEARTBEAT.name(self._speculator, member) for member in members)
+        silent = [member for member, raw in zip(members, alive, strict=True) if raw is None]
+        last = self._statuses(LAST_STATUS.name(self._speculator, member) for member in silent)
+        known = dict(zip(silent, last, strict=True))
+        return {
+            member: _seen(member, known[member] if raw is None else raw, seen_at[member], is_alive=raw is not None)
+            for member, raw in zip(members, alive, strict=True)
+        }
+
+    def history(self, member: str, since_s: float = 0.0) -> History:
+        with translate_redis_errors(self._client):
+            key = HISTORY.name(self._speculator, member)
+            rows: Any = self._client.xrange(key, min=max(0, round(since_s * 1000)))
+        return decode_history((_entry_s(entry_id), fields.get(b"counters", b"")) for entry_id, fields in rows)
+
+    def now(self) -> float:
+        with translate_redis_errors(self._client):
+            seconds, microseconds = self._client.time()
+        return float(seconds) + float(microseconds) / 1e6
+
+    def _seen_at(self) -> dict[str, float]:
+        """Unix seconds of the last beat of every member of the last LAST_STATUS_S, by Redis' clock."""
+        now_s = self.now()
+        with translate_redis_errors(self._client):
+            rows: Any = self._client.zrange(SEEN.name(self._speculator), 0, -1, withscores=True)
+            names: Any = self._client.zrange(MEMBERS.name(self._speculator), 0, -1)
+            found = {_text(name): ms / 1000 for name, ms in rows if ms / 1000 >= now_s - LAST_STATUS_S}
+            # The release before this one kept no such list, but its beats set a key that tells when they came.
+            for member in {_text(name) for name in names} - set(found):
+                left_ms: Any = self._client.pttl(LAST_STATUS.name(self._speculator, member))
+                if left_ms > 0:
+                    found[member] = now_s - LAST_STATUS_S + left_ms / 1000
+        return found
+
+    def _statuses(self, keys: Iterable[str]) -> list[bytes | None]:
+        """What is stored under each key; None where nothing is."""
+        wanted = list(keys)
+        with translate_redis_errors(self._client):
+            values: Any = self._client.mget(wanted) if wanted else []
+        return list(values)
+
+
+def speculators(client: redis.Redis) -> list[str]:
+    """Names of the speculators that have a board or members in this Redis. BufferUnavailable.
+
+    Blocks while Redis walks over its keys.
+    """
+    ends = {key.suffix for key in (EVENTS, MEMBERS)}
+    with translate_redis_errors(client):
+        names = [_text(name) for name in client.scan_iter(match="paceline:{*}:*", count=1000)]
+    parts = (name.removeprefix("paceline:{").rpartition("}:") for name in names)
+    return sorted({name for name, _, suffix in parts if suffix in ends})
+
+
+def _seen(member: str, raw: bytes | None, last_seen_at: float, *, is_alive: bool) -> MemberSeen:
+    try:
+        status = {} if raw is None else _status(member, raw)
+    except DecodeError as error:
+        return MemberSeen({}, last_seen_at, is_alive=is_alive, fault=str(error))
+    return MemberSeen(status, last_seen_at, is_alive=is_alive)
+
+
+def _status(member: str, raw: bytes | None) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(raw or b"", type=dict[str, object])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise DecodeError(printable(f"status of {member}: {error}"), raw or b"") from error
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+def _entry_s(entry_id: bytes) -> float:
+    """When Redis took an entry, unix seconds."""
+    return int(entry_id.partition(b"-")[0]) / 1000
