@@ -71,7 +71,8 @@ def test_a_new_live_version_is_swapped_in_once(board):
     status = swapper.status()
     assert status["draft_version"] == 1
     swap = {"number": 1, "commit_ms": 2.5, "stage_ms": 9.0, "running": 3, "at": 50.0, "late_s": 0.0}
-    assert status["swaps"] == [swap]
+    assert status["swaps"] == [swap | {"before": 0, "asked_at": board.read().rows[1].changed_at}]
+    assert (swapper.done, swapper.refused) == (1, 0)
 
 
 def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_its_lateness(board, caplog):
