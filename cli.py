@@ -1,32 +1,29 @@
-"""Keep the draft model of a speculative-decoding SGLang server up to date with its traffic."""
+"""See whether drafts pay, promote or roll back one, and serve and learn with SGLang: `paceline status` first."""
 
 import getpass
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from .dashboards.commands.access import AsJsonLines, RedisUrl, Speculator, open_access, read_settings
+from .dashboards.commands.asking import asking
+from .dashboards.commands.versions import versions
 from .dashboards.terminal import fail, needing_extra, one_line_errors
 
-if TYPE_CHECKING:
-    from .buffer.board_access import BoardAccess
-    from .buffer.settings.sources import Settings
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(asking)
+app.add_typer(versions, name="versions")
 token = typer.Typer(no_args_is_help=True, help="The operator token, which promote and rollback ask for once it is set.")
 app.add_typer(token, name="token")
 draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")
 app.add_typer(draft, name="draft")
 
-RedisUrl = Annotated[str | None, typer.Option("--redis-url", help="Redis; if not given, PACELINE_REDIS_URL.")]
-Speculator = Annotated[
-    str | None, typer.Option(help="Whose board; if not given, PACELINE_SPECULATOR, or the only one.")
-]
 Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the check of the weights (no such disk here).")]
+Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every server drafts with it; 0: do not.")]
 Why = Annotated[str, typer.Option(help="Reason for the change, kept on the board.")]
 
 
@@ -36,7 +33,7 @@ def serve(context: typer.Context) -> None:
     from .serving.launch.server import launch_plan, run_server
 
     with one_line_errors():
-        _settings()
+        read_settings()
         raise typer.Exit(run_server(launch_plan(context.args, os.environ)))
 
 
@@ -51,76 +48,59 @@ def learn(beat: Annotated[bool, typer.Option(help="Also start the rounds (one pr
 
 
 @app.command()
-def settings(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md.")] = False,
-) -> None:
-    """List every setting: its value, and whether the environment, a file or the default gives it.
-
-    Exit code 1: a name is set that is no setting, or a value is out of range.
-    """
-    from .buffer.settings.listing import settings_json, settings_lines, settings_markdown
-    from .buffer.settings.sources import read_settings
-
-    with one_line_errors():
-        if as_markdown:
-            typer.echo(settings_markdown(), nl=False)
-            return
-        found = read_settings(os.environ)
-        typer.echo(json.dumps(settings_json(found), indent=2) if as_json else "\n".join(settings_lines(found)))
-        found.require_known()
-
-
-@app.command()
-def versions(redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
-    """List draft versions with their state, scores and the reason of the last change."""
-    from rich.console import Console
-
-    from .dashboards.tables import version_lines, versions_table
-
-    with one_line_errors():
-        Console().print(versions_table(version_lines(_access(redis_url, speculator).board.read())))
-
-
-@app.command()
-def alarms(redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
-    """List active and recent alarms of servers and learners."""
-    from rich.console import Console
-
-    from .dashboards.tables import alarm_lines, alarms_table
-
-    with one_line_errors():
-        Console().print(alarms_table(alarm_lines(_access(redis_url, speculator).board.heartbeats())))
-
-
-@app.command()
 def promote(
     number: int,
     why: Why = "promoted by an operator",
     unchecked: Unchecked = False,
+    wait: Wait = 30.0,
     redis_url: RedisUrl = None,
     speculator: Speculator = None,
 ) -> None:
-    """Make version NUMBER live, if its weights are those that were published. Servers swap it in while they serve."""
+    """Make version NUMBER live, if its weights are those that were published, and wait until the servers draft with it.
+
+    They swap it in while they serve. Exit code 1: it was refused, or a server that is alive has not taken it in time.
+    """
     from .buffer.version import VersionState
     from .buffer.weights_file import check_weights
+    from .dashboards.adoption import say_adoption
 
     with one_line_errors():
-        board = _access(redis_url, speculator).board_for(_operator(), f"promote {number}")
+        board = open_access(redis_url, speculator).board_for(_operator(), f"promote {number}")
         if not unchecked:
             check_weights(board.read(), number)
         board.move(number, VersionState.LIVE, _operator(), why)
-        typer.echo(f"version {number} is live on the board")
+        raise typer.Exit(say_adoption(board, number, wait, typer.echo))
 
 
 @app.command()
 def rollback(
-    why: Why = "rolled back by an operator", redis_url: RedisUrl = None, speculator: Speculator = None
+    why: Why = "rolled back by an operator",
+    expect: Annotated[int | None, typer.Option(help="Refuse unless this version is live or canary.")] = None,
+    redis_url: RedisUrl = None,
+    speculator: Speculator = None,
 ) -> None:
-    """End the canary. If there is none, roll the live version back to the one before it."""
+    """End the canary. If there is none, roll the live version back to the one before it.
+
+    Exit code 1: there is nothing to roll back, or the version of --expect is neither live nor canary.
+    """
     with one_line_errors():
-        state = _access(redis_url, speculator).board_for(_operator(), "rollback").roll_back(_operator(), why)
+        board = open_access(redis_url, speculator).board_for(_operator(), "rollback")
+        state = board.roll_back(_operator(), why, expect)
         typer.echo(f"version {state.live} is live on the board, and there is no canary")
+
+
+@app.command()
+def forget(member: str, redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
+    """Say that a silent MEMBER, such as replica:NAME, is gone for good, so that its silence is no alarm any more.
+
+    Exit code 1: no such member was seen in the last 7 days, or it is alive.
+    """
+    from .buffer.farewell import say_ended
+
+    with one_line_errors():
+        board = open_access(redis_url, speculator).board_for(_operator(), f"forget {member}")
+        say_ended(board, member)
+        typer.echo(f"{member} is gone for good, says the board; it is a member again as soon as it beats")
 
 
 @token.command("set")
@@ -131,25 +111,9 @@ def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, specu
     token, PACELINE_OPERATOR_TOKEN must hold the one in force.
     """
     with one_line_errors():
-        access = _access(redis_url, speculator)
+        access = open_access(redis_url, speculator)
         access.auth.set_token(_new_token() or access.token or "", access.token, _operator(), why)
         typer.echo(f"{access.speculator}: promote, rollback and token set ask for PACELINE_OPERATOR_TOKEN from now on")
-
-
-@app.command()
-def audit(
-    newest: Annotated[int, typer.Option(min=1, help="Entries to show.")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
-    redis_url: RedisUrl = None,
-    speculator: Speculator = None,
-) -> None:
-    """Show who changed what on the board, when and why, and which operators were refused; newest last."""
-    from .buffer.audit import audit_fields, audit_line, audit_trail
-
-    with one_line_errors():
-        access = _access(redis_url, speculator)
-        for entry in audit_trail(access.board.events(), access.auth.history())[-newest:]:
-            typer.echo(json.dumps(audit_fields(entry)) if as_json else audit_line(entry))
 
 
 @draft.command("init")
@@ -167,26 +131,31 @@ def draft_init(
         with needing_extra("learner"):
             from .learner.first_draft import init_draft
             from .serving.sglang_speculation import CHAIN_FLAGS
-        typer.echo(init_draft(target, out, text or [], vocab, _settings() if traffic else None, CHAIN_FLAGS))
+        typer.echo(init_draft(target, out, text or [], vocab, read_settings() if traffic else None, CHAIN_FLAGS))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def doctor(
-    context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    context: typer.Context, as_json: AsJsonLines = False, redis_url: RedisUrl = None, speculator: Speculator = None
 ) -> None:
-    """Say what paceline will do on a server with these flags, and why not: `paceline doctor -- <any SGLang flags>`.
+    """Say what is set up wrong, and what paceline will do on a server: `paceline doctor -- <any SGLang flags>`.
 
-    Starts nothing. Exit code 1: something is wrong. 2: something cannot be told, for example without any flags.
+    Starts nothing. Looks at Redis, the board, its members and MLflow; with flags, at a server that would have them.
+    Exit code 1: something is wrong. 2: something cannot be told, for example without any flags.
     """
-
+    from .buffer.finding import worst
+    from .dashboards.doctor.board_side import examine_board
+    from .dashboards.doctor.report import say_findings
     from .serving.launch.server import examination_plan
+    from .serving.supported_release import SUPPORTED
 
     with one_line_errors():
-        _settings()
+        found = read_settings()
         plan = examination_plan(context.args, os.environ)
         argv = [*plan.argv[:3], *(["--json"] if as_json else []), *plan.argv[3:]]
-        raise typer.Exit(subprocess.run(argv, env=dict(plan.env), check=False).returncode)
+        code = subprocess.run(argv, env=dict(plan.env), check=False).returncode
+        findings = examine_board(found, redis_url, speculator, SUPPORTED, None)
+        raise typer.Exit(worst((code, say_findings(findings, as_json=as_json))))
 
 
 @app.command()
@@ -208,26 +177,11 @@ def demo(
         with needing_extra("demo"):
             from .demo.report import faults
             from .demo.run import DemoOptions, run_demo
-        _settings()
+        read_settings()
         options = DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json, seed)
         found = faults(run_demo(options))
         if found:
             fail("; ".join(found))
-
-
-def _settings() -> "Settings":
-    """What is set here. ConfigError when a name is no setting."""
-    from .buffer.settings.sources import read_settings
-
-    found = read_settings(os.environ)
-    found.require_known()
-    return found
-
-
-def _access(redis_url: str | None, speculator: str | None) -> "BoardAccess":
-    from .buffer.board_access import open_board
-
-    return open_board(_settings(), redis_url, speculator)
 
 
 def _new_token() -> str:

@@ -49,3 +49,10 @@ def read_room(client: redis.Redis) -> RedisRoom:
         int(memory["used_memory"]),
         bool(durability["aof_enabled"]),
     )
+
+
+def redis_version(client: redis.Redis) -> str:
+    """What `INFO` calls this Redis' version; blocks and raises as `read_room` does."""
+    with translate_redis_errors(client):
+        server: Any = client.info("server")
+    return str(server["redis_version"])

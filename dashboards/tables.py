@@ -1,18 +1,15 @@
-"""What the board and the heartbeats hold, for people: draft versions and alarms as rows and as tables, and counts.
-
-Anybody who may write to Redis chooses the texts, so the tables show printable characters only and read none as markup.
-"""
+"""What the board and the heartbeats hold, for people: draft versions as rows and as a table, and counts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
-from rich.text import Text
 
-from ..buffer.plain_text import printable, utc_time
+from ..buffer.plain_text import utc_time
 from ..buffer.version import JUDGED_SCORE, BoardRow, BoardState, VersionState
-from ..policies.acceptance import Tally
 from ..policies.judged_on import sentence
+from ..policies.readings.ratio_sums import RatioSums
+from .cells import cell, interval, length
 
 _STYLES = {
     VersionState.LIVE: "bold green",
@@ -34,6 +31,15 @@ class VersionLine:
     rounds: int = 0  # verify rounds that the served accept length was pooled over
     parent: int | None = None  # None: the draft the server was started with
     changed_at: float = 0.0  # unix seconds of the last change of state
+    served_interval: tuple[float, float] | None = None  # 95 %, requests drawn as wholes; None: too few of them
+    requests: int = 0  # that the served accept length was pooled over
+
+    @property
+    def prediction_error(self) -> float | None:
+        """By how much more was served than was judged; None while either is unknown."""
+        if self.served_accept_length is None or self.judged_accept_length is None:
+            return None
+        return self.served_accept_length - self.judged_accept_length
 
 
 #: Heading -> the cell below it.
@@ -41,94 +47,59 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "version": lambda line: str(line.number),
     "state": lambda line: line.state.value,
     "parent": lambda line: "" if line.parent is None else str(line.parent),
-    "judged": lambda line: _length(line.judged_accept_length),
-    "served": lambda line: _length(line.served_accept_length),
-    "rounds": lambda line: str(line.rounds),
+    "served": lambda line: length(line.served_accept_length),
+    "95 %": lambda line: interval(line.served_interval),
+    "requests": lambda line: str(line.requests) if line.requests else "-",
+    "rounds": lambda line: str(line.rounds) if line.rounds else "-",
+    "judged": lambda line: length(line.judged_accept_length),
+    "error": lambda line: "-" if line.prediction_error is None else f"{line.prediction_error:+.2f}",
     "changed": lambda line: utc_time(line.changed_at),
     "reason": lambda line: line.reason,
 }
 _LEFT = frozenset(("state", "changed", "reason"))
 
-#: Columns that the board alone can fill.
-BOARD_COLUMNS = ("version", "state", "parent", "judged", "changed", "reason")
+#: What was predicted is no quality: requests that a draft was judged on are not those that it served.
+_DIM = frozenset(("judged",))
+
+#: Columns of `paceline versions`.
+BOARD_COLUMNS = ("version", "state", "parent", "served", "95 %", "requests", "judged", "error", "changed", "reason")
 #: Columns for what one run has seen of each version.
-RUN_COLUMNS = ("version", "state", "judged", "served", "rounds", "reason")
+RUN_COLUMNS = ("version", "state", "served", "95 %", "rounds", "judged", "reason")
 
 
-def version_lines(state: BoardState, served: Mapping[int, Tally] | None = None) -> list[VersionLine]:
+def version_lines(state: BoardState, served: Mapping[int, RatioSums] | None = None) -> list[VersionLine]:
     """All versions, oldest first; `served` holds by number what each had accepted, where that is known."""
     lines = []
     for number, row in sorted(state.rows.items()):
-        tally = (served or {}).get(number, Tally(0, 0))
+        sums = (served or {}).get(number, RatioSums())
         lines.append(
             VersionLine(
                 number=number,
                 state=row.state,
                 reason=_reason(row),
                 judged_accept_length=row.version.scores.get(JUDGED_SCORE),
-                served_accept_length=tally.accept_length if tally.rounds else None,
-                rounds=round(tally.rounds),
+                served_accept_length=sums.accept_length,
+                rounds=sums.rounds,
                 parent=row.version.parent,
                 changed_at=row.changed_at,
+                served_interval=sums.interval,
+                requests=sums.requests,
             )
         )
     return lines
 
 
-def versions_table(lines: Sequence[VersionLine], columns: Sequence[str] = BOARD_COLUMNS) -> Table:
-    """One row per version in the given order, the live one in green."""
+def versions_table(
+    lines: Sequence[VersionLine], columns: Sequence[str] = BOARD_COLUMNS, *, is_served: bool = True
+) -> Table:
+    """One row per version in the given order; the live one in green, unless no server is alive to draft with it."""
     table = Table(title="draft versions", title_justify="left", expand=False)
     for heading in columns:
         table.add_column(heading, justify="left" if heading in _LEFT else "right", overflow="fold")
     for line in lines:
-        table.add_row(*(_cell(_CELLS[heading](line)) for heading in columns), style=_STYLES.get(line.state))
-    return table
-
-
-@dataclass(frozen=True, slots=True)
-class AlarmLine:
-    """One alarm as a member last reported it."""
-
-    member: str
-    name: str
-    detail: str  # one sentence with figures
-    action: str  # what was done about it, or should be
-    version: int | None = None  # the one that drafted; None where the alarm is not about a version
-    at: float | None = None  # unix seconds; None: it is active
-
-
-def alarm_lines(heartbeats: Mapping[str, Mapping[str, object]]) -> list[AlarmLine]:
-    """Active and recent alarms, by member; what cannot be read as an alarm is skipped."""
-    lines = []
-    for member, status in sorted(heartbeats.items()):
-        reported = [status.get("standing_alarms"), status.get("alarms")]
-        for alarm in (alarm for some in reported if isinstance(some, list) for alarm in some):
-            match alarm:
-                case {"name": str(name), "reading": str(detail), "action": str(action), **more}:
-                    version, at = more.get("version"), more.get("at")
-                    lines.append(
-                        AlarmLine(
-                            member,
-                            name,
-                            detail,
-                            action,
-                            version if isinstance(version, int) else None,
-                            at if isinstance(at, float) else None,
-                        )
-                    )
-    return lines
-
-
-def alarms_table(lines: Sequence[AlarmLine]) -> Table:
-    """One row per alarm, active ones in red."""
-    table = Table(title="alarms", title_justify="left", expand=False)
-    for heading in ("member", "alarm", "version", "since", "action", "detail"):
-        table.add_column(heading, overflow="fold")
-    for line in lines:
-        version = "" if line.version is None else str(line.version)
-        since = "active" if line.at is None else utc_time(line.at)
-        cells = (line.member, line.name, version, since, line.action, line.detail)
-        table.add_row(*map(_cell, cells), style="red" if line.at is None else None)
+        is_green = is_served or line.state is not VersionState.LIVE
+        cells = [cell(_CELLS[heading](line), "dim" if heading in _DIM else "") for heading in columns]
+        table.add_row(*cells, style=_STYLES.get(line.state) if is_green else None)
     return table
 
 
@@ -150,11 +121,3 @@ def _reason(row: BoardRow) -> str:
     text = row.why if judged_on in row.why else f"{row.why}; {judged_on}"
     trained = ", ".join(row.version.trained_targets)
     return f"{text}; trained on target {trained}" if trained else text
-
-
-def _cell(text: str) -> Text:
-    return Text(printable(text))
-
-
-def _length(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""How a command of `paceline` ends when something is wrong: one line on stderr and exit code 1."""
+"""How a command of `paceline` ends when something is wrong: one line on stderr and an exit code."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ def needing_extra(name: str) -> Iterator[None]:
         raise ConfigError(f"got no module {missing.name}, expected {needs}") from missing
 
 
-def fail(message: str) -> NoReturn:
-    """Say it on stderr and end the command with exit code 1."""
+def fail(message: str, code: int = 1) -> NoReturn:
+    """Say it on stderr and end the command with `code`."""
     typer.secho(f"paceline: {message}", fg="red", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(code)

@@ -11,6 +11,7 @@ from rich.text import Text
 from ..buffer.trace import DraftTrace
 from ..dashboards.tables import RUN_COLUMNS, VersionLine, versions_table
 from ..policies.acceptance import Tally, served_tally
+from ..policies.readings.ratio_sums import RatioSums
 from ..rig.machine import machine
 from ..rig.reader import TraceAccount
 from ..rig.traffic import Served, pooled, tokens_per_second
@@ -34,6 +35,7 @@ class Run:
     lossless: Lossless
     swaps: int
     stalls_ms: Sequence[float]  # longest wait for a token around each swap that met requests in flight
+    quiet_ms: Sequence[float]  # the same half-way to the next of these swaps: what waits are without one
     seconds: Mapping[str, float]  # stage -> duration
     mlflow_uri: str
 
@@ -73,12 +75,16 @@ def accept_lengths(results: Sequence[Served]) -> dict[str, float | None]:
     }
 
 
-def served_by_version(traces: Iterable[DraftTrace]) -> dict[int, Tally]:
-    """What each draft version had accepted, by its number on the traces."""
-    tallies: dict[int, Tally] = {}
+def served_by_version(traces: Iterable[DraftTrace]) -> dict[int, RatioSums]:
+    """What each draft version had accepted, by its number on the traces; a request is drawn as a whole."""
+    tallies: dict[tuple[int, str], Tally] = {}
     for trace in traces:
-        tallies[trace.draft_version] = tallies.get(trace.draft_version, Tally(0, 0)) + served_tally(trace)
-    return tallies
+        key = trace.draft_version, trace.request_id
+        tallies[key] = tallies.get(key, Tally()) + served_tally(trace)
+    found: dict[int, RatioSums] = {}
+    for (version, _), tally in tallies.items():
+        found[version] = found.get(version, RatioSums()) + RatioSums.of(int(tally.rounds), int(tally.accepted))
+    return found
 
 
 def closing_table(run: Run) -> Table:
@@ -124,7 +130,7 @@ def _findings(run: Run) -> list[tuple[str, str]]:
     )
     dropped, set_aside = sum(traces.dropped.values()), sum(traces.set_aside.values())
     whole = "all accounted for" if traces.is_balanced else "NOT ALL ACCOUNTED FOR"
-    stalls = ", ".join(f"around swaps, {name} {value:.0f} ms" for name, value in _stalls(run).items())
+    stalls, quiet = _waits("around swaps", run.stalls_ms), _waits("half-way between them", run.quiet_ms)
     aborted, retracted = _disturbed(run.results)
     return [
         ("accept length", path),
@@ -135,6 +141,7 @@ def _findings(run: Run) -> list[tuple[str, str]]:
         ("lossless", f"{run.lossless.identical} of {run.lossless.checked} requests identical to plain decoding"),
         ("swaps", f"{run.swaps} with requests in flight, {aborted} requests aborted, {retracted} retracted"),
         ("longest wait for a token", stalls or "not measured"),
+        *([("", quiet)] if quiet else []),
         ("throughput", f"{tokens_per_second(run.results):.0f} tok/s over {len(run.results)} requests"),
         ("seconds", ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in run.seconds.items())),
     ]
@@ -161,6 +168,8 @@ def _version(line: VersionLine) -> dict[str, object]:
         "reason": line.reason,
         "judged_accept_length": line.judged_accept_length,
         "served_accept_length": line.served_accept_length,
+        "served_interval": line.served_interval,
+        "requests": line.requests,
         "rounds": line.rounds,
     }
 
@@ -179,19 +188,24 @@ def _traces(line: TraceAccount) -> dict[str, object]:
 
 def _swaps(run: Run) -> dict[str, object]:
     aborted, retracted = _disturbed(run.results)
-    stalls: Mapping[str, float | None] = _stalls(run) or {"p50": None, "max": None}
+    unknown: Mapping[str, float | None] = {"p50": None, "max": None}
     return {
         "count": run.swaps,
-        "stall_ms": dict(stalls),
+        "stall_ms": _spread(run.stalls_ms) or dict(unknown),
+        "quiet_ms": _spread(run.quiet_ms) or dict(unknown),
         "aborted": aborted,
         "retracted": retracted,
     }
 
 
-def _stalls(run: Run) -> dict[str, float]:
-    if not run.stalls_ms:
+def _waits(when: str, waits_ms: Sequence[float]) -> str:
+    return ", ".join(f"{when}, {name} {value:.0f} ms" for name, value in _spread(waits_ms).items())
+
+
+def _spread(waits_ms: Sequence[float]) -> dict[str, float]:
+    if not waits_ms:
         return {}
-    return {"p50": round(float(np.median(run.stalls_ms)), 1), "max": round(max(run.stalls_ms), 1)}
+    return {"p50": round(float(np.median(waits_ms)), 1), "max": round(max(waits_ms), 1)}
 
 
 def _disturbed(results: Iterable[Served]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from ..buffer.base import TraceBuffer
 from ..dashboards.tables import as_int
 from ..rig.drain import drain_check
 from ..rig.prompts import Prompt
-from ..rig.reader import SpeculatorReader
+from ..rig.reader import SpeculatorReader, Swap
 from ..rig.services import Service
 from ..rig.traffic import Served, send
 from .lossless import Lossless
@@ -108,6 +108,14 @@ def measured(
         lossless=Lossless(0, ()),
         swaps=len(in_flight),
         stalls_ms=[swap.stall_ms(results) for swap in in_flight],
+        quiet_ms=_quiet_ms(in_flight, results),
         seconds=seconds,
         mlflow_uri=mlflow_uri,
     )
+
+
+def _quiet_ms(swaps: Sequence[Swap], results: Sequence[Served]) -> list[float]:
+    """For every swap the longest wait for a token half-way to the next one, or to the end of the traffic."""
+    ended_at = max((result.done_at for result in results), default=0.0)
+    following = [*(swap.at for swap in swaps[1:]), ended_at]
+    return [swap.quiet_ms(results, next_at) for swap, next_at in zip(swaps, following, strict=True)] if swaps else []

@@ -46,7 +46,7 @@ def read_state(
         requests_total=requests_total,
         curves=curves(results),
         live=reader.live(),
-        versions=reader.versions(),
+        versions=reader.versions(reader.served()),
         traces=reader.traces(),
         swaps=len(swaps),
         stall_ms=swaps[-1].stall_ms(results) if swaps else None,

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from ..buffer.base import TraceBuffer, VersionBoard
 from ..dashboards.tables import VersionLine, as_counts, as_int, version_lines
-from ..policies.acceptance import Tally
+from ..policies.readings.ratio_sums import RatioSums
+from ..policies.readings.served_drafts import served_drafts
 from .traffic import Served, longest_gap_ms
 
 _KEPT = ("learned", "held_out", "rested")
@@ -42,7 +43,14 @@ class Swap:
 
     def stall_ms(self, results: Sequence[Served]) -> float:
         """Longest wait for a token among requests that streamed while the scheduler copied the weights."""
-        return longest_gap_ms(results, (self.at - self.commit_ms / 1000.0, self.at))
+        return self._longest_gap_ms(results, self.at)
+
+    def quiet_ms(self, results: Sequence[Served], next_at: float) -> float:
+        """The same wait over a time as long half-way to `next_at`, unix seconds, when the next swap or the end came."""
+        return self._longest_gap_ms(results, (self.at + next_at) / 2.0)
+
+    def _longest_gap_ms(self, results: Sequence[Served], end_at: float) -> float:
+        return longest_gap_ms(results, (end_at - self.commit_ms / 1000.0, end_at))
 
 
 class SpeculatorReader:
@@ -79,7 +87,12 @@ class SpeculatorReader:
         """Number of the live version; None before there is one."""
         return self._board.read().live
 
-    def versions(self, served: Mapping[int, Tally] | None = None) -> list[VersionLine]:
+    def served(self) -> Mapping[int, RatioSums]:
+        """What each version had accepted of the requests that ended, by its number, as the replica counts it."""
+        drafts = served_drafts(self._board.history(self._replica))
+        return {number: served.sums for number, served in drafts.items()}
+
+    def versions(self, served: Mapping[int, RatioSums] | None = None) -> list[VersionLine]:
         """All versions, oldest first; `served` is what each had accepted, by number, where that is known."""
         return version_lines(self._board.read(), served)
 

@@ -16,6 +16,7 @@ from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.cli import app
 from typer.testing import CliRunner, Result
 
+NOBODY = ", no server is alive to take it"
 TOKEN, OTHER = "the operator's own token", "another operator's token"
 
 
@@ -53,7 +54,7 @@ def board(redis_client, weights) -> RedisVersionBoard:
 
 
 def test_without_a_token_on_the_board_none_is_asked_for(paceline, board):
-    assert paceline("promote", "2", "--why", "by hand").output == "version 2 is live on the board\n"
+    assert paceline("promote", "2", "--why", "by hand").output == f"version 2 is live on the board{NOBODY}\n"
     assert paceline("rollback").output == "version 1 is live on the board, and there is no canary\n"
     assert board.read().live == 1
     assert [(event.number, event.why) for event in board.events()[-3:]] == [
@@ -70,7 +71,7 @@ def test_only_weights_that_are_those_published_go_live_unless_the_check_is_skipp
     assert f"of {weights}, expected" in refused.stderr
     weights.unlink()
     assert "pass --unchecked" in paceline("promote", "2").stderr.replace("\n", " ")
-    assert paceline("promote", "2", "--unchecked").output == "version 2 is live on the board\n"
+    assert paceline("promote", "2", "--unchecked").output == f"version 2 is live on the board{NOBODY}\n"
 
 
 @pytest.mark.guarantee("operator-token")
@@ -90,13 +91,13 @@ def test_alarms_of_members_are_listed(paceline, board):
     alarm = {"name": "hook_silent", "reading": "200 rounds verified, none captured", "action": "tell"}
     board.beat("replica:a", {"standing_alarms": [alarm]}, 60.0)
     shown = paceline("alarms")
-    assert shown.exit_code == 0
+    assert shown.exit_code == 1
     assert "hook_silent" in shown.output
 
 
 def test_reading_and_members_need_no_token(paceline, board):
     paceline("token", "set", typed=TOKEN)
-    assert paceline("alarms").exit_code == 0
+    assert paceline("alarms").exit_code == 2  # nobody is there to say
     assert paceline("versions").exit_code == 0
     assert paceline("audit").exit_code == 0
     board.move(2, VersionState.LIVE, "learner", "won the gate")

@@ -1,6 +1,7 @@
 """`paceline doctor`: what paceline will do on a server with these flags, and why not; in a process of its own.
 
-Resolves the flags as SGLang's launcher does, which reads the model's config and starts nothing.
+Resolves the flags as SGLang's launcher does, which reads the model's config and starts nothing. The command adds the
+board's side (dashboards/doctor).
 """
 
 import json
@@ -9,17 +10,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from ...buffer.errors import BufferUnavailable, CaptureUnavailable, ConfigError, WeightsRefused
-from ...buffer.redis_board import RedisVersionBoard
-from ...buffer.redis_client import connect
-from ...buffer.redis_room import read_room
+from ...buffer.errors import CaptureUnavailable, ConfigError
+from ...buffer.finding import Finding, Level, exit_code
 from ...buffer.settings.pacing_names import PacingName
-from ...buffer.weights_file import check_weights
 from .. import config
 from ..hook_targets import missing_targets
 from ..sglang_speculation import check_speculation, why_replay_is_no_proof
 from ..supported_release import check_release
-from .finding import Finding, Level, exit_code
 
 #: What paceline cannot say without the flags of a server.
 NO_FLAGS: Final = "cannot tell without the server's flags: paceline doctor -- --model-path ... (as for paceline serve)"
@@ -32,7 +29,7 @@ FEATURE_LAYERS: Final = 3
 
 
 def examine(flags: Sequence[str], settings: config.ServingConfig) -> Iterator[Finding]:
-    """Every finding in turn. Imports SGLang; blocks on the disk and on Redis."""
+    """Every finding in turn. Imports SGLang; blocks on the disk."""
     is_supported = yield from _release()
     if not is_supported:
         return
@@ -44,7 +41,6 @@ def examine(flags: Sequence[str], settings: config.ServingConfig) -> Iterator[Fi
             yield Finding(topic, Level.UNKNOWN, "cannot tell while SGLang refuses the flags")
         else:
             yield look(server_args, settings) if server_args else Finding(topic, Level.UNKNOWN, NO_FLAGS)
-    yield from _redis(settings)
 
 
 def _release() -> Generator[Finding, None, bool]:
@@ -174,35 +170,6 @@ _BY_SERVER: Final[dict[str, Callable[[Any, config.ServingConfig], Finding]]] = {
     "pacing": _pacing,
     "traffic": _room,
 }
-
-
-def _redis(settings: config.ServingConfig) -> Iterator[Finding]:
-    if settings.redis_url is None:
-        yield Finding("Redis", Level.WRONG, "PACELINE_REDIS_URL is not set: servers capture nothing")
-        return
-    try:
-        with connect(settings.redis_url, settings.redis_ca) as client:
-            room = read_room(client)
-            state = RedisVersionBoard(client, settings.buffer).read()
-    except (BufferUnavailable, ConfigError) as fault:
-        yield Finding("Redis", Level.WRONG, f"serving goes on without it, learning does not: {fault}")
-        return
-    problem = room.problem(settings.buffer.max_bytes)
-    limit = f"{room.max_bytes} bytes" if room.max_bytes else "no limit of its own"
-    yield Finding("Redis", Level.WRONG if problem else Level.OK, problem or f"answers, and has {limit}")
-    if not room.is_append_only:
-        yield Finding("Redis", Level.NOTE, "forgets the board when it restarts: start it with --appendonly yes")
-    yield _weights(state)
-
-
-def _weights(state: Any) -> Finding:
-    if state.live is None:
-        return Finding("weights", Level.OK, "no version is live yet: the server drafts with what it is started with")
-    try:
-        file = check_weights(state, state.live)
-    except WeightsRefused as refusal:
-        return Finding("weights", Level.WRONG, f"this machine cannot swap to the live version: {refusal}")
-    return Finding("weights", Level.OK, f"those of live version {state.live} can be read at {file}")
 
 
 def main(arguments: Sequence[str]) -> int:

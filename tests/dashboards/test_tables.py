@@ -6,20 +6,18 @@ from dataclasses import replace
 import pytest
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardState, DraftVersion, JudgedOn, VersionState
+from paceline.dashboards.alarm_lines import AlarmLine, alarm_lines, alarms_table
 from paceline.dashboards.tables import (
     BOARD_COLUMNS,
     RUN_COLUMNS,
-    AlarmLine,
     VersionLine,
-    alarm_lines,
-    alarms_table,
     as_counts,
     as_int,
     version_lines,
     versions_table,
 )
-from paceline.policies.acceptance import Tally
 from paceline.policies.judged_on import sentence
+from paceline.policies.readings.ratio_sums import RatioSums
 from rich.console import Console
 from rich.table import Table
 
@@ -43,17 +41,17 @@ def printed(table: Table) -> str:
 
 
 def test_lines_hold_what_the_board_and_the_traffic_report() -> None:
-    assert version_lines(board_state(), {1: Tally(3, 4), 0: Tally(0, 0)}) == [
+    assert version_lines(board_state(), {1: RatioSums.of(4, 3), 0: RatioSums()}) == [
         VersionLine(0, VersionState.RETIRED, "replaced by version 1", changed_at=9.0),
-        VersionLine(1, VersionState.LIVE, "better by [0.1, 0.4]", 1.75, 1.75, 4, 0, 9.0),
+        VersionLine(1, VersionState.LIVE, "better by [0.1, 0.4]", 1.75, 1.75, 4, 0, 9.0, requests=1),
     ]
 
 
 def test_the_boards_table_shows_parents_and_times_and_the_runs_table_what_was_served() -> None:
-    lines = version_lines(board_state(), {1: Tally(3, 4)})
+    lines = version_lines(board_state(), {1: RatioSums.of(4, 3)})
     board, run = (printed(versions_table(lines, columns)) for columns in (BOARD_COLUMNS, RUN_COLUMNS))
     assert [row.split()[1::2] for row in board.splitlines() if "│ live" in row] == [
-        ["1", "live", "0", "1.75", "1970-01-01", "│", "by", "0.4]"]
+        ["1", "live", "0", "1.75", "-", "1", "1.75", "+0.00", "1970-01-01", "│", "by", "0.4]"]
     ]
     assert "1970-01-01 00:00:09Z" in board
     assert "1970" not in run

@@ -9,6 +9,7 @@ from paceline.dashboards.tables import VersionLine
 from paceline.demo.lossless import Lossless, spread
 from paceline.demo.report import Run, accept_lengths, as_json, faults, print_closing, served_by_version
 from paceline.policies.acceptance import Tally
+from paceline.policies.readings.ratio_sums import RatioSums
 from paceline.rig.machine import machine
 from paceline.rig.prompts import Prompt
 from paceline.rig.reader import TraceAccount
@@ -46,6 +47,7 @@ def run(**changes: object) -> Run:
         "lossless": Lossless(40, ("py-3",)),
         "swaps": 3,
         "stalls_ms": [20.0, 40.0, 30.0],
+        "quiet_ms": [10.0, 12.0, 35.0],
         "seconds": {"target": 150.04, "traffic": 60.0},
         "mlflow_uri": "sqlite:////tmp/[x]/mlflow.db",
     }
@@ -72,6 +74,8 @@ def test_the_json_has_every_documented_field() -> None:
             "reason": "better by 0.4",
             "judged_accept_length": 1.5,
             "served_accept_length": 1.4,
+            "served_interval": None,
+            "requests": 0,
             "rounds": 800,
         }
     ]
@@ -87,7 +91,8 @@ def test_the_json_has_every_documented_field() -> None:
     assert report["replay"] == {"rounds": 800, "equal": 799}
     assert report["lossless"] == {"checked": 40, "identical": 39}
     stalls = {"p50": 30.0, "max": 40.0}
-    assert report["swaps"] == {"count": 3, "stall_ms": stalls, "aborted": 0, "retracted": 0}
+    quiet = {"p50": 12.0, "max": 35.0}
+    assert report["swaps"] == {"count": 3, "stall_ms": stalls, "quiet_ms": quiet, "aborted": 0, "retracted": 0}
     assert report["throughput_tok_s"] == 5.0  # 200 tokens in 40 s
     assert report["seconds"] == {"target": 150.0, "traffic": 60.0}
     assert report["mlflow_uri"] == "sqlite:////tmp/[x]/mlflow.db"
@@ -100,20 +105,29 @@ def test_aborted_failed_and_retracted_requests_are_counted() -> None:
         served(1, "py", 0, 0, failure="ConnectError: gone", finish=""),
         served(2, "py", 0, 1, retractions=2),
     ]
-    swaps = as_json(run(results=bad, stalls_ms=[]))["swaps"]
-    assert swaps == {"count": 3, "stall_ms": {"p50": None, "max": None}, "aborted": 2, "retracted": 2}
+    swaps = as_json(run(results=bad, stalls_ms=[], quiet_ms=[]))["swaps"]
+    unknown = {"p50": None, "max": None}
+    assert swaps == {"count": 3, "stall_ms": unknown, "quiet_ms": unknown, "aborted": 2, "retracted": 2}
 
 
 def test_served_acceptance_belongs_to_the_version_on_the_trace(make_trace) -> None:
     traces = [make_trace(seed, draft_version=seed % 2, trace_id=str(seed)) for seed in range(6)]
-    expected = {
-        number: Tally(
+    found = served_by_version(traces)
+    assert {number: (sums.requests, sums.accepted, sums.rounds) for number, sums in found.items()} == {
+        number: (
+            3,
             sum(int(accepted) for trace in traces[number::2] for accepted in trace.rounds.accepted),
             sum(len(trace.rounds) for trace in traces[number::2]),
         )
         for number in (0, 1)
     }
-    assert served_by_version(traces) == expected
+
+
+def test_traces_of_one_request_are_drawn_together(make_trace) -> None:
+    traces = [make_trace(seed, draft_version=1, trace_id=str(seed), request_id="r") for seed in range(3)]
+    (sums,) = served_by_version(traces).values()
+    assert sums == RatioSums.of(sums.rounds, sums.accepted)
+    assert sums.rounds == sum(len(trace.rounds) for trace in traces)
 
 
 @pytest.mark.parametrize(("captured", "verdict"), [(100, "all accounted for"), (101, "NOT ALL ACCOUNTED FOR")])
@@ -126,6 +140,7 @@ def test_the_closing_table_shows_the_results(captured: int, verdict: str) -> Non
     assert f"3 dropped: {verdict}" in text
     assert "39 of 40 requests identical" in text
     assert "around swaps, p50 30 ms, around swaps, max 40 ms" in text
+    assert "half-way between them, p50 12 ms, half-way between them, max 35 ms" in text
     assert "mlflow ui --backend-store-uri sqlite:////tmp/[x]/mlflow.db" in text
 
 

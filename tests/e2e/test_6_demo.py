@@ -21,7 +21,7 @@ KEYS = {
     "traces": {"captured", "delivered", "dropped", "learned", "held_out", "rested", "pending"},
     "replay": {"rounds", "equal"},
     "lossless": {"checked", "identical"},
-    "swaps": {"count", "stall_ms", "aborted", "retracted"},
+    "swaps": {"count", "stall_ms", "quiet_ms", "aborted", "retracted"},
     "throughput_tok_s": None,
     "seconds": {"target", "start", "traffic", "settle", "lossless"},
     "mlflow_uri": None,
@@ -77,6 +77,7 @@ def test_the_report_has_the_promised_keys_and_no_others(demo):
     assert set(report["swaps"]["stall_ms"]) == {"p50", "max"}
     # So few traces make at most one round, and it may come too late to publish anything.
     keys = {"number", "state", "reason", "judged_accept_length", "served_accept_length", "rounds"}
+    keys |= {"served_interval", "requests"}
     assert [set(line) for line in report["by_version"]] == [keys] * len(report["by_version"])
 
 

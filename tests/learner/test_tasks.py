@@ -92,6 +92,9 @@ def test_a_worker_with_beat_learns_from_redis(
     assert any("learning round of default: learned" in line for line in log), "".join(log)
     assert buffer.counts().acked == {"learned": 40 - kept, "held_out": kept}
     assert (beat["kind"], beat["rounds"], beat["learned"]) == ("idle", 1, 40 - kept)
+    assert [line for line in log if any(word in line for word in ("received", "succeeded in", "due task"))] == []
+    assert board.last_status("learner:test-0")["ended"] is True
+    assert board.members()["learner:test-0"].is_alive is False
     # Messages that nobody took in time do not pile up.
     assert redis_client.llen(config.queue) <= 1
 

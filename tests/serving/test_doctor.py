@@ -5,32 +5,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from paceline.buffer.config import BufferConfig
-from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.redis_room import RedisRoom, read_room
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.finding import Finding, Level
 from paceline.serving import supported_release
 from paceline.serving.config import from_env
 from paceline.serving.launch import doctor
-from paceline.serving.launch.finding import Finding, Level, exit_code
 from paceline.serving.sglang_speculation import CHAIN_FLAGS
-
-
-@pytest.mark.parametrize(
-    ("levels", "code"),
-    [
-        ([], 0),
-        ([Level.OK, Level.NOTE], 0),
-        ([Level.OK, Level.UNKNOWN, Level.NOTE], 2),
-        ([Level.UNKNOWN, Level.WRONG], 1),
-    ],
-)
-def test_the_exit_code_tells_well_from_wrong_from_unknown(levels, code):
-    assert exit_code([Finding("t", level, "s") for level in levels]) == code
-
-
-def test_a_line_cannot_steer_the_terminal():
-    assert "\x1b" not in Finding("Redis", Level.WRONG, "got \x1b[2J").line()
 
 
 @pytest.fixture
@@ -57,10 +36,9 @@ def test_missing_hook_targets_are_named(monkeypatch, supported):
     assert "lacks what paceline hooks" in finding.sentence
 
 
-def test_without_flags_nothing_is_said_of_the_server_and_without_a_url_what_to_set(supported):
+def test_without_flags_nothing_is_said_of_the_server(supported):
     findings = found(from_env({}))
     assert [topic for topic, one in findings.items() if one.level is Level.UNKNOWN] == [*doctor._BY_SERVER]
-    assert findings["Redis"].sentence == "PACELINE_REDIS_URL is not set: servers capture nothing"
 
 
 @pytest.fixture
@@ -148,40 +126,6 @@ def test_pacing(resolved, changes, environ, level, said):
     finding = doctor._pacing(None, from_env(environ))
     assert finding.level is level
     assert said in finding.sentence
-
-
-@pytest.mark.parametrize(
-    ("room", "problem"),
-    [
-        (RedisRoom(0, "noeviction", 10, is_append_only=True), ""),
-        (RedisRoom(1200, "noeviction", 10, is_append_only=True), ""),
-        (RedisRoom(1199, "noeviction", 10, is_append_only=True), "got maxmemory 1199, expected at least 1200"),
-        (RedisRoom(9999, "allkeys-lru", 10, is_append_only=True), "got maxmemory-policy allkeys-lru, expected noevict"),
-    ],
-)
-def test_room_in_redis(room, problem):
-    assert room.problem(1000).startswith(problem)
-    assert bool(room.problem(1000)) is bool(problem)
-
-
-def test_a_real_redis_is_asked_for_its_room_and_the_live_version(supported, redis_client, redis_url, tmp_path):
-    settings = from_env({"PACELINE_REDIS_URL": redis_url})
-    assert read_room(redis_client).max_bytes == 0
-    assert found(settings)["weights"].sentence.startswith("no version is live yet")
-    board = RedisVersionBoard(redis_client, BufferConfig())
-    gone = DraftVersion(0, None, "t", "0", "eagle3", (tmp_path / "gone").as_uri(), "ab" * 32, "o", ("", ""))
-    board.register(gone, "test", "new")
-    board.move(0, VersionState.LIVE, "test", "live")
-    findings = found(settings)
-    assert findings["weights"].level is Level.WRONG
-    assert "this machine cannot swap to the live version: version 0: got no readable" in findings["weights"].sentence
-    redis_client.config_set("maxmemory", "1mb")
-    try:
-        assert "got maxmemory 1048576, expected at least" in "".join(
-            finding.sentence for finding in doctor.examine([], settings) if finding.level is Level.WRONG
-        )
-    finally:
-        redis_client.config_set("maxmemory", "0")
 
 
 def test_the_report_is_one_line_or_one_object_per_finding(monkeypatch, capsys):

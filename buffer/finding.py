@@ -1,10 +1,10 @@
-"""One sentence of `paceline doctor`, and what all of them together mean."""
+"""One sentence of `paceline doctor` or `paceline status`, and what all of them together mean."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ...buffer.plain_text import printable
+from .plain_text import printable
 
 
 class Level(StrEnum):
@@ -29,9 +29,21 @@ class Finding:
         return printable(f"{self.level:<8} {self.topic:<9} {self.sentence}")
 
 
-def exit_code(findings: Sequence[Finding]) -> int:
+#: Exit codes of the commands that answer a question.
+WELL, SOMETHING_WRONG, CANNOT_TELL = 0, 1, 2
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
     """0 when all is well, 1 when something is wrong, else 2 when something could not be told."""
     levels = {finding.level for finding in findings}
     if Level.WRONG in levels:
-        return 1
-    return 2 if Level.UNKNOWN in levels else 0
+        return SOMETHING_WRONG
+    return CANNOT_TELL if Level.UNKNOWN in levels else WELL
+
+
+def worst(codes: Iterable[int]) -> int:
+    """One exit code for several answers: what is wrong comes before what cannot be told."""
+    found = set(codes)
+    if found - {WELL, CANNOT_TELL}:  # a process that was killed has not looked at the end
+        return SOMETHING_WRONG
+    return CANNOT_TELL if CANNOT_TELL in found else WELL

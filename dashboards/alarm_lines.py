@@ -1,0 +1,107 @@
+"""Alarms of a speculator, those that its members report and those that only a reader can raise."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from ..buffer.counters import COUNTERS
+from ..buffer.plain_text import utc_time
+from ..buffer.version import VersionState
+from ..policies.guard import Alarm
+from ..policies.readings.reader_alarms import drafts_apart, member_silent
+from .cells import cell
+from .snapshot import REPLICA, Snapshot, has_ended
+
+#: Who raises the alarms that no member can raise.
+READER = "(reader)"
+#: What a version has become whose last change says that replicas were to draft with another one.
+_DRAFTED = frozenset((VersionState.LIVE, VersionState.RETIRED, VersionState.ROLLED_BACK))
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmLine:
+    """One alarm as a member last reported it, or as a reader found it."""
+
+    member: str
+    name: str
+    detail: str  # one sentence with figures
+    action: str  # what was done about it, or should be
+    version: int | None = None  # the one that drafted; None where the alarm is not about a version
+    at: float | None = None  # unix seconds; None: it is active
+
+    def as_json(self) -> dict[str, object]:
+        """As JSON values."""
+        named = {"member": self.member, "alarm": self.name, "active": self.at is None, "at": self.at}
+        return {**named, "version": self.version, "action": self.action, "detail": self.detail}
+
+
+def standing_and_recent(seen: Snapshot) -> list[AlarmLine]:
+    """Those of the readers first, then by member. What a silent member reported as active ended when it fell silent."""
+    reported = [line for member, one in sorted(seen.members.items()) for line in _reported(member, one.status)]
+    present = seen.present()
+    return [
+        *_of_reader(seen),
+        *(line if line.at is not None or line.member in present else _past(line, seen) for line in reported),
+    ]
+
+
+def alarm_lines(heartbeats: Mapping[str, Mapping[str, object]]) -> list[AlarmLine]:
+    """Active and recent alarms, by member; what cannot be read as an alarm is skipped."""
+    return [line for member, status in sorted(heartbeats.items()) for line in _reported(member, status)]
+
+
+def alarms_table(lines: Sequence[AlarmLine]) -> Table:
+    """One row per alarm, active ones in red."""
+    table = Table(title="alarms", title_justify="left", expand=False)
+    for heading in ("member", "alarm", "version", "since", "action", "detail"):
+        table.add_column(heading, overflow="fold")
+    for line in lines:
+        version = "" if line.version is None else str(line.version)
+        since = "active" if line.at is None else utc_time(line.at)
+        cells = (line.member, line.name, version, since, line.action, line.detail)
+        table.add_row(*map(cell, cells), style="red" if line.at is None else None)
+    return table
+
+
+def _of_reader(seen: Snapshot) -> Iterator[AlarmLine]:
+    for member, one in sorted(seen.members.items()):
+        if not has_ended(one):
+            beats_often = COUNTERS in one.status
+            alarm = member_silent(seen.unseen_s(member), is_alive=one.is_alive, beats_often=beats_often)
+            yield from _raised(member, alarm)
+    yield from _raised(READER, _apart(seen))
+
+
+def _raised(member: str, alarm: Alarm | None) -> Iterator[AlarmLine]:
+    if alarm is not None:
+        yield AlarmLine(member, alarm.name.value, alarm.detail, alarm.action.value)
+
+
+def _apart(seen: Snapshot) -> Alarm | None:
+    state = seen.state
+    moved_at = max((row.changed_at for row in state.rows.values() if row.state in _DRAFTED), default=-math.inf)
+    drafts = {member: seen.drafts_with(member) for member in seen.present(REPLICA)}
+    return drafts_apart(drafts, state.live, for_s=seen.at - moved_at, is_canary=state.canary is not None)
+
+
+def _past(line: AlarmLine, seen: Snapshot) -> AlarmLine:
+    at = seen.members[line.member].last_seen_at
+    return AlarmLine(line.member, line.name, line.detail, line.action, line.version, at)
+
+
+def _reported(member: str, status: Mapping[str, object]) -> Iterator[AlarmLine]:
+    reported = [status.get("standing_alarms"), status.get("alarms")]
+    for alarm in (alarm for some in reported if isinstance(some, list) for alarm in some):
+        match alarm:
+            case {"name": str(name), "reading": str(detail), "action": str(action), **more}:
+                version, at = more.get("version"), more.get("at")
+                yield AlarmLine(
+                    member,
+                    name,
+                    detail,
+                    action,
+                    version if isinstance(version, int) else None,
+                    at if isinstance(at, float) else None,
+                )

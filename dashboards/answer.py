@@ -1,0 +1,78 @@
+"""The whole answer of `paceline status`: five sentences, what is wrong, and a row for every member."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ..buffer.finding import Finding, Level, exit_code
+from ..buffer.plain_text import utc_time
+from ..policies.guard import AlarmName
+from .alarm_lines import AlarmLine, alarms_table, standing_and_recent
+from .cells import cell
+from .headline import faster, fresh, wrong
+from .loop_answers import last_swap, loop
+from .member_rows import MemberRow, member_rows, members_table
+from .served import Served, served_now
+from .snapshot import Snapshot
+
+STYLES = {Level.OK: "green", Level.NOTE: "cyan", Level.WRONG: "bold red", Level.UNKNOWN: "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one snapshot says."""
+
+    seen: Snapshot
+    findings: Sequence[Finding]
+    alarms: Sequence[AlarmLine]
+    rows: Sequence[MemberRow]
+    served: Served
+
+    @property
+    def code(self) -> int:
+        """Exit code of the command."""
+        return exit_code(self.findings)
+
+    def as_json(self) -> dict[str, object]:
+        """As JSON values."""
+        return {
+            "speculator": self.seen.speculator,
+            "at": self.seen.at,
+            "when": utc_time(self.seen.at),
+            "exit_code": self.code,
+            "answers": [asdict(finding) for finding in self.findings],
+            "alarms": [line.as_json() for line in self.alarms],
+            "members": [row.as_json() for row in self.rows],
+            "readings": [asdict(reading) for reading in self.served.readings()],
+        }
+
+    def view(self) -> RenderableType:
+        """For a terminal."""
+        title = Text(f"{self.seen.speculator}, {utc_time(self.seen.at)}", style="bold")
+        lines = [finding_text(finding) for finding in self.findings]
+        active = [line for line in self.alarms if line.at is None]
+        tables = [alarms_table(active)] if active else []
+        return Group(title, *lines, *tables, members_table(self.rows) if self.rows else Text())
+
+
+def answer(seen: Snapshot) -> Answer:
+    """Judge what was seen."""
+    served, alarms = served_now(seen), standing_and_recent(seen)
+    silent = frozenset(line.member for line in alarms if line.name == AlarmName.MEMBER_SILENT)
+    findings = (
+        faster(seen, served),
+        fresh(seen, served.move),
+        last_swap(seen, served.lengths()),
+        loop(seen, served),
+        wrong(seen, alarms),
+    )
+    return Answer(seen, findings, alarms, member_rows(seen, silent), served)
+
+
+def finding_text(finding: Finding) -> Text:
+    """Its word in colour, then the sentence, in which only the colour is left out."""
+    line = finding.line()
+    word = len(finding.level)
+    return Text.assemble(cell(line[:word], STYLES[finding.level]), cell(line[word:]))

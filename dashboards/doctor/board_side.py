@@ -1,0 +1,80 @@
+"""Everything that can be told of a set-up without the flags of a server."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ...buffer.board_access import open_board
+from ...buffer.config import BufferConfig
+from ...buffer.errors import BufferUnavailable, ConfigError, DecodeError, WeightsRefused
+from ...buffer.finding import Finding, Level
+from ...buffer.redis_client import connect
+from ...buffer.settings.fields import configured
+from ...buffer.settings.sources import Settings
+from ...buffer.version import BoardState
+from ...buffer.weights_file import check_weights
+from ..snapshot import take
+from .members_side import beats, clocks, room_for_traffic, servers
+from .redis_side import connection, memory_and_disk
+
+#: Looks at MLflow's aliases: given the board's state, yields findings. None where MLflow is not installed.
+AliasCheck = Callable[[BoardState], Iterator[Finding]]
+
+
+def examine_board(
+    settings: Settings,
+    redis_url: str | None,
+    speculator: str | None,
+    supported: Sequence[str],
+    aliases: AliasCheck | None,
+) -> Iterator[Finding]:
+    """Every finding in turn; `supported` names the releases of SGLang. Blocks on Redis, and on the disk of weights."""
+    url = redis_url or settings.value("REDIS_URL")
+    if url is None:
+        yield Finding("Redis", Level.WRONG, "PACELINE_REDIS_URL is not set: servers capture nothing")
+        return
+    max_bytes = configured(BufferConfig, settings).max_bytes
+    try:
+        with connect(url, settings.value("REDIS_CA")) as client:
+            yield from memory_and_disk(client, max_bytes)
+        access = open_board(settings, url, speculator)
+        seen = take(access.board, access.speculator)
+        has_token = any(not entry.refused for entry in access.auth.history())
+    except (BufferUnavailable, DecodeError, ConfigError) as fault:
+        yield Finding("Redis", Level.WRONG, f"serving goes on without it, learning does not: {fault}")
+        return
+    yield weights(seen.state)
+    yield connection(url)
+    yield token(has_token=has_token)
+    yield room_for_traffic(seen, max_bytes)
+    yield servers(seen, supported)
+    yield clocks(seen)
+    yield beats(seen)
+    yield from mlflow(seen.state, aliases)
+
+
+def weights(state: BoardState) -> Finding:
+    """Whether this machine can read what servers are to swap in."""
+    if state.live is None:
+        return Finding("weights", Level.OK, "no version is live yet: the server drafts with what it is started with")
+    try:
+        file = check_weights(state, state.live)
+    except WeightsRefused as refusal:
+        return Finding("weights", Level.WRONG, f"this machine cannot swap to the live version: {refusal}")
+    return Finding("weights", Level.OK, f"those of live version {state.live} can be read at {file}")
+
+
+def token(*, has_token: bool) -> Finding:
+    """Whether operators must show one."""
+    if has_token:
+        return Finding("token", Level.OK, "operators must have it to promote or roll back")
+    text = "none is set: whoever reaches Redis may promote and roll back by mistake; `paceline token set` sets one"
+    return Finding("token", Level.NOTE, text)
+
+
+def mlflow(state: BoardState, aliases: AliasCheck | None) -> Iterator[Finding]:
+    """Whether MLflow names the drafts that the board names."""
+    if aliases is None:
+        yield Finding(
+            "MLflow", Level.NOTE, "not looked at: it is not installed here, or PACELINE_MLFLOW_URI is not set"
+        )
+        return
+    yield from aliases(state)

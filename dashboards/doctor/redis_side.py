@@ -1,0 +1,42 @@
+"""What Redis itself says: its version, its memory, its disk, and how it is reached."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...buffer.finding import Finding, Level
+from ...buffer.redis_client import address
+from ...buffer.redis_room import read_room, redis_version
+
+#: The first release with every command that paceline uses.
+OLDEST = (6, 2)
+_HERE = frozenset(("127.0.0.1", "localhost", "::1"))
+
+
+def memory_and_disk(client: Any, wanted_bytes: int) -> Iterator[Finding]:
+    """Whether it keeps `wanted_bytes` of traces and the board. Raises BufferUnavailable."""
+    room, version = read_room(client), redis_version(client)
+    problem = _too_old(version) or room.problem(wanted_bytes)
+    limit = f"{room.max_bytes} bytes" if room.max_bytes else "no limit of its own"
+    answers = f"answers at {address(client)}, has version {version} and {limit}"
+    yield Finding("Redis", Level.WRONG if problem else Level.OK, problem or answers)
+    if not room.is_append_only:
+        yield Finding("Redis", Level.NOTE, "forgets the board when it restarts: start it with --appendonly yes")
+
+
+def connection(url: str) -> Finding:
+    """Whether anybody on the way could read traces, which are user content."""
+    parts = urlsplit(url)
+    if parts.scheme == "rediss":
+        return Finding("TLS", Level.OK, "the way to Redis is encrypted, and its certificate is verified")
+    if parts.scheme == "unix" or parts.hostname in _HERE:
+        return Finding("TLS", Level.OK, "not needed: Redis is on this machine")
+    text = f"traces, which are user content, travel to {parts.hostname} unencrypted: use rediss:// (docs/privacy.md)"
+    return Finding("TLS", Level.NOTE, text)
+
+
+def _too_old(version: str) -> str:
+    parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    if len(parts) == 2 and tuple(parts) < OLDEST:
+        return f"got version {version}, expected 6.2 or later: paceline needs Redis 6.2 or later"
+    return ""

@@ -1,0 +1,138 @@
+"""One draft in full: where it comes from, what it was judged on, what it served, and who did what to it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..buffer.audit import entry_time
+from ..buffer.plain_text import utc_time
+from ..buffer.version import BoardEvent, BoardRow
+from ..policies.judged_on import sentence
+from ..policies.readings.ratio_sums import RatioSums
+from ..policies.readings.served_drafts import ServedDraft
+from .cells import UNKNOWN, cell, interval
+from .tables import VersionLine
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCard:
+    """Everything that is known of one draft."""
+
+    line: VersionLine
+    row: BoardRow
+    events: Sequence[BoardEvent]  # of this draft, oldest first
+    served: ServedDraft
+    by_label: Mapping[str, RatioSums]
+
+    def facts(self) -> dict[str, str]:
+        """Heading -> what is known, in words."""
+        version, line = self.row.version, self.line
+        return {
+            "state": f"{line.state.value} since {utc_time(line.changed_at)}: {self.row.why}",
+            "parent": "the draft that the server was started with" if line.parent is None else f"draft {line.parent}",
+            "traffic learnt from": traffic_window(version.trained_on),
+            "objective": version.objective,
+            "target": f"{version.target}, version {version.target_version or UNKNOWN}",
+            "trained on targets": ", ".join(version.trained_targets) or UNKNOWN,
+            "judged (no quality)": judged(self.row),
+            "served": served_text(self.line),
+            "error of prediction": UNKNOWN if line.prediction_error is None else f"{line.prediction_error:+.2f}",
+            "weights": f"{version.weights_uri}, sha256 {version.sha256[:12]}",
+        }
+
+    def as_json(self) -> dict[str, object]:
+        """As JSON values."""
+        return {
+            "number": self.line.number,
+            "facts": self.facts(),
+            "scores": dict(self.row.version.scores),
+            "served": {label: sums_json(sums) for label, sums in self.by_label.items()},
+            "positions": [{"reached": reached, "accepted": accepted} for reached, accepted in _positions(self.served)],
+            "history": [
+                {"at": event.at, "state": event.state.value, "by": event.by, "why": event.why} for event in self.events
+            ],
+        }
+
+    def view(self) -> RenderableType:
+        """For a terminal."""
+        return Group(Text(f"draft {self.line.number}", style="bold"), self._facts(), *self._served(), self._history())
+
+    def _facts(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for heading, text in self.facts().items():
+            style = "dim" if heading.startswith("judged") else ""
+            table.add_row(cell(heading, "bold"), cell(text, style))
+        return table
+
+    def _served(self) -> Iterator[Table]:
+        if self.by_label:
+            yield _sums_table("served by label", "label", self.by_label)
+        if self.served.tried:
+            yield _positions_table(self.served)
+
+    def _history(self) -> Table:
+        table = Table(title="history", title_justify="left", expand=False)
+        for heading in ("when", "state", "by", "why"):
+            table.add_column(heading, overflow="fold")
+        for event in self.events:
+            table.add_row(*map(cell, (utc_time(event.at), event.state.value, event.by, event.why)))
+        return table
+
+
+def traffic_window(trained_on: tuple[str, str]) -> str:
+    """First and last time at which Redis took in a trace that this draft learnt from, by its own stream ids."""
+    if not all(trained_on):
+        return "none named"
+    first, last = (utc_time(entry_time(entry_id)) for entry_id in trained_on)
+    return f"{first} .. {last}"
+
+
+def judged(row: BoardRow) -> str:
+    """What was predicted, and on what."""
+    scores = ", ".join(f"{name} {value:.2f}" for name, value in sorted(row.version.scores.items()))
+    on = "" if row.version.judged_on is None else f"; {sentence(row.version.judged_on)}"
+    return f"{scores or 'no figure'}{on}"
+
+
+def served_text(line: VersionLine) -> str:
+    """Accept length with its interval and what it rests on."""
+    if line.served_accept_length is None:
+        return "unknown: no request that it served is counted"
+    ends = interval(line.served_interval)
+    return (
+        f"{line.served_accept_length:.2f} (95 % over requests {ends}, {line.requests} requests, {line.rounds} rounds)"
+    )
+
+
+def _sums_table(title: str, heading: str, found: Mapping[str, RatioSums]) -> Table:
+    table = Table(title=title, title_justify="left", expand=False)
+    for name in (heading, "accept length", "95 %", "requests", "rounds"):
+        table.add_column(name, justify="left" if name == heading else "right")
+    for name, sums in sorted(found.items(), key=lambda item: -item[1].rounds):
+        length = "-" if sums.accept_length is None else f"{sums.accept_length:.2f}"
+        shown = {"": "without one", "*": "others"}.get(name, name)
+        table.add_row(*map(cell, (shown, length, interval(sums.interval), str(sums.requests), str(sums.rounds))))
+    return table
+
+
+def _positions(served: ServedDraft) -> list[tuple[int, int]]:
+    return list(zip(served.tried, served.stood, strict=True))
+
+
+def _positions_table(served: ServedDraft) -> Table:
+    table = Table(title="accepted by position, of the rounds that reached it", title_justify="left", expand=False)
+    for name in ("position", "reached", "accepted", "share"):
+        table.add_column(name, justify="right")
+    for number, (tried, stood) in enumerate(_positions(served), start=1):
+        share = "-" if not tried else f"{stood / tried:.0%}"
+        table.add_row(*map(cell, (str(number), str(tried), str(stood), share)))
+    return table
+
+
+def sums_json(sums: RatioSums) -> dict[str, object]:
+    """What was served, as JSON values."""
+    named = {"accept_length": sums.accept_length, "interval": sums.interval}
+    return {**named, "requests": sums.requests, "rounds": sums.rounds}

@@ -1,0 +1,106 @@
+"""The answers first: is it faster, is it fresh, what did the last swap do, does the loop lose anything, what is wrong.
+
+Each is one sentence with its level. An answer that nobody alive stands for is unknown, whatever was known before.
+"""
+
+from collections.abc import Sequence
+
+from ..buffer.audit import entry_time
+from ..buffer.finding import Finding, Level
+from ..buffer.version import BoardRow
+from ..policies.readings.traffic_move import TrafficMove
+from .alarm_lines import AlarmLine
+from .cells import ago
+from .served import Served
+from .snapshot import LEARNER, REPLICA, Snapshot
+
+#: Alarms that are named in the sentence; the table has all.
+_NAMED_ALARMS = 3
+
+
+def faster(seen: Snapshot, served: Served) -> Finding:
+    """How fast speculation is beside plain decoding, and how fast tokens come."""
+    speed, now = served.speed, _now(served)
+    if not seen.present(REPLICA):
+        return Finding("faster", Level.UNKNOWN, nobody_serves(seen))
+    if speed.value is None:
+        return Finding("faster", Level.UNKNOWN, f"{speed.why_unknown}{now}")
+    low, high = (speed.value if end is None else end for end in (speed.low, speed.high))
+    level = Level.OK if low >= 1.0 else Level.WRONG if high < 1.0 else Level.NOTE
+    word = {Level.OK: "yes", Level.WRONG: "no, slower", Level.NOTE: "not shown"}[level]
+    ends = "" if speed.low is None else f" ({low:.2f} .. {high:.2f})"
+    where = f"{served.speed_where}, {speed.count} plain steps, measured {ago(seen.at - (speed.at or seen.at))} ago"
+    return Finding("faster", level, f"{word}: {speed.value:.2f}x plain decoding{ends}, {where}{now}")
+
+
+def fresh(seen: Snapshot, move: TrafficMove) -> Finding:
+    """Which draft is live, how old its traffic was when it went live, and whether traffic moved since."""
+    live, replicas = seen.state.live, seen.present(REPLICA)
+    if live is None:
+        return Finding("fresh", Level.UNKNOWN, "no version is live: servers draft with what they were started with")
+    if not replicas:
+        return Finding(
+            "fresh", Level.UNKNOWN, f"draft {live} is live on the board, and no server is alive to draft with it"
+        )
+    drafting = sum(seen.drafts_with(name) == live for name in replicas)
+    row = seen.state.rows[live]
+    text = f"draft {live}, {_learnt(row)} {ago(seen.at - row.changed_at)} ago, drafts on {drafting} of {len(replicas)}"
+    return Finding("fresh", Level.NOTE if move.has_moved else Level.OK, f"{text} servers; {_moved(move)}")
+
+
+def wrong(seen: Snapshot, lines: Sequence[AlarmLine]) -> Finding:
+    """How many things are wrong now, and the first of them."""
+    active = [line for line in lines if line.at is None]
+    if not seen.members:
+        return Finding(
+            "wrong", Level.UNKNOWN, "nobody was seen in the last 7 days: start a server with this speculator"
+        )
+    if active:
+        named = "; ".join(f"{line.member}: {line.name}, {line.detail}" for line in active[:_NAMED_ALARMS])
+        more = "" if len(active) <= _NAMED_ALARMS else f"; and {len(active) - _NAMED_ALARMS} more"
+        things = "1 thing is" if len(active) == 1 else f"{len(active)} things are"
+        return Finding("alarms", Level.WRONG, f"{things} wrong: {named}{more}")
+    if not seen.present():
+        return Finding("alarms", Level.UNKNOWN, "no member is alive; all that were seen said that they end")
+    return Finding("alarms", Level.OK, "nothing is wrong")
+
+
+def nobody_serves(seen: Snapshot) -> str:
+    """Why nothing can be said of servers; empty while one is alive."""
+    if seen.present(REPLICA):
+        return ""
+    known = [seen.unseen_s(name) for name in seen.members if name.startswith(REPLICA)]
+    return f"no server is alive, the last was seen {ago(min(known))} ago" if known else "no server was ever seen"
+
+
+def nobody_learns(seen: Snapshot) -> str:
+    """Why nothing is learnt; empty while a learner is alive."""
+    if seen.present(LEARNER):
+        return ""
+    known = [seen.unseen_s(name) for name in seen.members if name.startswith(LEARNER)]
+    return f"no learner is alive, the last was seen {ago(min(known))} ago" if known else "no learner was ever seen"
+
+
+def _now(served: Served) -> str:
+    """Accept length and tokens per second, as far as they are known."""
+    length, rate = served.length, served.rate
+    ends = "" if length.low is None or length.high is None else f" ({length.low:.2f} .. {length.high:.2f})"
+    known = [f"accept length {length.value:.2f}{ends} over {length.count} requests"] if length.value is not None else []
+    known += [f"{rate.value:.0f} tokens/s"] if rate.value is not None else []
+    return f"; now {', '.join(known)}" if known else ""
+
+
+def _learnt(row: BoardRow) -> str:
+    newest = row.version.trained_on[1]
+    if not newest:
+        return "which names no traffic that it learnt from, went live"
+    return f"learnt from traffic up to {ago(max(0.0, row.changed_at - entry_time(newest)))} before it went live"
+
+
+def _moved(move: TrafficMove) -> str:
+    if move.share is None:
+        return f"traffic moved since: unknown, {move.why_unknown}"
+    if not move.has_moved:
+        return "traffic moved since: no"
+    label = move.label or "requests without a label"
+    return f"traffic moved since: yes, {label} {move.was:.0%} then, {move.now:.0%} now"

@@ -1,0 +1,138 @@
+"""What the last swap did, and whether the loop loses anything: answers from the statuses of replicas."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ..buffer.finding import Finding, Level
+from .cells import ago, length
+from .headline import nobody_learns, nobody_serves
+from .member_rows import said
+from .served import WINDOW_S, Served
+from .snapshot import REPLICA, Snapshot, has_ended
+from .tables import as_counts, as_int
+
+#: Share of the captured traces whose loss is more than an accident.
+LOST_SHARE = 0.01
+#: Reasons to drop a trace that held nothing: an answer of one token has no verify round.
+HARMLESS = frozenset(("no_rounds",))
+
+
+@dataclass(frozen=True, slots=True)
+class SwapSeen:
+    """One swap as a replica reported it."""
+
+    replica: str
+    number: int
+    before: int | None
+    commit_ms: float
+    running: int
+    at: float
+
+
+def last_swap(seen: Snapshot, lengths: Mapping[int, float | None]) -> Finding:
+    """The newest swap of any replica; `lengths` holds the accept length that each draft served."""
+    swap = max(swaps(seen), key=lambda one: one.at, default=None)
+    away = nobody_serves(seen)
+    if swap is None:
+        text = away or "none since the servers started"
+        return Finding("last swap", Level.UNKNOWN if away else Level.NOTE, text)
+    before, after = (None if number is None else lengths.get(number) for number in (swap.before, swap.number))
+    waited = f"{swap.running} requests waited" if swap.running else "nobody waited"
+    text = (
+        f"{'unknown' if swap.before is None else swap.before} -> {swap.number}, {swap.commit_ms:.1f} ms, {waited}, "
+        f"accept length {length(before)} -> {length(after)}, {ago(seen.at - swap.at)} ago on {swap.replica}"
+    )
+    return Finding("last swap", Level.UNKNOWN if away else Level.OK, f"{away}; {text}" if away else text)
+
+
+def swaps(seen: Snapshot) -> Iterator[SwapSeen]:
+    """Every swap that a replica reports, by replica, oldest first."""
+    for member, one in sorted(seen.members.items()):
+        reported = one.status.get("swaps")
+        before: int | None = None
+        for swap in reported if isinstance(reported, list) else []:
+            match swap:
+                case {"number": int(number), "commit_ms": float() | int() as ms, "running": int(running), **more}:
+                    at, named = more.get("at"), more.get("before")
+                    before = named if isinstance(named, int) else before
+                    if isinstance(at, float | int):
+                        yield SwapSeen(member, number, before, float(ms), running, float(at))
+                    before = number
+
+
+def loop(seen: Snapshot, served: Served) -> Finding:
+    """Where the captured traces of all replicas went, as they last said, and whether anybody learns from them."""
+    replicas = {
+        name: one.status for name, one in seen.members.items() if name.startswith(REPLICA) and not has_ended(one)
+    }
+    away = nobody_serves(seen)
+    if not replicas:
+        return Finding("loop", Level.UNKNOWN, away)
+    books, trouble = _books(replicas.values()), [*_trouble(replicas), *_losses(served)]
+    text = "; ".join(filter(None, (*trouble, nobody_learns(seen), books.sentence())))
+    if away:
+        return Finding("loop", Level.UNKNOWN, f"{away}; then: {text}")
+    return Finding("loop", Level.WRONG if trouble else books.level(), text)
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """captured == delivered + dropped + open + queued, when they are right."""
+
+    captured: int
+    delivered: int
+    dropped: Mapping[str, int]
+    open: int
+    queued: int
+
+    @property
+    def missing(self) -> int:
+        """Captured traces that are in no other count."""
+        return self.captured - self.delivered - sum(self.dropped.values()) - self.open - self.queued
+
+    @property
+    def lost(self) -> int:
+        """Traces that were dropped though they held something to learn from."""
+        return sum(count for reason, count in self.dropped.items() if reason not in HARMLESS)
+
+    def level(self) -> Level:
+        """WRONG when they do not add up."""
+        if self.missing:
+            return Level.WRONG
+        return Level.NOTE if self.lost else Level.OK
+
+    def sentence(self) -> str:
+        """All counts, and what was dropped by reason."""
+        parts = f"{self.delivered} delivered + {sum(self.dropped.values())} dropped + {self.open} open"
+        parts = f"{parts} + {self.queued} queued"
+        if self.missing:
+            return f"{self.captured} captured are not {parts}: {self.missing} unaccounted for"
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.dropped.items()) if count)
+        lost = f"{self.lost} lost" if self.lost else "nothing lost"
+        return f"{self.captured} captured = {parts}: {lost}{f' (dropped by {reasons})' if reasons else ''}"
+
+
+def _books(statuses: Iterable[Mapping[str, object]]) -> Books:
+    counted: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    for status in statuses:
+        counted.update({key: as_int(status, key) for key in ("captured", "delivered", "open", "queued")})
+        dropped.update(as_counts(status, "dropped"))
+    return Books(counted["captured"], counted["delivered"], dropped, counted["open"], counted["queued"])
+
+
+def _losses(served: Served) -> Iterator[str]:
+    """More than LOST_SHARE of what was captured lately; what was lost before that is in the books."""
+    lost = sum(one.value or 0.0 for reason, one in served.dropped.items() if reason not in HARMLESS)
+    captured = served.captured.value or 0.0
+    if lost > captured * LOST_SHARE:
+        yield f"{lost:.0f} of {captured:.0f} traces were lost in the last {ago(WINDOW_S)}"
+
+
+def _trouble(replicas: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+    for name, status in sorted(replicas.items()):
+        if said(status, "capture") == "off":
+            yield f"{name} captures nothing: {said(status, 'capture_reason') or 'no reason given'}"
+        if error := said(status, "buffer_error"):
+            yield f"{name} cannot deliver: {error}"

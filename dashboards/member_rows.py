@@ -1,0 +1,115 @@
+"""One row per member of the last seven days: whether it is there, what runs there, and how far off its clock is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from rich.table import Table
+
+from ..buffer.base import MemberSeen
+from .cells import ago, cell
+from .snapshot import Snapshot, has_ended
+
+#: A member whose clock is further off than this shows wrong ages and may expire traces too soon.
+CLOCK_LIMIT_S = 2.0
+#: Keys under which servers and learners say what runs there.
+_IDENTITY = ("server", "learner")
+
+
+class Presence(StrEnum):
+    """Whether a member is there."""
+
+    ALIVE = "alive"
+    SILENT = "silent"
+    ENDED = "ended"  # it said so
+
+
+_STYLES = {Presence.ALIVE: None, Presence.SILENT: "red", Presence.ENDED: "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One member; what it does not say is None, or empty."""
+
+    member: str
+    presence: Presence
+    unseen_s: float
+    draft: int | None
+    paceline: str
+    sglang: str
+    host: str
+    clock_ahead_s: float | None  # of Redis' clock, when it beat last
+    doing: str
+
+    def as_json(self) -> dict[str, object]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def member_rows(seen: Snapshot, silent: frozenset[str]) -> list[MemberRow]:
+    """All members by name; `silent` holds those for which the alarm of that name is raised."""
+    return [_row(name, one, seen, is_silent=name in silent) for name, one in sorted(seen.members.items())]
+
+
+def members_table(rows: Sequence[MemberRow]) -> Table:
+    """A table of `rows`, silent members in red."""
+    table = Table(title="members of the last 7 days", title_justify="left", expand=False)
+    for heading in ("member", "state", "last seen", "draft", "paceline", "sglang", "host", "clock", "doing"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        draft = "" if row.draft is None else str(row.draft)
+        seen = f"{ago(row.unseen_s)} ago"
+        versions = row.paceline or "unknown", row.sglang
+        cells = (row.member, row.presence.value, seen, draft, *versions, row.host, _clock(row), row.doing)
+        table.add_row(*map(cell, cells), style=_STYLES[row.presence])
+    return table
+
+
+def clock_ahead_s(one: MemberSeen) -> float | None:
+    """How far the member's clock was ahead of Redis' when it beat last, the way of the beat included."""
+    at = one.status.get("at")
+    return float(at) - one.last_seen_at if isinstance(at, int | float) and not isinstance(at, bool) else None
+
+
+def said(status: Mapping[str, object], key: str) -> str:
+    """The text at `key` of a member's status; empty when it says none."""
+    value = status.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def identity(status: Mapping[str, object]) -> dict[str, str]:
+    """Releases and host, as a member names them; empty where it does not, as older releases do."""
+    told = next((value for value in map(status.get, _IDENTITY) if isinstance(value, Mapping)), {})
+    return {key: said(told, key) for key in ("paceline", "sglang", "host")}
+
+
+def _row(name: str, one: MemberSeen, seen: Snapshot, *, is_silent: bool) -> MemberRow:
+    presence = Presence.ENDED if has_ended(one) else Presence.SILENT if is_silent else Presence.ALIVE
+    who = identity(one.status)
+    return MemberRow(
+        member=name,
+        presence=presence,
+        unseen_s=seen.unseen_s(name),
+        draft=seen.drafts_with(name),
+        paceline=who["paceline"],
+        sglang=who["sglang"],
+        host=who["host"],
+        clock_ahead_s=clock_ahead_s(one),
+        doing=one.fault or _doing(one.status),
+    )
+
+
+def _doing(status: Mapping[str, object]) -> str:
+    capture, kind = said(status, "capture"), said(status, "kind")
+    if capture:
+        why = said(status, "capture_reason") or said(status, "buffer_error")
+        return f"capture {capture}" + (f": {why}" if why else "")
+    why = said(status, "why")
+    return f"{kind}: {why}" if kind and why else kind
+
+
+def _clock(row: MemberRow) -> str:
+    ahead = row.clock_ahead_s
+    if ahead is None:
+        return "unknown"
+    return "agrees" if abs(ahead) < CLOCK_LIMIT_S else f"{abs(ahead):.0f} s {'ahead' if ahead > 0 else 'late'}"

@@ -1,0 +1,85 @@
+"""What is served: figures of all members' counters, for the headline."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..policies.readings.definitions import Reading
+from ..policies.readings.loop_readings import traces_captured, traces_dropped
+from ..policies.readings.served_drafts import ServedDraft, served_drafts
+from ..policies.readings.served_labels import served_labels
+from ..policies.readings.serving_readings import accept_length, step_time_ms, tokens_per_second
+from ..policies.readings.speed import speed_over_plain
+from ..policies.readings.tables import StepKey, StepSums
+from ..policies.readings.traffic_move import TrafficMove, traffic_move
+from ..policies.readings.windows import Window, windowed
+from .snapshot import Snapshot
+
+#: "Now" is so many newest seconds.
+WINDOW_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Figures of one snapshot; those of now are of its newest WINDOW_S seconds."""
+
+    by_draft: Mapping[int, ServedDraft]  # in all that the histories hold
+    speed: Reading
+    speed_where: str  # the batch size at which most of the time was spent
+    length: Reading
+    rate: Reading  # tokens per second
+    step_ms: Reading
+    captured: Reading
+    dropped: Mapping[str, Reading]  # by reason
+    move: TrafficMove  # since the live draft was judged
+
+    def lengths(self) -> dict[int, float | None]:
+        """By draft, the accept length that it served."""
+        return {draft: served.sums.accept_length for draft, served in self.by_draft.items()}
+
+    def readings(self) -> Sequence[Reading]:
+        """Those of now, by their definitions."""
+        return self.speed, self.length, self.rate, self.step_ms, self.captured, *self.dropped.values()
+
+
+def recent(seen: Snapshot) -> Window:
+    """What the members counted in the newest WINDOW_S seconds."""
+    return windowed(seen.histories, seen.at - WINDOW_S, seen.at)
+
+
+def served_now(seen: Snapshot) -> Served:
+    """Read the figures off what the members count."""
+    window = recent(seen)
+    return Served(
+        by_draft=served_drafts(seen.counters()),
+        speed=speed_over_plain(window),
+        speed_where=_where(window),
+        length=accept_length(window),
+        rate=tokens_per_second(window),
+        step_ms=step_time_ms(window),
+        captured=traces_captured(window),
+        dropped=traces_dropped(window),
+        move=_move(seen),
+    )
+
+
+def _where(window: Window) -> str:
+    seconds: dict[int, float] = {}
+    for key, row in (window.table("scheduler", "steps") or {}).items():
+        seconds |= _spent(key, row, seconds)
+    bucket = max(seconds, key=lambda size: seconds[size], default=0)
+    if not bucket:
+        return "batch unknown"
+    return f"batch {bucket}" if bucket <= 2 else f"batch {bucket // 2 + 1}-{bucket}"
+
+
+def _spent(key: StepKey, row: StepSums, so_far: Mapping[int, float]) -> dict[int, float]:
+    return {key.bucket: so_far.get(key.bucket, 0.0) + row.seconds} if key.draft_steps else {}
+
+
+def _move(seen: Snapshot) -> TrafficMove:
+    live = seen.state.live
+    judged = None if live is None else seen.state.rows[live].version.judged_on
+    if live is None or judged is None:
+        return TrafficMove(None, "the live draft was not judged")
+    requests = {label: sums.requests for label, sums in served_labels(seen.counters(), live).items()}
+    return traffic_move(judged.newest_labels, requests)

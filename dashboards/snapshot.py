@@ -1,0 +1,58 @@
+"""A speculator at one moment: what its board holds and what its members last said; all that is shown is from here."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from ..buffer.base import ENDED, MemberSeen, VersionBoard
+from ..buffer.counters import Counters
+from ..buffer.version import BoardState
+
+REPLICA, LEARNER = "replica:", "learner:"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Times are unix seconds by the clock of the board, which is Redis' own."""
+
+    speculator: str
+    at: float
+    state: BoardState
+    members: Mapping[str, MemberSeen] = field(default_factory=dict)
+    histories: Mapping[str, Sequence[Counters]] = field(default_factory=dict)
+
+    def counters(self) -> Iterator[Counters]:
+        """The histories of all members, one after another."""
+        return chain.from_iterable(self.histories.values())
+
+    def unseen_s(self, member: str) -> float:
+        """For how long nothing was heard of `member`, in seconds."""
+        return max(0.0, self.at - self.members[member].last_seen_at)
+
+    def drafts_with(self, member: str) -> int | None:
+        """Number of the version that a replica says it drafts with; None where it says nothing."""
+        number = self.members[member].status.get("draft_version")
+        return number if isinstance(number, int) else None
+
+    def present(self, kind: str = "") -> dict[str, MemberSeen]:
+        """Members of `kind` (REPLICA or LEARNER; all of them by default) that beat, and did not say that they end."""
+        return {
+            name: seen
+            for name, seen in sorted(self.members.items())
+            if name.startswith(kind) and seen.is_alive and not has_ended(seen)
+        }
+
+
+def has_ended(seen: MemberSeen) -> bool:
+    """Whether the member said with its last beat that it ends."""
+    return seen.status.get(ENDED) is True
+
+
+def take(board: VersionBoard, speculator: str) -> Snapshot:
+    """Read the board, its members and the history of each; a few round trips, and one for every member.
+
+    Raises BufferUnavailable, and DecodeError or BoardConflict for a board that cannot be read.
+    """
+    members = board.members()
+    histories = {member: board.history(member) for member in members}
+    return Snapshot(speculator, board.now(), board.read(), members, histories)

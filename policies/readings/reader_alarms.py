@@ -1,0 +1,40 @@
+"""Alarms that a reader raises: what is wrong with members that cannot say so themselves.
+
+Times are seconds by the clock of Redis, which is the same for every member.
+"""
+
+from collections.abc import Mapping
+
+from ..guard import Action, Alarm, AlarmName
+
+#: A member that has sent nothing for so long is silent. Members beat every second.
+SILENT_S = 15.0
+#: Replicas that draft with something else than what is live for so long do not follow the board.
+APART_S = 300.0
+
+
+def member_silent(unseen_s: float, *, is_alive: bool, beats_often: bool) -> Alarm | None:
+    """No sign of life from a member that did not say that it ends.
+
+    `is_alive`: whether its heartbeat has not expired. Only that decides for a member of an older release, which may
+    beat once a learning round (not `beats_often`).
+    """
+    if is_alive and (unseen_s < SILENT_S or not beats_often):
+        return None
+    figures = (
+        f"not seen for {unseen_s:.0f} s: look at its process and its log; if it is gone for good, `paceline forget`"
+    )
+    return Alarm(AlarmName.MEMBER_SILENT, figures, Action.TELL)
+
+
+def drafts_apart(drafts: Mapping[str, int | None], live: int | None, *, for_s: float, is_canary: bool) -> Alarm | None:
+    """Replicas that do not draft with the live version though nothing on the board moved for `for_s` seconds.
+
+    `drafts` holds what every live replica drafts with. A canary drafts on one replica alone, so nothing is said then.
+    """
+    others = {name: number for name, number in sorted(drafts.items()) if number != live}
+    if live is None or is_canary or for_s < APART_S or not others:
+        return None
+    named = ", ".join(f"{name} with {'nothing known' if number is None else number}" for name, number in others.items())
+    figures = f"version {live} is live for {for_s:.0f} s, and these draft with another: {named}"
+    return Alarm(AlarmName.DRAFTS_APART, figures, Action.TELL)

@@ -1,0 +1,75 @@
+"""What every draft has served, from members' counters: accept length with its interval, and acceptance by position.
+
+The one place that adds it up: MLflow and the command line show the same figures because both ask here.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ...buffer.counters import OLDER_DRAFTS, Counters
+from .definitions import Reading
+from .ratio_sums import RatioSums
+
+
+@dataclass(frozen=True, slots=True)
+class ServedDraft:
+    """What one draft served, over all servers and their restarts, as far as the board's history reaches."""
+
+    sums: RatioSums = field(default_factory=RatioSums)  # of the requests that ended, or that another draft went on with
+    tried: tuple[int, ...] = ()  # rounds by position: how often it was reached
+    stood: tuple[int, ...] = ()  # and how often it was accepted then
+    at: float | None = None  # unix seconds of the newest evidence
+
+    def __add__(self, other: "ServedDraft") -> "ServedDraft":
+        times = [at for at in (self.at, other.at) if at is not None]
+        positions = _added(self.tried, other.tried), _added(self.stood, other.stood)
+        return ServedDraft(self.sums + other.sums, *positions, max(times, default=None))
+
+    @property
+    def accept_length(self) -> Reading:
+        """Its accept length; unknown where no request has ended."""
+        length, (low, high) = self.sums.accept_length, self.sums.interval or (None, None)
+        why = "" if length is not None else "no request that it drafted for has ended"
+        return Reading("accept_length", length, self.sums.requests, self.at, low, high, why)
+
+    @property
+    def by_position(self) -> list[float | None]:
+        """Share of the rounds that reached a position in which it was accepted; None where none reached it."""
+        return [stood / tried if tried else None for tried, stood in zip(self.tried, self.stood, strict=True)]
+
+
+def served_drafts(counters: Iterable[Counters]) -> dict[int, ServedDraft]:
+    """Draft -> what it served; `counters` are histories of any members, in any order.
+
+    A draft that a server no longer tells apart (counters.py: MAX_DRAFTS) keeps the last figures that it had. A
+    restarted server is another boot, whose figures are added.
+    """
+    # Counters only grow: of each boot, the newest entry that names a draft holds all that it served with it.
+    boots: dict[str, dict[int, ServedDraft]] = defaultdict(dict)
+    for entry in sorted(counters, key=lambda entry: entry.at):
+        boots[entry.boot] |= _of_entry(entry)
+    found: dict[int, ServedDraft] = {}
+    for newest in boots.values():
+        for number, served in newest.items():
+            found[number] = found.get(number, ServedDraft()) + served
+    return found
+
+
+def _of_entry(entry: Counters) -> dict[int, ServedDraft]:
+    if entry.served is None:
+        return {}
+    found: dict[int, ServedDraft] = {}
+    for cell in entry.served.cells:
+        found[cell.draft] = found.get(cell.draft, ServedDraft()) + ServedDraft(RatioSums(*cell.ended), at=entry.at)
+    for position in entry.served.positions:
+        counts = tuple(position.tried), tuple(position.stood)
+        found[position.draft] = found.get(position.draft, ServedDraft()) + ServedDraft(RatioSums(), *counts, entry.at)
+    found.pop(OLDER_DRAFTS, None)
+    return found
+
+
+def _added(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    longest = max(len(left), len(right))
+    padded = ((*counts, *[0] * (longest - len(counts))) for counts in (left, right))
+    return tuple(a + b for a, b in zip(*padded, strict=True))

@@ -1,0 +1,96 @@
+"""Alarms of members, and those that only a reader can raise."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.version import VersionState
+from paceline.dashboards.alarm_lines import READER, standing_and_recent
+from paceline.dashboards.member_rows import Presence, member_rows, members_table
+from paceline.dashboards.snapshot import take
+from rich.console import Console
+from seen_members import NOW, board, learner, replica, snapshot, version
+
+ALARM = {"name": "hook_silent", "reading": "200 rounds verified, none captured", "action": "tell"}
+
+
+def active(seen):
+    return [(line.member, line.name) for line in standing_and_recent(seen) if line.at is None]
+
+
+def test_a_member_that_says_nothing_any_more_is_an_alarm_and_one_that_said_it_ends_is_none():
+    seen = snapshot(
+        replica_a=replica(),
+        replica_b=replica(16.0),
+        replica_c=replica(900.0, is_alive=False, ended=True),
+        learner_l=learner(16.0, is_alive=False),
+    )
+    assert active(seen) == [("learner:l", "member_silent"), ("replica:b", "member_silent")]
+
+
+def test_a_learner_of_an_older_release_beats_once_a_learning_round_and_is_not_silent_until_its_heartbeat_ends():
+    old = learner(40.0)
+    without = replace(old, status={name: value for name, value in old.status.items() if name != "counters"})
+    assert active(snapshot(learner_l=without)) == []
+    assert active(snapshot(learner_l=replace(without, is_alive=False))) == [("learner:l", "member_silent")]
+
+
+def test_what_a_dead_member_reported_as_active_is_past():
+    alive = snapshot(replica_a=replica(standing_alarms=[ALARM]))
+    assert active(alive) == [("replica:a", "hook_silent")]
+    dead = snapshot(replica_a=replica(60.0, is_alive=False, standing_alarms=[ALARM]))
+    assert active(dead) == [("replica:a", "member_silent")]
+    (past,) = [line for line in standing_and_recent(dead) if line.name == "hook_silent"]
+    assert past.at == NOW - 60.0
+
+
+@pytest.mark.parametrize(("age_s", "is_raised"), [(299.0, False), (300.0, True)])
+def test_servers_that_do_not_draft_with_the_live_version_are_an_alarm_after_five_minutes(age_s, is_raised):
+    made = MemoryVersionBoard(clock=lambda: NOW - age_s)
+    for number in range(2):
+        made.register(version(number), "learner", "trained")
+        made.move(number, VersionState.LIVE, "learner", "won")
+    seen = snapshot(made.read(), replica_a=replica(), replica_b=replica(draft_version=0))
+    assert active(seen) == ([(READER, "drafts_apart")] if is_raised else [])
+
+
+def test_a_candidate_that_is_refused_again_and_again_does_not_hide_servers_that_draft_with_another():
+    clock = [9000.0]
+    made = MemoryVersionBoard(clock=lambda: clock[0])
+    for number, state in ((0, VersionState.LIVE), (1, VersionState.LIVE), (2, VersionState.REFUSED)):
+        clock[0] = NOW if number == 2 else 9000.0
+        made.register(version(number), "learner", "trained")
+        made.move(number, state, "learner", "judged")
+    assert active(snapshot(made.read(), replica_a=replica(draft_version=0))) == [(READER, "drafts_apart")]
+
+
+def test_a_row_per_member_says_what_runs_there_and_how_far_its_clock_is_off():
+    who = {"host": "gpu-1", "paceline": "0.1.0", "sglang": "0.5.23"}
+    seen = snapshot(
+        replica_a=replica(server=who, at=NOW + 29.5),
+        replica_b=replica(60.0, is_alive=False),
+        learner_l=learner(900.0, is_alive=False, ended=True, why="40 traces"),
+    )
+    rows = {row.member: row for row in member_rows(seen, frozenset(["replica:b"]))}
+    assert [row.presence for row in rows.values()] == [Presence.ENDED, Presence.ALIVE, Presence.SILENT]
+    assert (rows["replica:a"].host, rows["replica:a"].paceline, rows["replica:a"].sglang) == tuple(who.values())
+    assert (rows["replica:a"].clock_ahead_s, rows["replica:b"].paceline) == (30.0, "")
+    console = Console(width=200, file=io.StringIO())
+    console.print(members_table([*rows.values()]))
+    shown = console.file.getvalue()
+    assert "30 s ahead" in shown
+    assert [word for word in ("silent", "ended", "15 min ago", "idle: 40 traces") if word not in shown] == []
+
+
+def test_a_snapshot_of_a_board_holds_its_members_and_what_they_count():
+    made = MemoryVersionBoard(clock=lambda: NOW)
+    counters = {"at": NOW, "boot": "b", "traces": {"captured": 3}}
+    made.beat("replica:a", {"draft_version": 0, "counters": counters}, 10.0)
+    seen = take(made, "default")
+    assert (seen.at, [*seen.present()], seen.drafts_with("replica:a")) == (NOW, ["replica:a"], 0)
+    assert [entry.traces.captured for entry in seen.counters()] == [3]
+
+
+def test_the_board_of_the_tests_is_what_it_says():
+    assert (board().live, board().previous, board(0).live) == (1, 0, None)

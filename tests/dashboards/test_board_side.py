@@ -1,0 +1,163 @@
+"""The board's side of `paceline doctor`: each line well, wrong or not to be told, and what to do."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.finding import Finding, Level
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_room import RedisRoom, read_room
+from paceline.buffer.settings.sources import read_settings
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.dashboards.doctor.board_side import examine_board, mlflow
+from paceline.dashboards.doctor.members_side import beats, clocks, room_for_traffic, servers
+from paceline.dashboards.doctor.redis_side import _too_old, connection
+from paceline.dashboards.doctor.report import say_findings
+from seen_members import NOW, board, counted, learner, replica, snapshot
+
+SUPPORTED = ("0.5.23", "0.5.22")
+
+
+def found(environ, aliases=None):
+    return {one.topic: one for one in examine_board(read_settings(environ), None, None, SUPPORTED, aliases)}
+
+
+def test_without_a_url_it_is_said_what_to_set():
+    findings = found({})
+    assert findings["Redis"].sentence == "PACELINE_REDIS_URL is not set: servers capture nothing"
+    assert [*findings] == ["Redis"]
+
+
+def test_a_redis_that_does_not_answer_is_wrong():
+    findings = found({"PACELINE_REDIS_URL": "redis://127.0.0.1:9/0"})
+    assert findings["Redis"].level is Level.WRONG
+    assert "start Redis or correct PACELINE_REDIS_URL" in findings["Redis"].sentence
+
+
+@pytest.mark.parametrize(
+    ("room", "problem"),
+    [
+        (RedisRoom(0, "noeviction", 10, is_append_only=True), ""),
+        (RedisRoom(1200, "noeviction", 10, is_append_only=True), ""),
+        (RedisRoom(1199, "noeviction", 10, is_append_only=True), "got maxmemory 1199, expected at least 1200"),
+        (RedisRoom(9999, "allkeys-lru", 10, is_append_only=True), "got maxmemory-policy allkeys-lru, expected noevict"),
+    ],
+)
+def test_room_in_redis(room, problem):
+    assert room.problem(1000).startswith(problem)
+    assert bool(room.problem(1000)) is bool(problem)
+
+
+def test_a_real_redis_is_asked_for_its_room_and_the_live_version(redis_client, redis_url, tmp_path):
+    environ = {"PACELINE_REDIS_URL": redis_url}
+    assert read_room(redis_client).max_bytes == 0
+    assert found(environ)["weights"].sentence.startswith("no version is live yet")
+    assert {one.level for one in found(environ).values()} <= {Level.OK, Level.NOTE}  # a board that is not used yet
+    board = RedisVersionBoard(redis_client, BufferConfig())
+    gone = DraftVersion(0, None, "t", "0", "eagle3", (tmp_path / "gone").as_uri(), "ab" * 32, "o", ("", ""))
+    board.register(gone, "test", "new")
+    board.move(0, VersionState.LIVE, "test", "live")
+    findings = found(environ)
+    assert findings["weights"].level is Level.WRONG
+    assert "this machine cannot swap to the live version: version 0: got no readable" in findings["weights"].sentence
+    redis_client.config_set("maxmemory", "1mb")
+    try:
+        (wrong,) = [
+            one
+            for one in examine_board(read_settings(environ), None, None, SUPPORTED, None)
+            if one.level is Level.WRONG and one.topic == "Redis"
+        ]
+        assert "got maxmemory 1048576, expected at least" in wrong.sentence
+    finally:
+        redis_client.config_set("maxmemory", "0")
+
+
+def test_a_token_on_the_board_is_seen(redis_client, redis_url):
+    from paceline.buffer.redis_operator import OperatorAuth
+
+    environ = {"PACELINE_REDIS_URL": redis_url}
+    assert found(environ)["token"].level is Level.NOTE
+    OperatorAuth(redis_client, BufferConfig()).set_token("a token of some length", None, "me", "hardening")
+    assert found(environ)["token"].level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("url", "level"),
+    [
+        ("rediss://far.example:6380/0", Level.OK),
+        ("redis://127.0.0.1:6379/0", Level.OK),
+        ("unix:///run/redis.sock", Level.OK),
+        ("redis://user:hunter2@far.example:6379/0", Level.NOTE),
+    ],
+)
+def test_an_open_connection_to_another_machine_is_noted(url, level):
+    finding = connection(url)
+    assert finding.level is level
+    assert "hunter2" not in finding.sentence
+
+
+@pytest.mark.parametrize(("version", "is_old"), [("6.2.14", False), ("7.0.0", False), ("6.0.16", True), ("odd", False)])
+def test_an_old_redis_is_refused(version, is_old):
+    assert bool(_too_old(version)) == is_old
+
+
+@pytest.mark.parametrize(
+    ("release", "level", "said"),
+    [
+        ("0.5.23", Level.OK, "1 alive, SGLang supported"),
+        ("0.6.0", Level.WRONG, "replica:a runs SGLang 0.6.0; supported are 0.5.23, 0.5.22"),
+        ("", Level.NOTE, "replica:a do not say which SGLang they run"),
+    ],
+)
+def test_servers_run_a_release_that_was_tried(release, level, said):
+    finding = servers(snapshot(replica_a=replica(server={"sglang": release})), SUPPORTED)
+    assert finding.level is level
+    assert said in finding.sentence
+
+
+def test_what_is_not_there_is_noted_and_not_wrong():
+    empty = snapshot(board(0))
+    findings = [servers(empty, SUPPORTED), clocks(empty), beats(empty), room_for_traffic(empty, 1)]
+    assert {finding.level for finding in findings} == {Level.NOTE}
+
+
+@pytest.mark.parametrize(("ahead_s", "level"), [(1.9, Level.OK), (2.0, Level.WRONG), (-30.0, Level.WRONG)])
+def test_clocks_agree_with_redis(ahead_s, level):
+    one = replica()
+    finding = clocks(snapshot(replica_a=replace(one, status={**one.status, "at": one.last_seen_at + ahead_s})))
+    assert finding.level is level
+    assert (f"replica:a by {ahead_s:+.0f} s" in finding.sentence) == (level is Level.WRONG)
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"), [((True, False), Level.OK), ((True, True), Level.WRONG), ((False, None), Level.NOTE)]
+)
+def test_one_beat_starts_the_learning_rounds(flags, level):
+    members = {f"learner_l{place}": learner(beat=flag) for place, flag in enumerate(flags)}
+    assert beats(snapshot(**members)).level is level
+
+
+def test_memory_is_told_in_traces_and_in_time_of_this_traffic():
+    history = [counted(NOW - 400.0, delivered=100), counted(NOW, delivered=500)]
+    seen = snapshot(histories={"replica:a": history}, replica_a=replica(delivered=500, payload_bytes=500 * 405_000))
+    assert room_for_traffic(seen, 1 << 30).sentence == (
+        "PACELINE_BUFFER_MAX_BYTES, 1.00 GiB, holds 2651 traces of 405 kB: 44 min at the 1 traces per second of now"
+    )
+    quiet = snapshot(replica_a=replica(delivered=500, payload_bytes=500 * 405_000))
+    assert quiet.histories == {}
+    assert "no trace came in the last 10 min" in room_for_traffic(quiet, 1 << 30).sentence
+
+
+def test_mlflow_is_looked_at_where_it_is_there():
+    assert [one.level for one in mlflow(board(), None)] == [Level.NOTE]
+    wrong = Finding("MLflow", Level.WRONG, "@live names draft 0, the board 1")
+    assert [*mlflow(board(), lambda state: iter([wrong] if state.live == 1 else []))] == [wrong]
+
+
+def test_findings_are_lines_or_objects(capsys):
+    said = [Finding("Redis", Level.OK, "answers"), Finding("TLS", Level.UNKNOWN, "[x]")]
+    assert say_findings(said, as_json=False) == 2
+    assert capsys.readouterr().out == "ok       Redis     answers\nunknown  TLS       [x]\n"
+    assert say_findings(said, as_json=True) == 2
+    assert [json.loads(line)["topic"] for line in capsys.readouterr().out.splitlines()] == ["Redis", "TLS"]

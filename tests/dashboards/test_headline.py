@@ -1,0 +1,177 @@
+"""One sentence per question: each says what is known, and nothing green is left where nobody is alive to say it."""
+
+import pytest
+from paceline.buffer.finding import Level
+from paceline.dashboards.answer import answer, finding_text
+from seen_members import LIVE_AT, NOW, board, counted, learner, replica, requests, snapshot, steps
+
+TOPICS = ["faster", "fresh", "last swap", "loop", "alarms"]
+HERE = {"replica_a": replica(), "learner_l": learner()}
+
+
+def said(seen, topic):
+    (found,) = [finding for finding in answer(seen).findings if finding.topic == topic]
+    return found.level, found.sentence
+
+
+def history(speculative_tokens, *, plain_steps=40, dropped=0):
+    """Ten minutes in which plain steps committed 8 tokens in 10 ms, and speculative ones some in 15 ms."""
+
+    def entry(share):
+        plain = steps(
+            0, int(plain_steps * share), tokens=int(plain_steps * share) * 8, seconds=plain_steps * share * 0.01
+        )
+        count = int(4000 * share)
+        drafted = steps(3, count, tokens=int(speculative_tokens * count), seconds=count * 0.015)
+        fate = {"captured": int(1000 * share), "delivered": int(1000 * share) - dropped, "dropped": {"gap": dropped}}
+        return counted(NOW - 600.0 + 600.0 * share, steps=(plain, drafted), **(fate if share else {}))
+
+    return [entry(share / 40) for share in range(41)]
+
+
+def test_every_question_is_answered_in_its_order():
+    assert [finding.topic for finding in answer(snapshot(**HERE)).findings] == TOPICS
+
+
+@pytest.mark.parametrize(
+    ("tokens", "level", "word"),
+    [(24.0, Level.OK, "yes: 2.00x"), (6.0, Level.WRONG, "no, slower: 0.50x")],
+)
+def test_faster_is_the_speed_over_plain_decoding_at_the_same_batch_size(tokens, level, word):
+    found = said(snapshot(histories={"replica:a": history(tokens)}, **HERE), "faster")
+    assert found[0] is level
+    assert found[1].startswith(f"{word} plain decoding (")
+    assert ", batch 5-8, 40 plain steps, measured 0 s ago; now " in found[1]
+
+
+def test_without_a_plain_step_the_speed_is_unknown_and_what_would_measure_it_is_said():
+    level, sentence = said(snapshot(histories={"replica:a": history(24.0, plain_steps=0)}, **HERE), "faster")
+    assert level is Level.UNKNOWN
+    assert sentence.startswith("no plain step was ever taken; start the server with `--speculative-adaptive")
+    assert "tokens/s" in sentence
+
+
+def test_a_server_of_an_older_release_counts_nothing_and_that_is_said():
+    level, sentence = said(snapshot(**HERE), "faster")
+    assert (level, sentence) == (Level.UNKNOWN, "no replica sent these counters in the window")
+
+
+def served(label, count):
+    return {"replica:a": [counted(NOW - 5.0, requests(1, label, [(10, 5)] * count))]}
+
+
+@pytest.mark.parametrize(
+    ("label", "count", "level", "moved"),
+    [
+        ("py", 40, Level.OK, "traffic moved since: no"),
+        ("prose", 40, Level.NOTE, "traffic moved since: yes, prose 0% then, 100% now"),
+        ("prose", 29, Level.OK, "traffic moved since: unknown, 40 requests then and 29 since, 30 of each needed"),
+    ],
+)
+def test_fresh_says_how_old_the_traffic_was_and_whether_it_moved(label, count, level, moved):
+    found = said(snapshot(histories=served(label, count), **HERE), "fresh")
+    ago = f"{(NOW - LIVE_AT) / 60:.0f} min"
+    text = f"draft 1, learnt from traffic up to 14 s before it went live {ago} ago, drafts on 1 of 1 servers"
+    assert found == (level, f"{text}; {moved}")
+
+
+def test_a_live_draft_that_no_server_has_is_not_fresh():
+    others = snapshot(replica_a=replica(draft_version=0), replica_b=replica(), learner_l=learner())
+    assert "drafts on 1 of 2 servers" in said(others, "fresh")[1]
+    assert said(snapshot(board(0), **HERE), "fresh")[0] is Level.UNKNOWN
+
+
+SWAP = {"number": 1, "before": 0, "commit_ms": 1.84, "stage_ms": 3.0, "running": 0, "at": NOW - 20.0}
+
+
+def test_the_last_swap_is_the_newest_of_all_servers_with_what_both_drafts_served():
+    cells = requests(0, "", [(10, 5)]), requests(1, "", [(10, 12)])
+    seen = snapshot(
+        histories={"replica:a": [counted(NOW - 5.0, *cells)]},
+        replica_a=replica(swaps=[SWAP]),
+        replica_b=replica(swaps=[{**SWAP, "at": NOW - 40.0, "number": 0, "before": None}]),
+    )
+    text = "0 -> 1, 1.8 ms, nobody waited, accept length 1.50 -> 2.20, 20 s ago on replica:a"
+    assert said(seen, "last swap") == (Level.OK, text)
+    busy = snapshot(replica_a=replica(swaps=[{**SWAP, "running": 4}]))
+    assert "4 requests waited, accept length - -> -" in said(busy, "last swap")[1]
+    assert said(snapshot(**HERE), "last swap") == (Level.NOTE, "none since the servers started")
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "text"),
+    [
+        ({}, Level.OK, "9 captured = 9 delivered + 0 dropped + 0 open + 0 queued: nothing lost"),
+        (
+            {"captured": 12, "open": 2, "queued": 1},
+            Level.OK,
+            "12 captured = 9 delivered + 0 dropped + 2 open + 1 queued",
+        ),
+        ({"captured": 11, "dropped": {"gap": 2}}, Level.NOTE, "2 lost (dropped by gap 2)"),
+        ({"captured": 11, "dropped": {"no_rounds": 2}}, Level.OK, "nothing lost (dropped by no_rounds 2)"),
+        (
+            {"captured": 10},
+            Level.WRONG,
+            "10 captured are not 9 delivered + 0 dropped + 0 open + 0 queued: 1 unaccounted",
+        ),
+        (
+            {"capture": "off", "capture_reason": "a fault"},
+            Level.WRONG,
+            "replica:a captures nothing: a fault; 9 captured",
+        ),
+        ({"buffer_error": "no Redis"}, Level.WRONG, "replica:a cannot deliver: no Redis; 9 captured"),
+    ],
+)
+def test_the_loop_adds_up_or_says_what_is_missing(changes, level, text):
+    found = said(snapshot(replica_a=replica(**changes), learner_l=learner()), "loop")
+    assert found[0] is level
+    assert text in found[1]
+
+
+def test_the_books_of_all_servers_are_added_those_that_ended_left_out():
+    gone = replica(900.0, is_alive=False, ended=True, captured=5)
+    seen = snapshot(replica_a=replica(), replica_b=replica(captured=10, open=1), replica_c=gone, learner_l=learner())
+    assert "19 captured = 18 delivered + 0 dropped + 1 open" in said(seen, "loop")[1]
+
+
+@pytest.mark.parametrize(("dropped", "is_wrong"), [(10, False), (11, True)])
+def test_more_than_one_in_a_hundred_lost_lately_is_wrong(dropped, is_wrong):
+    seen = snapshot(histories={"replica:a": history(24.0, dropped=dropped)}, **HERE)
+    level, sentence = said(seen, "loop")
+    assert (level is Level.WRONG) == is_wrong
+    assert (f"{dropped} of 1000 traces were lost in the last 10 min" in sentence) == is_wrong
+
+
+def test_a_loop_without_a_learner_says_so():
+    assert said(snapshot(replica_a=replica()), "loop")[1].startswith("no learner was ever seen; ")
+    late = snapshot(replica_a=replica(), learner_l=learner(300.0, is_alive=False))
+    assert said(late, "loop")[1].startswith("no learner is alive, the last was seen 5 min ago; ")
+
+
+@pytest.mark.guarantee("silence-is-said")
+def test_with_everybody_dead_nothing_is_well():
+    dead = snapshot(
+        histories={"replica:a": history(24.0)},
+        replica_a=replica(40.0, is_alive=False, swaps=[SWAP]),
+        learner_l=learner(40.0, is_alive=False),
+    )
+    found = answer(dead)
+    assert {finding.level for finding in found.findings} == {Level.UNKNOWN, Level.WRONG}
+    assert found.code == 1
+    assert "green" not in {str(span.style) for finding in found.findings for span in finding_text(finding).spans}
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [snapshot(board(0)), snapshot(replica_a=replica(40.0, is_alive=False, ended=True))],
+    ids=["nobody was ever seen", "all said that they end"],
+)
+def test_with_nobody_there_to_say_all_is_unknown(seen):
+    found = answer(seen)
+    assert {finding.level for finding in found.findings} == {Level.UNKNOWN}
+    assert found.code == 2
+
+
+def test_what_redis_says_cannot_steer_the_terminal():
+    seen = snapshot(replica_a=replica(capture="off", capture_reason="\x1b[2J"), learner_l=learner(why="[bold]\n"))
+    assert "\x1b" not in "".join(finding_text(finding).plain for finding in answer(seen).findings)
