@@ -11,11 +11,13 @@ import typer
 
 from .dashboards.commands.access import AsJsonLines, RedisUrl, Speculator, open_access, read_settings
 from .dashboards.commands.asking import asking
+from .dashboards.commands.exporting import exporting
 from .dashboards.commands.versions import versions
 from .dashboards.terminal import fail, needing_extra, one_line_errors
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(asking)
+app.add_typer(exporting)
 app.add_typer(versions, name="versions")
 token = typer.Typer(no_args_is_help=True, help="The operator token, which promote and rollback ask for once it is set.")
 app.add_typer(token, name="token")

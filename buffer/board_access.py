@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .base import VersionBoard
 from .config import BufferConfig
@@ -38,12 +39,22 @@ def open_board(settings: Settings, redis_url: str | None = None, speculator: str
     for a bad setting and where there are several speculators, and BufferUnavailable when Redis does not answer.
     """
     config = configured(BufferConfig, settings)
-    client = connect(redis_url or settings.value("REDIS_URL") or LOCAL_REDIS, settings.value("REDIS_CA"))
+    client = _connected(settings, redis_url)
     if speculator is None and not settings.is_given("SPECULATOR"):
         speculator = _only(speculators(client))
     config = replace(config, speculator=speculator or config.speculator)
     board, auth = RedisVersionBoard(client, config), OperatorAuth(client, config)
     return BoardAccess(config.speculator, board, auth, settings.value("OPERATOR_TOKEN"))
+
+
+def list_speculators(settings: Settings, redis_url: str | None = None) -> list[str]:
+    """Names of all speculators in the Redis of `settings`. Blocks and raises as open_board does."""
+    with _connected(settings, redis_url) as client:
+        return speculators(client)
+
+
+def _connected(settings: Settings, redis_url: str | None) -> Any:
+    return connect(redis_url or settings.value("REDIS_URL") or LOCAL_REDIS, settings.value("REDIS_CA"))
 
 
 def _only(names: Sequence[str]) -> str | None:
