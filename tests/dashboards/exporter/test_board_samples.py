@@ -11,7 +11,6 @@ from paceline.buffer.counters import (
     SchedulerCounters,
     ServedCell,
     ServedCounters,
-    StepCell,
     TraceCounters,
     as_json,
 )
