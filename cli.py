@@ -11,6 +11,7 @@ import typer
 from .dashboards.commands.access import AsJsonLines, RedisUrl, Speculator, open_access, read_settings
 from .dashboards.commands.asking import asking
 from .dashboards.commands.explaining import explaining
+from .dashboards.commands.exporting import exporting
 from .dashboards.commands.versions import versions
 from .dashboards.readings_command import readings
 from .dashboards.terminal import fail, needing_extra, new_token, one_line_errors, operator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(asking)
 app.add_typer(explaining)
+app.add_typer(exporting)
 app.add_typer(versions, name="versions")
 token = typer.Typer(no_args_is_help=True, help="The operator token, which acts on the board ask for once it is set.")
 app.add_typer(token, name="token")
