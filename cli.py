@@ -11,6 +11,7 @@ import typer
 from .dashboards.commands.access import AsJsonLines, RedisUrl, Speculator, open_access, read_settings
 from .dashboards.commands.asking import asking
 from .dashboards.commands.versions import versions
+from .dashboards.readings_command import readings
 from .dashboards.terminal import fail, needing_extra, new_token, one_line_errors, operator
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ token = typer.Typer(no_args_is_help=True, help="The operator token, which acts o
 app.add_typer(token, name="token")
 draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")
 app.add_typer(draft, name="draft")
+app.command()(readings)
 
 Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the check of the weights (no such disk here).")]
 Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every server drafts with it; 0: do not.")]

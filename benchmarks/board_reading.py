@@ -12,6 +12,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -69,7 +70,7 @@ def measure(client: Any, members: int, repeats: int) -> None:
     now_s = board.now()
     for place, name in enumerate(names):
         plant_hour(client, name, place, now_s)
-    beats_ms = [1e3 * seconds(lambda name=name: board.beat(name, status(0, HISTORY_S), 60.0)) for name in names]
+    beats_ms = [1e3 * seconds(partial(board.beat, name, status(0, HISTORY_S), 60.0)) for name in names]
     reads_ms = [1e3 * seconds(lambda: read(board, now_s - 60.0)) for _ in range(repeats)]
     cpu_ms = [1e3 * seconds(lambda: read(board, now_s - 60.0), time.process_time) for _ in range(repeats)]
     entries: Any = client.xlen(HISTORY.name("default", names[0]))
@@ -122,7 +123,14 @@ def counters(rate: random.Random, running_s: float) -> Counters:
             kind="greedy",
             rounds=grown(40, draft),
             accepted=grown(90, draft),
-            ended=(grown(1, draft), *(grown(per_s, draft) for per_s in (40, 90, 1600, 3600, 8100))),
+            ended=(
+                grown(1, draft),
+                grown(40, draft),
+                grown(90, draft),
+                grown(1600, draft),
+                grown(3600, draft),
+                grown(8100, draft),
+            ),
         )
         for draft in range(DRAFTS)
         for label in range(LABELS)

@@ -66,7 +66,11 @@ def judge_candidate(
 
 
 def _judged(state: LearnerState, claimed: ByOutcome, line_judge: LineJudge, number: int, now_s: float) -> Promotion:
-    config, newest = state.config, [entry.trace for outcome in KEPT for entry in claimed[outcome]]
+    config = state.config
+    came = sorted(
+        (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda each: entry_order(each.entry_id)
+    )
+    newest = [entry.trace for entry in came]
     held_out = [entry.trace for entry in claimed[Outcome.HELD_OUT]]
     decided = line_judge.decide(number, state.trainer.draft, held_out, config.delivery_rules.test)
     return judge(

@@ -131,6 +131,16 @@ def test_what_a_verdict_was_judged_on_is_one_more_field_that_an_older_release_re
     assert decode_event(tomorrow) == golden_event()
 
 
+def test_the_drafts_that_served_what_judged_a_version_come_back_and_an_older_release_reads_past_them():
+    event = golden_judged_event()
+    judged_on = replace(event.version.judged_on, drafts={6: 10, 5: 38})
+    raw = encode_event(replace(event, version=replace(event.version, judged_on=judged_on)))
+    assert decode_event(raw, event.event_id).version.judged_on == judged_on
+    fields = msgspec.json.decode(raw)
+    assert fields["event"]["version"]["judged_on"].pop("drafts") == {"6": 10, "5": 38}
+    assert msgspec.json.decode(encode_event(event)) == fields
+
+
 def test_the_targets_that_a_version_was_trained_and_judged_on_are_fields_that_an_older_release_reads_past():
     raw = golden("event_schema1_targets.json")
     assert (encode_event(golden_following_event()), decode_event(raw)) == (raw, golden_following_event())
