@@ -47,22 +47,36 @@ class DraftPositions(msgspec.Struct, array_like=True, kw_only=True, gc=False):
 
 
 class ServedCounters(msgspec.Struct, kw_only=True, gc=False):
-    """What captured requests were served; the courier counts them."""
+    """What captured requests were served; the courier counts them.
+
+    Their number is bounded, so a cell may give way and is then poured into another one: a label's into that of
+    OTHER_LABELS of its draft and kind, a draft's into those of OLDER_DRAFTS. So take differences between two times
+    cell by cell only of what is told apart at the later one; the differences of OTHER_LABELS, and of OLDER_DRAFTS, are
+    what is left of the difference of the sum over the draft, and over all. A cell that is smaller than before has
+    given way in between and has begun again from 0.
+    """
 
     cells: list[ServedCell] = []
     positions: list[DraftPositions] = []
     request_lengths: list[int] = []  # requests that ended, by LENGTH_EDGES
+    forgotten: int = 0  # requests counted no further, since too many never reported their end
+    unattributed: int = 0  # rounds of requests whose beginning was not seen: in none of the above
+
+
+#: Bucket and draft steps of the StepCell that stands for those that have no room of their own.
+OTHER_BATCHES = 0
+OTHER_STEPS = -1
 
 
 class StepCell(msgspec.Struct, array_like=True, kw_only=True, gc=False):
     """Decode steps of one batch bucket and one number of draft steps; 0 draft steps are plain decoding."""
 
-    bucket: int  # the largest batch size of the bucket
+    bucket: int  # the largest batch size of the bucket: 1, 2, 4, 8 ...
     draft_steps: int
     steps: int = 0
     seconds: float = 0.0
-    tokens: int = 0  # committed, of all requests of the batch
-    requests: int = 0  # sum of the batch sizes
+    tokens: int = 0  # committed and visible, of all requests of the batch
+    requests: int = 0  # sum of the batch sizes, requests that had ended left out
     durations: list[int] = []  # steps by STEP_MS_EDGES
 
 

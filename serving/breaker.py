@@ -24,7 +24,9 @@ FAULT_WINDOW_S = 60.0
 class Breaker:
     """Open means off. It opens by `open(reason)` or after MAX_FAULTS faults in a row, and never closes again."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, what: str = "capture") -> None:
+        """`what` it turns off, for the log."""
+        self._what = what
         self.faults = 0  # since the process started
         self._recent: deque[float] = deque(maxlen=MAX_FAULTS)
         self._clock = clock
@@ -39,7 +41,7 @@ class Breaker:
         """Turn capture off and remember why; the first reason stays."""
         if not self.reason:
             self.reason = reason
-            log.error("paceline: capture is off: %s", reason)
+            log.error("paceline: %s is off: %s", self._what, reason)
 
     def guard(self, body: Callable[P, None]) -> Callable[P, None]:
         """Wrap a hook body: skipped while open, never raises, returns None (which leaves the result as it is)."""

@@ -21,6 +21,11 @@ PULL_REQUESTS: Final = (
 INIT_DISPATCHER: Final = "sglang.srt.managers.scheduler.Scheduler.init_request_dispatcher"
 ADAPTIVE_CONTROLLER: Final = "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController.__init__"
 FORWARD: Final = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_generation"
+ACTIVATE_STEP: Final = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.activate_step_by_batch"
+_RESULTS: Final = "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
+RESOLVE_TOKENS: Final = f"{_RESULTS}._resolve_spec_v2_tokens"
+PREFILL_RESULT: Final = f"{_RESULTS}.process_batch_result_prefill"
+STREAM_OUTPUT: Final = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer.stream_output"
 #: What a trainer's weight updates go through, whichever way it sends them.
 _UPDATES: Final = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 SELECT_RUNNERS: Final = f"{_UPDATES}._select_runners"
@@ -40,6 +45,10 @@ TARGETS: Final = (
     INIT_DISPATCHER,
     ADAPTIVE_CONTROLLER,
     FORWARD,
+    ACTIVATE_STEP,
+    RESOLVE_TOKENS,
+    PREFILL_RESULT,
+    STREAM_OUTPUT,
     SELECT_RUNNERS,
     BEGIN_UPDATE,
     END_UPDATE,
@@ -92,7 +101,7 @@ USED: Final[Mapping[str, str]] = {
     ),
     "sglang.srt.managers.schedule_batch.Req": (
         "rid sampling_params grammar finished finished_reason spec_verify_ct lora_id multimodal_inputs input_embeds "
-        "origin_input_ids output_ids"
+        "origin_input_ids output_ids spec_num_correct_drafts finished_len finished_output is_retracted"
     ),
     "sglang.srt.sampling.sampling_params.SamplingParams": (
         "temperature top_k top_p custom_params logit_bias frequency_penalty presence_penalty repetition_penalty"

@@ -106,14 +106,30 @@ def _install_shared(shared: Any, pacing: PacingName) -> None:
         hook_targets.PULL_REQUESTS: ("after", shared.swap.after_pull),
         hook_targets.INIT_DISPATCHER: ("after", shared.swap.after_init_dispatcher),
         hook_targets.RESUME_MEMORY: ("after", after_resume_of(shared.swap)),
+        **_clock_hooks(shared, pacing),
     }
     if pacing is not PacingName.OFF:
-        hooks |= {
-            hook_targets.ADAPTIVE_CONTROLLER: ("before", shared.pacing.before_controller),
-            hook_targets.FORWARD: ("before", shared.pacing.before_forward),
-        }
+        hooks[hook_targets.ADAPTIVE_CONTROLLER] = ("before", shared.pacing.before_controller)
     sglang_speculation.check_speculation()
     sglang_hook_install.install(hooks)
+    shared.clock.start()
+
+
+def _clock_hooks(shared: Any, pacing: PacingName) -> dict[str, tuple[str, Callable[..., Any]]]:
+    """Those of the step clock, on every rank: with pacing, its steps cost what the clock says."""
+    clock = shared.clock
+
+    def before_forward(*arguments: Any, **named: Any) -> None:
+        clock.before_forward(*arguments, **named)
+        shared.pacing.before_forward(*arguments, **named)
+
+    return {
+        hook_targets.FORWARD: ("before", clock.before_forward if pacing is PacingName.OFF else before_forward),
+        hook_targets.ACTIVATE_STEP: ("after", clock.after_activate),
+        hook_targets.RESOLVE_TOKENS: ("before", clock.before_resolve),
+        hook_targets.PREFILL_RESULT: ("after", clock.after_prefill),
+        hook_targets.STREAM_OUTPUT: ("before", clock.before_stream),
+    }
 
 
 def _install_capture(capture: Any) -> None:

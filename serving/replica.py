@@ -4,9 +4,13 @@ Every tensor-parallel rank builds target, swaps and pacing; the entry rank alone
 """
 
 import threading
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from ..buffer.counters import COUNTERS, Counters, SchedulerCounters, as_json
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for
 from .breaker import Breaker
@@ -15,8 +19,11 @@ from .capture.engine_rounds import EngineRounds
 from .capture.prefill_rows import WindowSizes
 from .capture.request_choice import RequestChoice
 from .capture.sglang_capture import CaptureSettings, SglangCapture
+from .clock.shared_meter import SharedMeter
+from .clock.step_clock import StepClock
 from .config import ServingConfig
 from .pacing.sglang_pacing import SglangPacing
+from .server_identity import ServerIdentity
 from .swap.canary_turns import CanaryTurns
 from .swap.sglang_swap import SglangSwap
 from .swap.staggered_rollout import StaggeredRollout
@@ -36,6 +43,7 @@ class SharedParts:
     target: SglangTarget
     swap: SglangSwap
     pacing: SglangPacing
+    clock: StepClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,7 @@ class Replica:
     courier: CourierProcess
     swapper: Swapper
     rounds: EngineRounds
+    identity: ServerIdentity = field(default_factory=ServerIdentity)
 
     def start(self) -> None:
         """Start the courier's process and the swapper's thread; neither needs Redis to be reachable."""
@@ -56,10 +65,16 @@ class Replica:
 
 def build_shared(settings: ServingConfig) -> SharedParts:
     """Build what every rank has. Uses no disk, process or network, so that it cannot fail on one rank alone."""
-    pacing = SglangPacing(settings.pacing, settings.pacing_costs)
-    swap = SglangSwap(settings.draft_version, settings.cache_dir, pacing.draft_changed)
+    clock = StepClock()
+    pacing = SglangPacing(settings.pacing, settings.pacing_costs, meter=SharedMeter(clock))
+
+    def draft_changed(took_s: float) -> None:
+        clock.spent("swap", took_s)
+        pacing.draft_changed()
+
+    swap = SglangSwap(settings.draft_version, settings.cache_dir, draft_changed)
     updates = TargetUpdates(sglang_target.first_version(settings.target_version))
-    return SharedParts(SglangTarget(SglangGuard(lambda: not swap.fault), updates), swap, pacing)
+    return SharedParts(SglangTarget(SglangGuard(lambda: not swap.fault), updates), swap, pacing, clock)
 
 
 def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts) -> Replica:
@@ -103,4 +118,25 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
         "engine_rounds": replica.rounds.look(swap.running()),
         "captured_rounds": replica.capture.rounds,
         "pacing": replica.shared.pacing.status(),
+        "server": replica.identity.status(),
+        "clock_reason": replica.shared.clock.fault,
+        COUNTERS: as_json(_counters(replica)),
     }
+
+
+def _counters(replica: Replica) -> Counters:
+    """Those of the scheduler process; the courier adds its own."""
+    shared, swapper = replica.shared, replica.swapper
+    return Counters(
+        at=time.time(),
+        boot=replica.identity.boot,
+        draft=shared.swap.draft_version,
+        target_version=shared.target.updates.version,
+        scheduler=_with_swaps(shared.clock.counters(), swapper),
+    )
+
+
+def _with_swaps(counted: SchedulerCounters | None, swapper: Swapper) -> SchedulerCounters | None:
+    if counted is None:
+        return None
+    return msgspec.structs.replace(counted, swaps=swapper.done, swaps_refused=swapper.refused)

@@ -61,6 +61,23 @@ def why_replay_is_no_proof() -> str:
     )
 
 
+def flags() -> dict[str, Any]:
+    """Speculation flags by their names, as SGLang resolved them; empty before that, and on a fault."""
+    try:
+        from sglang.srt.runtime_context import get_spec
+
+        spec = get_spec()
+        return {
+            "algorithm": spec.speculative_algorithm,
+            "num_steps": spec.speculative_num_steps,
+            "eagle_topk": spec.speculative_eagle_topk,
+            "num_draft_tokens": spec.speculative_num_draft_tokens,
+            "adaptive": bool(spec.speculative_adaptive),
+        }
+    except Exception:  # noqa: BLE001 - a status without them is better than none
+        return {}
+
+
 def has_draft_of_its_own() -> bool:
     """Whether the draft is a model apart from the target, not layers of the target's checkpoint, and there is one."""
     from sglang.srt.runtime_context import get_model, get_spec

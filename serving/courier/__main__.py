@@ -24,6 +24,7 @@ from ..wire.messages import Resume
 from .assembler import WindowAssembler
 from .courier import Courier
 from .receiver import CourierReceiver
+from .redis_clock import RedisClock
 from .trace_window import trace_maker
 
 
@@ -54,6 +55,7 @@ def run_courier(
         f"replica:{settings.replica}",
         settings.backlog_bytes,
         monitor,
+        redis_clock=RedisClock(client),
     )
     try:
         courier.run(is_orphan)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from ...buffer.base import TraceBuffer, VersionBoard
+from ...buffer.counters import COUNTERS
 from ...buffer.errors import BufferUnavailable, PacelineError
 from ...buffer.trace import DraftTrace
 from ..breaker import Breaker
@@ -18,8 +19,11 @@ from ..wire.counts import CaptureCounts, DropReason
 from ..wire.messages import POLL_S
 from ..wire.request_forward import RequestForward
 from .assembler import WindowAssembler
+from .heartbeat import fitted
 from .receiver import Received
 from .recovered_counts import adopt_last_counts
+from .redis_clock import RedisClock
+from .replica_counters import ReplicaCounters
 from .split import CapturedForward
 
 log = logging.getLogger(__name__)
@@ -69,12 +73,14 @@ class Courier:
         backlog_bytes: int,
         monitor: DraftMonitor,
         clock: Callable[[], float] = time.time,
+        redis_clock: RedisClock | None = None,
     ) -> None:
         self._source, self._assembler, self._counts, self._breaker = source, assembler, counts, breaker
         self._buffer, self._board, self._member = buffer, board, member
         self._backlog: deque[DraftTrace] = deque()
         self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
         self._draft_monitor, self._engine_monitor = monitor, EngineMonitor()
+        self._counters = ReplicaCounters(counts, redis_clock)
         self._clock = clock
         self._lost_at = -RETRY_S  # when Redis did not answer last
         self._beat_at = -BEAT_S  # last beat
@@ -123,18 +129,22 @@ class Courier:
 
     def status(self) -> dict[str, object]:
         """This replica's status, as JSON values."""
-        return {
-            **self._counts.status(),
-            **self._source.status,
-            **self._draft_monitor.status(),
-            **self._engine_monitor.status(),
-            "at": self._clock(),
-            "capture": "off" if self._breaker.is_open else "on",
-            "capture_reason": self._breaker.reason,
-            "open": len(self._assembler),
-            "queued": len(self._backlog),
-            "buffer_error": self._buffer_error,
-        }
+        now = self._clock()
+        return fitted(
+            {
+                **self._counts.status(),
+                **{name: value for name, value in self._source.status.items() if name != COUNTERS},
+                **self._draft_monitor.status(),
+                **self._engine_monitor.status(),
+                **self._counters.status(now, self._source.status),
+                "at": now,
+                "capture": "off" if self._breaker.is_open else "on",
+                "capture_reason": self._breaker.reason,
+                "open": len(self._assembler),
+                "queued": len(self._backlog),
+                "buffer_error": self._buffer_error,
+            }
+        )
 
     @property
     def _poll_s(self) -> float:
@@ -154,6 +164,7 @@ class Courier:
     def _lose(self, message: Received) -> None:
         """Before its forwards are added: they would be found not to continue their windows, which is another reason."""
         self._assembler.lose(message.lost)
+        self._counters.lose(message.lost)
         self._assembler.forget(message.ended)
         for reason, requests in message.lost_unnamed.items():
             self._counts.refuse(requests, reason)
@@ -162,6 +173,7 @@ class Courier:
         for batch in captured:
             for forward in self._split(batch):
                 self._draft_monitor.add(forward)
+                self._counters.add(forward, now)
                 self._queue(self._assembler.add(forward, now))
 
     def _split(self, captured: CapturedForward) -> list[RequestForward]:
@@ -169,6 +181,7 @@ class Courier:
             return captured.split()
         except Exception as fault:  # noqa: BLE001 - it costs the traces of its requests, and not one token
             self._breaker.note("courier: split", fault)
+            self._counters.lose(captured.running_ids)
             self._assembler.lose(dict.fromkeys(captured.running_ids, DropReason.INVALID))
             self._assembler.forget(captured.ended_ids)
             return []
@@ -183,6 +196,7 @@ class Courier:
 
     def _deliver(self, now: float) -> None:
         try:
+            self._counters.look(self._board, self._member, now)
             adopt_last_counts(self._board, self._member, self._counts)
             while self._backlog:
                 self._append(list(self._backlog)[:APPEND_TRACES])

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from ...policies.pacing.base import CostTable, Pacing, StepCosts, bucket_of
+from ..clock.step_meter import Meter, StepMeter, Verified
 from .goodput_tally import GoodputTally
-from .step_meter import StepMeter, Verified
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +28,16 @@ class PacelineAdaptivePolicy:
         rank_costs: CostTable | None = None,
         *,
         reports_per_batch_size: bool = False,
+        meter: Meter | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`lengths` ascending, `static_steps` one of them. Costs are by bucket, or by batch size on request."""
+        """`lengths` ascending, `static_steps` one of them. Costs are by bucket, or by batch size on request.
+
+        `meter` times the steps; without one, `clock` does.
+        """
         self._policy, self._lengths, self._static_steps = policy, tuple(lengths), static_steps
         self._rank_costs, self._reports_per_batch_size = rank_costs, reports_per_batch_size
-        self._meter = StepMeter(clock)
+        self._meter: Meter = meter or StepMeter(clock)
         self._graph_sizes: list[int] | None = None
         self._chosen: defaultdict[int, Counter[int]] = defaultdict(Counter)  # bucket -> steps -> decode steps
         self._costs = StepCosts(lengths)

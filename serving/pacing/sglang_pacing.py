@@ -13,6 +13,7 @@ from typing import Any
 from ...buffer.errors import ConfigError
 from ...buffer.settings.pacing_names import PacingName
 from .. import sglang_ranks
+from ..clock.step_meter import Meter
 from .adaptive_policy import PacelineAdaptivePolicy
 from .choice import COSTED, build_policy, read_costs, table_of
 
@@ -28,8 +29,15 @@ class SglangPacing:
     When anything cannot be set up, SGLang's own rule stays, with the reason in the log and in the status.
     """
 
-    def __init__(self, name: PacingName, costs_file: str, ranks: Callable[[], int] = sglang_ranks.count) -> None:
-        self._name, self._costs_file, self._ranks = name, costs_file, ranks
+    def __init__(
+        self,
+        name: PacingName,
+        costs_file: str,
+        ranks: Callable[[], int] = sglang_ranks.count,
+        meter: Meter | None = None,
+    ) -> None:
+        """`meter` times the steps of this process; without one, the policy does that itself."""
+        self._name, self._costs_file, self._ranks, self._meter = name, costs_file, ranks, meter
         self._reason = "the server runs without --speculative-adaptive"
         self._paced: PacelineAdaptivePolicy | None = None
 
@@ -105,7 +113,12 @@ class SglangPacing:
         chosen = build_policy(self._name, lengths, static_steps, table)
         rank_costs = None if ranks == 1 else table
         return PacelineAdaptivePolicy(
-            chosen, lengths, static_steps, rank_costs, reports_per_batch_size=self._name is PacingName.SWEEP
+            chosen,
+            lengths,
+            static_steps,
+            rank_costs,
+            reports_per_batch_size=self._name is PacingName.SWEEP,
+            meter=self._meter,
         )
 
 

@@ -44,3 +44,5 @@ class SwapOutcome:
     running: int
     at: float  # unix seconds
     late_s: float = 0.0  # since it was given up on; 0 in time
+    before: int | None = None  # the draft that it replaced; None: not known
+    asked_at: float | None = None  # unix seconds of the board's event; None: not known

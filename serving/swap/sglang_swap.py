@@ -34,8 +34,10 @@ COPY_FAILED_ELSEWHERE = "another rank could not copy the weights; see its log"
 class SglangSwap:
     """Hook bodies on the scheduler's side and `swap` for the swapper thread. One instance per scheduler process."""
 
-    def __init__(self, draft_version: int, cache_dir: Path, draft_changed: Callable[[], object] = lambda: None) -> None:
-        """`draft_changed` is called in the scheduler thread after every commit; it must not raise.
+    def __init__(
+        self, draft_version: int, cache_dir: Path, draft_changed: Callable[[float], object] = lambda _took_s: None
+    ) -> None:
+        """`draft_changed` is called in the scheduler thread after every commit, with its seconds; it must not raise.
 
         `cache_dir` gets the draft that the server was started with, if that is not one safetensors file.
         """
@@ -208,9 +210,9 @@ class SglangSwap:
             return Answer(command.attempt, Readiness.REFUSED, why=fault)
         self.draft_version = command.number
         self._kept.keep(command.number, draft)
-        self._draft_changed()
-        commit_ms = 1e3 * (time.perf_counter() - began)
-        outcome = SwapOutcome(command.number, commit_ms, 1e3 * draft.seconds, len(self.running()), time.time())
+        commit_s = time.perf_counter() - began
+        self._draft_changed(commit_s)
+        outcome = SwapOutcome(command.number, 1e3 * commit_s, 1e3 * draft.seconds, len(self.running()), time.time())
         return Answer(command.attempt, readiness, outcome, probe=self._live.probe(draft))
 
     def _vote(self, command: SwapCommand) -> tuple[StagedDraft | None, Readiness, str]:

@@ -4,13 +4,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
 
 from ...buffer.base import MAX_WAIT_S, VersionBoard
 from ...buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
-from ...buffer.version import BoardFold, BoardState, DraftVersion
+from ...buffer.version import BoardFold, BoardRow, BoardState
 from ...buffer.weights_file import weights_file
 from .canary_turns import CanaryTurns
 from .commands import SwapOutcome
@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 
 #: Between two tries to reach a lost Redis.
 RETRY_S = 0.5
-#: Swaps a replica reports in its heartbeat; the board's events hold the whole history.
+#: Swaps and refusals that a replica reports in its heartbeat; the board's events hold the whole history.
 REPORTED_SWAPS = 64
+REPORTED_REFUSALS, MAX_WHY_CHARS = 2, 160
 
 
 class DraftSwitch(Protocol):
@@ -74,6 +75,7 @@ class Swapper:
         self._fold = BoardFold()
         self._state = self._fold.state()
         self._swaps: deque[SwapOutcome] = deque(maxlen=REPORTED_SWAPS)
+        self.done = 0  # swaps so far
         self._refused: dict[tuple[int, float], str] = {}  # (number, when it was promoted) -> why
         self._last_fault = ""
         self._stop = threading.Event()
@@ -115,7 +117,7 @@ class Swapper:
         if self.is_canary:
             self._before_canary()
         try:
-            self._swap(version)
+            self._swap(row)
         except TimeoutError as fault:
             self._say(f"version {version.number} waits: {fault}")
         except (WeightsRefused, OSError) as refusal:
@@ -129,9 +131,24 @@ class Swapper:
     def status(self) -> Mapping[str, object]:
         """For the replica's heartbeat, as JSON values; any thread may ask."""
         swaps = [asdict(swap) for swap in tuple(self._swaps)]
-        return {"draft_version": self._switch.draft_version, "swaps": swaps, "swaps_refused": len(self._refused)}
+        newest = [*dict(self._refused).items()][-REPORTED_REFUSALS:]
+        refusals = [{"number": number, "promoted_at": at, "why": why[:MAX_WHY_CHARS]} for (number, at), why in newest]
+        return {
+            "draft_version": self._switch.draft_version,
+            "swaps": swaps,
+            "swaps_refused": len(self._refused),
+            "refusals": refusals,
+        }
 
-    def _swap(self, version: DraftVersion) -> None:
+    @property
+    def refused(self) -> int:
+        """Promotions that this replica has refused."""
+        return len(self._refused)
+
+    def _swap(self, row: BoardRow) -> None:
+        version, before = row.version, self._switch.draft_version
+        is_news = not self._swaps or row.changed_at > self._swaps[-1].at  # else it is a canary's turn, and no event's
+
         def is_wanted() -> bool:
             state = self._look()
             wanted = self._wanted(state)
@@ -141,13 +158,17 @@ class Swapper:
         file = weights_file(version.weights_uri)
         done = self._switch.swap(version.number, file, version.sha256, is_wanted)
         self._note_late()  # they were done before it
-        self._swaps.append(done)
+        self._note(replace(done, before=before, asked_at=row.changed_at if is_news else None))
         self._is_other_board = False
+
+    def _note(self, swap: SwapOutcome) -> None:
+        self._swaps.append(swap)
+        self.done += 1
 
     def _note_late(self) -> None:
         for swap in self._switch.take_late():
             log.warning("paceline: version %d was swapped in %.1f s late", swap.number, swap.late_s)
-            self._swaps.append(swap)
+            self._note(swap)
 
     def _drafts_elsewhere(self, number: int) -> bool:
         own = f"replica:{self._replica}"

@@ -4,6 +4,7 @@ Both serve the same traffic, so a shift of the traffic is not taken for a worse 
 canary came are left out: in the live arm there are none that begin half-way.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 
 from ...buffer.base import VersionBoard
@@ -24,10 +25,12 @@ class CanaryTrial:
     ) -> None:
         self._board, self._replica, self.number = board, replica, number
         self._test, self._checkpoints = CanaryTest(rules), checkpoints
+        self._max_requests = rules.max_requests
         self._counted: set[tuple[str, str]] = set()  # (replica, request) of the others' requests in the test
         self._met: set[str] = set()  # replicas whose heartbeats were read before
         self._read_at = -READ_S
         self.live = Tally()  # of the live arm
+        self._looks = 0  # verdicts asked for
         self.is_over = False
         self._read(board.read())
 
@@ -57,6 +60,22 @@ class CanaryTrial:
         if not self.is_over:
             self._judge()
 
+    def status(self) -> dict[str, object]:
+        """For the replica's heartbeat, as JSON values: both arms, the gain with its interval, what the limit leaves."""
+        verdict = self._test.verdict()
+        return {
+            "version": self.number,
+            "canary": _arm(verdict.canary, verdict.canary_requests),
+            "live": _arm(verdict.live, verdict.live_requests),
+            "gain": round(verdict.gain, 4) if verdict.canary.rounds and verdict.live.rounds else None,
+            # Too few requests give no interval: it is not known, and JSON has no infinity.
+            "interval": [round(end, 4) for end in verdict.interval]
+            if all(map(math.isfinite, verdict.interval))
+            else None,
+            "looks": self._looks,
+            "requests_left": max(self._max_requests - verdict.canary_requests, 0),
+        }
+
     def _read(self, state: BoardState) -> None:
         self.is_over = state.canary != self.number  # the operator's decision overrides the trial's
         for member, status in self._board.heartbeats().items():
@@ -85,6 +104,7 @@ class CanaryTrial:
 
     def _judge(self) -> None:
         verdict, by = self._test.verdict(), f"replica:{self._replica}"
+        self._looks += 1
         if verdict.decision is CanaryDecision.WAIT:
             return
         if verdict.decision is CanaryDecision.ROLL_BACK:
@@ -92,3 +112,9 @@ class CanaryTrial:
         else:
             self._board.move(self.number, VersionState.LIVE, by, verdict.reason, was=VersionState.CANARY)
         self.is_over = True
+
+
+def _arm(served: Tally, requests: int) -> dict[str, object]:
+    """One arm; without rounds its accept length is not known."""
+    length = round(served.accept_length, 4) if served.rounds else None
+    return {"requests": requests, "rounds": served.rounds, "accept_length": length}

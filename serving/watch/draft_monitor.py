@@ -96,7 +96,8 @@ class DraftMonitor:
     def status(self) -> dict[str, object]:
         """For the replica's heartbeat, where the courier of a canary finds its live arm."""
         ended = [request.status() for request in self._ended]
-        return {"stretches": {"version": self._version, "ended": ended}, "alarms": list(self._alarms)}
+        trial = {} if self._trial is None else {"trial": self._trial.status()}
+        return {"stretches": {"version": self._version, "ended": ended}, "alarms": list(self._alarms), **trial}
 
     def _change_target(self, version: str) -> None:
         self._intervals.change_target(version)

@@ -7,6 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
+from ...buffer.counters import TraceCounters
+
+#: Key in `CaptureCounts.status`: what of it is of the server before this one.
+BEFORE_BOOT = "before_boot"
+
 
 class DropReason(StrEnum):
     """Why a captured trace was not delivered."""
@@ -45,6 +52,7 @@ class CaptureCounts:
     payload_bytes: int = 0
     labels_refused: int = 0  # of the captured traces, those whose client named a label that may not be kept
     has_predecessor: bool = False  # the counts of the server before this one, if any, are included
+    before_boot: TraceCounters = field(default_factory=TraceCounters)  # the part of that server
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def opened(self, *, is_label_refused: bool = False) -> None:
@@ -94,6 +102,19 @@ class CaptureCounts:
             held = before.get("captured", 0) - before.get("delivered", 0) - sum(dropped.values())
             if held + begun_since:
                 self.dropped[why] += held + begun_since
+            self.before_boot = _before_boot(before, held) if why is DropReason.SERVER_DIED else _carried(before)
+
+    def since_boot(self, skipped: Mapping[str, int]) -> TraceCounters:
+        """What became of the traces of this server; `skipped` is counted elsewhere."""
+        with self._lock:
+            before, dropped = self.before_boot, Counter({str(why): n for why, n in self.dropped.items()})
+            dropped.subtract(before.dropped)
+            return TraceCounters(
+                captured=self.captured - before.captured,
+                delivered=self.delivered - before.delivered,
+                dropped={why: n for why, n in dropped.items() if n},
+                skipped=dict(skipped),
+            )
 
     def status(self) -> dict[str, object]:
         """A consistent snapshot as JSON values."""
@@ -107,4 +128,19 @@ class CaptureCounts:
                 "payload_bytes": self.payload_bytes,
                 "labels_refused": self.labels_refused,
                 "has_predecessor": self.has_predecessor,
+                BEFORE_BOOT: msgspec.to_builtins(self.before_boot),
             }
+
+
+def _before_boot(before: Mapping[str, Any], held: int) -> TraceCounters:
+    """The part of a server that was killed with what it `held`."""
+    dropped = Counter(before.get("dropped", {}))
+    dropped[DropReason.SERVER_DIED.value] += held
+    return TraceCounters(
+        captured=before.get("captured", 0), delivered=before.get("delivered", 0), dropped=dict(dropped)
+    )
+
+
+def _carried(before: Mapping[str, Any]) -> TraceCounters:
+    """That part as another courier of the same server reported it."""
+    return msgspec.convert(before.get(BEFORE_BOOT, {}), TraceCounters)

@@ -14,6 +14,7 @@ from paceline.buffer.settings.pacing_names import PacingName
 from paceline.serving import hook_targets, plugin, replica, sglang_hook_install, sglang_speculation
 from paceline.serving import supported_release as release
 from paceline.serving.breaker import Breaker
+from paceline.serving.clock.step_clock import StepClock
 from paceline.serving.config import from_env
 from paceline.serving.cpu_host.defaults import server_env
 
@@ -93,6 +94,11 @@ FOLLOWING = {
 }  # fmt: skip
 #: Of draft swaps.
 SWAPPING = {hook_targets.PULL_REQUESTS, hook_targets.INIT_DISPATCHER, hook_targets.RESUME_MEMORY}
+#: Of the step clock, which runs whether or not pacing sits.
+CLOCK = {
+    hook_targets.FORWARD, hook_targets.ACTIVATE_STEP, hook_targets.RESOLVE_TOKENS, hook_targets.PREFILL_RESULT,
+    hook_targets.STREAM_OUTPUT,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -101,7 +107,8 @@ def double(monkeypatch):
     names = ("after_pull", "after_init_dispatcher", "after_verify", "before_draft_prefill", "after_prefill")
     part = SimpleNamespace(**dict.fromkeys((*names, "before_controller", "before_forward")))
     target = SimpleNamespace(hooks=lambda: dict.fromkeys(FOLLOWING, ("around", None)))
-    made = SimpleNamespace(target=target, swap=part, capture=part, pacing=part, starts=0, hooks={})
+    clock = StepClock()
+    made = SimpleNamespace(target=target, swap=part, capture=part, pacing=part, clock=clock, starts=0, hooks={})
 
     def start():
         made.starts += 1
@@ -234,8 +241,7 @@ def test_the_entry_rank_hooks_what_the_others_do_whatever_fails_on_it_alone(rank
     own = {hook_targets.EAGLE_SAMPLE, hook_targets.DRAFT_PREFILL, hook_targets.FORWARD_PREFILL}
     assert hooks.keys() & own == (own if captures else set())
     assert {target: bodies for target, bodies in hooks.items() if target not in own} == shared
-    paced = {hook_targets.ADAPTIVE_CONTROLLER, hook_targets.FORWARD}
-    assert shared.keys() == FOLLOWING | SWAPPING | paced
+    assert shared.keys() == FOLLOWING | SWAPPING | CLOCK | {hook_targets.ADAPTIVE_CONTROLLER}
 
 
 def test_a_plugin_loader_meets_no_exception(monkeypatch, caplog):
@@ -257,7 +263,7 @@ def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    ("pacing", "is_entry", "count"), [("goodput", True, 18), ("off", True, 16), ("goodput", False, 15)]
+    ("pacing", "is_entry", "count"), [("goodput", True, 22), ("off", True, 21), ("goodput", False, 19)]
 )
 @pytest.mark.usefixtures("resolved")
 def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, count):
@@ -265,9 +271,11 @@ def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, coun
     installed = double.hooks
     assert set(installed) < set(hook_targets.TARGETS)
     assert len(installed) == count
-    paced = {hook_targets.ADAPTIVE_CONTROLLER, hook_targets.FORWARD}
+    paced = {hook_targets.ADAPTIVE_CONTROLLER}
     assert installed.keys() & paced == (paced if pacing == "goodput" else set())
-    assert all(when == "before" for target, (when, _) in installed.items() if target in paced)
+    assert installed.keys() & CLOCK == CLOCK
+    early = {hook_targets.ADAPTIVE_CONTROLLER, hook_targets.FORWARD}
+    assert all(when == "before" for target, (when, _) in installed.items() if target in early)
 
 
 @pytest.mark.guarantee("target-updated")

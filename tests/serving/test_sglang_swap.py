@@ -104,7 +104,7 @@ def test_a_swap_loads_the_files_tensors_and_sets_the_version(swap, folder):
 
 def test_pacing_is_notified_of_a_swap_once_the_version_is_set_and_of_no_refused_one(swap, folder):
     notified = []
-    swap._draft_changed = lambda: notified.append((swap.draft_version, threading.current_thread().name))
+    swap._draft_changed = lambda _took_s: notified.append((swap.draft_version, threading.current_thread().name))
     with Scheduler(swap) as scheduler:
         swap.swap(1, *file_of(folder, 1))
         with pytest.raises(OSError, match="not a readable safetensors file"):

@@ -1,7 +1,7 @@
 """Costs of decode steps: from one verified step to the next, if nothing else ran in between."""
 
 import pytest
-from paceline.serving.pacing.step_meter import MAX_IN_FLIGHT, StepMeter, Verified
+from paceline.serving.clock.step_meter import MAX_IN_FLIGHT, StepMeter, Verified
 
 
 class Clock:

@@ -71,7 +71,8 @@ def test_a_new_live_version_is_swapped_in_once(board):
     status = swapper.status()
     assert status["draft_version"] == 1
     swap = {"number": 1, "commit_ms": 2.5, "stage_ms": 9.0, "running": 3, "at": 50.0, "late_s": 0.0}
-    assert status["swaps"] == [swap]
+    assert status["swaps"] == [swap | {"before": 0, "asked_at": board.read().rows[1].changed_at}]
+    assert (swapper.done, swapper.refused) == (1, 0)
 
 
 def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_its_lateness(board, caplog):
@@ -119,7 +120,10 @@ def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stay
     assert (state.live, state.rows[1].state) == (0, VersionState.ROLLED_BACK)
     assert state.rows[1].why == "refused by rep: norm.weight: holds values that are not finite"
     assert switch.draft_version == 0
-    assert swapper.status()["swaps_refused"] == 1
+    status = swapper.status()
+    assert status["swaps_refused"] == 1
+    why = "norm.weight: holds values that are not finite"
+    assert status["refusals"] == [{"number": 1, "promoted_at": 100.0, "why": why}]
 
 
 @pytest.mark.guarantee("weights-disk-away")

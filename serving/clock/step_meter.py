@@ -3,25 +3,44 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 #: Steps launched and not yet verified: SGLang's overlap scheduling launches one before it has read the last.
 MAX_IN_FLIGHT = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(NamedTuple):
     """One decode step that has ended."""
 
     steps: int  # drafts it took
     cost_ms: float | None  # None: something else ran in between, or nothing before it
 
 
-@dataclass(frozen=True, slots=True)
-class _Launched:
+class _Launched(NamedTuple):
     batch_size: int
     steps: int
     follows_decode: bool  # whether the forward before it was a decode step too
+
+
+class Meter(Protocol):
+    """What pacing needs of a clock: StepMeter, or SharedMeter where another one drives it."""
+
+    def launch(self, batch_size: int, steps: int) -> None:
+        """A decode step begins."""
+        ...
+
+    def interrupt(self) -> None:
+        """Something other than a decode step begins."""
+        ...
+
+    def verify(self, batch_size: int) -> Verified | None:
+        """A decode step has ended; None when it is not the one launched first."""
+        ...
+
+    @property
+    def unmatched(self) -> int:
+        """Verifications without a launch."""
+        ...
 
 
 class StepMeter:
@@ -36,7 +55,7 @@ class StepMeter:
         self._clock = clock
         self._launched: deque[_Launched] = deque()
         self._follows_decode = False
-        self._verified_s = 0.0
+        self.verified_s = 0.0  # by its clock, when a step ended last
         self.unmatched = 0  # verifications without a launch
 
     def launch(self, batch_size: int, steps: int) -> None:
@@ -46,6 +65,11 @@ class StepMeter:
         if len(self._launched) > MAX_IN_FLIGHT:
             self._launched.popleft()
 
+    @property
+    def in_flight(self) -> int:
+        """Steps launched and not verified."""
+        return len(self._launched)
+
     def interrupt(self) -> None:
         """Something other than a decode step begins."""
         self._follows_decode = False
@@ -53,7 +77,7 @@ class StepMeter:
     def verify(self, batch_size: int) -> Verified | None:
         """A decode step has ended; None when it is not the one launched first."""
         now_s = self._clock()
-        since_ms, self._verified_s = 1e3 * (now_s - self._verified_s), now_s
+        since_ms, self.verified_s = 1e3 * (now_s - self.verified_s), now_s
         if not self._launched or self._launched[0].batch_size != batch_size:
             self._launched.clear()
             self.unmatched += 1

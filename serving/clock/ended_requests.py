@@ -1,0 +1,20 @@
+"""Rounds of the requests that ended, captured or not, as SGLang counts them itself."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class EndedRequests:
+    """Adds up the requests that have ended. One thread adds, any may read."""
+
+    def __init__(self) -> None:
+        self.requests = self.rounds = self.accepted = 0
+
+    def count(self, ended: Sequence[Any]) -> None:
+        """Count those of SGLang's requests that ended and whose end is not answered yet, each once.
+
+        They have `spec_verify_ct` and `spec_num_correct_drafts`.
+        """
+        self.requests += len(ended)
+        self.rounds += sum(req.spec_verify_ct for req in ended)
+        self.accepted += sum(req.spec_num_correct_drafts for req in ended)

@@ -1,0 +1,22 @@
+"""Forwards as the courier gets them, made by hand: for tests that count rounds."""
+
+import numpy as np
+from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
+from paceline.serving.wire.request_forward import Commit, RequestFacts, RequestPrefill, RequestVerify
+
+GREEDY, SAMPLED, EDITED = Sampling(), Sampling(temperature=0.7), Sampling(temperature=0.7, edited=True)
+KINDS = {"greedy": GREEDY, "sampled": SAMPLED, "edited": EDITED}
+NO_ROWS, NO_IDS, NO_LOGPROBS = np.zeros((0, 0), np.float32), np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float16)
+
+
+def prefill(name, label="", kind="greedy", finish=""):
+    facts = RequestFacts("", KINDS[kind], VerdictRule.GREEDY, label)
+    commit = Commit(0, (7,), finish)
+    return RequestPrefill(name, 0, "0", facts, 0, np.arange(3), NO_ROWS, FeatureDtype.FLOAT32, commit)
+
+
+def verify(name, draft, accepted, width=3, finish="", tokens=(1,), is_tree=False, drafted=None):
+    drafted = np.ones(width, np.int32) if drafted is None else np.asarray(drafted, np.int32)
+    rows = NO_IDS, NO_LOGPROBS, NO_ROWS
+    commit = Commit(1, tokens, finish)
+    return RequestVerify(name, draft, "0", 3, 7, drafted, accepted, *rows, FeatureDtype.FLOAT32, commit, is_tree)

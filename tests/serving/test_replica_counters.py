@@ -1,0 +1,188 @@
+"""The counters in a replica's heartbeat: of one boot, never smaller than before, and small enough for every second."""
+
+import time
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from paceline.buffer.counters import COUNTERS, MAX_DRAFTS, Counters, SchedulerCounters, StepCell, as_json, counters_of
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.policies.canary import CanaryRules
+from paceline.policies.guard import GuardLimits
+from paceline.serving.clock.step_cells import StepCells
+from paceline.serving.courier.heartbeat import KEPT_REQUESTS, KEPT_SWAPS, MAX_BEAT_BYTES, fitted
+from paceline.serving.courier.recovered_counts import adopt_last_counts
+from paceline.serving.courier.redis_clock import LOOK_S, RedisClock
+from paceline.serving.courier.replica_counters import ReplicaCounters
+from paceline.serving.watch.draft_monitor import REPORTED_REQUESTS, DraftMonitor
+from paceline.serving.wire.counts import BEFORE_BOOT, CaptureCounts, DropReason
+from served_rounds import prefill, verify
+
+MEMBER = "replica:rep"
+
+
+@pytest.fixture
+def board():
+    return MemoryVersionBoard(clock=lambda: 100.0)
+
+
+def reported(boot="b1", **more):
+    """What the scheduler process says."""
+    scheduler = SchedulerCounters(steps=[StepCell(bucket=1, draft_steps=3, steps=4)], rounds=40)
+    of = Counters(at=1.0, boot=boot, draft=2, target_version="7", scheduler=scheduler)
+    return {"skipped": {"opted_out": 2}, COUNTERS: as_json(of), **more}
+
+
+def serve(counters, name="r", draft=2, accepted=(1, 2)):
+    for forward in (prefill(name), *(verify(name, draft, one) for one in accepted)):
+        counters.add(forward, 50.0)
+
+
+def rounds_of(status):
+    return sum(cell.rounds for cell in counters_of(status[COUNTERS]).served.cells)
+
+
+def test_the_couriers_counters_join_those_of_the_scheduler(board):
+    counts = CaptureCounts()
+    counters = ReplicaCounters(counts)
+    counters.look(board, MEMBER, 50.0)
+    counts.opened()
+    counts.drop(DropReason.GAP)
+    serve(counters)
+    found = counters_of(counters.status(60.0, reported())[COUNTERS])
+    assert (found.at, found.boot, found.draft, found.target_version) == (60.0, "b1", 2, "7")
+    assert found.scheduler.rounds == 40
+    assert [(cell.draft, cell.rounds, cell.accepted) for cell in found.served.cells] == [(2, 2, 3)]
+    assert (found.traces.captured, found.traces.dropped, found.traces.skipped) == (1, {"gap": 1}, {"opted_out": 2})
+
+
+def test_before_the_scheduler_has_said_which_boot_it_is_there_are_no_counters(board):
+    counters = ReplicaCounters(CaptureCounts())
+    assert counters.status(60.0, reported()) == {}  # nor before it is known what a courier before this one counted
+    counters.look(board, MEMBER, 50.0)
+    assert counters.status(60.0, {}) == {}
+    assert counters.status(60.0, {COUNTERS: {"boot": 7}}) == {}
+
+
+@pytest.mark.parametrize(("boot", "goes_on"), [("b1", True), ("b2", False)])
+def test_a_courier_goes_on_from_the_last_heartbeat_of_the_same_boot_alone(board, boot, goes_on):
+    first = ReplicaCounters(CaptureCounts())
+    first.look(board, MEMBER, 50.0)
+    serve(first)
+    board.beat(MEMBER, first.status(60.0, reported()), 10.0)
+    serve(first, "unsaid")  # after its last heartbeat: in no counter
+    second = ReplicaCounters(CaptureCounts())
+    serve(second, "s", accepted=(0,))
+    second.look(board, MEMBER, 70.0)
+    assert rounds_of(second.status(70.0, reported(boot))) == (3 if goes_on else 1)
+    second.look(board, MEMBER, 71.0)
+    assert rounds_of(second.status(71.0, reported(boot))) == (3 if goes_on else 1)  # taken over once
+
+
+@pytest.mark.parametrize("odd", [{COUNTERS: "odd"}, {COUNTERS: {"boot": "b1", "served": 3}}, {}])
+def test_a_last_heartbeat_that_makes_no_sense_is_none(board, odd):
+    board.beat(MEMBER, odd, 10.0)
+    counters = ReplicaCounters(CaptureCounts())
+    counters.look(board, MEMBER, 50.0)
+    serve(counters)
+    assert rounds_of(counters.status(60.0, reported())) == 2
+
+
+def test_what_the_server_before_this_one_captured_is_not_of_this_boot(board):
+    board.beat(MEMBER, {"captured": 10, "delivered": 6, "dropped": {"gap": 1}}, 10.0)
+    counts = CaptureCounts()
+    counts.opened()
+    adopt_last_counts(board, MEMBER, counts)
+    counts.deliver(1, 100)
+    assert (counts.captured, counts.delivered, dict(counts.dropped)) == (11, 7, {"gap": 1, "server_died": 3})
+    found = counts.since_boot({})
+    assert (found.captured, found.delivered, found.dropped) == (1, 1, {})
+    # Another courier of this server goes on from the receipt, which says so too.
+    later = CaptureCounts()
+    later.resume(counts.status(), begun_since=1)
+    assert later.since_boot({}).captured == 2
+    assert later.since_boot({}).dropped == {"courier_died": 1}
+
+
+def fullest(board):
+    """Everything that a heartbeat may hold, counted for months, of a server that does not pace."""
+    steps, counts = StepCells(), CaptureCounts()
+    counters, monitor = ReplicaCounters(counts), DraftMonitor(board, "rep", CanaryRules(), GuardLimits())
+    counters.look(board, MEMBER, 50.0)
+    for draft in range(100, 100 + MAX_DRAFTS + 2):
+        for i in range(16):
+            for kind in ("greedy", "sampled", "edited"):
+                name = f"{draft}-{i}-{kind}"
+                counters.add(prefill(name, f"a-label-of-some-length/{i:02}", kind), 50.0)
+                counters.add(verify(name, draft, 4, width=5, finish="stop"), 50.0)
+    for cell in counters._served._cells._cells.values():
+        cell.rounds, cell.accepted, cell.ended = (
+            12_345_678,
+            23_456_789,
+            (123_456, 12_345_678, 23_456_789, *[10**10] * 3),
+        )
+    for row in counters._served._cells._positions.values():
+        row.tried, row.stood = [12_345_678] * 5, [9_876_543] * 5
+    counters._served._lengths = [1_234_567] * 13
+    for batch in (1, 2, 4, 8, 16, 32, 64, 128):
+        steps.add(batch, 5, 0.01, 10**9, 10**8)
+    for i in range(REPORTED_REQUESTS):
+        for at in range(120):
+            monitor.add(verify(f"long-{i}", 109, 3, finish="stop" if at == 119 else ""))
+    swap = {"commit_ms": 1.8123456, "stage_ms": 35.1234567, "running": 64, "late_s": 0.0}
+    swaps = [
+        {"number": i, "before": i - 1, "at": 1763848484.123456 + i, "asked_at": 1763848483.1234567 + i, **swap}
+        for i in range(45, 109)
+    ]
+    cells = msgspec.structs.replace
+    scheduler = SchedulerCounters(
+        steps=[cells(cell, steps=10**8, durations=[0] * 3 + [10**7] * 4 + [0] * 5) for cell in steps.cells()],
+        seconds={"decode": 1234567.123, "prefill": 123456.123, "swap": 123.123, "idle": 1234567.123},
+        requests_ended=10**7, rounds=10**9, accepted=10**9, swaps=109, swaps_refused=7,
+    )  # fmt: skip
+    of = Counters(at=1763848484.1, boot="0123456789abcdef", draft=109, target_version="step-1234", scheduler=scheduler)
+    server = {
+        "boot": "0123456789abcdef", "started_at": 1763848484.1, "host": "gpu-node-17.cluster.example.org",
+        "paceline": "0.1.0", "sglang": "0.5.23",
+        "speculation": {
+            "algorithm": "EAGLE3", "num_steps": 5, "eagle_topk": 1, "num_draft_tokens": 6, "adaptive": False
+        },
+    }  # fmt: skip
+    said = {COUNTERS: as_json(of), "swaps": swaps, "server": server, "skipped": {"sampled_out": 10**7}}
+    said["refusals"] = [{"number": i, "promoted_at": 1763848484.123456, "why": "w" * 160} for i in range(2)]
+    return monitor, counters, counts, said
+
+
+def heartbeat(monitor, counters, counts, said):
+    scheduler = {name: value for name, value in said.items() if name != COUNTERS}
+    found = {**counts.status(), **scheduler, **monitor.status(), **counters.status(time.time(), said)}
+    return fitted({**found, "at": 1763848484.123, "capture": "on", "capture_reason": "", "open": 64, "queued": 0})
+
+
+def test_a_heartbeat_stays_under_eight_kilobytes_whatever_was_counted(board):
+    full = fullest(board)
+    found, monitor_of = heartbeat(*full), full[0].status()
+    assert len(msgspec.json.encode(found)) <= MAX_BEAT_BYTES < 8192
+    assert [swap["number"] for swap in found["swaps"]][-KEPT_SWAPS:] == [105, 106, 107, 108]
+    assert len(found["stretches"]["ended"]) >= KEPT_REQUESTS
+    assert found["stretches"]["ended"] == monitor_of["stretches"]["ended"][-len(found["stretches"]["ended"]) :]
+    assert BEFORE_BOOT not in found
+
+
+def test_a_heartbeat_with_room_has_all_its_swaps_with_figures_of_a_sensible_length():
+    swap = {"number": 1, "commit_ms": 1.23456, "stage_ms": 2.3456, "at": 100.12345, "late_s": 0.0, "asked_at": None}
+    found = fitted({"swaps": [swap] * 30, BEFORE_BOOT: {}, "captured": 3})
+    cut = {"number": 1, "commit_ms": 1.235, "stage_ms": 2.3, "at": 100.123, "late_s": 0.0, "asked_at": None}
+    assert found == {"swaps": [cut] * 30, "captured": 3}
+    assert fitted({"captured": 3}) == {"captured": 3}
+
+
+def test_redis_clock_is_looked_at_now_and_then():
+    asked = []
+    client = SimpleNamespace(time=lambda: asked.append(1) or (99, 500_000))
+    clock = RedisClock(client, lambda: 100.0)
+    assert clock.status() == {"clock_offset_s": None}
+    for now in (100.0, 101.0, 100.0 + LOOK_S, 50.0):
+        clock.look(now)
+    assert len(asked) == 3  # once more when this host's clock was set back
+    assert clock.status() == {"clock_offset_s": 0.5}
