@@ -17,6 +17,7 @@ from paceline.benchmarks import (
     pacing,
     pacing_costs,
     prefill_bytes,
+    readings_cost,
     rests,
     shift,
     shift_recovery,
@@ -33,7 +34,7 @@ PROGRAMS = {
     program.__name__: program
     for program in (
         board_reading, calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes,
-        rests, shift, shift_recovery, soak, swap, training_memory,
+        readings_cost, rests, shift, shift_recovery, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )
