@@ -18,6 +18,7 @@ from paceline.benchmarks import (
     pacing_costs,
     planted_causes,
     prefill_bytes,
+    readings_cost,
     repeated_prompts,
     rests,
     rollouts,
@@ -36,7 +37,7 @@ PROGRAMS = {
     program.__name__: program
     for program in (
         board_reading, calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, planted_causes,
-        prefill_bytes, repeated_prompts, rests, rollouts, shift, shift_recovery, soak, swap, training_memory,
+        prefill_bytes, readings_cost, repeated_prompts, rests, rollouts, shift, shift_recovery, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )
