@@ -113,7 +113,7 @@ def pages_of(address: str) -> list[Page]:
         Page(
             "mlflow-compare.png",
             f'#/compare-model-versions?name="{name}"&runs={pair}',
-            (f"draft {other}", f"draft {number}", "judged_against"),
+            (f"draft {other}", f"draft {number}", "gate_reason", "Schema"),
         ),
         Page("mlflow-lineage.png", f"{runs}/{lineage}/artifacts/lineage.png", ("lineage.png",)),
         Page("mlflow-runs.png", runs, (f"draft {number}", "lineage")),

@@ -9,8 +9,7 @@ import pytest
 from mlflow_house import MODEL, House, alias, named
 from paceline.buffer.counters import Counters, DraftPositions, ServedCell, ServedCounters, as_json
 from paceline.buffer.version import VersionState
-from paceline.learner.alias_watch import compare_once
-from paceline.learner.delivery.alias_check import check_aliases
+from paceline.learner.delivery.alias_check import check_aliases, compare_once
 from paceline.learner.delivery.mlflow_registry import COMPARE_S
 from paceline.learner.delivery.tracking.mirror import served_on
 from paceline.learner.delivery.tracking.mlflow_library import open_client, using
