@@ -3,7 +3,9 @@
 A decode step is acted: work that leaves the processor's caches cold, as a forward does, then the functions that the
 clock hooks, with the clock's hooks around them or not. Steps with and without hooks alternate in random order, and the
 ratio of their times is paired. The hooks are also timed by themselves within such steps, since a share of a percent
-drowns in a shared machine's noise. The heartbeat has as many drafts, labels and kinds of sampling as are told apart.
+drowns in a shared machine's noise; and in steps without work, one right after the other, where caches are warm: a
+scheduler that spends its steps in Python, while a GPU works, is somewhere in between. The heartbeat has as many drafts,
+labels and kinds of sampling as are told apart.
 
     python -m paceline.benchmarks.readings_cost [--batches 1 8 64 256] [--rounds 20] [--steps 25] [--step-ms 10]
 """
@@ -33,7 +35,8 @@ STEPS, ACCEPTED = 3, 2
 #: Larger than a processor's caches, so that reading it leaves nothing else in them.
 SWEPT_BYTES = 64 << 20
 SAMPLINGS = (Sampling(), Sampling(temperature=0.7), Sampling(temperature=0.7, edited=True))
-BEATS = 200
+BEATS, WARM_STEPS = 200, 2000
+BEAT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(slots=True, eq=False)
@@ -90,8 +93,8 @@ def main() -> None:
     """Measure and print."""
     options = parse()
     print(f"steps of {options.step_ms:g} ms; hooks per step: median and 99th percentile")
-    print("| batch | hooks, us | 99 % | share of a step | step with hooks over without |")
-    print("|---|---|---|---|---|")
+    print("| batch | hooks, us | 99 % | share of a step | caches warm, us | step with hooks over without |")
+    print("|---|---|---|---|---|---|")
     for batch in options.batches:
         print(line(batch, options), flush=True)
     made_ms, size = beats()
@@ -122,9 +125,15 @@ def line(batch: int, options: argparse.Namespace) -> str:
     own_us = [1e6 * (took_s - statistics.median(nothing)) for took_s in hooks]
     median, high = statistics.median(own_us), float(np.percentile(own_us, 99))
     share = median / (1e3 * options.step_ms)
-    return (
-        f"| {batch} | {median:.1f} | {high:.1f} | {share:.3%} | {ratio(figures['with'], figures['without']).text()} |"
-    )
+    paired = ratio(figures["with"], figures["without"]).text()
+    return f"| {batch} | {median:.1f} | {high:.1f} | {share:.3%} | {warm_us(batch):.1f} | {paired} |"
+
+
+def warm_us(batch: int) -> float:
+    """Median microseconds of the hooks in steps without work."""
+    hooks: list[float] = []
+    run(ActedStep(batch, StepClock(), 0.0), WARM_STEPS, hooks)
+    return 1e6 * statistics.median(hooks)
 
 
 def run(step: ActedStep, steps: int, hooks: list[float]) -> float:
@@ -145,7 +154,8 @@ def beats() -> tuple[list[float], int]:
             for sampling in SAMPLINGS:
                 serve(counters, f"{draft}-{label}-{id(sampling)}", draft, label, sampling)
     clock = StepClock()
-    clock.start()
+    for batch in BEAT_BATCHES:
+        ActedStep(batch, clock, step_ms=0.0).run()
     reported = {COUNTERS: as_json(Counters(at=0.0, boot="boot", scheduler=clock.counters()))}
     made_ms = []
     for _ in range(BEATS):

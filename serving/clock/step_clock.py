@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...buffer.counters import SchedulerCounters
 from ..breaker import Breaker
@@ -21,14 +21,9 @@ from .step_meter import StepMeter, Verified
 MAX_NOTES = 4096
 
 
-class _Step(NamedTuple):
-    """A decode step whose result is being committed."""
-
-    batch_size: int
-    draft_steps: int | None  # None: the meter saw no launch of it
-    at_s: float
-    running: Sequence[Any]  # SGLang's requests that had not ended before it
-    visible_before: int  # their output tokens, all together
+#: A decode step whose result is being committed: batch size, draft steps (None: the meter saw no launch of it), when,
+#: SGLang's requests that had not ended before it, and their output tokens until then. A plain tuple: see above.
+_Step = tuple[int, int | None, float, Sequence[Any], int]
 
 
 class StepClock:
@@ -106,7 +101,7 @@ class StepClock:
                 running = [req for req in reqs if req.finished_reason is None and not req.is_retracted]
                 visible = sum([len(req.output_ids) for req in running])
                 steps = None if verified is None else verified.steps
-                self._step = _Step(len(reqs), steps, self.meter.verified_s, running, visible)
+                self._step = len(reqs), steps, self.meter.verified_s, running, visible
         except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
             self.verified = None
             self._breaker.note("the result of a step", fault)
@@ -126,7 +121,10 @@ class StepClock:
                 batch_size, steps, at_s, running, before = step
                 visible = sum([len(req.output_ids) for req in running]) - (_hidden(ended) if ended else 0)
                 self._is_idle = len(running) <= len(ended) and self._is_all_read
-                self._note(self._add_step, (batch_size, steps, at_s, visible - before, len(running), self._is_idle))
+                noted = batch_size, steps, at_s, visible - before, len(running), self._is_idle
+                self._notes.append((self._add_step, noted))
+                if len(self._notes) >= MAX_NOTES:
+                    self._relieve()
         except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
             self._breaker.note("the end of a step", fault)
 
@@ -164,7 +162,9 @@ class StepClock:
 
     def _note(self, add: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         self._notes.append((add, arguments))
-        if len(self._notes) >= MAX_NOTES and self._adding.acquire(blocking=False):
+
+    def _relieve(self) -> None:
+        if self._adding.acquire(blocking=False):
             try:
                 self._add_up()
             finally:
