@@ -23,6 +23,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__d
 app.add_typer(asking)
 app.add_typer(explaining)
 app.add_typer(versions, name="versions")
+app.command()(window)
 token = typer.Typer(no_args_is_help=True, help="The operator token, which acts on the board ask for once it is set.")
 app.add_typer(token, name="token")
 draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")
