@@ -13,6 +13,7 @@ from .dashboards.commands.asking import asking
 from .dashboards.commands.explaining import explaining
 from .dashboards.commands.versions import versions
 from .dashboards.terminal import fail, needing_extra, new_token, one_line_errors, operator
+from .dashboards.window.command import window
 
 if TYPE_CHECKING:
     from .buffer.settings.sources import Settings
