@@ -15,6 +15,7 @@ from .dashboards.commands.exporting import exporting
 from .dashboards.commands.versions import versions
 from .dashboards.readings_command import readings
 from .dashboards.terminal import fail, needing_extra, new_token, one_line_errors, operator
+from .dashboards.window.command import window
 
 if TYPE_CHECKING:
     from .buffer.settings.sources import Settings
@@ -26,6 +27,7 @@ app.add_typer(asking)
 app.add_typer(explaining)
 app.add_typer(exporting)
 app.add_typer(versions, name="versions")
+app.command()(window)
 token = typer.Typer(no_args_is_help=True, help="The operator token, which acts on the board ask for once it is set.")
 app.add_typer(token, name="token")
 draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")

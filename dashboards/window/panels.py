@@ -1,6 +1,6 @@
 """The eight panels of the page as JSON values, from one look at a board."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from ..answer import Answer, answer
@@ -29,13 +29,18 @@ class Asked:
 
 def snapshot(look: Look, asked: Asked) -> dict[str, Mapping[str, object]]:
     """Every panel by name. Changes nothing and asks nobody: the same look gives the same panels."""
+    return some_panels(PANELS, look, asked)
+
+
+def some_panels(names: Iterable[str], look: Look, asked: Asked) -> dict[str, Mapping[str, object]]:
+    """Those of PANELS in `names`, as `snapshot` has them."""
     found = answer(look.seen)
-    return {name: panel(look, found, asked) for name, panel in _PANELS.items()}
+    return {name: _PANELS[name](look, found, asked) for name in names}
 
 
 def one_panel(name: str, look: Look, asked: Asked) -> Mapping[str, object]:
     """The panel `name`, one of PANELS, as `snapshot` has it."""
-    return _PANELS[name](look, answer(look.seen), asked)
+    return some_panels([name], look, asked)[name]
 
 
 def _headline(found: Answer) -> dict[str, object]:

@@ -12,7 +12,7 @@ from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_members import speculators
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.dashboards.window.event_stream import event_id, events, view_number
-from paceline.dashboards.window.panel_log import MAX_LOGS, PanelLogs
+from paceline.dashboards.window.panel_log import EVERY_S, MAX_LOGS, PanelLogs
 from paceline.dashboards.window.panels import PANELS, Asked
 from paceline.dashboards.window.readings import READ_EVERY_S, Readings
 from window_story import Story, code_then_prose
@@ -175,3 +175,21 @@ def test_only_so_many_choices_are_remembered():
     logs.updated("demo", Asked(draft=1), view)
     assert ("demo", Asked(draft=0)) not in logs._logs
     assert len(logs._logs) == MAX_LOGS
+
+
+def test_what_reads_whole_histories_is_made_every_few_seconds_and_when_the_board_changes():
+    tabs = Tabs(code_then_prose())
+    seen = []
+
+    def work():
+        tabs.story.now += 5.0
+        tabs.story.serve("prose", 1.0)
+        tabs.story.beat()
+        if len(seen) == 8:
+            tabs.story.board.roll_back("operator:ann", "worse")
+        seen.append(tabs.now)
+
+    told = asyncio.run(tabs.hear(11, between=work))
+    made = {name: [place for place, (_, _, data) in enumerate(told) if name in data["panels"]] for name in EVERY_S}
+    assert made["accept"] == [0, 5, 9]
+    assert made["why"] == [0, 9]
