@@ -113,10 +113,10 @@ demo: $(READY)
 	@$(PY) -m paceline.cli demo $(ARGS)
 
 test: $(READY)
-	@$(PYTEST) -m "not fault_matrix and not installs and not rollouts and not servers" $(ARGS)
+	@$(PYTEST) -m "not fault_matrix and not installs and not rollouts and not servers and not window" $(ARGS)
 
 test-fast: $(READY)
-	@$(PYTEST) -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow and not window" $(ARGS)
 
 test-faults: $(READY)
 	@$(PYTEST) $(FAULTS) $(ARGS)
