@@ -1,7 +1,7 @@
 """Members that beat on a real board and count as if they served, learnt and swapped; for tests of who reads them."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from time import time
 
@@ -19,6 +19,7 @@ from paceline.buffer.counters import (
     TraceCounters,
     as_json,
 )
+from paceline.buffer.errors import BufferUnavailable
 from paceline.policies.readings.ratio_sums import RatioSums
 
 BEAT_S, TTL_S = 0.5, 10.0
@@ -51,14 +52,8 @@ def replica_status(boot: str, started_at: float, beats: int, draft: int, refused
     swap = {"number": draft, "before": draft - 1, "at": started_at, "stage_ms": 30.0, "commit_ms": 1.5, "running": 0}
     lengths = {"accept_length_before": 2.0, "accept_length_after": 2.5}
     alarm = {"name": "hook_silent", "reading": "200 rounds, none captured", "action": "tell"}
-    said: dict[str, object] = {
-        "standing_alarms": [alarm] if refused else [],
-        "capture": "on",
-        "open": 3,
-        "queued": 1,
-        "draft_version": draft,
-        "swaps": [swap | lengths],
-    }
+    said: dict[str, object] = {"capture": "on", "open": 3, "queued": 1, "draft_version": draft}
+    said |= {"standing_alarms": [alarm] if refused else [], "swaps": [swap | lengths]}
     return {**said, "counters": as_json(counters)}
 
 
@@ -94,7 +89,8 @@ def beating(board: VersionBoard, member: str, status: Callable[[int], dict[str, 
         beats = 0
         while not over.is_set():
             beats += 1
-            board.beat(member, status(beats), TTL_S)
+            with suppress(BufferUnavailable):  # as a courier does: the next beat tries again
+                board.beat(member, status(beats), TTL_S)
             over.wait(BEAT_S)
 
     thread = Thread(target=beat)
