@@ -26,7 +26,8 @@ def answer(found: Explanation, rows: Mapping[int, BoardRow], plain_before: Readi
     sentences += [_first(first, found), *_length(first, found), f"{first.evidence}."]
     sentences += _not_the_swap(first, found)
     refused = _refused(rows.values(), found)
-    return [*sentences, *refused, f"What would change it: {_remedy(first, refused)}"]
+    remedy = [f"What would change it: {_remedy(first, refused)}"] if first.effect.log < 0.0 else []
+    return [*sentences, *refused, *remedy]
 
 
 def _speed(found: Explanation, speed: Effect) -> str:
