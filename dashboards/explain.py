@@ -91,7 +91,8 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     for finding in findings:
         is_noise = finding.effect.is_noise
         share = "" if finding.share is None or is_noise else f"{finding.share:.0%}"
-        end = "below the noise" if is_noise else f"{finding.evidence}. {finding.remedy}"
+        remedy = f" {finding.remedy}" if finding.effect.log < 0.0 else ""  # what made it faster needs none
+        end = "below the noise" if is_noise else f"{finding.evidence}.{remedy}"
         cells = (finding.cause, f"x{math.exp(finding.effect.log):.2f}", _interval(finding.effect), share, end)
         table.add_row(*map(_plain, cells), style="dim" if is_noise else None)
     return table

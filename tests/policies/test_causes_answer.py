@@ -79,7 +79,7 @@ def test_a_dead_draft_is_called_dead() -> None:
 
 def test_without_a_change_nothing_stands_out() -> None:
     found = explain(*since_periods(histories([(660.0, PY)]), 600.0, 660.0))
-    assert answer(found, {})[0].startswith("As fast as before: a request gets ")
+    assert answer(found, {})[0].startswith("As fast as before, as far as can be told: a request gets ")
     assert answer(found, {})[1:] == ["Nothing stands out: no cause contributes more than the noise."]
 
 

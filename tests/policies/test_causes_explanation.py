@@ -105,6 +105,7 @@ def test_traffic_without_labels_is_compared_as_one() -> None:
     found = compared(bare, changed(bare, lengths={"": 1.5}))
     assert (found.first.cause, blamed(found)) == (Cause.STALE, {Cause.STALE})
     assert "requests without a label" in found.first.evidence
+    assert found.unknown == ("mix of labels: unknown, for no request names a label (paceline_label)",)
 
 
 def test_without_a_step_clock_the_rest_is_unknown_and_says_why() -> None:
@@ -118,6 +119,8 @@ def test_a_learner_that_nobody_heard_of_is_no_cause() -> None:
     alone = explain(*since_periods({REPLICA: found[REPLICA]}, BEFORE_S, BEFORE_S + NOW_S))
     assert blamed(alone) == {Cause.REST}
     assert {key.learner for key in alone.now.amounts.steps} == {UNKNOWN}
+    assert Cause.LEARNER not in {finding.cause for finding in alone.findings}
+    assert alone.unknown == ("learner at work: unknown, for no learner sends counters",)
 
 
 def test_a_restart_loses_nothing_but_the_time_around_it() -> None:

@@ -26,11 +26,12 @@ def answer(found: Explanation, rows: Mapping[int, BoardRow], plain_before: Readi
     sentences += [_first(first, found), *_length(first, found), f"{first.evidence}."]
     sentences += _not_the_swap(first, found)
     refused = _refused(rows.values(), found)
-    return [*sentences, *refused, f"What would change it: {_remedy(first, refused)}"]
+    remedy = [f"What would change it: {_remedy(first, refused)}"] if first.effect.log < 0.0 else []
+    return [*sentences, *refused, *remedy]
 
 
 def _speed(found: Explanation, speed: Effect) -> str:
-    word = "As fast as before" if speed.is_noise else "Faster" if speed.log > 0.0 else "Slower"
+    word = "As fast as before, as far as can be told" if speed.is_noise else "Faster" if speed.log > 0.0 else "Slower"
     now, before = found.now, found.before
     rates = [period.amounts.request_tokens_per_second for period in (now, before)]
     if found.total is None or rates[0] is None or rates[1] is None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .amounts import Amounts, Steps
+from .amounts import UNKNOWN, Amounts, Steps
 from .length_parts import length_parts, why_not_split
 from .logs import log_change, log_parts
 from .parts import Cause, Factor, Part, cause_of, factor_of, parts_of
@@ -55,10 +55,21 @@ def change(before: Amounts, now: Amounts) -> Change:
     lengths = length_parts(before, now)
     if not (_has_clock(before) and _has_clock(now)):
         clock = {part: why_no_clock(before, now) for part in Part if factor_of(part) in _CLOCK}
-        return Change(lengths, clock | _not_split(lengths, before, now))
+        return _told_apart(lengths, clock | _not_split(lengths, before, now), before, now)
     running = log_change(_running(before.all_steps), _running(now.all_steps))
     parts = {Part.RUNNING: running, **lengths, **step_parts(before, now), **_decode_share(before, now)}
-    return Change(parts, _not_split(lengths, before, now))
+    return _told_apart(parts, _not_split(lengths, before, now), before, now)
+
+
+def _told_apart(parts: Mapping[Part, float], unknown: Mapping[Part, str], before: Amounts, now: Amounts) -> Change:
+    """Without the parts that are 0 because nobody says what they tell apart: these are unknown, not nothing."""
+    served, steps = {*before.served, *now.served}, {*before.steps, *now.steps}
+    silent = {}
+    if Part.LABELS in parts and not any(key.label for key in served):
+        silent[Part.LABELS] = "for no request names a label (paceline_label)"
+    if Part.LEARNER in parts and all(key.learner == UNKNOWN for key in steps):
+        silent[Part.LEARNER] = "for no learner sends counters"
+    return Change({part: log for part, log in parts.items() if part not in silent}, {**unknown, **silent})
 
 
 def why_no_clock(before: Amounts, now: Amounts) -> str:

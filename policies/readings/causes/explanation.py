@@ -103,19 +103,19 @@ def explain(before: Period, now: Period) -> Explanation:
     causes = found.causes()
     noise = noise_of(before.stretches, now.stretches, _figures(causes))
 
-    def effect(name: str, log: float) -> Effect:
+    def effect(name: str, log: float, among: int) -> Effect:
         known = noise.get(name)
         half = None if known is None else known.half_width(_INTERVAL_OUTSIDE)
         low, high = (None, None) if half is None else (log - half, log + half)
-        return Effect(log, low, high, is_noise=is_noise(log, known, len(causes)))
+        return Effect(log, low, high, is_noise=is_noise(log, known, among))
 
-    speed = effect(_SPEED, found.request_speed) if found.parts else None
-    findings = [_finding(cause, effect(cause, found.of(cause) or 0.0), speed, whole) for cause in causes]
+    speed = effect(_SPEED, found.request_speed, 1) if found.parts else None
+    findings = [_finding(cause, effect(cause, found.of(cause) or 0.0, len(causes)), speed, whole) for cause in causes]
     return Explanation(
         before=before,
         now=now,
         change=found,
-        total=effect(_TOTAL, found.total) if Cause.LOAD in causes else None,
+        total=effect(_TOTAL, found.total, 1) if Cause.LOAD in causes else None,
         request_speed=speed,
         findings=sorted(findings, key=lambda finding: _rank(finding, speed)),
         unknown=_unknown(found),
