@@ -13,6 +13,7 @@ from paceline.benchmarks import (
     capture,
     compatibility,
     gate,
+    mlflow_pages,
     outage,
     pacing,
     pacing_costs,
@@ -32,8 +33,8 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        board_reading, calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes,
-        rests, shift, shift_recovery, soak, swap, training_memory,
+        board_reading, calibration, canary, capture, compatibility, gate, mlflow_pages, outage, pacing, pacing_costs,
+        prefill_bytes, rests, shift, shift_recovery, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )
