@@ -1,10 +1,10 @@
 """Opens MLflow's own pages of what paceline keeps there, in a real browser, and makes the pictures of docs/mlflow.md.
 
-    python3 -m venv /tmp/pages && /tmp/pages/bin/pip install playwright && apt-get install chromium
-    /tmp/pages/bin/python benchmarks/mlflow_pages.py RUN --mlflow .venv/bin/mlflow --out docs/images
+    python -m paceline.benchmarks.mlflow_pages RUN --mlflow .venv/bin/mlflow --out docs/images
 
-RUN is the folder of a demo's run, which holds mlflow.db. Every page must show the words that belong there, and no
-request of it may fail: else the exit code is 1. It needs nothing of paceline, so it runs beside any environment.
+It needs Playwright and a Chromium: `pip install playwright`, `apt-get install chromium`. RUN is the folder of a demo's
+run, which holds mlflow.db. Every page must show the words that belong there, and no request of it may fail: else the
+exit code is 1.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,22 +140,26 @@ def look(browser: Any, address: str, page: Page, out: Path) -> list[str]:
     return [f"{page.picture}: {fault}" for fault in seen.faults]
 
 
-def main(argv: Sequence[str]) -> int:
+def main() -> None:
     """Exit code 1 when a page lacks a word, or a request of one failed."""
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - what it takes is said by --help without it
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m paceline.benchmarks.mlflow_pages",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("run", type=Path)
     parser.add_argument("--mlflow", type=Path, default=Path(".venv/bin/mlflow"))
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     parser.add_argument("--chromium", default="/usr/bin/chromium")
-    given = parser.parse_args(argv)
+    given = parser.parse_args()
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - --help works without it
+
     given.out.mkdir(parents=True, exist_ok=True)
     with mlflow_server(given.mlflow.absolute(), given.run) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=given.chromium, args=["--no-sandbox"])
         faults = [fault for page in pages_of(address) for fault in look(browser, address, page, given.out)]
     print("\n".join(faults) or "every page shows what it should, and no request failed")
-    return 1 if faults else 0
+    sys.exit(1 if faults else 0)
 
 
 def _note(seen: Seen, answer: Any) -> None:
@@ -168,4 +172,4 @@ def _tag(version: Any, name: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

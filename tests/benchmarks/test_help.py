@@ -13,6 +13,7 @@ from paceline.benchmarks import (
     capture,
     compatibility,
     gate,
+    mlflow_pages,
     outage,
     pacing,
     pacing_costs,
@@ -36,8 +37,9 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        board_reading, calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, planted_causes,
-        prefill_bytes, readings_cost, repeated_prompts, rests, rollouts, shift, shift_recovery, soak, swap, training_memory,
+        board_reading, calibration, canary, capture, compatibility, gate, mlflow_pages, outage, pacing, pacing_costs,
+        planted_causes, prefill_bytes, readings_cost, repeated_prompts, rests, rollouts, shift, shift_recovery, soak,
+        swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )
