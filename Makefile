@@ -59,15 +59,16 @@ FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases test-wheel lint check \
-  bench bench-calibration bench-causes bench-gate bench-learning bench-shift compatibility compatibility-rows
+.PHONY: help setup demo rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases test-wheel \
+  lint check bench bench-calibration bench-causes bench-gate bench-learning bench-rollouts bench-shift compatibility \
+  compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
 	@echo "make rollouts TRL's GRPO on a server whose draft learns along, no GPU needed  ARGS=\"--steps 12 --json FILE\""
 	@echo "make test     every test but those below, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
-	@echo "make test-servers  servers that draft trees, pace or mix chunks; drafts of every published shape"
+	@echo "make test-servers  servers that sample, draft trees, pace or mix chunks; drafts of every published shape"
 	@echo "make test-rollouts  the long tests of a target that a trainer changes, TRL among the trainers"
 	@echo "make test-window  the live page in a real Chromium: live updates, acts, keyboard, axe, heap"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
@@ -80,6 +81,7 @@ help:
 	@echo "make bench-causes  does explain name a cause that was planted, and nothing else  ARGS=\"--only labels,batch\""
 	@echo "make bench-gate  which rule should let a new draft go live  ARGS=\"--quick\""
 	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
+	@echo "make bench-rollouts  a draft that follows a trained target against one that does not  ARGS=\"--quick\""
 	@echo "make bench-shift  how soon the closed loop serves well again after a shift  ARGS=\"--before REVISION\""
 	@echo "make compatibility  what works on which SGLang, with which flags, drafts and targets: docs/compatibility.md"
 	@echo "make setup    the environment in $(VENV); the others call it"
@@ -135,9 +137,8 @@ test-faults: $(READY)
 # What the hooks need on the release in between, and everything on the oldest.
 test-releases:
 	@$(MAKE) --no-print-directory test SGLANG=0.5.22 \
-	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_5_sampled.py \
-	  tests/e2e/test_11_target.py $(DOCTOR)"
-	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.22 ARGS="tests/e2e/test_5_mixed.py"
+	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_11_target.py $(DOCTOR)"
+	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.22 ARGS="tests/e2e/test_5_mixed.py tests/e2e/test_5_sampled.py"
 	@$(MAKE) --no-print-directory test SGLANG=0.5.21
 	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.21
 
@@ -184,6 +185,10 @@ bench-learning: $(READY)
 
 bench-causes: $(READY)
 	@$(PY) -m paceline.benchmarks.planted_causes $(ARGS)
+
+# With TRL. Runs are kept one by one, so an interrupted bench goes on.
+bench-rollouts: $(WITH_RL)
+	@$(PY) -m paceline.benchmarks.rollouts $(ARGS)
 
 bench-shift: $(READY)
 	@$(PY) -m paceline.benchmarks.shift_recovery $(ARGS)

@@ -15,9 +15,6 @@ from ..buffer.errors import BufferUnavailable, TrackingUnavailable
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for
 from .config import LearnerConfig
-from .delivery.tracking.aliases import set_aliases
-from .delivery.tracking.lookup import asking
-from .delivery.tracking.model_store import find_store
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +54,8 @@ def watch_aliases(board: VersionBoard, uri: str, model: str, stop: threading.Eve
     """Compare every WATCH_S until `stop` is set; blocks. What is away is asked again later, and logged once."""
     is_away = False
     while not stop.wait(LONGEST_WAIT_S if is_away else WATCH_S):
+        from .delivery.alias_check import compare_once  # noqa: PLC0415 - torch, which an idle worker's start does not load
+
         try:
             compare_once(board, uri, model)
             is_away = False
@@ -64,11 +63,3 @@ def watch_aliases(board: VersionBoard, uri: str, model: str, stop: threading.Eve
             if not is_away:
                 _log.warning("MLflow's aliases are not compared with the board: %s", fault)
             is_away = True
-
-
-def compare_once(board: VersionBoard, uri: str, model: str) -> None:
-    """Make the aliases of `model` those of the board, if MLflow has it. BufferUnavailable, TrackingUnavailable."""
-    with asking(uri):
-        store = find_store(uri, model)
-        if store is not None:
-            set_aliases(store, board.read(), store.versions())

@@ -69,6 +69,7 @@ class LearningReport:
             judged = self.promotion.judged_on
             found |= figures(judged)
             found |= {"judged_labels": dict(judged.labels), "newest_labels": dict(judged.newest_labels)}
+            found |= {"judged_drafts": {str(version): count for version, count in judged.drafts.items()}}
         if self.version is not None:
             found["version"] = self.version
         return found

@@ -5,6 +5,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from configparser import ConfigParser
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,8 @@ def written_secrets(source: str) -> list[str]:
 
 
 def test_every_production_service_is_there() -> None:
-    assert set(SERVICES) == {"redis", "postgres", "mlflow", "sglang", "learner", "beat"}
+    figures = {"exporter", "prometheus", "grafana"}
+    assert set(SERVICES) == {"redis", "postgres", "mlflow", "sglang", "learner", "beat"} | figures
 
 
 def test_no_port_is_published_beyond_this_machine() -> None:
@@ -93,7 +95,7 @@ def test_a_written_secret_would_be_found(line: str) -> None:
     assert len(written_secrets(line)) == 1
 
 
-@pytest.mark.parametrize("service", ["sglang", "learner"])
+@pytest.mark.parametrize("service", ["sglang", "learner", "exporter"])
 def test_paceline_commands_and_their_options_exist(service: str) -> None:
     program, command, *words = SERVICES[service]["command"]
     assert program == "paceline"
@@ -205,3 +207,39 @@ def test_images_have_the_tested_versions() -> None:
     assert transformers
     assert f"FROM lmsysorg/sglang:v{SUPPORTED[0]}\n" in text("serving/Dockerfile")
     assert f" {torch.group(1)} {transformers.group(0)} " in text("learner/Dockerfile")
+
+
+def test_prometheus_scrapes_the_exporter_where_it_listens() -> None:
+    config = yaml.safe_load(text("dashboards/prometheus/prometheus.yml"))
+    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
+    (port,) = [word.partition("=")[2] for word in SERVICES["exporter"]["command"] if word.startswith("--port=")]
+    (engine_port,) = [word.partition("=")[2] for word in SERVICES["sglang"]["command"] if word.startswith("--port=")]
+    assert targets == {"paceline": [f"exporter:{port}"], "sglang": [f"sglang:{engine_port}"]}
+    assert {*config["rule_files"]} == {path.name for path in (HOUSE / "dashboards/prometheus").iterdir()} - {
+        "prometheus.yml"
+    }
+
+
+def test_grafana_is_provisioned_with_what_is_mounted() -> None:
+    mounted = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
+    assert [path for path in mounted if not (HOUSE / path).exists()] == []
+    provider = yaml.safe_load(text("dashboards/grafana/provisioning/dashboards/paceline.yml"))["providers"][0]
+    assert provider["options"]["path"] == mounted["./dashboards/grafana/boards"]
+    home = Path(grafana_settings()["dashboards"]["default_home_dashboard_path"])
+    assert str(home.parent) == mounted["./dashboards/grafana/boards"]
+    assert (HOUSE / "dashboards/grafana/boards" / home.name).is_file()
+    (source,) = yaml.safe_load(text("dashboards/grafana/provisioning/datasources/paceline.yml"))["datasources"]
+    assert (source["uid"], source["url"]) == ("paceline-prometheus", "http://prometheus:9090")
+
+
+def test_nobody_can_change_grafana() -> None:
+    given = grafana_settings()
+    assert dict(given["auth.anonymous"]) == {"enabled": "true", "org_role": "Viewer"}
+    assert dict(given["auth.basic"]) == {"enabled": "false"}
+    assert given["security"]["disable_initial_admin_creation"] == "true"
+
+
+def grafana_settings() -> ConfigParser:
+    read = ConfigParser()
+    read.read_string(text("dashboards/grafana/grafana.ini"))
+    return read

@@ -12,7 +12,10 @@ HOUSE = Path(__file__).resolve().parents[1]
 README_LINES = 80
 JOURNEYS = ("The journey of a trace", "The journey of a version")
 LINK = r"\]\(([^)#\s]*)(?:#([^)]*))?\)"
-DOCUMENTS = [*HOUSE.glob("*.md"), *(HOUSE / "docs").glob("*.md"), *(HOUSE / "benchmarks").rglob("*.md")]
+#: What benchmarks write, which may be checkouts of other revisions; git ignores it.
+RESULTS = HOUSE / "benchmarks" / "results"
+OF_BENCHMARKS = [path for path in (HOUSE / "benchmarks").rglob("*.md") if RESULTS not in path.parents]
+DOCUMENTS = [*HOUSE.glob("*.md"), *(HOUSE / "docs").glob("*.md"), *OF_BENCHMARKS]
 
 
 def section(page: str, heading: str) -> str:

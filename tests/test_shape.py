@@ -11,6 +11,8 @@ from statistics import median, quantiles
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+#: What benchmarks write, which may be checkouts of other revisions; git ignores it.
+RESULTS = ROOT / "benchmarks" / "results"
 PRODUCT = ("buffer", "policies", "serving", "learner", "dashboards", "rig", "demo")
 MAX_FILE_LINES = 250
 MAX_FUNCTION_LINES, MAX_P90_LINES, MAX_MEDIAN_LINES = 50, 17, 7
@@ -19,7 +21,7 @@ EMPTY_NAMES = {word + end for word in ("util", "helper", "common", "misc", "mana
 
 def sources() -> list[Path]:
     inside = [path for name in (*PRODUCT, "benchmarks") for path in sorted((ROOT / name).rglob("*.py"))]
-    return [*inside, ROOT / "__init__.py", ROOT / "cli.py"]
+    return [*(path for path in inside if RESULTS not in path.parents), ROOT / "__init__.py", ROOT / "cli.py"]
 
 
 def nodes(kind: type | tuple[type, ...], *, of: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.AST]]:

@@ -106,7 +106,7 @@ LEARNER_ROWS: Final = (
     ),
     Setting(
         "KEPT_CHECKPOINTS",
-        Count,
+        Whole,
         1,
         "Checkpoints kept beside the newest: as many of the newest drafts `paceline reproduce` can fit again. Each has "
         "three times the size of a float32 draft.",

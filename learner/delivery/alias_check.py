@@ -1,10 +1,11 @@
-"""For `paceline doctor`: whether MLflow answers, and whether its aliases are the board's."""
+"""Whether MLflow answers, and whether its aliases are the board's: said for `paceline doctor`, or made so."""
 
 from dataclasses import dataclass
 
+from ...buffer.base import VersionBoard
 from ...buffer.errors import TrackingUnavailable
 from ...buffer.version import BoardState
-from .tracking.aliases import FOLLOWING, aliases_of, following
+from .tracking.aliases import FOLLOWING, aliases_of, following, set_aliases
 from .tracking.lookup import asking
 from .tracking.model_store import find_store
 
@@ -24,6 +25,14 @@ def check_aliases(uri: str, model: str, state: BoardState) -> AliasCheck:
             return _compare(uri, model, state)
     except TrackingUnavailable as fault:
         return AliasCheck(False, f"{fault}; versions are delivered all the same, and registered when it answers")
+
+
+def compare_once(board: VersionBoard, uri: str, model: str) -> None:
+    """Make the aliases of `model` those of the board, if MLflow has it. BufferUnavailable, TrackingUnavailable."""
+    with asking(uri):
+        store = find_store(uri, model)
+        if store is not None:
+            set_aliases(store, board.read(), store.versions())
 
 
 def _compare(uri: str, model: str, state: BoardState) -> AliasCheck:

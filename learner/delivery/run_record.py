@@ -165,6 +165,7 @@ def _round_params(
         "learning_rate": f"{fit.learning_rate:g}",
         "code_version": code_version(),
         "gate_reason": promotion.reason,
+        "judged_against": "" if promotion.reference is None else str(promotion.reference),
         "gate_ground": "" if promotion.ground is None else promotion.ground.value,
         "learn_reason": learn_reason,
     }

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from ...buffer.counters import (
     OLDER_DRAFTS,
+    OTHER_BATCHES,
+    OTHER_STEPS,
     Counters,
     LearnerCounters,
     SchedulerCounters,
@@ -53,8 +55,8 @@ class PositionSums(NamedTuple):
 class StepKey(NamedTuple):
     """Decode steps of one batch bucket and length."""
 
-    bucket: int  # the largest batch size of the bucket
-    draft_steps: int  # 0: plain decoding
+    bucket: int  # the largest batch size of the bucket; OTHER_BATCHES for those without a row of their own
+    draft_steps: int  # 0: plain decoding; OTHER_STEPS for those
 
 
 class StepSums(NamedTuple):
@@ -118,8 +120,10 @@ def _plus(row: Any, other: Any) -> Any:
 
 
 def _moved(earlier: Table, later: Table) -> Table:
-    """`earlier` with its cells and positions under the names that `later` has for them."""
-    gone = [key for key in earlier if isinstance(key, CellKey | PositionKey) and _is_gone(key, earlier, later)]
+    """`earlier` with its cells, positions and steps under the names that `later` has for them."""
+    gone = [
+        key for key in earlier if isinstance(key, CellKey | PositionKey | StepKey) and _is_gone(key, earlier, later)
+    ]
     if not gone:
         return earlier
     kept = {key: row for key, row in earlier.items() if key not in gone}
@@ -132,7 +136,9 @@ def _is_gone(key: Any, earlier: Table, later: Table) -> bool:
 
 
 def _place(key: Any, later: Table) -> Any:
-    """Where the rounds of `key` are counted now: with the rare labels of its draft, or with the older drafts."""
+    """Where `key` is counted now: with the rare labels of its draft, with the older drafts, or with other steps."""
+    if isinstance(key, StepKey):
+        return StepKey(OTHER_BATCHES, OTHER_STEPS)
     older = key._replace(draft=OLDER_DRAFTS)
     if isinstance(key, PositionKey):
         return older

@@ -18,7 +18,10 @@ from paceline.benchmarks import (
     pacing_costs,
     planted_causes,
     prefill_bytes,
+    readings_cost,
+    repeated_prompts,
     rests,
+    rollouts,
     shift,
     shift_recovery,
     soak,
@@ -34,7 +37,7 @@ PROGRAMS = {
     program.__name__: program
     for program in (
         board_reading, calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, planted_causes,
-        prefill_bytes, rests, shift, shift_recovery, soak, swap, training_memory,
+        prefill_bytes, readings_cost, repeated_prompts, rests, rollouts, shift, shift_recovery, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )
@@ -47,6 +50,7 @@ TARGETS = {
     "bench-causes": ("planted_causes",),
     "bench-gate": ("gate",),
     "bench-learning": ("learning.bench",),
+    "bench-rollouts": ("rollouts",),
     "bench-shift": ("shift_recovery",),
 }
 

@@ -21,7 +21,7 @@ from paceline.serving.config import ServingConfig
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 LENGTH = 3
 TEMPERATURE, TOP_K, TOP_P = 0.7, 12, 0.8

@@ -1,5 +1,6 @@
 """What a learner says of itself, and how soon its silence shows."""
 
+import json
 import threading
 from contextlib import suppress
 from typing import Any
@@ -108,6 +109,7 @@ def test_every_figure_of_the_fit_is_told_and_of_long_curves_a_part(house, monkey
     assert set(fit) == {*report.fit.__dataclass_fields__, "loss_every"}
     assert len(report.fit.losses) > MAX_LOSSES >= len(fit["losses"])
     assert fit["losses"] == pytest.approx(list(report.fit.losses[:: -fit["loss_every"]][::-1]), rel=1e-4)
+    assert len(json.dumps(told(house))) < 8000
     assert fit["losses"][-1] == pytest.approx(report.fit.losses[-1], rel=1e-4)
     assert (fit["steps"], fit["is_cold"], fit["weighting"]) == (
         report.fit.steps,

@@ -36,6 +36,7 @@ def test_a_version_says_which_requests_judged_it_and_what_was_served_last(house,
         median(ages_s),
         max(ages_s),
         targets={"1": len(judged)},
+        drafts={0: len(judged)},
     )
     row = house.board.read().rows[report.version]
     assert row.version.judged_on == report.promotion.judged_on == expected
@@ -49,6 +50,7 @@ def test_the_heartbeat_and_mlflows_record_say_it_too(house, published):
     judged_on = report.promotion.judged_on
     beat = house.board.heartbeats()[f"learner:{house.config.name}"]
     assert (beat["judged_labels"], beat["newest_labels"]) == (judged_on.labels, judged_on.newest_labels)
+    assert beat["judged_drafts"] == {"0": judged_on.requests}
     record = json.loads((house.pending / f"v{report.version:06d}.json").read_text())
     figures = {"judged_requests": judged_on.requests, "judged_median_age_s": judged_on.median_age_s}
     figures["judged_oldest_age_s"] = judged_on.oldest_age_s

@@ -89,6 +89,7 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
         "weighting": "survival",
         "learning_rate": "0.003",
         "code_version": code_version(),
+        "judged_against": "0",
         "gate_reason": GATE.reason,
         "gate_ground": "trust",
     }

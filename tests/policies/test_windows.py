@@ -8,6 +8,8 @@ import pytest
 from paceline.buffer.counters import (
     MAX_DRAFTS,
     OLDER_DRAFTS,
+    OTHER_BATCHES,
+    OTHER_STEPS,
     Counters,
     DraftPositions,
     SchedulerCounters,
@@ -241,6 +243,16 @@ def test_cells_that_are_pooled_and_begin_again_are_counted_once() -> None:
     # The same over two entries alone, between which a cell was pooled and began again.
     window = windowed({"a": [entry(0.0, py1=100, rest1=20), entry(10.0, py1=5, rest1=125)]}, 0.0, 10.0)
     assert sum(row.rounds for row in window.table("served", "cells").values()) == 5 + 5
+
+
+def test_steps_that_lose_their_row_are_found_among_the_others() -> None:
+    def entry(at: float, *rows: tuple[int, int, int]) -> Counters:
+        cells = [StepCell(bucket=b, draft_steps=k, steps=n, seconds=n / 10) for b, k, n in rows]
+        return Counters(at=at, boot="x", scheduler=SchedulerCounters(steps=cells))
+
+    others = (OTHER_BATCHES, OTHER_STEPS)
+    window = windowed({"a": [entry(0.0, (1, 3, 40), (2, 3, 5)), entry(10.0, (1, 3, 50), (*others, 7))]}, 0.0, 10.0)
+    assert {key: row.steps for key, row in window.table("scheduler", "steps").items()} == {(1, 3): 10, others: 2}
 
 
 def test_what_no_member_counts_is_unknown_and_says_so() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 _BETTER, _WORSE, _GREY = "#2a7f62", "#b3423a", "#666666"
 
@@ -53,5 +54,22 @@ def calibration_figure(drafts: Sequence[Calibrated], shown: int) -> Any:
     axes.set_title(f"accept length of {len(drafts)} drafts; draft {shown} is coloured")
     axes.set_xlabel("predicted by the gate")
     axes.set_ylabel("served, with its 95 % interval")
+    axes.legend(frameon=False)
+    return figure
+
+
+def lineage_figure(drafts: Sequence[Calibrated]) -> Any:
+    """What was predicted and what was served, draft by draft. At least one draft."""
+    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    numbers = [draft.number for draft in drafts]
+    axes.plot(numbers, [draft.predicted for draft in drafts], "s--", color=_GREY, label="predicted by the gate")
+    axes.plot(numbers, [draft.served for draft in drafts], "o-", color=_BETTER, label="served, 95 % interval")
+    for draft in drafts:
+        if draft.low is not None and draft.high is not None:
+            axes.plot([draft.number] * 2, [draft.low, draft.high], color=_BETTER, linewidth=1.2)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("draft")
+    axes.set_ylabel("accept length")
     axes.legend(frameon=False)
     return figure

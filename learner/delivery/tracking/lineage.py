@@ -5,16 +5,17 @@ from collections.abc import Iterable, Mapping
 from ....buffer.version import JUDGED_SCORE, VersionState
 from ....policies.readings.served_drafts import ServedDraft
 from ..run_record import Point
-from .figures import Calibrated, calibration_figure
+from .figures import Calibrated, calibration_figure, lineage_figure
 from .model_store import ModelStore
 
 #: Marks the run, which is no draft's.
 LINEAGE_TAG = "paceline.lineage"
-CALIBRATION_PICTURE = "calibration.png"
+CALIBRATION_PICTURE, LINEAGE_PICTURE = "calibration.png", "lineage.png"
 
-PREDICTED, SERVED = "predicted_accept_length", "served_accept_length"
+#: Accept lengths; short, for MLflow cuts the titles of its charts.
+PREDICTED, SERVED = "predicted", "served"
 #: When the draft had served some rounds (served_figures.py: FIRST_ROUNDS), and went on.
-SERVED_FIRST = "served_accept_length_first_rounds"
+SERVED_FIRST = "served_first_rounds"
 ERROR = "served_minus_predicted"
 
 
@@ -23,7 +24,7 @@ def lineage_run(store: ModelStore, started_at: float) -> str:
     found = store.client.search_runs([store.experiment], f"tags.`{LINEAGE_TAG}` = 'true'", max_results=1)
     if found:
         return str(found[0].info.run_id)
-    note = "Step: number of the draft. Time: when it went live."
+    note = "Accept lengths. Step: number of the draft. Time: when it went live."
     tags = {LINEAGE_TAG: "true", "mlflow.note.content": note}
     run: str = store.client.create_run(store.experiment, int(started_at * 1000), tags, "lineage").info.run_id
     return run
@@ -71,6 +72,7 @@ def log_calibration(store: ModelStore, lineage: str, shown: Iterable[tuple[int, 
             store.client.log_figure(run, calibration_figure(drafts, number), CALIBRATION_PICTURE)
     if drafts:
         store.client.log_figure(lineage, calibration_figure(drafts, drafts[-1].number), CALIBRATION_PICTURE)
+        store.client.log_figure(lineage, lineage_figure(drafts), LINEAGE_PICTURE)
 
 
 def _by_number(store: ModelStore, run: str, metric: str) -> dict[int, float]:

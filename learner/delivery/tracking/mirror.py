@@ -16,7 +16,7 @@ from .links import run_path
 from .logged_models import upload, write_model
 from .model_card import RunFacts, model_card
 from .model_store import BY_TAG, GONE, LOGGED, STATE_TAG, WEIGHTS_TAG, Key, KnownVersion, ModelStore, key_of
-from .runs import end_run, log_points
+from .runs import end_run, log_points, name_output
 from .served_figures import ServedFigures
 
 _log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ class BoardMirror:
         """Make the record's version of its `run`, in which everything is logged."""
         model_id = write_model(store, run, *record.key, dict(record.params))
         log_points(store, run, record.summary, model_id)
+        name_output(store, run, model_id, record.number)
         end_run(store, run, record.born_at)
         tags = {**record.tags, VERSION_TAG: str(record.number)}
         store.client.create_model_version(

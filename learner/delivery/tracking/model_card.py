@@ -16,7 +16,8 @@ from .served_figures import SERVED
 
 _STATES = {VersionState.ROLLED_BACK: "rolled back"}
 _LIMITS = (
-    "Judged by replay on recorded requests, before it learnt them: a forecast for such traffic, not a promise. "
+    "Judged by replay of recorded requests with the weights from before they were learnt: the nearest thing to a "
+    "prediction for such traffic, and no promise. "
     "Intervals hold the chance of the requests alone. A draft changes the speed of answers, never their tokens."
 )
 
@@ -45,7 +46,8 @@ def model_card(row: BoardRow, facts: RunFacts, changes: Sequence[Change], model:
         "Cost": _cost(facts),
         "Limits": _LIMITS,
     }
-    lines = [f"**draft {number}: {_name(row.state)}**", "", "| | |", "|---|---|"]
+    # MLflow's table of versions shows the first line as it is, so it has no markup.
+    lines = [f"draft {number}: {_name(row.state)}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {_cell(text)} |" for name, text in answers.items()]
     lines += ["", *_history(changes), "", *_commands(number, model)]
     return "\n".join([*lines, *([f"- [its run]({facts.link})"] if facts.link else [])])
@@ -53,7 +55,7 @@ def model_card(row: BoardRow, facts: RunFacts, changes: Sequence[Change], model:
 
 def _state(row: BoardRow, changes: Sequence[Change]) -> str:
     by = f" by {changes[-1].by}" if changes else ""
-    return f"{_name(row.state)} since {_time(row.changed_at)}{by}: {row.why}"
+    return f"{_name(row.state)} since {_time(row.changed_at)}{by}: {row.why.split('; ')[0]}"
 
 
 def _judged(row: BoardRow, facts: RunFacts) -> str:
@@ -106,7 +108,11 @@ def _cost(facts: RunFacts) -> str:
 def _history(changes: Sequence[Change]) -> list[str]:
     if not changes:
         return ["History: unknown"]
-    rows = [(_time(change.at), _name(change.state), change.by, change.why) for change in changes]
+    said = ["", *(change.why for change in changes)]
+    rows = [
+        (_time(change.at), _name(change.state), change.by, "as above" if change.why == before else change.why)
+        for before, change in zip(said, changes, strict=False)
+    ]
     return [
         "| when | state | who | why |",
         "|---|---|---|---|",

@@ -28,7 +28,7 @@ def write_run(store: ModelStore, record: RunRecord) -> str:
     The figures are logged with the logged model, and `end_run` ends the run.
     """
     client, begun = store.client, find_run(store, *record.key)
-    tags = {**record.tags, VERSION_TAG: str(record.number)}
+    tags = {**record.tags, VERSION_TAG: str(record.number), **_origin(record)}
     started_ms = _ms(record.born_at if record.started_at is None else record.started_at)
     name = f"draft {record.number}"
     run: str = begun or client.create_run(store.experiment, started_ms, tags, name).info.run_id
@@ -39,11 +39,26 @@ def write_run(store: ModelStore, record: RunRecord) -> str:
     return run
 
 
+def _origin(record: RunRecord) -> dict[str, str]:
+    """MLflow's own tags of who made a run, and with what; empty where no learner recorded it."""
+    if record.evidence is None:
+        return {}
+    made = {"mlflow.user": record.evidence["learner"], "mlflow.source.name": "paceline learn"}
+    return {**made, "mlflow.source.type": "JOB"}
+
+
 def find_run(store: ModelStore, number: int, sha256: str) -> str:
     """Id of the run of a draft; empty without one."""
     by_tag = f"tags.`{VERSION_TAG}` = '{number}' and tags.`{SHA256_TAG}` = '{sha256}'"
     found = store.client.search_runs([store.experiment], by_tag, max_results=1)
     return str(found[0].info.run_id) if found else ""
+
+
+def name_output(store: ModelStore, run: str, model_id: str, number: int) -> None:
+    """Have the run show the logged model that came of it, at the step `number`."""
+    found = store.client.get_run(run).outputs
+    if found is None or model_id not in {output.model_id for output in found.model_outputs}:
+        store.client.log_outputs(run, [mlflow_library("entities").LoggedModelOutput(model_id, number)])
 
 
 def end_run(store: ModelStore, run: str, at: float) -> None:

@@ -60,7 +60,8 @@ class ServedFigures:
         for row in waiting:
             key, number = key_of(row), row.version.number
             found = served.get(number, ServedDraft())
-            if found.sums.rounds > self._rounds[key] and (row.state in _ENDED or found.sums.rounds >= FIRST_ROUNDS):
+            needed = max(self._rounds[key], 1) if row.state in _ENDED else FIRST_ROUNDS
+            if found.sums.rounds >= needed:
                 log_points(store, known[key].run, served_points(found), known[key].model_id)
                 self._rounds[key], logged[number] = found.sums.rounds, found
             if row.state in _ENDED:

@@ -1,0 +1,96 @@
+"""The collector over several boards: on a real Redis, and when that does not answer."""
+
+import urllib.request
+from contextlib import suppress
+from functools import cache, partial
+from threading import Thread
+
+import pytest
+import redis
+from paceline.buffer.board_access import list_speculators, open_board
+from paceline.buffer.counters import Counters, ServedCell, ServedCounters, as_json
+from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.keys import EVENTS
+from paceline.buffer.settings.sources import read_settings
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.dashboards.exporter.collector import BoardCollector
+from scraped import labels_of, scrape, value
+from waiting import until
+
+
+def collector_of(url: str) -> BoardCollector:
+    settings = read_settings({})
+    access = cache(partial(open_board, settings, url))
+    return BoardCollector(partial(list_speculators, settings, url), lambda name: access(name).board)
+
+
+def beaten(url: str, speculator: str, rounds: int, boot: str = "one") -> None:
+    cells = [ServedCell(draft=0, label="py", kind="greedy", rounds=rounds, accepted=rounds)]
+    counters = as_json(Counters(at=1.0, boot=boot, served=ServedCounters(cells=cells)))
+    open_board(read_settings({}), url, speculator).board.beat("replica:a", {"counters": counters}, 30.0)
+
+
+def test_all_speculators_are_read_anew_at_every_scrape(redis_client: redis.Redis, redis_url: str) -> None:
+    collector = collector_of(redis_url)
+    assert scrape(collector) == {("paceline_up", ()): 1.0}
+    beaten(redis_url, "x", 5)
+    beaten(redis_url, "y", 70)
+    found = scrape(collector)
+    assert value(found, "paceline_verify_rounds_total", speculator="x") == 5
+    assert value(found, "paceline_verify_rounds_total", speculator="y") == 70
+    beaten(redis_url, "x", 2, boot="two")  # restarted: Prometheus sees a counter that fell
+    assert value(scrape(collector), "paceline_verify_rounds_total", speculator="x") == 2
+
+
+def test_a_board_that_cannot_be_read_keeps_no_other_from_being_read(redis_client: redis.Redis, redis_url: str) -> None:
+    beaten(redis_url, "x", 5)
+    redis_client.xadd(EVENTS.name("spoilt"), {"event": b"{"})
+    found = scrape(collector_of(redis_url))
+    assert value(found, "paceline_speculator_readable", speculator="spoilt") == 0.0
+    assert value(found, "paceline_speculator_readable", speculator="x") == 1.0
+    assert value(found, "paceline_verify_rounds_total", speculator="x") == 5
+    assert labels_of(found, "paceline_board_timestamp_seconds", "speculator") == {"x"}
+
+
+def test_a_redis_that_does_not_answer_is_said_and_nothing_else(own_redis) -> None:
+    collector = collector_of(own_redis.url)
+    beaten(own_redis.url, "x", 5)
+    assert value(scrape(collector), "paceline_up") == 1.0
+    own_redis.stop()
+    assert scrape(collector) == {("paceline_up", ()): 0.0}
+    own_redis.start("--appendonly", "yes")
+    assert value(scrape(collector), "paceline_up") == 1.0
+
+
+def test_a_redis_that_goes_away_half_way_says_nothing_of_the_board() -> None:
+    class Gone(MemoryVersionBoard):
+        def members(self):
+            raise BufferUnavailable("gone")
+
+    boards = {"a": MemoryVersionBoard(), "b": Gone()}
+    assert scrape(BoardCollector(lambda: [*boards], boards.__getitem__)) == {("paceline_up", ()): 0.0}
+
+
+def test_metrics_are_served_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    from paceline.dashboards.exporter import serve
+
+    started: list = []
+    start = serve.start_http_server
+
+    def begun(*args: object) -> tuple:
+        started.append(start(*args))
+        return started[0]
+
+    monkeypatch.setattr(serve, "start_http_server", begun)
+    thread = Thread(target=partial(serve.serve_metrics, list, lambda _: None, host="127.0.0.1", port=0))
+    thread.start()
+    until(lambda: started, "the server to start")
+    server, _ = started[0]
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=10) as reply:
+            assert "\npaceline_up 1.0\n" in reply.read().decode()
+    finally:
+        with suppress(OSError):
+            server.shutdown()
+        thread.join(10)
+    assert not thread.is_alive()

@@ -1,0 +1,160 @@
+"""docs/operations.md: its commands run as they stand, and it says what every metric, alert and setting is."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import paceline.cli
+import pytest
+import typer
+import yaml
+from counted_members import beating, learner_status, replica_status
+from paceline.buffer.board_access import BoardAccess, open_board
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.redis_client import connect
+from paceline.buffer.redis_stream import RedisTraceBuffer
+from paceline.buffer.settings.sources import read_settings
+from paceline.buffer.settings.table import SETTINGS
+from paceline.buffer.version import VersionState
+from paceline.dashboards.exporter.families import FAMILIES
+from paceline.rig.services import redis_server
+from seen_members import version
+from waiting import until
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+#: These answer with their exit code: 1, something is wrong; 2, something cannot be told.
+ANSWERING = re.compile(r"paceline (status|alarms)\b")
+
+
+def blocks(kind: str) -> list[str]:
+    found = re.findall(rf"^( *)```{kind}\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
+    return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
+
+
+def commands(block: str) -> list[str]:
+    """Each line, and a loop as a whole."""
+    return re.findall(r"^(?:for .*?^done$|\S.*?)$", block, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def house(own_redis, make_trace) -> Iterator[BoardAccess]:
+    """A board with a live version, members that beat, and traces, in the Redis that `environment` names."""
+    access, now = open_board(read_settings({}), own_redis.url, "default"), time.time()
+    access.board.register(version(0), "learner", "trained")
+    access.board.move(0, VersionState.LIVE, "learner", "odds 40 to 1")
+    with connect(own_redis.url) as client, ExitStack() as entered:
+        RedisTraceBuffer(client, BufferConfig()).append([make_trace(seed, trace_id=f"t{seed}") for seed in range(3)])
+        entered.enter_context(beating(access.board, "replica:a", partial(replica_status, "a", now, draft=0)))
+        entered.enter_context(beating(access.board, "learner:b", partial(learner_status, "b", now)))
+        until(lambda: len(access.board.members()) == 2, "both members")
+        yield access
+
+
+def environment(url: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    tools = [str(Path(sys.executable).parent), str(Path(redis_server()).parent), os.environ["PATH"]]
+    return kept | {"PACELINE_REDIS_URL": url, "PATH": os.pathsep.join(tools), "COLUMNS": "200"}
+
+
+def run(command: str, folder: Path, url: str) -> str:
+    """Run one command as the page has it; its output."""
+    done = subprocess.run(
+        ["bash", "-e", "-c", command],
+        cwd=folder,
+        env=environment(url),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    allowed = {0, 1, 2} if ANSWERING.match(command) else {0}
+    assert done.returncode in allowed, f"{command}\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr
+    assert not re.match(r"\(error\)|ERR|WRONGTYPE", done.stdout), f"{command}\n{done.stdout}"
+    return done.stdout
+
+
+def test_every_command_runs_in_its_order(house: BoardAccess, own_redis, tmp_path: Path) -> None:
+    said = {command: run(command, tmp_path, own_redis.url) for block in blocks("bash") for command in commands(block)}
+    assert len(said) >= 14
+    for command, output in said.items():
+        if promised := re.search(r" # (\d+)$", command):
+            assert output.strip() == promised.group(1)
+    (sizes,) = [output for command, output in said.items() if " HGET " in command]
+    (entries,) = [output for command, output in said.items() if " XLEN " in command]
+    assert int(sizes) > 0
+    assert int(entries) == 3
+    with connect(own_redis.url) as client:  # what the page says of the removal of traces
+        buffer = RedisTraceBuffer(client, BufferConfig())
+        assert buffer.counts().entries == 0
+        assert len(house.board.members()) == 2
+        assert house.board.read().live == 0
+
+
+def test_traces_come_again_after_all_were_removed(house: BoardAccess, own_redis, make_trace, tmp_path: Path) -> None:
+    (removal,) = [block for block in blocks("bash") if "DEL" in block]
+    run(removal, tmp_path, own_redis.url)
+    with connect(own_redis.url) as client:
+        buffer = RedisTraceBuffer(client, BufferConfig())
+        buffer.append([make_trace(9, trace_id="t9")])
+        assert [entry.trace.trace_id for entry in buffer.claim("a", 10)] == ["t9"]
+        assert buffer.counts().delivered == 1
+
+
+def test_a_backup_is_restored_as_the_page_says(house: BoardAccess, own_redis, tmp_path: Path) -> None:
+    (backup,) = [block for block in blocks("bash") if "--rdb" in block]
+    for command in commands(backup):
+        run(command, tmp_path, own_redis.url)
+    folder = tmp_path / "restored"
+    folder.mkdir()
+    (tmp_path / "paceline-backup.rdb").rename(folder / "dump.rdb")
+    other = type(own_redis)(redis_server(), folder)
+    other.start("--appendonly", "no")
+    try:
+        run(f"redis-cli -u {other.url} CONFIG SET appendonly yes", tmp_path, other.url)
+        restored = open_board(read_settings({}), other.url, "default").board
+        assert restored.read().rows == house.board.read().rows
+        with connect(other.url) as client:
+            assert RedisTraceBuffer(client, BufferConfig()).counts().entries == 3
+    finally:
+        other.stop()
+
+
+def test_commands_that_are_not_run_exist_with_their_options() -> None:
+    known = typer.main.get_command(paceline.cli.app).commands
+    words = [line.split() for block in blocks("shell") for line in block.splitlines() if line.startswith("paceline ")]
+    assert words
+    for _, name, *rest in words:
+        own = rest[: rest.index("--")] if "--" in rest else rest
+        options = {option for parameter in known[name].params for option in parameter.opts}
+        assert {word for word in own if word.startswith("--")} <= options
+    assert set(re.findall(r"`paceline ([a-z]+)", PAGE)) <= set(known)
+
+
+def test_what_is_not_run_is_what_needs_servers() -> None:
+    first = {line.split()[0] for block in blocks("shell") for line in block.splitlines()}
+    assert first == {"pip", "export", "paceline", "promtool", "tar", "pg_dump"}
+
+
+def test_every_metric_and_no_other_is_listed() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("| `paceline_")]
+    assert rows == [family.row() for family in FAMILIES.values()]
+
+
+def test_every_alert_and_no_other_has_a_section() -> None:
+    groups = yaml.safe_load((ROOT / "dashboards/prometheus/alerts.yml").read_text(encoding="utf-8"))["groups"]
+    alerts = [rule["alert"] for group in groups for rule in group["rules"]]
+    assert re.findall(r"^### (\w+)$", PAGE, re.MULTILINE) == alerts
+
+
+def test_every_setting_that_is_named_is_one() -> None:
+    named = set(re.findall(r"\bPACELINE_[A-Z_]+", PAGE))
+    assert len(named) > 8
+    assert named - {row.variable for row in SETTINGS} == set()
