@@ -245,4 +245,5 @@ def test_what_the_page_draws_of_an_explanation_is_there(panels):
     assert drawn <= why["request_tokens_per_second"].keys()
     assert why["answer"]
     assert why["causes"]
-    assert all(drawn | {"cause", "share", "evidence", "what_would_change_it"} <= cause.keys() for cause in why["causes"])
+    of_cause = drawn | {"cause", "share", "evidence", "what_would_change_it"}
+    assert all(of_cause <= cause.keys() for cause in why["causes"])
