@@ -117,7 +117,7 @@ $(WITH_RL): $(READY)
 # Playwright, and axe-core, which the browser is told to run on the page; neither is part of the product.
 $(WITH_BROWSER): $(READY)
 	@echo "setup: Playwright and axe-core, for tests with a browser"
-	@$(PIP) -e '.[window-tests]'
+	@$(PIP) --no-warn-conflicts $(TORCH) -r $(NEEDS) -e '.[window-tests]'
 	@mkdir -p $(VENV)/axe-core
 	@cd $(VENV)/axe-core && npm pack --silent axe-core@4.14.1 >/dev/null && tar xzf axe-core-4.14.1.tgz
 	@touch $@

@@ -237,3 +237,13 @@ def test_a_rollback_is_a_return_on_the_chart_and_ends_the_bar():
     assert (lives.live_at(START + 15), lives.live_at(START + 20), lives.live_at(START - 1)) == (1, 0, None)
     marks = one_panel("accept", BoardReader("demo", story.board).look(), Asked())["marks"]
     assert [(mark["kind"], mark["number"]) for mark in marks] == [("swap", 0), ("swap", 1), ("returned", 0)]
+
+
+def test_what_the_page_draws_of_an_explanation_is_there(panels):
+    why = panels["why"]
+    drawn = {"log", "log_low", "log_high", "is_noise"}
+    assert drawn <= why["request_tokens_per_second"].keys()
+    assert why["answer"]
+    assert why["causes"]
+    of_cause = drawn | {"cause", "share", "evidence", "what_would_change_it"}
+    assert all(of_cause <= cause.keys() for cause in why["causes"])

@@ -2,7 +2,7 @@
 import { Accept } from "./accept.js";
 import { Acts } from "./acts.js";
 import { drawDraft } from "./draft.js";
-import { el, fill } from "./dom.js";
+import { el, fill, notKnown } from "./dom.js";
 import { clock } from "./format.js";
 import { drawHeadline, unknownHeadline } from "./headline.js";
 import { Lane } from "./lane.js";
@@ -31,16 +31,28 @@ const DRAW = {
   members: (panel) => { drawMembers(at("members"), panel); acts.adoption(panel); },
 };
 
+/** Where a panel's words stand that has another name there. */
+const BOXES = { accept: "accept-summary" };
+
 const stream = new Stream({ onPanels: show, onTrouble: trouble, onLink: link });
 
 function show({ panels, speculator, speculators }) {
   choice.speculator = speculator;
   grey(null);
-  for (const [name, panel] of Object.entries(panels)) { DRAW[name](panel); }
+  for (const [name, panel] of Object.entries(panels)) { draw(name, panel); }
   at("speculator").textContent = speculator;
   document.title = `paceline ${speculator}`;
   offerSpeculators(speculators, speculator);
   linkApi();
+}
+
+/** Draw one panel; a fault in one leaves the others alone, and is said on the console and in its place. */
+function draw(name, panel) {
+  try { DRAW[name](panel); } catch (error) {
+    console.error(name, error);
+    const box = at(BOXES[name] || name);
+    if (box) { fill(box, notKnown(`this page cannot draw it, ${error.message}`)); }
+  }
 }
 
 /** The board cannot be read: nothing of what stands on the page is known to be so now. */
