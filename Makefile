@@ -27,6 +27,7 @@ VENV := .venv$(addprefix -,$(filter-out $(DEFAULT_SGLANG),$(SGLANG)))
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 WITH_RL := $(VENV)/.with-rl
+WITH_BROWSER := $(VENV)/.with-browser
 # Quiet: one sees errors and the numbered lines below.
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
@@ -58,8 +59,9 @@ FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo rollouts test test-fast test-servers test-rollouts test-faults test-releases test-wheel lint check \
-  bench bench-calibration bench-gate bench-learning bench-shift compatibility compatibility-rows
+.PHONY: help setup demo rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases test-wheel \
+  lint check bench bench-calibration bench-causes bench-gate bench-learning bench-rollouts bench-shift compatibility \
+  compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -68,6 +70,7 @@ help:
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
 	@echo "make test-servers  servers that sample, draft trees, pace or mix chunks; drafts of every published shape"
 	@echo "make test-rollouts  the long tests of a target that a trainer changes, TRL among the trainers"
+	@echo "make test-window  the live page in a real Chromium: live updates, acts, keyboard, axe, heap"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
 	@echo "make test-releases  make test on the oldest supported SGLang, hooks, capture and swaps on the one in between"
 	@echo "make test-wheel   the wheel in a fresh environment with SGLang alone, served by SGLang's own command"
@@ -75,8 +78,10 @@ help:
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
 	@echo "make bench-calibration  predicted against served accept length, version by version"
+	@echo "make bench-causes  does explain name a cause that was planted, and nothing else  ARGS=\"--only labels,batch\""
 	@echo "make bench-gate  which rule should let a new draft go live  ARGS=\"--quick\""
 	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
+	@echo "make bench-rollouts  a draft that follows a trained target against one that does not  ARGS=\"--quick\""
 	@echo "make bench-shift  how soon the closed loop serves well again after a shift  ARGS=\"--before REVISION\""
 	@echo "make compatibility  what works on which SGLang, with which flags, drafts and targets: docs/compatibility.md"
 	@echo "make setup    the environment in $(VENV); the others call it"
@@ -107,6 +112,14 @@ $(READY): pyproject.toml $(SHARED_NEEDS) $(NEEDS) Makefile | $(PY)
 $(WITH_RL): $(READY)
 	@echo "setup: TRL, for rollouts"
 	@$(PIP) --no-warn-conflicts $(TORCH) -r $(NEEDS) -e '.[rl]'
+	@touch $@
+
+# Playwright, and axe-core, which the browser is told to run on the page; neither is part of the product.
+$(WITH_BROWSER): $(READY)
+	@echo "setup: Playwright and axe-core, for tests with a browser"
+	@$(PIP) -e '.[window-tests]'
+	@mkdir -p $(VENV)/axe-core
+	@cd $(VENV)/axe-core && npm pack --silent axe-core@4.14.1 >/dev/null && tar xzf axe-core-4.14.1.tgz
 	@touch $@
 
 demo: $(READY)
@@ -140,6 +153,10 @@ test-servers: $(READY)
 test-rollouts: $(WITH_RL)
 	@$(PYTEST) -m rollouts $(ARGS)
 
+# Needs chromium and npm: apt-get install chromium npm.
+test-window: $(WITH_BROWSER)
+	@$(PYTEST) -m window $(ARGS)
+
 # GRPO with TRL on a server whose draft learns along; target and first draft are made once.
 rollouts: $(WITH_RL)
 	@$(PY) -m paceline.demo.grpo $(ARGS)
@@ -165,6 +182,13 @@ bench-gate: $(READY)
 
 bench-learning: $(READY)
 	@$(PY) -m paceline.benchmarks.learning.bench $(ARGS)
+
+bench-causes: $(READY)
+	@$(PY) -m paceline.benchmarks.planted_causes $(ARGS)
+
+# With TRL. Runs are kept one by one, so an interrupted bench goes on.
+bench-rollouts: $(WITH_RL)
+	@$(PY) -m paceline.benchmarks.rollouts $(ARGS)
 
 bench-shift: $(READY)
 	@$(PY) -m paceline.benchmarks.shift_recovery $(ARGS)

@@ -1,28 +1,38 @@
 """See whether drafts pay, promote or roll back one, and serve and learn with SGLang: `paceline status` first."""
 
-import getpass
 import os
 import subprocess
-import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .dashboards.commands.access import AsJsonLines, RedisUrl, Speculator, open_access, read_settings
 from .dashboards.commands.asking import asking
+from .dashboards.commands.explaining import explaining
 from .dashboards.commands.exporting import exporting
 from .dashboards.commands.versions import versions
-from .dashboards.terminal import fail, needing_extra, one_line_errors
+from .dashboards.readings_command import readings
+from .dashboards.terminal import fail, needing_extra, new_token, one_line_errors, operator
+from .dashboards.window.command import window
+
+if TYPE_CHECKING:
+    from .buffer.settings.sources import Settings
+    from .buffer.version import BoardState
+    from .dashboards.doctor.board_side import AliasLook
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(asking)
+app.add_typer(explaining)
 app.add_typer(exporting)
 app.add_typer(versions, name="versions")
-token = typer.Typer(no_args_is_help=True, help="The operator token, which promote and rollback ask for once it is set.")
+app.command()(window)
+token = typer.Typer(no_args_is_help=True, help="The operator token, which acts on the board ask for once it is set.")
 app.add_typer(token, name="token")
 draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")
 app.add_typer(draft, name="draft")
+app.command()(readings)
 
 Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the check of the weights (no such disk here).")]
 Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every server drafts with it; 0: do not.")]
@@ -67,10 +77,10 @@ def promote(
     from .dashboards.adoption import say_adoption
 
     with one_line_errors():
-        board = open_access(redis_url, speculator).board_for(_operator(), f"promote {number}")
+        board = open_access(redis_url, speculator).board_for(operator(), f"promote {number}")
         if not unchecked:
             check_weights(board.read(), number)
-        board.move(number, VersionState.LIVE, _operator(), why)
+        board.move(number, VersionState.LIVE, operator(), why)
         raise typer.Exit(say_adoption(board, number, wait, typer.echo))
 
 
@@ -86,8 +96,8 @@ def rollback(
     Exit code 1: there is nothing to roll back, or the version of --expect is neither live nor canary.
     """
     with one_line_errors():
-        board = open_access(redis_url, speculator).board_for(_operator(), "rollback")
-        state = board.roll_back(_operator(), why, expect)
+        board = open_access(redis_url, speculator).board_for(operator(), "rollback")
+        state = board.roll_back(operator(), why, expect)
         typer.echo(f"version {state.live} is live on the board, and there is no canary")
 
 
@@ -100,9 +110,37 @@ def forget(member: str, redis_url: RedisUrl = None, speculator: Speculator = Non
     from .buffer.farewell import say_ended
 
     with one_line_errors():
-        board = open_access(redis_url, speculator).board_for(_operator(), f"forget {member}")
+        board = open_access(redis_url, speculator).board_for(operator(), f"forget {member}")
         say_ended(board, member)
         typer.echo(f"{member} is gone for good, says the board; it is a member again as soon as it beats")
+
+
+@app.command()
+def restore(number: int, redis_url: RedisUrl = None, speculator: Speculator = None) -> None:
+    """Fetch the weights of draft NUMBER from MLflow, if they were removed from disk, so that it can be promoted."""
+    from .buffer.settings.fields import configured
+
+    with one_line_errors():
+        with needing_extra("learner"):
+            from .learner.delivery.restore import restore as restore_draft
+            from .learner.delivery.tracking.config import TrackingConfig
+        access, mlflow = open_access(redis_url, speculator), configured(TrackingConfig, read_settings())
+        typer.echo(restore_draft(access.board.read(), number, mlflow.uri, mlflow.model(access.speculator)))
+
+
+@app.command()
+def reproduce(number: int) -> None:
+    """Fit draft NUMBER again from its checkpoint and its traces, on the learner's machine, and compare the digests.
+
+    Publishes nothing. Exit code 1: another draft came out. 2: its traces or its checkpoint are gone.
+    """
+    with one_line_errors():
+        with needing_extra("learner"):
+            from .learner.config import from_env
+            from .learner.wiring import reproduce_draft
+        found = reproduce_draft(from_env(), number)
+        typer.echo(found.sentence)
+        raise typer.Exit({True: 0, False: 1, None: 2}[found.is_equal])
 
 
 @token.command("set")
@@ -114,8 +152,9 @@ def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, specu
     """
     with one_line_errors():
         access = open_access(redis_url, speculator)
-        access.auth.set_token(_new_token() or access.token or "", access.token, _operator(), why)
-        typer.echo(f"{access.speculator}: promote, rollback and token set ask for PACELINE_OPERATOR_TOKEN from now on")
+        access.auth.set_token(new_token() or access.token or "", access.token, operator(), why)
+        acts = "promote, rollback, forget and token set"
+        typer.echo(f"{access.speculator}: {acts} ask for PACELINE_OPERATOR_TOKEN from now on")
 
 
 @draft.command("init")
@@ -156,7 +195,7 @@ def doctor(
         plan = examination_plan(context.args, os.environ)
         argv = [*plan.argv[:3], *(["--json"] if as_json else []), *plan.argv[3:]]
         code = subprocess.run(argv, env=dict(plan.env), check=False).returncode
-        findings = examine_board(found, redis_url, speculator, SUPPORTED, None)
+        findings = examine_board(found, redis_url, speculator, SUPPORTED, _aliases(found))
         raise typer.Exit(worst((code, say_findings(findings, as_json=as_json))))
 
 
@@ -186,15 +225,22 @@ def demo(
             fail("; ".join(found))
 
 
-def _new_token() -> str:
-    """The token typed in or the first line of stdin: neither a process list nor a shell's history shows it."""
-    if sys.stdin.isatty():
-        return str(typer.prompt("new operator token", hide_input=True, confirmation_prompt=True)).strip()
-    return sys.stdin.readline().strip()
+def _aliases(settings: "Settings") -> "AliasLook | None":
+    """How doctor asks MLflow for its aliases; None where it is not installed or no URI is set."""
+    from .buffer.settings.fields import configured
 
+    if find_spec("mlflow") is None or not settings.is_given("MLFLOW_URI"):
+        return None
+    from .learner.delivery.alias_check import check_aliases
+    from .learner.delivery.tracking.config import TrackingConfig
 
-def _operator() -> str:
-    return f"operator:{getpass.getuser()}"
+    mlflow = configured(TrackingConfig, settings)
+
+    def look(speculator: str, state: "BoardState") -> tuple[bool | None, str]:
+        found = check_aliases(mlflow.uri, mlflow.model(speculator), state)
+        return found.is_well, found.sentence
+
+    return look
 
 
 if __name__ == "__main__":

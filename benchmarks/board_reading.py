@@ -1,7 +1,7 @@
 """What it costs to look at everybody: members and the last minute of each one's history, and what Redis keeps of them.
 
-Members are simulated: each beats with a full status (8 kB, nearly all of it counters, one draft of eight still
-serving) into a private Redis, and an hour of its history lies there as the board thins it. One read is
+Members are simulated: each beats with a full status (8 kB, all the cells that a courier has room for, one draft of
+eight still serving) into a private Redis, and an hour of its history lies there as the board thins it. One read is
 `VersionBoard.members` and, for every member, `VersionBoard.history` of the last minute. Beats are timed one by one.
 
     python -m paceline.benchmarks.board_reading [--members 64] [--repeats 20]
@@ -12,6 +12,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +22,7 @@ import msgspec
 from ..buffer.base import VersionBoard
 from ..buffer.config import BufferConfig
 from ..buffer.counters import (
+    MAX_DRAFTS,
     STEP_MS_EDGES,
     Counters,
     DraftPositions,
@@ -36,12 +38,15 @@ from ..buffer.member_history import HISTORY_EVERY_S, HISTORY_FINE_S, HISTORY_S, 
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect
 from ..rig.services import free_port, redis_service
+from ..serving.clock.step_cells import MAX_CELLS as MAX_STEP_CELLS
+from ..serving.courier.heartbeat import MAX_BEAT_BYTES
+from ..serving.watch.served_cells import MAX_CELLS
 from .measure.command_line import benchmark_parser
 
 SEED = 0
-DRAFTS, LABELS, POSITIONS, BUCKETS, LENGTHS = 8, 6, 8, 5, 3
-#: Beside its counters a status says who runs and how: flags, versions, swaps.
-STATUS_BYTES = 8000
+POSITIONS, LENGTHS = 8, 4
+#: The draft that serves now.
+NEWEST = MAX_DRAFTS - 1
 
 
 def main() -> None:
@@ -69,7 +74,7 @@ def measure(client: Any, members: int, repeats: int) -> None:
     now_s = board.now()
     for place, name in enumerate(names):
         plant_hour(client, name, place, now_s)
-    beats_ms = [1e3 * seconds(lambda name=name: board.beat(name, status(0, HISTORY_S), 60.0)) for name in names]
+    beats_ms = [1e3 * seconds(partial(board.beat, name, status(0, HISTORY_S), 60.0)) for name in names]
     reads_ms = [1e3 * seconds(lambda: read(board, now_s - 60.0)) for _ in range(repeats)]
     cpu_ms = [1e3 * seconds(lambda: read(board, now_s - 60.0), time.process_time) for _ in range(repeats)]
     entries: Any = client.xlen(HISTORY.name("default", names[0]))
@@ -106,30 +111,38 @@ def plant_hour(client: Any, member: str, seed: int, now_s: float) -> None:
 def status(seed: int, running_s: float) -> dict[str, object]:
     """A full status of a replica that has run for `running_s`; equal seeds count at equal rates."""
     found: dict[str, object] = {"counters": as_json(counters(random.Random(seed), running_s))}
-    return found | {"others": "x" * max(0, STATUS_BYTES - len(msgspec.json.encode(found)))}
+    return found | {"others": "x" * max(0, MAX_BEAT_BYTES - len(msgspec.json.encode(found)))}
 
 
 def counters(rate: random.Random, running_s: float) -> Counters:
     """Counters that have grown for `running_s`, those of the newest draft alone; the others have ended."""
 
-    def grown(per_s: float, draft: int = DRAFTS - 1) -> int:
-        return int(rate.uniform(0.5, 1.0) * per_s * (running_s if draft == DRAFTS - 1 else 600.0))
+    def grown(per_s: float, draft: int = NEWEST) -> int:
+        return int(rate.uniform(0.5, 1.0) * per_s * (running_s if draft == NEWEST else 600.0))
 
     cells = [
         ServedCell(
             draft=draft,
-            label=f"label-{label}",
+            label=label,
             kind="greedy",
             rounds=grown(40, draft),
             accepted=grown(90, draft),
-            ended=(grown(1, draft), *(grown(per_s, draft) for per_s in (40, 90, 1600, 3600, 8100))),
+            ended=(
+                grown(1, draft),
+                grown(40, draft),
+                grown(90, draft),
+                grown(1600, draft),
+                grown(3600, draft),
+                grown(8100, draft),
+            ),
         )
-        for draft in range(DRAFTS)
-        for label in range(LABELS)
+        # As a courier that is out of room has them: labels of the newest draft, and one cell of each of the others.
+        for draft, label in [(NEWEST, f"label-{n}") for n in range(MAX_CELLS - NEWEST)]
+        + [(d, "*") for d in range(NEWEST)]
     ]
-    tried = [[grown(240 / 2**place, draft) for place in range(POSITIONS)] for draft in range(DRAFTS)]
-    stood = [[grown(120 / 2**place, draft) for place in range(POSITIONS)] for draft in range(DRAFTS)]
-    positions = [DraftPositions(draft=d, tried=tried[d], stood=stood[d]) for d in range(DRAFTS)]
+    tried = [[grown(240 / 2**place, draft) for place in range(POSITIONS)] for draft in range(MAX_DRAFTS)]
+    stood = [[grown(120 / 2**place, draft) for place in range(POSITIONS)] for draft in range(MAX_DRAFTS)]
+    positions = [DraftPositions(draft=d, tried=tried[d], stood=stood[d]) for d in range(MAX_DRAFTS)]
     steps = [
         StepCell(
             bucket=2**place,
@@ -140,13 +153,13 @@ def counters(rate: random.Random, running_s: float) -> Counters:
             requests=grown(60),
             durations=[grown(3) for _ in range(len(STEP_MS_EDGES) + 1)],
         )
-        for place in range(BUCKETS)
+        for place in range(MAX_STEP_CELLS // LENGTHS)
         for length in range(LENGTHS)
     ]
     return Counters(
         at=running_s,
         boot="0123456789abcdef",
-        draft=DRAFTS - 1,
+        draft=NEWEST,
         served=ServedCounters(cells=cells, positions=positions, request_lengths=[grown(1) for _ in range(13)]),
         scheduler=SchedulerCounters(steps=steps, seconds={"decode": running_s}, rounds=grown(200), accepted=grown(400)),
         traces=TraceCounters(captured=grown(5), delivered=grown(5)),

@@ -33,7 +33,7 @@ from ..rig.models.corpus import load_corpus
 from ..rig.models.target import load_tokenizer
 from ..rig.progress import progress_bar
 from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts
-from .learning.container import read_traces
+from ..rig.trace_file import read_traces
 from .learning.lab import Lab, open_lab
 from .learning.prediction import Prediction, compare, markdown, plot
 from .learning.record import chain_flags, ensure_recorded, serve

@@ -20,7 +20,7 @@ import numpy as np
 from ..policies.acceptance import Tally
 from ..policies.canary import Arm, Basis, CanaryDecision, CanaryRules, CanaryTest, CanaryVerdict
 from ..rig.machine import machine
-from .learning.container import read_card, read_traces
+from ..rig.trace_file import read_card, read_traces
 from .learning.recorded import add_trace_options, trace_file
 from .measure.command_line import benchmark_parser
 

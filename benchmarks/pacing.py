@@ -25,7 +25,7 @@ from ..policies.pacing.base import FixedSteps, Pacing
 from ..policies.pacing.goodput import GoodputPacing
 from ..policies.pacing.threshold import ThresholdPacing
 from ..rig.machine import machine
-from .learning.container import read_card, read_traces
+from ..rig.trace_file import read_card, read_traces
 from .learning.recorded import add_trace_options, trace_file
 from .measure.command_line import benchmark_parser
 from .measure.step_costs import Costs, load_costs

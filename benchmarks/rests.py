@@ -16,7 +16,7 @@ import numpy as np
 from ..policies.acceptance import Tally, served_tally
 from ..policies.learn_schedule import USUAL_REQUESTS, LearnChoice, LearnRules, LearnSchedule
 from ..rig.machine import machine
-from .learning.container import read_card, read_traces
+from ..rig.trace_file import read_card, read_traces
 from .learning.recorded import add_trace_options, trace_file
 from .measure.command_line import benchmark_parser
 

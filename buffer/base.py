@@ -38,9 +38,6 @@ TOO_MANY_DELIVERIES = f"delivered {MAX_DELIVERIES} times and never acked"
 #: The longest that one call waits for an event; a follower calls again.
 MAX_WAIT_S = 1.0
 
-#: Key of a member's status: true in the last one, by which it says that it ends on purpose.
-ENDED = "ended"
-
 #: How long a board remembers a member's last status: a server may be down for days before it is started again.
 LAST_STATUS_S = 7 * 24 * 3600.0
 

@@ -13,6 +13,8 @@ import msgspec
 
 #: Key of the counters in a member's status.
 COUNTERS = "counters"
+#: Key of a member's status: true in its last one, by which it says that it ends on purpose.
+ENDED = "ended"
 
 #: Stands for the drafts older than the newest MAX_DRAFTS. The newest drafts alone are told apart.
 OLDER_DRAFTS = -1

@@ -10,6 +10,7 @@
     ├── DeviceOutOfMemory   the learner's device has too little memory for a learning round
     ├── LeaseLost           work that needs a lease was stopped because another process may hold it
     ├── WeightsRefused      a weights file must not enter the server
+    ├── TrackingUnavailable MLflow cannot be reached, or has not what was asked for
     ├── RolloutFailed       a server that makes rollouts does not answer, refuses, or has other weights than it should
     └── CaptureUnavailable  SGLang does not offer what capture or swap needs
 
@@ -67,6 +68,10 @@ class LeaseLost(PacelineError):
 
 class WeightsRefused(PacelineError):
     """A weights file that must not enter the server; the message says which check failed."""
+
+
+class TrackingUnavailable(PacelineError):
+    """MLflow cannot be reached, or does not have what a command asks it for; the message says what to do next."""
 
 
 class RolloutFailed(PacelineError):

@@ -26,6 +26,7 @@ class _JudgedOn(msgspec.Struct):
     undated: int
     # As `judged_on` below.
     targets: dict[str, int] | msgspec.UnsetType = {}
+    drafts: dict[int, int] | msgspec.UnsetType = {}
 
 
 class _Version(msgspec.Struct):
@@ -79,8 +80,9 @@ def encode_event(event: BoardEvent) -> bytes:
 
 def _leave_out_nothing(version: _Version) -> None:
     """Unset the later fields that hold nothing."""
-    if isinstance(version.judged_on, _JudgedOn) and not version.judged_on.targets:
-        version.judged_on.targets = msgspec.UNSET
+    if isinstance(version.judged_on, _JudgedOn):
+        version.judged_on.targets = version.judged_on.targets or msgspec.UNSET
+        version.judged_on.drafts = version.judged_on.drafts or msgspec.UNSET
     version.judged_on = version.judged_on or msgspec.UNSET
     version.trained_targets = version.trained_targets or msgspec.UNSET
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from .errors import TraceInvalid
 from .label import LABEL_RULE, is_label
+from .prompt_key import PROMPT_KEY_RULE, is_prompt_key
 
 Int32s = npt.NDArray[np.int32]
 Float16s = npt.NDArray[np.float16]
@@ -146,6 +147,7 @@ class DraftTrace:
     finish: str  # why the request ended; empty: it went on after this window
     is_tree: bool = False  # the server drafted trees; see the top of this module
     label: str = ""  # domain or route that the client named; empty: none. Counted, and never a weight in training
+    prompt: str = ""  # prompt_key of the whole prompt; empty: the server did not say
 
     def __post_init__(self) -> None:
         _expect_dtype("tokens", np.int32, self.tokens)
@@ -158,6 +160,8 @@ class DraftTrace:
         if self.label and not is_label(self.label):
             # Not quoted: a client wrote it, and messages reach logs.
             raise TraceInvalid(f"label: got {len(self.label)} characters, expected {LABEL_RULE}")
+        if self.prompt and not is_prompt_key(self.prompt):
+            raise TraceInvalid(f"prompt: got {len(self.prompt)} characters, expected {PROMPT_KEY_RULE}")
         _check_features(self)
         _check_rounds(self)
 

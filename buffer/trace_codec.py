@@ -80,15 +80,20 @@ class _Trace2(_Trace1, forbid_unknown_fields=True, kw_only=True):
     is_tree: bool
 
 
-class _Trace(_Trace2, forbid_unknown_fields=True, kw_only=True):
+class _Trace3(_Trace2, forbid_unknown_fields=True, kw_only=True):
     label: str
+
+
+class _Trace(_Trace3, forbid_unknown_fields=True, kw_only=True):
+    prompt: str
 
 
 #: Schema number -> how a trace, and its rounds, are laid out in it.
 _LAYOUTS: dict[int, tuple[type[_Trace1], type[_Rounds1]]] = {
     1: (_Trace1, _Rounds1),
     2: (_Trace2, _Rounds),
-    3: (_Trace, _Rounds),
+    3: (_Trace3, _Rounds),
+    4: (_Trace, _Rounds),
 }
 
 
@@ -147,6 +152,8 @@ def _decompress(frame: bytes) -> bytes:
 
 def _schema_for(trace: DraftTrace) -> int:
     """The oldest schema that holds all of `trace`."""
+    if trace.prompt:
+        return 4
     if trace.label:
         return 3
     is_old = trace.verdict_rule in _RULES_OF_SCHEMA_1 and trace.rounds.committed_logprobs is None

@@ -69,6 +69,7 @@ class JudgedOn:
     #: Requests by the version of the target that verified them; one that went on over an update counts for each. Empty:
     #: an older release judged.
     targets: Mapping[str, int] = field(default_factory=dict)
+    drafts: Mapping[int, int] = field(default_factory=dict)  # the same by the version that drafted them
 
     @property
     def requests(self) -> int:

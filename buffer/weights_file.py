@@ -46,7 +46,8 @@ def check_weights(state: BoardState, number: int) -> Path:
     except OSError as fault:
         raise WeightsRefused(
             f"version {number}: got no readable {shown} ({fault.strerror}), expected the weights that were published; "
-            "old versions are removed, so name another one; if only the servers mount that disk, pass --unchecked"
+            f"old versions are removed: `paceline restore {number}` fetches it from MLflow, or name another one; if "
+            "only the servers mount that disk, pass --unchecked"
         ) from fault
     if got != version.sha256:
         raise WeightsRefused(

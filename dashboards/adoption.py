@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..buffer.base import ENDED, VersionBoard
+from ..buffer.base import VersionBoard
+from ..buffer.counters import ENDED
 from ..buffer.finding import SOMETHING_WRONG, WELL
 from .member_rows import said
 from .snapshot import REPLICA

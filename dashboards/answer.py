@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from ..buffer.finding import Finding, Level, exit_code
@@ -51,10 +52,9 @@ class Answer:
     def view(self) -> RenderableType:
         """For a terminal."""
         title = Text(f"{self.seen.speculator}, {utc_time(self.seen.at)}", style="bold")
-        lines = [finding_text(finding) for finding in self.findings]
         active = [line for line in self.alarms if line.at is None]
         tables = [alarms_table(active)] if active else []
-        return Group(title, *lines, *tables, members_table(self.rows) if self.rows else Text())
+        return Group(title, findings_grid(self.findings), *tables, members_table(self.rows) if self.rows else Text())
 
 
 def answer(seen: Snapshot) -> Answer:
@@ -69,6 +69,15 @@ def answer(seen: Snapshot) -> Answer:
         wrong(seen, alarms),
     )
     return Answer(seen, findings, alarms, member_rows(seen, silent), served)
+
+
+def findings_grid(findings: Sequence[Finding]) -> Table:
+    """Their words, topics and sentences in columns."""
+    grid = Table.grid(padding=(0, 1))
+    for finding in findings:
+        style = STYLES[finding.level]
+        grid.add_row(cell(finding.level, style), cell(finding.topic, "bold"), cell(finding.sentence))
+    return grid
 
 
 def finding_text(finding: Finding) -> Text:

@@ -104,8 +104,17 @@ def _doing(status: Mapping[str, object]) -> str:
     if capture:
         why = said(status, "capture_reason") or said(status, "buffer_error")
         return f"capture {capture}" + (f": {why}" if why else "")
-    why = said(status, "why")
-    return f"{kind}: {why}" if kind and why else kind
+    why = said(status, "fault") or _work(status.get("work")) or said(status, "why")
+    return f"{kind}: {why}" if kind and why else kind or why
+
+
+def _work(work: object) -> str:
+    """How far a learner is in its learning round; empty between two."""
+    match work:
+        case {"phase": str(phase), "phase_s": int() | float() as seconds, **more} if phase != "idle":
+            known = [f"{name} {more[name]} of {more[f'{name}s']}" for name in ("block", "step") if f"{name}s" in more]
+            return ", ".join([f"{phase} for {ago(float(seconds))}", *known])
+    return ""
 
 
 def _clock(row: MemberRow) -> str:

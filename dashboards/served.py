@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from ..policies.readings.definitions import Reading
 from ..policies.readings.loop_readings import traces_captured, traces_dropped
 from ..policies.readings.served_drafts import ServedDraft, served_drafts
-from ..policies.readings.served_labels import served_labels
 from ..policies.readings.serving_readings import accept_length, step_time_ms, tokens_per_second
 from ..policies.readings.speed import speed_over_plain
 from ..policies.readings.tables import StepKey, StepSums
 from ..policies.readings.traffic_move import TrafficMove, traffic_move
-from ..policies.readings.windows import Window, windowed
+from ..policies.readings.windows import BEFORE_S, Window, windowed
 from .snapshot import Snapshot
 
 #: "Now" is so many newest seconds.
 WINDOW_S = 600.0
+#: How far back histories must reach for it.
+HISTORY_S = WINDOW_S + BEFORE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Served:
     step_ms: Reading
     captured: Reading
     dropped: Mapping[str, Reading]  # by reason
-    move: TrafficMove  # since the live draft was judged
+    move: TrafficMove  # since the live draft was judged, until now
 
     def lengths(self) -> dict[int, float | None]:
         """By draft, the accept length that it served."""
@@ -58,7 +59,7 @@ def served_now(seen: Snapshot) -> Served:
         step_ms=step_time_ms(window),
         captured=traces_captured(window),
         dropped=traces_dropped(window),
-        move=_move(seen),
+        move=_move(seen, window),
     )
 
 
@@ -76,10 +77,13 @@ def _spent(key: StepKey, row: StepSums, so_far: Mapping[int, float]) -> dict[int
     return {key.bucket: so_far.get(key.bucket, 0.0) + row.seconds} if key.draft_steps else {}
 
 
-def _move(seen: Snapshot) -> TrafficMove:
+def _move(seen: Snapshot, window: Window) -> TrafficMove:
+    """The traffic of now, whatever drafts it, beside the newest when the live draft was judged."""
     live = seen.state.live
     judged = None if live is None else seen.state.rows[live].version.judged_on
-    if live is None or judged is None:
+    if judged is None:
         return TrafficMove(None, "the live draft was not judged")
-    requests = {label: sums.requests for label, sums in served_labels(seen.counters(), live).items()}
+    requests: dict[str, int] = {}
+    for key, row in (window.table("served", "cells") or {}).items():
+        requests[key.label] = requests.get(key.label, 0) + row.requests
     return traffic_move(judged.newest_labels, requests)

@@ -1,11 +1,12 @@
 """A speculator at one moment: what its board holds and what its members last said; all that is shown is from here."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ..buffer.base import ENDED, MemberSeen, VersionBoard
-from ..buffer.counters import Counters
+from ..buffer.base import MemberSeen, VersionBoard
+from ..buffer.counters import ENDED, Counters
 from ..buffer.version import BoardState
 
 REPLICA, LEARNER = "replica:", "learner:"
@@ -48,11 +49,13 @@ def has_ended(seen: MemberSeen) -> bool:
     return seen.status.get(ENDED) is True
 
 
-def take(board: VersionBoard, speculator: str) -> Snapshot:
-    """Read the board, its members and the history of each; a few round trips, and one for every member.
+def take(board: VersionBoard, speculator: str, history_s: float = math.inf) -> Snapshot:
+    """Read the board, its members and the newest `history_s` seconds of what each counted; 0: none of it.
 
-    Raises BufferUnavailable, and DecodeError or BoardConflict for a board that cannot be read.
+    A few round trips, and one for every member whose history is read. Raises BufferUnavailable, and DecodeError or
+    BoardConflict for a board that cannot be read.
     """
-    members = board.members()
-    histories = {member: board.history(member) for member in members}
-    return Snapshot(speculator, board.now(), board.read(), members, histories)
+    members, now = board.members(), board.now()
+    since_s = max(0.0, now - history_s)
+    histories = {member: board.history(member, since_s) for member in members} if history_s else {}
+    return Snapshot(speculator, now, board.read(), members, histories)

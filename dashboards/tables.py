@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.table import Table
 
@@ -56,6 +57,7 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "changed": lambda line: utc_time(line.changed_at),
     "reason": lambda line: line.reason,
 }
+_MIN_WIDTHS = {"reason": 30}  # characters that a narrow terminal leaves it
 _LEFT = frozenset(("state", "changed", "reason"))
 
 #: What was predicted is no quality: requests that a draft was judged on are not those that it served.
@@ -95,7 +97,8 @@ def versions_table(
     """One row per version in the given order; the live one in green, unless no server is alive to draft with it."""
     table = Table(title="draft versions", title_justify="left", expand=False)
     for heading in columns:
-        table.add_column(heading, justify="left" if heading in _LEFT else "right", overflow="fold")
+        justify: Literal["left", "right"] = "left" if heading in _LEFT else "right"
+        table.add_column(heading, justify=justify, overflow="fold", min_width=_MIN_WIDTHS.get(heading))
     for line in lines:
         is_green = is_served or line.state is not VersionState.LIVE
         cells = [cell(_CELLS[heading](line), "dim" if heading in _DIM else "") for heading in columns]

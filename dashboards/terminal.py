@@ -1,5 +1,7 @@
-"""How a command of `paceline` ends when something is wrong: one line on stderr and an exit code."""
+"""What commands have to do with the terminal: how they end when something is wrong, who acts, and a token typed in."""
 
+import getpass
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -32,3 +34,15 @@ def fail(message: str, code: int = 1) -> NoReturn:
     """Say it on stderr and end the command with `code`."""
     typer.secho(f"paceline: {message}", fg="red", err=True)
     raise typer.Exit(code)
+
+
+def new_token() -> str:
+    """The token typed in or the first line of stdin: neither a process list nor a shell's history shows it."""
+    if sys.stdin.isatty():
+        return str(typer.prompt("new operator token", hide_input=True, confirmation_prompt=True)).strip()
+    return sys.stdin.readline().strip()
+
+
+def operator() -> str:
+    """Who acts, for the board."""
+    return f"operator:{getpass.getuser()}"

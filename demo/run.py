@@ -23,7 +23,7 @@ from ..rig.progress import progress_bar
 from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts, read_prompts
 from ..rig.reader import SpeculatorReader
 from ..rig.runs import run_folder
-from ..rig.services import learner_service, redis_service, sglang_service
+from ..rig.services import free_port, learner_service, redis_service, sglang_service, window_service
 from .lossless import lossless_check
 from .report import Run, as_json, print_closing
 from .signals import ending_signals
@@ -155,6 +155,9 @@ def _start(
         with progress_bar("starting the learner", console) as report:
             env = shared | learner_env(local, target, draft)
             learner = stack.enter_context(learner_service(log=logs / "learner.log", env=env, report=report))
+        page_port = free_port()
+        stack.enter_context(window_service(page_port, log=logs / "window.log", env=shared))
+    console.print(f"look at it while it runs: http://127.0.0.1:{page_port}/", highlight=False)
     config = BufferConfig(speculator=SPECULATOR)
     buffer = RedisTraceBuffer(client, config)
     reader = SpeculatorReader(buffer, RedisVersionBoard(client, config), REPLICA, LEARNER)

@@ -51,7 +51,15 @@ async def serve_traffic(
     gate = asyncio.Event()
     gate.set()
     sending = asyncio.create_task(
-        send(url, prompts, concurrency=concurrency, max_tokens=max_tokens, on_served=done.append, gate=gate)
+        send(
+            url,
+            prompts,
+            concurrency=concurrency,
+            max_tokens=max_tokens,
+            is_labelled=True,
+            on_served=done.append,
+            gate=gate,
+        )
     )
     try:
         with LiveView(console) as view:

@@ -4,7 +4,6 @@
 """
 
 import time
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
@@ -13,12 +12,12 @@ from celery import Celery
 from celery.schedules import schedule
 from celery.utils.nodenames import default_nodename, host_format
 
-from ..buffer.errors import BufferUnavailable, DecodeError
-from ..buffer.farewell import last_beat
 from ..buffer.redis_board import RedisVersionBoard
-from ..buffer.redis_client import client_for, connect, tls_settings
+from ..buffer.redis_client import connect, tls_settings
+from .alias_watch import add_alias_watch
 from .asked_rounds import add_asked_rounds
 from .config import LearnerConfig, from_env
+from .liveness import add_liveness
 from .quiet_celery import hush_bookkeeping
 from .tasks import LEARN_ROUND, add_learn_round
 
@@ -60,15 +59,17 @@ def make_app(config: LearnerConfig) -> Celery:
     )
     add_learn_round(app, config)
     add_asked_rounds(app, config)
+    add_alias_watch(app, config)
+    add_liveness(app, config)
     return app
 
 
 def run_worker(config: LearnerConfig, *, beat: bool) -> None:
     """Work until a signal stops the process; with `beat`, also start a learning round every `round_interval_s`.
 
-    Exactly one worker of a speculator should beat. At its end the learner says on the board that it ends. Raises at
-    once, saying what to do, BufferUnavailable when Redis does not answer and ConfigError when target or draft cannot be
-    learned with; when Redis goes away later, the worker waits until it is back.
+    Exactly one worker of a speculator should beat. Raises at once, saying what to do, BufferUnavailable when Redis
+    does not answer and ConfigError when target or draft cannot be learned with; when Redis goes away later, the worker
+    waits until it is back.
     """
     with connect(config.redis_url, config.redis_ca) as client:
         _check_models(config, RedisVersionBoard(client, config.buffer))
@@ -85,13 +86,6 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
         loglevel="INFO",
     )
     worker.start()
-    _say_end(config)
-
-
-def _say_end(config: LearnerConfig) -> None:
-    """So that nobody takes the silence from now on for a death."""
-    with suppress(BufferUnavailable, DecodeError), client_for(config.redis_url, config.redis_ca) as client:
-        last_beat(RedisVersionBoard(client, config.buffer), f"learner:{config.name}")
 
 
 def _check_models(config: LearnerConfig, board: RedisVersionBoard) -> None:

@@ -16,6 +16,8 @@ from .disk import sweep, write_folder, write_text
 
 TRAINER_FILE = "trainer.pt"
 _NOTES_FILE = "notes.json"
+#: Folder of the checkpoints before the newest, which no learner continues from.
+_EARLIER = "earlier"
 
 #: Key in the notes of release 0.1 -> today's.
 _FORMER_KEYS = MappingProxyType({"round": "rounds_trained", "rests": "rounds_rested", "watch": "schedule"})
@@ -45,8 +47,11 @@ class LearnerNotes:
         return frozenset(int(str(self.line[name])) for name in ("reference", "unsuspected") if name in self.line)
 
 
-def save(folder: Path, notes: LearnerNotes, save_trainer: Callable[[Path], object]) -> None:
-    """Write a checkpoint below `folder` in one step, then remove the ones before it. Blocks on the disk."""
+def save(folder: Path, notes: LearnerNotes, save_trainer: Callable[[Path], object], kept: int = 0) -> None:
+    """Write a checkpoint below `folder` in one step, then set aside the newest `kept` of those before it.
+
+    Those that are older still are removed. Blocks on the disk.
+    """
 
     def write(new: Path) -> None:
         save_trainer(new / TRAINER_FILE)
@@ -55,6 +60,8 @@ def save(folder: Path, notes: LearnerNotes, save_trainer: Callable[[Path], objec
     older = _rounds(folder)
     write_folder(_folder(folder, notes.rounds_trained), write)
     for path in older:
+        _set_aside(path)
+    for path in _rounds(folder / _EARLIER)[: -kept or None]:
         shutil.rmtree(path)
 
 
@@ -85,6 +92,13 @@ def require_room(folder: Path) -> None:
         )
 
 
+def find(folder: Path, rounds_trained: int) -> tuple[LearnerNotes, Path] | None:
+    """The checkpoint after so many learning rounds that trained, as `load` gives one; None where it is not kept."""
+    places = (_folder(place, rounds_trained) for place in (folder, folder / _EARLIER))
+    found = next((place for place in places if (place / TRAINER_FILE).is_file()), None)
+    return None if found is None else (_read(found), found / TRAINER_FILE)
+
+
 def is_newest(folder: Path, notes: LearnerNotes) -> bool:
     """Whether nothing was saved after `notes`, so that a learner with them in memory may continue."""
     found = _rounds(folder)
@@ -105,6 +119,13 @@ def load(folder: Path) -> tuple[LearnerNotes, Path] | None:
     if not found:
         return None
     return _read(found[-1]), found[-1] / TRAINER_FILE
+
+
+def _set_aside(path: Path) -> None:
+    place = path.parent / _EARLIER / path.name
+    place.parent.mkdir(exist_ok=True)
+    shutil.rmtree(place, ignore_errors=True)
+    path.rename(place)
 
 
 def _folder(folder: Path, number: int) -> Path:

@@ -76,6 +76,7 @@ class LearnerConfig:
     round_lease_s: float = setting("ROUND_LEASE_S")
     canary_limit_s: float = setting("CANARY_LIMIT_S")
     kept_versions: int = setting("KEPT_VERSIONS")
+    kept_checkpoints: int = setting("KEPT_CHECKPOINTS")
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -132,7 +133,12 @@ class LearnerConfig:
     @property
     def tracking_uri(self) -> str:
         """Where MLflow keeps runs: the setting or, without one, a SQLite file in the data folder."""
-        return self.mlflow_uri or f"sqlite:///{(self.data_dir / 'mlflow.db').absolute()}"
+        return tracking_uri(self.mlflow_uri, self.data_dir)
+
+    @property
+    def registered_model(self) -> str:
+        """Name of the speculator's experiment and registered model in MLflow."""
+        return registered_model(self.speculator)
 
     @property
     def versions_dir(self) -> Path:
@@ -148,6 +154,16 @@ class LearnerConfig:
     def queue(self) -> str:
         """Celery queue of this speculator's learning rounds."""
         return f"paceline.learn.{self.speculator}"
+
+
+def tracking_uri(mlflow_uri: str, data_dir: Path) -> str:
+    """Where MLflow keeps runs, by the settings of these names."""
+    return mlflow_uri or f"sqlite:///{(data_dir / 'mlflow.db').absolute()}"
+
+
+def registered_model(speculator: str) -> str:
+    """What a speculator's drafts are called in MLflow together."""
+    return f"paceline-{speculator}"
 
 
 def from_env(environ: Mapping[str, str] = os.environ) -> LearnerConfig:

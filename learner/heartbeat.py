@@ -1,43 +1,91 @@
-"""A learner's heartbeat: its last known status, sent after every learning round and while a long one runs."""
+"""A learner's heartbeat: its last known status and its counters, also while a learning round runs and between two."""
 
+import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
-from ..buffer.base import VersionBoard
+from ..buffer.base import TraceBuffer, VersionBoard
+from ..buffer.counters import COUNTERS, ENDED, as_json
 from ..buffer.errors import BufferUnavailable
 from ..buffer.lease import renewed
+from ..buffer.plain_text import printable
 from .config import LearnerConfig
+from .work_tally import WorkTally
 
-#: Round intervals until a silent learner's heartbeat ends: one slow learning round must not look like a death.
-_INTERVALS_ALIVE = 4
+#: A learner that was not heard of for so long is silent; it beats three times as often.
+ALIVE_S = 12.0
+#: Of the fault that ended a learning round; the log has all of it.
+_FAULT_CHARS = 300
 
 
 class Heartbeat:
-    """Sends one learner's status. New figures replace those of the same name; the others stay through idle rounds."""
+    """Sends one learner's status. New figures replace those of the same name; the others stay through idle rounds.
 
-    def __init__(self, config: LearnerConfig, board: VersionBoard) -> None:
+    Several threads may send. Every beat is alive for ALIVE_S, in a learning round no longer than its lease: a killed
+    learner is silent then, however long its learning rounds and the time between them are.
+    """
+
+    def __init__(self, config: LearnerConfig, board: VersionBoard, buffer: TraceBuffer) -> None:
+        self.tally = WorkTally()
         self._member = f"learner:{config.name}"
-        self._between_rounds_s = config.round_interval_s * _INTERVALS_ALIVE
-        self._in_round_s = config.round_lease_s
-        self._board = board
-        self._status: dict[str, object] = {}
+        self._in_round_s = min(config.round_lease_s, ALIVE_S)
+        self._board, self._buffer = board, buffer
+        self._status: dict[str, object] = {"kind": "idle", "why": "no learning round has come to its end yet"}
+        self._lock = threading.Lock()  # a beat with older figures must not come after one with newer ones
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def beat(self, figures: Mapping[str, object]) -> None:
-        """Send the figures of a learning round that has ended. Raises BufferUnavailable."""
-        self._status |= figures
-        self._board.beat(self._member, self._status, self._between_rounds_s)
+        """Send figures, and the ones of before. Raises BufferUnavailable."""
+        with self._lock:
+            self._send(figures, ALIVE_S)
+
+    def fail(self, failure: BaseException) -> None:
+        """Count a learning round that `failure` ended, and say so, if Redis answers, until one ends well."""
+        self.tally.record_failure()
+        with suppress(BufferUnavailable):
+            self.beat({"fault": printable(f"{type(failure).__name__}: {failure}"[:_FAULT_CHARS])})
 
     def at_work(self, kind: str) -> AbstractContextManager[object]:
         """Send that a learning round is at `kind`, again and again while the body runs.
 
-        Such a heartbeat ends `round_lease_s` after the learner died. Raises BufferUnavailable at the first one.
+        Raises BufferUnavailable at the first one.
         """
-        self._status |= {"kind": kind}
-        self._board.beat(self._member, self._status, self._in_round_s)
-        return renewed(partial(self._beat_again, dict(self._status)), self._in_round_s)
+        with self._lock:
+            self._send({"kind": kind}, self._in_round_s)
+        return nullcontext() if self._thread else renewed(partial(self._beat_again, self._in_round_s), self._in_round_s)
 
-    def _beat_again(self, status: Mapping[str, object]) -> None:
-        # Redis may be away for a moment: the learning round itself notices when it needs it.
+    def keep_beating(self, *, starts_rounds: bool = False) -> None:
+        """Beat from a thread of its own, at once and until `end`; a second call does nothing.
+
+        `starts_rounds`: whether this process also sends the messages that start learning rounds, as one alone should.
+        """
+        if self._thread is None:
+            self._status["beat"] = starts_rounds
+            self._thread = threading.Thread(target=self._run, name="paceline-alive", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Stop the thread, and say that this learner ends; blocks for two time-outs of Redis at most."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
         with suppress(BufferUnavailable):
-            self._board.beat(self._member, status, self._in_round_s)
+            self.beat({ENDED: True})
+
+    def _run(self) -> None:
+        while True:
+            self._beat_again(ALIVE_S)
+            if self._stop.wait(ALIVE_S / 3):
+                return
+
+    def _beat_again(self, alive_s: float) -> None:
+        # Redis may be away for a moment: the learning round itself notices when it needs it.
+        with suppress(BufferUnavailable), self._lock:
+            self._send({}, alive_s)
+
+    def _send(self, figures: Mapping[str, object], alive_s: float) -> None:
+        self._status |= figures
+        counters = as_json(self.tally.counters(self._buffer.counts()))
+        self._board.beat(self._member, self._status | self.tally.status() | {COUNTERS: counters}, alive_s)

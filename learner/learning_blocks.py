@@ -1,5 +1,7 @@
 """A claim in two blocks of whole requests: the line is judged on each before it learns it.
 
+All answers to one prompt are in one block, since they are judged together (policies/paired.py).
+
 So the second half of a claim is judged by weights that have learnt the first: at a shift of traffic no round passes
 before the line can show that it follows.
 """
@@ -13,13 +15,14 @@ from .intake import ByOutcome, Outcome
 from .judging.line_judge import LineJudge
 from .training.fit_reports import merged
 from .training.trainer import DraftTrainer, FitReport
+from .work_tally import WorkTally
 
 BLOCKS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Entries of whole requests, each list as claimed."""
+    """Entries of whole requests, with every answer in the claim to each of their prompts; each list as claimed."""
 
     learned: list[TraceEntry]
     held_out: list[TraceEntry]
@@ -29,20 +32,21 @@ class Block:
 
 
 def blocks_of(claimed: ByOutcome) -> list[Block]:
-    """The claimed traces to learn and those held out, in the order that their requests came, in equal parts.
+    """The claimed traces to learn and those held out, in the order that their prompts came, in parts of equally many.
 
     A part without a trace to learn belongs to its neighbour, so every block has one. No block when there is none.
     """
     came = sorted(
         (*claimed[Outcome.LEARNED], *claimed[Outcome.HELD_OUT]), key=lambda entry: entry_order(entry.entry_id)
     )
-    requests = list(dict.fromkeys(entry.trace.request_id for entry in came))
-    part_of = {request: place * BLOCKS // len(requests) for place, request in enumerate(requests)}
+    prompt_of = {entry.trace.request_id: entry.trace.prompt or entry.trace.request_id for entry in came}
+    prompts = list(dict.fromkeys(prompt_of.values()))
+    part_of = {prompt: place * BLOCKS // len(prompts) for place, prompt in enumerate(prompts)}
     found = [Block([], [])]
     for part in range(BLOCKS):
         block = Block(
             *(
-                [entry for entry in claimed[outcome] if part_of[entry.trace.request_id] == part]
+                [entry for entry in claimed[outcome] if part_of[prompt_of[entry.trace.request_id]] == part]
                 for outcome in (Outcome.LEARNED, Outcome.HELD_OUT)
             )
         )
@@ -51,19 +55,29 @@ def blocks_of(claimed: ByOutcome) -> list[Block]:
 
 
 def learn(
-    trainer: DraftTrainer, blocks: Sequence[Block], replayed: Sequence[DraftTrace], judge: LineJudge | None
+    trainer: DraftTrainer,
+    blocks: Sequence[Block],
+    replayed: Sequence[DraftTrace],
+    judge: LineJudge | None,
+    tally: WorkTally | None = None,
 ) -> FitReport:
     """Let `judge`, if there is one, look at each block; then train on it. What is learnt is replayed with the next.
 
-    `replayed`, oldest first, fills the batches up. Changes the trainer and the judge. At least one block.
+    `replayed`, oldest first, fills the batches up. Changes the trainer and the judge. At least one block. `tally` is
+    told what is done and how far it is.
     """
+    tally = tally or WorkTally()
+    trainer.on_step = tally.step
     reports: list[FitReport] = []
     replay = list(replayed)
-    for block in blocks:
+    for number, block in enumerate(blocks, 1):
         if judge is not None:
-            judge.observe(trainer.draft, [*block.learned, *block.held_out])
+            with tally.phase("judge"):
+                judge.observe(trainer.draft, [*block.learned, *block.held_out])
         fresh = [entry.trace for entry in block.learned]
         part_tokens = reports[-1].part_tokens if reports else None  # what does not fit is tried once in a round
-        reports.append(trainer.fit(fresh, replay, part_tokens))
+        with tally.phase("train"):
+            tally.block(number, len(blocks))
+            reports.append(trainer.fit(fresh, replay, part_tokens))
         replay += fresh
     return merged(reports)

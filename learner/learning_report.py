@@ -1,7 +1,8 @@
 """What one learning round did, for the log, the heartbeat and the tests."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from ..buffer.base import BufferCounts
@@ -14,6 +15,9 @@ from .checkpoint import LearnerNotes
 from .intake import Outcome
 from .judging.calibration import Calibration
 from .training.trainer import FitReport
+
+#: Losses that a heartbeat has room for; the last one is always among them.
+MAX_LOSSES = 40
 
 
 class LearningKind(StrEnum):
@@ -39,6 +43,7 @@ class LearningReport:
     decision: LearnDecision | None = None  # to learn or to rest; None where there was nothing to decide on
     why_now: str = ""  # why the learning round started when it did; empty of one that did not start
     alarm: Alarm | None = None  # raised by the traces of this learning round
+    replayed: int = 0  # traces of the replay buffer that batches were filled up from
 
     def status(self) -> dict[str, object]:
         """The report as JSON values for a heartbeat, without the figures that this learning round did not measure."""
@@ -51,6 +56,8 @@ class LearningReport:
         if self.fit is not None and self.fit.losses:
             found |= {"loss_first": self.fit.losses[0], "loss_last": self.fit.losses[-1], "round_s": self.seconds}
             found |= {"first_position_accept": self.fit.first_position_accept, "skipped_steps": self.fit.skipped_steps}
+        if self.fit is not None:
+            found |= {"fit": _fit_figures(self.fit), "traces": {**self.outcomes, "replayed": self.replayed}}
         if self.promotion is not None:
             found |= {"verdict": self.promotion.verdict.value, "reason": self.promotion.reason}
         if self.promotion is not None and self.promotion.ground is not None:
@@ -62,9 +69,25 @@ class LearningReport:
             judged = self.promotion.judged_on
             found |= figures(judged)
             found |= {"judged_labels": dict(judged.labels), "newest_labels": dict(judged.newest_labels)}
+            found |= {"judged_drafts": {str(version): count for version, count in judged.drafts.items()}}
         if self.version is not None:
             found["version"] = self.version
         return found
+
+
+def _fit_figures(fit: FitReport) -> dict[str, object]:
+    """The whole report as JSON values; None where a figure is not known, and losses at MAX_LOSSES steps at most."""
+    every = max(math.ceil(len(fit.losses) / MAX_LOSSES), 1)
+    found = asdict(fit) | {"losses": fit.losses[::-every][::-1], "loss_every": every}
+    return {name: _known(value) for name, value in found.items()}
+
+
+def _known(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_known(each) for each in value]
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    return value
 
 
 def totals(

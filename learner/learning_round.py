@@ -10,9 +10,8 @@ import logging
 import time
 from dataclasses import dataclass, field
 
-from ..buffer.base import VersionBoard
+from ..buffer.base import TraceEntry, VersionBoard
 from ..buffer.lease import Lease, require
-from ..buffer.trace import DraftTrace
 from ..buffer.version import BoardState, DraftVersion
 from ..policies.guard import Alarm
 from ..policies.learn_schedule import LearnChoice, LearnDecision
@@ -20,6 +19,7 @@ from ..policies.promotion import Promotion
 from . import checkpoint
 from .delivery.delivery import deliver, judge_candidate, reserve
 from .delivery.mlflow_registry import Registry
+from .delivery.round_evidence import RoundEvidence, evidence_of
 from .delivery.run_record import record_of
 from .heartbeat import Heartbeat
 from .intake import ByOutcome, Outcome, as_misreplayed, as_rested, counts_of
@@ -46,10 +46,11 @@ class LearningRound:
     claimed: ByOutcome  # a rest, or an alarm, changes the outcomes
     may_replay: bool  # whether the replay buffer is trained on beside the claimed traces
     calibration: Calibration = field(default_factory=Calibration)
+    started_at: float = field(default_factory=time.time)  # unix seconds
 
     def run(self) -> LearningReport:
         """Compare, then train or rest. When it returns, everything but the acks of `claimed` is durable."""
-        with self.heartbeat.at_work("comparing"):
+        with self.heartbeat.at_work("comparing"), self.heartbeat.tally.phase("compare"):
             self.calibration = self.state.compare(self.claimed, self.board_state)
         alarm = gap_alarm(self.calibration)
         if alarm is not None:
@@ -95,19 +96,27 @@ class LearningRound:
 
     def _learn(self, decision: LearnDecision) -> LearningReport:
         state, learned, held_out = self.state, self.claimed[Outcome.LEARNED], self.claimed[Outcome.HELD_OUT]
+        tally, replayed = self.heartbeat.tally, list[TraceEntry]()
         state.match_draft_steps([*learned, *held_out])
         fit = promotion = version = None
         judge = state.line_judge(self.board_state)
         if learned:
-            fit = learn(state.trainer, blocks_of(self.claimed), self._replayed(), judge)
+            replayed = self._replayed()
+            fit = learn(state.trainer, blocks_of(self.claimed), [entry.trace for entry in replayed], judge, tally)
             number = reserve(state, self.board, judge)
-            promotion = judge_candidate(state, self.board_state, self.claimed, judge, number, time.time())
+            with tally.phase("judge"):
+                promotion = judge_candidate(state, self.board_state, self.claimed, judge, number, time.time())
             state.record_verdict(fit, promotion, time.time())
-            version = self._publish(fit, promotion, decision, number)
+            evidence = evidence_of(state, self.claimed, replayed, judge, self.started_at)
+            with tally.phase("publish"):
+                version = self._publish(fit, promotion, decision, number, evidence)
         require(self.lease, "nothing was saved")
         line = judge.delivery.state() if judge else {}  # without a live version there is nothing to go on from
         state.record_learning(self.claimed, self.calibration, fit, version, line)
-        checkpoint.save(state.config.checkpoints_dir, state.notes, state.trainer.save)
+        with tally.phase("publish"):
+            checkpoint.save(
+                state.config.checkpoints_dir, state.notes, state.trainer.save, state.config.kept_checkpoints
+            )
         why = promotion.reason if promotion else "every claimed trace was held out"
         done = state.notes.rounds_trained, len(learned), len(held_out), why, decision.reason
         _log.info("learning round %d: %d traces learned, %d held out; %s (%s)", *done)
@@ -120,10 +129,16 @@ class LearningRound:
             version.number if version else None,
             self.calibration,
             decision=decision,
+            replayed=len(replayed),
         )
 
     def _publish(
-        self, fit: FitReport, promotion: Promotion, decision: LearnDecision, number: int | None
+        self,
+        fit: FitReport,
+        promotion: Promotion,
+        decision: LearnDecision,
+        number: int | None,
+        evidence: RoundEvidence,
     ) -> DraftVersion | None:
         """Put the trained draft on the board and make its registration pending; None when the gate waits."""
         state = self.state
@@ -139,14 +154,15 @@ class LearningRound:
                 born_at=time.time(),
                 first_step=state.notes.optimiser_steps,
                 learn_reason=decision.reason,
+                evidence=evidence,
             )
             self.registry.enqueue(record)
         return version
 
-    def _replayed(self) -> list[DraftTrace]:
+    def _replayed(self) -> list[TraceEntry]:
         """The replay buffer, or nothing after a learning round that failed.
 
         Rested traces were never trained on, so the one that fails every learning round may be in the replay buffer.
         Training without it shows whether the claimed traces are at fault.
         """
-        return [entry.trace for entry in self.state.replay_buffer] if self.may_replay else []
+        return [*self.state.replay_buffer] if self.may_replay else []

@@ -35,13 +35,21 @@ _HELD_ELSEWHERE = "another learner holds what is pending"
 class Learner:
     """Learns from one speculator's buffer and publishes to its board. One thread; several processes may try at once."""
 
-    def __init__(self, config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard, registry: Registry) -> None:
+    def __init__(
+        self,
+        config: LearnerConfig,
+        buffer: TraceBuffer,
+        board: VersionBoard,
+        registry: Registry,
+        heartbeat: Heartbeat | None = None,
+    ) -> None:
+        """`heartbeat` is the one that beats for this process; without it this learner beats by itself as it works."""
         self._config = config
         self._buffer = buffer
         self._board = board
         self._registry = registry
         self._state: LearnerState | None = None
-        self._heartbeat = Heartbeat(config, board)
+        self._heartbeat = heartbeat or Heartbeat(config, board, buffer)
         self._limiter = ClaimLimiter(config.max_claim, config.checkpoints_dir / f"attempt-{config.name}.json")
         self._canary_limit = CanaryLimit(config.canary_limit_s)
         self._backlog = Backlog(config)
@@ -64,17 +72,29 @@ class Learner:
             try:
                 # Half a learning round in memory must not be trained on: the state is kept only when all went well.
                 with memory_errors_named(self._config):
-                    state, self._state = self._current_state(), None
+                    with self._heartbeat.tally.phase("load"):
+                        state, self._state = self._current_state(), None
                     report = self._round(state, lease)
             except BaseException as failure:  # an interrupt too: what was claimed must be delivered again
                 self._limiter.record_failure(failure, lease)
                 self._buffer.resume(self._config.name)
+                self._heartbeat.fail(failure)
                 raise
             self._state = state
             self._limiter.record_success()
+        self._count(report)
         figures = totals(state.notes, self._buffer.counts(), self._registry.pending_registrations, state.targets)
-        self._heartbeat.beat(report.status() | figures | {"at": time.time()})
+        standing = {"schedule": state.schedule.standing(time.time()), "fault": ""}
+        self._heartbeat.beat(report.status() | figures | standing)
         return report
+
+    def _count(self, report: LearningReport) -> None:
+        tally = self._heartbeat.tally
+        if report.kind is LearningKind.RESTED:
+            tally.record_rest()
+        if report.kind is LearningKind.LEARNED:
+            verdict = report.promotion.verdict.value if report.promotion else None
+            tally.record_learning(report.fit.steps if report.fit else 0, verdict)
 
     def _current_state(self) -> LearnerState:
         """What this learner remembers; opened again when the board lost its data or another learner has saved since."""
@@ -90,14 +110,15 @@ class Learner:
         state.drop_expired(time.time())
         board_state = self._board.read()
         self._canary_limit.end_overdue(self._board, board_state)
-        is_mlflow_current = self._registry.sync(board_state)
+        is_mlflow_current = self._register(board_state)
         why_paused = self._why_paused(board_state)
         if why_paused:
             return _idle(why_paused)
         due = self._backlog.due(self._buffer)
         if not due.is_due:
             return _idle(due.why)
-        claimed = self._claim(state)
+        with self._heartbeat.tally.phase("claim"):
+            claimed = self._claim(state)
         if not any(claimed[outcome] for outcome in KEPT):
             why = "every claimed trace was refused" if any(claimed.values()) else _HELD_ELSEWHERE
             return replace(_idle(why), outcomes=counts_of(claimed))
@@ -117,6 +138,10 @@ class Learner:
         if report.version is not None:
             self._tidy(is_mlflow_current, state.notes.needed)
         return replace(report, why_now=due.why, seconds=time.perf_counter() - started)
+
+    def _register(self, board_state: BoardState) -> bool:
+        with self._heartbeat.tally.phase("register"):
+            return self._registry.sync(board_state, self._board)
 
     def _why_paused(self, board_state: BoardState) -> str:
         """Why nothing is claimed now, however many traces are pending; empty when nothing speaks against it."""
@@ -147,7 +172,7 @@ class Learner:
         """Register this learning round's version with MLflow, which reads its weights, and only then free space."""
         board_state = self._board.read()
         if is_mlflow_current:
-            self._registry.sync(board_state)
+            self._register(board_state)
         gone = prune(self._config.versions_dir, board_state, self._config.kept_versions, needed)
         if gone:
             _log.info("removed the weights of versions %s from %s", gone, self._config.versions_dir)

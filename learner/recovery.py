@@ -40,7 +40,7 @@ def check_models(config: LearnerConfig, board: VersionBoard) -> None:
 
     For a worker's start: nothing is published, and what was loaded is let go.
     """
-    _find_models(config).first_draft(board)
+    find_models(config).first_draft(board)
 
 
 def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) -> LearnerState:
@@ -49,7 +49,7 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     For the holder of the speculator's lease only. Raises ConfigError when drafts or target cannot be read.
     """
     sweep(config.versions_dir)
-    models, device = _find_models(config), _device(config.device)
+    models, device = find_models(config), device_of(config.device)
     draft = models.first_draft(board).to(device)  # what cannot be learned is not published either
     saved, targets = checkpoint.load(config.checkpoints_dir), config.target_history()
     targets.restore(saved[0].targets if saved else {})
@@ -58,7 +58,7 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     refuse_undecided(board)
     board_state = board.read()
     notes = _on_board(saved[0], board_state) if saved else LearnerNotes(parent=board_state.live)
-    trainer = DraftTrainer(draft, _plan(config, notes), target_versions=targets.trained)
+    trainer = DraftTrainer(draft, plan_of(config, notes), target_versions=targets.trained)
     if saved:
         trainer.load(saved[1])
     else:
@@ -79,19 +79,23 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Models:
+class Models:
+    """The models of a speculator, on the CPU."""
+
     initial: Callable[[], Path]  # finds the draft that the servers were started with
     embedding: Tensor  # of the target
     head: Callable[[], Tensor]  # of the target: large, and most drafts have their own
 
     def first_draft(self, board: VersionBoard) -> Eagle3Draft:
+        """What training starts from without a checkpoint; see draft_cache.first_draft."""
         return first_draft(board.read(), self.initial, self.embedding, self.head)
 
 
-def _find_models(config: LearnerConfig) -> _Models:
+def find_models(config: LearnerConfig) -> Models:
+    """What the settings name. ConfigError, naming the setting, where there is no such model."""
     target = _folder_named_by("TARGET_PATH", local_folder, config.target_path)
     initial = partial(_folder_named_by, "DRAFT", draft_folder, config.initial_draft, config.cache_dir)
-    return _Models(initial, load_target_embedding(target), cache(partial(load_target_head, target)))
+    return Models(initial, load_target_embedding(target), cache(partial(load_target_head, target)))
 
 
 def _folder_named_by(setting: str, find: Callable[..., Path], *given: Path) -> Path:
@@ -111,12 +115,14 @@ def _on_board(notes: LearnerNotes, board_state: BoardState) -> LearnerNotes:
     return replace(notes, parent=board_state.live)
 
 
-def _plan(config: LearnerConfig, notes: LearnerNotes) -> TrainingPlan:
+def plan_of(config: LearnerConfig, notes: LearnerNotes) -> TrainingPlan:
+    """How a learner trains that continues from `notes`."""
     steps = config.draft_steps or notes.draft_steps or _FIRST_GUESS_STEPS
     return TrainingPlan(steps, config.passes, config.objective, config.seed, config.batch_tokens)
 
 
-def _device(wanted: str) -> torch.device:
+def device_of(wanted: str) -> torch.device:
+    """The device that the setting DEVICE means."""
     found = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(found if wanted == "auto" else wanted)
 

@@ -25,7 +25,7 @@ from .intake import KEPT, ByOutcome, Intake, Outcome, sort_entries
 from .judging.calibration import Calibration, compare_with_served
 from .judging.line_judge import LineJudge, Unlearnt
 from .model.draft_cache import DraftCache
-from .training.trainer import DraftTrainer, FitReport
+from .training.trainer import DraftTrainer, FitReport, TrainingPlan
 
 _log = logging.getLogger(__name__)
 
@@ -205,7 +205,13 @@ class LearnerState:
         widths = [entry.trace.rounds.drafted.shape[1] for entry in entries if len(entry.trace.rounds)]
         steps = self.config.draft_steps or max(widths, default=0)
         if steps and steps != self.trainer.plan.steps:
-            plan, versions = replace(self.trainer.plan, steps=steps), self.targets.trained
-            before, self.trainer = self.trainer, DraftTrainer(self.trainer.draft, plan, target_versions=versions)
-            self.trainer.keep_regime(before)
+            self.trainer.target_versions = self.targets.trained
+            self.trainer = with_plan(self.trainer, replace(self.trainer.plan, steps=steps))
             self.notes = replace(self.notes, draft_steps=steps)
+
+
+def with_plan(trainer: DraftTrainer, plan: TrainingPlan) -> DraftTrainer:
+    """A trainer of the same draft by another plan: weights and regime stay, the optimiser starts afresh."""
+    found = DraftTrainer(trainer.draft, plan, target_versions=trainer.target_versions)
+    found.keep_regime(trainer)
+    return found

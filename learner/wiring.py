@@ -6,17 +6,31 @@ from ..buffer.redis_stream import RedisTraceBuffer
 from .config import LearnerConfig
 from .delivery.mlflow_registry import Registry
 from .delivery.pending_registrations import PendingRegistrations
+from .liveness import heartbeat_of
 from .loop import Learner
+from .reproduce import Reproduced, reproduce
 
 
 def open_registry(config: LearnerConfig) -> Registry:
     """The registry of a speculator; connects to MLflow only when it is first used."""
-    pending = PendingRegistrations(config.checkpoints_dir / "pending_registrations")
-    return Registry(config.tracking_uri, f"paceline-{config.speculator}", pending, config.data_dir / "mlflow-artifacts")
+    artifacts = config.data_dir / "mlflow-artifacts"
+    return Registry(config.tracking_uri, config.registered_model, _pending(config), artifacts)
 
 
 def open_learner(config: LearnerConfig) -> Learner:
     """Connect to Redis and return a learner that has not started a learning round yet. Raises BufferUnavailable."""
     client = connect(config.redis_url, config.redis_ca)
     buffer = RedisTraceBuffer(client, config.buffer)
-    return Learner(config, buffer, RedisVersionBoard(client, config.buffer), open_registry(config))
+    board = RedisVersionBoard(client, config.buffer)
+    return Learner(config, buffer, board, open_registry(config), heartbeat_of(config))
+
+
+def reproduce_draft(config: LearnerConfig, number: int) -> Reproduced:
+    """Connect to Redis and fit draft `number` again; `reproduce` says what it needs and raises."""
+    with connect(config.redis_url, config.redis_ca) as client:
+        buffer, board = RedisTraceBuffer(client, config.buffer), RedisVersionBoard(client, config.buffer)
+        return reproduce(config, buffer, board, _pending(config), number)
+
+
+def _pending(config: LearnerConfig) -> PendingRegistrations:
+    return PendingRegistrations(config.checkpoints_dir / "pending_registrations")

@@ -14,15 +14,18 @@ from ..buffer.version import OTHER_LABELS, JudgedOn
 
 #: Labels counted by name; a client may invent any number, and a version is on the board for ever.
 MAX_LABELS = 6
+#: Requests that stand for the newest traffic, at most.
+NEWEST_REQUESTS = 200
 
 
 def judged_on(judged: Sequence[DraftTrace], newest: Sequence[DraftTrace], now_s: float) -> JudgedOn:
-    """Count the requests of `judged`, and of `newest`, the newest traffic; `now_s` is unix seconds.
+    """Count the requests of `judged`, and of `newest`, the newest traffic, oldest first; `now_s` is unix seconds.
 
+    Of the newest traffic NEWEST_REQUESTS count: more would hide that it has just moved.
     A request is as old as the first of its traces. A trace without a time, or of a time after `now_s`, has no known
     age. Of the labels of both the MAX_LABELS most frequent are counted by name.
     """
-    labels, newest_labels = _by_label(judged), _by_label(newest)
+    labels, newest_labels = _by_label(judged), _by_label(_latest(newest))
     frequent = sorted((labels + newest_labels).items(), key=lambda pair: (-pair[1], pair[0]))
     named = {"", *[label for label, _ in frequent if label][:MAX_LABELS]}
     ages_s = _ages_s(judged, now_s)
@@ -34,6 +37,7 @@ def judged_on(judged: Sequence[DraftTrace], newest: Sequence[DraftTrace], now_s:
         max(known_s, default=None),
         len(ages_s) - len(known_s),
         _by_target(judged),
+        _by_draft(judged),
     )
 
 
@@ -53,6 +57,17 @@ def figures(judged: JudgedOn) -> dict[str, float]:
     return {name: number for name, number in found.items() if number is not None}
 
 
+def shown_label(label: str) -> str:
+    """The label as people read it."""
+    return {"": "unknown", OTHER_LABELS: "others"}.get(label, label)
+
+
+def _latest(newest: Sequence[DraftTrace]) -> list[DraftTrace]:
+    """The traces of the last NEWEST_REQUESTS requests."""
+    latest = {*list(dict.fromkeys(trace.request_id for trace in reversed(newest)))[:NEWEST_REQUESTS]}
+    return [trace for trace in newest if trace.request_id in latest]
+
+
 def _by_label(traces: Iterable[DraftTrace]) -> Counter[str]:
     return Counter({trace.request_id: trace.label for trace in traces}.values())
 
@@ -60,6 +75,12 @@ def _by_label(traces: Iterable[DraftTrace]) -> Counter[str]:
 def _by_target(traces: Iterable[DraftTrace]) -> dict[str, int]:
     """Requests by target version, in the order these come; one that went on over an update counts for each."""
     return dict(Counter(version for _, version in dict.fromkeys((t.request_id, t.target_version) for t in traces)))
+
+
+def _by_draft(traces: Iterable[DraftTrace]) -> dict[int, int]:
+    """Requests by the version that drafted them, newest first; one that went on over a swap counts for each."""
+    counts = Counter(version for _, version in {(trace.request_id, trace.draft_version) for trace in traces})
+    return dict(sorted(counts.items(), reverse=True))
 
 
 def _pooled(counts: Mapping[str, int], named: set[str]) -> dict[str, int]:
@@ -92,7 +113,7 @@ def _label_text(judged: JudgedOn) -> str:
     found = sorted({*ours, *newest}, key=lambda label: (-ours.get(label, 0), -newest.get(label, 0), label))
     if not set(found) - {""}:
         return "labels unknown"
-    shares = (f"{_shown(label)} {_share(ours, label)} ({_share(newest, label)})" for label in found)
+    shares = (f"{shown_label(label)} {_share(ours, label)} ({_share(newest, label)})" for label in found)
     return f"labels and in brackets those of the newest traffic: {', '.join(shares)}"
 
 
@@ -102,10 +123,6 @@ def _target_text(judged: JudgedOn) -> str:
         return "".join(f", target version {version}" for version in judged.targets)
     counts = (f"{version} ({requests})" for version, requests in judged.targets.items())
     return f", target versions and in brackets their requests: {', '.join(counts)}"
-
-
-def _shown(label: str) -> str:
-    return {"": "unknown", OTHER_LABELS: "others"}.get(label, label)
 
 
 def _share(counts: Mapping[str, int], label: str) -> str:

@@ -156,6 +156,24 @@ class LearnSchedule:
             f"{rules.flat_rounds} learning rounds made no better draft than {usual:.3f} per round; {figures}",
         )
 
+    def standing(self, now_s: float) -> dict[str, object]:
+        """Flat rounds, how long it has rested, and what ends that or begins a rest, as JSON values for people."""
+        rules, rest = self._rules, self._rest
+        found: dict[str, object] = {"flat_rounds": self._flat_rounds, "rest_after_flat_rounds": rules.flat_rounds}
+        if rules.mode is not LearnMode.DRIFT:
+            return {**found, "next": f"learning is set to {rules.mode.value}"}
+        if rest is None:
+            lacking = max(rules.latest_requests - len(self._latest), 0)
+            left = f"{max(rules.flat_rounds - self._flat_rounds, 0)} more flat rounds and {lacking} more requests"
+            return {**found, "next": f"{left} begin a rest"}
+        rested_s, usual = max(now_s - rest.began_at_s, 0.0), sum(rest.usual) / len(rest.usual)
+        low, fallen = _low(rest.usual, rules.low_share), usual * (1.0 - rules.fall_share)
+        ends = (
+            f"a rest ends after {rules.cool_down_s:g} s, once accepted per round falls under {fallen:.3f}, or "
+            f"{rules.unexplored_share:.0%} of {rules.latest_requests} requests are under {low:.3f}"
+        )
+        return {**found, "rested_s": round(rested_s, 3), "next": ends}
+
     def state(self) -> dict[str, object]:
         """What continuing needs, as JSON values; a restored schedule decides as this one would."""
         rest = None if self._rest is None else {"began_at_s": self._rest.began_at_s, "usual": list(self._rest.usual)}

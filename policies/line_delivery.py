@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .prequential import LineFinding, LineVerdict, Paired, PrequentialRules, PrequentialTest
+from .paired import JudgedPrompts, Paired
+from .prequential import LineFinding, LineVerdict, PrequentialRules, PrequentialTest
 
 
 class Ground(StrEnum):
@@ -61,6 +62,7 @@ class LineDelivery:
         self._rules = rules
         self._trusted_rounds = 0
         self._is_proven = False  # against the present reference, which waits for the proven draft to have served
+        self.judged_prompts = JudgedPrompts()  # further answers to these are not to be observed
         self._unsuspected = reference  # the last version that served a whole round without suspicion
         self.reference = reference  # the version to replay beside the line
         self.serves = reference  # the version that was last decided to serve
@@ -70,8 +72,9 @@ class LineDelivery:
     def observe(self, block: Sequence[Paired], *, is_live: bool) -> None:
         """Add one block of requests, replayed with the line as it was before it learnt them and with `reference`.
 
-        `is_live`: whether the line was then the very draft that serves.
+        `is_live`: whether the line was then the very draft that serves. Changes `judged_prompts` too.
         """
+        self.judged_prompts.note(block)
         self._line.observe(block)
         if is_live:
             self._live.observe(block)
@@ -136,6 +139,7 @@ class LineDelivery:
             "unsuspected": self._unsuspected,
             "trusted_rounds": self._trusted_rounds,
             "is_proven": self._is_proven,
+            "judged_prompts": self.judged_prompts.state(),
             "line": self._line.state(),
             "live": self._live.state(),
         }
@@ -147,5 +151,6 @@ class LineDelivery:
         self._unsuspected = int(state.get("unsuspected", self._unsuspected))
         self._trusted_rounds = int(state.get("trusted_rounds", 0))
         self._is_proven = bool(state.get("is_proven", False))
+        self.judged_prompts.restore(state.get("judged_prompts", ()))
         self._line.restore(state.get("line", {}))
         self._live.restore(state.get("live", {}))

@@ -4,13 +4,15 @@ Before a learning round trains on new traces, the line's newest weights and the 
 (prequential evaluation: Dawid 1984). What is judged on is then today's traffic, every request of it, and none of it was
 trained on. line_delivery.py decides by it which version serves.
 
-Each request bets. Its gain x is bounded, and under the null hypothesis, "on what comes next the line accepts no more
-than the reference", its mean given the past is at most zero. So a capital that grows by 1 + fraction * x is a test
-supermartingale: it ever reaches 1 / a with a chance of at most a, over every look together (Ville 1939). Constant
-fractions are mixed (Robbins 1970; for bounded means Waudby-Smith and Ramdas 2024, "Estimating means of bounded random
-variables by betting"), among them 0, cash. A line changes as it learns, so at the end of every block a share of the
-capital is dealt out again (Herbster and Warmuth 1998, "Tracking the best expert"): that moves money and makes none, and
-a plateau or a bad spell does not ruin the fractions that will win afterwards.
+Each prompt bets, once a block. Its gain x, of the mean over its requests (paired.py), is bounded, and under the null
+hypothesis, "on what comes next the line accepts no more than the reference", its expectation given the past is at most
+zero. (Given one answer to a prompt, that of the next one is not: answers to one prompt resemble each other, and bets on
+each would win too often.) So a capital that grows by 1 + fraction * x is a test supermartingale: it ever reaches 1 / a
+with a chance of at most a, over every look together (Ville 1939). Constant fractions are mixed (Robbins 1970; for
+bounded means Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting"), among them 0,
+cash. A line changes as it learns, so at the end of every block a share of the capital is dealt out again (Herbster and
+Warmuth 1998, "Tracking the best expert"): that moves money and makes none, and a plateau or a bad spell does not ruin
+the fractions that will win afterwards.
 
 Two tests of harm are the same with -x: one on all requests, one without the tenant who sends most of a block, who could
 otherwise buy a draft that only they gain from. They guard every delivery, so they start over whenever their capital is
@@ -30,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .acceptance import Tally
+from .paired import Paired, bets_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -62,6 +64,7 @@ class LineVerdict:
     harm_odds: float  # the higher capital of the tests of harm
     is_suspected: bool  # of harm: nothing is taken for a gain until it is cleared
     requests: int  # compared
+    prompts: int  # that these requests were answers to: so many bets were made
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +87,6 @@ class PrequentialRules:
             )
         if not 0.0 <= self.redealt_share < 1.0:
             raise ValueError(f"redealt_share: got {self.redealt_share}, expected within [0, 1)")
-
-
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """One request, replayed with the line's weights before it was learnt and with the reference draft."""
-
-    tenant: str
-    line: Tally
-    reference: Tally
-
-    @property
-    def gain(self) -> float:
-        """Of accept lengths L, (L of the line - L of the reference) / (their sum), within (-1, 1).
-
-        0 unless both have rounds. Where both commit the same text it is the share of verify rounds that the line saves,
-        (R of the reference - R of the line) / (their sum). No long request outweighs the others.
-        """
-        ours, theirs = self.line.accept_length, self.reference.accept_length
-        return (ours - theirs) / (ours + theirs) if self.has_rounds else 0.0
-
-    @property
-    def has_rounds(self) -> bool:
-        """Whether both drafts had a verify round."""
-        return bool(self.line.rounds and self.reference.rounds)
 
 
 class Whose(StrEnum):
@@ -156,22 +135,25 @@ class PrequentialTest:
         self._rules = rules
         self._gain = Capital(rules.most_gain + rules.least_gain, rules.redealt_share)
         self._harm = {Whose.ALL: self._no_harm(), Whose.OTHERS: self._no_harm()}
-        self._requests = 0
+        self._requests = self._prompts = 0
 
     def _no_harm(self) -> Capital:
         return Capital(self._rules.most_gain, self._rules.redealt_share)
 
     def observe(self, block: Sequence[Paired]) -> None:
-        """Add the requests of one block, replayed with the same two drafts; requests without rounds do not count."""
-        counted = [pair for pair in block if pair.has_rounds]
-        self._requests += len(counted)
-        gains = [self._clipped(pair.gain) for pair in counted]
+        """Add the requests of one block, replayed with the same two drafts; requests without rounds do not count.
+
+        All answers to a prompt belong in one block: over two blocks they would bet twice.
+        """
+        rules = self._rules
+        bets = bets_of(block, rules.most_gain)
+        self._requests += sum(bet.requests for bet in bets)
+        self._prompts += len(bets)
         if not self._is_suspected():  # what some gain while others seem to lose speaks for nothing
-            self._gain.bet([gain - self._rules.least_gain for gain in gains])
-        heaviest = Counter(pair.tenant for pair in counted).most_common(1)
-        others = [gain for pair, gain in zip(counted, gains, strict=True) if pair.tenant != heaviest[0][0]]
-        self._watch(Whose.ALL, gains)
-        self._watch(Whose.OTHERS, others)
+            self._gain.bet([bet.gain for bet in bets_of(block, rules.most_gain, rules.least_gain)])
+        heaviest = Counter(bet.tenant for bet in bets).most_common(1)
+        self._watch(Whose.ALL, [bet.gain for bet in bets])
+        self._watch(Whose.OTHERS, [bet.gain for bet in bets if bet.tenant != heaviest[0][0]])
 
     def forget_gains(self) -> None:
         """Give away what the test of gain has won; what it has lost stays lost, or it would start over for nothing."""
@@ -184,15 +166,12 @@ class PrequentialTest:
         self._harm[whose].bet([-gain for gain in gains])
         self._harm[whose].limit(0.5 - math.log(self._rules.harm_error))
 
-    def _clipped(self, gain: float) -> float:
-        return min(max(gain, -self._rules.most_gain), self._rules.most_gain)
-
     def verdict(self) -> LineVerdict:
         """What the blocks so far show. Changes nothing."""
         odds, needed = self._gain.log, 1.0 / self._rules.error
         whose = max(Whose, key=lambda name: self._harm[name].log)
         harm = self._harm[whose].log
-        figures = f"odds {_shown(odds)} to 1 that the line gains, on {self._requests} requests"
+        figures = f"odds {_shown(odds)} to 1 that the line gains, on {self._judges()}"
         if harm >= -math.log(self._rules.harm_error):
             finding, why = LineFinding.HARMS, f"odds {_shown(harm)} to 1 that {whose} lose"
         elif self._is_suspected():
@@ -202,7 +181,11 @@ class PrequentialTest:
         else:
             finding, why = LineFinding.NOTHING_YET, f"{needed:.3g} are needed"
         shown = math.exp(min(odds, 700.0)), math.exp(harm)
-        return LineVerdict(finding, f"{figures}: {why}", *shown, self._is_suspected(), self._requests)
+        return LineVerdict(finding, f"{figures}: {why}", *shown, self._is_suspected(), self._requests, self._prompts)
+
+    def _judges(self) -> str:
+        prompts = f" to {self._prompts} prompts" if self._prompts < self._requests else ""
+        return f"{self._requests} requests{prompts}"
 
     def _is_suspected(self) -> bool:
         return max(capital.log for capital in self._harm.values()) > math.log(_SUSPICIOUS_ODDS)
@@ -210,11 +193,13 @@ class PrequentialTest:
     def state(self) -> dict[str, object]:
         """What continuing needs, as JSON values; a restored test finds what this one would."""
         harm = {whose.value: capital.logs.tolist() for whose, capital in self._harm.items()}
-        return {"requests": self._requests, "gain": self._gain.logs.tolist(), "harm": harm}
+        gain = self._gain.logs.tolist()
+        return {"requests": self._requests, "prompts": self._prompts, "gain": gain, "harm": harm}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; an empty one changes nothing."""
         self._requests = int(state.get("requests", self._requests))
+        self._prompts = int(state.get("prompts", self._requests))  # before prompts were told apart, each request bet
         self._gain.logs = np.array(state.get("gain", self._gain.logs), np.float64)
         for whose, logs in state.get("harm", {}).items():
             self._harm[Whose(whose)].logs = np.array(logs, np.float64)
@@ -225,7 +210,7 @@ def is_ruined(pairs: Sequence[Paired], rules: PrequentialRules) -> bool:
 
     One look and one bet, of the largest stake: what is looked for is a draft that training has just ruined.
     """
-    gains = [max(min(pair.gain, rules.most_gain), -rules.most_gain) for pair in pairs]
+    gains = [bet.gain for bet in bets_of(pairs, rules.most_gain)]
     return sum(math.log1p(-STAKES[-1] * gain / rules.most_gain) for gain in gains) >= -math.log(rules.harm_error)
 
 

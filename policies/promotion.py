@@ -2,9 +2,9 @@
 
 line_delivery.py decides. The figures beside its word are measured here, on the requests of one learning round: the
 pooled accept lengths, 1 + sum(accepted) / sum(rounds), of the line before it learnt them and of the reference, and a
-bootstrap interval of their difference. Requests, not rounds, are the unit of chance: rounds of one request resemble
-each other, so a bootstrap over rounds would promise too much. The pairing keeps what makes a request easy or hard out
-of the difference.
+bootstrap interval of their difference. Prompts, not rounds or requests, are the unit of chance: rounds of one request,
+and the answers to one prompt, resemble each other, so a bootstrap over them would promise too much. The pairing keeps
+what makes a request easy or hard out of the difference.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,10 @@ import numpy.typing as npt
 from scipy import stats
 
 from ..buffer.version import JudgedOn
+from .acceptance import Tally
 from .judged_on import sentence
 from .line_delivery import Delivery, Ground
-from .prequential import Paired
+from .paired import Paired, by_prompt
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,8 +30,8 @@ RESAMPLES = 4_999
 #: Resampled counts held at once (four arrays of this many float64), so that many requests cost time, not memory.
 _BATCH_COUNTS = 1_000_000
 
-#: An interval needs two requests: one has no spread.
-_MIN_REQUESTS = 2
+#: An interval needs two prompts: one has no spread.
+_MIN_PROMPTS = 2
 
 
 class Verdict(StrEnum):
@@ -47,7 +48,7 @@ class Measured:
     """The line beside the reference, on the same requests."""
 
     gain: float  # accept length of the line minus that of the reference
-    interval: tuple[float, float]  # of the gain; (-inf, inf) with fewer than two requests
+    interval: tuple[float, float]  # of the gain; (-inf, inf) with fewer than two prompts
     line_accept_length: float  # pooled, bonus token included; 1.0 without requests
     reference_accept_length: float
     requests: int  # with verify rounds of both
@@ -106,26 +107,25 @@ def measure(pairs: Sequence[Paired], *, confidence: float, rng: np.random.Genera
     Requests without a round on either side do not count. Drafts that are equal everywhere have the interval (0, 0).
     """
     counts = _counts(pairs)
-    requests = counts.shape[1]
     lengths = _accept_length(counts[0], counts[1]), _accept_length(counts[2], counts[3])
-    interval = _interval(counts, confidence, rng) if requests >= _MIN_REQUESTS else (-np.inf, np.inf)
-    return Measured(lengths[0] - lengths[1], interval, *lengths, requests)
+    interval = _interval(counts, confidence, rng) if counts.shape[1] >= _MIN_PROMPTS else (-np.inf, np.inf)
+    return Measured(lengths[0] - lengths[1], interval, *lengths, sum(pair.has_rounds for pair in pairs))
 
 
 def _spread(measured: Measured, confidence: float) -> str:
-    if measured.requests < _MIN_REQUESTS:
+    if np.isinf(measured.interval).any():
         return ""
     low, high = measured.interval
     return f"gain {measured.gain:+.3f}, {confidence:.0%} interval {low:+.3f} to {high:+.3f}"
 
 
 def _counts(pairs: Sequence[Paired]) -> Floats:
-    """float64[4, N]: accepted and rounds of the line, then of the reference; pairs with rounds only."""
-    rows = [
-        (pair.line.accepted, pair.line.rounds, pair.reference.accepted, pair.reference.rounds)
-        for pair in pairs
-        if pair.has_rounds
+    """float64[4, N], by prompt: accepted and rounds of the line, then of the reference; pairs with rounds only."""
+    sums = [
+        (sum((pair.line for pair in some), Tally()), sum((pair.reference for pair in some), Tally()))
+        for some in by_prompt(pairs)
     ]
+    rows = [(ours.accepted, ours.rounds, theirs.accepted, theirs.rounds) for ours, theirs in sums]
     return np.array(rows, dtype=np.float64).reshape(-1, 4).T
 
 

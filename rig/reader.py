@@ -59,6 +59,7 @@ class SpeculatorReader:
     def __init__(self, buffer: TraceBuffer, board: VersionBoard, replica: str, learner: str) -> None:
         self._buffer, self._board = buffer, board
         self._replica, self._learner = f"replica:{replica}", f"learner:{learner}"
+        self._swaps: dict[tuple[int, float], Swap] = {}  # seen so far, by number and time
 
     def replica_status(self) -> Mapping[str, object]:
         """What the server's last heartbeat says; empty when there is none."""
@@ -97,11 +98,14 @@ class SpeculatorReader:
         return version_lines(self._board.read(), served)
 
     def swaps(self) -> list[Swap]:
-        """Swaps the replica made, oldest first; it reports its newest 64."""
+        """Swaps the replica made, oldest first: of its heartbeats at this call and the calls before.
+
+        A heartbeat lists the newest, as many as it has room for: call it now and then, and none is missed.
+        """
         reported = self.replica_status().get("swaps")
-        if not isinstance(reported, list):
-            return []
-        return [Swap(s["number"], s["commit_ms"], s["running"], s["at"]) for s in reported]
+        for s in reported if isinstance(reported, list) else []:
+            self._swaps[s["number"], s["at"]] = Swap(s["number"], s["commit_ms"], s["running"], s["at"])
+        return [*self._swaps.values()]
 
     def is_learning(self, min_new_traces: int) -> bool:
         """Whether a learning round runs, or enough traces wait for one to start."""

@@ -237,3 +237,11 @@ def learner_service(*, log: Path, env: Mapping[str, str], report: Report = quiet
         env=env,
         report=report,
     )
+
+
+def window_service(port: int, *, log: Path, env: Mapping[str, str]) -> Service:
+    """`paceline window` on `port` of 127.0.0.1; ready when its log says where it is."""
+    command = [sys.executable, "-m", "paceline.cli", "window", "--port", str(port)]
+    return Service(
+        "live page", command, log=log, is_ready=lambda page: page.log_contains("http://"), start_limit_s=60.0, env=env
+    )

@@ -51,12 +51,14 @@ async def send(
     concurrency: int,
     max_tokens: int,
     temperature: float = 0.0,
+    is_labelled: bool = False,
     on_served: Callable[[Served], None] = lambda _: None,
     gate: asyncio.Event | None = None,
 ) -> list[Served]:
     """Send `prompts` in order, `concurrency` at a time; return what was served, in order of completion.
 
-    Greedy at temperature 0, sampled above; EOS ends nothing, so every request yields `max_tokens` tokens.
+    Greedy at temperature 0, sampled above; EOS ends nothing, so every request yields `max_tokens` tokens. With
+    `is_labelled` a request names its prompt's domain as its label.
     `on_served` is called in the event loop right after each request. A request that fails is returned with its
     failure; nothing is retried. Cancelling closes the connections, which aborts the requests in the server. While
     `gate` is not set no new request is sent, for a minute at most; those in flight go on.
@@ -69,7 +71,7 @@ async def send(
             if gate is not None:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(gate.wait(), _GATE_LIMIT_S)
-            result = await _serve(client, prompt, max_tokens, temperature)
+            result = await _serve(client, prompt, _sampling(prompt, max_tokens, temperature, is_labelled=is_labelled))
             served.append(result)
             on_served(result)
 
@@ -111,12 +113,17 @@ def tokens_per_second(results: Sequence[Served]) -> float:
     return sum(len(result.output_ids) for result in results) / seconds if seconds > 0 else 0.0
 
 
-async def _serve(client: httpx.AsyncClient, prompt: Prompt, max_tokens: int, temperature: float) -> Served:
+def _sampling(prompt: Prompt, max_tokens: int, temperature: float, *, is_labelled: bool) -> dict[str, object]:
+    params: dict[str, object] = {"temperature": temperature, "ignore_eos": True, "max_new_tokens": max_tokens}
+    return params | {"custom_params": {"paceline_label": prompt.domain}} if is_labelled else params
+
+
+async def _serve(client: httpx.AsyncClient, prompt: Prompt, sampling: Mapping[str, object]) -> Served:
     body = {
         "rid": prompt.request_id,
         "input_ids": list(prompt.input_ids),
         "stream": True,
-        "sampling_params": {"temperature": temperature, "ignore_eos": True, "max_new_tokens": max_tokens},
+        "sampling_params": sampling,
     }
     sent_at, arrivals, last = time.time(), [], {}
     try:

@@ -130,6 +130,7 @@ def _counters(replica: Replica) -> Counters:
     return Counters(
         at=time.time(),
         boot=replica.identity.boot,
+        started_at=replica.identity.started_at,
         draft=shared.swap.draft_version,
         target_version=shared.target.updates.version,
         scheduler=_with_swaps(shared.clock.counters(), swapper),

@@ -64,8 +64,9 @@ def shape(value: Any) -> Any:
 class RecordedServer:
     """One server: answers as recorded, under its own version. `calls` are the paths asked for, oldest first."""
 
-    def __init__(self, url: str, version: str = "default") -> None:
+    def __init__(self, url: str, version: str = "default", model_path: str = "org/target") -> None:
         self.url, self.version, self.calls = url, version, []
+        self.model_path = model_path  # a folder, or a name, of which nothing can be read
         self.loaded: dict[str, Any] = {}  # name -> tensor, of all buckets
         self.is_paused = self.is_updating = self.is_down = False
         self.refuses: set[str] = set()  # names of calls
@@ -84,12 +85,14 @@ class RecordedServer:
 
     def _acts(self) -> dict[str, Callable[[Mapping[str, Any]], httpx.Response]]:
         return {
-            "/model_info": lambda _: self._say("version", weight_version=self.version),
+            "/model_info": lambda _: self._say("version", weight_version=self.version, model_path=self.model_path),
             "/server_info": lambda _: self._say("ranks"),
             "/generate": self._generate,
             "/pause_generation": lambda body: self._set("pause", is_paused=True),
             "/continue_generation": lambda body: self._set("resume", is_paused=False),
-            "/begin_weight_update": lambda body: self._set("begin", is_updating=True),
+            "/begin_weight_update": lambda body: self._set(
+                "refused begin" if self.is_updating else "begin", is_updating=True
+            ),
             "/end_weight_update": lambda body: self._set(
                 "end" if self.is_updating else "refused end", is_updating=False
             ),

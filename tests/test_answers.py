@@ -75,7 +75,7 @@ def answers(result: Result) -> dict[str, str]:
     return {one["topic"]: one["level"] for one in json.loads(result.stdout)["answers"]}
 
 
-@pytest.mark.guarantee("silence-is-said")
+@pytest.mark.guarantee("alarm-member-silent")
 def test_a_killed_server_is_said_by_status_and_alarms_and_nothing_stays_well(paceline, board, server):
     until(lambda: paceline("alarms").exit_code == 0, "the first beat")
     alive = paceline("status", "--json")
@@ -108,7 +108,7 @@ def test_a_member_that_is_gone_for_good_is_forgotten_once_it_is_silent(paceline,
     assert paceline("alarms").exit_code == 0
 
 
-@pytest.mark.guarantee("silence-is-said")
+@pytest.mark.guarantee("alarm-member-silent")
 @pytest.mark.parametrize("words", [("status",), ("alarms",), ("versions",), ("audit",), ("versions", "show", "1")])
 def test_without_redis_nothing_can_be_told(paceline, words):
     gone = paceline(*words, PACELINE_REDIS_URL="redis://127.0.0.1:9/0")

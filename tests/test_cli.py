@@ -106,7 +106,9 @@ def test_reading_and_members_need_no_token(paceline, board):
 
 @pytest.mark.parametrize(("typed", "token"), [(f"{TOKEN}\n", ""), (f"  {TOKEN}\r\nmore\n", OTHER), ("", TOKEN)])
 def test_a_new_token_is_the_first_line_of_stdin_or_what_the_environment_holds(paceline, board, typed, token):
-    assert "promote, rollback and token set ask for" in paceline("token", "set", typed=typed, token=token).output
+    assert (
+        "promote, rollback, forget and token set ask for" in paceline("token", "set", typed=typed, token=token).output
+    )
     assert paceline("rollback", token=TOKEN).exit_code == 0
 
 

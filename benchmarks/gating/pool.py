@@ -8,7 +8,7 @@ import numpy.typing as npt
 from rich.console import Console
 
 from ...buffer.trace import NO_DRAFT, DraftTrace, Int32s
-from ..learning.container import read_traces
+from ...rig.trace_file import read_traces
 from ..learning.lab import Lab
 from ..learning.record import ensure_recorded
 from ..learning.results import fingerprint

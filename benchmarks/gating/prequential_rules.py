@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...policies.line_delivery import DeliveryRules, Ground, LineDelivery
-from ...policies.prequential import LineFinding, Paired, PrequentialRules, PrequentialTest, is_ruined
+from ...policies.paired import Paired
+from ...policies.prequential import LineFinding, PrequentialRules, PrequentialTest, is_ruined
 from .view import View
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...policies.acceptance import Tally
 from ...policies.learn_schedule import requests_since_a_change
-from ...policies.prequential import Paired
+from ...policies.paired import Paired
 from ...policies.promotion import measure
 from .view import View
 

@@ -28,9 +28,9 @@ from rich.console import Console
 
 from ...rig.machine import machine
 from ...rig.progress import progress_bar
+from ...rig.trace_file import read_traces
 from ..gpu.models import SIZES
 from ..measure.command_line import benchmark_parser
-from .container import read_traces
 from .cost import seconds
 from .lab import Lab, open_lab
 from .plots import plot_all

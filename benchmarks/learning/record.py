@@ -28,12 +28,12 @@ from ...rig.machine import machine
 from ...rig.progress import Report, progress_bar, quiet
 from ...rig.prompts import Prompt
 from ...rig.services import Service
+from ...rig.trace_file import read_card, write_traces
 from ...rig.traffic import Served, send
 from ..gpu.server import Serving, server_service
 from ..measure.command_line import benchmark_parser
 from ..measure.measured_server import MeasuredServer, held_out_prompts
 from ..measure.services import cpu_server, running
-from .container import read_card, write_traces
 from .lab import Lab, open_lab
 from .setting import SETTINGS, Setting
 from .warm import ensure_warm_head

@@ -20,7 +20,7 @@ from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...learner.model.eagle3 import Eagle3Draft
 from ...policies.acceptance import Tally
 from ...policies.objectives.baselines.table import BENCH_OBJECTIVES
-from .container import read_card, read_traces
+from ...rig.trace_file import read_card, read_traces
 from .lab import Lab
 from .programme import Job
 from .rows import REPLAY_TRACES, Rate

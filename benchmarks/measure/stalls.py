@@ -129,7 +129,7 @@ def paceline_swap(server: MeasuredServer, versions: int) -> Window:
 
 
 def swaps_since(server: MeasuredServer, began: float) -> list[dict[str, float]]:
-    """Swaps the replica made since `began`, unix seconds, oldest first; it reports its newest 64."""
+    """Swaps the replica made since `began`, unix seconds, oldest first; it reports its newest."""
     reported = server.reader.replica_status().get("swaps")
     return [swap for swap in reported if swap["at"] >= began] if isinstance(reported, list) else []
 

@@ -104,4 +104,12 @@ LEARNER_ROWS: Final = (
         "Newest versions whose weights stay on disk, besides the live one and the one before it.",
         "versions",
     ),
+    Setting(
+        "KEPT_CHECKPOINTS",
+        Whole,
+        1,
+        "Checkpoints kept beside the newest: as many of the newest drafts `paceline reproduce` can fit again. Each has "
+        "three times the size of a float32 draft.",
+        "checkpoints",
+    ),
 )

@@ -152,7 +152,7 @@ _COMMAND_LINE = (
         "OPERATOR_TOKEN",
         str,
         None,
-        "Token that promote, rollback and token set ask for once one is set.",
+        "Token that promote, rollback, forget and token set ask for once one is set.",
         unset="no token is shown",
         mask=lambda _: "***",
     ),

@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -27,15 +28,17 @@ def status(
     from rich.console import Console
 
     from ..answer import answer
+    from ..served import HISTORY_S
     from ..snapshot import take
     from ..watch import watch as keep_watching
 
     with answering():
         access = open_access(redis_url, speculator)
+        look = partial(take, access.board, access.speculator, HISTORY_S)
         if watch:
-            keep_watching(lambda: answer(take(access.board, access.speculator)), Console(), as_json=as_json)
+            keep_watching(lambda: answer(look()), Console(), as_json=as_json)
             return
-        found = answer(take(access.board, access.speculator))
+        found = answer(look())
         if as_json:
             typer.echo(json.dumps(found.as_json(), indent=2))
         else:
@@ -52,20 +55,20 @@ def alarms(as_json: AsJsonLines = False, redis_url: RedisUrl = None, speculator:
     from rich.console import Console
 
     from ..alarm_lines import alarms_table, standing_and_recent
-    from ..answer import finding_text
+    from ..answer import findings_grid
     from ..headline import wrong
     from ..snapshot import take
 
     with answering():
         access = open_access(redis_url, speculator)
-        seen = take(access.board, access.speculator)
+        seen = take(access.board, access.speculator, history_s=0.0)
         lines = standing_and_recent(seen)
         if as_json:
             for line in lines:
                 typer.echo(json.dumps(line.as_json()))
         said = wrong(seen, lines)
         if not as_json:
-            Console().print(*([alarms_table(lines)] if lines else []), finding_text(said), sep="\n")
+            Console().print(*([alarms_table(lines)] if lines else []), findings_grid([said]), sep="\n")
         raise typer.Exit(exit_code([said]))
 
 

@@ -11,12 +11,13 @@ from ...buffer.settings.fields import configured
 from ...buffer.settings.sources import Settings
 from ...buffer.version import BoardState
 from ...buffer.weights_file import check_weights
+from ..served import HISTORY_S
 from ..snapshot import take
 from .members_side import beats, clocks, room_for_traffic, servers
 from .redis_side import connection, memory_and_disk
 
-#: Looks at MLflow's aliases: given the board's state, yields findings. None where MLflow is not installed.
-AliasCheck = Callable[[BoardState], Iterator[Finding]]
+#: Speculator and board in; out whether MLflow's aliases are the board's (None: that cannot be told), and a sentence.
+AliasLook = Callable[[str, BoardState], tuple[bool | None, str]]
 
 
 def examine_board(
@@ -24,7 +25,7 @@ def examine_board(
     redis_url: str | None,
     speculator: str | None,
     supported: Sequence[str],
-    aliases: AliasCheck | None,
+    aliases: AliasLook | None,
 ) -> Iterator[Finding]:
     """Every finding in turn; `supported` names the releases of SGLang. Blocks on Redis, and on the disk of weights."""
     url = redis_url or settings.value("REDIS_URL")
@@ -36,7 +37,7 @@ def examine_board(
         with connect(url, settings.value("REDIS_CA")) as client:
             yield from memory_and_disk(client, max_bytes)
         access = open_board(settings, url, speculator)
-        seen = take(access.board, access.speculator)
+        seen = take(access.board, access.speculator, HISTORY_S)
         has_token = any(not entry.refused for entry in access.auth.history())
     except (BufferUnavailable, DecodeError, ConfigError) as fault:
         yield Finding("Redis", Level.WRONG, f"serving goes on without it, learning does not: {fault}")
@@ -48,7 +49,7 @@ def examine_board(
     yield servers(seen, supported)
     yield clocks(seen)
     yield beats(seen)
-    yield from mlflow(seen.state, aliases)
+    yield mlflow(access.speculator, seen.state, aliases)
 
 
 def weights(state: BoardState) -> Finding:
@@ -70,11 +71,10 @@ def token(*, has_token: bool) -> Finding:
     return Finding("token", Level.NOTE, text)
 
 
-def mlflow(state: BoardState, aliases: AliasCheck | None) -> Iterator[Finding]:
-    """Whether MLflow names the drafts that the board names."""
+def mlflow(speculator: str, state: BoardState, aliases: AliasLook | None) -> Finding:
+    """Whether MLflow names the drafts that the board names; None: it is not here, or no URI is set."""
     if aliases is None:
-        yield Finding(
-            "MLflow", Level.NOTE, "not looked at: it is not installed here, or PACELINE_MLFLOW_URI is not set"
-        )
-        return
-    yield from aliases(state)
+        text = "not looked at: it is not installed here, or PACELINE_MLFLOW_URI is not set"
+        return Finding("MLflow", Level.NOTE, text)
+    is_well, sentence = aliases(speculator, state)
+    return Finding("MLflow", {True: Level.OK, False: Level.WRONG, None: Level.NOTE}[is_well], sentence)

@@ -12,14 +12,17 @@ def _main(
     steps: Annotated[int, typer.Option(min=1, help="Optimiser steps, each on 64 new completions.")] = 12,
     temperature: Annotated[float, typer.Option(min=0.01, help="Of rollouts and training.")] = 0.5,
     rejection: Annotated[bool, typer.Option("--rejection", help="Accept drafts by rejection sampling.")] = False,
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="Of the target, constant.")] = 1e-4,
+    seed: Annotated[int, typer.Option(min=0, help="Of prompts, sampling and training.")] = 0,
     data_dir: Annotated[Path, typer.Option(help="Folder of target, first draft, and this run.")] = Path(".paceline"),
     json: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
+    record: Annotated[Path | None, typer.Option(help="Keep rollouts, drafts and targets in this new folder.")] = None,
 ) -> None:
     """Train the small target with TRL's GRPO on rollouts of a server whose draft learns along; no GPU needed."""
     with one_line_errors():
         with needing_extra("rl"):
             from .run import GrpoOptions, run_grpo  # noqa: PLC0415 - torch and TRL, which --help does without
-        run_grpo(GrpoOptions(steps, temperature, rejection, data_dir, json))
+        run_grpo(GrpoOptions(steps, temperature, rejection, learning_rate, seed, data_dir, json, record))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What is noted of the rollouts of every step, beside what the trainer itself computes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -20,36 +21,44 @@ class StepNote:
     version: str  # the target's
     figures: dict[str, float]  # rollout/...
     kl: float  # to the target before training, nats per token, on these rollouts
+    entropy: float  # of the target's choice of a token, in nats
     logprob_error: float  # largest difference between the server's log-probabilities and this process's own
 
 
 class NotedRollouts:
-    """A rollout function that calls another one and takes notes of every step; `notes` grows by one per call."""
+    """A rollout function that calls another one and takes notes of every step; `notes` grows by one per call.
 
-    def __init__(self, rollout: RolloutFunc, rollouts: Rollouts, start: Any) -> None:
-        self._rollout, self._rollouts, self._start = rollout, rollouts, start
+    `keep(step, trainer)` is called before the rollouts of each step.
+    """
+
+    def __init__(
+        self, rollout: RolloutFunc, rollouts: Rollouts, start: Any, keep: Callable[[int, Any], None] = lambda *_: None
+    ) -> None:
+        self._rollout, self._rollouts, self._start, self._keep = rollout, rollouts, start, keep
         self.notes: list[StepNote] = []
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """As TRL wants it."""
+        self._keep(trainer.state.global_step, trainer)
         made = self._rollout(prompts, trainer)
-        kl, error = compared(trainer.model, self._start, made, trainer.args.temperature)
-        self.notes.append(StepNote(str(trainer.state.global_step), self._rollouts.metrics(), kl, error))
+        found = compared(trainer.model, self._start, made, trainer.args.temperature)
+        self.notes.append(StepNote(str(trainer.state.global_step), self._rollouts.metrics(), *found))
         return made
 
 
 @torch.inference_mode()
-def compared(policy: Any, start: Any, made: dict[str, Any], temperature: float) -> tuple[float, float]:
-    """KL of `policy` to `start` per token, in nats, and the largest error of the log-probabilities that were served."""
-    kl, error, tokens = 0.0, 0.0, 0
+def compared(policy: Any, start: Any, made: dict[str, Any], temperature: float) -> tuple[float, float, float]:
+    """KL of `policy` to `start` and entropy of `policy`, nats per token; largest error of served log-probabilities."""
+    kl, entropy, error, tokens = 0.0, 0.0, 0.0, 0
     rows = zip(made["prompt_ids"], made["completion_ids"], made["logprobs"], strict=True)
     for prompt, ids, served in islice(rows, _READ):
         ours_TV, theirs_TV = (_log_probs(model, prompt, ids, temperature) for model in (policy, start))
         kl += float((ours_TV.exp() * (ours_TV - theirs_TV)).sum())
+        entropy -= float((ours_TV.exp() * ours_TV).sum())
         own_T = ours_TV.gather(1, torch.tensor(ids)[:, None])[:, 0]
         error = max(error, float((own_T - torch.tensor(served)).abs().max()))
         tokens += len(ids)
-    return kl / tokens, error
+    return kl / tokens, entropy / tokens, error
 
 
 def _log_probs(model: Any, prompt: list[int], ids: list[int], temperature: float) -> Tensor:

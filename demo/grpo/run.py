@@ -18,10 +18,11 @@ from ...rig.prompts import Prompt, domain_prompts
 from ...rig.runs import run_folder
 from ..signals import ending_signals
 from .notes import NotedRollouts
+from .recording import KeptTargets, record_run
 from .services import GrpoServices, grpo_services
 from .steps import StepRow, accept_lengths, step_rows, steps_table
 from .taught_draft import WAVES, ensure_taught_draft
-from .training import BATCH, grpo_trainer, load_model, rewards
+from .training import BATCH, GROUP, grpo_trainer, load_model, rewards
 
 _PROMPTS = BATCH * WAVES
 _SETTLE_S, _POLL_S = 30.0, 0.2
@@ -35,8 +36,11 @@ class GrpoOptions:
     steps: int
     temperature: float
     rejection: bool
+    learning_rate: float
+    seed: int
     data_dir: Path
     json: Path | None
+    record: Path | None  # folder to keep the run in; must not exist
 
 
 def run_grpo(options: GrpoOptions) -> list[StepRow]:
@@ -47,17 +51,20 @@ def run_grpo(options: GrpoOptions) -> list[StepRow]:
     """
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise ConfigError(f"--json {options.json}: got a folder that does not exist, expected an existing one")
+    if options.record is not None and options.record.exists():
+        raise ConfigError(f"--record {options.record}: got a folder that exists, expected a new one")
     disable_progress_bar()  # of models being read, across our own
     console = Console()
     with ending_signals():
         with progress_bar("training the target (once)", console) as report:
             target = ensure_target(options.data_dir, TrainPlan(), report=report)
-        prompts = _prompts(target)
+        prompts = _prompts(target, options.seed)
         with run_folder(options.data_dir / "runs") as folder:
             ids = [prompt.input_ids for prompt in prompts]
             draft = ensure_taught_draft(options.data_dir, folder, target, ids, options.temperature, console)
             rows = _train(options, folder, target, draft, prompts, console)
-    console.print(steps_table(rows), width=_TABLE_WIDTH, crop=False)  # whole, in a file too
+    wide = console if console.width >= _TABLE_WIDTH else Console(width=_TABLE_WIDTH)
+    wide.print(steps_table(rows))  # whole, in a file too
     if options.json is not None:
         report_json = {"steps": [asdict(row) for row in rows], "options": _shown(options), "machine": machine()}
         options.json.write_text(json.dumps(report_json, indent=2) + "\n", encoding="utf-8")
@@ -69,22 +76,36 @@ def _train(
 ) -> list[StepRow]:
     texts = [load_tokenizer(target.folder).decode(prompt.input_ids) for prompt in prompts]
     flags = ["--speculative-use-rejection-sampling"] if options.rejection else []
+    flags += ["--random-seed", str(options.seed)]
+    kept = KeptTargets(options.record, options.steps)
     with grpo_services(folder / "training", target, draft, console, flags) as services:
         rollout = services.rollouts.for_trl(learn=True)
-        noted = NotedRollouts(rollout, services.rollouts, load_model(target.folder))
-        trainer = grpo_trainer(target.folder, texts, noted, options.steps, options.temperature, folder / "trl")
+        noted = NotedRollouts(rollout, services.rollouts, load_model(target.folder), kept)
+        rate, seed = options.learning_rate, options.seed
+        trainer = grpo_trainer(
+            target.folder, texts, noted, options.steps, options.temperature, folder / "trl", rate, seed
+        )
         trainer.train()
         _settle(services)
         traces = [entry.trace for entry in services.buffer.replay(100_000)]
         lengths = accept_lengths(traces, draft, target.folder)
-    return step_rows(noted.notes, rewards(trainer), lengths)
+        rows = step_rows(noted.notes, rewards(trainer), lengths)
+        if options.record is not None:
+            notes = {"options": _shown(options), "steps": [*map(asdict, rows)], "prompts": _first(prompts)}
+            record_run(options.record, services, draft, traces, notes)
+    return rows
 
 
-def _prompts(target: TargetModel) -> list[Prompt]:
+def _prompts(target: TargetModel, seed: int) -> list[Prompt]:
     held_out = {name: domain.held_out for name, domain in load_corpus(CERTAIN_DOMAINS).domains.items()}
-    made = domain_prompts(held_out, load_tokenizer(target.folder), _PROMPTS // len(held_out), seed=0)
+    made = domain_prompts(held_out, load_tokenizer(target.folder), _PROMPTS // len(held_out), seed)
     halves = (made[: _PROMPTS // 2], made[_PROMPTS // 2 :])
     return [prompt for pair in zip(*halves, strict=True) for prompt in pair]
+
+
+def _first(prompts: list[Prompt]) -> list[list[int]]:
+    """As many as one step has, which is what a record keeps of them."""
+    return [list(prompt.input_ids) for prompt in prompts[: BATCH // GROUP]]
 
 
 def _settle(services: GrpoServices) -> None:
@@ -97,4 +118,5 @@ def _settle(services: GrpoServices) -> None:
 
 
 def _shown(options: GrpoOptions) -> dict[str, object]:
-    return {"steps": options.steps, "temperature": options.temperature, "rejection": options.rejection}
+    names = ("steps", "temperature", "rejection", "learning_rate", "seed")
+    return {name: getattr(options, name) for name in names}

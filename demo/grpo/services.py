@@ -75,5 +75,6 @@ def grpo_learner_env(local: LocalDeployment, target: TargetModel, draft: Path) -
         "PACELINE_MAX_WAIT_S": "0",
         "PACELINE_ROUND_INTERVAL_S": "30",
         "PACELINE_CANARY_LIMIT_S": "0",
+        "PACELINE_KEPT_VERSIONS": "1000",  # a record of the run has the weights of all
         "PACELINE_PASSES": "2",  # learner, server and trainer share two cores, and a round should end within a step
     }

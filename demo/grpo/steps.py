@@ -38,6 +38,7 @@ class StepRow:
     step: int
     reward: float
     kl: float
+    entropy: float
     accept_length: float | None  # as the servers report it
     traced: float | None  # of the rounds in the step's traces, drafts past the end of a request left out
     frozen: float | None  # what the first draft would have had in these traces, by replay
@@ -63,6 +64,7 @@ def _row(step: int, note: StepNote, reward: float, lengths: Mapping[str, tuple[T
         step,
         reward,
         note.kl,
+        note.entropy,
         figures.get("rollout/accept_length"),
         _length(served),
         _length(frozen),

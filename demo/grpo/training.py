@@ -24,6 +24,7 @@ def grpo_trainer(
     temperature: float,
     out: Path,
     learning_rate: float = LEARNING_RATE,
+    seed: int = 0,
 ) -> Any:
     """A trainer of `steps` steps whose reward is the share of digits in a completion; TRL's log is its only output.
 
@@ -48,7 +49,7 @@ def grpo_trainer(
         bf16=False,
         gradient_checkpointing=False,
         disable_tqdm=True,
-        seed=0,
+        seed=seed,
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "You are using 'rollout_func'", UserWarning)  # docs/rl.md says so too

@@ -60,13 +60,20 @@ def judge_candidate(
             "not show; the canary decides alone",
         )
     promotion = _judged(state, claimed, line_judge, number, now_s)
-    if not reasons:
-        return promotion
-    return replace(promotion, reason=f"{promotion.reason}; requests left out: {reasons}")
+    said = [promotion.reason]
+    if reasons:
+        said.append(f"requests left out: {reasons}")
+    if line_judge.late:
+        said.append(f"{len(line_judge.late)} more left out, since other answers to their prompts had just judged")
+    return replace(promotion, reason="; ".join(said))
 
 
 def _judged(state: LearnerState, claimed: ByOutcome, line_judge: LineJudge, number: int, now_s: float) -> Promotion:
-    config, newest = state.config, [entry.trace for outcome in KEPT for entry in claimed[outcome]]
+    config = state.config
+    came = sorted(
+        (entry for outcome in KEPT for entry in claimed[outcome]), key=lambda each: entry_order(each.entry_id)
+    )
+    newest = [entry.trace for entry in came]
     held_out = [entry.trace for entry in claimed[Outcome.HELD_OUT]]
     decided = line_judge.decide(number, state.trainer.draft, held_out, config.delivery_rules.test)
     return judge(

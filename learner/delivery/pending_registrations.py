@@ -1,14 +1,29 @@
 """Versions that MLflow has not recorded yet, kept on disk until it has."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from ..disk import write_text
-from .run_record import RunRecord
+from .run_record import FIT, GATE, JUDGED_AGAINST_TAG, LOSS, SHA256_TAG, VERDICT_TAG, RunRecord
 
 #: Name of the folder in release 0.1; what waits there is registered, too.
 _FORMER_NAME = "unregistered"
+#: Tag of release 0.1 -> today's; what else was a tag is a parameter now.
+_FORMER_TAGS = MappingProxyType(
+    {
+        SHA256_TAG: SHA256_TAG,
+        "paceline.gate.verdict": VERDICT_TAG,
+        "paceline.gate.reference": JUDGED_AGAINST_TAG,
+    }
+)
+#: A path of the machine that wrote it, which leads nowhere once its folder is moved.
+_DROPPED_TAG = "paceline.weights_uri"
+#: Metrics of release 0.1 that tell of the fit; all others are the gate's.
+_FORMER_FIT = MappingProxyType({"first_position_accept": "first_position_accept", "fit_s": "seconds"})
 
 
 class PendingRegistrations:
@@ -31,5 +46,27 @@ class PendingRegistrations:
 
 
 def read_record(file: Path) -> RunRecord:
-    """The record in one of `files`."""
-    return RunRecord(**json.loads(file.read_text(encoding="utf-8")))
+    """The record in one of `files`; one of release 0.1 under the names of today."""
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    return RunRecord(**(stored if "evidence" in stored else _migrated(stored)))
+
+
+def _migrated(stored: Mapping[str, Any]) -> dict[str, Any]:
+    tags, params = stored.get("tags", {}), dict(stored.get("params", {}))
+    left_out = {*_FORMER_TAGS, _DROPPED_TAG}
+    params |= {_param(name): value for name, value in tags.items() if name not in left_out and value}
+    return {
+        **stored,
+        "tags": {_FORMER_TAGS[name]: value for name, value in tags.items() if name in _FORMER_TAGS},
+        "params": params,
+        "metrics": {_metric(name): value for name, value in stored.get("metrics", {}).items()},
+        "curves": {LOSS if name == "loss" else name: curve for name, curve in stored.get("curves", {}).items()},
+    }
+
+
+def _param(tag: str) -> str:
+    return tag.removeprefix("paceline.").replace(".", "_")
+
+
+def _metric(name: str) -> str:
+    return f"{FIT}{_FORMER_FIT[name]}" if name in _FORMER_FIT else f"{GATE}{name}"

@@ -14,7 +14,7 @@ from ...buffer.errors import BoardConflict, ConfigError
 from ...buffer.version import BoardState, DraftVersion, JudgedOn, VersionState
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ..disk import remove_folder, write_folder
-from .version_folders import DRAFT_FILES, folder_of, numbered_folders, version_folder
+from .version_folders import DRAFT_FILES, folder_of, is_just_restored, numbered_folders, version_folder
 
 _log = logging.getLogger(__name__)
 
@@ -89,15 +89,17 @@ def reserve_number(board: VersionBoard, versions: Path) -> int:
 def prune(versions: Path, state: BoardState, keep: int, needed: Collection[int] = ()) -> list[int]:
     """Remove the weights of old versions; return their numbers. Their rows stay on the board.
 
-    Kept are the newest `keep` of the board's versions, live, previous and canary, candidates, and those `needed`
-    by the gate. A pruned version can still be made live, but servers refuse it. Folders that are not on the
-    board belong to somebody else and stay.
+    Kept are the newest `keep` of the board's versions, live, previous and canary, candidates, those `needed` by the
+    gate, and for a while those that an operator has restored. A pruned version can still be made live, but servers
+    refuse it. Folders that are not on the board belong to somebody else and stay.
     """
     kept = {*sorted(state.rows)[-keep:], state.live, state.previous, state.canary, *needed}
     here, gone = numbered_folders(versions), []
     for number in sorted(state.rows.keys() & here.keys() - kept):
         row = state.rows[number]
-        if row.state is not VersionState.CANDIDATE and folder_of(row.version) == here[number].absolute():
+        if row.state is VersionState.CANDIDATE or is_just_restored(here[number]):
+            continue
+        if folder_of(row.version) == here[number].absolute():
             remove_folder(here[number])
             gone.append(number)
     return gone

@@ -3,44 +3,82 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 from ...buffer.version import JUDGED_SCORE, DraftVersion
 from ...policies.judged_on import figures, sentence
 from ...policies.promotion import Promotion
-from ..training.plan import RECIPE, TrainingPlan
+from ..training.plan import TrainingPlan
 from ..training.trainer import FitReport
 from .code_version import code_version
+from .round_evidence import RoundEvidence
 
+#: The tags of a run and of a model version: what people filter by. All else about a draft is a parameter of its run.
 VERSION_TAG = "paceline.version"
 SHA256_TAG = "paceline.sha256"
-CODE_TAG = "paceline.code_version"
-#: How many requests judged the version, their age, and their labels beside those of the newest traffic.
-JUDGED_ON_TAG = "paceline.judged_on"
+JUDGED_AGAINST_TAG = "paceline.judged_against"
+VERDICT_TAG = "paceline.verdict"
+
+#: Prefixes of the metrics: what the gate measured, and what the fit did.
+GATE, FIT = "gate/", "fit/"
+LOSS = f"{FIT}loss"
+
+#: MLflow takes no longer value of a parameter.
+_LONGEST_PARAM = 6_000
+
+
+class Point(NamedTuple):
+    """One value of a metric; `at` is unix seconds."""
+
+    metric: str
+    value: float
+    step: int
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """Everything MLflow records about one version."""
+    """Everything MLflow records about one version. Fields may be added with defaults: records of old releases wait."""
 
     number: int
-    born_at: float  # unix seconds
+    born_at: float  # unix seconds at which it was published
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)  # one value each, at the last step
-    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)  # one value per step
+    metrics: Mapping[str, float] = field(default_factory=dict)  # one value each, at the draft's number
+    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)  # one value per optimiser step
     first_step: int = 0  # step of the curves' first value, counted over the learner's life
+    started_at: float | None = None  # unix seconds at which its learning round began; None: not known
+    curve_times: Sequence[float] = ()  # unix seconds of the curves' values; empty: not known
+    by_position: Mapping[str, Sequence[float]] = field(default_factory=dict)  # one value per position, from 1
+    evidence: Mapping[str, Any] | None = None  # RoundEvidence as JSON values
 
     @property
     def key(self) -> tuple[int, str]:
         """What identifies the version: its number and its digest, because a board that lost its data reuses numbers."""
         return self.number, self.tags.get(SHA256_TAG, "")
 
-    def points(self) -> list[tuple[str, float, int]]:
-        """(metric, value, step); single values are at the last step of the curves."""
-        last = max((len(curve) for curve in self.curves.values()), default=1) - 1
-        curves = [(key, value, step) for key, curve in self.curves.items() for step, value in enumerate(curve)]
-        found = curves + [(key, value, max(last, 0)) for key, value in self.metrics.items()]
-        return [(key, value, self.first_step + step) for key, value, step in found]
+    @property
+    def summary(self) -> list[Point]:
+        """The single values, at the draft's number."""
+        return [Point(key, value, self.number, self.born_at) for key, value in self.metrics.items()]
+
+    @property
+    def series(self) -> list[Point]:
+        """Curves by optimiser step, at the time of each, and what is by position by position."""
+        curves = [
+            Point(key, value, self.first_step + step, self._time_of(step))
+            for key, curve in self.curves.items()
+            for step, value in enumerate(curve)
+        ]
+        positions = [
+            Point(key, value, position, self.born_at)
+            for key, values in self.by_position.items()
+            for position, value in enumerate(values, 1)
+        ]
+        return curves + positions
+
+    def _time_of(self, step: int) -> float:
+        return self.curve_times[step] if step < len(self.curve_times) else self.born_at
 
 
 def scores_of(promotion: Promotion) -> dict[str, float]:
@@ -68,58 +106,101 @@ def record_of(
     born_at: float,
     first_step: int,
     learn_reason: str = "",
+    evidence: RoundEvidence | None = None,
 ) -> RunRecord:
-    """Lineage as tags, plan and recipe as parameters, losses by optimiser step, the gate's figures at the last step.
+    """All that is known of a draft when its learning round ends.
 
     `first_step` counts the optimiser steps before this learning round; `born_at` is unix seconds; `learn_reason` is
     why the learning round trained.
     """
-    learn = {"paceline.learn.reason": learn_reason} if learn_reason else {}
-    gate = {"paceline.gate.verdict": promotion.verdict.value, "paceline.gate.reason": promotion.reason}
-    gate |= {} if promotion.ground is None else {"paceline.gate.ground": promotion.ground.value}
-    gate |= {} if promotion.reference is None else {"paceline.gate.reference": str(promotion.reference)}
+    verdict = {VERDICT_TAG: promotion.verdict.value}
+    against = {} if promotion.reference is None else {JUDGED_AGAINST_TAG: str(promotion.reference)}
     return RunRecord(
         number=published.number,
         born_at=born_at,
-        params={key: str(value) for key, value in (asdict(plan) | asdict(RECIPE)).items()},
-        tags={**version_tags(published), **gate, **learn, CODE_TAG: code_version()},
-        metrics=_metrics(_figures(published), fit),
-        curves={"loss": list(fit.losses)},
+        params=_cut(_params(published) | _round_params(plan, fit, promotion, learn_reason, evidence)),
+        tags={SHA256_TAG: published.sha256, **against, **verdict},
+        metrics=_gate_metrics(published) | _fit_metrics(fit, evidence),
+        curves={LOSS: list(fit.losses)},
         first_step=first_step,
+        started_at=evidence.started_at if evidence else None,
+        curve_times=list(fit.step_times),
+        by_position={f"{FIT}mean_acceptance": list(fit.mean_acceptance)},
+        evidence=asdict(evidence) if evidence else None,
     )
 
 
 def record_from_board(version: DraftVersion, born_at: float) -> RunRecord:
     """What the board alone knows about a version that no learner recorded: the initial draft, or an operator's."""
     # Every learner publishes the initial draft with the same code; what made an operator's is unknown.
-    code = {CODE_TAG: code_version()} if version.parent is None else {}
-    return RunRecord(version.number, born_at, tags=version_tags(version) | code, metrics=_figures(version))
+    code = {"code_version": code_version()} if version.parent is None else {}
+    params, tags = _cut(_params(version) | code), {SHA256_TAG: version.sha256}
+    return RunRecord(version.number, born_at, params, tags, _gate_metrics(version))
 
 
-def version_tags(version: DraftVersion) -> dict[str, str]:
-    """Lineage of a version as tags, the same on run and model version."""
-    first, last = version.trained_on
-    judged = {} if version.judged_on is None else {JUDGED_ON_TAG: sentence(version.judged_on)}
-    judged |= {"paceline.trained_targets": ",".join(version.trained_targets)} if version.trained_targets else {}
-    return {
-        "paceline.parent": "" if version.parent is None else str(version.parent),
-        "paceline.target": version.target,
-        "paceline.target_version": version.target_version,
-        "paceline.drafter": version.drafter,
-        "paceline.objective": version.objective,
-        "paceline.window_first": first,
-        "paceline.window_last": last,
-        SHA256_TAG: version.sha256,
-        "paceline.weights_uri": version.weights_uri,
-        **judged,
+def _params(version: DraftVersion) -> dict[str, str]:
+    """Lineage of a version; what is not known is left out."""
+    found = {
+        "draft": str(version.number),
+        "parent": "" if version.parent is None else str(version.parent),
+        "target": version.target,
+        "target_version": version.target_version,
+        "trained_targets": ",".join(version.trained_targets),
+        "drafter": version.drafter,
+        "objective": version.objective,
+        "window_first": version.trained_on[0],
+        "window_last": version.trained_on[1],
+        "judged_on": "" if version.judged_on is None else sentence(version.judged_on),
     }
+    return {name: value for name, value in found.items() if value}
 
 
-def _figures(version: DraftVersion) -> dict[str, float]:
-    return {**version.scores, **({} if version.judged_on is None else figures(version.judged_on))}
+def _round_params(
+    plan: TrainingPlan, fit: FitReport, promotion: Promotion, learn_reason: str, evidence: RoundEvidence | None
+) -> dict[str, str]:
+    found = {
+        **{name: str(value) for name, value in asdict(plan).items()},
+        "regime": "cold" if fit.is_cold else "warm",
+        "weighting": fit.weighting,
+        "learning_rate": f"{fit.learning_rate:g}",
+        "code_version": code_version(),
+        "gate_reason": promotion.reason,
+        "judged_against": "" if promotion.reference is None else str(promotion.reference),
+        "gate_ground": "" if promotion.ground is None else promotion.ground.value,
+        "learn_reason": learn_reason,
+    }
+    if evidence is not None:
+        refit = evidence.refit
+        found |= {"round": str(refit.rounds_trained + 1), "learner": evidence.learner}
+        found |= {"device": refit.device, "threads": str(refit.threads)}
+    return {name: value for name, value in found.items() if value}
 
 
-def _metrics(scores: Mapping[str, float], fit: FitReport) -> dict[str, float]:
-    found = {**scores, "first_position_accept": fit.first_position_accept, "fit_s": fit.seconds}
-    # First-position acceptance is NaN on traces that no draft can start from.
-    return {key: value for key, value in found.items() if math.isfinite(value)}
+def _cut(params: Mapping[str, str]) -> dict[str, str]:
+    return {name: value[:_LONGEST_PARAM] for name, value in params.items()}
+
+
+def _gate_metrics(version: DraftVersion) -> dict[str, float]:
+    found = {**version.scores, **({} if version.judged_on is None else figures(version.judged_on))}
+    return {f"{GATE}{name}": value for name, value in found.items()}
+
+
+def _fit_metrics(fit: FitReport, evidence: RoundEvidence | None) -> dict[str, float]:
+    found: dict[str, float] = {
+        "steps": fit.steps,
+        "skipped_steps": fit.skipped_steps,
+        "seconds": fit.seconds,
+        # The two are NaN on traces that no draft can start from.
+        "first_position_accept": fit.first_position_accept,
+        "first_position_attainable": fit.first_position_attainable,
+        "is_cold": float(fit.is_cold),
+        "learning_rate": fit.learning_rate,
+        "out_of_vocabulary_labels": fit.out_of_vocabulary_labels,
+        "unusable_traces": fit.unusable_traces,
+        "part_tokens": fit.part_tokens,
+    }
+    if evidence is not None:
+        refit = evidence.refit
+        found |= {"fresh_traces": len(refit.learned), "held_out_traces": len(refit.held_out)}
+        found |= {"replayed_traces": len(refit.replayed)}
+    return {f"{FIT}{name}": float(value) for name, value in found.items() if math.isfinite(value)}

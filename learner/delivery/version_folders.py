@@ -1,6 +1,7 @@
 """Which folder on disk holds the weights of which version, and which files of it belong to the draft."""
 
 import re
+import time
 from pathlib import Path
 
 from ...buffer.drafts.checkpoint import CONFIG_FILE
@@ -10,6 +11,11 @@ from ...buffer.weights_file import WEIGHTS_FILE, weights_file
 
 #: What model/draft_io.py writes and publisher.py copies.
 DRAFT_FILES = (WEIGHTS_FILE, CONFIG_FILE)
+
+#: Beside the draft's files in a folder that `paceline restore` wrote; its time says when.
+RESTORED_FILE = "restored"
+#: Such a folder stays at least so long, for its draft to be promoted.
+RESTORED_S = 3600.0
 
 _NAME = re.compile(r"v(\d{6,})")
 
@@ -23,6 +29,12 @@ def numbered_folders(versions: Path) -> dict[int, Path]:
     """Number -> folder of every version in `versions`, whichever board it belongs to."""
     named = ((_NAME.fullmatch(path.name), path) for path in versions.glob("v*"))
     return {int(match[1]): path for match, path in named if match}
+
+
+def is_just_restored(folder: Path) -> bool:
+    """Whether an operator has restored the draft of `folder` within RESTORED_S."""
+    mark = folder / RESTORED_FILE
+    return mark.is_file() and time.time() - mark.stat().st_mtime < RESTORED_S
 
 
 def folder_of(version: DraftVersion) -> Path | None:

@@ -1,16 +1,18 @@
 """Judges the line of drafts in training on the traces of one claim, before it learns them.
 
-Judged are requests that neither the line nor the reference has learnt anything of. Both are replayed against the very
+Judged are requests that neither the line nor the reference has learnt anything of, nor, in the claim before, other
+answers to the same prompt. Both are replayed against the very
 verdicts that were served, so each pair is fair under the version of the target that gave them, whichever that is.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ...buffer.base import TraceEntry, entry_order
 from ...buffer.trace import DraftTrace
 from ...policies.line_delivery import Delivery, LineDelivery
-from ...policies.prequential import Paired, PrequentialRules, is_ruined
+from ...policies.paired import Asked, Paired
+from ...policies.prequential import PrequentialRules, is_ruined
 from ..model.eagle3 import Eagle3Draft
 from .paired_replay import paired, why_unscored
 
@@ -50,6 +52,8 @@ class LineJudge:
     is_line_live: bool  # whether the line is the very draft that serves: in the first block, or never
     pairs: list[Paired] = field(default_factory=list)  # of every block so far
     judged: list[DraftTrace] = field(default_factory=list)  # the traces of those that have rounds
+    by_request: dict[str, Paired] = field(default_factory=dict)  # those that have rounds, in the order they came
+    late: set[str] = field(default_factory=set)  # requests left out: other answers to their prompts had just judged
 
     def observe(self, line: Eagle3Draft, block: Sequence[TraceEntry]) -> None:
         """Replay a block with the line, which has not learnt it yet, and with the reference, and add what they show.
@@ -59,13 +63,21 @@ class LineJudge:
         is_live, self.is_line_live = self.is_line_live, False
         if is_live and self.live == self.reference:
             return
-        traces = [trace for trace in self.unlearnt.of(block) if not why_unscored(trace)]
+        traces = self._in_time(trace for trace in self.unlearnt.of(block) if not why_unscored(trace))
         pairs = paired(traces, line, self.reference_draft, self.steps)
         self.delivery.observe(pairs, is_live=is_live)
         self.pairs += pairs
         requests = dict.fromkeys(trace.request_id for trace in traces)
-        counted = {request for request, pair in zip(requests, pairs, strict=True) if pair.has_rounds}
+        counted = {request: pair for request, pair in zip(requests, pairs, strict=True) if pair.has_rounds}
+        self.by_request |= counted
         self.judged += [trace for trace in traces if trace.request_id in counted]
+
+    def _in_time(self, traces: Iterable[DraftTrace]) -> list[DraftTrace]:
+        found: dict[bool, list[DraftTrace]] = {True: [], False: []}
+        for trace in traces:
+            found[Asked(trace.tenant, trace.prompt) not in self.delivery.judged_prompts].append(trace)
+        self.late |= {trace.request_id for trace in found[False]}
+        return found[True]
 
     def decide(
         self, newest: int, line: Eagle3Draft, held_out: Sequence[DraftTrace], rules: PrequentialRules

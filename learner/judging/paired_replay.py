@@ -6,11 +6,11 @@ token. Under any other rule the committed tokens tell nothing: such traces have 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...buffer.trace import DraftTrace, VerdictRule
 from ...policies.acceptance import Tally, replayed_tally
-from ...policies.prequential import Paired
+from ...policies.paired import Paired
 from ...policies.rejection import expected_tally, why_not_estimated
 from ..model.eagle3 import Eagle3Draft
 from .replay import replay_logprobs, replay_traces
@@ -28,9 +28,13 @@ def paired(traces: Sequence[DraftTrace], line: Eagle3Draft, reference: Eagle3Dra
     scored = [trace for found in by_request.values() for trace in found]
     ours, theirs = tallies(line, scored, steps), tallies(reference, scored, steps)
     return [
-        Paired(found[0].tenant, *(sum((side[trace.trace_id] for trace in found), Tally()) for side in (ours, theirs)))
+        Paired(found[0].tenant, _total(ours, found), _total(theirs, found), found[0].prompt)
         for found in by_request.values()
     ]
+
+
+def _total(by_trace: Mapping[str, Tally], traces: Sequence[DraftTrace]) -> Tally:
+    return sum((by_trace[trace.trace_id] for trace in traces), Tally())
 
 
 def tallies(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> dict[str, Tally]:

@@ -27,4 +27,5 @@ def merged(reports: Sequence[FitReport]) -> FitReport:
         out_of_vocabulary_labels=sum(report.out_of_vocabulary_labels for report in reports),
         unusable_traces=sum(report.unusable_traces for report in reports),
         part_tokens=min(report.part_tokens for report in reports),
+        step_times=tuple(at for report in reports for at in report.step_times),
     )

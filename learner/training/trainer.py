@@ -1,8 +1,8 @@
 """The optimiser's side of a learning round: several passes over fresh traces, part of every batch replayed."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -46,12 +46,14 @@ class FitReport:
     out_of_vocabulary_labels: int  # labels outside the draft vocabulary, masked out
     unusable_traces: int  # fresh traces without a feature row that a verdict belongs to
     part_tokens: int  # of a batch, at most, through the device at once; below the plan's where those did not fit
+    step_times: tuple[float, ...] = ()  # unix seconds at which each applied step was done
 
 
 @dataclass(slots=True)
 class _Counts:
     losses: list[float]
     skipped_steps: int = 0
+    step_times: list[float] = field(default_factory=list)
     out_of_vocabulary_labels: int = 0
     acceptance: tuple[float, ...] = ()
 
@@ -82,6 +84,8 @@ class DraftTrainer:
         self._bound = PartBound(plan.batch_tokens)
         self._applied_steps = 0
         self._is_cold = True
+        #: Called with the step that has ended and how many this fit has.
+        self.on_step: Callable[[int, int], object] = lambda _step, _steps: None
 
     def fit(
         self, fresh: Sequence[DraftTrace], replay: Sequence[DraftTrace], part_tokens: int | None = None
@@ -100,16 +104,20 @@ class DraftTrainer:
         first = first_position(self.draft, usable, self._bound)
         self._choose_regime(first.share)
         counts = _Counts([])
-        for traces in draw_batches(
-            usable,
-            replayable,
-            self.plan.passes,
-            self.recipe,
-            self._random,
-            log_weights_N=self._replay_log_weights(replayable),
-            targets=self.target_versions,
-        ):
+        batches = list(
+            draw_batches(
+                usable,
+                replayable,
+                self.plan.passes,
+                self.recipe,
+                self._random,
+                log_weights_N=self._replay_log_weights(replayable),
+                targets=self.target_versions,
+            )
+        )
+        for step, traces in enumerate(batches, 1):
             self._step(traces, counts)
+            self.on_step(step, len(batches))
         return FitReport(
             losses=tuple(counts.losses),
             steps=len(counts.losses),
@@ -124,6 +132,7 @@ class DraftTrainer:
             out_of_vocabulary_labels=counts.out_of_vocabulary_labels,
             unusable_traces=len(fresh) - len(usable),
             part_tokens=self._bound.tokens,
+            step_times=tuple(counts.step_times),
         )
 
     def save(self, path: Path) -> None:
@@ -195,6 +204,7 @@ class DraftTrainer:
             return
         self._apply()
         counts.losses.append(scores.loss.item())
+        counts.step_times.append(time.time())
         counts.acceptance = tuple(scores.acceptance_S.tolist())
 
     def _find_gradient(self, traces: Sequence[DraftTrace]) -> BatchScores:

@@ -47,8 +47,10 @@ def served_drafts(counters: Iterable[Counters]) -> dict[int, ServedDraft]:
     """
     # Counters only grow: of each boot, the newest entry that names a draft holds all that it served with it.
     boots: dict[str, dict[int, ServedDraft]] = defaultdict(dict)
-    for entry in sorted(counters, key=lambda entry: entry.at):
-        boots[entry.boot] |= _of_entry(entry)
+    for entry in sorted(counters, key=lambda entry: entry.at, reverse=True):
+        known = boots[entry.boot]
+        if entry.served is not None and any(cell.draft not in known for cell in entry.served.cells):
+            boots[entry.boot] = _of_entry(entry) | known
     found: dict[int, ServedDraft] = {}
     for newest in boots.values():
         for number, served in newest.items():

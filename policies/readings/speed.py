@@ -87,7 +87,7 @@ def _oldest(window: Window, *, is_own: bool) -> float | None:
 def _speeds(drafted: Table, plain: Table) -> _Speeds:
     by_bucket = _pooled((key, row) for key, row in plain.items() if key.draft_steps == 0)
     return _Speeds(
-        _pooled((key, row) for key, row in drafted.items() if key.draft_steps),
+        _pooled((key, row) for key, row in drafted.items() if key.draft_steps > 0),
         {bucket: row for bucket, row in by_bucket.items() if row.steps >= MIN_PLAIN_STEPS and row.seconds},
     )
 

@@ -1,10 +1,13 @@
 """Counters as tables of rows, which can be subtracted and added: later minus earlier is what came in between."""
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import sub
 from typing import Any, NamedTuple
 
 from ...buffer.counters import (
     OLDER_DRAFTS,
+    OTHER_BATCHES,
+    OTHER_STEPS,
     Counters,
     LearnerCounters,
     SchedulerCounters,
@@ -52,8 +55,8 @@ class PositionSums(NamedTuple):
 class StepKey(NamedTuple):
     """Decode steps of one batch bucket and length."""
 
-    bucket: int  # the largest batch size of the bucket
-    draft_steps: int  # 0: plain decoding
+    bucket: int  # the largest batch size of the bucket; OTHER_BATCHES for those without a row of their own
+    draft_steps: int  # 0: plain decoding; OTHER_STEPS for those
 
 
 class StepSums(NamedTuple):
@@ -117,20 +120,30 @@ def _plus(row: Any, other: Any) -> Any:
 
 
 def _moved(earlier: Table, later: Table) -> Table:
-    """`earlier` with its drafts and labels under the names that `later` has for them."""
-    gone = [key for key in earlier if key not in later and isinstance(key, CellKey | PositionKey)]
+    """`earlier` with its cells, positions and steps under the names that `later` has for them."""
+    gone = [
+        key for key in earlier if isinstance(key, CellKey | PositionKey | StepKey) and _is_gone(key, earlier, later)
+    ]
     if not gone:
         return earlier
-    drafts = {key.draft for key in later}
     kept = {key: row for key, row in earlier.items() if key not in gone}
-    return total([{"": kept}, *({"": {_place(key, later, drafts): earlier[key]}} for key in gone)])[""]
+    return total([{"": kept}, *({"": {_place(key, later): earlier[key]}} for key in gone)])[""]
 
 
-def _place(key: Any, later: Table, drafts: set[int]) -> Any:
-    """Where the rounds of `key` are counted now."""
-    draft = key.draft if key.draft in drafts else OLDER_DRAFTS
-    moved = key._replace(draft=draft)
-    return moved._replace(label=OTHER_LABELS) if isinstance(key, CellKey) and moved not in later else moved
+def _is_gone(key: Any, earlier: Table, later: Table) -> bool:
+    """Whether a cell was pooled with others; it may have begun again since."""
+    return key not in later or min(map(sub, later[key], earlier[key])) < 0
+
+
+def _place(key: Any, later: Table) -> Any:
+    """Where `key` is counted now: with the rare labels of its draft, with the older drafts, or with other steps."""
+    if isinstance(key, StepKey):
+        return StepKey(OTHER_BATCHES, OTHER_STEPS)
+    older = key._replace(draft=OLDER_DRAFTS)
+    if isinstance(key, PositionKey):
+        return older
+    places = (key._replace(label=OTHER_LABELS), older, older._replace(label=OTHER_LABELS))
+    return next((place for place in places if place in later and place != key), older)
 
 
 def _amounts(numbers: Mapping[str, float]) -> Table:

@@ -31,7 +31,7 @@ def traffic_move(then: Mapping[str, int], now: Mapping[str, int]) -> TrafficMove
     if not {label for label in (*then, *now) if label}:
         return TrafficMove(None, "requests name no paceline_label")
     if min(requests) < MIN_REQUESTS:
-        return TrafficMove(None, f"{requests[0]} requests then and {requests[1]} since, {MIN_REQUESTS} of each needed")
+        return TrafficMove(None, f"{requests[0]} requests then and {requests[1]} now, {MIN_REQUESTS} of each needed")
     shares = {label: (then.get(label, 0) / requests[0], now.get(label, 0) / requests[1]) for label in {*then, *now}}
     label, (was, is_now) = max(sorted(shares.items()), key=lambda item: abs(item[1][1] - item[1][0]))
     return TrafficMove(sum(abs(b - a) for a, b in shares.values()) / 2, "", label, was, is_now)

@@ -76,7 +76,7 @@ def windowed(histories: Mapping[str, Sequence[Counters]], since_s: float, until_
             if found is not None:
                 counted[part][name] = found
     buffer = {name: each for name, history in until.items() if (each := _buffer_counted(history, since_s))}
-    learners = {name: each for name, history in until.items() if (each := _last_learner(history, since_s))}
+    learners = {name: last for name, history in until.items() if (last := _last_learner(history, since_s))}
     plain_at = max(filter(None, map(_plain_at, until.values())), default=None)
     so_far = total(_steps_since_boot(history) for history in until.values()).get("steps", {})
     blocks = _step_blocks(until, since_s, until_s)
@@ -113,7 +113,7 @@ def _spans(history: Sequence[Counters], part: str, since_s: float) -> Iterator[_
 
 
 def _span(entries: Sequence[Counters], part: str, since_s: float, ended_at: float | None) -> _Span:
-    """Count the entries of one boot, step by step, since a draft that is pooled with the older ones loses its name."""
+    """Count the entries of one boot, step by step, since a cell that is pooled with others loses its name."""
     before = [each for each in entries if each.at <= since_s][-1:]
     inside = [each for each in entries if each.at > since_s]
     started_at = _started_at(inside[0], since_s, ended_at)
@@ -134,13 +134,18 @@ def _started_at(first: Counters, since_s: float, ended_at: float | None) -> floa
 
 
 def _where_names_change(entries: Sequence[Counters], part: str) -> list[Counters]:
-    """The first and the last entry, and those around a change of the drafts that are told apart."""
+    """The first and the last entry, and those around a change of the cells that are told apart."""
     if part != "served":
         return [entries[0], *entries[1:][-1:]]
-    drafts = [{cell.draft for cell in each.served.cells} if each.served else set() for each in entries]
-    changes = {place for place in range(1, len(entries)) if drafts[place] != drafts[place - 1]}
+    names = [_names(each) for each in entries]
+    changes = {place for place in range(1, len(entries)) if names[place] != names[place - 1]}
     kept = sorted({0, len(entries) - 1, *changes, *(place - 1 for place in changes)})
     return [entries[place] for place in kept]
+
+
+def _names(counters: Counters) -> set[tuple[int, str, str]]:
+    cells = counters.served.cells if counters.served else []
+    return {(cell.draft, cell.label, cell.kind) for cell in cells}
 
 
 def _buffer_counted(history: Sequence[Counters], since_s: float) -> Counted | None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from ...buffer.label import is_label
+from ...buffer.prompt_key import prompt_key
 from ...buffer.trace import Sampling, VerdictRule
 from ..sglang_speculation import sampled_rule
 from ..wire.request_forward import Commit, RequestFacts
@@ -30,7 +31,8 @@ def facts_of(req: Any) -> RequestFacts:
     custom = custom_params_of(params)
     tenant = str(custom.get(TENANT_KEY, ""))[:MAX_TENANT_CHARS]
     label, is_refused = _label_of(custom)
-    return RequestFacts(tenant, sampling, VerdictRule.GREEDY if greedy else sampled_rule(), label, is_refused)
+    rule, prompt = VerdictRule.GREEDY if greedy else sampled_rule(), prompt_key(req.origin_input_ids)
+    return RequestFacts(tenant, sampling, rule, label, is_refused, prompt)
 
 
 def _label_of(custom_params: dict[str, Any]) -> tuple[str, bool]:

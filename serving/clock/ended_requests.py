@@ -1,6 +1,6 @@
 """Rounds of the requests that ended, captured or not, as SGLang counts them itself."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -10,17 +10,11 @@ class EndedRequests:
     def __init__(self) -> None:
         self.requests = self.rounds = self.accepted = 0
 
-    def look(self, reqs: Iterable[Any], skipped: Any = None) -> list[Any]:
-        """Count and return those of SGLang's requests that ended and whose end is not answered yet.
+    def count(self, ended: Sequence[Any]) -> None:
+        """Count those of SGLang's requests that ended and whose end is not answered yet, each once.
 
-        `skipped` is left out: SGLang will answer it later. Call before SGLang answers `reqs`, each of which has
-        `finished_reason`, `finished_output`, `spec_verify_ct` and `spec_num_correct_drafts`.
+        They have `spec_verify_ct` and `spec_num_correct_drafts`.
         """
-        ended = [req for req in reqs if req.finished_reason is not None and not req.finished_output]
-        if not ended:
-            return ended
-        ended = [req for req in ended if req is not skipped]
         self.requests += len(ended)
         self.rounds += sum(req.spec_verify_ct for req in ended)
         self.accepted += sum(req.spec_num_correct_drafts for req in ended)
-        return ended

@@ -1,8 +1,13 @@
-"""The hooks that time every decode step in SGLang's scheduler and count what it commits."""
+"""The hooks that time every decode step in SGLang's scheduler and count what it commits.
 
+Code that runs once between two forwards finds the processor's caches cold and takes many times as long. So hook bodies
+note what only they can see, and sums are made of many notes at once, by the thread that asks for them.
+"""
+
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...buffer.counters import SchedulerCounters
@@ -12,16 +17,13 @@ from .ended_requests import EndedRequests
 from .step_cells import StepCells
 from .step_meter import StepMeter, Verified
 
+#: Notes after which the scheduler's own thread adds them up, where nobody asks for the sums.
+MAX_NOTES = 4096
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A decode step whose result is being committed."""
 
-    batch_size: int
-    running: Sequence[Any]  # SGLang's requests that had not ended before it
-    visible_before: int  # their output tokens, all together
-    draft_steps: int | None  # None: the meter saw no launch of it
-    at_s: float
+#: A decode step whose result is being committed: batch size, draft steps (None: the meter saw no launch of it), when,
+#: SGLang's requests that had not ended before it, and their output tokens until then. A plain tuple: see above.
+_Step = tuple[int, int | None, float, Sequence[Any], int]
 
 
 class StepClock:
@@ -34,19 +36,16 @@ class StepClock:
         self._clock, self._breaker = clock, Breaker(what="the step clock")
         self.meter = StepMeter(clock)
         self.verified: Verified | None = None  # the step whose result came last, if its launch was seen
-        self._began_s: float | None = None  # None: its hooks are not installed
-        self._time = BusyTime(clock())
-        self._cells, self._ended = StepCells(), EndedRequests()
+        self._is_started, self._is_idle = False, True
+        self._prefills = 0  # launched, without a result yet
         self._step: _Step | None = None
-        guard = self._breaker.guard
-        self.before_forward, self.after_activate = guard(self._before_forward), guard(self._after_activate)
-        self.before_resolve, self.before_stream = guard(self._before_resolve), guard(self._before_stream)
-        self.after_prefill, self.spent = guard(self._after_prefill), guard(self._spent)
+        self._notes: deque[tuple[Callable[..., object], Any]] = deque()  # what to add up, and with which arguments
+        self._adding = threading.Lock()
+        self._time, self._cells, self._ended = BusyTime(clock()), StepCells(), EndedRequests()
 
     def start(self) -> None:
         """Its hooks are installed: from here on what it did not see did not happen."""
-        self._began_s = self._clock()
-        self._time = BusyTime(self._began_s)
+        self._is_started, self._time = True, BusyTime(self._clock())
 
     @property
     def fault(self) -> str:
@@ -55,63 +54,137 @@ class StepClock:
 
     def counters(self) -> SchedulerCounters | None:
         """All but the swaps; None while nothing is counted. Any thread may ask."""
-        if self._began_s is None or self.fault:
+        if not self._is_started or self.fault:
             return None
-        seconds = self._time.seconds(self._clock())
+        with self._adding:
+            self._add_up()
+            seconds = self._time.seconds(self._clock())
+            cells = self._cells.cells()
         return SchedulerCounters(
-            steps=self._cells.cells(),
+            steps=cells,
             seconds={kind: round(took_s, 3) for kind, took_s in seconds.items()},
             requests_ended=self._ended.requests,
             rounds=self._ended.rounds,
             accepted=self._ended.accepted,
         )
 
-    def _before_forward(self, _worker: Any, batch: Any, *_: Any, **__: Any) -> None:
-        """BEFORE EAGLEWorkerV2.forward_batch_generation; a decode step is launched in `_after_activate`."""
-        if batch.forward_mode.is_extend():
-            self.meter.interrupt()
-            self._time.launch(self._clock())
-
-    def _after_activate(self, _result: Any, worker: Any, batch_size: int, *_: Any, **__: Any) -> None:
-        """AFTER EAGLEWorkerV2.activate_step_by_batch, where the number of draft steps of a decode step is settled."""
-        if batch_size:
-            self.meter.launch(batch_size, worker.speculative_num_steps)
-            self._time.launch(self._clock())
-
-    def _before_resolve(self, _processor: Any, _result: Any, batch: Any, *_: Any, **__: Any) -> None:
-        """BEFORE SchedulerBatchResultProcessor._resolve_spec_v2_tokens: a result is here, and not yet committed."""
-        reqs = batch.reqs
-        if not reqs:
+    def before_forward(self, _worker: Any, batch: Any, *_: Any, **__: Any) -> None:
+        """BEFORE EAGLEWorkerV2.forward_batch_generation; a decode step is launched in `after_activate`."""
+        if self._breaker.reason:
             return
-        self.verified = verified = self.meter.verify(len(reqs))
-        running = [req for req in reqs if req.finished_reason is None and not req.is_retracted]
-        visible = sum([len(req.output_ids) for req in running])
-        steps = None if verified is None else verified.steps
-        self._step = _Step(len(reqs), running, visible, steps, self.meter.verified_s)
+        try:
+            if batch.forward_mode.is_extend():
+                self.meter.interrupt()
+                self._prefills += 1
+                self._work()
+        except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
+            self._breaker.note("the launch of a prefill", fault)
 
-    def _before_stream(
+    def after_activate(self, _result: Any, worker: Any, batch_size: int, *_: Any, **__: Any) -> None:
+        """AFTER EAGLEWorkerV2.activate_step_by_batch, where the number of draft steps of a decode step is settled."""
+        if self._breaker.reason or not batch_size:
+            return
+        try:
+            self.meter.launch(batch_size, worker.speculative_num_steps)
+            if self._is_idle:
+                self._work()
+        except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
+            self._breaker.note("the launch of a step", fault)
+
+    def before_resolve(self, _processor: Any, _result: Any, batch: Any, *_: Any, **__: Any) -> None:
+        """BEFORE SchedulerBatchResultProcessor._resolve_spec_v2_tokens: a result is here, and not yet committed."""
+        if self._breaker.reason:
+            return
+        try:
+            if reqs := batch.reqs:
+                self.verified = verified = self.meter.verify(len(reqs))
+                running = [req for req in reqs if req.finished_reason is None and not req.is_retracted]
+                visible = sum([len(req.output_ids) for req in running])
+                steps = None if verified is None else verified.steps
+                self._step = len(reqs), steps, self.meter.verified_s, running, visible
+        except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
+            self.verified = None
+            self._breaker.note("the result of a step", fault)
+
+    def before_stream(
         self, _streamer: Any, reqs: Any, _return_logprob: Any = False, skip_req: Any = None, *_: Any, **__: Any
     ) -> None:
         """BEFORE SchedulerOutputStreamer.stream_output: all of a result is committed, and no end is answered yet."""
-        ended = self._ended.look(reqs, skip_req)
         step, self._step = self._step, None
-        if step is not None:
-            self._add(step, ended)
+        if self._breaker.reason:
+            return
+        try:
+            ended = [req for req in reqs if req.finished_reason is not None and not req.finished_output]
+            if ended:
+                self._ended.count([req for req in ended if req is not skip_req])
+            if step is not None:
+                batch_size, steps, at_s, running, before = step
+                visible = sum([len(req.output_ids) for req in running]) - (_hidden(ended) if ended else 0)
+                self._is_idle = len(running) <= len(ended) and self._is_all_read
+                noted = batch_size, steps, at_s, visible - before, len(running), self._is_idle
+                self._notes.append((self._add_step, noted))
+                if len(self._notes) >= MAX_NOTES:
+                    self._relieve()
+        except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
+            self._breaker.note("the end of a step", fault)
 
-    def _after_prefill(self, _result: Any, _processor: Any, batch: Any, *_: Any, **__: Any) -> None:
+    def after_prefill(self, _result: Any, _processor: Any, batch: Any, *_: Any, **__: Any) -> None:
         """AFTER SchedulerBatchResultProcessor.process_batch_result_prefill."""
-        is_running = any(req.finished_reason is None for req in batch.reqs)
-        self._time.end("prefill", self._clock(), is_running=is_running)
+        if self._breaker.reason:
+            return
+        try:
+            self._prefills = max(self._prefills - 1, 0)
+            is_running = any(req.finished_reason is None for req in batch.reqs)
+            self._is_idle = not is_running and self._is_all_read
+            self._note(self._add_prefill, (self._clock(), self._is_idle))
+        except Exception as fault:  # noqa: BLE001 - an exception leaving a hook would kill SGLang's scheduler
+            self._breaker.note("the result of a prefill", fault)
 
-    def _spent(self, kind: str, took_s: float) -> None:
-        """Something other than a forward held the scheduler until now."""
-        self.meter.interrupt()
-        self._time.spend(kind, took_s)
+    def spent(self, kind: str, took_s: float) -> None:
+        """Something other than a forward held the scheduler until now; in its thread."""
+        if self._breaker.reason:
+            return
+        try:
+            self.meter.interrupt()
+            self._note(self._time.spend, (kind, took_s))
+        except Exception as fault:  # noqa: BLE001 - a swap has been done, and must be answered
+            self._breaker.note(kind, fault)
 
-    def _add(self, step: _Step, ended: Sequence[Any]) -> None:
-        live = len(step.running)
-        took_s = self._time.end("decode", step.at_s, is_running=live > len(ended))
-        visible = sum([len(req.output_ids) for req in step.running])
-        # What came after the end of a request, in the same round, is never shown.
-        hidden = sum(len(req.output_ids) - req.finished_len for req in ended if req.finished_len is not None)
-        self._cells.add(step.batch_size, step.draft_steps, took_s, visible - step.visible_before - hidden, live)
+    @property
+    def _is_all_read(self) -> bool:
+        """Whether no forward is under way."""
+        return not (self._prefills or self.meter.in_flight)
+
+    def _work(self) -> None:
+        if self._is_idle:
+            self._is_idle = False
+            self._note(self._time.launch, (self._clock(),))
+
+    def _note(self, add: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self._notes.append((add, arguments))
+
+    def _relieve(self) -> None:
+        if self._adding.acquire(blocking=False):
+            try:
+                self._add_up()
+            finally:
+                self._adding.release()
+
+    def _add_up(self) -> None:
+        while self._notes:
+            add, arguments = self._notes.popleft()
+            add(*arguments)
+
+    def _add_prefill(self, at_s: float, is_idle: bool) -> None:
+        self._time.end("prefill", at_s, is_idle=is_idle)
+
+    def _add_step(
+        self, batch_size: int, draft_steps: int | None, at_s: float, tokens: int, live: int, is_idle: bool
+    ) -> None:
+        took_s = self._time.end("decode", at_s, is_idle=is_idle)
+        self._cells.add(batch_size, draft_steps, took_s, tokens, live)
+
+
+def _hidden(ended: Sequence[Any]) -> int:
+    """Tokens of requests that came after their end, in the same round: they are never shown."""
+    return sum(len(req.output_ids) - req.finished_len for req in ended if req.finished_len is not None)

@@ -3,23 +3,20 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 #: Steps launched and not yet verified: SGLang's overlap scheduling launches one before it has read the last.
 MAX_IN_FLIGHT = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(NamedTuple):
     """One decode step that has ended."""
 
     steps: int  # drafts it took
     cost_ms: float | None  # None: something else ran in between, or nothing before it
 
 
-@dataclass(frozen=True, slots=True)
-class _Launched:
+class _Launched(NamedTuple):
     batch_size: int
     steps: int
     follows_decode: bool  # whether the forward before it was a decode step too
@@ -67,6 +64,11 @@ class StepMeter:
         self._follows_decode = True
         if len(self._launched) > MAX_IN_FLIGHT:
             self._launched.popleft()
+
+    @property
+    def in_flight(self) -> int:
+        """Steps launched and not verified."""
+        return len(self._launched)
 
     def interrupt(self) -> None:
         """Something other than a decode step begins."""

@@ -112,6 +112,7 @@ def trace_maker(replica: str, target: str) -> TraceMaker:
             finish=finish,
             is_tree=window.is_tree,
             label=window.facts.label,
+            prompt=window.facts.prompt,
         )
 
     return make

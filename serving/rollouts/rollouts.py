@@ -16,6 +16,7 @@ from .own_server import OwnServer
 from .server import RolloutServer
 from .server_group import ServerGroup
 from .step_figures import draft_lag, rollout_figures
+from .target_shapes import checked
 from .trl import RolloutFunc, TrlRollouts
 
 if TYPE_CHECKING:
@@ -52,11 +53,12 @@ class Rollouts:
         self._servers = ServerGroup([RolloutServer(url, timeout_s, api_key) for url in named])
         with ExitStack() as opened:
             opened.callback(self._servers.close)
-            self._servers.everywhere(RolloutServer.version)
+            self._shapes = self._servers.shapes()
             self._link = DraftLink(config) if config.redis_url else None
             if self._link is not None:
                 opened.callback(self._link.close)
             self._opened = opened.pop_all()  # closed by `close`, or here when something was not there
+        self._pushed: frozenset[str] = frozenset()  # what the servers may serve; two while, or after, a push failed
         self._served: list[str] = []  # target versions in force since this object was made, oldest first
         self._figures: dict[str, float] = {}
         self._sync_s: float | None = None  # of weights pushed since the last rollouts
@@ -105,8 +107,12 @@ class Rollouts:
         """One completion per prompt (its token ids), in order; blocks until the last is there.
 
         `sampling` are further sampling parameters of SGLang. Several servers get equal shares of neighbouring prompts.
+        RolloutFailed, before anything is generated, when a server does not serve the weights pushed last: one that was
+        restarted serves those it was started with, until `sync_weights` has pushed again.
         """
         _refuse_unfit(prompts)
+        if self._pushed:
+            self._servers.require_any(self._pushed)
         began_s = time.perf_counter()
         parameters = {"max_new_tokens": max_new_tokens, "temperature": temperature, **sampling}
         done = self._servers.generate(prompts, parameters)
@@ -126,11 +132,13 @@ class Rollouts:
         Names are those of the target's checkpoint. With a `folder` that every server sees under the same path, they
         read a safetensors file there; else the tensors travel in requests, `bucket_bytes` at a time. Requests in flight
         are retracted and go on with the new weights; their target versions say from which token. RolloutFailed, naming
-        the version of each server, unless all of them have `version` afterwards.
+        the version of each server, unless all of them have `version` afterwards. ConfigError for a tensor of another
+        shape than in the target's checkpoint, which would end a server, where that checkpoint can be read here.
         """
         from .weights import buckets, write_folder  # noqa: PLC0415 - loads torch
 
         began_s, name = time.perf_counter(), str(version)
+        named, self._pushed = checked(named, self._shapes), self._pushed | {name} if self._pushed else self._pushed
         try:
             if folder is None:
                 self._servers.load_buckets(buckets(named, bucket_bytes), name)
@@ -177,6 +185,7 @@ class Rollouts:
 
     def _moved(self, version: str) -> None:
         self._servers.require(version)
+        self._pushed = frozenset({version})
         if self._served[-1:] != [version]:
             self._served.append(version)
 

@@ -1,5 +1,6 @@
 """RolloutServer: the HTTP calls of one SGLang server that making rollouts and changing weights need."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ from ...buffer.errors import RolloutFailed
 
 #: A control call answers at once, unless weights are loaded in it.
 _CONTROL_S = 60.0
+_TARGET = {"selector": "target"}
+
+_log = logging.getLogger(__name__)
 
 
 class RolloutServer:
@@ -29,7 +33,11 @@ class RolloutServer:
 
     def version(self) -> str:
         """The target version that the server says it serves."""
-        return str(self._ask("GET", "/model_info")["weight_version"])
+        return str(self._model_info()["weight_version"])
+
+    def model_path(self) -> str | None:
+        """Where the server read the target's weights last; None when it does not say."""
+        return self._model_info().get("model_path")
 
     def ranks(self) -> int:
         """Over how many ranks the target's tensors are split."""
@@ -60,8 +68,16 @@ class RolloutServer:
         self._ask("POST", "/update_weights_from_disk", body, self._timeout_s)
 
     def begin_update(self) -> None:
-        """Open an update of the target in parts."""
-        self._ask("POST", "/begin_weight_update", {"selector": "target"})
+        """Open an update of the target in parts; ends one that a trainer left open, which was killed in it."""
+        try:
+            self._ask("POST", "/begin_weight_update", _TARGET)
+        except RolloutFailed as refused:
+            try:
+                self.end_update()
+            except RolloutFailed:
+                raise refused from None
+            _log.warning("%s: ended an update of the target that another trainer left open", self.url)
+            self._ask("POST", "/begin_weight_update", _TARGET)
 
     def load_bucket(self, bucket: str, ranks: int, version: str | None) -> None:
         """One part, as `weights.buckets` makes it. The last names the version, and empties the cache."""
@@ -76,6 +92,10 @@ class RolloutServer:
     def name_version(self, version: str) -> None:
         """Say what the weights that the server has now are called."""
         self._ask("POST", "/update_weight_version", {"new_version": version, "abort_all_requests": False})
+
+    def _model_info(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask("GET", "/model_info")
+        return found
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, wait_s: float = _CONTROL_S) -> Any:
         try:

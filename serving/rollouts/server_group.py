@@ -1,6 +1,7 @@
 """ServerGroup: several rollout servers that do the same thing at the same time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 from ...buffer.errors import RolloutFailed
 from .completion import Completion, read_completion
 from .server import RolloutServer
+from .target_shapes import Shapes, checkpoint_shapes
 
 _T = TypeVar("_T")
 
@@ -54,6 +56,20 @@ class ServerGroup:
         """RolloutFailed, with the version of each server, unless all of them say that they serve `version`."""
         if any(found != version for found in self.everywhere(RolloutServer.version)):
             raise RolloutFailed(f"target version: {self.versions()}, expected {version} everywhere")
+
+    def require_any(self, versions: AbstractSet[str]) -> None:
+        """RolloutFailed, with the version of each server, unless all of them serve one of `versions`."""
+        if not set(self.everywhere(RolloutServer.version)) <= versions:
+            raise RolloutFailed(
+                f"target version: {self.versions()}, expected {' or '.join(sorted(versions))}, which was pushed last; "
+                "a server that was restarted has lost it: push again with sync_weights, or name what you pushed "
+                "yourself with moved"
+            )
+
+    def shapes(self) -> Shapes:
+        """Those of the target's tensors, as far as a server says where its checkpoint is and it can be read here."""
+        paths = self.everywhere(RolloutServer.model_path)
+        return next((found for path in paths if (found := checkpoint_shapes(path))), {})
 
     def versions(self) -> str:
         """Which server has which version, in words, as far as they answer."""

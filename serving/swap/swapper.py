@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 
 #: Between two tries to reach a lost Redis.
 RETRY_S = 0.5
-#: Swaps a replica reports in its heartbeat; the board's events hold the whole history.
+#: Swaps and refusals that a replica reports in its heartbeat; the board's events hold the whole history.
 REPORTED_SWAPS = 64
+REPORTED_REFUSALS, MAX_WHY_CHARS = 2, 160
 
 
 class DraftSwitch(Protocol):
@@ -130,7 +131,14 @@ class Swapper:
     def status(self) -> Mapping[str, object]:
         """For the replica's heartbeat, as JSON values; any thread may ask."""
         swaps = [asdict(swap) for swap in tuple(self._swaps)]
-        return {"draft_version": self._switch.draft_version, "swaps": swaps, "swaps_refused": len(self._refused)}
+        newest = [*dict(self._refused).items()][-REPORTED_REFUSALS:]
+        refusals = [{"number": number, "promoted_at": at, "why": why[:MAX_WHY_CHARS]} for (number, at), why in newest]
+        return {
+            "draft_version": self._switch.draft_version,
+            "swaps": swaps,
+            "swaps_refused": len(self._refused),
+            "refusals": refusals,
+        }
 
     @property
     def refused(self) -> int:

@@ -78,11 +78,12 @@ class ServedCells:
         rest = draft, OTHER_LABELS, kind
         self._make_room(other for other in [*self._drafts] if other != draft)
         if self._is_full:
-            # All that is left are labels of this draft. They keep their cells, but for one that makes room for the rest.
+            # All that is left are labels of this draft, which keep their cells but for one: it makes room for the rest.
             key = rest
             self._make_room([draft], until=rest)
         while self._is_full and key not in self._cells and len(self._drafts) > 1:
-            self._fold_draft(next(iter(self._drafts)))  # of several kinds of sampling, fewer drafts are told apart
+            # Of several kinds of sampling, fewer drafts are told apart.
+            self._fold_draft(next(other for other in self._drafts if other != draft))
         return self._cells.setdefault(key, ServedCell(draft=draft, label=key[1], kind=kind))
 
     def _own_label(self, draft: int, label: str) -> str:

@@ -21,6 +21,7 @@ class RequestFacts:
     verdict_rule: VerdictRule
     label: str = ""  # empty: the client named none, or none that may be kept
     is_label_refused: bool = False  # it named one that may not be kept
+    prompt: str = ""  # prompt_key
 
 
 class Commit(NamedTuple):

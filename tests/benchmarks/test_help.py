@@ -16,8 +16,12 @@ from paceline.benchmarks import (
     outage,
     pacing,
     pacing_costs,
+    planted_causes,
     prefill_bytes,
+    readings_cost,
+    repeated_prompts,
     rests,
+    rollouts,
     shift,
     shift_recovery,
     soak,
@@ -32,8 +36,8 @@ HOUSE = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     program.__name__: program
     for program in (
-        board_reading, calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, prefill_bytes,
-        rests, shift, shift_recovery, soak, swap, training_memory,
+        board_reading, calibration, canary, capture, compatibility, gate, outage, pacing, pacing_costs, planted_causes,
+        prefill_bytes, readings_cost, repeated_prompts, rests, rollouts, shift, shift_recovery, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )
@@ -43,8 +47,10 @@ COMMAND = re.compile(r"python -m (paceline\.benchmarks\.[\w.]*\w)([^`#|\n]*)")
 TARGETS = {
     "bench": ("capture", "swap"),
     "bench-calibration": ("calibration",),
+    "bench-causes": ("planted_causes",),
     "bench-gate": ("gate",),
     "bench-learning": ("learning.bench",),
+    "bench-rollouts": ("rollouts",),
     "bench-shift": ("shift_recovery",),
 }
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from paceline.benchmarks.learning import container, figures, stream
+from paceline.benchmarks.learning import figures, stream
 from paceline.buffer.errors import DecodeError
 from paceline.buffer.trace_codec import encode_trace
+from paceline.rig import trace_file
 
 SIZES = stream.Sizes(before_shift=10, after_shift=6, cadence=4)
 
@@ -29,30 +30,30 @@ def ids(chosen):
 
 def test_a_container_gives_back_card_and_traces_in_their_order(tmp_path, pool):
     path = tmp_path / "new" / "t0-k3.traces"
-    container.write_traces(path, {"setting": "t0-k3"}, pool)
-    assert container.read_card(path) == {"setting": "t0-k3", "traces": len(pool)}
-    assert [encode_trace(t) for t in container.read_traces(path)] == [encode_trace(t) for t in pool]
+    trace_file.write_traces(path, {"setting": "t0-k3"}, pool)
+    assert trace_file.read_card(path) == {"setting": "t0-k3", "traces": len(pool)}
+    assert [encode_trace(t) for t in trace_file.read_traces(path)] == [encode_trace(t) for t in pool]
     assert [file.name for file in path.parent.iterdir()] == ["t0-k3.traces"]
 
 
 @pytest.mark.parametrize("lost", [1, 700])
 def test_a_container_that_is_cut_short_is_refused(tmp_path, pool, lost):
     path = tmp_path / "t.traces"
-    container.write_traces(path, {}, pool[:3])
+    trace_file.write_traces(path, {}, pool[:3])
     path.write_bytes(path.read_bytes()[:-lost])
     with pytest.raises(DecodeError):
-        container.read_traces(path)
+        trace_file.read_traces(path)
 
 
 def test_a_container_that_lacks_a_whole_trace_or_is_another_file_is_refused(tmp_path, pool):
     path = tmp_path / "t.traces"
-    container.write_traces(path, {}, pool[:2])
+    trace_file.write_traces(path, {}, pool[:2])
     path.write_bytes(path.read_bytes()[: -4 - len(encode_trace(pool[1]))])
     with pytest.raises(DecodeError, match="got 1 traces, expected 2"):
-        container.read_traces(path)
+        trace_file.read_traces(path)
     path.write_bytes(b"something else entirely")
     with pytest.raises(DecodeError, match="at its start"):
-        container.read_card(path)
+        trace_file.read_card(path)
 
 
 def test_a_stream_is_mixed_evenly_and_then_shifts_for_good(pool):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from learner_traffic import by_rejection
 from paceline.benchmarks.learning import record, runs
-from paceline.benchmarks.learning.container import read_card, write_traces
 from paceline.benchmarks.learning.lab import Lab
 from paceline.benchmarks.learning.setting import Setting
 from paceline.benchmarks.learning.training.labels import labelled_batch
@@ -16,6 +15,7 @@ from paceline.buffer.trace import FeatureDtype, VerdictRule
 from paceline.policies.objectives.baselines.names import Baseline
 from paceline.policies.objectives.baselines.table import BENCH_OBJECTIVES
 from paceline.rig.models.target import TargetModel
+from paceline.rig.trace_file import read_card, write_traces
 from paceline.serving.courier.split import CapturedForward
 from paceline.serving.wire.messages import LOGITS, VERDICTS, VerifyHead, to_wire
 from paceline.serving.wire.request_forward import Commit

@@ -74,6 +74,11 @@ def golden_labelled_trace() -> DraftTrace:
     return replace(golden_trace(), label="chat/de")
 
 
+def golden_prompted_trace() -> DraftTrace:
+    """What schema 3 cannot hold."""
+    return replace(golden_labelled_trace(), prompt="0123456789abcdef")
+
+
 def golden_event() -> BoardEvent:
     version = DraftVersion(
         4, 3, "target", "7", "eagle3", "file:///drafts/4", "ab" * 32, "greedy", ("1-1", "2-9"), {"accept_length": 2.5}
@@ -103,11 +108,12 @@ EVENTS = ("event_schema1.json", "event_schema1_without_replica.json")  # the sec
 
 
 def test_traces_and_events_of_the_release_before_this_one_are_read():
-    raw, newer, newest = (golden(f"trace_schema{number}.bin") for number in (1, 2, 3))
+    raw, newer, labelled, newest = (golden(f"trace_schema{number}.bin") for number in (1, 2, 3, 4))
     assert flat(decode_trace(raw)) == flat(golden_trace())
     assert flat(decode_trace(newer)) == flat(golden_tree_trace())
-    assert flat(decode_trace(newest)) == flat(golden_labelled_trace())
-    assert (raw[:2], newer[:2], newest[:2]) == (b"\x00\x01", b"\x00\x02", b"\x00\x03")
+    assert flat(decode_trace(labelled)) == flat(golden_labelled_trace())
+    assert flat(decode_trace(newest)) == flat(golden_prompted_trace())
+    assert [each[:2] for each in (raw, newer, labelled, newest)] == [bytes([0, number]) for number in (1, 2, 3, 4)]
     for name in EVENTS:
         assert decode_event(golden(name)) == golden_event()
 
@@ -118,6 +124,7 @@ def test_the_release_before_this_one_can_read_what_is_written():
     assert unpacked(encode_trace(golden_trace())) == unpacked(golden("trace_schema1.bin"))
     assert unpacked(encode_trace(golden_tree_trace())) == unpacked(golden("trace_schema2.bin"))
     assert unpacked(encode_trace(golden_labelled_trace())) == unpacked(golden("trace_schema3.bin"))
+    assert unpacked(encode_trace(golden_prompted_trace())) == unpacked(golden("trace_schema4.bin"))
     assert encode_event(golden_event()) == golden("event_schema1.json")
     assert encode_event(golden_judged_event()) == golden("event_schema1_judged.json")
 
@@ -131,6 +138,16 @@ def test_what_a_verdict_was_judged_on_is_one_more_field_that_an_older_release_re
     assert decode_event(tomorrow) == golden_event()
 
 
+def test_the_drafts_that_served_what_judged_a_version_come_back_and_an_older_release_reads_past_them():
+    event = golden_judged_event()
+    judged_on = replace(event.version.judged_on, drafts={6: 10, 5: 38})
+    raw = encode_event(replace(event, version=replace(event.version, judged_on=judged_on)))
+    assert decode_event(raw, event.event_id).version.judged_on == judged_on
+    fields = msgspec.json.decode(raw)
+    assert fields["event"]["version"]["judged_on"].pop("drafts") == {"6": 10, "5": 38}
+    assert msgspec.json.decode(encode_event(event)) == fields
+
+
 def test_the_targets_that_a_version_was_trained_and_judged_on_are_fields_that_an_older_release_reads_past():
     raw = golden("event_schema1_targets.json")
     assert (encode_event(golden_following_event()), decode_event(raw)) == (raw, golden_following_event())
@@ -141,16 +158,16 @@ def test_the_targets_that_a_version_was_trained_and_judged_on_are_fields_that_an
 
 
 def test_a_new_schema_of_traces_leaves_boards_readable_and_reads_the_traces_of_the_old_one(monkeypatch):
-    monkeypatch.setitem(trace_codec._TRACE_READERS, 4, trace_codec._TRACE_READERS[1])
+    monkeypatch.setitem(trace_codec._TRACE_READERS, 5, trace_codec._TRACE_READERS[1])
     old = golden("trace_schema1.bin")
-    new = b"\x00\x04" + old[2:]
+    new = b"\x00\x05" + old[2:]
     assert flat(decode_trace(new)) == flat(decode_trace(old)) == flat(golden_trace())
     for name in EVENTS:
         assert decode_event(golden(name)) == golden_event()
     assert encode_event(golden_event()) == golden("event_schema1.json")
-    with pytest.raises(DecodeError, match="trace schema: got 5, expected 1 or 2 or 3 or 4") as caught:
-        decode_trace(b"\x00\x05" + new[2:])
-    assert caught.value.raw == b"\x00\x05" + new[2:]
+    with pytest.raises(DecodeError, match="trace schema: got 6, expected 1 or 2 or 3 or 4 or 5") as caught:
+        decode_trace(b"\x00\x06" + new[2:])
+    assert caught.value.raw == b"\x00\x06" + new[2:]
 
 
 def test_a_new_schema_of_events_leaves_traces_readable_and_reads_the_events_of_the_old_one(monkeypatch):
@@ -184,6 +201,7 @@ def test_a_new_schema_of_events_leaves_traces_readable_and_reads_the_events_of_t
         optional={
             "tenant": st.text(max_size=8),
             "label": st.just("") | st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", fullmatch=True),
+            "prompt": st.just("") | st.from_regex(r"[0-9a-f]{16}", fullmatch=True),
             "draft_version": st.integers(-1, 2**40),
             "verdict_rule": st.sampled_from(VerdictRule),
             "sampling": st.builds(Sampling, st.floats(0, 2), st.integers(-1, 100), st.floats(0, 1), st.booleans()),
@@ -210,7 +228,7 @@ def test_a_trace_that_an_older_release_would_misread_is_written_in_the_newer_sch
 
 
 @pytest.mark.parametrize("trace", [golden_trace(), golden_tree_trace()])
-def test_a_label_is_all_that_the_newest_schema_adds(trace):
+def test_a_label_is_all_that_the_schema_before_the_newest_adds(trace):
     """So a trace without one is written byte for byte as before, in the schema it needed before."""
     bare = msgspec.msgpack.decode(unpacked(encode_trace(trace)))
     raw = encode_trace(replace(trace, label="code"))
@@ -223,6 +241,21 @@ def test_a_label_is_all_that_the_newest_schema_adds(trace):
     assert (written["is_tree"], written["label"]) == (trace.is_tree, "code")
     assert written.keys() == bare.keys() | {"is_tree", "label"}
     assert flat(decode_trace(raw)) == flat(trace) | {"label": "code"}
+
+
+def test_a_prompt_is_all_that_the_newest_schema_adds():
+    bare, whole = golden_labelled_trace(), golden_prompted_trace()
+    fields, more = (msgspec.msgpack.decode(unpacked(encode_trace(trace))) for trace in (bare, whole))
+    assert more.pop("prompt") == whole.prompt
+    assert more == fields
+    assert encode_trace(replace(golden_trace(), prompt=whole.prompt))[:2] == b"\x00\x04"
+
+
+@pytest.mark.parametrize("prompt", ["word", "0123456789ABCDEF", "0123456789abcdef0", "0123456789abcde\n"])
+def test_a_prompt_that_is_no_key_is_refused_and_not_quoted(prompt):
+    with pytest.raises(TraceInvalid, match=f"prompt: got {len(prompt)} characters, expected 16 hexadecimal") as caught:
+        replace(golden_trace(), prompt=prompt)
+    assert prompt not in str(caught.value)
 
 
 @pytest.mark.guarantee("labels-are-plain-names")
@@ -290,9 +323,10 @@ UNREADABLE = {
     "one byte": (b"\x00", "got None, expected 1"),
     "a schema and nothing else": (b"\x00\x01", "got None, expected 1"),
     "schema 0": (b"\x00\x00" + GOOD[2:], "got 0, expected 1"),
-    "schema 4": (b"\x00\x04" + GOOD[2:], "got 4, expected 1 or 2 or 3"),
+    "schema 5": (b"\x00\x05" + GOOD[2:], "got 5, expected 1 or 2 or 3 or 4"),
     "schema 2 without its fields": (b"\x00\x02" + GOOD[2:], "missing required field"),
     "schema 3 without its fields": (b"\x00\x03" + GOOD[2:], "missing required field"),
+    "schema 4 without its fields": (b"\x00\x04" + GOOD[2:], "missing required field"),
     "a label in schema 1": (altered(lambda m: m.update(label="code")), "unknown field `label`"),
     "no frame": (b"\x00\x01garbage", "content size"),
     "short frame": (GOOD[:-1], ""),

@@ -1,6 +1,7 @@
 """Alarms of members, and those that only a reader can raise."""
 
 import io
+import math
 from dataclasses import replace
 
 import pytest
@@ -45,6 +46,7 @@ def test_what_a_dead_member_reported_as_active_is_past():
     assert past.at == NOW - 60.0
 
 
+@pytest.mark.guarantee("alarm-drafts-apart")
 @pytest.mark.parametrize(("age_s", "is_raised"), [(299.0, False), (300.0, True)])
 def test_servers_that_do_not_draft_with_the_live_version_are_an_alarm_after_five_minutes(age_s, is_raised):
     made = MemoryVersionBoard(clock=lambda: NOW - age_s)
@@ -83,6 +85,28 @@ def test_a_row_per_member_says_what_runs_there_and_how_far_its_clock_is_off():
     assert [word for word in ("silent", "ended", "15 min ago", "idle: 40 traces") if word not in shown] == []
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"kind": "idle", "why": "3 traces pending"}, "idle: 3 traces pending"),
+        ({"kind": "idle", "why": "x", "work": {"phase": "idle", "phase_s": 3.0}}, "idle: x"),
+        (
+            {
+                "kind": "learning",
+                "work": {"phase": "train", "phase_s": 5, "block": 1, "blocks": 4, "step": 3, "steps": 9},
+            },
+            "learning: train for 5 s, block 1 of 4, step 3 of 9",
+        ),
+        ({"kind": "learning", "work": {"phase": "judge", "phase_s": 5.2}}, "learning: judge for 5 s"),
+        ({"kind": "idle", "fault": "OSError: full", "why": "x"}, "idle: OSError: full"),
+        ({"kind": "idle", "why": "x", "work": {"phase": 7}}, "idle: x"),
+    ],
+)
+def test_a_learner_says_what_it_is_doing(status, said):
+    (row,) = member_rows(snapshot(learner_l=learner(**status)), frozenset())
+    assert row.doing == said
+
+
 def test_a_snapshot_of_a_board_holds_its_members_and_what_they_count():
     made = MemoryVersionBoard(clock=lambda: NOW)
     counters = {"at": NOW, "boot": "b", "traces": {"captured": 3}}
@@ -94,3 +118,13 @@ def test_a_snapshot_of_a_board_holds_its_members_and_what_they_count():
 
 def test_the_board_of_the_tests_is_what_it_says():
     assert (board().live, board().previous, board(0).live) == (1, 0, None)
+
+
+@pytest.mark.parametrize(("history_s", "entries"), [(math.inf, 3), (100.0, 2), (0.0, 0)])
+def test_a_snapshot_holds_as_much_history_as_is_asked_for(history_s, entries):
+    clock = [NOW - 200.0]
+    made = MemoryVersionBoard(clock=lambda: clock[0])
+    for at in (NOW - 200.0, NOW - 90.0, NOW):
+        clock[0] = at
+        made.beat("replica:a", {"counters": {"at": at, "boot": "b"}}, 10.0)
+    assert len([*take(made, "default", history_s).counters()]) == entries

@@ -149,10 +149,11 @@ def test_memory_is_told_in_traces_and_in_time_of_this_traffic():
     assert "no trace came in the last 10 min" in room_for_traffic(quiet, 1 << 30).sentence
 
 
-def test_mlflow_is_looked_at_where_it_is_there():
-    assert [one.level for one in mlflow(board(), None)] == [Level.NOTE]
-    wrong = Finding("MLflow", Level.WRONG, "@live names draft 0, the board 1")
-    assert [*mlflow(board(), lambda state: iter([wrong] if state.live == 1 else []))] == [wrong]
+@pytest.mark.parametrize(("is_well", "level"), [(True, Level.OK), (False, Level.WRONG), (None, Level.NOTE)])
+def test_mlflow_is_looked_at_where_it_is_there(is_well, level):
+    assert mlflow("default", board(), None).level is Level.NOTE
+    finding = mlflow("default", board(), lambda speculator, state: (is_well, f"{speculator}, live {state.live}"))
+    assert (finding.level, finding.sentence) == (level, "default, live 1")
 
 
 def test_findings_are_lines_or_objects(capsys):

@@ -38,12 +38,14 @@ def test_the_learner_waits_to_be_asked_and_reads_its_settings(monkeypatch: pytes
 
 
 def test_rows_hold_what_is_known_of_each_step_and_no_more() -> None:
-    notes = [StepNote("0", FIGURES, 0.0, 1e-6), StepNote("1", {**FIGURES, "rollout/draft_lag": 1.0}, 0.25, 2e-6)]
+    notes = [StepNote("0", FIGURES, 0.0, 1.5, 1e-6)]
+    notes.append(StepNote("1", {**FIGURES, "rollout/draft_lag": 1.0}, 0.25, 1.25, 2e-6))
     rows = step_rows(notes, [0.1, 0.2], {"1": (Tally(30, 60), Tally(15, 60))})
     assert [(row.step, row.reward, row.kl, row.accept_length) for row in rows] == [
         (0, 0.1, 0.0, 1.4),
         (1, 0.2, 0.25, 1.4),
     ]
+    assert [row.entropy for row in rows] == [1.5, 1.25]
     assert [(row.traced, row.frozen, row.draft_lag) for row in rows] == [(None, None, None), (1.5, 1.25, 1.0)]
     console = Console(width=200, file=io.StringIO())
     with console.capture() as shown:
@@ -79,8 +81,9 @@ def test_kl_and_the_error_of_log_probabilities_are_those_of_the_definition() -> 
     p, q = (torch.softmax(logits / 0.5, 0) for logits in (policy, start))
     served = torch.log(p[[2, 0]]).tolist()
     made = {"prompt_ids": [[1]], "completion_ids": [[2, 0]], "logprobs": [[served[0], served[1] - 0.125]]}
-    kl, error = compared(Chances(policy.tolist()), Chances(start.tolist()), made, 0.5)
+    kl, entropy, error = compared(Chances(policy.tolist()), Chances(start.tolist()), made, 0.5)
     assert kl == pytest.approx(float((p * (p / q).log()).sum()), rel=1e-5)
+    assert entropy == pytest.approx(float(-(p * p.log()).sum()), rel=1e-5)
     assert error == pytest.approx(0.125, rel=1e-4)
 
 
@@ -89,5 +92,8 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_is_made(tmp_
     from paceline.demo.grpo.run import GrpoOptions, run_grpo
 
     with pytest.raises(ConfigError, match=r"--json /nowhere/at/all.json: got a folder that does not exist"):
-        run_grpo(GrpoOptions(1, 0.5, False, tmp_path / "data", Path("/nowhere/at/all.json")))
+        run_grpo(GrpoOptions(1, 0.5, False, 1e-4, 0, tmp_path / "data", Path("/nowhere/at/all.json"), None))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match=r"--record .*: got a folder that exists, expected a new one"):
+        run_grpo(GrpoOptions(1, 0.5, False, 1e-4, 0, tmp_path / "data", None, tmp_path))
     assert list(tmp_path.iterdir()) == []

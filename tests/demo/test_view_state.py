@@ -1,6 +1,7 @@
 """What the live view shows, read from the in-memory buffer and board and from the answers so far."""
 
 from paceline.buffer.config import BufferConfig
+from paceline.buffer.counters import COUNTERS, as_json
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.demo.view_state import CURVE_REQUESTS, curves, read_state
@@ -8,6 +9,7 @@ from paceline.policies.acceptance import Tally
 from paceline.rig.prompts import Prompt
 from paceline.rig.reader import SpeculatorReader
 from paceline.rig.traffic import Arrival, Served
+from seen_members import counted, requests, version
 
 
 def served(domain: str, accepted: int, *arrivals: float) -> Served:
@@ -31,3 +33,16 @@ def test_the_state_counts_what_is_done_and_shows_the_last_stall() -> None:
     assert (state.live, state.versions, state.swaps, state.stall_ms) == (None, [], 1, 1500.0)
     assert (state.traces.captured, state.traces.delivered) == (2, 2)
     assert state.remaining_s == 3.0 * 39
+
+
+def test_the_state_shows_what_every_version_served_so_far() -> None:
+    board = MemoryVersionBoard()
+    for number in range(2):
+        board.register(version(number), "learner", "made")
+    entry = counted(1.0, requests(0, "py", [(10, 5)] * 9), requests(1, "py", [(10, 12)]))
+    board.beat("replica:r0", {COUNTERS: as_json(entry)}, 60.0)
+    reader = SpeculatorReader(MemoryTraceBuffer(BufferConfig(speculator="test")), board, "r0", "l0")
+    shown = [
+        (line.served_accept_length, line.rounds, line.requests) for line in read_state(reader, "", [], 1, 1.0).versions
+    ]
+    assert shown == [(1.5, 90, 9), (2.2, 10, 1)]

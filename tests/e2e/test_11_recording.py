@@ -4,7 +4,6 @@ import math
 
 import pytest
 from paceline.benchmarks.learning import record
-from paceline.benchmarks.learning.container import read_card, read_traces
 from paceline.benchmarks.learning.lab import Lab
 from paceline.benchmarks.learning.runs import tallies
 from paceline.benchmarks.learning.setting import Setting
@@ -13,6 +12,7 @@ from paceline.learner.judging.replay import replay_logprobs
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.rejection import EstimatedRounds, served_beside_expected
 from paceline.rig.models.target import TargetModel
+from paceline.rig.trace_file import read_card, read_traces
 from rich.console import Console
 
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]

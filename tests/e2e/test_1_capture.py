@@ -4,6 +4,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from paceline.buffer.prompt_key import prompt_key
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import identity
@@ -70,11 +71,14 @@ def test_tokens_and_accepted_counts_equal_the_answers(rig, served, tokenize):
         assert trace.finish == meta["finish_reason"]["type"], rid
 
 
-def test_a_cached_prefix_is_left_out_and_its_length_recorded(rig, served):
-    answers, _ = served
+def test_a_cached_prefix_is_left_out_and_its_length_recorded_and_the_prompt_known(rig, served, tokenize):
+    answers, texts = served
     traces = one_trace_each(rig, answers)
     cached = {rid: trace for rid, trace in traces.items() if rid.startswith("again")}
     assert all(trace.offset == answers[rid]["meta_info"]["cached_tokens"] > 0 for rid, trace in cached.items())
+    keys = {rid: prompt_key(tokenize(texts[rid])) for rid in cached}
+    assert {rid: trace.prompt for rid, trace in cached.items()} == keys
+    assert [traces[f"fresh-{i}"].prompt for i in range(8)] == [keys[f"again-{i}"] for i in range(8)]
     assert not any(trace.replay_exact for trace in cached.values())
     assert sum(trace.replay_exact for trace in traces.values()) >= 8
 

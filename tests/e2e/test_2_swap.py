@@ -74,7 +74,11 @@ def test_a_swap_under_load_touches_no_request_and_every_trace_names_its_draft(ri
     rig.generate("after-swap", rig.texts[0][:150])
     status = rig.drained()
     assert {trace.draft_version for trace in rig.traces_of("after-swap")} == {number}
-    assert [swap["number"] for swap in status["swaps"]] == [number]
+    (swap,) = status["swaps"]
+    assert (swap["number"], swap["before"]) == (number, initial)
+    assert swap["asked_at"] < swap["at"]
+    assert min(swap["rounds_before"], swap["rounds_after"]) > 0
+    assert min(swap["accept_length_before"], swap["accept_length_after"]) >= 1.0
     for reply in replies:
         traces = rig.traces_of(reply["meta_info"]["id"])
         committed = [token for trace in traces for token in trace.tokens[trace.context_len :].tolist()]

@@ -50,10 +50,10 @@ def test_a_live_version_is_a_registered_model_with_its_lineage(rig, learned):
     state = rig.board.read()
     live = client.get_model_version_by_alias(model.name, "live")
     assert live.tags["paceline.version"] == str(state.live)
-    assert live.tags["paceline.objective"] == "soft"
     run = client.get_run(live.run_id)
-    assert run.data.metrics["judged_accept_length"] > run.data.metrics["reference_accept_length"]
-    steps = client.get_metric_history(live.run_id, "loss")
+    assert run.data.params["objective"] == "soft"
+    assert run.data.metrics["gate/judged_accept_length"] > run.data.metrics["gate/reference_accept_length"]
+    steps = client.get_metric_history(live.run_id, "fit/loss")
     assert len(steps) > 10
 
 

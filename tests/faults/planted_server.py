@@ -32,6 +32,10 @@ PLANTS = {
     "the vote on a commit": ("swap.sglang_swap", "SglangSwap", "_staged"),
     "a commit": ("swap.sglang_swap", "SglangSwap", "_commit"),
     "the hook of a forward": ("pacing.adaptive_policy", "PacelineAdaptivePolicy", "interrupt"),
+    "the clock at the launch of a step": ("clock.step_meter", "StepMeter", "launch"),
+    "the clock at the result of a step": ("clock.step_meter", "StepMeter", "verify"),
+    "the clock at the end of a request": ("clock.ended_requests", "EndedRequests", "count"),
+    "the clock at a prefill": ("clock.step_meter", "StepMeter", "interrupt"),
 }
 SWAPS = {"the hook of pulled requests", *list(PLANTS)[8:12]}
 

@@ -17,6 +17,7 @@ from paceline.learner.claim_limiter import ClaimLimiter
 from paceline.learner.config import LearnerConfig
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
+from paceline.learner.delivery.tracking.mlflow_library import open_client, using
 from paceline.learner.loop import Learner
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.training.trainer import DraftTrainer
@@ -119,3 +120,14 @@ def house(tiny_speculator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def fearless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restarted learners claim the same traces at once, instead of a quarter of what their predecessor died with."""
     monkeypatch.setattr(ClaimLimiter, "load_attempt", lambda _: None)
+
+
+@pytest.fixture(scope="session")
+def empty_mlflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database without anything in it, to be copied: making its tables takes seconds."""
+    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    with using(f"sqlite:///{file}"):
+        client = open_client(f"sqlite:///{file}")
+        client.search_experiments(max_results=1)
+        client.search_registered_models(max_results=1)
+    return file

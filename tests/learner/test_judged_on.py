@@ -36,6 +36,7 @@ def test_a_version_says_which_requests_judged_it_and_what_was_served_last(house,
         median(ages_s),
         max(ages_s),
         targets={"1": len(judged)},
+        drafts={0: len(judged)},
     )
     row = house.board.read().rows[report.version]
     assert row.version.judged_on == report.promotion.judged_on == expected
@@ -49,15 +50,16 @@ def test_the_heartbeat_and_mlflows_record_say_it_too(house, published):
     judged_on = report.promotion.judged_on
     beat = house.board.heartbeats()[f"learner:{house.config.name}"]
     assert (beat["judged_labels"], beat["newest_labels"]) == (judged_on.labels, judged_on.newest_labels)
+    assert beat["judged_drafts"] == {"0": judged_on.requests}
     record = json.loads((house.pending / f"v{report.version:06d}.json").read_text())
     figures = {"judged_requests": judged_on.requests, "judged_median_age_s": judged_on.median_age_s}
     figures["judged_oldest_age_s"] = judged_on.oldest_age_s
-    for found in (beat, record["metrics"]):
-        assert {name: found[name] for name in figures} == figures
-    assert record["tags"]["paceline.judged_on"] == sentence(judged_on)
+    assert {name: beat[name] for name in figures} == figures
+    assert {name: record["metrics"][f"gate/{name}"] for name in figures} == figures
+    assert record["params"]["judged_on"] == sentence(judged_on)
     of_board = record_from_board(house.board.read().rows[report.version].version, NOW_S)
-    assert {name: of_board.metrics[name] for name in figures} == figures
-    assert of_board.tags["paceline.judged_on"] == sentence(judged_on)
+    assert {name: of_board.metrics[f"gate/{name}"] for name in figures} == figures
+    assert of_board.params["judged_on"] == sentence(judged_on)
 
 
 def test_a_request_that_replay_cannot_score_is_not_said_to_have_judged(house):

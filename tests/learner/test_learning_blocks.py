@@ -1,6 +1,6 @@
 """A claim in two blocks: which traces are in which, what is replayed with each, and one report of both."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isnan, nan
 from typing import Any
@@ -31,11 +31,14 @@ FIT = FitReport(
 )
 
 
-def claim(make_trace: Any, *rows: tuple[str, Outcome]) -> dict[Outcome, list[TraceEntry]]:
-    """Entries 1-0, 2-0, ... of these requests and outcomes."""
+def claim(
+    make_trace: Any, *rows: tuple[str, Outcome], prompts: Mapping[str, str] | None = None
+) -> dict[Outcome, list[TraceEntry]]:
+    """Entries 1-0, 2-0, ... of these requests and outcomes; `prompts` are the keys of theirs, where known."""
     found: dict[Outcome, list[TraceEntry]] = {outcome: [] for outcome in Outcome}
     for place, (request, outcome) in enumerate(rows, 1):
-        trace = replace(make_trace(place), trace_id=str(place), request_id=request)
+        prompt = (prompts or {}).get(request, "")
+        trace = replace(make_trace(place), trace_id=str(place), request_id=request, prompt=prompt)
         found[outcome].append(TraceEntry(f"{place}-0", trace))
     return found
 
@@ -60,6 +63,12 @@ def test_requests_stay_whole_and_held_out_ones_are_in_the_block_they_came_in(mak
         ("a", LEARNED),
     ]
     assert shown(claim(make_trace, *rows)) == [(["1", "3", "7"], ["2", "5"]), (["4"], ["6"])]
+
+
+def test_all_answers_to_a_prompt_are_in_the_block_of_the_first(make_trace) -> None:
+    keys = {name: f"{key:016x}" for name, key in zip("abcdef", (7, 8, 7, 9, 8, 7), strict=True)}
+    rows = [(name, HELD_OUT if name == "c" else LEARNED) for name in "abcdefg"]  # of g nothing is known
+    assert shown(claim(make_trace, *rows, prompts=keys)) == [(["1", "2", "5", "6"], ["3"]), (["4", "7"], [])]
 
 
 def test_the_order_is_that_of_the_stream_whatever_was_claimed_first(make_trace) -> None:

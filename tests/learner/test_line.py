@@ -29,7 +29,7 @@ from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.learn_schedule import LearnSchedule
 from paceline.policies.line_delivery import DeliveryRules, Ground
-from paceline.policies.prequential import Paired
+from paceline.policies.paired import Paired
 
 ROUNDS = 10
 

@@ -23,6 +23,7 @@ from paceline.learner import checkpoint, learning_round
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.rollout import NO_CANARY
+from paceline.learner.heartbeat import ALIVE_S
 from paceline.learner.judging import paired_replay
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.learning_report import LearningKind
@@ -605,7 +606,7 @@ def test_the_heartbeat_of_a_learning_round_is_renewed_while_it_runs_and_ends_soo
     house.send()
     house.learner(round_lease_s=0.3).learn_once()
     assert set(beats[:-1]) == {("comparing", 0.3), ("learning", 0.3)}
-    assert beats[-1] == ("learned", 4 * house.config.round_interval_s)
+    assert beats[-1] == ("learned", ALIVE_S)
 
 
 def test_few_large_traces_start_a_learning_round_when_they_fill_half_of_the_buffer(house) -> None:

@@ -2,44 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
+from mlflow_house import GATE, MODEL, House, alias, named, weights_of
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, JudgedOn, VersionState
 from paceline.learner.config import quiet_mlflow
 from paceline.learner.delivery.code_version import code_version
 from paceline.learner.delivery.mlflow_registry import FIRST_RETRY_S, LONGEST_RETRY_S, Registry
-from paceline.learner.delivery.pending_registrations import PendingRegistrations
-from paceline.learner.delivery.run_record import record_of, scores_of, version_tags
-from paceline.learner.training.trainer import FitReport, TrainingPlan
-from paceline.policies.line_delivery import Ground
-from paceline.policies.promotion import Measured, Promotion, Verdict
-
-MODEL = "paceline-chat"
-GATE = Promotion(
-    Verdict.PROMOTE,
-    "gain +0.500, 95% interval +0.100 to +0.900",
-    Measured(0.5, (0.1, 0.9), 2.5, 2.0, 12),
-    ground=Ground.TRUST,
-    reference=0,
-)
-FIT = FitReport(
-    losses=(3.0, 2.0, 1.0),
-    steps=3,
-    skipped_steps=0,
-    seconds=1.5,
-    first_position_accept=float("nan"),
-    first_position_attainable=float("nan"),
-    mean_acceptance=(),
-    is_cold=True,
-    weighting="survival",
-    learning_rate=0.003,
-    out_of_vocabulary_labels=0,
-    unusable_traces=0,
-    part_tokens=8192,
-)
-
+from paceline.learner.delivery.run_record import record_from_board
 
 #: As release 0.1 wrote it.
 GOLDEN_RECORD = (
@@ -49,56 +22,9 @@ GOLDEN_RECORD = (
 )
 
 
-class Clock:
-    """Seconds that a test sets."""
-
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-class House:
-    """A board, version folders and a place for MLflow's files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.board = MemoryVersionBoard()
-        self.pending = folder / "pending"
-        self.uri = f"sqlite:///{folder}/mlflow.db"
-        self.clock = Clock()
-
-    def registry(self, uri: str | None = None) -> Registry:
-        pending = PendingRegistrations(self.pending)
-        return Registry(uri or self.uri, MODEL, pending, self.folder / "artifacts", self.clock)
-
-    def version(self, number: int, sha: str = "") -> DraftVersion:
-        """Register a version with weights of its own on the board."""
-        folder = self.folder / f"v{number:06d}"
-        folder.mkdir()
-        (folder / "config.json").write_text(f'{{"number": {number}}}')
-        parent = number - 1 if number else None
-        window = ("5-0", "9-0") if number else ("", "")
-        scores = scores_of(GATE) if number else {}
-        uri, sha = folder.as_uri(), sha or f"{number:064d}"
-        version = DraftVersion(number, parent, "llama", "7", "eagle3", uri, sha, "committed", window, scores)
-        self.board.register(version, "learner", "why")
-        return version
-
-    def remove(self, number: int) -> None:
-        (self.folder / f"v{number:06d}" / "config.json").unlink()
-        (self.folder / f"v{number:06d}").rmdir()
-
-    def enqueue(self, registry: Registry, number: int, first_step: int = 0, sha: str = "") -> None:
-        version = self.version(number, sha)
-        registry.enqueue(record_of(version, TrainingPlan(), FIT, GATE, born_at=1_700_000_000.0, first_step=first_step))
-
-    def move(self, number: int, state: VersionState) -> None:
-        self.board.move(number, state, "learner", "why")
-
-
 @pytest.fixture
-def house(tmp_path: Path) -> House:
+def house(tmp_path: Path, empty_mlflow: Path) -> House:
+    copy(empty_mlflow, tmp_path / "mlflow.db")
     return House(tmp_path)
 
 
@@ -111,21 +37,15 @@ def mlflow(house: House) -> Any:
     return lambda: MlflowClient(tracking_uri=house.uri, registry_uri=house.uri)
 
 
-def named(client: Any) -> dict[str, str]:
-    """Alias -> paceline's version number."""
-    aliases = client.get_registered_model(MODEL).aliases
-    return {alias: client.get_model_version(MODEL, at).tags["paceline.version"] for alias, at in aliases.items()}
-
-
 def test_a_version_says_which_targets_it_was_trained_and_judged_on() -> None:
     judged = JudgedOn({"": 48}, {"": 60}, targets={"6": 10, "7": 38})
     version = DraftVersion(
         1, 0, "llama", "7", "eagle3", "file:///d", "0" * 64, "soft", ("1-0", "9-0"), {}, judged, ("5", "6", "7")
     )
-    tags = version_tags(version)
-    assert (tags["paceline.target_version"], tags["paceline.trained_targets"]) == ("7", "5,6,7")
-    assert tags["paceline.judged_on"].endswith("target versions and in brackets their requests: 6 (10), 7 (38)")
-    assert "paceline.trained_targets" not in version_tags(replace(version, trained_targets=()))
+    params = record_from_board(version, 1.0).params
+    assert (params["target_version"], params["trained_targets"]) == ("7", "5,6,7")
+    assert params["judged_on"].endswith("target versions and in brackets their requests: 6 (10), 7 (38)")
+    assert "trained_targets" not in record_from_board(replace(version, trained_targets=()), 1.0).params
 
 
 def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: House, mlflow: Any) -> None:
@@ -135,7 +55,7 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
     house.enqueue(registry, 1, first_step=40)
     house.move(1, VersionState.LIVE)
     house.enqueue(registry, 2)
-    assert registry.sync(house.board.read())
+    assert registry.sync(house.board.read(), house.board)
     assert list(house.pending.iterdir()) == []
     client = mlflow()
     assert named(client) == {"live": "1", "previous": "0", "candidate": "2"}
@@ -144,50 +64,59 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
     assert found.tags == {
         "paceline.version": "1",
         "paceline.state": "live",
-        "paceline.parent": "0",
-        "paceline.target": "llama",
-        "paceline.target_version": "7",
-        "paceline.drafter": "eagle3",
-        "paceline.objective": "committed",
-        "paceline.window_first": "5-0",
-        "paceline.window_last": "9-0",
+        "paceline.by": "learner",
+        "paceline.judged_against": "0",
         "paceline.sha256": f"{1:064d}",
-        "paceline.weights_uri": (house.folder / "v000001").as_uri(),
-        "paceline.gate.verdict": "promote",
-        "paceline.gate.reason": GATE.reason,
-        "paceline.gate.ground": "trust",
-        "paceline.gate.reference": "0",
-        "paceline.code_version": code_version(),
+        "paceline.verdict": "promote",
         "paceline.weights": "logged",
     }
     run = client.get_run(found.run_id)
-    assert (run.info.status, run.info.run_name, run.info.start_time) == ("FINISHED", "v1", 1_700_000_000_000)
-    assert {key: run.data.params[key] for key in ("passes", "objective")} == {"passes": "4", "objective": "soft"}
-    losses = [(point.step, point.value) for point in client.get_metric_history(found.run_id, "loss")]
+    assert (run.info.status, run.info.run_name, run.info.start_time) == ("FINISHED", "draft 1", 1_700_000_000_000)
+    assert run.data.params == {
+        "draft": "1",
+        "parent": "0",
+        "target": "llama",
+        "target_version": "7",
+        "drafter": "eagle3",
+        "objective": "soft",
+        "window_first": "5-0",
+        "window_last": "9-0",
+        "steps": "3",
+        "passes": "4",
+        "seed": "0",
+        "batch_tokens": "8192",
+        "regime": "cold",
+        "weighting": "survival",
+        "learning_rate": "0.003",
+        "code_version": code_version(),
+        "judged_against": "0",
+        "gate_reason": GATE.reason,
+        "gate_ground": "trust",
+    }
+    losses = [(point.step, point.value) for point in client.get_metric_history(found.run_id, "fit/loss")]
     assert losses == [(40, 3.0), (41, 2.0), (42, 1.0)]
-    lengths = [run.data.metrics[key] for key in ("judged_accept_length", "reference_accept_length", "gain_low")]
-    assert lengths == [2.5, 2.0, 0.1]
-    assert "first_position_accept" not in run.data.metrics  # not a number, so not a figure
-    saved = client.download_artifacts(found.run_id, "draft/config.json", str(house.folder))
-    assert Path(saved).read_text() == '{"number": 1}'
-    assert client.get_model_version_by_alias(MODEL, "previous").tags["paceline.code_version"] == code_version()
-    candidate = client.get_model_version_by_alias(MODEL, "candidate")
-    assert client.list_artifacts(candidate.run_id) == []
+    gate = ("judged_accept_length", "reference_accept_length", "gain_low")
+    assert [run.data.metrics[f"gate/{key}"] for key in gate] == [2.5, 2.0, 0.1]
+    assert "fit/first_position_accept" not in run.data.metrics  # not a number, so not a figure
+    assert weights_of(client, found) == {"config.json"}
+    assert code_version() == client.get_run(alias(client, "previous").run_id).data.params["code_version"]
+    candidate = alias(client, "candidate")
+    assert weights_of(client, candidate) == set()
 
     house.move(2, VersionState.REFUSED)
     house.board.roll_back("operator:ada", "served worse")
-    assert registry.sync(house.board.read())
+    assert registry.sync(house.board.read(), house.board)
     assert named(client) == {"live": "0"}
     states = {v.tags["paceline.version"]: v.tags["paceline.state"] for v in client.search_model_versions()}
     assert states == {"0": "live", "1": "rolled_back", "2": "refused"}
-    assert client.list_artifacts(candidate.run_id) == []
+    assert weights_of(client, candidate) == set()
 
     house.move(2, VersionState.LIVE)  # by an operator
     house.version(3)
     house.move(3, VersionState.LIVE)
     house.remove(3)
-    assert registry.sync(house.board.read())
-    assert [file.path for file in client.list_artifacts(candidate.run_id, "draft")] == ["draft/config.json"]
+    assert registry.sync(house.board.read(), house.board)
+    assert weights_of(client, candidate) == {"config.json"}
     weights = {v.tags["paceline.version"]: v.tags["paceline.weights"] for v in client.search_model_versions()}
     assert weights == {"0": "logged", "1": "logged", "2": "logged", "3": "gone"}
 
@@ -227,7 +156,7 @@ def test_what_mlflow_missed_is_registered_later_once_and_by_any_learner(
     house.enqueue(registry, 2)
     with monkeypatch.context() as patched:
         patched.setattr(type(client), "create_model_version", lambda *_, **__: 1 / 0)
-        assert not registry.sync(house.board.read())
+        assert not registry.sync(house.board.read(), house.board)
     assert [path.name for path in house.pending.iterdir()] == ["v000002.json"]
     house.remove(2)
     assert house.registry().sync(house.board.read())
@@ -235,7 +164,8 @@ def test_what_mlflow_missed_is_registered_later_once_and_by_any_learner(
     numbers = sorted(version.tags["paceline.version"] for version in client.search_model_versions())
     assert numbers == ["0", "1", "2"]
     experiment = client.get_experiment_by_name(MODEL).experiment_id
-    assert sorted(run.info.run_name for run in client.search_runs([experiment])) == ["v0", "v1", "v2"]
+    runs = [run for run in client.search_runs([experiment]) if "paceline.lineage" not in run.data.tags]
+    assert sorted(run.info.run_name for run in runs) == ["draft 0", "draft 1", "draft 2"]
 
 
 def test_mlflow_away_is_asked_less_and_less_often_and_an_answer_resets_that(
@@ -253,18 +183,18 @@ def test_mlflow_away_is_asked_less_and_less_often_and_an_answer_resets_that(
     monkeypatch.setattr(Registry, "_connect", ask)
     monkeypatch.setattr(Registry, "_sync", lambda *_: None)
     while len(asked) < 8:  # a learning round every 30 seconds, with nothing to register and nothing new on the board
-        assert not registry.sync(house.board.read())
+        assert not registry.sync(house.board.read(), house.board)
         house.clock.now_s += 30.0
     assert asked == expected
     is_away = False
     house.clock.now_s = asked[-1] + LONGEST_RETRY_S
     house.version(0)
-    assert registry.sync(house.board.read())
+    assert registry.sync(house.board.read(), house.board)
     is_away = True
     house.enqueue(registry, 1)
     began_s = house.clock.now_s
     while house.clock.now_s < began_s + FIRST_RETRY_S + 1.0:
-        assert not registry.sync(house.board.read())
+        assert not registry.sync(house.board.read(), house.board)
         house.clock.now_s += 30.0
     assert asked[9:] == [began_s, began_s + FIRST_RETRY_S]
     assert (registry.pending_registrations, list(house.pending.iterdir())) == (1, [house.pending / "v000001.json"])
@@ -277,11 +207,11 @@ def test_what_the_release_before_left_unregistered_is_registered(house: House, m
     (house.folder / "unregistered" / "v000001.json").write_text(GOLDEN_RECORD)
     registry = house.registry()
     assert registry.pending_registrations == 2
-    assert registry.sync(house.board.read())
+    assert registry.sync(house.board.read(), house.board)
     assert registry.pending_registrations == 0
     assert [*(house.folder / "unregistered").iterdir(), *house.pending.iterdir()] == []
     client = mlflow()
     found = {v.tags["paceline.version"]: client.get_run(v.run_id) for v in client.search_model_versions()}
     assert sorted(found) == ["1", "2"]
     assert found["1"].data.params == {"passes": "4"}
-    assert found["1"].data.metrics == {"gain": 0.5, "loss": 1.0}
+    assert found["1"].data.metrics == {"gate/gain": 0.5, "fit/loss": 1.0}

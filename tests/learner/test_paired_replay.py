@@ -15,7 +15,7 @@ from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_cache import DraftCache
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft
 from paceline.policies.acceptance import replayed_tally, served_tally
-from paceline.policies.prequential import Paired
+from paceline.policies.paired import Paired
 
 
 def version_at(folder: Path, number: int) -> DraftVersion:

@@ -17,7 +17,7 @@ from paceline.learner.learning_report import LearningKind
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import Tally, served_tally
 from paceline.policies.guard import AlarmName
-from paceline.policies.prequential import Paired
+from paceline.policies.paired import Paired
 from paceline.policies.promotion import Promotion, Verdict
 from paceline.policies.rejection import EstimatedRounds, expected_tally
 

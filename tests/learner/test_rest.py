@@ -112,7 +112,7 @@ def test_why_it_learns_or_rests_is_in_report_heartbeat_log_and_record(house, res
     beat = house.board.heartbeats()[member]
     assert (beat["kind"], beat["learn"], beat["learn_reason"]) == ("learned", "learn", report.decision.reason)
     record = json.loads((house.pending / f"v{report.version:06d}.json").read_text())
-    assert record["tags"]["paceline.learn.reason"] == report.decision.reason
+    assert record["params"]["learn_reason"] == report.decision.reason
     assert f"({report.decision.reason})" in caplog.text
 
 

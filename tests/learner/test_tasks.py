@@ -15,6 +15,7 @@ import pytest
 import redis
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.keys import HEARTBEAT
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.learner import tasks
@@ -93,8 +94,6 @@ def test_a_worker_with_beat_learns_from_redis(
     assert buffer.counts().acked == {"learned": 40 - kept, "held_out": kept}
     assert (beat["kind"], beat["rounds"], beat["learned"]) == ("idle", 1, 40 - kept)
     assert [line for line in log if any(word in line for word in ("received", "succeeded in", "due task"))] == []
-    assert board.last_status("learner:test-0")["ended"] is True
-    assert board.members()["learner:test-0"].is_alive is False
     # Messages that nobody took in time do not pile up.
     assert redis_client.llen(config.queue) <= 1
 
@@ -113,6 +112,27 @@ def test_a_worker_without_beat_learns_few_traces_when_a_trainer_asks(
             until(lambda seen=3 * (wave + 1): sum(buffer.counts().acked.values()) == seen, "the asked round", 120.0)
     assert buffer.counts().pending == 0
     assert not buffer.take_ask()
+
+
+@pytest.mark.guarantee("silent-learner")
+def test_a_worker_is_alive_before_its_first_round_says_when_it_ends_and_is_silent_soon_after_a_kill(
+    config: LearnerConfig, environment: dict[str, str], redis_client: redis.Redis
+) -> None:
+    board = RedisVersionBoard(redis_client, BufferConfig())
+    code = "from paceline.learner import app, config; app.run_worker(config.from_env(), beat=False)"
+    with running([sys.executable, "-c", code], environment):
+        until(lambda: "learner:test-0" in board.members(), "the first beat")
+        first = board.members()["learner:test-0"]
+        assert (first.is_alive, first.status["kind"]) == (True, "idle")
+        until(lambda: board.members()["learner:test-0"].last_seen_at > first.last_seen_at, "the next beat")
+    assert board.members()["learner:test-0"].status["ended"] is True
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL) as worker:
+        until(lambda: "ended" not in board.members()["learner:test-0"].status, "the beat of another worker")
+        worker.kill()
+    left_ms = redis_client.pttl(HEARTBEAT.name("default", "learner:test-0"))
+    assert left_ms <= 15_000
+    until(lambda: not board.members()["learner:test-0"].is_alive, "its silence")
+    assert board.members()["learner:test-0"].status["kind"] == "idle"
 
 
 def test_the_celery_command_finds_the_app_and_shows_its_one_task(environment: dict[str, str]) -> None:

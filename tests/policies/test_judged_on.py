@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.buffer.version import OTHER_LABELS, JudgedOn
 from paceline.policies.acceptance import Tally
-from paceline.policies.judged_on import MAX_LABELS, figures, judged_on, sentence
+from paceline.policies.judged_on import MAX_LABELS, NEWEST_REQUESTS, figures, judged_on, sentence
 from paceline.policies.line_delivery import DeliveryRules, LineDelivery
-from paceline.policies.prequential import Paired
+from paceline.policies.paired import Paired
 from paceline.policies.promotion import judge
 
 NOW_S = 1_700_001_000.0
@@ -36,7 +36,7 @@ def test_requests_are_counted_once_and_are_as_old_as_their_first_trace(traces):
     judged = traces(("a", "code", 10), ("a", "code", 50), ("b", "", 20), ("c", "chat/de", 900))
     newest = traces(("d", "code", 0), ("e", "", 1), ("f", "", 1))
     found = judged_on(judged, newest, NOW_S)
-    assert found == JudgedOn({"": 1, "chat/de": 1, "code": 1}, {"": 2, "code": 1}, 50.0, 900.0, 0, {"1": 3})
+    assert found == JudgedOn({"": 1, "chat/de": 1, "code": 1}, {"": 2, "code": 1}, 50.0, 900.0, 0, {"1": 3}, {0: 3})
     assert found.requests == 3
     assert figures(found) == {"judged_requests": 3.0, "judged_median_age_s": 50.0, "judged_oldest_age_s": 900.0}
     assert sentence(found) == (
@@ -48,7 +48,7 @@ def test_requests_are_counted_once_and_are_as_old_as_their_first_trace(traces):
 def test_what_is_not_known_is_said_to_be_unknown_and_is_no_figure(traces):
     nothing = traces(("a", "", NOW_S), ("b", "", -1.0), ("c", "", math.nan), ("d", "", -math.inf))
     found = judged_on(nothing, [], NOW_S)
-    assert found == JudgedOn({"": 4}, {}, None, None, 4, {"1": 4})
+    assert found == JudgedOn({"": 4}, {}, None, None, 4, {"1": 4}, {0: 4})
     assert sentence(found) == "judged on 4 requests, age unknown, labels unknown, target version 1"
     assert sentence(replace(found, targets={})) == "judged on 4 requests, age unknown, labels unknown"
     assert figures(found) == {"judged_requests": 4.0}
@@ -63,6 +63,22 @@ def test_a_request_without_a_time_is_left_out_of_the_ages_and_counted(traces):
         "judged on 3 requests, median age 18 s, oldest 30 s, 1 of unknown age, "
         "labels and in brackets those of the newest traffic: code 100% (unknown), target version 1"
     )
+
+
+def test_requests_are_counted_by_the_draft_that_served_them_newest_first_and_one_over_a_swap_for_each(traces):
+    judged = [
+        replace(trace, draft_version=version)
+        for trace, version in zip(traces(*((name, "", 1) for name in "aabbc")), (4, 4, 5, 6, 6), strict=True)
+    ]
+    found = judged_on(judged, [], NOW_S)
+    assert [*found.drafts.items()] == [(6, 2), (5, 1), (4, 1)]
+
+
+def test_of_the_newest_traffic_the_last_200_requests_count_each_once(traces):
+    older = [(f"older {i}", "py", 60) for i in range(50)]
+    latest = [(f"latest {i // 2}", "prose" if i < 80 else "py", 1) for i in range(2 * NEWEST_REQUESTS)]
+    assert judged_on([], traces(*older, *latest), NOW_S).newest_labels == {"prose": 40, "py": 160}
+    assert judged_on([], traces(*older, *latest[:80]), NOW_S).newest_labels == {"py": 50, "prose": 40}
 
 
 def test_requests_are_counted_by_the_version_of_the_target_and_one_over_an_update_for_each(traces):

@@ -5,7 +5,8 @@ import json
 import pytest
 from paceline.policies.acceptance import Tally
 from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, LineDelivery
-from paceline.policies.prequential import Paired, PrequentialRules
+from paceline.policies.paired import Paired
+from paceline.policies.prequential import PrequentialRules
 
 RULES = DeliveryRules(PrequentialRules(), trusted_rounds=2)
 LONG = DeliveryRules(PrequentialRules(), trusted_rounds=9)

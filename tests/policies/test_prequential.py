@@ -7,15 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 from paceline.policies.acceptance import Tally
-from paceline.policies.prequential import (
-    STAKES,
-    Capital,
-    LineFinding,
-    Paired,
-    PrequentialRules,
-    PrequentialTest,
-    is_ruined,
-)
+from paceline.policies.paired import Paired
+from paceline.policies.prequential import STAKES, Capital, LineFinding, PrequentialRules, PrequentialTest, is_ruined
 
 RULES = PrequentialRules()
 

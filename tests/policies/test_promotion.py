@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from paceline.policies.acceptance import Tally
 from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, LineDelivery
-from paceline.policies.prequential import Paired
+from paceline.policies.paired import Paired
 from paceline.policies.promotion import Measured, Verdict, judge, measure
 
 CONFIDENCE = 0.9

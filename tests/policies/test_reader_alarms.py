@@ -63,8 +63,8 @@ def test_traffic_moved_by_the_share_of_requests_that_would_have_to_change_their_
     ("then", "now", "why"),
     [
         ({"": 100}, {"": 100}, "requests name no paceline_label"),
-        ({"py": 29}, {"py": 100}, "29 requests then and 100 since, 30 of each needed"),
-        ({"py": 100}, {}, "100 requests then and 0 since, 30 of each needed"),
+        ({"py": 29}, {"py": 100}, "29 requests then and 100 now, 30 of each needed"),
+        ({"py": 100}, {}, "100 requests then and 0 now, 30 of each needed"),
     ],
 )
 def test_what_cannot_be_told_of_traffic_is_said(then, now, why):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from paceline.buffer.trace import NO_DRAFT, VerdictRule
 from paceline.policies.acceptance import Tally, walk
-from paceline.policies.prequential import Paired
+from paceline.policies.paired import Paired
 from paceline.policies.promotion import measure
 from paceline.policies.rejection import (
     EstimatedRounds,

@@ -8,6 +8,8 @@ import pytest
 from paceline.buffer.counters import (
     MAX_DRAFTS,
     OLDER_DRAFTS,
+    OTHER_BATCHES,
+    OTHER_STEPS,
     Counters,
     DraftPositions,
     SchedulerCounters,
@@ -217,6 +219,40 @@ def test_a_label_that_became_rare_is_found_among_the_others() -> None:
     window = windowed({"a": [entry(0.0, py=10, rare=4, other=6), entry(10.0, py=15, other=13)]}, 0.0, 10.0)
     cells = {key.label: row.rounds for key, row in window.table("served", "cells").items()}
     assert cells == {"py": 5, "*": 3}
+
+
+def test_cells_that_are_pooled_and_begin_again_are_counted_once() -> None:
+    """As a courier folds its cells, which has room for few: labels into those of their draft, then drafts."""
+
+    def entry(at: float, **rounds: int) -> Counters:
+        keys = {name: (int(name[-1]) - 1, {"rest": "*"}.get(name[:-1], name[:-1])) for name in rounds}
+        cells = [ServedCell(draft=keys[k][0], label=keys[k][1], kind="greedy", rounds=n) for k, n in rounds.items()]
+        return Counters(at=at, boot="x", served=ServedCounters(cells=cells))
+
+    # The number at the end of a name is its draft, plus one: rest0 are the older drafts.
+    told = [
+        entry(0.0, py1=100, prose1=50),
+        entry(10.0, py1=110, rest1=60),  # prose is folded into the rest of draft 0
+        entry(20.0, py1=115, rest1=60, prose1=5),  # and begins again
+        entry(30.0, rest0=190, py2=7),  # draft 0 is folded, after 5 + 3 + 2 more rounds
+        entry(40.0, rest0=190, py2=9, py1=1),  # and drafts again
+    ]
+    window = windowed({"a": told}, 0.0, 40.0)
+    total = sum(row.rounds for row in window.table("served", "cells").values())
+    assert total == (110 + 60 - 150) + (5 + 5) + (190 - 180 + 7) + (2 + 1)
+    # The same over two entries alone, between which a cell was pooled and began again.
+    window = windowed({"a": [entry(0.0, py1=100, rest1=20), entry(10.0, py1=5, rest1=125)]}, 0.0, 10.0)
+    assert sum(row.rounds for row in window.table("served", "cells").values()) == 5 + 5
+
+
+def test_steps_that_lose_their_row_are_found_among_the_others() -> None:
+    def entry(at: float, *rows: tuple[int, int, int]) -> Counters:
+        cells = [StepCell(bucket=b, draft_steps=k, steps=n, seconds=n / 10) for b, k, n in rows]
+        return Counters(at=at, boot="x", scheduler=SchedulerCounters(steps=cells))
+
+    others = (OTHER_BATCHES, OTHER_STEPS)
+    window = windowed({"a": [entry(0.0, (1, 3, 40), (2, 3, 5)), entry(10.0, (1, 3, 50), (*others, 7))]}, 0.0, 10.0)
+    assert {key: row.steps for key, row in window.table("scheduler", "steps").items()} == {(1, 3): 10, others: 2}
 
 
 def test_what_no_member_counts_is_unknown_and_says_so() -> None:

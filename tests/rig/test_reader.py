@@ -104,3 +104,18 @@ def test_a_swap_stalls_the_requests_that_streamed_while_it_committed(reader: Spe
     (swap,) = reader.swaps()
     assert swap == Swap(3, 500.0, 2, 12.0)
     assert swap.stall_ms([streamed(11.0, 11.25, 12.5), streamed(1.0, 9.0)]) == 1250.0
+
+
+def test_the_quiet_wait_is_that_of_a_time_as_long_half_way_to_the_next_swap() -> None:
+    swap, came = Swap(3, 500.0, 2, 12.0), [streamed(12.5, 13.75, 14.5), streamed(11.0, 12.25), streamed(14.25, 19.0)]
+    assert swap.quiet_ms(came, 16.0) == 1250.0  # 13.5 .. 14 s
+    assert swap.quiet_ms(came, 36.0) == 0.0
+
+
+def test_swaps_that_no_longer_fit_into_a_heartbeat_are_remembered(reader: SpeculatorReader, board) -> None:
+    seen = []
+    for first, last in ((1, 3), (3, 5), (5, 5)):
+        swaps = [{"number": n, "commit_ms": 1.0, "running": n, "at": 10.0 + n} for n in range(first, last + 1)]
+        board.beat("replica:r0", status(swaps=swaps), 60.0)
+        seen.append([swap.number for swap in reader.swaps()])
+    assert seen == [[1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]

@@ -82,6 +82,12 @@ def test_prompts_go_out_greedy_and_in_order_and_each_once(server_url: str) -> No
     assert [result.prompt for result in results] == prompts
 
 
+def test_a_request_names_its_domain_as_its_label_where_that_is_asked_for(server_url: str) -> None:
+    asyncio.run(send(server_url, [prompt("a", 1, 2)], concurrency=1, max_tokens=5, temperature=0.5, is_labelled=True))
+    asked = {"temperature": 0.5, "ignore_eos": True, "max_new_tokens": 5}
+    assert Streamer.bodies[0]["sampling_params"] == {**asked, "custom_params": {"paceline_label": "py"}}
+
+
 def test_workers_share_the_prompts(server_url: str) -> None:
     prompts = [prompt(f"r{number}", number, 7) for number in range(20)]
     results = asyncio.run(send(server_url, prompts, concurrency=4, max_tokens=2))

@@ -149,6 +149,15 @@ def test_steps_without_drafts_between_verify_rounds_leave_the_window_whole(order
     assert np.isfinite(trace.rounds.teacher_logprobs).all(axis=(1, 2)).tolist() == [not plain for plain in is_plain]
 
 
+def test_every_window_of_a_request_carries_the_key_of_its_prompt():
+    made, _ = assembler(window_tokens=6)
+    server = ToyServer(0)
+    server.facts = replace(FACTS, prompt="0123456789abcdef")
+    found = feed(made, [server.prefill(), *(server.verify() for _ in range(9)), server.verify(finish="length")])
+    assert len(found) > 2
+    assert {trace.prompt for trace in found} == {"0123456789abcdef"}
+
+
 def test_every_window_of_a_request_carries_its_label_and_counts_a_refused_one():
     made, counts = assembler(window_tokens=6)
     named, odd = ToyServer(0), ToyServer(1)

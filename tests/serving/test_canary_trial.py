@@ -103,6 +103,34 @@ def test_a_better_canary_goes_live(fleet):
     assert "lies above zero" in fleet.state.rows[1].why
 
 
+def test_a_trials_figures_are_in_the_status_of_the_replica_that_runs_it(fleet):
+    assert "trial" not in fleet.monitor.status()
+    fleet.start_canary()
+    serve(fleet.monitor, "first", 1, [GOOD] * 4)
+    fleet.turn()
+    assert fleet.monitor.status()["trial"] == {
+        "version": 1,
+        "canary": {"requests": 1, "rounds": 4, "accept_length": 3.0},
+        "live": {"requests": 0, "rounds": 0, "accept_length": None},
+        "gain": None,
+        "interval": None,
+        "looks": 1,
+        "requests_left": 59,
+    }
+    rng = np.random.default_rng(1)
+    for number in range(RULES.min_requests + 1):  # the first is history: it had ended when its replica was met
+        serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+        serve(fleet.monitor, f"canary-{number}", 1, lengths_of(rng, 1.5))
+        fleet.turn()
+    found = fleet.monitor.status()["trial"]
+    assert (found["live"]["requests"], found["looks"]) == (RULES.min_requests, 2 + RULES.min_requests)
+    assert found["requests_left"] == 60 - found["canary"]["requests"]
+    gain = found["canary"]["accept_length"] - found["live"]["accept_length"]
+    assert found["gain"] == pytest.approx(gain, abs=1e-3)
+    assert found["interval"][0] < gain < found["interval"][1]
+    assert "trial" not in fleet.other.status()
+
+
 def test_without_rounds_of_the_live_version_nothing_is_decided(fleet):
     fleet.start_canary()
     for number in range(20):

@@ -149,6 +149,7 @@ def fullest(board):
         },
     }  # fmt: skip
     said = {COUNTERS: as_json(of), "swaps": swaps, "server": server, "skipped": {"sampled_out": 10**7}}
+    said["refusals"] = [{"number": i, "promoted_at": 1763848484.123456, "why": "w" * 160} for i in range(2)]
     return monitor, counters, counts, said
 
 

@@ -13,7 +13,9 @@ import torch
 from paceline import Rollouts
 from paceline.buffer.errors import ConfigError, RolloutFailed
 from paceline.serving.rollouts import server as server_module
+from paceline.serving.rollouts.target_shapes import checked, checkpoint_shapes
 from rollout_server import RECORDED, RecordedServer
+from safetensors.torch import save_file
 
 ANSWERED = httpx.Response(200, json={"weight_version": "default"})
 NAMED = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.weight": torch.ones(4, dtype=torch.bfloat16)}
@@ -27,8 +29,10 @@ def attach(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv("PACELINE_REDIS_URL", raising=False)
     opened = []
 
-    def make(count: int = 1, versions: str = "default") -> tuple[Rollouts, list[RecordedServer]]:
-        servers = [RecordedServer(f"http://server-{i}:30000", versions) for i in range(count)]
+    def make(
+        count: int = 1, versions: str = "default", checkpoint: str = "org/target"
+    ) -> tuple[Rollouts, list[RecordedServer]]:
+        servers = [RecordedServer(f"http://server-{i}:30000", versions, checkpoint) for i in range(count)]
         by_host = {httpx.URL(server.url).host: server for server in servers}
         transport = httpx.MockTransport(lambda request: by_host[request.url.host](request))
         monkeypatch.setattr(server_module.httpx, "Client", functools.partial(httpx.Client, transport=transport))
@@ -217,6 +221,95 @@ def test_weights_that_are_not_there_are_refused_and_the_server_goes_on(attach: A
         rollouts.sync_weights(named.items(), 1)
     assert says in str(caught.value)
     assert (server.is_paused, server.is_updating, server.version) == (False, False, "default")
+
+
+@pytest.mark.guarantee("restart-noticed")
+def test_a_server_that_came_back_with_other_weights_generates_nothing_until_they_are_pushed_again(
+    attach: Attach, tmp_path: Path
+) -> None:
+    rollouts, (kept, restarted) = attach(2)
+    rollouts.sync_weights(NAMED.items(), 7)
+    assert len(rollouts.generate([[1], [2]], max_new_tokens=6)) == 2
+    restarted.version = "default"
+    calls = [len(server.calls) for server in (kept, restarted)]
+    with pytest.raises(RolloutFailed) as caught:
+        rollouts.generate([[1], [2]], max_new_tokens=6)
+    assert f"got version 7 on {kept.url}, version default on {restarted.url}, expected 7" in str(caught.value)
+    assert "a server that was restarted has lost it: push again with sync_weights" in str(caught.value)
+    since = [server.calls[before:] for server, before in zip((kept, restarted), calls, strict=True)]
+    assert {path for paths in since for path in paths} == {"/model_info"}
+    rollouts.sync_weights(NAMED.items(), 7, folder=tmp_path)
+    assert len(rollouts.generate([[1], [2]], max_new_tokens=6)) == 2
+
+
+def test_while_a_push_is_under_way_or_failed_either_version_may_generate(attach: Attach) -> None:
+    rollouts, (good, bad) = attach(2)
+    rollouts.sync_weights(NAMED.items(), 7)
+    bad.refuses = {"bucket"}
+    with pytest.raises(RolloutFailed):
+        rollouts.sync_weights(NAMED.items(), 8)
+    assert {good.version, bad.version} == {"8"} or {good.version, bad.version} == {"7", "8"}
+    assert len(rollouts.generate([[1], [2]], max_new_tokens=6)) == 2
+
+
+def test_an_update_that_a_killed_trainer_left_open_is_ended_first(attach: Attach, caplog: Any) -> None:
+    rollouts, (server,) = attach()
+    server.is_updating = server.is_paused = True
+    rollouts.sync_weights(NAMED.items(), 7)
+    begun = ["/begin_weight_update", "/end_weight_update"]
+    assert server.calls == [
+        "/server_info", "/pause_generation", *begun, *UPDATE, "/continue_generation", "/model_info"
+    ]  # fmt: skip
+    assert (server.version, server.is_updating, server.is_paused) == ("7", False, False)
+    assert "ended an update of the target that another trainer left open" in caplog.text
+
+
+def checkpoint(folder: Path) -> Path:
+    """The target of these tests on disk, in two shards."""
+    for number, (name, tensor) in enumerate(NAMED.items()):
+        save_file({name: tensor}, folder / f"model-{number}.safetensors")
+    return folder
+
+
+@pytest.mark.guarantee("wrong-shape-refused")
+@pytest.mark.parametrize("path", ["bucket", "folder"])
+def test_a_tensor_of_another_shape_is_refused_before_a_server_is_asked_for_anything(
+    attach: Attach, tmp_path: Path, path: str
+) -> None:
+    rollouts, (server,) = attach(checkpoint=str(checkpoint(tmp_path)))
+    wrong = {**NAMED, "b.weight": torch.ones(5)}
+    with pytest.raises(ConfigError) as caught:
+        rollouts.sync_weights(wrong.items(), 7, folder=tmp_path / "new" if path == "folder" else None)
+    assert str(caught.value) == "weights: got b.weight of shape (5,), expected (4,), as in the target's checkpoint"
+    assert not {"/update_weights_from_tensor", "/update_weights_from_disk"} & set(server.calls)
+    assert (server.is_paused, server.is_updating, server.version) == (False, False, "default")
+    rollouts.sync_weights({**NAMED, "head.weight": torch.ones(2)}.items(), 8)  # of a name it has not, nothing is known
+    assert server.version == "8"
+
+
+def test_shapes_are_known_where_the_checkpoint_is_a_folder_of_safetensors_that_can_be_read(tmp_path: Path) -> None:
+    assert checkpoint_shapes(str(checkpoint(tmp_path))) == {"a.weight": (2, 3), "b.weight": (4,)}
+    for elsewhere in (None, "org/target", str(tmp_path / "nowhere")):
+        assert checkpoint_shapes(elsewhere) == {}
+    (tmp_path / "model-2.safetensors").write_bytes(b"no header")
+    assert checkpoint_shapes(str(tmp_path)) == {}
+
+
+def test_shapes_are_those_of_the_checkpoint_that_a_server_names(attach: Attach, tmp_path: Path) -> None:
+    rollouts, (_, second) = attach(2)
+    second.model_path = str(checkpoint(tmp_path))
+    assert rollouts._servers.shapes() == checkpoint_shapes(str(tmp_path)) != {}
+
+
+def test_a_stream_of_tensors_is_checked_one_by_one(tmp_path: Path) -> None:
+    shapes = checkpoint_shapes(str(checkpoint(tmp_path)))
+    named = [("b.weight", torch.ones(4)), ("a.weight", torch.ones(1))]
+    stream = checked(iter(named), shapes)
+    assert next(stream)[0] == "b.weight"
+    with pytest.raises(ConfigError, match=r"got a.weight of shape \(1,\), expected \(2, 3\)"):
+        next(stream)
+    with pytest.raises(ConfigError):
+        next(checked(named, shapes))
 
 
 @pytest.mark.parametrize("urls", ["", [], "localhost:30000", ["http://a:1", 2]])

@@ -1,9 +1,11 @@
 """Which requests of a batch are captured, and the teacher's best token."""
 
+from array import array
 from types import SimpleNamespace
 
 import pytest
 import torch
+from paceline.buffer.prompt_key import prompt_key
 from paceline.buffer.trace import Sampling, VerdictRule
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture import sglang_capture, sglang_requests
@@ -52,6 +54,15 @@ def test_custom_params_of_any_kind_are_served_and_captured(capture, odd):
     facts = sglang_requests.facts_of(request("a", top_k=1, custom_params=odd))
     assert (facts.tenant, facts.sampling) == ("", Sampling(0.0, 1, 1.0, edited=False))
     assert list(map(type, (facts.sampling.top_k, facts.sampling.top_p))) == [int, float]
+
+
+def test_a_request_is_known_by_the_key_of_its_whole_prompt_also_once_it_has_answered():
+    keys = [
+        sglang_requests.facts_of(request("a", prompt=array("q", prompt), output=output)).prompt
+        for prompt, output in [((5, 6), ()), ((5, 6), (7, 8)), ((5, 7), ()), ((5, 6, 7), ())]
+    ]
+    assert keys[:2] == [prompt_key((5, 6))] * 2
+    assert len(set(keys)) == 3
 
 
 @pytest.mark.guarantee("labels-are-plain-names", "odd-requests")

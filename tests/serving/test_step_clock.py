@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.buffer.counters import OTHER_BATCHES, OTHER_STEPS, STEP_MS_EDGES
+from paceline.serving.clock import step_clock
 from paceline.serving.clock.busy_time import BusyTime
 from paceline.serving.clock.shared_meter import SharedMeter
 from paceline.serving.clock.step_cells import MAX_CELLS, StepCells, bucket_of
@@ -228,6 +229,39 @@ def test_a_clock_that_stopped_ends_pacing_and_is_no_longer_believed(caplog):
     assert engine.policy.reason.startswith("RuntimeError: the step clock has stopped: 3 faults in a row")
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda clock: clock.before_forward(None, None),
+        lambda clock: clock.after_activate(None, None, 1),
+        lambda clock: clock.before_resolve(None, None, None),
+        lambda clock: clock.before_stream(None, [None]),
+        lambda clock: clock.after_prefill(None, None, None, None),
+    ],
+)
+def test_no_fault_of_a_hook_leaves_it_and_a_few_far_apart_stop_nothing(fault, caplog):
+    engine = Engine()
+    assert [fault(engine.clock) for _ in range(2)] == [None, None]
+    assert caplog.text.count("paceline: fault") == 2
+    engine.launch_decode([req := Req(9)])
+    engine.decoded([req], [1])
+    assert sum(cell.tokens for cell in engine.counters().steps) == 2
+    assert fault(engine.clock) is None
+    assert engine.counters() is None  # three in a row: what it counts is not to be believed
+    assert fault(engine.clock) is None
+    assert caplog.text.count("paceline: fault") == 3  # off is off
+
+
+def test_notes_that_nobody_asks_for_are_added_up_by_the_scheduler_itself(monkeypatch):
+    monkeypatch.setattr(step_clock, "MAX_NOTES", 10)
+    engine, req = Engine(), Req(500)
+    for _ in range(35):
+        engine.launch_decode([req])
+        engine.decoded([req], [1])
+        assert len(engine.clock._notes) < 10
+    assert sum(cell.steps for cell in engine.counters().steps) == 35
+
+
 def test_without_its_hooks_a_clock_counts_nothing():
     assert StepClock().counters() is None
 
@@ -255,7 +289,7 @@ def test_time_never_runs_backwards_in_what_others_read():
     seen = [time.seconds(10.5)["idle"]]
     time.launch(11.0)
     seen.append(time.seconds(11.5)["idle"])
-    time.end("decode", 12.0, is_running=False)
+    time.end("decode", 12.0, is_idle=True)
     seen += [time.seconds(12.0)["idle"], time.seconds(13.0)["idle"]]
     assert seen == [0.5, 1.0, 1.0, 2.0]
     assert time.seconds(13.0)["decode"] == 1.0

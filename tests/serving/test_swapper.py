@@ -120,7 +120,10 @@ def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stay
     assert (state.live, state.rows[1].state) == (0, VersionState.ROLLED_BACK)
     assert state.rows[1].why == "refused by rep: norm.weight: holds values that are not finite"
     assert switch.draft_version == 0
-    assert swapper.status()["swaps_refused"] == 1
+    status = swapper.status()
+    assert status["swaps_refused"] == 1
+    why = "norm.weight: holds values that are not finite"
+    assert status["refusals"] == [{"number": 1, "promoted_at": 100.0, "why": why}]
 
 
 @pytest.mark.guarantee("weights-disk-away")

@@ -29,7 +29,8 @@ def client(mlflow_uri):
 def registered(client):
     """(version, digest) -> how often MLflow has it as a run, and as a model version."""
     experiment = client.get_experiment_by_name(MODEL).experiment_id
-    runs = Counter(key(run.data.tags) for run in client.search_runs([experiment]))
+    found = [run for run in client.search_runs([experiment]) if "paceline.lineage" not in run.data.tags]
+    runs = Counter(key(run.data.tags) for run in found)
     return runs, Counter(key(row.tags) for row in client.search_model_versions(f"name='{MODEL}'"))
 
 

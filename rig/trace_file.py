@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...buffer.errors import DecodeError
-from ...buffer.trace import DraftTrace
-from ...buffer.trace_codec import decode_trace, encode_trace
+from ..buffer.errors import DecodeError
+from ..buffer.trace import DraftTrace
+from ..buffer.trace_codec import decode_trace, encode_trace
 
 MAGIC = b"paceline traces 1\n"
 _LENGTH_BYTES = 4

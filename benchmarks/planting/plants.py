@@ -1,0 +1,70 @@
+"""The causes that are planted: how each is switched off and on, and what `explain` should call it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ...buffer.version import VersionState
+from ...policies.readings.causes.parts import Cause
+from ...rig.prompts import Prompt
+from ..measure.measured_server import BY, MeasuredServer, wait_until
+from .traffic import Traffic
+
+#: Versions on the board: the server starts with random weights, and the learnt draft takes their place at once.
+RANDOM, LEARNT = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One cause. `switch` is called with whether it is on, before the traffic of a phase."""
+
+    name: str
+    cause: Cause
+    off: Traffic
+    on: Traffic
+    switch: Callable[[bool], None] = field(default=lambda _: None)
+
+
+def plants(
+    server: MeasuredServer, prompts: Mapping[str, Sequence[Prompt]], known: str, unknown: str, learner: "Learning"
+) -> list[Plant]:
+    """All of them; `known` and `unknown` are domains, of which the learnt draft knows the first alone."""
+    usual, other = Traffic(prompts[known], known), Traffic(prompts[unknown], unknown)
+    return [
+        Plant("shifted mix of labels", Cause.LABELS, usual, other),
+        Plant("stale draft: traffic moves under one label", Cause.STALE, _unlabelled(usual), _unlabelled(other)),
+        Plant("temperature 1", Cause.SAMPLING, usual, replace(usual, temperature=1.0)),
+        Plant("batch of 8, not of 1", Cause.BATCH, replace(usual, concurrency=1), replace(usual, concurrency=8)),
+        Plant("learner on the same cores", Cause.LEARNER, usual, usual, learner.switch),
+        Plant("silent death: random weights", Cause.DRAFT, usual, usual, lambda is_on: _die(server, is_on=is_on)),
+    ]
+
+
+def _unlabelled(traffic: Traffic) -> Traffic:
+    """Under the one label that all traffic has."""
+    return replace(traffic, label="all")
+
+
+class Learning:
+    """A learner that learns while it is asked to, and else waits."""
+
+    def __init__(self, server: MeasuredServer) -> None:
+        self._server = server
+
+    def switch(self, is_on: bool) -> None:
+        """Ask for a learning round and wait until it runs; or wait until none does."""
+        if is_on:
+            self._server.buffer.ask_for_round(BY)
+        wait_until(lambda: self._is_learning() == is_on, f"the learner to {'learn' if is_on else 'rest'}", 180.0)
+
+    def _is_learning(self) -> bool:
+        return self._server.reader.learner_status().get("kind") == "learning"
+
+
+def _die(server: MeasuredServer, *, is_on: bool) -> None:
+    """Random weights come by a rollback: what a rollback has restored, the alarm `silent_death` does not take away."""
+    if is_on:
+        server.board.roll_back(BY, "planted: random weights", to=RANDOM)
+    elif server.board.read().live != LEARNT:
+        server.board.move(LEARNT, VersionState.LIVE, BY, "the planted cause is over")
+    wanted = RANDOM if is_on else LEARNT
+    wait_until(lambda: server.reader.replica_status().get("draft_version") == wanted, f"version {wanted} to draft")

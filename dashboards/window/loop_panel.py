@@ -1,0 +1,50 @@
+"""Panel 7: where traces go, what the learners do, and the verdicts on drafts."""
+
+from collections.abc import Iterator, Mapping
+
+from ...buffer.counters import LearnerCounters
+from ...buffer.version import VersionState
+from ..answer import Answer
+from ..cells import UNKNOWN, ago
+from ..headline import nobody_learns
+from ..member_rows import said
+from ..snapshot import LEARNER
+from .look import Look
+
+#: Newest verdicts shown.
+VERDICTS = 40
+
+
+def loop_panel(look: Look, found: Answer) -> dict[str, object]:
+    """Facts as (name, text), and what became of every draft, oldest first."""
+    seen = look.seen
+    facts = [("traces", finding.sentence) for finding in found.findings if finding.topic == "loop"]
+    for member in sorted(seen.members):
+        if member.startswith(LEARNER):
+            facts += _learner(member, seen.members[member].status, _counters(look, member))
+    rows = [(number, row) for number, row in sorted(seen.state.rows.items()) if row.state is not VersionState.CANDIDATE]
+    verdicts = [{"number": number, "state": row.state.value, "why": row.why} for number, row in rows[-VERDICTS:]]
+    return {"facts": facts, "verdicts": verdicts, "why_unknown": nobody_learns(seen)}
+
+
+def _counters(look: Look, member: str) -> LearnerCounters | None:
+    history = look.seen.histories.get(member, ())
+    return history[-1].learner if history else None
+
+
+def _learner(member: str, status: Mapping[str, object], counted: LearnerCounters | None) -> Iterator[tuple[str, str]]:
+    kind, why = said(status, "kind") or UNKNOWN, said(status, "why")
+    yield member, f"{kind}: {why}" if why else kind
+    if reason := said(status, "learn_reason"):
+        yield "learn or rest", f"{said(status, 'learn')}: {reason}"
+    if counted is not None:
+        oldest = (
+            "age unknown" if counted.oldest_pending_s is None else f"the oldest for {ago(counted.oldest_pending_s)}"
+        )
+        yield "waiting traces", f"{counted.pending}, {oldest}" if counted.pending else "none"
+        yield "learning rounds", f"{counted.rounds} trained, {counted.rests} rested, {counted.optimiser_steps} steps"
+        lost = counted.trimmed + counted.dead_lettered
+        yield (
+            "lost in the buffer",
+            f"{counted.trimmed} trimmed, {counted.dead_lettered} dead letters" if lost else "none",
+        )

@@ -1,0 +1,65 @@
+"""The record of a run: its rollouts, every draft it made, and its target at three steps.
+
+<folder>/traces.bin               rollouts, in the order of the stream
+<folder>/drafts/0, 1, 2, ...      0 is the first draft; the others are versions of the board
+<folder>/targets/<step>           weights file of the target before that step
+<folder>/run.json                 steps, versions, what the learner did; written last: with it the folder is whole
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...buffer.trace import DraftTrace
+from ...buffer.version import BoardState
+from ...learner.delivery.version_folders import files_of
+from ...rig.machine import machine
+from ...rig.trace_file import write_traces
+from ...serving.rollouts.weights import write_folder
+from .services import GrpoServices
+
+TRACES, DRAFTS, TARGETS, RUN = "traces.bin", "drafts", "targets", "run.json"
+#: Figures of the learner's heartbeat that a record keeps.
+_LEARNER = ("rounds", "rests", "learned", "held_out", "rested", "optimiser_steps")
+
+
+class KeptTargets:
+    """Writes the target's weights before the first, the middle and the last step; nothing without a folder."""
+
+    def __init__(self, folder: Path | None, steps: int) -> None:
+        self._folder, self._steps = folder, {0, steps // 2, steps - 1}
+
+    def __call__(self, step: int, trainer: Any) -> None:
+        """Called before the rollouts of every step."""
+        if self._folder is not None and step in self._steps:
+            write_folder(trainer.model.state_dict().items(), self._folder / TARGETS / str(step))
+
+
+def record_run(
+    folder: Path, services: GrpoServices, first: Path, traces: Sequence[DraftTrace], notes: Mapping[str, object]
+) -> None:
+    """Write the record of a run that has just ended, while its services still run; `first` is its first draft."""
+    folder.mkdir(parents=True, exist_ok=True)
+    board, learner = services.board.read(), services.reader.learner_status()
+    write_traces(folder / TRACES, {}, traces)
+    shutil.copytree(first, folder / DRAFTS / "0")
+    for number, row in board.rows.items():
+        if number:
+            place = folder / DRAFTS / str(number)
+            place.mkdir()
+            for file in files_of(row.version):
+                shutil.copy(file, place)
+    kept = {name: learner[name] for name in _LEARNER if name in learner}
+    written = {**notes, "versions": _versions(board), "learner": kept, "machine": machine()}
+    (folder / RUN).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
+def _versions(board: BoardState) -> list[dict[str, object]]:
+    """Every version but the first: the newest target it was trained on, what became of it, and why."""
+    return [
+        {"number": number, "target": row.version.target_version, "state": row.state.value, "why": row.why}
+        for number, row in board.rows.items()
+        if number
+    ]

@@ -1,0 +1,58 @@
+"""Whether MLflow answers, and whether its aliases are the board's: said for `paceline doctor`, or made so."""
+
+from dataclasses import dataclass
+
+from ...buffer.base import VersionBoard
+from ...buffer.errors import TrackingUnavailable
+from ...buffer.version import BoardState
+from .tracking.aliases import FOLLOWING, aliases_of, following, set_aliases
+from .tracking.lookup import asking
+from .tracking.model_store import find_store
+
+
+@dataclass(frozen=True, slots=True)
+class AliasCheck:
+    """What was found; `is_well` is None where it cannot be told."""
+
+    is_well: bool | None
+    sentence: str  # what was found and, where something is wrong, what to do
+
+
+def check_aliases(uri: str, model: str, state: BoardState) -> AliasCheck:
+    """Compare the aliases of `model` at `uri` with the board. Blocks while MLflow answers, up to a minute when not."""
+    try:
+        with asking(uri):
+            return _compare(uri, model, state)
+    except TrackingUnavailable as fault:
+        return AliasCheck(False, f"{fault}; versions are delivered all the same, and registered when it answers")
+
+
+def compare_once(board: VersionBoard, uri: str, model: str) -> None:
+    """Make the aliases of `model` those of the board, if MLflow has it. BufferUnavailable, TrackingUnavailable."""
+    with asking(uri):
+        store = find_store(uri, model)
+        if store is not None:
+            set_aliases(store, board.read(), store.versions())
+
+
+def _compare(uri: str, model: str, state: BoardState) -> AliasCheck:
+    store = find_store(uri, model)
+    if store is None:
+        why = f"MLflow answers and has no model {model}: no learner has registered a draft yet"
+        return AliasCheck(False if state.rows else None, why)
+    now, board = aliases_of(store), following(state)
+    numbers = {known.at: key[0] for key, known in store.versions().items()}
+    named = {alias: numbers.get(now[alias]) for alias in FOLLOWING if alias in now}
+    wrong = [
+        f"{alias} is {_draft(named.get(alias))} in MLflow and {_draft(board.get(alias))} on the board"
+        for alias in FOLLOWING
+        if named.get(alias) != board.get(alias)
+    ]
+    if not wrong:
+        return AliasCheck(True, f"MLflow answers, and its aliases are the board's: live is {_draft(board.get('live'))}")
+    told = "; ".join(wrong)
+    return AliasCheck(False, f"{told}; a running learner sets it back within a minute: is one running?")
+
+
+def _draft(number: int | None) -> str:
+    return "no draft" if number is None else f"draft {number}"

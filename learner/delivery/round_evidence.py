@@ -1,0 +1,143 @@
+"""What a learning round learnt from and was judged on, as MLflow records it: counts, times, labels, ids of the stream.
+
+Never a token, and never a client's own words but its labels: request ids are hashed with a salt that nobody keeps.
+"""
+
+import hashlib
+import math
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from ...buffer.base import TraceEntry, entry_order
+from ...buffer.version import OTHER_LABELS
+from ...policies.judged_on import MAX_LABELS
+from ..intake import KEPT, ByOutcome, Outcome
+from ..judging.line_judge import LineJudge
+from ..state import LearnerState
+
+#: Contexts of the two data sets of a run.
+TRAFFIC_WINDOW, JUDGED = "traffic window", "judged requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Some traces of the stream, described."""
+
+    digest: str  # over the sorted entry ids
+    traces: int
+    requests: int
+    labels: Mapping[str, int]  # requests by label; "" is of those that named none, OTHER_LABELS of further labels
+    first_at: float | None = None  # unix seconds at which the first and the last window were closed; None: not known
+    last_at: float | None = None
+
+    @classmethod
+    def of(cls, entries: Sequence[TraceEntry]) -> "Traffic":
+        """Describe `entries`, in any order."""
+        labels = Counter({entry.trace.request_id: entry.trace.label for entry in entries}.values())
+        times = [t for t in (entry.trace.born_at for entry in entries) if math.isfinite(t) and t > 0.0]
+        digest, requests = digest_of([entry.entry_id for entry in entries]), labels.total()
+        return cls(digest, len(entries), requests, _most(labels), min(times, default=None), max(times, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class GateRow:
+    """One judged request: what was accepted of it with the line and with the reference."""
+
+    request: str  # salted hash of its id
+    label: str
+    accept_length: float
+    reference_accept_length: float
+    x: float  # its bet: Paired.gain
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """All that repeating the fit needs beside the checkpoint and the traces; see reproduce.py."""
+
+    rounds_trained: int  # before this learning round: names the checkpoint that it went on from
+    plan: Mapping[str, Any]  # the fields of TrainingPlan
+    target_versions: tuple[str, ...]
+    learned: tuple[str, ...]  # entry ids, in the order claimed
+    held_out: tuple[str, ...]
+    replayed: tuple[str, ...]  # the replay buffer, oldest first
+    device: str
+    threads: int  # of torch: sums of another number of threads may differ in the last bit
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEvidence:
+    """One learning round, for people who review its draft."""
+
+    started_at: float  # unix seconds
+    learner: str
+    refit: Refit
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)  # TRAFFIC_WINDOW and JUDGED
+    gate_rows: tuple[GateRow, ...] = ()
+
+
+def evidence_of(
+    state: LearnerState,
+    claimed: ByOutcome,
+    replayed: Sequence[TraceEntry],
+    judge: LineJudge | None,
+    started_at: float,
+) -> RoundEvidence:
+    """What is known once the gate has judged and before the replay buffer takes the claim.
+
+    `replayed` is what the fit was given of the replay buffer; the learning round began at `started_at`, unix seconds.
+    """
+    trainer = state.trainer
+    refit = Refit(
+        state.notes.rounds_trained,
+        asdict(trainer.plan),
+        tuple(trainer.target_versions),
+        _ids(claimed[Outcome.LEARNED]),
+        _ids(claimed[Outcome.HELD_OUT]),
+        _ids(replayed),
+        trainer.draft.device.type,
+        torch.get_num_threads(),
+    )
+    judged_ids = {trace.trace_id for trace in judge.judged} if judge else set()
+    judged = [entry for outcome in KEPT for entry in claimed[outcome] if entry.trace.trace_id in judged_ids]
+    traffic = {TRAFFIC_WINDOW: Traffic.of(claimed[Outcome.LEARNED]), JUDGED: Traffic.of(judged)}
+    return RoundEvidence(started_at, state.config.name, refit, traffic, gate_rows(judge) if judge else ())
+
+
+def gate_rows(judge: LineJudge, salt: bytes | None = None) -> tuple[GateRow, ...]:
+    """One row per judged request, in the order they came; `salt` is drawn and forgotten where none is given."""
+    salt = secrets.token_bytes(16) if salt is None else salt
+    labels = {trace.request_id: trace.label for trace in judge.judged}
+    return tuple(
+        GateRow(
+            hashlib.blake2b(request.encode(), key=salt, digest_size=8).hexdigest(),
+            labels[request],
+            pair.line.accept_length,
+            pair.reference.accept_length,
+            pair.gain,
+        )
+        for request, pair in judge.by_request.items()
+    )
+
+
+def digest_of(entry_ids: Sequence[str]) -> str:
+    """The same for the same ids in any order: 32 hex digits, as MLflow takes at most 36."""
+    joined = "\n".join(sorted(entry_ids, key=entry_order))
+    return hashlib.sha256(joined.encode()).hexdigest()[:32]
+
+
+def _ids(entries: Sequence[TraceEntry]) -> tuple[str, ...]:
+    return tuple(entry.entry_id for entry in entries)
+
+
+def _most(labels: Counter[str]) -> dict[str, int]:
+    """The most frequent labels by name, the rest together."""
+    kept = {"", *[label for label, _ in labels.most_common() if label][:MAX_LABELS]}
+    found: Counter[str] = Counter()
+    for label, count in labels.items():
+        found[label if label in kept else OTHER_LABELS] += count
+    return dict(found)

@@ -1,0 +1,75 @@
+"""Pictures for reviewers: what the gate compared, and whether its figures came true. Drawn without a display."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+_BETTER, _WORSE, _GREY = "#2a7f62", "#b3423a", "#666666"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """What the gate measured of one draft, and what it then served."""
+
+    number: int
+    predicted: float
+    served: float
+    low: float | None = None
+    high: float | None = None
+
+
+def gate_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """The paired differences in accept length, request by request, the worst first; at least one row."""
+    gains = sorted(row["accept_length"] - row["reference_accept_length"] for row in rows)
+    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.bar(range(len(gains)), gains, width=1.0, color=[_BETTER if gain > 0 else _WORSE for gain in gains])
+    axes.axhline(0.0, color=_GREY, linewidth=0.8)
+    mean = sum(gains) / len(gains)
+    axes.axhline(mean, color="black", linewidth=1.2, linestyle="--", label=f"mean of requests {mean:+.3f}")
+    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    axes.set_title(f"{len(gains)} requests: {better} better, {worse} worse, {len(gains) - better - worse} equal")
+    axes.set_xlabel("request, the worst first")
+    axes.set_ylabel("accept length\nagainst the reference")
+    axes.legend(frameon=False)
+    return figure
+
+
+def calibration_figure(drafts: Sequence[Calibrated], shown: int) -> Any:
+    """What was predicted of each draft against what it served; the draft `shown` stands out. At least one draft."""
+    figure = Figure(figsize=(5.0, 4.6), layout="constrained")
+    axes = figure.subplots()
+    ends = [value for d in drafts for value in (d.predicted, d.served, d.low, d.high) if value is not None]
+    span = min(ends) - 0.1, max(ends) + 0.1
+    axes.plot(span, span, color=_GREY, linewidth=0.8, linestyle="--", label="as predicted")
+    for draft in drafts:
+        colour = _WORSE if draft.number == shown else _GREY
+        if draft.low is not None and draft.high is not None:
+            axes.plot([draft.predicted] * 2, [draft.low, draft.high], color=colour, linewidth=1.2)
+        axes.plot([draft.predicted], [draft.served], "o", color=colour, markersize=5)
+        axes.annotate(str(draft.number), (draft.predicted, draft.served), (5, 3), textcoords="offset points")
+    axes.set_title(f"accept length of {len(drafts)} drafts; draft {shown} is coloured")
+    axes.set_xlabel("predicted by the gate")
+    axes.set_ylabel("served, with its 95 % interval")
+    axes.legend(frameon=False)
+    return figure
+
+
+def lineage_figure(drafts: Sequence[Calibrated]) -> Any:
+    """What was predicted and what was served, draft by draft. At least one draft."""
+    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    numbers = [draft.number for draft in drafts]
+    axes.plot(numbers, [draft.predicted for draft in drafts], "s--", color=_GREY, label="predicted by the gate")
+    axes.plot(numbers, [draft.served for draft in drafts], "o-", color=_BETTER, label="served, 95 % interval")
+    for draft in drafts:
+        if draft.low is not None and draft.high is not None:
+            axes.plot([draft.number] * 2, [draft.low, draft.high], color=_BETTER, linewidth=1.2)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("draft")
+    axes.set_ylabel("accept length")
+    axes.legend(frameon=False)
+    return figure

@@ -1,0 +1,81 @@
+"""One run for the whole lineage: by the draft's number, what the gate predicted beside what was served."""
+
+from collections.abc import Iterable, Mapping
+
+from ....buffer.version import JUDGED_SCORE, VersionState
+from ....policies.readings.served_drafts import ServedDraft
+from ..run_record import Point
+from .figures import Calibrated, calibration_figure, lineage_figure
+from .model_store import ModelStore
+
+#: Marks the run, which is no draft's.
+LINEAGE_TAG = "paceline.lineage"
+CALIBRATION_PICTURE, LINEAGE_PICTURE = "calibration.png", "lineage.png"
+
+#: Accept lengths; short, for MLflow cuts the titles of its charts.
+PREDICTED, SERVED = "predicted", "served"
+#: When the draft had served some rounds (served_figures.py: FIRST_ROUNDS), and went on.
+SERVED_FIRST = "served_first_rounds"
+ERROR = "served_minus_predicted"
+
+
+def lineage_run(store: ModelStore, started_at: float) -> str:
+    """Id of the run, made where it is absent: it began at `started_at`, unix seconds, and goes on."""
+    found = store.client.search_runs([store.experiment], f"tags.`{LINEAGE_TAG}` = 'true'", max_results=1)
+    if found:
+        return str(found[0].info.run_id)
+    note = "Accept lengths. Step: number of the draft. Time: when it went live."
+    tags = {LINEAGE_TAG: "true", "mlflow.note.content": note}
+    run: str = store.client.create_run(store.experiment, int(started_at * 1000), tags, "lineage").info.run_id
+    return run
+
+
+def predicted_point(number: int, scores: Mapping[str, float], live_at: float) -> list[Point]:
+    """What the gate predicted of a draft that went live at `live_at`; empty where it measured nothing."""
+    predicted = scores.get(JUDGED_SCORE)
+    return [] if predicted is None else [Point(PREDICTED, predicted, number, live_at)]
+
+
+def served_points(
+    number: int, scores: Mapping[str, float], live_at: float, served: ServedDraft, state: VersionState
+) -> list[Point]:
+    """What a draft served, all of it once it has ended, with its interval and the error of what was predicted."""
+    reading = served.accept_length
+    if reading.value is None:
+        return []
+    if state is VersionState.LIVE:
+        return [Point(SERVED_FIRST, reading.value, number, live_at)]
+    ends = {f"{SERVED}_low": reading.low, f"{SERVED}_high": reading.high}
+    predicted = scores.get(JUDGED_SCORE)
+    error = None if predicted is None else reading.value - predicted
+    figures = {SERVED: reading.value, **ends, ERROR: error}
+    return [Point(name, value, number, live_at) for name, value in figures.items() if value is not None]
+
+
+def calibrated(store: ModelStore, run: str) -> list[Calibrated]:
+    """The drafts of which both are known, by number; of one that still serves, what its first rounds were."""
+    predicted, first, served, low, high = (
+        _by_number(store, run, name) for name in (PREDICTED, SERVED_FIRST, SERVED, f"{SERVED}_low", f"{SERVED}_high")
+    )
+    found = first | served
+    return [
+        Calibrated(number, predicted[number], found[number], low.get(number), high.get(number))
+        for number in sorted(predicted.keys() & found.keys())
+    ]
+
+
+def log_calibration(store: ModelStore, lineage: str, shown: Iterable[tuple[int, str]]) -> None:
+    """Draw what was predicted and served, for the lineage and for the runs `shown`, (draft, run id) each."""
+    drafts = calibrated(store, lineage)
+    for number, run in shown:
+        if any(draft.number == number for draft in drafts):
+            store.client.log_figure(run, calibration_figure(drafts, number), CALIBRATION_PICTURE)
+    if drafts:
+        store.client.log_figure(lineage, calibration_figure(drafts, drafts[-1].number), CALIBRATION_PICTURE)
+        store.client.log_figure(lineage, lineage_figure(drafts), LINEAGE_PICTURE)
+
+
+def _by_number(store: ModelStore, run: str, metric: str) -> dict[int, float]:
+    """Newest value by draft."""
+    history = store.client.get_metric_history(run, metric)
+    return {point.step: point.value for point in sorted(history, key=lambda point: point.timestamp)}

@@ -1,0 +1,53 @@
+"""Finds one draft in MLflow for a command, by its alias; makes nothing there."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ....buffer.errors import PacelineError, TrackingUnavailable
+from ....buffer.version import DraftVersion
+from .aliases import aliases_of
+from .mlflow_library import using
+from .model_store import KnownVersion, ModelStore, draft_name, find_store
+
+
+@contextmanager
+def asking(uri: str) -> Iterator[None]:
+    """Calls of MLflow in the body: whatever its client raises becomes one TrackingUnavailable."""
+    try:
+        with using(uri):
+            yield
+    except PacelineError:
+        raise
+    except Exception as error:  # MLflow passes on whatever its store raises
+        raise TrackingUnavailable(
+            f"MLflow: got {_without_passwords(str(error))[:300]}, expected an answer: check that it runs, and "
+            "PACELINE_MLFLOW_URI"
+        ) from error
+
+
+def find_draft(uri: str, model: str, version: DraftVersion) -> tuple[ModelStore, KnownVersion]:
+    """The store and MLflow's version of a draft on the board; call it in the body of `asking`.
+
+    TrackingUnavailable when MLflow has no such draft under its alias, or one with another digest.
+    """
+    store, alias = find_store(uri, model), draft_name(version.number)
+    if store is None:
+        raise TrackingUnavailable(f"MLflow: got no model {model}, expected it; no learner has registered a draft there")
+    at = aliases_of(store).get(alias)
+    named = next(((key, found) for key, found in store.versions().items() if found.at == at), None)
+    if named is None:
+        raise TrackingUnavailable(
+            f"MLflow: got no alias {alias} of {model}, expected one; it is set when the learner registers the draft"
+        )
+    (number, sha256), known = named
+    if (number, sha256) != (version.number, version.sha256):
+        expected = f"draft {version.number} with sha256 {version.sha256[:12]}… as on the board"
+        raise TrackingUnavailable(
+            f"MLflow: got draft {number} with sha256 {sha256[:12]}… under {alias} of {model}, expected {expected}"
+        )
+    return store, known
+
+
+def _without_passwords(text: str) -> str:
+    return re.sub(r"//[^/@\s]+@", "//***@", text)

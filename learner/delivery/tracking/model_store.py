@@ -1,0 +1,104 @@
+"""One registered model in MLflow and the experiment of its runs: what is there, and how it is named."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ....buffer.version import BoardRow
+from ..run_record import SHA256_TAG, VERSION_TAG
+from .mlflow_library import open_client
+
+STATE_TAG = "paceline.state"
+#: Who made the last change of state, as on the board.
+BY_TAG = "paceline.by"
+#: On a version that drafted: LOGGED, or GONE when its folder was removed before MLflow could record it.
+WEIGHTS_TAG = "paceline.weights"
+LOGGED, GONE = "logged", "gone"
+
+#: Makes MLflow's pages open as those of models; without it they open as those of language-model applications.
+_KIND = {"mlflow.experimentKind": "custom_model_development"}
+_MODELS_URI = "models:/"
+
+#: Number and digest of a version: a board that lost its data reuses numbers.
+Key = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownVersion:
+    """A version as MLflow holds it."""
+
+    at: str  # MLflow's own number of it
+    run: str
+    tags: Mapping[str, str]
+    source: str
+    description: str
+
+    @property
+    def model_id(self) -> str:
+        """Of its logged model; empty of a version that release 0.1 registered."""
+        return self.source.removeprefix(_MODELS_URI) if self.source.startswith(f"{_MODELS_URI}m-") else ""
+
+
+class ModelStore:
+    """Reads and writes of one registered model. Every call asks MLflow, and raises what its client raises."""
+
+    def __init__(self, client: Any, model: str, experiment: str) -> None:
+        self.client = client
+        self.model = model
+        self.experiment = experiment  # its id
+
+    def versions(self) -> dict[Key, KnownVersion]:
+        """What MLflow holds, by number and digest."""
+        found: dict[Key, KnownVersion] = {}
+        page = ""
+        while True:
+            rows = self.client.search_model_versions(f"name='{self.model}'", page_token=page or None)
+            for row in (row for row in rows if VERSION_TAG in row.tags):
+                key = int(row.tags[VERSION_TAG]), row.tags.get(SHA256_TAG, "")
+                found[key] = KnownVersion(
+                    str(row.version), row.run_id, row.tags, row.source or "", row.description or ""
+                )
+            page = rows.token
+            if not page:
+                return found
+
+    def tag(self, known: KnownVersion, name: str, value: str) -> None:
+        """Set a tag of a version that has another value there."""
+        if known.tags.get(name) != value:
+            self.client.set_model_version_tag(self.model, known.at, name, value)
+
+
+def open_store(uri: str, model: str, artifacts: Path) -> ModelStore:
+    """The store of `model`, made where it is absent. `artifacts` is where runs of a database keep their files."""
+    client = open_client(uri)
+    known = client.get_experiment_by_name(model)
+    is_server = uri.startswith(("http://", "https://"))
+    if not is_server:
+        artifacts.mkdir(parents=True, exist_ok=True)
+    location = None if is_server else artifacts.absolute().as_uri()
+    experiment = known.experiment_id if known else client.create_experiment(model, location, tags=_KIND)
+    if known and not _KIND.items() <= known.tags.items():
+        for name, value in _KIND.items():
+            client.set_experiment_tag(experiment, name, value)
+    if not client.search_registered_models(filter_string=f"name='{model}'"):
+        client.create_registered_model(model, description="Drafts of one paceline speculator; alias draft-N is draft N")
+    return ModelStore(client, model, experiment)
+
+
+def find_store(uri: str, model: str) -> ModelStore | None:
+    """The store of `model` for reading; None where MLflow has none. Makes nothing."""
+    client = open_client(uri)
+    known = client.get_experiment_by_name(model)
+    has_model = bool(client.search_registered_models(filter_string=f"name='{model}'"))
+    return ModelStore(client, model, known.experiment_id) if known and has_model else None
+
+
+def key_of(row: BoardRow) -> Key:
+    """Under which `versions` has a row of the board."""
+    return row.version.number, row.version.sha256
+
+
+def draft_name(number: int) -> str:
+    """Of a draft's alias and of its logged model; its run has a space in place of the hyphen."""
+    return f"draft-{number}"

@@ -1,0 +1,129 @@
+"""`paceline reproduce N`: fits the draft of a learning round again, and compares it with what was published.
+
+It needs three things that do not last: the checkpoint that the round went on from, the round's traces in the buffer,
+and MLflow's record of which traces these were. What is gone is said. On a CPU the digest must be the published one; a
+GPU's sums have no fixed order, so there it need not be.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
+from ..buffer.errors import BoardConflict
+from ..buffer.version import DraftVersion
+from . import checkpoint
+from .config import LearnerConfig
+from .delivery.pending_registrations import PendingRegistrations, read_record
+from .delivery.tracking.lookup import asking, find_draft
+from .delivery.tracking.runs import REFIT_FILE, read_json
+from .intake import ByOutcome, Outcome
+from .learning_blocks import blocks_of, learn
+from .model.draft_io import save_draft
+from .recovery import device_of, find_models, plan_of
+from .state import with_plan
+from .training.trainer import DraftTrainer, TrainingPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduced:
+    """What came of it; `is_equal` is None where the round could not be fitted again."""
+
+    is_equal: bool | None
+    sentence: str
+
+
+def reproduce(
+    config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard, pending: PendingRegistrations, number: int
+) -> Reproduced:
+    """Fit draft `number` again from `config`'s checkpoints and `buffer`. Publishes nothing, acks nothing.
+
+    Blocks for a whole training. BoardConflict for a number that the board does not have; ConfigError when target or
+    draft cannot be read; TrackingUnavailable when MLflow does not answer.
+    """
+    rows = board.read().rows
+    if number not in rows:
+        raise BoardConflict(f"draft {number}: got a number that is not on the board, expected one of {[*rows]}")
+    version = rows[number].version
+    refit = _refit_of(config, pending, version)
+    if refit is None:
+        return Reproduced(None, f"draft {number}: MLflow has no {REFIT_FILE} of it, so no learning round made it here")
+    found = checkpoint.find(config.checkpoints_dir, refit["rounds_trained"])
+    if found is None:
+        return Reproduced(
+            None,
+            f"draft {number}: the checkpoint after {refit['rounds_trained']} learning rounds, from which it went on, "
+            f"is gone from {config.checkpoints_dir}; PACELINE_KEPT_CHECKPOINTS keeps more of them",
+        )
+    entries = _entries(buffer, refit)
+    wanted = {*refit["learned"], *refit["held_out"], *refit["replayed"]}
+    if missing := wanted - entries.keys():
+        return Reproduced(
+            None,
+            f"draft {number}: the buffer no longer holds {len(missing)} of the {len(wanted)} traces of its learning "
+            "round; they left by size or age (PACELINE_BUFFER_MAX_BYTES, PACELINE_BUFFER_MAX_AGE_S)",
+        )
+    return _compared(version, refit, _digest(config, board, refit, *found, entries))
+
+
+def _refit_of(config: LearnerConfig, pending: PendingRegistrations, version: DraftVersion) -> Mapping[str, Any] | None:
+    """What round_evidence.Refit recorded: on disk while the registration is pending, else in MLflow."""
+    for file in pending.files():
+        record = read_record(file)
+        if record.key == (version.number, version.sha256):
+            found: Mapping[str, Any] | None = record.evidence["refit"] if record.evidence else None
+            return found
+    with asking(config.tracking_uri):
+        store, known = find_draft(config.tracking_uri, config.registered_model, version)
+        told = read_json(store, known.run, REFIT_FILE)
+    return told["refit"] if told else None
+
+
+def _entries(buffer: TraceBuffer, refit: Mapping[str, Any]) -> dict[str, TraceEntry]:
+    wanted = {*refit["learned"], *refit["held_out"], *refit["replayed"]}
+    stored = buffer.replay(max(buffer.counts().entries, 1))
+    return {entry.entry_id: entry for entry in stored if entry.entry_id in wanted}
+
+
+def _digest(
+    config: LearnerConfig,
+    board: VersionBoard,
+    refit: Mapping[str, Any],
+    notes: checkpoint.LearnerNotes,
+    trainer_file: Path,
+    entries: Mapping[str, TraceEntry],
+) -> str:
+    """Train as the learning round did; the digest of the weights."""
+    torch.set_num_threads(refit["threads"])
+    plan, device = TrainingPlan(**refit["plan"]), device_of(config.device)
+    draft = find_models(config).first_draft(board).to(device)
+    before = replace(plan, steps=plan_of(config, notes).steps)
+    trainer = DraftTrainer(draft, before, target_versions=refit["target_versions"])
+    trainer.load(trainer_file)
+    trainer = trainer if plan == before else with_plan(trainer, plan)
+    learn(trainer, blocks_of(_claimed(refit, entries)), [e.trace for e in _in_order(refit["replayed"], entries)], None)
+    with TemporaryDirectory() as folder:
+        return save_draft(trainer.draft, Path(folder))
+
+
+def _claimed(refit: Mapping[str, Any], entries: Mapping[str, TraceEntry]) -> ByOutcome:
+    empty: ByOutcome = {outcome: [] for outcome in Outcome}
+    learned, held_out = (_in_order(refit[name], entries) for name in ("learned", "held_out"))
+    return {**empty, Outcome.LEARNED: learned, Outcome.HELD_OUT: held_out}
+
+
+def _in_order(ids: Iterable[str], entries: Mapping[str, TraceEntry]) -> list[TraceEntry]:
+    return [entries[entry_id] for entry_id in ids]
+
+
+def _compared(version: DraftVersion, refit: Mapping[str, Any], got: str) -> Reproduced:
+    is_equal, traces = got == version.sha256, len(refit["learned"])
+    told = f"draft {version.number}: fitted again on {traces} fresh and {len(refit['replayed'])} replayed traces"
+    if is_equal:
+        return Reproduced(True, f"{told}; sha256 {got[:12]}… is the published one")
+    why = "on a GPU sums have no fixed order; compare figures" if refit["device"] != "cpu" else "another processor?"
+    return Reproduced(False, f"{told}; got sha256 {got[:12]}…, expected {version.sha256[:12]}…: {why}")

@@ -1,0 +1,154 @@
+"""Explanation: why serving is faster or slower now than before, the largest cause first."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from .amounts import Amounts, added
+from .change import Change, change
+from .length_evidence import (
+    draft_evidence,
+    labels_evidence,
+    sampling_evidence,
+    stale_evidence,
+    uncaptured_evidence,
+)
+from .noise import Figure, is_noise, noise_of
+from .parts import REMEDIES, Cause, Factor, Part, factor_of
+from .step_evidence import (
+    batch_evidence,
+    learner_evidence,
+    load_evidence,
+    phase_evidence,
+    rest_evidence,
+    steps_evidence,
+)
+
+_EVIDENCE: Mapping[Cause, Callable[[Amounts, Amounts], str]] = {
+    Cause.LOAD: load_evidence,
+    Cause.BATCH: batch_evidence,
+    Cause.LABELS: labels_evidence,
+    Cause.SAMPLING: sampling_evidence,
+    Cause.DRAFT: draft_evidence,
+    Cause.STALE: stale_evidence,
+    Cause.UNCAPTURED: uncaptured_evidence,
+    Cause.STEPS: steps_evidence,
+    Cause.LEARNER: learner_evidence,
+    Cause.PREFILL: phase_evidence("prefill"),
+    Cause.SWAP: phase_evidence("swap"),
+    Cause.REST: rest_evidence,
+}
+_TOTAL, _SPEED = "tokens per second", "speed of a request"
+_INTERVAL_OUTSIDE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A time by its name, and what was served in it, in the short stretches that the history tells apart."""
+
+    name: str  # as a sentence goes on with it: "in the last minute"
+    began_s: float  # unix seconds
+    ended_s: float
+    stretches: Sequence[Amounts]
+
+    @property
+    def amounts(self) -> Amounts:
+        """All of it."""
+        return added(self.stretches)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A difference of logarithms with its 95 % interval, None where none can be given."""
+
+    log: float
+    low: float | None
+    high: float | None
+    is_noise: bool  # it cannot be told from no difference
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one cause contributes, on what evidence, and what would change it."""
+
+    cause: Cause
+    effect: Effect
+    share: float | None  # of the change of a request's speed; None for load, and where that change is noise
+    evidence: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Findings, those that stand out first and the largest of them at the top; `unknown` says what cannot be told."""
+
+    before: Period
+    now: Period
+    change: Change
+    total: Effect | None  # of tokens per second; None without a step clock
+    request_speed: Effect | None  # without a step clock it is of the accept length alone; None: nothing is known
+    findings: Sequence[Finding] = ()
+    unknown: Sequence[str] = field(default=())
+
+    @property
+    def first(self) -> Finding | None:
+        """The cause that is named first; None where nothing stands out."""
+        return next((finding for finding in self.findings if not finding.effect.is_noise), None)
+
+
+def explain(before: Period, now: Period) -> Explanation:
+    """Compare two periods."""
+    whole = before.amounts, now.amounts
+    found = change(*whole)
+    causes = found.causes()
+    noise = noise_of(before.stretches, now.stretches, _figures(causes))
+
+    def effect(name: str, log: float) -> Effect:
+        known = noise.get(name)
+        half = None if known is None else known.half_width(_INTERVAL_OUTSIDE)
+        low, high = (None, None) if half is None else (log - half, log + half)
+        return Effect(log, low, high, is_noise=is_noise(log, known, len(causes)))
+
+    speed = effect(_SPEED, found.request_speed) if found.parts else None
+    findings = [_finding(cause, effect(cause, found.of(cause) or 0.0), speed, whole) for cause in causes]
+    return Explanation(
+        before=before,
+        now=now,
+        change=found,
+        total=effect(_TOTAL, found.total) if Cause.LOAD in causes else None,
+        request_speed=speed,
+        findings=sorted(findings, key=lambda finding: _rank(finding, speed)),
+        unknown=_unknown(found),
+    )
+
+
+def _figures(causes: Sequence[Cause]) -> dict[str, Figure]:
+    by_cause: dict[str, Figure] = {cause: partial(Change.of, cause=cause) for cause in causes}
+    return {**by_cause, _TOTAL: lambda each: each.total, _SPEED: lambda each: each.request_speed}
+
+
+def _finding(cause: Cause, effect: Effect, speed: Effect | None, periods: tuple[Amounts, Amounts]) -> Finding:
+    has_share = cause is not Cause.LOAD and speed is not None and not speed.is_noise
+    share = effect.log / speed.log if speed is not None and has_share else None
+    return Finding(cause, effect, share, _EVIDENCE[cause](*periods), REMEDIES[cause])
+
+
+def _rank(finding: Finding, speed: Effect | None) -> tuple[bool, bool, bool, float]:
+    """Noise last; load after all that makes a request faster or slower; what went against the change after it."""
+    log = finding.effect.log
+    is_against = speed is not None and not speed.is_noise and log * speed.log < 0.0
+    return finding.effect.is_noise, finding.cause is Cause.LOAD, is_against, -abs(log)
+
+
+def _unknown(found: Change) -> tuple[str, ...]:
+    """One line per reason, with the factors and parts that it leaves unknown."""
+    by_reason: dict[str, list[Part]] = {}
+    for part, why in found.unknown.items():
+        by_reason.setdefault(why, []).append(part)
+    return tuple(f"{', '.join(_named(parts))}: unknown, {why}" for why, parts in by_reason.items())
+
+
+def _named(parts: Sequence[Part]) -> list[str]:
+    """Factors of which every part is among these, and the other parts."""
+    whole = [factor for factor in Factor if {p for p in Part if factor_of(p) is factor} <= set(parts)]
+    return [*whole, *(part for part in parts if factor_of(part) not in whole)]

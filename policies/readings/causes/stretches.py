@@ -1,0 +1,90 @@
+"""Stretches: what every replica served between two entries of its history, and whether a learner ran meanwhile."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from ....buffer.counters import Counters
+from ..tables import Amount, CellKey, CellSums, StepSums, Tables, difference, tables_of
+from .amounts import BUSY, IDLE, PARTLY, UNKNOWN, Amounts, Rounds, ServedKey, StepKey, Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One replica between two neighbouring entries of its history."""
+
+    member: str
+    began_s: float  # unix seconds
+    ended_s: float
+    draft: int | None  # that drafted at its end; None: the one the server was started with, or it is not known
+    is_one_draft: bool  # whether that draft drafted at its beginning too
+    amounts: Amounts
+
+
+def stretches(histories: Mapping[str, Sequence[Counters]]) -> list[Stretch]:
+    """Of every member that serves, oldest first.
+
+    After a restart the new process counts from nothing, so all that it counts belongs to its first stretch; what the
+    one before it served after its last entry is lost. What the first entry of a history counts has no beginning, and
+    is left out.
+    """
+    learners = [[c for c in history if c.learner is not None] for history in histories.values()]
+    learners = [history for history in learners if history]
+    found = [
+        _stretch(member, earlier, later, learners)
+        for member, history in histories.items()
+        for earlier, later in pairwise(c for c in history if c.served is not None or c.scheduler is not None)
+    ]
+    return sorted(found, key=lambda stretch: stretch.ended_s)
+
+
+def _stretch(member: str, earlier: Counters, later: Counters, learners: Sequence[Sequence[Counters]]) -> Stretch:
+    is_one_boot = earlier.boot == later.boot
+    counted = _counted(later, earlier if is_one_boot else None)
+    state = _learner_state(learners, earlier.at, later.at)
+    amounts = replace(
+        counted,
+        steps={key._replace(learner=state): cell for key, cell in counted.steps.items()},
+        targets=frozenset({later.target_version} - {""}),
+        replicas=frozenset({member}),
+    )
+    return Stretch(member, earlier.at, later.at, later.draft, is_one_boot and earlier.draft == later.draft, amounts)
+
+
+def _counted(later: Counters, earlier: Counters | None) -> Amounts:
+    """What a replica counted since `earlier`, or since it started."""
+    served = _since(later.served, earlier and earlier.served)
+    scheduled = _since(later.scheduler, earlier and earlier.scheduler)
+    cells: Mapping[CellKey, CellSums] = served.get("cells", {})
+    steps: Mapping[tuple[int, int], StepSums] = scheduled.get("steps", {})
+    seconds: Mapping[str, Amount] = scheduled.get("scheduler_seconds", {})
+    return Amounts(
+        {
+            ServedKey(key.label, key.kind, key.draft): Rounds(row.rounds, row.accepted, row[2:])
+            for key, row in cells.items()
+            if row.rounds
+        },
+        {StepKey(*key, learner=UNKNOWN): Steps(*row) for key, row in steps.items() if row.steps},
+        {name: amount.total for name, amount in seconds.items()},
+    )
+
+
+def _since(later: object | None, earlier: object | None) -> Tables:
+    if later is None:
+        return {}
+    return tables_of(later) if earlier is None else difference(tables_of(later), tables_of(earlier))
+
+
+def _learner_state(learners: Sequence[Sequence[Counters]], began_s: float, ended_s: float) -> str:
+    """Whether any learner ran a round, by its newest entries at both ends; before its first entry it had not begun."""
+    if not learners:
+        return UNKNOWN
+    ends = [any(_is_busy(history, at) for history in learners) for at in (began_s, ended_s)]
+    return PARTLY if ends[0] != ends[1] else BUSY if ends[0] else IDLE
+
+
+def _is_busy(history: Sequence[Counters], at: float) -> bool:
+    newest = bisect_right(history, at, key=lambda counters: counters.at)
+    learner = history[newest - 1].learner if newest else None
+    return learner is not None and learner.is_busy

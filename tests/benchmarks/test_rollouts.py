@@ -1,0 +1,165 @@
+"""The rollout bench: which draft each arm has at each step, what it accepts by replay, and what is kept and shown."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from paceline.benchmarks import rollouts
+from paceline.benchmarks.repeated_prompts import Traffic
+from paceline.benchmarks.repeated_prompts import paired as gaining
+from paceline.benchmarks.rl import arms, gate, recorded, seconds
+from paceline.benchmarks.rl.arms import ARMS, StepArms, ensure_arms
+from paceline.benchmarks.rl.recorded import RecordedRun, RunPlan, ensure_run
+from paceline.benchmarks.rl.tables import pooled, rate_table, seconds_table, steps_table
+from paceline.learner.judging.paired_replay import tallies
+from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft
+from paceline.policies.acceptance import Tally
+from paceline.policies.prequential import PrequentialRules, PrequentialTest
+from paceline.rig.trace_file import write_traces
+
+PLAN = RunPlan(1e-4, 0, 3, 0.5)
+#: Made from rollouts of steps 0, 0 (a learner that was late) and 1.
+VERSIONS = [{"number": number, "target": str(step)} for number, step in ((1, 0), (2, 0), (3, 1))]
+
+
+@pytest.fixture
+def run(tiny_speculator: Any, tmp_path: Path) -> RecordedRun:
+    """Three steps of four rollouts, each served by the draft whose number is its step."""
+    traces = [
+        tiny_speculator.serve(i, target_version=str(i // 4), draft_version=i // 4, request_id=f"r{i}")
+        for i in range(12)
+    ]
+    write_traces(tmp_path / "traces.bin", {}, traces)
+    shutil.copytree(tiny_speculator.draft, tmp_path / "drafts" / "0")
+    for number in (1, 2, 3):
+        random_draft(tiny_speculator.target, tmp_path / "drafts" / str(number), seed=number)
+    notes = {"steps": [{"kl": 0.1 * i, "entropy": 2.0 - i} for i in range(3)], "versions": VERSIONS, "learner": {}}
+    (tmp_path / "run.json").write_text(json.dumps(notes), encoding="utf-8")
+    return RecordedRun(tmp_path)
+
+
+def test_no_arm_drafts_with_what_learnt_from_the_step_itself(run: RecordedRun) -> None:
+    assert [run.adapted_once(step) for step in range(3)] == [0, 1, 1]
+    assert [run.newest(step) for step in range(3)] == [0, 2, 3]
+
+
+def test_every_arm_is_replayed_on_the_rollouts_of_every_step(run: RecordedRun, tiny_speculator: Any) -> None:
+    embedding, traces = load_target_embedding(tiny_speculator.target), run.traces()
+    found = arms.replayed(run, tiny_speculator.target)
+    numbers = {"zero-update": (0, 0, 0), "adapted once": (0, 1, 1), "following": (0, 1, 2), "newest": (0, 2, 3)}
+    assert numbers.keys() == set(ARMS)
+    for step, row in enumerate(found):
+        assert (row.step, row.kl, row.entropy) == (step, pytest.approx(0.1 * step), 2.0 - step)
+        assert row.tokens == sum(trace.committed_len for trace in traces[step])
+        for arm, by_step in numbers.items():
+            draft = load_draft(run.draft(by_step[step]), embedding)
+            expected = sum(tallies(draft, traces[step], 3).values(), Tally())
+            assert (row.accepted[arm], row.rounds[arm]) == (expected.accepted, expected.rounds)
+    assert found[2].per_round("zero-update") != found[2].per_round("newest")
+
+
+def test_a_replay_is_kept(run: RecordedRun, tiny_speculator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ensure_arms(run, tiny_speculator.target)
+    monkeypatch.delattr(arms, "replayed")
+    assert ensure_arms(run, tiny_speculator.target) == first
+
+
+def test_a_run_is_made_once_and_one_that_was_interrupted_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, commands = tmp_path / "runs" / PLAN.name, []
+
+    def demo(command: list[str], **_: Any) -> Any:
+        assert not folder.exists()
+        commands.append(command)
+        folder.mkdir()
+        (folder / "run.json").write_text("{}", encoding="utf-8")
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(recorded.subprocess, "run", demo)
+    folder.mkdir(parents=True)
+    (folder / "traces.bin").touch()
+    for _ in range(2):
+        assert ensure_run(PLAN, folder, tmp_path / "data").folder == folder
+    assert len(commands) == 1
+    assert commands[0][1:3] == ["-m", "paceline.demo.grpo"]
+    options = dict(zip(commands[0][3::2], commands[0][4::2], strict=True))
+    assert options == {
+        "--steps": "3", "--temperature": "0.5", "--learning-rate": "0.0001", "--seed": "0",
+        "--data-dir": str(tmp_path / "data"), "--record": str(folder),
+    }  # fmt: skip
+
+
+def test_a_run_that_fails_is_told_of_with_the_end_of_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = subprocess.run
+    failing = [sys.executable, "-c", "print('no such flag'); raise SystemExit(3)"]
+    monkeypatch.setattr(recorded.subprocess, "run", lambda _, **named: real(failing, **named))
+    with pytest.raises(SystemExit, match=r"(?s)exit code 3; the end of .*no such flag"):
+        ensure_run(PLAN, tmp_path / PLAN.name, tmp_path)
+
+
+def step(accepted: float, following: float, kl: float = 0.1) -> StepArms:
+    by_arm = {"zero-update": accepted, "adapted once": 10.0, "following": following, "newest": 30.0}
+    return StepArms(0, kl, 1.5, 100, by_arm, dict.fromkeys(by_arm, 50.0), 2.5, 0.2)
+
+
+def test_the_last_third_is_pooled_and_ratios_are_of_pairs(run: RecordedRun) -> None:
+    ours = {
+        RunPlan(1e-4, 0, 6, 0.5): (run, [step(1, 1)] * 4 + [step(20, 22), step(20, 26, 0.3)]),
+        RunPlan(1e-4, 1, 6, 0.5): (run, [step(1, 1)] * 4 + [step(10, 24), step(10, 24, 0.5)]),
+    }
+    assert pooled(ours[RunPlan(1e-4, 0, 6, 0.5)][1][-2:], "following") == 48 / 100
+    (row,) = rate_table(ours).splitlines()[2:]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:8] == ["0.0001", "2", "0.4000", "1.50", "0.300", "0.200", "0.480", "0.600"]
+    assert cells[8].startswith(f"{(1.2 * 2.4) ** 0.5:.3f} (")
+    (alone,) = rate_table(dict(list(ours.items())[:1])).splitlines()[2:]
+    assert "| 1.200 (one run) |" in alone
+    assert cells[10] == "; ".join(["unknown trained, unknown rested, drafts that served: 3"] * 2)
+
+
+def test_the_gate_s_odds_are_of_blocks_of_whole_prompts_and_go_on_over_steps() -> None:
+    names = ["a", "b", "b", "a", "c", "d"]
+    pairs = {step: [gaining(0.1, name + str(step)) for name in names] for step in (1, 2)}
+    by_hand, expected = PrequentialTest(PrequentialRules()), []
+    for step in (1, 2):
+        for half in ("ab", "cd"):
+            by_hand.observe([pair for pair in pairs[step] if pair.prompt[0] in half])
+        expected.append(by_hand.verdict().odds)
+    assert list(gate.odds_by_step(pairs).values()) == expected
+    assert expected[1] > expected[0] > 1.0
+
+
+def test_the_shared_variance_is_the_one_that_was_drawn() -> None:
+    rng = np.random.default_rng(0)
+    block = next(Traffic(8, 0.3, 0.0, 600, 1, has_keys=True).drawn(rng))
+    assert gate.shared_variance({0: block}) == pytest.approx(0.3, abs=0.04)
+    assert gate.shared_variance({0: [gaining(0.1, str(number)) for number in range(9)]}) is None
+    shown = steps_table([step(1, 1)])
+    assert "| 0 | 0.1000 | 1.50 | 0.020 | 0.200 | 0.020 | 0.600 | 2.5 |" in shown
+    assert shown.endswith("share of the variance of their gains: 20%")
+
+
+def test_a_server_without_speculation_has_none_of_its_flags(tmp_path: Path) -> None:
+    drafting, plain = seconds.flags_of(tmp_path, tmp_path / "draft"), seconds.flags_of(tmp_path, None)
+    assert str(tmp_path / "draft") in drafting
+    assert not any("speculative" in word or word == str(tmp_path / "draft") for word in plain)
+    assert plain[-2:] == drafting[-2:] == ["--max-running-requests", "16"]
+    figures = {"0": {"no speculation": {"seconds": 9.0, "tail_seconds": 0.5}}}
+    assert seconds_table(figures).endswith("| 0 | no speculation | 9.0 | 0.50 | 1 (no drafts) |")
+
+
+def test_runs_come_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["rollouts", "--seeds", "2", "--steps", "5"])
+    plans = rollouts.plans(rollouts.parse())
+    assert [(plan.learning_rate, plan.seed, plan.steps) for plan in plans] == [
+        (rate, seed, 5) for seed in range(2) for rate in (1e-6, 1e-5, 1e-4)
+    ]
+    monkeypatch.setattr(sys, "argv", ["rollouts", "--quick"])
+    assert rollouts.plans(rollouts.parse()) == [RunPlan(1e-4, 0, 4, 0.5)]

@@ -1,0 +1,72 @@
+"""`paceline window` as a person starts it: it acts under their name, says that Redis is away, ends quietly."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from paceline.buffer.config import BufferConfig
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_operator import OperatorAuth
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.rig.services import free_port, window_service
+from waiting import until
+
+TOKEN = "the operator's own token"
+
+
+@pytest.fixture
+def env(redis_url, tmp_path) -> dict[str, str]:
+    """Of the command: this Redis, and no file of settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    return {**kept, "PACELINE_CONFIG": os.devnull, "PACELINE_REDIS_URL": redis_url}
+
+
+@pytest.fixture
+def page(redis_client, env, tmp_path) -> Iterator[httpx.Client]:
+    """The running page, over a board with two versions that were live."""
+    board, auth = (make(redis_client, BufferConfig(speculator="demo")) for make in (RedisVersionBoard, OperatorAuth))
+    for number in range(2):
+        board.register(DraftVersion(number, None, "t", "1", "eagle3", "file:///d", "0", "soft", ("", "")), "l", "made")
+        board.move(number, VersionState.LIVE, "learner", "won the gate")
+    auth.set_token(TOKEN, None, "operator:ann", "first")
+    port = free_port()
+    with window_service(port, log=tmp_path / "window.log", env=env):
+        url = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=url, headers={"Origin": url, "X-Paceline-Token": TOKEN}) as client:
+            until(lambda: answers(client), "the page answers")
+            yield client
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/").is_success
+    except httpx.ConnectError:
+        return False
+
+
+def test_an_act_on_the_page_is_the_act_of_the_person_who_started_it(page, redis_client):
+    order = {"speculator": "demo", "number": 1, "was": "live", "why": "worse on prose"}
+    assert page.post("/acts/rollback", json=order).json()["live"] == 0
+    newest = RedisVersionBoard(redis_client, BufferConfig(speculator="demo")).events()[-1]
+    assert newest.by.startswith("operator:")
+    assert newest.by.endswith(", on the page")
+    assert page.get("/api/draft.json").json()["number"] == 0
+
+
+def test_it_starts_without_a_redis_and_says_so_and_ends_with_ctrl_c(env):
+    port = free_port()
+    command = [sys.executable, "-m", "paceline.cli", "window", "--port", str(port)]
+    away = {**env, "PACELINE_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    with subprocess.Popen(command, env=away, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            until(lambda: answers(client), "the page answers")
+            answer = client.get("/api/headline.json")
+        started.send_signal(signal.SIGINT)
+        said = started.communicate(timeout=60)[0]
+    assert (answer.status_code, "start Redis" in answer.json()["not_known"]) == (503, True)
+    assert said == f"paceline window: http://127.0.0.1:{port}/ until Ctrl-C\n"
+    assert started.returncode == 0

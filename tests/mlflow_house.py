@@ -1,0 +1,111 @@
+"""A board, version folders and a real MLflow on SQLite, for the tests of what is recorded there."""
+
+from pathlib import Path
+from typing import Any
+
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from paceline.buffer.version import DraftVersion, VersionState
+from paceline.learner.delivery.mlflow_registry import Registry
+from paceline.learner.delivery.pending_registrations import PendingRegistrations
+from paceline.learner.delivery.run_record import record_of, scores_of
+from paceline.learner.training.trainer import FitReport, TrainingPlan
+from paceline.policies.line_delivery import Ground
+from paceline.policies.promotion import Measured, Promotion, Verdict
+
+MODEL = "paceline-chat"
+GATE = Promotion(
+    Verdict.PROMOTE,
+    "gain +0.500, 95% interval +0.100 to +0.900",
+    Measured(0.5, (0.1, 0.9), 2.5, 2.0, 12),
+    ground=Ground.TRUST,
+    reference=0,
+)
+FIT = FitReport(
+    losses=(3.0, 2.0, 1.0),
+    steps=3,
+    skipped_steps=0,
+    seconds=1.5,
+    first_position_accept=float("nan"),
+    first_position_attainable=float("nan"),
+    mean_acceptance=(),
+    is_cold=True,
+    weighting="survival",
+    learning_rate=0.003,
+    out_of_vocabulary_labels=0,
+    unusable_traces=0,
+    part_tokens=8192,
+)
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class House:
+    """A board, version folders and a place for MLflow's files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.unix = Clock(1_700_000_000.0)  # the board's
+        self.board = MemoryVersionBoard(self.unix)
+        self.pending = folder / "pending"
+        self.uri = f"sqlite:///{folder}/mlflow.db"
+        self.clock = Clock()
+
+    def registry(self, uri: str | None = None) -> Registry:
+        pending = PendingRegistrations(self.pending)
+        return Registry(uri or self.uri, MODEL, pending, self.folder / "artifacts", self.clock)
+
+    def version(self, number: int, sha: str = "") -> DraftVersion:
+        """Register a version with weights of its own on the board."""
+        folder = self.folder / f"v{number:06d}"
+        folder.mkdir()
+        (folder / "config.json").write_text(f'{{"number": {number}}}')
+        parent = number - 1 if number else None
+        window = ("5-0", "9-0") if number else ("", "")
+        scores = scores_of(GATE) if number else {}
+        uri, sha = folder.as_uri(), sha or f"{number:064d}"
+        version = DraftVersion(number, parent, "llama", "7", "eagle3", uri, sha, "committed", window, scores)
+        self.board.register(version, "learner", "why")
+        return version
+
+    def remove(self, number: int) -> None:
+        (self.folder / f"v{number:06d}" / "config.json").unlink()
+        (self.folder / f"v{number:06d}").rmdir()
+
+    def enqueue(self, registry: Registry, number: int, first_step: int = 0, sha: str = "") -> None:
+        version = self.version(number, sha)
+        registry.enqueue(record_of(version, TrainingPlan(), FIT, GATE, born_at=1_700_000_000.0, first_step=first_step))
+
+    def move(self, number: int, state: VersionState) -> None:
+        self.board.move(number, state, "learner", "why")
+
+
+def named(client: Any) -> dict[str, str]:
+    """Alias -> paceline's version number, of the aliases that follow the board; `draft-N` must name draft N."""
+    aliases = client.get_registered_model(MODEL).aliases
+    found = {name: client.get_model_version(MODEL, at).tags["paceline.version"] for name, at in aliases.items()}
+    assert all(number == name.removeprefix("draft-") for name, number in found.items() if name.startswith("draft-"))
+    assert {name for name in found if name.startswith("draft-")} == {
+        f"draft-{v.tags['paceline.version']}" for v in client.search_model_versions()
+    }
+    return {name: number for name, number in found.items() if not name.startswith("draft-")}
+
+
+def alias(client: Any, name: str) -> Any:
+    return client.get_model_version_by_alias(MODEL, name)
+
+
+def weights_of(client: Any, version: Any) -> set[str]:
+    """The draft's files beside MLflow's own in its logged model, downloaded as MLflow's URI gives them."""
+    from mlflow.artifacts import download_artifacts
+
+    uri = client.tracking_uri
+    folder = Path(download_artifacts(f"models:/{MODEL}/{version.version}", tracking_uri=uri, registry_uri=uri))
+    return {file.name for file in folder.iterdir()} - {"MLmodel", "registered_model_meta"}
