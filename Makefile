@@ -70,7 +70,7 @@ help:
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
 	@echo "make test-servers  servers that sample, draft trees, pace or mix chunks; drafts of every published shape"
 	@echo "make test-rollouts  the long tests of a target that a trainer changes, TRL among the trainers"
-	@echo "make test-window  the live page in a real Chromium: live updates, acts, keyboard, axe, heap"
+	@echo "make test-window  the live page in a real Chromium, every query and alert in a real Prometheus"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
 	@echo "make test-releases  make test on the oldest supported SGLang, hooks, capture and swaps on the one in between"
 	@echo "make test-wheel   the wheel in a fresh environment with SGLang alone, served by SGLang's own command"
@@ -153,7 +153,7 @@ test-servers: $(READY)
 test-rollouts: $(WITH_RL)
 	@$(PYTEST) -m rollouts $(ARGS)
 
-# Needs chromium and npm: apt-get install chromium npm.
+# Needs chromium, npm and prometheus: apt-get install chromium npm prometheus.
 test-window: $(WITH_BROWSER)
 	@$(PYTEST) -m window $(ARGS)
 

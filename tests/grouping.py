@@ -51,6 +51,7 @@ SLOW = (
     "tests/serving/test_sglang_ranks.py",
     "tests/serving/test_sglang_target.py",
     "tests/test_installed_wheel.py",
+    "tests/test_operations.py",
     "tests/test_wheel.py",
 )
 

@@ -2,10 +2,15 @@
 
 import time
 from collections import Counter
+from functools import cache, partial
 from importlib.metadata import version
 
 import pytest
+from paceline.buffer.board_access import list_speculators, open_board
 from paceline.buffer.counters import COUNTERS, counters_of
+from paceline.buffer.settings.sources import read_settings
+from paceline.dashboards.exporter.collector import BoardCollector
+from scraped import scrape, value
 from waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -140,3 +145,21 @@ def test_a_heartbeat_says_who_runs(rig, wave):
         "algorithm": "EAGLE3", "num_steps": rig.steps, "eagle_topk": 1, "num_draft_tokens": rig.steps + 1,
         "adaptive": False,
     }  # fmt: skip
+
+
+def test_the_exporter_tells_what_the_real_server_counts(rig, wave):
+    access = cache(partial(open_board, read_settings({}), rig.redis_url))
+    names = partial(list_speculators, read_settings({}), rig.redis_url)
+    _, counted, *_ = wave
+    found = scrape(BoardCollector(names, lambda name: access(name).board))
+    of = {"member": "replica:e2e-0"}
+    assert value(found, "paceline_up") == value(found, "paceline_capture_on", **of) == 1.0
+    cells, steps = counted.served.cells, counted.scheduler.steps
+    assert value(found, "paceline_verify_rounds_total", **of) == sum(cell.rounds for cell in cells)
+    assert value(found, "paceline_label_verify_rounds_total", **of, label="chat/de") == sum(
+        cell.rounds for cell in cells if cell.label == "chat/de"
+    )
+    assert value(found, "paceline_committed_tokens_total", **of) == sum(cell.tokens for cell in steps)
+    assert value(found, "paceline_decode_step_seconds_count", **of) == sum(cell.steps for cell in steps)
+    assert value(found, "paceline_traces_captured_total", **of) == counted.traces.captured
+    assert value(found, "paceline_engine_requests_total", **of) == counted.scheduler.requests_ended
