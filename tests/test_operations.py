@@ -12,18 +12,23 @@ from pathlib import Path
 
 import paceline.cli
 import pytest
+import redis
 import typer
 import yaml
 from counted_members import beating, learner_status, replica_status
-from paceline.buffer.board_access import BoardAccess, open_board
+from paceline.buffer.board_access import BoardAccess, list_speculators, open_board
 from paceline.buffer.config import BufferConfig
+from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.keys import TRACES
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.settings.sources import read_settings
 from paceline.buffer.settings.table import SETTINGS
 from paceline.buffer.version import VersionState
+from paceline.dashboards.exporter.collector import BoardCollector
 from paceline.dashboards.exporter.families import FAMILIES
 from paceline.rig.services import redis_server
+from scraped import scrape, value
 from seen_members import version
 from waiting import until
 
@@ -96,6 +101,29 @@ def test_every_command_runs_in_its_order(house: BoardAccess, own_redis, tmp_path
         assert buffer.counts().entries == 0
         assert len(house.board.members()) == 2
         assert house.board.read().live == 0
+
+
+def test_the_exporters_user_reads_every_board_no_trace_and_writes_nothing(
+    house: BoardAccess, own_redis, tmp_path: Path
+) -> None:
+    (block,) = [block for block in blocks("bash") if "ACL SETUSER" in block]
+    run(block, tmp_path, own_redis.url)
+    url = own_redis.url.replace("redis://", "redis://exporter:choose-a-password@")
+    settings = read_settings({})
+    collector = BoardCollector(
+        partial(list_speculators, settings, url), lambda name: open_board(settings, url, name).board
+    )
+    found = scrape(collector)
+    assert value(found, "paceline_live_draft", speculator="default") == 0
+    assert (value(found, "paceline_verify_rounds_total") or 0) > 0
+    before = house.board.events()
+    with connect(url) as client, pytest.raises(redis.exceptions.NoPermissionError):
+        client.xrange(TRACES.name("default"))
+    with pytest.raises(BufferUnavailable, match="ACL"):
+        open_board(settings, url, "default").board.beat("replica:z", {}, 1.0)
+    with pytest.raises(BufferUnavailable, match="ACL"):
+        open_board(settings, url, "default").board.move(0, VersionState.RETIRED, "exporter", "no")
+    assert house.board.events() == before
 
 
 def test_traces_come_again_after_all_were_removed(house: BoardAccess, own_redis, make_trace, tmp_path: Path) -> None:
