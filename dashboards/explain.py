@@ -84,7 +84,7 @@ def print_explanation(console: Console, of: Explained) -> None:
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
-    """One row per cause, those that stand out first; what cannot be told from noise is dim and says so."""
+    """One row per cause, those that stand out first, then likely ones; what cannot be told from noise says so, dim."""
     table = Table(title="causes: their factors multiply to the whole change", title_justify="left", expand=False)
     for heading in ("cause", "speed", "95 %", "share", "evidence, and what would change it"):
         table.add_column(heading, overflow="fold")
@@ -92,9 +92,10 @@ def findings_table(findings: Sequence[Finding]) -> Table:
         is_noise = finding.effect.is_noise
         share = "" if finding.share is None or is_noise else f"{finding.share:.0%}"
         remedy = f" {finding.remedy}" if finding.effect.log < 0.0 else ""  # what made it faster needs none
-        end = "below the noise" if is_noise else f"{finding.evidence}.{remedy}"
+        likely = f"perhaps: {finding.evidence}.{remedy}" if finding.effect.is_likely else "below the noise"
+        end = likely if is_noise else f"{finding.evidence}.{remedy}"
         cells = (finding.cause, f"x{math.exp(finding.effect.log):.2f}", _interval(finding.effect), share, end)
-        table.add_row(*map(_plain, cells), style="dim" if is_noise else None)
+        table.add_row(*map(_plain, cells), style="dim" if is_noise and not finding.effect.is_likely else None)
     return table
 
 

@@ -1,9 +1,12 @@
 """The answer in sentences: the first cause with its figures, what it is not, and what the gate refused meanwhile."""
 
+from dataclasses import replace
+
+import pytest
 from made_histories import REPLICA, Conditions, changed, histories
 from paceline.buffer.version import BoardRow, DraftVersion, JudgedOn, VersionState
 from paceline.policies.readings.causes.answer import answer as answer_with
-from paceline.policies.readings.causes.explanation import Explanation, explain
+from paceline.policies.readings.causes.explanation import Effect, Explanation, explain
 from paceline.policies.readings.causes.parts import Cause
 from paceline.policies.readings.causes.periods import draft_periods, since_periods
 from paceline.policies.readings.definitions import Reading
@@ -113,3 +116,23 @@ def test_the_speed_over_plain_decoding_is_said_where_it_is_known() -> None:
         "drafts cost more than they save."
     )
     assert answer(found, {}, (now, before))[0].endswith("times the speed of plain decoding, 0.92 times before.")
+
+
+def test_where_nothing_is_certain_the_likeliest_is_named_with_its_own_interval() -> None:
+    found = explain(*since_periods(histories(SHIFT), 600.0, 660.0))
+    effects = [
+        replace(each.effect, is_noise=True, low=each.effect.log - 0.2, high=each.effect.log + 0.2)
+        for each in found.findings
+    ]
+    unsure = replace(
+        found, findings=[replace(each, effect=effect) for each, effect in zip(found.findings, effects, strict=True)]
+    )
+    assert unsure.first is None
+    sentences = answer(unsure, {})
+    assert sentences[1] == "No cause is certain. Likeliest: labels of the traffic, x0.63, 95 % 0.52 .. 0.78 by itself."
+    assert sentences[2].startswith("prose 100 % of the tokens, 1 % before")
+
+
+@pytest.mark.parametrize(("log", "low", "high"), [(-0.3, -0.7, 0.1), (0.01, 0.005, 0.015), (-0.3, None, None)])
+def test_what_is_small_or_may_be_nothing_is_not_likely(log: float, low: float | None, high: float | None) -> None:
+    assert not Effect(log, low, high, is_noise=True).is_likely

@@ -22,7 +22,7 @@ def answer(found: Explanation, rows: Mapping[int, BoardRow], plain_before: Readi
     sentences = [_speed(found, found.request_speed) + _over_plain(plain_before, plain_now), *_replicas(found)]
     first = found.first
     if first is None:
-        return [*sentences, "Nothing stands out: no cause contributes more than the noise."]
+        return [*sentences, *_nothing(found.likeliest)]
     sentences += [_first(first, found), *_length(first, found), f"{first.evidence}."]
     sentences += _not_the_swap(first, found)
     refused = _refused(rows.values(), found)
@@ -77,6 +77,13 @@ def _first(first: Finding, found: Explanation) -> str:
     others = sum(not finding.effect.is_noise for finding in found.findings) - 1
     further = f"; {others} more below" if others else ""
     return f"First cause: {first.cause}, {times(first.effect.log)}{part}{further}."
+
+
+def _nothing(likeliest: Finding | None) -> list[str]:
+    if likeliest is None:
+        return ["Nothing stands out: no cause contributes more than the noise."]
+    sure = f"No cause is certain. Likeliest: {likeliest.cause}, {_factor(likeliest.effect)} by itself."
+    return [sure, f"{likeliest.evidence}."]
 
 
 def _length(first: Finding, found: Explanation) -> list[str]:

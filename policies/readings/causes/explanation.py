@@ -13,7 +13,7 @@ from .length_evidence import (
     stale_evidence,
     uncaptured_evidence,
 )
-from .noise import Figure, is_noise, noise_of
+from .noise import SMALLEST, Figure, is_noise, noise_of
 from .parts import REMEDIES, Cause, Factor, Part, factor_of
 from .step_evidence import (
     batch_evidence,
@@ -64,7 +64,14 @@ class Effect:
     log: float
     low: float | None
     high: float | None
-    is_noise: bool  # it cannot be told from no difference
+    is_noise: bool  # it cannot be told from no difference, among all that might be blamed
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether it is noise among all causes, and no noise were it the only one that might be blamed."""
+        if not self.is_noise or self.low is None or self.high is None:
+            return False
+        return abs(self.log) >= SMALLEST and not self.low <= 0.0 <= self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,12 @@ class Explanation:
     def first(self) -> Finding | None:
         """The cause that is named first; None where nothing stands out."""
         return next((finding for finding in self.findings if not finding.effect.is_noise), None)
+
+    @property
+    def likeliest(self) -> Finding | None:
+        """Where nothing stands out, the largest cause whose own interval excludes nothing; None without one."""
+        likely = (finding for finding in self.findings if finding.effect.is_likely)
+        return None if self.first is not None else next(likely, None)
 
 
 def explain(before: Period, now: Period) -> Explanation:
@@ -133,11 +146,14 @@ def _finding(cause: Cause, effect: Effect, speed: Effect | None, periods: tuple[
     return Finding(cause, effect, share, _EVIDENCE[cause](*periods), REMEDIES[cause])
 
 
-def _rank(finding: Finding, speed: Effect | None) -> tuple[bool, bool, bool, float]:
-    """Noise last; load after all that makes a request faster or slower; what went against the change after it."""
+def _rank(finding: Finding, speed: Effect | None) -> tuple[int, bool, bool, float]:
+    """Noise last, the likely before it; then load after all that makes a request faster or slower; then what went
+    against the change.
+    """
     log = finding.effect.log
     is_against = speed is not None and not speed.is_noise and log * speed.log < 0.0
-    return finding.effect.is_noise, finding.cause is Cause.LOAD, is_against, -abs(log)
+    certainty = finding.effect.is_noise + (finding.effect.is_noise and not finding.effect.is_likely)
+    return certainty, finding.cause is Cause.LOAD, is_against, -abs(log)
 
 
 def _unknown(found: Change) -> tuple[str, ...]:
