@@ -1,4 +1,4 @@
-"""Writes boards/*.json anew: `python -m paceline.dashboards.grafana`."""
+"""Writes boards/*.json: `python -m paceline.dashboards.grafana`."""
 
 from .files import write
 

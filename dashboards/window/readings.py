@@ -81,7 +81,7 @@ class Readings:
         self.is_closed = True
 
     def forget(self) -> None:
-        """Read anew when somebody asks next: a board was changed from here."""
+        """Read again when somebody asks next: a board was changed from here."""
         for board in self._boards.values():
             board.is_stale = True
 

@@ -25,7 +25,7 @@ class RedisClock:
 
     def look(self, now: float) -> None:
         """Ask Redis if it is time; may raise BufferUnavailable. A positive offset: this host is ahead."""
-        if 0.0 <= now - self._looked_at < LOOK_S:  # a clock that was set back is looked at anew
+        if 0.0 <= now - self._looked_at < LOOK_S:  # a clock that was set back is looked at again
             return
         with translate_redis_errors(self._client):
             began = self._clock()
