@@ -89,7 +89,7 @@ def difference(later: Tables, earlier: Tables) -> Tables:
     """What `later` counted since `earlier`, table by table.
 
     Rounds of drafts and labels that are no longer told apart are where they were moved to; what cannot be found there
-    counts as nothing. An Amount that fell was counted again from 0, as a buffer is that lost its data: all of it is new.
+    counts as nothing. An Amount that fell was counted from 0 again, as after a buffer lost its data: all of it is new.
     """
     return {name: _minus(rows, _moved(earlier.get(name, {}), rows)) for name, rows in later.items()}
 
