@@ -30,11 +30,11 @@ def exporter(
             from ..exporter.serve import serve_metrics
         found = read_settings()
         access = cache(partial(open_board, found, redis_url))
-        typer.echo(f"paceline exporter: http://{host}:{port}/metrics until Ctrl-C")
         try:
             serve_metrics(
                 partial(list_speculators, found, redis_url),
                 lambda speculator: access(speculator).board,
+                lambda: typer.echo(f"paceline exporter: http://{host}:{port}/metrics until Ctrl-C"),
                 host=host,
                 port=port,
             )

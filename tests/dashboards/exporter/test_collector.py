@@ -1,11 +1,11 @@
 """The collector over several boards: on a real Redis, and when that does not answer."""
 
+import signal
+import subprocess
+import sys
 import urllib.request
-from contextlib import suppress
 from functools import cache, partial
-from threading import Thread
 
-import pytest
 import redis
 from paceline.buffer.board_access import list_speculators, open_board
 from paceline.buffer.counters import Counters, ServedCell, ServedCounters, as_json
@@ -14,8 +14,8 @@ from paceline.buffer.keys import EVENTS
 from paceline.buffer.settings.sources import read_settings
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.dashboards.exporter.collector import BoardCollector
-from scraped import labels_of, scrape, value
-from waiting import until
+from paceline.rig.services import free_port
+from scraped import labels_of, parsed, scrape, value
 
 
 def collector_of(url: str) -> BoardCollector:
@@ -71,26 +71,20 @@ def test_a_redis_that_goes_away_half_way_says_nothing_of_the_board() -> None:
     assert scrape(BoardCollector(lambda: [*boards], boards.__getitem__)) == {("paceline_up", ()): 0.0}
 
 
-def test_metrics_are_served_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.dashboards.exporter import serve
-
-    started: list = []
-    start = serve.start_http_server
-
-    def begun(*args: object) -> tuple:
-        started.append(start(*args))
-        return started[0]
-
-    monkeypatch.setattr(serve, "start_http_server", begun)
-    thread = Thread(target=partial(serve.serve_metrics, list, lambda _: None, host="127.0.0.1", port=0))
-    thread.start()
-    until(lambda: started, "the server to start")
-    server, _ = started[0]
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=10) as reply:
-            assert "\npaceline_up 1.0\n" in reply.read().decode()
-    finally:
-        with suppress(OSError):
-            server.shutdown()
-        thread.join(10)
-    assert not thread.is_alive()
+def test_the_command_serves_until_ctrl_c_and_says_that_a_port_is_taken() -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "paceline.cli", "exporter", f"--port={port}", "--redis-url=redis://127.0.0.1:1/0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        try:
+            assert process.stdout.readline() == f"paceline exporter: http://127.0.0.1:{port}/metrics until Ctrl-C\n"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+                assert parsed(reply.read().decode()) == {("paceline_up", ()): 0.0}
+            second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert second.returncode == 1
+            assert second.stdout == ""
+            assert f"--port {port}: " in second.stderr
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.stderr.read() == ""
