@@ -68,7 +68,7 @@ help:
 	@echo "make rollouts TRL's GRPO on a server whose draft learns along, no GPU needed  ARGS=\"--steps 12 --json FILE\""
 	@echo "make test     every test but those below, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
-	@echo "make test-servers  servers that sample, draft trees, pace or mix chunks; drafts of every published shape"
+	@echo "make test-servers  servers that sample, draft trees, pace, mix chunks or get other weights; every published draft"
 	@echo "make test-rollouts  the long tests of a target that a trainer changes, TRL among the trainers"
 	@echo "make test-window  the live page in a real Chromium, every query and alert in a real Prometheus"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
@@ -137,8 +137,9 @@ test-faults: $(READY)
 # What the hooks need on the release in between, and everything on the oldest.
 test-releases:
 	@$(MAKE) --no-print-directory test SGLANG=0.5.22 \
-	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py tests/e2e/test_11_target.py $(DOCTOR)"
-	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.22 ARGS="tests/e2e/test_5_mixed.py tests/e2e/test_5_sampled.py"
+	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py $(DOCTOR)"
+	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.22 ARGS="tests/e2e/test_5_mixed.py \
+	  tests/e2e/test_5_sampled.py tests/e2e/test_11_target.py"
 	@$(MAKE) --no-print-directory test SGLANG=0.5.21
 	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.21
 

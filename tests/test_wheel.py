@@ -20,6 +20,13 @@ from wheel_build import FOLDERS, HOUSE, PROJECT, SOURCES, build_wheel, copy_tree
 # Folder -> the extra that its modules need; the others need none.
 EXTRAS = {"serving": "serving", "policies": "learner", "learner": "learner", "rig": "demo", "demo": "demo"}
 EXTRAS |= {"benchmarks": "bench"}
+# Part of a folder -> the extra that it needs beside its folder's.
+EXTRAS_OF_PARTS = {
+    "dashboards.window": "window",
+    "dashboards.exporter": "prometheus",
+    "dashboards.grafana": "grafana",
+    "benchmarks.mlflow_pages": "window-tests",
+}
 # Brought by the environment that paceline[serving] is installed into.
 ENGINE = {"sglang", "sglang-kernel", "sgl_kernel", "torch", "torchvision"}
 # Stand-ins for other packages, found by the CPU host's path and never under paceline's name.
@@ -157,7 +164,7 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
 def test_every_module_is_imported_from_the_wheel_with_what_is_declared(wheel: Path) -> None:
     package = wheel / "paceline"
     modules = [name for name, file in sources(package) if not needs_the_engine(file)]
-    allowed = with_their_needs(declared("bench")) | ENGINE
+    allowed = with_their_needs(declared("bench") | declared("prometheus") | declared("grafana")) | ENGINE
     undeclared = [
         name
         for name, owners in packages_distributions().items()
@@ -191,8 +198,8 @@ def test_an_extra_names_all_that_its_folder_imports() -> None:
         folder = "serving" if name.startswith("buffer.drafts") else name.partition(".")[0]
         engine = ENGINE if folder in {"serving", "rig", "benchmarks"} else set()
         trainer = declared("rl") if name.startswith(("demo.grpo", "serving.rollouts")) else set()
-        page = declared("window") if name.startswith("dashboards.window") else set()
-        allowed = declared(EXTRAS.get(folder, "")) | engine | trainer | page
+        own = set().union(*(declared(extra) for start, extra in EXTRAS_OF_PARTS.items() if name.startswith(start)))
+        allowed = declared(EXTRAS.get(folder, "")) | engine | trainer | own
         trees = [
             ast.parse(file.read_text(encoding="utf-8")),
             *(import_time(files[each]) for each in reached(name, files)),

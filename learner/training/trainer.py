@@ -46,7 +46,8 @@ class FitReport:
     out_of_vocabulary_labels: int  # labels outside the draft vocabulary, masked out
     unusable_traces: int  # fresh traces without a feature row that a verdict belongs to
     part_tokens: int  # of a batch, at most, through the device at once; below the plan's where those did not fit
-    step_times: tuple[float, ...] = ()  # unix seconds at which each applied step was done
+    #: Unix seconds at which each applied step was done; fits are equal whenever they were made.
+    step_times: tuple[float, ...] = field(default=(), compare=False)
 
 
 @dataclass(slots=True)

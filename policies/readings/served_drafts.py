@@ -49,7 +49,9 @@ def served_drafts(counters: Iterable[Counters]) -> dict[int, ServedDraft]:
     boots: dict[str, dict[int, ServedDraft]] = defaultdict(dict)
     for entry in sorted(counters, key=lambda entry: entry.at, reverse=True):
         known = boots[entry.boot]
-        if entry.served is not None and any(cell.draft not in known for cell in entry.served.cells):
+        if entry.served is None:
+            continue
+        if any(each.draft not in known for each in (*entry.served.cells, *entry.served.positions)):
             boots[entry.boot] = _of_entry(entry) | known
     found: dict[int, ServedDraft] = {}
     for newest in boots.values():

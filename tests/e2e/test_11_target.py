@@ -65,6 +65,7 @@ def updated(models, start_rig, tmp_path_factory):
         yield Updated(rig, trainer, lambda text: tokenizer(text, add_special_tokens=False).input_ids)
 
 
+@pytest.mark.servers
 def test_before_any_update_traces_name_the_version_of_the_settings(updated):
     status = updated.assert_serves(updated.trainer.at_start(), "start", "6")
     assert (status["target_updates"], status["target_update_ms"]) == (0, None)
@@ -109,6 +110,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.servers
 @pytest.mark.guarantee("target-updated")
 @pytest.mark.parametrize(("push", "version"), WAYS, ids=[push.__name__ for push, _ in WAYS])
 def test_pushed_weights_serve_and_the_draft_stays_bit_by_bit(updated, push, version):
@@ -123,6 +125,7 @@ def test_pushed_weights_serve_and_the_draft_stays_bit_by_bit(updated, push, vers
     assert status["dropped"] == before["dropped"]
 
 
+@pytest.mark.servers
 def test_an_update_of_the_draft_is_refused_and_the_server_serves_on(updated):
     before, drafts = updated.rig.status(), updated.trainer.draft_checksums()
     answer = updated.trainer.post("begin_weight_update", selector="draft")
@@ -138,6 +141,7 @@ def test_an_update_of_the_draft_is_refused_and_the_server_serves_on(updated):
     assert trace.target_version == before["target_version"]
 
 
+@pytest.mark.servers
 def test_a_name_given_afterwards_is_that_of_the_weights_from_then_on(updated):
     before = updated.rig.status()
     updated.trainer.do("update_weight_version", new_version="50")
@@ -231,6 +235,7 @@ def check_parts(updated, name, answers, models, continued):
     assert cut >= 1
 
 
+@pytest.mark.servers
 def test_requests_in_flight_are_retracted_and_go_on_with_the_new_target_where_their_traces_say(updated):
     models = {"71": updated.trainer.stepped(71), "72": updated.trainer.stepped(72)}
     updated.trainer.push_tensors(models["71"], session={}, weight_version="71")

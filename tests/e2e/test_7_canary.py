@@ -208,6 +208,7 @@ def test_a_useless_draft_is_rolled_back_even_when_it_went_live_at_once(rig, port
     assert set(reasons) == {"length"}
 
 
+@pytest.mark.servers
 def test_a_better_canary_goes_live_on_a_replica_that_is_alone(rig, learned, rig_elsewhere):
     board, better = rig_elsewhere.board, rig.board.read().rows[rig.board.read().live].version
     start = {"weights_uri": rig.draft.as_uri(), "sha256": sha256_of(rig.draft / WEIGHTS_FILE)}

@@ -63,7 +63,7 @@ def test_a_learner_started_once_follows_twelve_versions_of_the_target(house) -> 
             str(version), is_last(range(VERSIONS), version)
         )  # fmt: skip
         record = json.loads((house.pending / f"v{report.version:06d}.json").read_text())
-        assert record["tags"]["paceline.trained_targets"] == ",".join(row.version.trained_targets)
+        assert record["params"]["trained_targets"] == ",".join(row.version.trained_targets)
         first_steps.append(record["first_step"])
         frozen = frozen or house.draft(report.version)
     assert first_steps == sorted(set(first_steps))
