@@ -7,45 +7,49 @@ import urllib.request
 from functools import cache, partial
 
 import redis
-from paceline.buffer.board_access import list_speculators, open_board
+from paceline.buffer.config import BufferConfig
 from paceline.buffer.counters import Counters, ServedCell, ServedCounters, as_json
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.keys import EVENTS
-from paceline.buffer.settings.sources import read_settings
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_client import connect
+from paceline.buffer.redis_members import speculators
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.dashboards.exporter.collector import BoardCollector
 from paceline.rig.services import free_port
 from scraped import labels_of, parsed, scrape, value
 
 
-def collector_of(url: str) -> BoardCollector:
-    settings = read_settings({})
-    access = cache(partial(open_board, settings, url))
-    return BoardCollector(partial(list_speculators, settings, url), lambda name: access(name).board)
+def board_of(client: redis.Redis, speculator: str) -> RedisVersionBoard:
+    return RedisVersionBoard(client, BufferConfig(speculator=speculator))
 
 
-def beaten(url: str, speculator: str, rounds: int, boot: str = "one") -> None:
+def collector_of(client: redis.Redis) -> BoardCollector:
+    return BoardCollector(partial(speculators, client), cache(partial(board_of, client)))
+
+
+def beaten(client: redis.Redis, speculator: str, rounds: int, boot: str = "one") -> None:
     cells = [ServedCell(draft=0, label="py", kind="greedy", rounds=rounds, accepted=rounds)]
     counters = as_json(Counters(at=1.0, boot=boot, served=ServedCounters(cells=cells)))
-    open_board(read_settings({}), url, speculator).board.beat("replica:a", {"counters": counters}, 30.0)
+    board_of(client, speculator).beat("replica:a", {"counters": counters}, 30.0)
 
 
-def test_all_speculators_are_read_anew_at_every_scrape(redis_client: redis.Redis, redis_url: str) -> None:
-    collector = collector_of(redis_url)
+def test_all_speculators_are_read_again_at_every_scrape(redis_client: redis.Redis) -> None:
+    collector = collector_of(redis_client)
     assert scrape(collector) == {("paceline_up", ()): 1.0}
-    beaten(redis_url, "x", 5)
-    beaten(redis_url, "y", 70)
+    beaten(redis_client, "x", 5)
+    beaten(redis_client, "y", 70)
     found = scrape(collector)
     assert value(found, "paceline_verify_rounds_total", speculator="x") == 5
     assert value(found, "paceline_verify_rounds_total", speculator="y") == 70
-    beaten(redis_url, "x", 2, boot="two")  # restarted: Prometheus sees a counter that fell
+    beaten(redis_client, "x", 2, boot="two")  # restarted: Prometheus sees a counter that fell
     assert value(scrape(collector), "paceline_verify_rounds_total", speculator="x") == 2
 
 
-def test_a_board_that_cannot_be_read_keeps_no_other_from_being_read(redis_client: redis.Redis, redis_url: str) -> None:
-    beaten(redis_url, "x", 5)
+def test_a_board_that_cannot_be_read_keeps_no_other_from_being_read(redis_client: redis.Redis) -> None:
+    beaten(redis_client, "x", 5)
     redis_client.xadd(EVENTS.name("spoilt"), {"event": b"{"})
-    found = scrape(collector_of(redis_url))
+    found = scrape(collector_of(redis_client))
     assert value(found, "paceline_speculator_readable", speculator="spoilt") == 0.0
     assert value(found, "paceline_speculator_readable", speculator="x") == 1.0
     assert value(found, "paceline_verify_rounds_total", speculator="x") == 5
@@ -53,13 +57,14 @@ def test_a_board_that_cannot_be_read_keeps_no_other_from_being_read(redis_client
 
 
 def test_a_redis_that_does_not_answer_is_said_and_nothing_else(own_redis) -> None:
-    collector = collector_of(own_redis.url)
-    beaten(own_redis.url, "x", 5)
-    assert value(scrape(collector), "paceline_up") == 1.0
-    own_redis.stop()
-    assert scrape(collector) == {("paceline_up", ()): 0.0}
-    own_redis.start("--appendonly", "yes")
-    assert value(scrape(collector), "paceline_up") == 1.0
+    with connect(own_redis.url) as client:
+        collector = collector_of(client)
+        beaten(client, "x", 5)
+        assert value(scrape(collector), "paceline_up") == 1.0
+        own_redis.stop()
+        assert scrape(collector) == {("paceline_up", ()): 0.0}
+        own_redis.start("--appendonly", "yes")
+        assert value(scrape(collector), "paceline_up") == 1.0
 
 
 def test_a_redis_that_goes_away_half_way_says_nothing_of_the_board() -> None:
