@@ -2,13 +2,14 @@
 
 import time
 from collections import Counter
-from functools import cache, partial
 from importlib.metadata import version
 
 import pytest
-from paceline.buffer.board_access import list_speculators, open_board
+from paceline.buffer.config import BufferConfig
 from paceline.buffer.counters import COUNTERS, counters_of
-from paceline.buffer.settings.sources import read_settings
+from paceline.buffer.redis_board import RedisVersionBoard
+from paceline.buffer.redis_client import connect
+from paceline.buffer.redis_members import speculators
 from paceline.dashboards.exporter.collector import BoardCollector
 from scraped import scrape, value
 from waiting import until
@@ -148,10 +149,10 @@ def test_a_heartbeat_says_who_runs(rig, wave):
 
 
 def test_the_exporter_tells_what_the_real_server_counts(rig, wave):
-    access = cache(partial(open_board, read_settings({}), rig.redis_url))
-    names = partial(list_speculators, read_settings({}), rig.redis_url)
     _, counted, *_ = wave
-    found = scrape(BoardCollector(names, lambda name: access(name).board))
+    with connect(rig.redis_url) as client:
+        boards = {name: RedisVersionBoard(client, BufferConfig(speculator=name)) for name in speculators(client)}
+        found = scrape(BoardCollector(lambda: [*boards], boards.__getitem__))
     of = {"member": "replica:e2e-0"}
     assert value(found, "paceline_up") == value(found, "paceline_capture_on", **of) == 1.0
     cells, steps = counted.served.cells, counted.scheduler.steps
