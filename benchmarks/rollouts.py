@@ -3,10 +3,12 @@
     python -m paceline.benchmarks.rollouts            # three rates, five seeds, 24 steps
     python -m paceline.benchmarks.rollouts --quick    # one rate, one seed, 4 steps: a smoke test
 
-One following run of the demo per rate and seed, with TRL, on a real server: `make rollouts` shows such a run. The other
-arms are replayed on its rollouts: no speculation (0 accepted drafts per round by definition), the first draft with zero
-updates, the draft adapted once, and the newest draft whether or not the gate let it serve. With KL and entropy. On the
-first run of each rate, seconds of rollout and tail at three saved steps, the target deepened to a real cost ratio.
+One following run of the demo per rate and seed, with TRL, on a real server: `make rollouts` shows such a run. Its first
+draft was taught on greedy answers, as everyday traffic teaches one; --taught-at 0.5 teaches it on answers like the
+rollouts. The other arms are replayed on the run's rollouts: no speculation (0 accepted drafts per round by definition),
+the first draft with zero updates, the draft adapted once, and the newest draft whether or not the gate let it serve.
+With KL and entropy. On the first run of each rate, seconds of rollout and tail at three saved steps, the target
+deepened to a real cost ratio.
 
 Runs, replays and seconds are kept one by one in --out, so an interrupted bench goes on. Writes results.md there.
 """
@@ -81,7 +83,7 @@ def parts(
 def plans(options: argparse.Namespace) -> list[RunPlan]:
     """Seed by seed, so that an early end leaves all rates with the same seeds."""
     return [
-        RunPlan(rate, seed, options.steps, options.temperature)
+        RunPlan(rate, seed, options.steps, options.temperature, options.taught_at)
         for seed in range(options.seeds)
         for rate in options.rates
     ]
@@ -97,6 +99,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=QUICK_SEEDS if is_quick else SEEDS, help="runs per rate")
     parser.add_argument("--steps", type=int, default=QUICK_STEPS if is_quick else STEPS, help="of each run")
     parser.add_argument("--temperature", type=float, default=0.5, help="of rollouts (0.5)")
+    parser.add_argument("--taught-at", type=float, default=0.0, help="temperature of what taught the first draft (0)")
     parser.add_argument("--layers", type=int, default=QUICK_LAYERS if is_quick else LAYERS, help="of the slow target")
     parser.add_argument("--without-seconds", action="store_true", help="replay alone")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target and first draft")

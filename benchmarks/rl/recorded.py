@@ -25,11 +25,13 @@ class RunPlan:
     seed: int
     steps: int
     temperature: float
+    taught_at: float  # temperature of the answers that taught the first draft
 
     @property
     def name(self) -> str:
         """Of its folder."""
-        return f"rate-{self.learning_rate:g}-seed-{self.seed}-steps-{self.steps}-t-{self.temperature:g}"
+        run = f"rate-{self.learning_rate:g}-seed-{self.seed}-steps-{self.steps}-t-{self.temperature:g}"
+        return run if self.taught_at == self.temperature else f"{run}-taught-at-{self.taught_at:g}"
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ def _make(plan: RunPlan, folder: Path, data_dir: Path) -> None:
     options = {
         "--steps": plan.steps,
         "--temperature": plan.temperature,
+        "--taught-at": plan.taught_at,
         "--learning-rate": plan.learning_rate,
         "--seed": plan.seed,
         "--data-dir": data_dir,

@@ -13,6 +13,9 @@ def _main(
     temperature: Annotated[float, typer.Option(min=0.01, help="Of rollouts and training.")] = 0.5,
     rejection: Annotated[bool, typer.Option("--rejection", help="Accept drafts by rejection sampling.")] = False,
     learning_rate: Annotated[float, typer.Option(min=0.0, help="Of the target, constant.")] = 1e-4,
+    taught_at: Annotated[
+        float | None, typer.Option(min=0.0, help="Temperature of what taught the first draft; default: --temperature.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of prompts, sampling and training.")] = 0,
     data_dir: Annotated[Path, typer.Option(help="Folder of target, first draft, and this run.")] = Path(".paceline"),
     json: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
@@ -22,7 +25,7 @@ def _main(
     with one_line_errors():
         with needing_extra("rl"):
             from .run import GrpoOptions, run_grpo  # noqa: PLC0415 - torch and TRL, which --help does without
-        run_grpo(GrpoOptions(steps, temperature, rejection, learning_rate, seed, data_dir, json, record))
+        run_grpo(GrpoOptions(steps, temperature, rejection, learning_rate, taught_at, seed, data_dir, json, record))
 
 
 if __name__ == "__main__":

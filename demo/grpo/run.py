@@ -37,6 +37,7 @@ class GrpoOptions:
     temperature: float
     rejection: bool
     learning_rate: float
+    taught_at: float | None  # temperature of the answers that taught the first draft; None: that of the rollouts
     seed: int
     data_dir: Path
     json: Path | None
@@ -61,7 +62,8 @@ def run_grpo(options: GrpoOptions) -> list[StepRow]:
         prompts = _prompts(target, options.seed)
         with run_folder(options.data_dir / "runs") as folder:
             ids = [prompt.input_ids for prompt in prompts]
-            draft = ensure_taught_draft(options.data_dir, folder, target, ids, options.temperature, console)
+            taught_at = options.temperature if options.taught_at is None else options.taught_at
+            draft = ensure_taught_draft(options.data_dir, folder, target, ids, taught_at, console)
             rows = _train(options, folder, target, draft, prompts, console)
     wide = console if console.width >= _TABLE_WIDTH else Console(width=_TABLE_WIDTH)
     wide.print(steps_table(rows))  # whole, in a file too
@@ -118,5 +120,5 @@ def _settle(services: GrpoServices) -> None:
 
 
 def _shown(options: GrpoOptions) -> dict[str, object]:
-    names = ("steps", "temperature", "rejection", "learning_rate", "seed")
+    names = ("steps", "temperature", "rejection", "learning_rate", "taught_at", "seed")
     return {name: getattr(options, name) for name in names}

@@ -23,7 +23,7 @@ from paceline.policies.acceptance import Tally
 from paceline.policies.prequential import PrequentialRules, PrequentialTest
 from paceline.rig.trace_file import write_traces
 
-PLAN = RunPlan(1e-4, 0, 3, 0.5)
+PLAN = RunPlan(1e-4, 0, 3, 0.5, 0.0)
 #: Made from rollouts of steps 0, 0 (a learner that was late) and 1.
 VERSIONS = [{"number": number, "target": str(step)} for number, step in ((1, 0), (2, 0), (3, 1))]
 
@@ -91,7 +91,7 @@ def test_a_run_is_made_once_and_one_that_was_interrupted_is_made_again(
     assert commands[0][1:3] == ["-m", "paceline.demo.grpo"]
     options = dict(zip(commands[0][3::2], commands[0][4::2], strict=True))
     assert options == {
-        "--steps": "3", "--temperature": "0.5", "--learning-rate": "0.0001", "--seed": "0",
+        "--steps": "3", "--temperature": "0.5", "--learning-rate": "0.0001", "--taught-at": "0.0", "--seed": "0",
         "--data-dir": str(tmp_path / "data"), "--record": str(folder),
     }  # fmt: skip
 
@@ -111,10 +111,10 @@ def step(accepted: float, following: float, kl: float = 0.1) -> StepArms:
 
 def test_the_last_third_is_pooled_and_ratios_are_of_pairs(run: RecordedRun) -> None:
     ours = {
-        RunPlan(1e-4, 0, 6, 0.5): (run, [step(1, 1)] * 4 + [step(20, 22), step(20, 26, 0.3)]),
-        RunPlan(1e-4, 1, 6, 0.5): (run, [step(1, 1)] * 4 + [step(10, 24), step(10, 24, 0.5)]),
+        RunPlan(1e-4, 0, 6, 0.5, 0.0): (run, [step(1, 1)] * 4 + [step(20, 22), step(20, 26, 0.3)]),
+        RunPlan(1e-4, 1, 6, 0.5, 0.0): (run, [step(1, 1)] * 4 + [step(10, 24), step(10, 24, 0.5)]),
     }
-    assert pooled(ours[RunPlan(1e-4, 0, 6, 0.5)][1][-2:], "following") == 48 / 100
+    assert pooled(ours[RunPlan(1e-4, 0, 6, 0.5, 0.0)][1][-2:], "following") == 48 / 100
     (row,) = rate_table(ours).splitlines()[2:]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[:8] == ["0.0001", "2", "0.4000", "1.50", "0.300", "0.200", "0.480", "0.600"]
@@ -162,4 +162,4 @@ def test_runs_come_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
         (rate, seed, 5) for seed in range(2) for rate in (1e-6, 1e-5, 1e-4)
     ]
     monkeypatch.setattr(sys, "argv", ["rollouts", "--quick"])
-    assert rollouts.plans(rollouts.parse()) == [RunPlan(1e-4, 0, 4, 0.5)]
+    assert rollouts.plans(rollouts.parse()) == [RunPlan(1e-4, 0, 4, 0.5, 0.0)]
