@@ -50,11 +50,11 @@ def main() -> None:
             server = services.server
             server.wait_for_capture()
             server.go_live(LEARNT)
-            found = [measure(console, server, plant, options) for plant in chosen(server, lab, options.only)]
-    console.print(f"{machine()}; {options.pairs} pairs of {options.seconds:.0f} s", highlight=False)
-    console.print("\n".join(table(found)), highlight=False, markup=False, soft_wrap=True)
-    if options.json:
-        options.json.write_text(json.dumps([as_fields(each) for each in found], indent=2) + "\n", encoding="utf-8")
+            found: list[Outcome] = []
+            try:
+                found.extend(measure(console, server, plant, options) for plant in chosen(server, lab, options.only))
+            finally:
+                report_all(console, found, options)  # when a later cause fails, too
 
 
 def parse() -> argparse.Namespace:
@@ -105,6 +105,14 @@ def measure(console: Console, server: MeasuredServer, plant: Plant, options: arg
     """Measure one cause, and say so."""
     console.print(f"planted: {plant.name}", highlight=False)
     return measured(server, plant, options.pairs, options.seconds)
+
+
+def report_all(console: Console, found: Sequence[Outcome], options: argparse.Namespace) -> None:
+    """Print the table, and write the file if one is asked for."""
+    console.print(f"{machine()}; {options.pairs} pairs of {options.seconds:.0f} s", highlight=False)
+    console.print("\n".join(table(found)), highlight=False, markup=False, soft_wrap=True)
+    if options.json:
+        options.json.write_text(json.dumps([as_fields(each) for each in found], indent=2) + "\n", encoding="utf-8")
 
 
 def table(found: Sequence[Outcome]) -> Iterator[str]:

@@ -11,6 +11,8 @@ from .traffic import Traffic
 
 #: Versions on the board: the server starts with random weights, and the learnt draft takes their place at once.
 RANDOM, LEARNT = 0, 1
+#: A learning round beside the traffic, on two cores.
+ROUND_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,12 @@ def plants(
     """All of them; `known` and `unknown` are domains, of which the learnt draft knows the first alone."""
     usual, other = Traffic(prompts[known], known), Traffic(prompts[unknown], unknown)
     return [
+        # First, while few traces wait: a round learns all of them, and is waited for.
+        Plant("learner on the same cores", Cause.LEARNER, usual, usual, learner.switch),
         Plant("shifted mix of labels", Cause.LABELS, usual, other),
         Plant("stale draft: traffic moves under one label", Cause.STALE, _unlabelled(usual), _unlabelled(other)),
         Plant("temperature 1", Cause.SAMPLING, usual, replace(usual, temperature=1.0)),
         Plant("batch of 8, not of 1", Cause.BATCH, replace(usual, concurrency=1), replace(usual, concurrency=8)),
-        Plant("learner on the same cores", Cause.LEARNER, usual, usual, learner.switch),
         Plant("silent death: random weights", Cause.DRAFT, usual, usual, lambda is_on: _die(server, is_on=is_on)),
     ]
 
@@ -54,7 +57,9 @@ class Learning:
         """Ask for a learning round and wait until it runs; or wait until none does."""
         if is_on:
             self._server.buffer.ask_for_round(BY)
-        wait_until(lambda: self._is_learning() == is_on, f"the learner to {'learn' if is_on else 'rest'}", 180.0)
+        wait_until(
+            lambda: self._is_learning() == is_on, f"the learner to {'learn' if is_on else 'rest'}", ROUND_LIMIT_S
+        )
 
     def _is_learning(self) -> bool:
         return self._server.reader.learner_status().get("kind") == "learning"
