@@ -16,7 +16,7 @@ import pytest
 from live_page import served
 from paceline.buffer.board_access import BoardAccess
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.operator_acts import promote_as_seen, roll_back_as_seen
+from paceline.buffer.operator_acts import promote_as_seen, record_unheard, roll_back_as_seen
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_members import speculators
@@ -97,6 +97,7 @@ def serving(access: BoardAccess, client):
     acts = Acts(
         lambda order, token: promote_as_seen(access, order, token, "operator:ann"),
         lambda order, token: roll_back_as_seen(access, order, token, "operator:ann"),
+        lambda _, acts: record_unheard(access, acts, "operator:ann"),
     )
     readings = Readings(partial(speculators, client), lambda _: access.board)
     return served(make_app(readings, acts), readings)
@@ -114,7 +115,7 @@ def story_url() -> Iterator[str]:
     story = code_then_prose()
     refuse = lambda *_: pytest.fail("nobody acts here")  # noqa: E731 - no more than a name
     readings = Readings(lambda: ["demo"], lambda _: story.board)
-    with served(make_app(readings, Acts(refuse, refuse)), readings) as address:
+    with served(make_app(readings, Acts(refuse, refuse, refuse)), readings) as address:
         yield f"{address}/"
 
 
