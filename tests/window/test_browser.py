@@ -5,7 +5,6 @@
 
 import json
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -26,53 +25,15 @@ from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.dashboards.window.acts import Acts
 from paceline.dashboards.window.app import make_app
 from paceline.dashboards.window.readings import Readings
+from page_acts import TOKEN, fill_act
 from waiting import until
 from window_story import code_then_prose
 
 pytestmark = pytest.mark.window
-playwright = pytest.importorskip("playwright.sync_api")
 
-TOKEN = "the operator's own token"
 #: Where `make test-window` puts axe-core.
 AXE = Path(sys.prefix) / "axe-core/package/axe.min.js"
 IMAGE = '<img src="x" onerror="document.title=\'stolen\'">'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    """Debian's Chromium; without a sandbox, which root has none of."""
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--enable-precise-memory-info"]
-        )
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def tab(browser):
-    """Open a page; at the end nothing was said on its console, and nobody else was asked for anything."""
-    said, asked, opened = [], [], []
-
-    def open_page(url: str, before=lambda page: None, **options):
-        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
-        page = context.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        opened.append(context)
-        page.home = url
-        before(page)
-        page.goto(url)
-        page.wait_for_selector(".finding")
-        return page
-
-    yield open_page
-    own = tuple(page.home.split("?")[0] for context in opened for page in context.pages)
-    for context in opened:
-        context.close()
-    assert [url for url in asked if not url.startswith(own)] == []
-    assert [line for line in said if "status of 4" not in line and "net::ERR" not in line] == []
 
 
 @pytest.fixture
@@ -117,14 +78,6 @@ def story_url() -> Iterator[str]:
     readings = Readings(lambda: ["demo"], lambda _: story.board)
     with served(make_app(readings, Acts(refuse, refuse, refuse)), readings) as address:
         yield f"{address}/"
-
-
-def fill_act(page, number: int, token: str = TOKEN, why: str = "worse on prose") -> None:
-    """Open the form and fill it in."""
-    page.click("#acts summary")
-    page.fill("#act-token", token)
-    page.fill("#act-why", why)
-    page.fill("#act-number", str(number))
 
 
 def test_what_happens_on_the_board_is_on_the_page_without_a_reload(tab, url, access):
