@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parent))  # for the modules beside this file
 from real_stack import RealStack, real_stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def real(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealStack]:
     """All of it but the learner; no draft is on the board until test_1_rollback.py puts some there."""
     if shutil.which("prometheus") is None:
