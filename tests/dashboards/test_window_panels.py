@@ -175,6 +175,7 @@ def test_members_that_fall_silent_stand_as_alarms_and_nothing_is_well(story):
         REPLICA: "silent",
         LEARNER: "silent",
     }
+    assert panels["why"]["why_unknown"] == "no server is alive, the last was seen 2 min ago"
     assert panels["loop"]["facts"][1:] == [(LEARNER, "silent, last seen 2 min ago")]
     assert {row["doing"] for row in panels["members"]["members"] if row["member"] == REPLICA} == {"at last: capture on"}
     assert {(alarm["member"], alarm["alarm"]) for alarm in panels["members"]["alarms"]} >= {(REPLICA, "member_silent")}

@@ -1,6 +1,7 @@
 """What a user runs, each as a real process: Redis, SGLang, a learner, the live page, the exporter and Prometheus."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,22 +16,14 @@ from typing import Any
 import httpx
 import psutil
 import yaml
-from paceline.buffer.board_access import open_board
 from paceline.buffer.config import BufferConfig
+from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.settings.sources import read_settings
 from paceline.rig.deployment import server_flags
 from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
-from paceline.rig.services import (
-    Service,
-    free_port,
-    learner_service,
-    redis_service,
-    sglang_service,
-    window_service,
-)
+from paceline.rig.services import Service, free_port, learner_service, redis_service, sglang_service, window_service
 from waiting import until
 
 SPECULATOR = "real"
@@ -51,7 +44,7 @@ class RealStack:
     redis: Service
     server: Service
     learner: Service
-    board: Any
+    board: RedisVersionBoard
     buffer: RedisTraceBuffer
     env: Mapping[str, str]
     port: int
@@ -68,7 +61,7 @@ class RealStack:
         """`paceline ...` as a user runs it, who may say something on stdin."""
         line = [sys.executable, "-m", "paceline.cli", *words]
         run = partial(subprocess.run, capture_output=True, text=True, timeout=60, check=False)
-        return run(line, env={**self.env, "PACELINE_OPERATOR_TOKEN": ""}, input=said)
+        return run(line, env={**os.environ, **self.env, "COLUMNS": "200"}, input=said)
 
     def panel(self, name: str, **asked: int) -> Any:
         """A panel of the page as JSON."""
@@ -162,6 +155,7 @@ def settings(folder: Path, target: Path, draft: Path, redis_url: str) -> dict[st
         "PACELINE_MLFLOW_URI": f"sqlite:///{folder / 'mlflow.db'}",
         "PACELINE_MLFLOW_PAGES": MLFLOW_PAGES,
         "PACELINE_MIN_NEW_TRACES": "100000",
+        "PACELINE_MAX_WAIT_S": "0",
         "PACELINE_ROUND_INTERVAL_S": "1.0",
         "OMP_NUM_THREADS": "1",
     }
@@ -172,13 +166,11 @@ def real_stack(folder: Path, models: tuple[Path, Path]) -> Iterator[RealStack]:
     """Everything but the learner runs, and the server drafts with the draft it was started with."""
     (target, draft), redis_port = models, free_port()
     url = f"redis://127.0.0.1:{redis_port}/0"
-    env, port, page_port, exporter_port, prometheus_port = (
-        settings(folder, target, draft, url),
-        *(free_port() for _ in range(4)),
-    )
-    server = sglang_service(
-        [*server_flags(target, draft), "--disable-radix-cache"], port, log=folder / "sglang.log", env=env
-    )
+    env = settings(folder, target, draft, url)
+    port, page_port, exporter_port, prometheus_port = (free_port() for _ in range(4))
+    # No cached prefix that another draft has left behind in its own cache.
+    flags = [*server_flags(target, draft), "--disable-radix-cache"]
+    server = sglang_service(flags, port, log=folder / "sglang.log", env=env)
     learner = learner_service(log=folder / "learner.log", env=env)
     with ExitStack() as entered:
         redis = entered.enter_context(redis_service(folder / "redis", redis_port))
@@ -189,10 +181,8 @@ def real_stack(folder: Path, models: tuple[Path, Path]) -> Iterator[RealStack]:
         entered.callback(server.stop)
         entered.callback(server.kill)
         client = entered.enter_context(connect(url))
-        board, buffer = (
-            open_board(read_settings({}), url, SPECULATOR).board,
-            RedisTraceBuffer(client, BufferConfig(speculator=SPECULATOR)),
-        )
+        config = BufferConfig(speculator=SPECULATOR)
+        board, buffer = RedisVersionBoard(client, config), RedisTraceBuffer(client, config)
         texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > MIN_TEXT_CHARS]
         made = RealStack(
             folder, target, draft, redis, server, learner, board, buffer, env, port, page_port, exporter_port,

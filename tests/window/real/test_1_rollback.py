@@ -20,7 +20,7 @@ WORSE, BETTER = 1, 12  # passes over the same traces
 @pytest.fixture(scope="module")
 def drafts(real):
     """(better, worse): both learnt the same traces, one of them longer; the worse one is live, the better was."""
-    real.wave("to learn from", REQUESTS)
+    real.wave("first", REQUESTS)
     real.drained()
     traces = [entry.trace for entry in real.buffer.replay(1000)]
     folders = [real.draft, *(learnt(real, traces, passes) for passes in (BETTER, WORSE))]
@@ -49,10 +49,10 @@ def served(real, name):
     metas = [reply["meta_info"] for reply in replies]
     rounds, accepted = (sum(meta[key] for meta in metas) for key in ("spec_verify_ct", "spec_num_correct_drafts"))
     assert len(traces) == REQUESTS
-    assert 1 + np.concatenate([trace.rounds.accepted for trace in traces]).mean() == pytest.approx(
-        1 + accepted / rounds
-    )
-    return [reply["output_ids"] for reply in replies], 1 + accepted / rounds, {t.draft_version for t in traces}
+    length = 1 + accepted / rounds
+    traced = 1 + np.concatenate([trace.rounds.accepted for trace in traces]).mean()
+    assert traced == pytest.approx(length, abs=0.05)  # SGLang cuts the last round where the request ends
+    return [reply["output_ids"] for reply in replies], length, {trace.draft_version for trace in traces}
 
 
 def test_a_rollback_by_click_changes_what_is_served_and_no_token(real, drafts, tab):

@@ -15,7 +15,10 @@ from real_stack import LEARNER, MLFLOW_PAGES, REPLICA
 from scraped import parsed, value
 from waiting import until
 
-pytestmark = pytest.mark.window
+pytestmark = [
+    pytest.mark.window,
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),  # MLflow's own query
+]
 
 #: Requests of one token, which have no verify round and are dropped for it.
 TOO_SHORT = 3
@@ -44,7 +47,7 @@ def oracle(traces) -> Oracle:
     reached = [
         [min(int(a), STEPS) for trace in traces for a in trace.rounds.accepted if a >= at] for at in range(STEPS)
     ]
-    shares = [sum(a > at for a in reached[at]) / len(reached[at]) for at in range(STEPS)]
+    shares = [sum(a > at for a in some) / len(some) for at, some in enumerate(reached) if some]
     return Oracle(n, sum(rounds), 1 + ratio, max(1.0, 1 + ratio - half), 1 + ratio + half, shares)
 
 
@@ -58,17 +61,23 @@ def ended(real):
         real.generate(f"short-{number}", real.texts[number][:200], 1)
     real.drained()
     real.learner.start()
+    until(lambda: len(runs_of(real)) == len(real.board.read().rows), "the learner to name a run of every draft")
+    until(lambda: all("rounds" in served for served in in_mlflow(real).values()), "MLflow's figures", 150.0)
+    return in_mlflow(real)
+
+
+def runs_of(real) -> dict[int, str]:
+    """Draft -> its run in MLflow, as the learner says."""
+    status = real.board.heartbeats().get(LEARNER, {})
+    return {int(number): run for number, run in status.get("mlflow", {}).get("runs", {}).items()}
+
+
+def in_mlflow(real) -> dict[int, dict[str, float]]:
+    """Draft -> what it served, as MLflow has it."""
     client = MlflowClient(real.env["PACELINE_MLFLOW_URI"])
-    runs = {}
-
-    def is_told() -> bool:
-        told = real.board.members()[LEARNER].status.get("mlflow", {}).get("runs", {})
-        runs.update({int(number): client.get_run(run).data.metrics for number, run in told.items()})
-        return bool(runs) and all("served/rounds" in runs.get(number, {}) for number in real.board.read().rows)
-
-    until(lambda: LEARNER in real.board.members(), "the learner's first heartbeat")
-    until(is_told, "MLflow's figures of every draft", 150.0)
-    return runs
+    found = {number: client.get_run(run).data.metrics for number, run in runs_of(real).items()}
+    begin = "served/"
+    return {n: {k.removeprefix(begin): v for k, v in m.items() if k.startswith(begin)} for n, m in found.items()}
 
 
 def traces_since(real, at):
@@ -91,7 +100,7 @@ def test_each_draft_has_the_same_figures_on_the_page_in_versions_in_metrics_and_
         assert_is(truth, line["requests"], line["rounds"], line["served_accept_length"], *line["served_interval"])
         on_page = real.panel("draft", draft=number)["served"]["py"]
         assert_is(truth, on_page["requests"], on_page["rounds"], on_page["accept_length"], *on_page["interval"])
-        told = {name.removeprefix("served/"): amount for name, amount in ended[number].items()}
+        told = ended[number]
         ends = told["accept_length_low"], told["accept_length_high"]
         assert_is(truth, told["requests"], told["rounds"], told["accept_length"], *ends)
         rounds, accepted, *_ = (
@@ -114,8 +123,8 @@ def test_positions_are_accepted_alike_on_the_page_in_metrics_and_in_mlflow(real,
         for at in range(1, STEPS + 1)
     ]
     assert [stood / tried for stood, tried in counts] == pytest.approx(truth.positions)
-    run = real.board.members()[LEARNER].status["mlflow"]["runs"][str(live)]
-    history = MlflowClient(real.env["PACELINE_MLFLOW_URI"]).get_metric_history(run, "served/position_acceptance")
+    client = MlflowClient(real.env["PACELINE_MLFLOW_URI"])
+    history = client.get_metric_history(runs_of(real)[live], "served/position_acceptance")
     assert [point.value for point in sorted(history, key=lambda point: point.step)] == pytest.approx(truth.positions)
 
 
@@ -159,7 +168,7 @@ def test_traces_are_counted_alike_on_the_page_in_status_and_in_metrics(real, end
 
 
 def test_the_card_of_a_draft_links_to_its_run_in_mlflow(real, ended, tab):
-    run = real.board.members()[LEARNER].status["mlflow"]["runs"]["1"]
+    run = runs_of(real)[1]
     client = MlflowClient(real.env["PACELINE_MLFLOW_URI"])
     experiment = client.get_run(run).info.experiment_id
     assert client.get_run(run).info.run_name == "draft 1"
