@@ -227,6 +227,17 @@ def test_everything_can_be_reached_by_keyboard(tab, story_url):
     assert page.evaluate("document.activeElement.id") == "draft-title"
 
 
+def test_drift_and_moved_labels_are_told_apart_and_a_missing_link_has_its_reason(tab, story_url):
+    page = tab(story_url)
+    page.wait_for_selector("#legend li:has(.swatch.drifted):has-text('test fired')")
+    page.wait_for_selector("#legend li:has(.swatch.moved):has-text('other labels')")
+    look = "(kind) => getComputedStyle(document.querySelector(`.swatch.${kind}`)).backgroundImage"
+    assert "repeating-linear-gradient" in page.evaluate(look, "drifted")
+    assert page.evaluate(look, "moved") == "none"
+    assert "Drift tests that fired: 1." in page.inner_text("#accept-summary")
+    assert "no link to MLflow: no learner has said where MLflow is" in page.inner_text("#draft .commands")
+
+
 def test_the_theme_is_switched_by_hand_and_kept(tab, story_url):
     page = tab(story_url, color_scheme="light")
     page.click("#theme")

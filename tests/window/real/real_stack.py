@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from typing import Any
 
 import httpx
 import psutil
-import yaml
+from monitoring import exporter_service, prometheus_service
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
@@ -28,7 +27,6 @@ from waiting import until
 
 SPECULATOR = "real"
 REPLICA, LEARNER = "replica:real-0", "learner:real-learner"
-RULES = Path(__file__).resolve().parents[3] / "dashboards/prometheus"
 #: Where the learner says that MLflow's pages are; nobody is asked there.
 MLFLOW_PAGES = "http://127.0.0.1:9/mlflow"
 MIN_TEXT_CHARS = 3000
@@ -109,37 +107,6 @@ def get(port: int, path: str, **asked: int) -> httpx.Response:
     return httpx.get(f"http://127.0.0.1:{port}{path}", params=asked, timeout=30.0, trust_env=False)
 
 
-def answers(port: int, path: str) -> bool:
-    try:
-        return get(port, path).status_code == 200
-    except httpx.HTTPError:
-        return False
-
-
-def prometheus_service(folder: Path, port: int, exporter_port: int) -> Service:
-    """The shipped configuration with its intervals and rules, and this exporter."""
-    config = yaml.safe_load((RULES / "prometheus.yml").read_text(encoding="utf-8"))
-    config["rule_files"] = [str(RULES / name) for name in config["rule_files"]]
-    (job,) = [job for job in config["scrape_configs"] if job["job_name"] == "paceline"]
-    config["scrape_configs"] = [job | {"static_configs": [{"targets": [f"127.0.0.1:{exporter_port}"]}]}]
-    folder.mkdir()
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    flags = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
-    return Service(
-        "Prometheus",
-        [str(shutil.which("prometheus")), *flags, f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"],
-        log=folder / "prometheus.log",
-        is_ready=lambda _: answers(port, "/-/ready"),
-        start_limit_s=60.0,
-    )
-
-
-def exporter_service(port: int, *, log: Path, env: Mapping[str, str]) -> Service:
-    command = [sys.executable, "-m", "paceline.cli", "exporter", f"--port={port}"]
-    ready = partial(answers, port, "/metrics")
-    return Service("exporter", command, log=log, is_ready=lambda _: ready(), start_limit_s=60.0, env=env)
-
-
 def settings(folder: Path, target: Path, draft: Path, redis_url: str) -> dict[str, str]:
     """Of server, learner and commands; the learner says where MLflow's pages are and never has enough to learn from."""
     return {
@@ -175,7 +142,7 @@ def real_stack(folder: Path, models: tuple[Path, Path]) -> Iterator[RealStack]:
     with ExitStack() as entered:
         redis = entered.enter_context(redis_service(folder / "redis", redis_port))
         entered.enter_context(window_service(page_port, log=folder / "window.log", env=env))
-        entered.enter_context(exporter_service(exporter_port, log=folder / "exporter.log", env=env))
+        entered.enter_context(exporter_service(exporter_port, url, log=folder / "exporter.log", env=env))
         entered.enter_context(prometheus_service(folder / "prometheus", prometheus_port, exporter_port))
         server.start()
         entered.callback(server.stop)
