@@ -70,7 +70,7 @@ help:
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
 	@echo "make test-servers  servers that sample, draft trees, pace, mix chunks or get other weights; every published draft"
 	@echo "make test-rollouts  the long tests of a target that a trainer changes, TRL among the trainers"
-	@echo "make test-window  the live page in a real Chromium, every query and alert in a real Prometheus"
+	@echo "make test-window  the live page in a real Chromium, every query and alert in a real Prometheus, real processes killed"
 	@echo "make test-faults  every case of every fault: each process killed at each point   FAULTS=tests/faults/learner"
 	@echo "make test-releases  make test on the oldest supported SGLang, hooks, capture and swaps on the one in between"
 	@echo "make test-wheel   the wheel in a fresh environment with SGLang alone, served by SGLang's own command"
@@ -114,10 +114,12 @@ $(WITH_RL): $(READY)
 	@$(PIP) --no-warn-conflicts $(TORCH) -r $(NEEDS) -e '.[rl]'
 	@touch $@
 
-# Playwright, and axe-core, which the browser is told to run on the page; neither is part of the product.
+# Playwright, and axe-core, which the browser is told to run on the page; neither is part of the product. Playwright's own
+# Chromium only where there is no other.
 $(WITH_BROWSER): $(READY)
 	@echo "setup: Playwright and axe-core, for tests with a browser"
 	@$(PIP) --no-warn-conflicts $(TORCH) -r $(NEEDS) -e '.[window-tests]'
+	@test -n "$$CHROMIUM" || command -v chromium >/dev/null || $(PY) -m playwright install chromium
 	@mkdir -p $(VENV)/axe-core
 	@cd $(VENV)/axe-core && npm pack --silent axe-core@4.14.1 >/dev/null && tar xzf axe-core-4.14.1.tgz
 	@touch $@
@@ -154,7 +156,7 @@ test-servers: $(READY)
 test-rollouts: $(WITH_RL)
 	@$(PYTEST) -m rollouts $(ARGS)
 
-# Needs chromium, npm and prometheus: apt-get install chromium npm prometheus.
+# Needs npm and prometheus: apt-get install npm prometheus. CHROMIUM is the path of a browser, if not that on PATH.
 test-window: $(WITH_BROWSER)
 	@$(PYTEST) -m window $(ARGS)
 

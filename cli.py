@@ -13,7 +13,6 @@ from .dashboards.commands.asking import asking
 from .dashboards.commands.explaining import explaining
 from .dashboards.commands.exporting import exporting
 from .dashboards.commands.versions import versions
-from .dashboards.readings_command import readings
 from .dashboards.terminal import fail, needing_extra, new_token, one_line_errors, operator
 from .dashboards.window.command import window
 
@@ -32,7 +31,6 @@ token = typer.Typer(no_args_is_help=True, help="The operator token, which acts o
 app.add_typer(token, name="token")
 draft = typer.Typer(no_args_is_help=True, help="Drafts for a target that has none.")
 app.add_typer(draft, name="draft")
-app.command()(readings)
 
 Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the check of the weights (no such disk here).")]
 Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every server drafts with it; 0: do not.")]

@@ -108,6 +108,8 @@ class LearnerCounters(msgspec.Struct, kw_only=True, gc=False):
 
     rounds: int = 0
     rests: int = 0
+    drifts: int = 0  # rests that ended since what is served had changed
+    drifted_at: float | None = None  # when the last of them ended, unix seconds
     optimiser_steps: int = 0
     verdicts: dict[str, int] = {}
     seconds: dict[str, float] = {}  # by phase: claim, judge, train, publish, register, idle

@@ -37,6 +37,14 @@ def roll_back_as_seen(access: BoardAccess, order: Order, token: str, by: str) ->
     return board.roll_back(by, order.why, order.number, order.was).live
 
 
+def record_unheard(access: BoardAccess, acts: int, by: str) -> None:
+    """Put on record that so many acts were refused unheard after wrong tokens; nothing where no token is set.
+
+    Raises BufferUnavailable.
+    """
+    access.auth.record_unheard(by, acts, "too many wrong tokens just before")
+
+
 def _with_token(access: BoardAccess, token: str) -> BoardAccess:
     """Without a token on the board, everybody who reaches the page would be the operator."""
     if all(entry.refused for entry in access.auth.history()):

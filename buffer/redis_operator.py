@@ -37,6 +37,12 @@ class OperatorAuth:
             newest: Any = self._client.xrevrange(self._token_key, count=1)
         self._require(newest, token, by, act)
 
+    def record_unheard(self, by: str, acts: int, why: str) -> None:
+        """Put acts that nobody looked at on record, as one entry; nothing where no token was set."""
+        with translate_redis_errors(self._client):
+            if self._client.exists(self._token_key):
+                self._record_refusal(by, f"{acts} {'act' if acts == 1 else 'acts'} not heard", why)
+
     def set_token(self, new: str, token: str | None, by: str, why: str) -> None:
         """Make `new` the operator's token; `token` must be the one in force, if there is one.
 
@@ -72,13 +78,16 @@ class OperatorAuth:
             return
         got, setter = "another token" if token else "no token", printable(_text(fields, b"by"))
         with translate_redis_errors(self._client):
-            refusal: Any = {"by": by, "act": act, "why": f"got {got}"}
-            self._client.xadd(self._refusals_key, refusal, maxlen=REFUSALS_KEPT, approximate=False)
+            self._record_refusal(by, act, f"got {got}")
         raise OperatorRefused(
             f"{act}: got {got}, expected the operator token that {setter} set for {self._speculator}; "
             f"put it into PACELINE_OPERATOR_TOKEN. If it is lost, delete the key {self._token_key} in Redis and set "
             "another"
         )
+
+    def _record_refusal(self, by: str, act: str, why: str) -> None:
+        refusal: Any = {"by": by, "act": act, "why": why}
+        self._client.xadd(self._refusals_key, refusal, maxlen=REFUSALS_KEPT, approximate=False)
 
 
 def _entry(row: tuple[bytes, dict[bytes, bytes]], what: str, *, refused: bool) -> AuditEntry:

@@ -69,11 +69,12 @@ def loop(seen: Snapshot, served: Served) -> Finding:
     away = nobody_serves(seen)
     if not replicas:
         return Finding("loop", Level.UNKNOWN, away)
-    books, trouble = _books(replicas.values()), [*_trouble(replicas), *_losses(served)]
-    text = "; ".join(filter(None, (*trouble, nobody_learns(seen), books.sentence())))
+    books, trouble, unlearnt = _books(replicas.values()), [*_trouble(replicas), *_losses(served)], nobody_learns(seen)
+    text = "; ".join(filter(None, (*trouble, unlearnt, books.sentence())))
     if away:
         return Finding("loop", Level.UNKNOWN, f"{away}; then: {text}")
-    return Finding("loop", Level.WRONG if trouble else books.level(), text)
+    level = Level.WRONG if trouble else books.level()
+    return Finding("loop", Level.NOTE if unlearnt and level is Level.OK else level, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def identity(status: Mapping[str, object]) -> dict[str, str]:
 
 def _row(name: str, one: MemberSeen, seen: Snapshot, *, is_silent: bool) -> MemberRow:
     presence = Presence.ENDED if has_ended(one) else Presence.SILENT if is_silent else Presence.ALIVE
-    who = identity(one.status)
+    who, doing = identity(one.status), one.fault or _doing(one.status)
     return MemberRow(
         member=name,
         presence=presence,
@@ -95,7 +95,7 @@ def _row(name: str, one: MemberSeen, seen: Snapshot, *, is_silent: bool) -> Memb
         sglang=who["sglang"],
         host=who["host"],
         clock_ahead_s=clock_ahead_s(one),
-        doing=one.fault or _doing(one.status),
+        doing=f"at last: {doing}" if doing and presence is not Presence.ALIVE else doing,
     )
 
 

@@ -55,6 +55,7 @@ class LearnerConfig:
     data_dir: Path = setting("DATA_DIR")
     cache_dir: Path = setting("CACHE_DIR")
     mlflow_uri: str = setting("MLFLOW_URI")
+    mlflow_pages: str = setting("MLFLOW_PAGES")
     name: str = setting("LEARNER", default_factory=lambda: name_on(socket.gethostname()))
     learn: str = setting("LEARN")
     rest_after_rounds: int = setting("REST_AFTER_ROUNDS")

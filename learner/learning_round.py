@@ -56,7 +56,10 @@ class LearningRound:
         if alarm is not None:
             return self._set_aside(alarm)
         self.state.record_rollback(self.board_state, time.time())
-        decision = self.state.decide(self.claimed, time.time())
+        now_s = time.time()
+        decision = self.state.decide(self.claimed, now_s)
+        if decision.has_drifted:
+            self.heartbeat.tally.record_drift(now_s)
         if decision.choice is LearnChoice.REST:
             with self.heartbeat.at_work("resting"):
                 return self._rest(decision)

@@ -85,7 +85,7 @@ class Learner:
         self._count(report)
         figures = totals(state.notes, self._buffer.counts(), self._registry.pending_registrations, state.targets)
         standing = {"schedule": state.schedule.standing(time.time()), "fault": ""}
-        self._heartbeat.beat(report.status() | figures | standing)
+        self._heartbeat.beat(report.status() | figures | standing | self._registry.runs_told())
         return report
 
     def _count(self, report: LearningReport) -> None:

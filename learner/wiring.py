@@ -14,7 +14,9 @@ from .reproduce import Reproduced, reproduce
 def open_registry(config: LearnerConfig) -> Registry:
     """The registry of a speculator; connects to MLflow only when it is first used."""
     artifacts = config.data_dir / "mlflow-artifacts"
-    return Registry(config.tracking_uri, config.registered_model, _pending(config), artifacts)
+    return Registry(
+        config.tracking_uri, config.registered_model, _pending(config), artifacts, pages=config.mlflow_pages
+    )
 
 
 def open_learner(config: LearnerConfig) -> Learner:

@@ -33,7 +33,8 @@ class WorkTally:
         self._phase, self._began, self._charged = IDLE, clock(), clock()
         self._seconds: dict[str, float] = {}
         self._verdicts: Counter[str] = Counter()
-        self._rounds = self._rests = self._optimiser_steps = 0
+        self._rounds = self._rests = self._drifts = self._optimiser_steps = 0
+        self._drifted_at: float | None = None
         self._progress: dict[str, object] = {}
 
     @contextmanager
@@ -70,6 +71,11 @@ class WorkTally:
         with self._lock:
             self._rests += 1
 
+    def record_drift(self, at: float) -> None:
+        """Count a rest that ended at unix second `at`, since what is served had changed."""
+        with self._lock:
+            self._drifts, self._drifted_at = self._drifts + 1, at
+
     def record_failure(self) -> None:
         """Count a learning round that an exception ended."""
         with self._lock:
@@ -88,6 +94,8 @@ class WorkTally:
             learnt = LearnerCounters(
                 rounds=self._rounds,
                 rests=self._rests,
+                drifts=self._drifts,
+                drifted_at=self._drifted_at,
                 optimiser_steps=self._optimiser_steps,
                 verdicts=dict(self._verdicts),
                 seconds={name: round(spent, 3) for name, spent in self._seconds.items()},

@@ -35,6 +35,7 @@ class LearnDecision:
 
     choice: LearnChoice
     reason: str
+    has_drifted: bool = False  # whether what is served changed, which ends a rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +146,12 @@ class LearnSchedule:
             return LearnDecision(LearnChoice.REST, f"at rest for {rested_s:.0f} s of at least {rules.cool_down_s:g} s")
         usual, level = sum(rest.usual) / len(rest.usual), _level_after_a_cut(rest.usual, self._latest, rules)
         if level is not None and level < usual * (1.0 - rules.fall_share):
-            return LearnDecision(LearnChoice.LEARN, f"accepted per round fell from {usual:.3f} to {level:.3f}")
+            return _drifted(f"accepted per round fell from {usual:.3f} to {level:.3f}")
         latest = tuple(self._latest)[-rules.latest_requests :]
         low = sum(value < _low(rest.usual, rules.low_share) for value in latest)
         figures = f"{low} of the latest {len(latest)} requests are as low as one in {1.0 / rules.low_share:.0f} was"
         if len(latest) >= rules.latest_requests and low >= rules.unexplored_share * len(latest):
-            return LearnDecision(LearnChoice.LEARN, f"unexplored traffic: {figures}")
+            return _drifted(f"unexplored traffic: {figures}")
         return LearnDecision(
             LearnChoice.REST,
             f"{rules.flat_rounds} learning rounds made no better draft than {usual:.3f} per round; {figures}",
@@ -200,6 +201,10 @@ def requests_since_a_change(values: Iterable[float], delta: float = 0.002) -> in
     for value in values:
         detector.update(value)
     return int(detector.width)
+
+
+def _drifted(reason: str) -> LearnDecision:
+    return LearnDecision(LearnChoice.LEARN, reason, has_drifted=True)
 
 
 def _low(usual: Sequence[float], share: float) -> float:

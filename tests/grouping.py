@@ -17,6 +17,7 @@ GROUPS = {
     "tests/e2e/test_5_trees.py": "tree server",
     "tests/e2e/test_11_target.py": "updated target",
     "tests/e2e/": "shared servers",
+    "tests/window/real/": "real page",
     "tests/faults/learner/": "killed learners",
     "tests/faults/": "killed server",
 }
@@ -24,12 +25,14 @@ GROUPS = {
 ORDER = (
     "shared servers", "killed learners", "sampled servers", "demo", "paced server", "tree server", "updated target",
     "published drafts", "mixed server", "recorded server", "rollout server", "killed server", "trainer's server",
+    "real page",
 )  # fmt: skip
 
 #: Tests, by the beginning of their id, that need an SGLang server or a learner process, and others that take long.
 SLOW = (
     "tests/e2e/",
     "tests/faults/",
+    "tests/window/real/",
     "tests/buffer/test_board_life.py",
     "tests/buffer/test_redis_tls_members.py",
     "tests/learner/test_following.py",

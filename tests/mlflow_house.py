@@ -58,9 +58,9 @@ class House:
         self.uri = f"sqlite:///{folder}/mlflow.db"
         self.clock = Clock()
 
-    def registry(self, uri: str | None = None) -> Registry:
+    def registry(self, uri: str | None = None, pages: str = "") -> Registry:
         pending = PendingRegistrations(self.pending)
-        return Registry(uri or self.uri, MODEL, pending, self.folder / "artifacts", self.clock)
+        return Registry(uri or self.uri, MODEL, pending, self.folder / "artifacts", self.clock, pages)
 
     def version(self, number: int, sha: str = "") -> DraftVersion:
         """Register a version with weights of its own on the board."""

@@ -68,6 +68,11 @@ class Story:
         """The gate says no."""
         self.board.move(number, VersionState.REFUSED, LEARNER, why)
 
+    def drift(self) -> None:
+        """The learner's drift test ends a rest."""
+        self.learner.drifts += 1
+        self.learner.drifted_at = self.now
+
     def follow(self) -> None:
         """The replica swaps in what is live."""
         before, live = self.drafts_with, self.board.read().live or 0
@@ -164,7 +169,10 @@ class Story:
 
 
 def code_then_prose(weights: tuple[str, str] = ("file:///drafts", "0" * 64)) -> Story:
-    """A draft learns code; traffic turns to prose; two drafts judged on old code are refused; prose is learnt."""
+    """A draft learns code; traffic turns to prose; two drafts judged on old code are refused; prose is learnt.
+
+    The drift test fires after the first of them was refused.
+    """
     story = Story(weights)
     story.publish(0, None)
     story.go_live(0, "the draft that the server was started with")
@@ -179,6 +187,7 @@ def code_then_prose(weights: tuple[str, str] = ("file:///drafts", "0" * 64)) -> 
     old = JudgedOn({"py": 27, "prose": 4}, {"prose": 32}, 110.0, 260.0)
     story.publish(4, 3, 2.9, judged_on=old)
     story.board.move(4, VersionState.REFUSED, LEARNER, "gained 0.02 (-0.11 .. 0.15) on draft 3: not shown to be better")
+    story.drift()
     story.run(60, {"prose": 0.45})
     story.publish(5, 4, 2.6, judged_on=old)
     story.board.move(5, VersionState.REFUSED, LEARNER, "gained -0.04 (-0.2 .. 0.12) on draft 3: not shown to be better")

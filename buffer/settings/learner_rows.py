@@ -13,6 +13,14 @@ LEARNER_ROWS: Final = (
     Setting("DATA_DIR", Path, Path(".paceline"), "Folder of versions, checkpoints and registrations not yet sent."),
     Setting("MLFLOW_URI", str, "", "MLflow tracking server.", unset="a SQLite file in the data folder", mask=masked),
     Setting(
+        "MLFLOW_PAGES",
+        str,
+        "",
+        "Address of MLflow's pages as a browser reaches it, for links to drafts.",
+        unset="PACELINE_MLFLOW_URI where that is a server",
+        mask=masked,
+    ),
+    Setting(
         "LEARNER",
         Name,
         None,

@@ -1,4 +1,4 @@
-"""`paceline status`, `alarms`, `audit` and `settings`."""
+"""`paceline status`, `alarms`, `audit`, `settings` and `readings`."""
 
 import json
 import os
@@ -107,3 +107,11 @@ def settings(
         found = read_settings(os.environ)
         typer.echo(json.dumps(settings_json(found), indent=2) if as_json else "\n".join(settings_lines(found)))
         found.require_known()
+
+
+@asking.command()
+def readings() -> None:
+    """Say what every figure means: unit, formula, who counts it and how old it may be. Prints docs/readings.md."""
+    from ...policies.readings.page import readings_markdown
+
+    typer.echo(readings_markdown(), nl=False)

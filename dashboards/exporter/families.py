@@ -115,6 +115,7 @@ _LOOP = (
     _gauge("buffer_oldest_pending_seconds", _MEMBER, "for how long the oldest that is not acked has waited"),
     _gauge("buffer_oldest_kept_seconds", _MEMBER, "age of the oldest trace in the buffer"),
     _counter("rounds", (*_MEMBER, "kind", "verdict"), "learning rounds: learned, by verdict; rested; failed"),
+    _counter("learner_drifts", _MEMBER, "rests that a learner ended since what is served had changed"),
     _counter("learner_phase_seconds", (*_MEMBER, "phase"), "time of a learner by phase"),
     _counter("learner_cpu_seconds", _MEMBER, "processor time of the learner's process"),
     _counter("learner_optimiser_steps", _MEMBER, "optimiser steps taken"),

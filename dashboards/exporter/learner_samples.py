@@ -15,6 +15,7 @@ def learner_samples(part: LearnerCounters) -> Iterator[Sample]:
     for phase, spent in part.seconds.items():
         yield Sample("paceline_learner_phase_seconds_total", {"phase": phase}, spent)
     yield Sample("paceline_learner_cpu_seconds_total", {}, part.process_cpu_s)
+    yield Sample("paceline_learner_drifts_total", {}, part.drifts)
     yield Sample("paceline_learner_optimiser_steps_total", {}, part.optimiser_steps)
     yield Sample("paceline_learner_busy", {}, float(part.is_busy))
     yield from _buffer(part)

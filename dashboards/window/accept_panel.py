@@ -1,4 +1,4 @@
-"""Panel 2: accept length over time, drafts that went live, what was predicted of them, refusals, moved traffic."""
+"""Panel 2: accept length over time, drafts that went live, what was predicted, refusals, drift, moved traffic."""
 
 import math
 from collections import Counter
@@ -11,6 +11,7 @@ from ...policies.readings.definitions import DEFINITIONS
 from ...policies.readings.traffic_move import MIN_REQUESTS, traffic_move
 from ..cells import ago, length
 from ..headline import nobody_serves
+from .drift_shades import drift_shades
 from .lives import Lives, Stay
 from .look import Look
 
@@ -38,6 +39,7 @@ def accept_panel(look: Look, span_s: int) -> dict[str, object]:
     until = math.ceil(look.seen.at / width_s) * width_s
     stretches = accept_series(look.seen.histories.values(), until, width_s, round(span_s / width_s))
     shown = marks(look.lives, until - span_s, until)
+    drifted = drift_shades(look, until - span_s, look.seen.at)
     sums = [stretch.sums for stretch in stretches]
     intervals = [stretch.interval or (None, None) for stretch in stretches]
     return {
@@ -54,8 +56,9 @@ def accept_panel(look: Look, span_s: int) -> dict[str, object]:
         "labels": _labels(stretches),
         "predicted": [_predicted(look, stretch.at) for stretch in stretches],
         "marks": [asdict(mark) for mark in shown],
+        "drifted": drifted,
         "moved": _moved(look, stretches, width_s),
-        "summary": _summary(stretches, shown, span_s),
+        "summary": _summary(stretches, shown, len(drifted), span_s),
         "definition": DEFINITIONS["accept_length"].formula,
         "why_unknown": _why_unknown(look, stretches),
     }
@@ -140,14 +143,15 @@ def _recent_labels(stretches: Sequence[AcceptStretch]) -> dict[str, int]:
     return dict(found)
 
 
-def _summary(stretches: Sequence[AcceptStretch], shown: Sequence[Mark], span_s: int) -> str:
+def _summary(stretches: Sequence[AcceptStretch], shown: Sequence[Mark], drifts: int, span_s: int) -> str:
     kinds = Counter(mark.kind for mark in shown)
     known = [length_of(stretch.sums) for stretch in stretches if stretch.by_label]
     now = f"Now {length(known[-1])}, at first {length(known[0])}" if known else "Unknown"
     words = {"swap": "went live", "refused": "refused", "returned": "brought back"}
     came = ", ".join(f"{kinds[kind]} {word}" for kind, word in words.items() if kinds[kind]) or "none came or went"
     meaning = DEFINITIONS["accept_length"].meaning
-    return f"{meaning} Plain decoding commits 1. {now}, in the last {ago(span_s)}; drafts: {came}."
+    drift = f" Drift tests that fired: {drifts}." if drifts else ""
+    return f"{meaning} Plain decoding commits 1. {now}, in the last {ago(span_s)}; drafts: {came}.{drift}"
 
 
 def _why_unknown(look: Look, stretches: Sequence[AcceptStretch]) -> str:

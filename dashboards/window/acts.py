@@ -9,7 +9,7 @@ import msgspec
 from ...buffer.errors import BoardConflict, BufferUnavailable, ConfigError, OperatorRefused, WeightsRefused
 from ...buffer.operator_acts import Order
 from ...buffer.plain_text import printable
-from .attempts import MAX_WRONG, WINDOW_S, Attempts
+from .attempts import MAX_WRONG, WINDOW_S, Attempts, Unheard
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +31,8 @@ class Acts:
 
     promote: Act
     roll_back: Act
+    #: Puts on record how many acts on a speculator were not heard. May block, and raise BufferUnavailable.
+    record_unheard: Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,15 @@ _STATUS: Mapping[type[Exception], int] = {
 }
 
 
-def perform(act: Act, name: str, raw: bytes, token: str, attempts: Attempts, now: Callable[[], float]) -> Told:
+@dataclass(frozen=True, slots=True)
+class Doorkeeper:
+    """Who is heard at all: attempts, and what was refused unheard."""
+
+    attempts: Attempts
+    unheard: Unheard
+
+
+def perform(act: Act, name: str, raw: bytes, token: str, door: Doorkeeper, now: Callable[[], float]) -> Told:
     """Do an order that came as JSON. Blocks on Redis, on the disk, and a tenth of a second on the token."""
     try:
         order = msgspec.json.decode(raw, type=Order)
@@ -59,11 +69,12 @@ def perform(act: Act, name: str, raw: bytes, token: str, attempts: Attempts, now
         return _refused(422, f"order: {error}")
     if fault := _fault(order, token):
         return _refused(422, fault)
-    begun = attempts.begin()
+    begun = door.attempts.begin()
     if begun is None:
+        door.unheard.add(order.speculator)
         _log.warning("paceline window: %s %d refused unheard: too many wrong tokens", name, order.number)
         return _refused(429, f"got {MAX_WRONG} wrong tokens in {WINDOW_S:.0f} s, expected fewer; wait a minute")
-    return _done(act, name, order, token, attempts, begun, now)
+    return _done(act, name, order, token, door.attempts, begun, now)
 
 
 def _done(

@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from .acts import MAX_BODY, Act, Acts, perform
-from .attempts import Attempts
+from .acts import MAX_BODY, Act, Acts, Doorkeeper, perform
+from .attempts import Attempts, Unheard
 from .event_stream import events
 from .files import page_files
 from .guard import Guard
@@ -66,11 +66,11 @@ def _panel_routes(readings: Readings) -> APIRouter:
 
 
 def _act_routes(readings: Readings, acts: Acts) -> APIRouter:
-    router, attempts = APIRouter(), Attempts()
+    router, door = APIRouter(), Doorkeeper(Attempts(), Unheard(acts.record_unheard))
 
     async def do(act: Act, name: str, request: Request, token: str) -> Response:
         raw = await _body(request)
-        told = await asyncio.to_thread(perform, act, name, raw, token, attempts, time.time)
+        told = await asyncio.to_thread(perform, act, name, raw, token, door, time.time)
         if told.status == 200:
             readings.forget()
         return json_reply(told.status, told.body)

@@ -1,13 +1,20 @@
-"""How often a wrong token may be tried."""
+"""How often a wrong token may be tried, and how many acts were not heard since it was tried too often."""
 
+import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+
+from ...buffer.errors import BufferUnavailable
+
+_log = logging.getLogger(__name__)
 
 #: Wrong tokens in WINDOW_S before every further act is refused unheard.
 MAX_WRONG = 5
 WINDOW_S = 60.0
+#: Speculators that unheard acts are counted for; whoever sends orders chooses these names.
+_MAX_NAMES = 16
 
 
 class Attempts:
@@ -37,3 +44,45 @@ class Attempts:
         with self._lock:
             if begun in self._begun:
                 self._begun.remove(begun)
+
+
+def in_background(seconds: float, act: Callable[[], None]) -> None:
+    """Call `act` in so many seconds, in a thread of its own that keeps no process alive."""
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+
+
+class Unheard:
+    """Counts acts that were refused unheard, by the speculator that they named; threads may share it.
+
+    Those of a minute are told together: one by one they would push everything else off the record.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str, int], None],
+        later: Callable[[float, Callable[[], None]], None] = in_background,
+    ) -> None:
+        """`tell` puts a speculator's count on record; it may block, and raise BufferUnavailable."""
+        self._tell, self._later = tell, later
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, speculator: str) -> None:
+        """Count one, and have it told within WINDOW_S. Beyond _MAX_NAMES names a minute, new ones are not kept."""
+        with self._lock:
+            is_first = not self._counts
+            if speculator in self._counts or len(self._counts) < _MAX_NAMES:
+                self._counts[speculator] += 1
+        if is_first:
+            self._later(WINDOW_S, self._tell_all)
+
+    def _tell_all(self) -> None:
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        for speculator, acts in counts.items():
+            try:
+                self._tell(speculator, acts)
+            except BufferUnavailable as fault:
+                _log.warning("paceline window: %d acts not heard, and not on record: %s", acts, fault)

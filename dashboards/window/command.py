@@ -38,11 +38,12 @@ def window(
 
 def _acts(access: "Callable[[str], BoardAccess]") -> "Acts":
     """Promote and roll back, by whoever started the page: it only reads by itself."""
-    from ...buffer.operator_acts import promote_as_seen, roll_back_as_seen
+    from ...buffer.operator_acts import promote_as_seen, record_unheard, roll_back_as_seen
     from .acts import Acts
 
     by = f"{operator()}, on the page"
     return Acts(
         lambda order, token: promote_as_seen(access(order.speculator), order, token, by),
         lambda order, token: roll_back_as_seen(access(order.speculator), order, token, by),
+        lambda speculator, acts: record_unheard(access(speculator), acts, by),
     )

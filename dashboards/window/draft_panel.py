@@ -6,6 +6,7 @@ from ...buffer.version import MOVES, BoardRow, BoardState, VersionState
 from ...policies.judged_on import sentence
 from ...policies.readings.served_labels import served_labels
 from ..draft_list import draft_card
+from ..mlflow_link import mlflow_link
 from .accept_panel import label_word
 from .look import Look
 
@@ -20,7 +21,7 @@ def draft_panel(look: Look, asked: int | None) -> dict[str, object]:
             "why_unknown": f"draft {number} is not on the board" if state.rows else "no draft yet",
         }
     card = draft_card(look.seen, look.events, number)
-    row = state.rows[number]
+    row, link = state.rows[number], mlflow_link(look.seen, number)
     return {
         **card.as_json(),
         "facts": [pair for pair in card.facts().items() if pair[0] != "state"],
@@ -30,6 +31,8 @@ def draft_panel(look: Look, asked: int | None) -> dict[str, object]:
         "labels": _labels(row, _served_now(look)),
         "judged_text": "nothing was judged" if row.version.judged_on is None else sentence(row.version.judged_on),
         "commands": [f"paceline versions show {number}", f"paceline explain --draft {number}"],
+        "mlflow": link.url,
+        "mlflow_unknown": link.why_unknown,
         **_acts(state, number),
         "why_unknown": "",
     }

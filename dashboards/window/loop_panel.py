@@ -8,7 +8,7 @@ from ..answer import Answer
 from ..cells import UNKNOWN, ago
 from ..headline import nobody_learns
 from ..member_rows import said
-from ..snapshot import LEARNER
+from ..snapshot import LEARNER, has_ended
 from .look import Look
 
 #: Newest verdicts shown.
@@ -20,8 +20,13 @@ def loop_panel(look: Look, found: Answer) -> dict[str, object]:
     seen = look.seen
     facts = [("traces", finding.sentence) for finding in found.findings if finding.topic == "loop"]
     for member in sorted(seen.members):
-        if member.startswith(LEARNER):
+        if not member.startswith(LEARNER):
+            continue
+        if member in seen.present():
             facts += _learner(member, seen.members[member].status, _counters(look, member))
+        else:  # what it said last is not so any more
+            away = "ended" if has_ended(seen.members[member]) else "silent"
+            facts.append((member, f"{away}, last seen {ago(seen.unseen_s(member))} ago"))
     rows = [(number, row) for number, row in sorted(seen.state.rows.items()) if row.state is not VersionState.CANDIDATE]
     verdicts = [{"number": number, "state": row.state.value, "why": row.why} for number, row in rows[-VERDICTS:]]
     return {"facts": facts, "verdicts": verdicts, "why_unknown": nobody_learns(seen)}

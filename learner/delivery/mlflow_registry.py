@@ -14,6 +14,7 @@ from ...buffer.base import VersionBoard
 from ...buffer.version import BoardState
 from .pending_registrations import PendingRegistrations, read_record
 from .run_record import RunRecord
+from .tracking.links import run_page
 from .tracking.mirror import BoardMirror
 from .tracking.mlflow_library import using
 from .tracking.model_store import ModelStore, open_store
@@ -27,6 +28,8 @@ FIRST_RETRY_S = 60.0
 LONGEST_RETRY_S = 240.0
 #: Between two comparisons of MLflow with a board that does not change: anybody may edit an alias there.
 COMPARE_S = 30.0
+#: The newest drafts whose runs a heartbeat names.
+RUNS_TOLD = 24
 
 
 class Registry:
@@ -43,9 +46,14 @@ class Registry:
         pending: PendingRegistrations,
         artifacts: Path,
         clock: Callable[[], float] = time.monotonic,
+        pages: str = "",
     ) -> None:
-        """`artifacts` is where runs keep files when `tracking_uri` is a database; a server keeps its own."""
+        """`artifacts` is where runs keep files when `tracking_uri` is a database; a server keeps its own.
+
+        `pages` is the address of MLflow's pages, if that is not `tracking_uri`.
+        """
         self._uri = tracking_uri
+        self._pages = pages or tracking_uri
         self._model = model
         self._pending = pending
         self._artifacts = artifacts
@@ -61,6 +69,17 @@ class Registry:
     def pending_registrations(self) -> int:
         """Versions that are published and not yet recorded by MLflow."""
         return len(self._pending)
+
+    def runs_told(self) -> dict[str, object]:
+        """Where people find the newest drafts in MLflow, as JSON values for a heartbeat; empty until it is known.
+
+        `run_page` has ``{run}`` in place of an id of `runs`, and is empty where MLflow has no pages of its own.
+        """
+        newest = sorted(self._mirror.runs, reverse=True)[:RUNS_TOLD]
+        if self._store is None or not newest:
+            return {}
+        runs = {str(number): self._mirror.runs[number] for number in newest}
+        return {"mlflow": {"run_page": run_page(self._pages, self._store.experiment), "runs": runs}}
 
     def enqueue(self, record: RunRecord) -> None:
         """Make a record pending; it is on disk when this returns. OSError on a full disk."""

@@ -51,7 +51,8 @@ def served_drafts(counters: Iterable[Counters]) -> dict[int, ServedDraft]:
         known = boots[entry.boot]
         if entry.served is None:
             continue
-        if any(each.draft not in known for each in (*entry.served.cells, *entry.served.positions)):
+        named = {cell.draft for cell in entry.served.cells} | {each.draft for each in entry.served.positions}
+        if named - known.keys():
             boots[entry.boot] = _of_entry(entry) | known
     found: dict[int, ServedDraft] = {}
     for newest in boots.values():

@@ -153,6 +153,9 @@ def test_a_loop_without_a_learner_says_so():
     assert said(snapshot(replica_a=replica()), "loop")[1].startswith("no learner was ever seen; ")
     late = snapshot(replica_a=replica(), learner_l=learner(300.0, is_alive=False))
     assert said(late, "loop")[1].startswith("no learner is alive, the last was seen 5 min ago; ")
+    for seen in (snapshot(replica_a=replica()), late):
+        assert said(seen, "loop")[0] is Level.NOTE  # traces are not lost, and the loop is not closed
+    assert said(snapshot(**HERE), "loop")[0] is Level.OK
 
 
 @pytest.mark.guarantee("alarm-member-silent")

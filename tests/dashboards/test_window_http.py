@@ -4,19 +4,21 @@ import json
 from functools import partial
 
 import httpx
+import msgspec
 import pytest
 from live_page import served
 from paceline.buffer.board_access import BoardAccess
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.operator_acts import promote_as_seen, roll_back_as_seen
+from paceline.buffer.errors import BufferUnavailable, OperatorRefused
+from paceline.buffer.operator_acts import Order, promote_as_seen, record_unheard, roll_back_as_seen
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_members import speculators
 from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
-from paceline.dashboards.window.acts import Acts
+from paceline.dashboards.window.acts import Acts, Doorkeeper, perform
 from paceline.dashboards.window.app import make_app
-from paceline.dashboards.window.attempts import MAX_WRONG, WINDOW_S, Attempts
+from paceline.dashboards.window.attempts import MAX_WRONG, WINDOW_S, Attempts, Unheard
 from paceline.dashboards.window.files import STATIC, read_files
 from paceline.dashboards.window.guard import HEADERS, Guard
 from paceline.dashboards.window.panels import PANELS
@@ -46,6 +48,7 @@ def page(access, redis_client):
     acts = Acts(
         lambda order, token: promote_as_seen(access, order, token, BY),
         lambda order, token: roll_back_as_seen(access, order, token, BY),
+        lambda _, acts: record_unheard(access, acts, BY),
     )
     readings = Readings(partial(speculators, redis_client), lambda _: access.board)
     with (
@@ -188,6 +191,47 @@ def test_five_wrong_tokens_a_minute_are_the_last_that_are_looked_at(page, access
 
 
 @pytest.mark.guarantee("page-wrong-tokens")
+def test_acts_that_are_not_heard_are_on_record_as_one_entry_a_minute(access):
+    due = []
+    unheard = Unheard(
+        lambda _, acts: record_unheard(access, acts, BY), lambda seconds, tell: due.append((seconds, tell))
+    )
+    door = Doorkeeper(Attempts(lambda: 0.0), unheard)
+    raw = msgspec.json.encode(Order("demo", 2, VersionState.LIVE, "worse"))
+    wrong = lambda token: perform(refuse, "rollback", raw, token, door, lambda: 0.0).status  # noqa: E731 - a name
+    assert [wrong("a wrong token") for _ in range(MAX_WRONG)] == [403] * MAX_WRONG
+    assert [wrong(TOKEN) for _ in range(3)] == [429] * 3
+    ((seconds, tell),) = due
+    assert (seconds, refused(access)) == (WINDOW_S, [])
+    tell()
+    assert refused(access) == [(BY, "refused: 3 acts not heard", "too many wrong tokens just before")]
+    assert wrong(TOKEN) == 429
+    due[1][1]()
+    assert refused(access)[1:] == [(BY, "refused: 1 act not heard", "too many wrong tokens just before")]
+
+
+def refuse(*_: object) -> int | None:
+    raise OperatorRefused
+
+
+def test_unheard_acts_are_counted_for_few_names_and_a_redis_that_is_away_breaks_nothing(caplog):
+    told, due = [], []
+
+    def tell(speculator: str, acts: int) -> None:
+        told.append((speculator, acts))
+        raise BufferUnavailable
+
+    unheard = Unheard(tell, lambda _, tell: due.append(tell))
+    for number in range(1000):
+        unheard.add(f"made up {number}")
+        unheard.add("demo 1")
+    due[0]()
+    assert len(due) == 1
+    assert len(told) == 16
+    assert caplog.text.count("not on record") == 16
+
+
+@pytest.mark.guarantee("page-wrong-tokens")
 def test_attempts_are_forgotten_after_a_minute_and_those_with_the_right_token_at_once():
     now = [0.0]
     attempts = Attempts(lambda: now[0])
@@ -282,3 +326,10 @@ def test_vendored_files_are_those_that_their_release_has():
     assert listed["uPlot.iife.min.js"] == "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"
     assert {path.name for path in (STATIC / "vendor").iterdir()} == {*listed, "SHA256SUMS", "README.md"}
     assert "The MIT License" in (STATIC / "vendor/uPlot.LICENSE").read_text()
+
+
+def test_nothing_is_written_to_a_speculator_without_a_token(access, redis_client):
+    redis_client.delete("paceline:{demo}:operator_token")
+    before = set(redis_client.keys())
+    record_unheard(access, 7, BY)
+    assert set(redis_client.keys()) == before

@@ -84,6 +84,33 @@ def test_traffic_is_shaded_from_the_turn_to_prose_until_a_draft_that_was_judged_
     assert cured - 15 <= ended <= cured + 15
 
 
+def test_drift_is_shaded_from_the_tests_firing_until_the_next_draft_went_live(panels):
+    accept = panels["accept"]
+    fired = next(mark["at"] for mark in accept["marks"] if mark["number"] == 4)  # draft 4 was refused just then
+    cured = next(mark["at"] for mark in accept["marks"] if mark["number"] == 6)
+    assert accept["drifted"] == [[fired, cured]]
+    assert accept["drifted"] != accept["moved"]
+    assert "Drift tests that fired: 1." in accept["summary"]
+
+
+def test_a_drift_ends_where_the_learner_rests_again_and_is_cut_to_what_is_shown():
+    story = Story()
+    story.run(20, {})
+    story.drift()
+    fired = story.now
+    story.run(40, {})
+    story.learner.rests += 1
+    rested = story.now
+    story.run(400, {})
+    accept = one_panel("accept", BoardReader("demo", story.board).look(), Asked())
+    assert accept["drifted"] == [(fired, rested)]
+    assert one_panel("accept", BoardReader("demo", story.board).look(), Asked(span_s=300))["drifted"] == []
+    story.drift()
+    story.run(10, {})
+    look = BoardReader("demo", story.board).look()
+    assert one_panel("accept", look, Asked())["drifted"][1] == (story.now - 10, look.seen.at)
+
+
 def test_the_lane_has_every_draft_newest_first_with_what_became_of_it(panels):
     drafts = panels["lane"]["drafts"]
     assert [(draft["number"], draft["state"]) for draft in drafts] == [
@@ -148,6 +175,9 @@ def test_members_that_fall_silent_stand_as_alarms_and_nothing_is_well(story):
         REPLICA: "silent",
         LEARNER: "silent",
     }
+    assert panels["why"]["why_unknown"] == "no server is alive, the last was seen 2 min ago"
+    assert panels["loop"]["facts"][1:] == [(LEARNER, "silent, last seen 2 min ago")]
+    assert {row["doing"] for row in panels["members"]["members"] if row["member"] == REPLICA} == {"at last: capture on"}
     assert {(alarm["member"], alarm["alarm"]) for alarm in panels["members"]["alarms"]} >= {(REPLICA, "member_silent")}
     assert "ok" not in {finding["level"] for finding in panels["headline"]["findings"]}
 

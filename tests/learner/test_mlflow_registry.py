@@ -103,6 +103,14 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
     candidate = alias(client, "candidate")
     assert weights_of(client, candidate) == set()
 
+    runs = {v.tags["paceline.version"]: v.run_id for v in client.search_model_versions()}
+    assert registry.runs_told() == {"mlflow": {"run_page": "", "runs": runs}}  # a database has no pages
+    elsewhere = house.registry(pages="http://ann:secret@mlflow.lan/")
+    assert elsewhere.runs_told() == {}  # it has not asked yet
+    assert elsewhere.sync(house.board.read(), house.board)
+    page = f"http://mlflow.lan/#/experiments/{run.info.experiment_id}/runs/{{run}}?workflowType=machine_learning"
+    assert elsewhere.runs_told() == {"mlflow": {"run_page": page, "runs": runs}}
+
     house.move(2, VersionState.REFUSED)
     house.board.roll_back("operator:ada", "served worse")
     assert registry.sync(house.board.read(), house.board)

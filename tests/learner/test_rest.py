@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 
 import pytest
 import torch
@@ -88,12 +89,16 @@ def test_a_rest_still_compares_replay_with_what_was_served(house, rested):
 def test_traffic_that_the_draft_does_badly_on_is_learned_at_once_and_rested_traces_are_replayed(house, rested):
     learner, known = rested
     strange = house.send(40)  # served by the initial draft: hardly anything is accepted
+    began_at = time.time()
     report = learner.learn_once()
     assert report.kind is LearningKind.LEARNED
     assert report.decision.choice is LearnChoice.LEARN
     assert report.decision.reason.startswith(("accepted per round fell from ", "unexplored traffic: "))
     assert house.fitted[-1] == ids(not_held_out(strange))
     assert set(ids(not_held_out(known))) <= set(house.replayed[-1])
+    (counted,) = [entry.learner for entry in house.board.history(f"learner:{house.config.name}")[-1:]]
+    assert counted.drifts == 1
+    assert began_at <= counted.drifted_at <= time.time()
 
 
 def test_why_it_learns_or_rests_is_in_report_heartbeat_log_and_record(house, rested, caplog):

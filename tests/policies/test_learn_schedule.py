@@ -173,6 +173,7 @@ def test_a_share_of_low_requests_ends_a_rest(low: int, choice: LearnChoice) -> N
     schedule.observe([Tally(120, 100)] * (40 - low) + [Tally(119, 100)] * low)
     decision = schedule.decide(START_S)
     assert decision.choice is choice
+    assert decision.has_drifted is (choice is LEARN)
     assert f"{low} of the latest 40 requests are as low as one in 10 was" in decision.reason
 
 

@@ -32,7 +32,7 @@ def address(named: str) -> Iterator[str]:
         return
     story = code_then_prose()
     readings = Readings(lambda: ["demo"], lambda _: story.board)
-    with served(make_app(readings, Acts(_nobody, _nobody)), readings) as url:
+    with served(make_app(readings, Acts(_nobody, _nobody, _nobody)), readings) as url:
         yield f"{url}/?span=900"
 
 

@@ -5,7 +5,6 @@
 
 import json
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +15,7 @@ import pytest
 from live_page import served
 from paceline.buffer.board_access import BoardAccess
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.operator_acts import promote_as_seen, roll_back_as_seen
+from paceline.buffer.operator_acts import promote_as_seen, record_unheard, roll_back_as_seen
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_members import speculators
@@ -26,53 +25,15 @@ from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.dashboards.window.acts import Acts
 from paceline.dashboards.window.app import make_app
 from paceline.dashboards.window.readings import Readings
+from page_acts import TOKEN, fill_act
 from waiting import until
 from window_story import code_then_prose
 
 pytestmark = pytest.mark.window
-playwright = pytest.importorskip("playwright.sync_api")
 
-TOKEN = "the operator's own token"
 #: Where `make test-window` puts axe-core.
 AXE = Path(sys.prefix) / "axe-core/package/axe.min.js"
 IMAGE = '<img src="x" onerror="document.title=\'stolen\'">'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    """Debian's Chromium; without a sandbox, which root has none of."""
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--enable-precise-memory-info"]
-        )
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def tab(browser):
-    """Open a page; at the end nothing was said on its console, and nobody else was asked for anything."""
-    said, asked, opened = [], [], []
-
-    def open_page(url: str, before=lambda page: None, **options):
-        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
-        page = context.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        opened.append(context)
-        page.home = url
-        before(page)
-        page.goto(url)
-        page.wait_for_selector(".finding")
-        return page
-
-    yield open_page
-    own = tuple(page.home.split("?")[0] for context in opened for page in context.pages)
-    for context in opened:
-        context.close()
-    assert [url for url in asked if not url.startswith(own)] == []
-    assert [line for line in said if "status of 4" not in line and "net::ERR" not in line] == []
 
 
 @pytest.fixture
@@ -97,6 +58,7 @@ def serving(access: BoardAccess, client):
     acts = Acts(
         lambda order, token: promote_as_seen(access, order, token, "operator:ann"),
         lambda order, token: roll_back_as_seen(access, order, token, "operator:ann"),
+        lambda _, acts: record_unheard(access, acts, "operator:ann"),
     )
     readings = Readings(partial(speculators, client), lambda _: access.board)
     return served(make_app(readings, acts), readings)
@@ -114,16 +76,8 @@ def story_url() -> Iterator[str]:
     story = code_then_prose()
     refuse = lambda *_: pytest.fail("nobody acts here")  # noqa: E731 - no more than a name
     readings = Readings(lambda: ["demo"], lambda _: story.board)
-    with served(make_app(readings, Acts(refuse, refuse)), readings) as address:
+    with served(make_app(readings, Acts(refuse, refuse, refuse)), readings) as address:
         yield f"{address}/"
-
-
-def fill_act(page, number: int, token: str = TOKEN, why: str = "worse on prose") -> None:
-    """Open the form and fill it in."""
-    page.click("#acts summary")
-    page.fill("#act-token", token)
-    page.fill("#act-why", why)
-    page.fill("#act-number", str(number))
 
 
 def test_what_happens_on_the_board_is_on_the_page_without_a_reload(tab, url, access):
@@ -271,6 +225,17 @@ def test_everything_can_be_reached_by_keyboard(tab, story_url):
     page.keyboard.press("Enter")
     page.wait_for_selector("#draft-title:text-is('Draft 5')")
     assert page.evaluate("document.activeElement.id") == "draft-title"
+
+
+def test_drift_and_moved_labels_are_told_apart_and_a_missing_link_has_its_reason(tab, story_url):
+    page = tab(story_url)
+    page.wait_for_selector("#legend li:has(.swatch.drifted):has-text('test fired')")
+    page.wait_for_selector("#legend li:has(.swatch.moved):has-text('other labels')")
+    look = "(kind) => getComputedStyle(document.querySelector(`.swatch.${kind}`)).backgroundImage"
+    assert "repeating-linear-gradient" in page.evaluate(look, "drifted")
+    assert page.evaluate(look, "moved") == "none"
+    assert "Drift tests that fired: 1." in page.inner_text("#accept-summary")
+    assert "no link to MLflow: no learner has said where MLflow is" in page.inner_text("#draft .commands")
 
 
 def test_the_theme_is_switched_by_hand_and_kept(tab, story_url):

@@ -6,7 +6,6 @@ Members are stand-ins that beat on the real board; that servers and learners sen
 import json
 import re
 import shutil
-import sys
 import time
 import urllib.parse
 import urllib.request
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 from counted_members import DRAFTED_TOKENS, PLAIN_TOKENS, beating, learner_status, replica_status
+from monitoring import RULES, exporter_service, prometheus_service
 from paceline.buffer.base import VersionBoard
 from paceline.buffer.board_access import open_board
 from paceline.buffer.settings.sources import read_settings
@@ -34,7 +34,6 @@ from waiting import until
 pytestmark = pytest.mark.window
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = ROOT / "dashboards/prometheus"
 #: After a death, an alert must fire within so many seconds.
 ALERT_LIMIT_S = 75.0
 
@@ -57,33 +56,6 @@ class Stack:
     def number(self, expression: str) -> float:
         (found,) = self.ask(expression)
         return float(found["value"][1])
-
-
-def answers(port: int, path: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
-            return reply.status == 200
-    except OSError:
-        return False
-
-
-def prometheus_service(folder: Path, port: int, exporter_port: int) -> Service:
-    """The committed configuration, with this exporter, and every second."""
-    config = yaml.safe_load((RULES / "prometheus.yml").read_text(encoding="utf-8"))
-    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config["rule_files"] = [str(RULES / name) for name in config["rule_files"]]
-    (job,) = [job for job in config["scrape_configs"] if job["job_name"] == "paceline"]
-    config["scrape_configs"] = [job | {"static_configs": [{"targets": [f"127.0.0.1:{exporter_port}"]}]}]
-    folder.mkdir()
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    flags = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
-    return Service(
-        "Prometheus",
-        [str(shutil.which("prometheus")), *flags, f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"],
-        log=folder / "prometheus.log",
-        is_ready=lambda _: answers(port, "/-/ready"),
-        start_limit_s=60.0,
-    )
 
 
 def version(number: int) -> DraftVersion:
@@ -109,7 +81,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder, started_at = tmp_path_factory.mktemp("prometheus"), time.time()
     redis_port, exporter_port, port = free_port(), free_port(), free_port()
     url = f"redis://127.0.0.1:{redis_port}/0"
-    command = [sys.executable, "-m", "paceline.cli", "exporter", f"--port={exporter_port}", f"--redis-url={url}"]
     with ExitStack() as entered:
         redis = entered.enter_context(redis_service(folder / "redis", redis_port))
         board = open_board(read_settings({}), url, "default").board
@@ -117,10 +88,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             board.register(version(number), "learner", "trained")
         board.move(0, VersionState.LIVE, "learner", "first")
         board.move(1, VersionState.CANARY, "learner", "on trial", replica="a")
-        ready = partial(answers, exporter_port, "/metrics")
-        exporter = Service("exporter", command, log=folder / "e.log", is_ready=lambda _: ready(), start_limit_s=60.0)
-        entered.enter_context(exporter)
-        entered.enter_context(prometheus_service(folder / "prometheus", port, exporter_port))
+        exporter = entered.enter_context(exporter_service(exporter_port, url, log=folder / "e.log"))
+        entered.enter_context(prometheus_service(folder / "prometheus", port, exporter_port, "1s"))
         served = partial(replica_status, "a", started_at, draft=1)
         entered.enter_context(beating(board, "replica:a", lambda beats: served(beats, refused=int(beats > 20))))
         of_b = partial(replica_status, "b", started_at, draft=1)

@@ -27,7 +27,7 @@ export class Accept {
     this.summary.textContent = panel.summary;
     this.unknown.hidden = !panel.why_unknown;
     this.unknown.textContent = panel.why_unknown ? `not known: ${panel.why_unknown}` : "";
-    const drawn = panel.labels.map((line) => line.label).join("\n");
+    const drawn = [...panel.labels.map((line) => line.label), panel.moved.length > 0, panel.drifted.length > 0].join("\n");
     if (this.plot && drawn === this.drawn) { this.plot.setData(data(panel)); } else { this.drawn = drawn; this.rebuild(); }
     if (!this.plot.cursor.idx) { this.tell(null); }
   }
@@ -73,6 +73,7 @@ function point(panel, at) {
   const said = [`${clock(panel.times[at])}: accept length ${figure(panel.pooled[at])} (${interval})`, draft,
     `${count(panel.rounds[at])} rounds of ${count(panel.requests[at])} ended requests`];
   for (const line of panel.labels) { if (line.values[at] !== null) { said.push(`${line.label} ${figure(line.values[at])}`); } }
+  if (panel.drifted.some(([from, to]) => from < panel.times[at] && panel.times[at] - panel.width_s < to)) { said.push("drift found"); }
   const near = panel.marks.filter((mark) => mark.at > panel.times[at] - panel.width_s && mark.at <= panel.times[at]);
   return [said.join(", "), ...near.map((mark) => `${mark.text}: ${mark.why}`)].join(". ");
 }
@@ -85,7 +86,7 @@ function colours() {
   const style = getComputedStyle(document.documentElement);
   const named = (name) => style.getPropertyValue(`--${name}`).trim();
   return { text: named("quiet-text"), grid: named("rule"), main: named("main"), band: named("band"), predicted: named("predicted"),
-    wrong: named("wrong"), shade: named("shade"), labels: ["line1", "line2", "line3", "line4"].map(named), background: named("card") };
+    wrong: named("wrong"), shade: named("shade"), drift: named("drift"), labels: ["line1", "line2", "line3", "line4"].map(named), background: named("card") };
 }
 
 function options(chart, ink) {
@@ -121,6 +122,7 @@ function entries(panel) {
   const entry = (kind, text) => el("li", "", el("span", `swatch ${kind}`), text);
   const fixed = [entry("pooled", "all requests, with 95 % interval"), entry("predicted", "what the gate measured before each draft went live"),
     entry("swap", "a draft went live (its number)"), entry("refused", "a draft was refused")];
-  const more = panel.moved.length ? [entry("moved", "traffic moved: other labels than when the live draft was judged")] : [];
-  return [...fixed.slice(0, 1), ...panel.labels.map((line, index) => entry(`line${(index % 4) + 1}`, line.label || "no label")), ...fixed.slice(1), ...more];
+  const moved = panel.moved.length ? [entry("moved", "traffic moved: other labels than when the live draft was judged")] : [];
+  const drifted = panel.drifted.length ? [entry("drifted", "drift: the learner's test fired, until a draft went live or it rested again")] : [];
+  return [...fixed.slice(0, 1), ...panel.labels.map((line, index) => entry(`line${(index % 4) + 1}`, line.label || "no label")), ...fixed.slice(1), ...moved, ...drifted];
 }

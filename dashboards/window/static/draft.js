@@ -24,8 +24,8 @@ function story({ history }) {
   return table(["at", "became", "by", "why"], rows, "What became of it");
 }
 
-function commands({ commands: lines, mlflow }) {
+function commands({ commands: lines, mlflow, mlflow_unknown: why }) {
   const made = el("p", "commands", ...lines.flatMap((line) => [el("code", "", line), " "]));
-  if (mlflow) { made.append(Object.assign(el("a", "", "this draft in MLflow"), { href: mlflow, rel: "noreferrer" })); }
+  made.append(mlflow ? Object.assign(el("a", "", "this draft in MLflow"), { href: mlflow, rel: "noreferrer" }) : el("span", "quiet", `no link to MLflow: ${why}`));
   return made;
 }

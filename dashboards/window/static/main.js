@@ -60,15 +60,20 @@ function trouble({ message, since, speculator }) {
   if (speculator) { choice.speculator = speculator; }
   grey(`Nothing below is known to be so now. Since ${clock(since)}: ${message}`);
   unknownHeadline(at("headline"), "the board cannot be read");
+  connection("unread", "connected, board not readable");
 }
 
 function link(word, since) {
-  at("connection").textContent = word === "live" ? "live" : `stream lost since ${clock(since)}`;
-  at("connection").dataset.link = word;
+  connection(word, word === "live" ? "live" : `stream lost since ${clock(since)}`);
   if (word === "lost") {
     grey(`Stream lost since ${clock(since)}: paceline window does not answer. What stands below is of that time.`);
     unknownHeadline(at("headline"), "paceline window does not answer");
   }
+}
+
+function connection(word, text) {
+  if (at("connection").textContent !== text) { at("connection").textContent = text; }
+  at("connection").dataset.link = word;
 }
 
 function grey(text) {

@@ -1,8 +1,10 @@
-// What stands on the chart beside its lines: drafts that went live, refusals, rollbacks, and traffic that moved.
+// What stands on the chart beside its lines: drafts that went live, refusals, rollbacks, drift, and traffic that moved.
 
 const LABEL_ROOM_PX = 24;
+/** From one stripe of a hatch to the next. */
+const STRIPE_PX = 6;
 
-/** Shades where the labels of the traffic differ from those when the live draft came; under the lines. */
+/** Under the lines: shades where labels differ from those when the live draft was judged, stripes where drift was found. */
 export function drawShades(plot, panel, ink) {
   const { ctx, bbox } = plot;
   ctx.save();
@@ -11,7 +13,15 @@ export function drawShades(plot, panel, ink) {
     const left = inside(plot, from);
     ctx.fillRect(left, bbox.top, inside(plot, to) - left, bbox.height);
   }
+  ctx.fillStyle = ink.drift;
+  for (const [from, to] of panel.drifted) { stripe(plot, inside(plot, from), inside(plot, to)); }
   ctx.restore();
+}
+
+/** Upright stripes, the first one wide: it says when. */
+function stripe({ ctx, bbox }, left, right) {
+  ctx.fillRect(left, bbox.top, 3 * devicePixelRatio, bbox.height);
+  for (let x = left; x < right; x += STRIPE_PX * devicePixelRatio) { ctx.fillRect(x, bbox.top, devicePixelRatio, bbox.height); }
 }
 
 /** A line with the draft's number per swap, an arrow per rollback, a cross per refusal. */

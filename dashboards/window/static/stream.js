@@ -40,7 +40,7 @@ export class Stream {
   hear(event, tell) {
     this.heardAt = Date.now();
     this.lastId = event.lastEventId || this.lastId;
-    this.onLink("live", null);
+    if (tell === this.onPanels) { this.onLink("live", null); }
     tell(JSON.parse(event.data));
   }
 

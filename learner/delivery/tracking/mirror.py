@@ -34,6 +34,7 @@ class BoardMirror:
 
     def __init__(self) -> None:
         self._served = ServedFigures()
+        self.runs: dict[int, str] = {}  # of the drafts on the board that MLflow has, when they were compared last
 
     def register(self, store: ModelStore, record: RunRecord, run: str) -> None:
         """Make the record's version of its `run`, in which everything is logged."""
@@ -63,6 +64,7 @@ class BoardMirror:
         for row in {row.version.number: row for row in [*changed, *(state.rows[n] for n in logged)]}.values():
             _describe(store, row, known[key_of(row)], changes.get(row.version.number, []))
         set_aliases(store, state, known)
+        self.runs = {number: known[key_of(row)].run for number, row in state.rows.items() if key_of(row) in known}
 
     def _log_served(
         self, store: ModelStore, state: BoardState, board: VersionBoard | None, known: Mapping[Key, KnownVersion]
