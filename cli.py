@@ -205,7 +205,9 @@ def demo(
     prompts: Annotated[Path | None, typer.Option(help='Your prompts: a file of {"text": ..., "domain": ...}.')] = None,
     data_dir: Annotated[Path, typer.Option(help="Folder of the trained target, and of this run.")] = Path(".paceline"),
     keep_running: Annotated[bool, typer.Option(help="Keep the services running until Ctrl-C.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="The report goes here, its picture beside it; else into the run's folder.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Draws the initial draft and, without --prompts, the prompts.")] = 0,
 ) -> None:
     """Watch a random draft learn from live traffic until the server accepts its tokens; no GPU needed.

@@ -13,9 +13,10 @@ from ..dashboards.tables import RUN_COLUMNS, VersionLine, versions_table
 from ..policies.acceptance import Tally, served_tally
 from ..policies.readings.ratio_sums import RatioSums
 from ..rig.machine import machine
-from ..rig.reader import TraceAccount
+from ..rig.reader import Swap, TraceAccount
 from ..rig.traffic import Served, pooled, tokens_per_second
 from .lossless import Lossless
+from .timeline import timeline
 
 _WINDOW_SHARE = 8  # an accept length "at" a point is pooled over an eighth of the domain's requests
 _MIN_WINDOW = 8
@@ -33,7 +34,8 @@ class Run:
     traces: TraceAccount
     replay: tuple[int, int]  # verify rounds that replayed to their served length, and rounds compared
     lossless: Lossless
-    swaps: int
+    swapped: Sequence[Swap]  # all that the replica made, oldest first
+    swaps: int  # those that met requests in flight
     stalls_ms: Sequence[float]  # longest wait for a token around each swap that met requests in flight
     quiet_ms: Sequence[float]  # the same half-way to the next of these swaps: what waits are without one
     seconds: Mapping[str, float]  # stage -> duration
@@ -50,6 +52,7 @@ def as_json(run: Run) -> dict[str, object]:
         "replay": {"rounds": compared, "equal": equal},
         "lossless": {"checked": run.lossless.checked, "identical": run.lossless.identical},
         "swaps": _swaps(run),
+        "timeline": timeline(run.results, run.swapped, run.versions),
         "throughput_tok_s": round(tokens_per_second(run.results), 1),
         "seconds": {stage: round(seconds, 1) for stage, seconds in run.seconds.items()},
         "mlflow_uri": run.mlflow_uri,

@@ -25,6 +25,8 @@ from ..rig.reader import SpeculatorReader
 from ..rig.runs import run_folder
 from ..rig.services import free_port, learner_service, redis_service, sglang_service, window_service
 from .lossless import lossless_check
+from .opening import Plan, print_opening
+from .picture import write_picture
 from .report import Run, as_json, print_closing
 from .signals import ending_signals
 from .stages import Running, measured, serve_traffic, settle
@@ -55,7 +57,9 @@ class DemoOptions:
 
 
 def run_demo(options: DemoOptions) -> Run:
-    """Run the demo, print the results and, if `options.json` is set, write them to that file. Leaves nothing running.
+    """Run the demo, print the results, and write the report with its picture beside it. Leaves nothing running.
+
+    The report is `options.json`, else `report.json` in the folder of the run; the picture has its name, as PNG.
 
     Ctrl-C, SIGTERM and SIGHUP end it early; call it in the main thread. Raises ConfigError for bad input before
     anything is started, and PacelineError when a service does not start or ends early. Wrong or missing answers raise
@@ -64,6 +68,7 @@ def run_demo(options: DemoOptions) -> Run:
     _refuse_unfit(options)
     with ending_signals():
         console = Console()
+        print_opening(console, _plan(options))
         seconds: dict[str, float] = {}
         with _timed("target", seconds), progress_bar("training the target (once)", console) as report:
             target = ensure_target(options.data_dir, TrainPlan(), report=report)
@@ -71,9 +76,22 @@ def run_demo(options: DemoOptions) -> Run:
         with run_folder(options.data_dir / "runs") as folder:
             run = _run(options, console, seconds, target, prompts, LocalDeployment.on_free_ports(folder))
         print_closing(console, run)
-        if options.json is not None:
-            options.json.write_text(json.dumps(as_json(run), indent=2) + "\n", encoding="utf-8")
+        _write(console, run, options.json or folder / "report.json")
         return run
+
+
+def _plan(options: DemoOptions) -> Plan:
+    asked = options.requests, options.concurrency, options.max_tokens, options.prompts
+    return Plan(*asked, most_per_step=DRAFT_STEPS + 1)
+
+
+def _write(console: Console, run: Run, report: Path) -> None:
+    """The report, the picture beside it, and where they are; the picture is named last."""
+    found, picture = as_json(run), report.with_suffix(".png")
+    report.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    write_picture(found, picture)
+    console.out(f"report: {report.absolute()}", highlight=False)
+    console.out(f"picture of the run, accept length with every swap and refusal: {picture.absolute()}", highlight=False)
 
 
 def _run(
@@ -123,6 +141,8 @@ def _refuse_unfit(options: DemoOptions) -> None:
         )
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise ConfigError(f"--json {options.json}: got a folder that does not exist, expected an existing one")
+    if options.json is not None and options.json.suffix == ".png":
+        raise ConfigError(f"--json {options.json}: got the name of a picture, which is written beside the report")
 
 
 def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:
@@ -148,6 +168,9 @@ def _start(
         client = connect(local.redis_url, timeout_s=REDIS_PATIENCE_S)
         stack.callback(client.close)
         logs, flags = local.folder / "logs", server_flags(target.folder, draft)
+        page_port = free_port()
+        stack.enter_context(window_service(page_port, log=logs / "window.log", env=shared))
+        console.print(f"live page, from now on: http://127.0.0.1:{page_port}/", highlight=False)
         with progress_bar("starting SGLang", console) as report:
             log = logs / "sglang.log"
             server = sglang_service(flags, local.server_port, log=log, env=shared, report=report)
@@ -155,9 +178,6 @@ def _start(
         with progress_bar("starting the learner", console) as report:
             env = shared | learner_env(local, target, draft)
             learner = stack.enter_context(learner_service(log=logs / "learner.log", env=env, report=report))
-        page_port = free_port()
-        stack.enter_context(window_service(page_port, log=logs / "window.log", env=shared))
-    console.print(f"look at it while it runs: http://127.0.0.1:{page_port}/", highlight=False)
     config = BufferConfig(speculator=SPECULATOR)
     buffer = RedisTraceBuffer(client, config)
     reader = SpeculatorReader(buffer, RedisVersionBoard(client, config), REPLICA, LEARNER)

@@ -106,7 +106,8 @@ def measured(
     reader = running.reader
     learner, traces = reader.learner_status(), reader.traces()
     served = served_by_version(entry.trace for entry in running.buffer.replay(max_traces=traces.delivered))
-    in_flight = [swap for swap in reader.swaps() if swap.running]
+    swapped = reader.swaps()
+    in_flight = [swap for swap in swapped if swap.running]
     return Run(
         results=results,
         max_tokens=max_tokens,
@@ -114,6 +115,7 @@ def measured(
         traces=traces,
         replay=(as_int(learner, "identity_equal"), as_int(learner, "identity_compared")),
         lossless=Lossless(0, ()),
+        swapped=swapped,
         swaps=len(in_flight),
         stalls_ms=[swap.stall_ms(results) for swap in in_flight],
         quiet_ms=_quiet_ms(in_flight, results),

@@ -2,17 +2,20 @@
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from paceline.buffer.version import VersionState
 from paceline.dashboards.tables import VersionLine
 from paceline.demo.lossless import Lossless, spread
 from paceline.demo.report import Run, accept_lengths, as_json, faults, print_closing, served_by_version
+from paceline.demo.run import _write
+from paceline.demo.timeline import timeline
 from paceline.policies.acceptance import Tally
 from paceline.policies.readings.ratio_sums import RatioSums
 from paceline.rig.machine import machine
 from paceline.rig.prompts import Prompt
-from paceline.rig.reader import TraceAccount
+from paceline.rig.reader import Swap, TraceAccount
 from paceline.rig.traffic import Arrival, Served
 from rich.console import Console
 
@@ -45,6 +48,7 @@ def run(**changes: object) -> Run:
         "traces": TraceAccount(100, 97, {"tap_full": 3}, learned=80, held_out=9, pending=8),
         "replay": (799, 800),
         "lossless": Lossless(40, ("py-3",)),
+        "swapped": [Swap(1, 2.0, 4, 12.0)],
         "swaps": 3,
         "stalls_ms": [20.0, 40.0, 30.0],
         "quiet_ms": [10.0, 12.0, 35.0],
@@ -93,6 +97,8 @@ def test_the_json_has_every_documented_field() -> None:
     stalls = {"p50": 30.0, "max": 40.0}
     quiet = {"p50": 12.0, "max": 35.0}
     assert report["swaps"] == {"count": 3, "stall_ms": stalls, "quiet_ms": quiet, "aborted": 0, "retracted": 0}
+    assert report["timeline"] == timeline(results(), [Swap(1, 2.0, 4, 12.0)], run().versions)
+    assert report["timeline"]["swaps"] == [{"number": 1, "at_s": 12.0}]
     assert report["throughput_tok_s"] == 5.0  # 200 tokens in 40 s
     assert report["seconds"] == {"target": 150.0, "traffic": 60.0}
     assert report["mlflow_uri"] == "sqlite:////tmp/[x]/mlflow.db"
@@ -142,6 +148,16 @@ def test_the_closing_table_shows_the_results(captured: int, verdict: str) -> Non
     assert "around swaps, p50 30 ms, around swaps, max 40 ms" in text
     assert "half-way between them, p50 12 ms, half-way between them, max 35 ms" in text
     assert "mlflow ui --backend-store-uri sqlite:////tmp/[x]/mlflow.db" in text
+
+
+def test_report_and_picture_lie_side_by_side_and_are_named_last(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=40)
+    _write(console, run(), tmp_path / "mine.json")
+    assert json.loads((tmp_path / "mine.json").read_text()) == as_json(run())
+    assert (tmp_path / "mine.png").read_bytes().startswith(b"\x89PNG")
+    report, picture = console.file.getvalue().splitlines()
+    assert report.endswith(str(tmp_path / "mine.json"))
+    assert picture.endswith(str(tmp_path / "mine.png"))
 
 
 def test_checked_requests_are_spread_over_the_whole_run() -> None:

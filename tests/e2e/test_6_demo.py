@@ -22,6 +22,7 @@ KEYS = {
     "replay": {"rounds", "equal"},
     "lossless": {"checked", "identical"},
     "swaps": {"count", "stall_ms", "quiet_ms", "aborted", "retracted"},
+    "timeline": {"domains", "accept_length", "swaps", "refused", "rolled_back"},
     "throughput_tok_s": None,
     "seconds": {"target", "start", "traffic", "settle", "lossless"},
     "mlflow_uri": None,
@@ -79,6 +80,12 @@ def test_the_report_has_the_promised_keys_and_no_others(demo):
     keys = {"number", "state", "reason", "judged_accept_length", "served_accept_length", "rounds"}
     keys |= {"served_interval", "requests"}
     assert [set(line) for line in report["by_version"]] == [keys] * len(report["by_version"])
+
+
+def test_the_picture_is_beside_the_report_and_is_named_last(demo):
+    folder, done, _, _ = demo
+    assert (folder / "json.png").read_bytes().startswith(b"\x89PNG")
+    assert done.stdout.rstrip().endswith(str(folder / "json.png"))
 
 
 def test_every_trace_is_accounted_for(demo):

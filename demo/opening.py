@@ -1,0 +1,83 @@
+"""The demo's first screen: what is started, what there is to see and about when, and how long it takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+#: Minutes on two cores, at best and where other work shares them; `make demo` of docs/measured.md lies between.
+TARGET_MIN = 3.0
+START_MIN = 1.0, 2.0
+CHECK_MIN = 0.5, 1.5
+_TOKENS_PER_S = 180.0, 95.0  # of all requests together; slow before the first learnt draft, and four at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the demo was asked to do, as far as it says when things happen."""
+
+    requests: int
+    concurrency: int
+    max_tokens: int
+    prompts: Path | None  # None: source code, then prose
+    most_per_step: int  # tokens that a step of the target yields when all drafted ones are accepted
+
+    @property
+    def traffic_min(self) -> tuple[float, float]:
+        """Minutes of traffic, at best and where other work shares the cores."""
+        quick, slow = (self.requests * self.max_tokens / rate / 60.0 for rate in _TOKENS_PER_S)
+        return quick, slow
+
+    @property
+    def total_min(self) -> tuple[float, float]:
+        """Minutes of the whole demo, at best and on a busy machine, without training the target."""
+        quick, slow = (sum(each) for each in zip(START_MIN, self.traffic_min, CHECK_MIN, strict=True))
+        return quick, slow
+
+
+def print_opening(console: Console, plan: Plan) -> None:
+    """Print the first screen."""
+    for line in (
+        "paceline demo: a draft model that starts from random weights learns from live traffic.",
+        "Started on this machine, and ended with the demo: Redis, SGLang, a learner, a live page.",
+        f"Accept length is tokens per step of the target: 1 if the draft helps nothing, at most {plan.most_per_step}.",
+    ):
+        console.print(line, highlight=False, markup=False)
+    table = Table(title="what you will see", title_justify="left", show_header=False)
+    for when, what in sights(plan):
+        table.add_row(Text(when), Text(what))
+    console.print(table)
+    lasts = f"About {_minutes(*plan.total_min)} on two CPU cores, and {TARGET_MIN:.0f} more the first time."
+    console.print(f"{lasts} The address of the live page comes as soon as it is up.", highlight=False, markup=False)
+
+
+def sights(plan: Plan) -> Sequence[tuple[str, str]]:
+    """When, and what there is to see, in the order in which it comes."""
+    served = f"{plan.requests} requests are served, {plan.concurrency} at a time, for {_minutes(*plan.traffic_min)}"
+    traffic = f": those of {plan.prompts}" if plan.prompts else ": source code first, prose from half-way on"
+    turn = [
+        ("half-way", "traffic turns to prose and accept length falls: no draft has learnt prose yet"),
+        (
+            "from there",
+            "new drafts learn it, and accept length climbs again; a draft that is not shown to help is refused",
+        ),
+    ]
+    return [
+        ("first", f"a small target is trained on local text ({TARGET_MIN:.0f} min, once) and the server starts"),
+        ("then", served + traffic),
+        (
+            "1 or 2 min in",
+            "the first learnt draft is swapped into the running server; accept length leaves 1 and climbs",
+        ),
+        *([] if plan.prompts else turn),
+        ("at the end", "answers are compared with plain decoding; then a table, and one picture of the whole run"),
+    ]
+
+
+def _minutes(low: float, high: float) -> str:
+    """Whole minutes, one at least; a range where the two differ."""
+    few, many = (max(1, round(each)) for each in (low, high))
+    return f"{few} min" if few == many else f"{few} to {many} min"

@@ -1,0 +1,52 @@
+"""The first screen says what will be seen and about when, and promises no turn of traffic where there is none."""
+
+import io
+from pathlib import Path
+
+from paceline.demo.opening import CHECK_MIN, START_MIN, Plan, print_opening, sights
+from paceline.demo.run import DRAFT_STEPS, DemoOptions, _plan
+from rich.console import Console
+
+PLAN = Plan(480, 4, 96, None, most_per_step=4)
+
+
+def printed(plan: Plan, width: int = 140) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_opening(console, plan)
+    return console.file.getvalue()
+
+
+def test_the_first_screen_says_what_comes_and_how_long_it_takes() -> None:
+    text = printed(PLAN)
+    for words in ("480 requests are served, 4 at a time, for 4 to 8 min", "About 6 to 12 min", "at most 4", "picture"):
+        assert words in text
+    assert (
+        text.index("swapped into the running server")
+        < text.index("traffic turns to prose")
+        < text.index("climbs again")
+    )
+
+
+def test_it_fits_a_terminal_of_80_columns_and_24_rows() -> None:
+    lines = printed(PLAN, width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 24
+
+
+def test_the_time_it_takes_grows_with_the_tokens_that_are_served() -> None:
+    half, whole = Plan(240, 4, 96, None, 4), Plan(240, 8, 192, None, 4)
+    assert whole.traffic_min == tuple(2 * each for each in half.traffic_min) == PLAN.traffic_min
+    assert PLAN.total_min == tuple(sum(each) for each in zip(START_MIN, PLAN.traffic_min, CHECK_MIN, strict=True))
+    assert "for 1 min" in printed(Plan(8, 1, 8, None, 4))
+
+
+def test_prompts_of_ones_own_turn_nowhere() -> None:
+    told = sights(Plan(480, 4, 96, Path("mine.jsonl"), 4))
+    assert [when for when, _ in told] == ["first", "then", "1 or 2 min in", "at the end"]
+    assert "those of mine.jsonl" in told[1][1]
+    assert "prose" not in printed(Plan(480, 4, 96, Path("mine.jsonl"), 4))
+
+
+def test_the_plan_is_what_was_asked_for(tmp_path: Path) -> None:
+    asked = DemoOptions(40, 2, 32, None, tmp_path, keep_running=False, json=None)
+    assert _plan(asked) == Plan(40, 2, 32, None, DRAFT_STEPS + 1)
