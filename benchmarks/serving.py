@@ -14,7 +14,7 @@ the server without a draft. All that the arm paceline answers, at any concurrenc
 
 Where the learner is elsewhere, traffic is held after a chunk while it learns, and its seconds are counted apart. On
 the same cores it runs whenever its own server is asked, and stands still while another one is. The target is the
-learning bench's, deepened with layers that change no output until a draft step costs about a tenth of a target step.
+demo's, deepened with layers that change no output until a draft step costs about a tenth of a target step.
 
 Every block is kept in --out as soon as it is answered, so an interrupted run goes on. Writes serving.md and
 serving.png there. The first time, the target and the drafts are trained: a quarter of an hour.
@@ -31,10 +31,11 @@ import torch
 from rich.console import Console
 
 from ..rig.machine import machine
-from ..rig.models.target import TargetModel
+from ..rig.models.target import TargetModel, ensure_target
+from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.speed.arm import PACED_STEPS
-from .learning.lab import DOMAINS, TARGET_TRAIN_S, Lab, open_lab
+from .learning.lab import DOMAINS
 from .measure.command_line import benchmark_parser
 from .measure.deepened import deepened
 from .serving_speed.arms import Drafts, arms, digests
@@ -69,10 +70,9 @@ def main() -> None:
     """Make the runs that are missing, and write what all of them say; exit code 1 when an answer was changed."""
     options, console = parse(), Console()
     torch.set_num_threads(1)
-    with progress_bar("training the target (once)", console) as report:
-        lab = open_lab(options.data_dir, report, train_s=options.target_seconds)
-    drafts = trained(lab, options, console)
-    runs = [run(lab, drafts, options, seed, console) for seed in range(options.runs)]
+    target = prepared(options, console)
+    drafts = trained(target, options, console)
+    runs = [run(target, drafts, options, seed, console) for seed in range(options.runs)]
     text = markdown(f"python -m paceline.benchmarks.serving {' '.join(sys.argv[1:])}".strip(), runs)
     console.print(text, markup=False, highlight=False, soft_wrap=True)
     (options.out / "serving.md").write_text(text, encoding="utf-8")
@@ -95,7 +95,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--oracle", type=Path, metavar="FOLDER", help="another draft of the later domains")
     parser.add_argument("--quick", action="store_true", help="proof of life: small chunks, short answers, few layers")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target and drafts")
-    parser.add_argument("--target-seconds", type=float, default=TARGET_TRAIN_S, help="for training the target (150)")
+    parser.add_argument("--target", type=Path, metavar="FOLDER", help="one that was trained before, of any domains")
+    seconds = TrainPlan().seconds
+    parser.add_argument("--target-seconds", type=float, default=seconds, help="for training the target (150)")
     parser.add_argument("--out", type=Path, help="runs and tables (benchmarks/results/serving or serving-quick)")
     options = parser.parse_args()
     options.size = QUICK if options.quick else FULL
@@ -126,27 +128,38 @@ def chunk_counts(text: str) -> tuple[int, int]:
     return int(first), int(later)
 
 
-def trained(lab: Lab, options: argparse.Namespace, console: Console) -> Drafts:
+def prepared(options: argparse.Namespace, console: Console) -> TargetModel:
+    """The target of --target, else one trained on the domains, which for the default ones is the demo's."""
+    if options.target:
+        folder = options.target.absolute()
+        return TargetModel(folder, folder.name, {}, 0)
+    with progress_bar("training the target (once)", console) as report:
+        plan = TrainPlan(seconds=options.target_seconds)
+        target = ensure_target(options.data_dir, plan, options.domains, report)
+    return replace(target, folder=target.folder.absolute())
+
+
+def trained(target: TargetModel, options: argparse.Namespace, console: Console) -> Drafts:
     """The drafts that arms start with; trained when they are not there. An oracle of own prompts must be given."""
     oracle = options.oracle
     with progress_bar("training the first draft (once)", console) as report:
-        static = options.static or ensure_offline_draft(lab.target, options.domains[:1], options.size.offline, report)
+        static = options.static or ensure_offline_draft(target, options.domains[:1], options.size.offline, report)
     if oracle is None and options.prompts is None:
         with progress_bar("training the oracle's draft (once)", console) as report:
-            oracle = ensure_offline_draft(lab.target, options.domains[1:], options.size.offline, report)
-    return Drafts(static, ensure_untrained_draft(lab.target), oracle)
+            oracle = ensure_offline_draft(target, options.domains[1:], options.size.offline, report)
+    return Drafts(static, ensure_untrained_draft(target), oracle)
 
 
-def run(lab: Lab, drafts: Drafts, options: argparse.Namespace, seed: int, console: Console) -> Run:
+def run(target: TargetModel, drafts: Drafts, options: argparse.Namespace, seed: int, console: Console) -> Run:
     """One run of one seed, served as far as it was not."""
     size, chosen = options.size, arms(drafts, options.arms)
-    chunks = stream(lab.target, options, seed, console)
-    folder = lab.target.folder.with_name(f"{lab.target.key}-{size.layers}-layers")
-    slow = replace(lab.target, folder=deepened(lab.target.folder, size.layers, folder))
+    chunks = stream(target, options, seed, console)
+    folder = target.folder.with_name(f"{target.key}-{size.layers}-layers")
+    slow = replace(target, folder=deepened(target.folder, size.layers, folder))
     first = "" if options.prompts else options.domains[0]
     conditions = Conditions(
         options.mode, seed, fingerprint(chunks), first, tuple(arm.name for arm in chosen), digests(chosen),
-        size.layers, size.max_tokens, lab.target.key, commit(), machine(),
+        size.layers, size.max_tokens, target.key, commit(), machine(),
     )  # fmt: skip
     with progress_bar(f"{options.mode}, seed {seed}", console) as report:
         return ensure_run(Job(slow, chosen, chunks, conditions, options.out / f"{options.mode}-{seed}"), report)
