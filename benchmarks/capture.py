@@ -29,11 +29,12 @@ from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
+from ..rig.ratio import ratio
 from ..rig.services import Service, free_port, redis_service, sglang_service
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
-from .measure.paired import in_rounds, ratio
+from .measure.paired import in_rounds
 from .measure.suspended import resumed, suspended
 
 MAX_TOKENS = 96

@@ -27,6 +27,7 @@ from ..rig.services import free_port, learner_service, redis_service, sglang_ser
 from .lossless import lossless_check
 from .report import Run, as_json, print_closing
 from .signals import ending_signals
+from .speed import print_speed
 from .stages import Running, measured, serve_traffic, settle
 
 #: Traces of a learning round: few, so that a short run produces many versions.
@@ -93,11 +94,14 @@ def _run(
             results = asyncio.run(serve_traffic(running, console, local.server_url, prompts, **size))
         with _timed("settle", seconds):
             settle(running, MIN_NEW_TRACES, SETTLE_S)
+        last = running.reader.live_weights() or draft
         run = measured(running, results, options.max_tokens, mlflow_uri=local.mlflow_uri, seconds=seconds)
         if options.keep_running:
             _wait_for_ctrl_c(console, local, running)
     with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
         lossless = lossless_check(target.folder, results, options.max_tokens, count=CHECKED_REQUESTS, report=report)
+    with _timed("speed", seconds):
+        print_speed(console, target, (draft, last), prompts, options.max_tokens, local)
     return replace(run, lossless=lossless, seconds=dict(seconds))
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...policies.acceptance import Tally
+from ...rig.ratio import Ratio, ratio
 from ...rig.speed.turn import different
-from ..measure.paired import Ratio, ratio
 from .arms import PACELINE, PLAIN, STATIC
 from .recorded import Block, Run
 

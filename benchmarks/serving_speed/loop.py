@@ -24,8 +24,8 @@ from .recorded import Hold
 
 #: A round of a slow machine, with what waited before it.
 ROUND_LIMIT_S = 900.0
-#: A round must not lose its lease while the learner is stopped.
-LEASE_S = 3600.0
+#: A round must not lose its lease while the learner is stopped for the turns of the other arms.
+LEASE_S = 300.0
 REDIS_PATIENCE_S = 30.0
 PACED_BY = "goodput"
 

@@ -10,7 +10,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from ..measure.paired import ratio
+from ...rig.ratio import ratio
 from .arms import PLAIN
 from .figures import has
 from .recorded import Run
