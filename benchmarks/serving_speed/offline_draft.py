@@ -36,7 +36,7 @@ class OfflinePlan:
     steps: int  # draft length unrolled
     prompts: int = 640  # of every domain
     answer_tokens: int = 96
-    passes: int = 2
+    passes: int = 3
 
     def folder(self, target: TargetModel, domains: Sequence[str]) -> Path:
         """Where the draft of these domains is kept, beside the target's other drafts."""
