@@ -16,8 +16,8 @@ Where the learner is elsewhere, traffic is held after a chunk while it learns, a
 the same cores it runs whenever its own server is asked, and stands still while another one is. The target is the
 demo's, deepened with layers that change no output until a draft step costs about a tenth of a target step.
 
-Every block is kept in --out as soon as it is answered, so an interrupted run goes on. Writes serving.md and
-serving.png there. The first time, the target and the drafts are trained: a quarter of an hour.
+Every block is kept in --out as soon as it is answered, so an interrupted run goes on. Writes a table
+and a plot there, named after the mode. The first time, the target and the drafts are trained: a quarter of an hour.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from ..rig.machine import machine
 from ..rig.models.target import TargetModel, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
+from ..rig.signals import ending_signals
 from ..rig.speed.arm import PACED_STEPS
 from .learning.lab import DOMAINS
 from .measure.command_line import benchmark_parser
@@ -70,14 +71,20 @@ def main() -> None:
     """Make the runs that are missing, and write what all of them say; exit code 1 when an answer was changed."""
     options, console = parse(), Console()
     torch.set_num_threads(1)
-    target = prepared(options, console)
-    drafts = trained(target, options, console)
-    runs = [run(target, drafts, options, seed, console) for seed in range(options.runs)]
+    with ending_signals():
+        runs = made(options, console)
     text = markdown(f"python -m paceline.benchmarks.serving {' '.join(sys.argv[1:])}".strip(), runs)
     console.print(text, markup=False, highlight=False, soft_wrap=True)
-    (options.out / "serving.md").write_text(text, encoding="utf-8")
-    plot(runs, options.out / "serving.png")
-    sys.exit(bool(differing(runs)[0]))
+    (options.out / f"{options.mode}.md").write_text(text, encoding="utf-8")
+    plot(runs, options.out / f"{options.mode}.png")
+    sys.exit(1 if differing(runs)[0] else 0)
+
+
+def made(options: argparse.Namespace, console: Console) -> list[Run]:
+    """All runs that were asked for."""
+    target = prepared(options, console)
+    drafts = trained(target, options, console)
+    return [run(target, drafts, options, seed, console) for seed in range(options.runs)]
 
 
 def parse() -> argparse.Namespace:

@@ -90,10 +90,11 @@ class SpeculatorReader:
         """Number of the live version; None before there is one."""
         return self._board.read().live
 
-    def live_weights(self) -> Path | None:
-        """Folder of the live version's weights; None before there is one. WeightsRefused when it is no folder."""
+    def learnt_weights(self) -> Path | None:
+        """Folder of the live version's weights; None while that is the draft which the server was started with."""
         state = self._board.read()
-        return None if state.live is None else weights_file(state.rows[state.live].version.weights_uri).parent
+        version = None if state.live is None else state.rows[state.live].version
+        return None if version is None or version.parent is None else weights_file(version.weights_uri).parent
 
     def served(self) -> Mapping[int, RatioSums]:
         """What each version had accepted of the requests that ended, by its number, as the replica counts it."""
