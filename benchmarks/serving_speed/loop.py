@@ -39,6 +39,8 @@ class Loop:
         self._learner, self._readers, self._arm, self._min_new = learner, readers, arm, min_new_traces
         self._reader = readers[arm]
         self._busy_s, self._rounds = 0.0, 0  # as last heard
+        self._hear()
+        self._noted_s = self._busy_s  # what it took to start is no learning
 
     @property
     def live(self) -> int | None:
@@ -71,10 +73,8 @@ class Loop:
     def noted(self, chunk: int, held_s: float = 0.0) -> Hold:
         """What there is to say between two chunks; `held_s` is how long traffic was held."""
         pacing = {arm: _pacing(reader) for arm, reader in self._readers.items()}
-        before_s = self._busy_s
         self._hear()
-        # A learner that was started anew counts from nothing.
-        spent_s = self._busy_s - before_s if self._busy_s >= before_s else self._busy_s
+        spent_s, self._noted_s = self._busy_s - self._noted_s, self._busy_s
         return Hold(chunk, held_s, spent_s, self._rounds, pacing)
 
     @contextmanager
