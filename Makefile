@@ -60,8 +60,8 @@ DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases test-wheel \
-  lint check bench bench-calibration bench-causes bench-gate bench-learning bench-rollouts bench-shift compatibility \
-  compatibility-rows
+  lint check bench bench-calibration bench-causes bench-gate bench-learning bench-rollouts bench-serving bench-shift \
+  compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -82,6 +82,7 @@ help:
 	@echo "make bench-gate  which rule should let a new draft go live  ARGS=\"--quick\""
 	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
 	@echo "make bench-rollouts  a draft that follows a trained target against one that does not  ARGS=\"--quick\""
+	@echo "make bench-serving  tokens per second while traffic shifts, against servers without it  ARGS=\"--quick\""
 	@echo "make bench-shift  how soon the closed loop serves well again after a shift  ARGS=\"--before REVISION\""
 	@echo "make compatibility  what works on which SGLang, with which flags, drafts and targets: docs/compatibility.md"
 	@echo "make setup    the environment in $(VENV); the others call it"
@@ -192,6 +193,10 @@ bench-causes: $(READY)
 # With TRL. Runs are kept one by one, so an interrupted bench goes on.
 bench-rollouts: $(WITH_RL)
 	@$(PY) -m paceline.benchmarks.rollouts $(ARGS)
+
+# Blocks are kept one by one, so an interrupted bench goes on.
+bench-serving: $(READY)
+	@$(PY) -m paceline.benchmarks.serving $(ARGS)
 
 bench-shift: $(READY)
 	@$(PY) -m paceline.benchmarks.shift_recovery $(ARGS)

@@ -12,7 +12,6 @@ ratios per concurrency.
 """
 
 import argparse
-import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 
-import psutil
 from rich.console import Console
 
 from ..rig.deployment import LocalDeployment, server_flags
@@ -31,11 +29,13 @@ from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
+from ..rig.ratio import ratio
 from ..rig.services import Service, free_port, redis_service, sglang_service
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
-from .measure.paired import in_rounds, ratio
+from .measure.paired import in_rounds
+from .measure.suspended import resumed, suspended
 
 MAX_TOKENS = 96
 #: Concurrency -> requests of one run. Short runs, many rounds: a shared machine drifts within seconds.
@@ -83,7 +83,7 @@ def pair(target: TargetModel, draft: Path, first: str) -> Iterator[Mapping[str, 
         servers = {name: server(local, target, draft, free_port(), capture=name == ON) for name in (ON, OFF)}
         for name in sorted(servers, key=lambda name: name != first):
             running.enter_context(servers[name].service)
-            running.enter_context(stopped(servers[name]))
+            running.enter_context(suspended(servers[name].service.pid))
         yield servers
 
 
@@ -103,23 +103,6 @@ def server(local: LocalDeployment, target: TargetModel, draft: Path, port: int, 
         env["PACELINE_REDIS_URL"] = ""
     flags = [*server_flags(target.folder, draft), "--disable-radix-cache"]  # every run prefills the same tokens
     return Server(sglang_service(flags, port, log=local.folder / f"{port}.log", env=env), port)
-
-
-@contextmanager
-def stopped(server: Server) -> Iterator[None]:
-    """Keep a server's processes stopped during the body; afterwards they run again, so that they can end."""
-    signal_all(server, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        signal_all(server, signal.SIGCONT)
-
-
-def signal_all(server: Server, number: signal.Signals) -> None:
-    """Signal the launcher and every process below it: SGLang runs in a process group of its own."""
-    leader = psutil.Process(server.service.pid)
-    for process in [leader, *leader.children(recursive=True)]:
-        process.send_signal(number)
 
 
 def measure(
@@ -145,13 +128,10 @@ def print_ratios(concurrency: int, starts: Sequence[Mapping[str, float]]) -> Non
 
 def rate(server: Server, prompts: Sequence[Prompt], concurrency: int, *, capture: bool = True) -> float:
     """Tokens per second of one run, the other servers stopped; exits when a request fails."""
-    signal_all(server, signal.SIGCONT)
-    time.sleep(SETTLE_S)
-    try:
+    with resumed(server.service.pid):
+        time.sleep(SETTLE_S)
         asked = asks(prompts, "capture", MAX_TOKENS, capture=capture)
         return answer_all(f"http://127.0.0.1:{server.port}", asked, concurrency).tokens_per_second
-    finally:
-        signal_all(server, signal.SIGSTOP)
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
+from ..rig.ratio import ratio
 from ..rig.services import Service
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import MeasuredServer, held_out_prompts, wait_until
-from .measure.paired import ratio
 from .measure.services import cpu_server, running
 
 MAX_TOKENS, SEED, CROWDS = 48, 0, 4  # requests per slot in one call, so that all slots stay busy to the end

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..rig.deployment import LocalDeployment, server_flags
+from ..rig.deployment import LocalDeployment, plain_flags
 from ..rig.models.target import VOCABULARY, TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
@@ -98,9 +98,7 @@ def plain(target: TargetModel) -> Iterator[str]:
     """URL of the same server without speculation."""
     with tempfile.TemporaryDirectory() as folder:
         local = LocalDeployment.on_free_ports(Path(folder))
-        flags = server_flags(target.folder, target.folder)
-        at = flags.index("--speculative-algorithm")
-        kept = [*flags[:at], *flags[flags.index("--log-level") :], "--disable-radix-cache"]
+        kept = [*plain_flags(target.folder), "--disable-radix-cache"]
         env = local.shared_env(target) | {"PACELINE_REDIS_URL": ""}
         with sglang_service(kept, local.server_port, log=local.folder / "sglang.log", env=env):
             yield local.server_url

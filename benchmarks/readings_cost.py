@@ -23,13 +23,14 @@ import numpy as np
 
 from ..buffer.counters import COUNTERS, MAX_DRAFTS, MAX_LABELS, Counters, as_json
 from ..buffer.trace import FeatureDtype, Sampling, VerdictRule
+from ..rig.ratio import ratio
 from ..serving.clock.step_clock import StepClock
 from ..serving.courier.heartbeat import fitted
 from ..serving.courier.replica_counters import ReplicaCounters
 from ..serving.wire.counts import CaptureCounts
 from ..serving.wire.request_forward import NO_FEATURES, Commit, RequestFacts, RequestPrefill, RequestVerify
 from .measure.command_line import benchmark_parser
-from .measure.paired import in_rounds, ratio
+from .measure.paired import in_rounds
 
 STEPS, ACCEPTED = 3, 2
 #: Larger than a processor's caches, so that reading it leaves nothing else in them.

@@ -27,8 +27,9 @@ from ..learner.training.trainer import has_bfloat16
 from ..policies.objectives.names import Objective, Weighting
 from ..policies.objectives.table import OBJECTIVES
 from ..rig.machine import machine
+from ..rig.ratio import ratio
 from .measure.command_line import benchmark_parser
-from .measure.paired import in_rounds, ratio
+from .measure.paired import in_rounds
 from .measure.peak_memory import peak_bytes
 
 SOFT = OBJECTIVES[Objective.SOFT]

@@ -24,11 +24,12 @@ from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts, read_prompts
 from ..rig.reader import SpeculatorReader
 from ..rig.runs import run_folder
 from ..rig.services import free_port, learner_service, redis_service, sglang_service, window_service
+from ..rig.signals import ending_signals
 from .lossless import lossless_check
 from .opening import Plan, print_opening
 from .picture import write_picture
 from .report import Run, as_json, print_closing
-from .signals import ending_signals
+from .speed import print_speed
 from .stages import Running, measured, serve_traffic, settle
 
 #: Traces of a learning round: few, so that a short run produces many versions.
@@ -111,11 +112,14 @@ def _run(
             results = asyncio.run(serve_traffic(running, console, local.server_url, prompts, **size))
         with _timed("settle", seconds):
             settle(running, MIN_NEW_TRACES, SETTLE_S)
+        learnt = running.reader.learnt_weights()
         run = measured(running, results, options.max_tokens, mlflow_uri=local.mlflow_uri, seconds=seconds)
         if options.keep_running:
             _wait_for_ctrl_c(console, local, running)
     with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
         lossless = lossless_check(target.folder, results, options.max_tokens, count=CHECKED_REQUESTS, report=report)
+    if learnt is not None:
+        print_speed(console, target, (draft, learnt), prompts, options.max_tokens, local)
     return replace(run, lossless=lossless, seconds=dict(seconds))
 
 

@@ -1,6 +1,7 @@
 """A paceline on this machine: its folder and ports, and the flags and settings its server and learner share."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -54,19 +55,30 @@ class LocalDeployment:
         }
 
 
-def server_flags(target: Path, draft: Path) -> list[str]:
-    """SGLang's flags for a server on the CPU: greedy, EAGLE-3, a chain of DRAFT_STEPS drafts."""
+def plain_flags(target: Path) -> list[str]:
+    """SGLang's flags for a server on the CPU that loads no draft."""
     flags = {
         "--model-path": target,
         "--device": "cpu",
         "--max-total-tokens": 16384,
         "--max-running-requests": 8,
         "--context-length": CONTEXT_TOKENS,
+        "--log-level": "warning",
+    }
+    return _words(flags)
+
+
+def server_flags(target: Path, draft: Path) -> list[str]:
+    """The same with speculation: EAGLE-3, a chain of DRAFT_STEPS drafts."""
+    flags = {
         "--speculative-algorithm": "EAGLE3",
         "--speculative-draft-model-path": draft,
         "--speculative-num-steps": DRAFT_STEPS,
         "--speculative-eagle-topk": 1,
         "--speculative-num-draft-tokens": DRAFT_STEPS + 1,
-        "--log-level": "warning",
     }
+    return plain_flags(target) + _words(flags)
+
+
+def _words(flags: Mapping[str, object]) -> list[str]:
     return [str(word) for flag in flags.items() for word in flag]

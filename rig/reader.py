@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..buffer.base import TraceBuffer, VersionBoard
+from ..buffer.weights_file import weights_file
 from ..dashboards.tables import VersionLine, as_counts, as_int, version_lines
 from ..policies.readings.ratio_sums import RatioSums
 from ..policies.readings.served_drafts import served_drafts
@@ -87,6 +89,12 @@ class SpeculatorReader:
     def live(self) -> int | None:
         """Number of the live version; None before there is one."""
         return self._board.read().live
+
+    def learnt_weights(self) -> Path | None:
+        """Folder of the live version's weights; None while that is the draft which the server was started with."""
+        state = self._board.read()
+        version = None if state.live is None else state.rows[state.live].version
+        return None if version is None or version.parent is None else weights_file(version.weights_uri).parent
 
     def served(self) -> Mapping[int, RatioSums]:
         """What each version had accepted of the requests that ended, by its number, as the replica counts it."""

@@ -6,9 +6,10 @@ from functools import partial
 
 from ...dashboards.tables import as_counts
 from ...rig.prompts import Prompt
+from ...rig.ratio import Ratio, Spread, ratio
 from ..measure.answers import answer_all, asks, flush_cache
 from ..measure.measured_server import MeasuredServer
-from ..measure.paired import Ratio, Spread, in_rounds, ratio
+from ..measure.paired import in_rounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from ...rig.machine import machine
 from ...rig.models.target import TargetModel
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt
+from ...rig.ratio import Spread
 from ...rig.services import redis_service
 from ..measure.answers import answer_all, asks, flush_cache
 from ..measure.command_line import benchmark_parser
 from ..measure.measured_server import MeasuredServer, held_out_prompts, measured_server
-from ..measure.paired import Spread
 from .learning import LearningPlan, learn_and_serve, training_plan
 from .models import build_models, train_plan
 from .server import Serving, require_capture, resolved_settings, server_service

@@ -38,7 +38,7 @@ def ensure_warm_head(lab: Lab, report: Report = quiet) -> Path:
         trainer, windows = DraftTrainer(draft, plan), _windows(lab)
         model = AutoModelForCausalLM.from_pretrained(lab.target.folder, dtype=torch.float32).to(lab.device).eval()
         for begin in range(0, len(windows), _PER_FIT):
-            fit = trainer.fit(list(_traces(lab, model, windows[begin : begin + _PER_FIT], begin)), [])
+            fit = trainer.fit(list(taught(model, lab.draft_layers, windows[begin : begin + _PER_FIT], begin)), [])
             done = min(begin + _PER_FIT, len(windows)) / len(windows)
             report(done, f"first-position acceptance {fit.first_position_accept:.2f}")
         write_folder(lab.warm_head, lambda folder: save_draft(trainer.draft, folder))
@@ -62,10 +62,13 @@ def _windows(lab: Lab) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def _traces(lab: Lab, model: PreTrainedModel, windows: Sequence[Sequence[int]], first: int) -> Iterator[DraftTrace]:
-    tokens_BT = torch.tensor(windows, device=lab.device)
+def taught(
+    model: PreTrainedModel, layers: Sequence[int], windows: Sequence[Sequence[int]], first: int
+) -> Iterator[DraftTrace]:
+    """Windows of equal length as traces: features are the outputs of `layers`; they are named from `first` on."""
+    tokens_BT = torch.tensor(windows, device=model.device)
     out = model(tokens_BT, output_hidden_states=True, use_cache=False)
-    features_BTD = torch.cat([out.hidden_states[layer + 1] for layer in lab.draft_layers], -1).float().cpu().numpy()
+    features_BTD = torch.cat([out.hidden_states[layer + 1] for layer in layers], -1).float().cpu().numpy()
     best = torch.log_softmax(out.logits.float(), -1).cpu().topk(TEACHERS)
     for row, tokens_T in enumerate(tokens_BT.cpu().numpy().astype(np.int32)):
         ids_TK = best.indices[row].numpy().astype(np.int32)

@@ -21,9 +21,9 @@ from safetensors.torch import load_file
 from ...buffer.version import VersionState
 from ...buffer.weights_file import WEIGHTS_FILE
 from ...rig.prompts import Prompt
+from ...rig.ratio import Spread
 from ...rig.traffic import Served, longest_gap_ms, send
 from .measured_server import MeasuredServer, under_new_ids, wait_until
-from .paired import Spread
 
 NOTHING_S = 0.15
 Window = tuple[float, float]

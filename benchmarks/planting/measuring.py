@@ -9,8 +9,8 @@ from ...buffer.counters import Counters
 from ...policies.readings.causes.explanation import Explanation, explain
 from ...policies.readings.causes.periods import during
 from ...policies.readings.causes.stretches import stretches
+from ...rig.ratio import Ratio, ratio
 from ..measure.measured_server import MeasuredServer, wait_until
-from ..measure.paired import Ratio, ratio
 from .plants import Plant
 from .traffic import Phase, serve_for
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from ..measure.paired import ratio
+from ...rig.ratio import ratio
 from .coverage import of_runs, summed_up
 from .levels import SHARE, WINDOW, Pair, Recovery, paired
 from .reading import JUDGED_REQUESTS

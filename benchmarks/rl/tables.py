@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from ..measure.paired import Ratio, ratio
+from ...rig.ratio import Ratio, ratio
 from .arms import ARMS, StepArms
 from .recorded import RecordedRun, RunPlan
 from .seconds import Seconds

@@ -16,7 +16,7 @@ from ...rig.models.training import TrainPlan
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt, domain_prompts
 from ...rig.runs import run_folder
-from ..signals import ending_signals
+from ...rig.signals import ending_signals
 from .notes import NotedRollouts
 from .recording import KeptTargets, record_run
 from .services import GrpoServices, grpo_services

@@ -24,6 +24,7 @@ from paceline.benchmarks import (
     repeated_prompts,
     rests,
     rollouts,
+    serving,
     shift,
     shift_recovery,
     soak,
@@ -40,8 +41,8 @@ PROGRAMS = {
     program.__name__: program
     for program in (
         board_reading, calibration, canary, capture, compatibility, gate, mlflow_pages, outage, pacing, pacing_costs,
-        planted_causes, prefill_bytes, readings_cost, readings_served, repeated_prompts, rests, rollouts, shift,
-        shift_recovery, soak, swap, training_memory,
+        planted_causes, prefill_bytes, readings_cost, readings_served, repeated_prompts, rests, rollouts, serving,
+        shift, shift_recovery, soak, swap, training_memory,
         gpu_pacing, run, trim,
         bench, record,
     )
@@ -55,6 +56,7 @@ TARGETS = {
     "bench-gate": ("gate",),
     "bench-learning": ("learning.bench",),
     "bench-rollouts": ("rollouts",),
+    "bench-serving": ("serving",),
     "bench-shift": ("shift_recovery",),
 }
 

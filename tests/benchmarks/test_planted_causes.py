@@ -5,7 +5,6 @@ import math
 import pytest
 from made_histories import Conditions, changed, histories
 from paceline.benchmarks.measure.measured_server import MeasuredServer
-from paceline.benchmarks.measure.paired import ratio
 from paceline.benchmarks.planted_causes import as_fields, table
 from paceline.benchmarks.planting.measuring import Outcome, compared
 from paceline.benchmarks.planting.plants import LEARNT, RANDOM, Learning, Plant, plants
@@ -15,6 +14,7 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.policies.readings.causes.parts import Cause
+from paceline.rig.ratio import ratio
 
 OFF = Conditions(labels={"py": 1.0})
 ON = changed(OFF, labels={"prose": 1.0})

@@ -4,6 +4,7 @@ import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
+from paceline.buffer.version import DraftVersion, VersionState
 from paceline.policies.acceptance import Tally
 from paceline.rig.drain import drain_check
 from paceline.rig.prompts import Prompt
@@ -119,3 +120,15 @@ def test_swaps_that_no_longer_fit_into_a_heartbeat_are_remembered(reader: Specul
         board.beat("replica:r0", status(swaps=swaps), 60.0)
         seen.append([swap.number for swap in reader.swaps()])
     assert seen == [[1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]
+
+
+def test_the_weights_of_a_learnt_draft_are_found_and_not_those_of_the_first(
+    reader: SpeculatorReader, board, tmp_path
+) -> None:
+    assert reader.learnt_weights() is None
+    for number, parent in ((0, None), (1, 0)):
+        folder = tmp_path / str(number)
+        row = DraftVersion(number, parent, "t", "0", "eagle3", folder.as_uri(), "d", "none", ("", ""))
+        board.register(row, "test", "made")
+        board.move(number, VersionState.LIVE, "test", "made")
+        assert reader.learnt_weights() == (None if number == 0 else folder)

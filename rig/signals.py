@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end the demo as Ctrl-C does: by an exception that unwinds it."""
+"""SIGTERM and SIGHUP end a program as Ctrl-C does: by an exception that unwinds it."""
 
 import signal
 from contextlib import AbstractContextManager

@@ -1,0 +1,143 @@
+"""paceline's loop beside the servers: Redis and a learner, which is stopped while it must not disturb."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from ...buffer.config import BufferConfig
+from ...buffer.counters import COUNTERS, counters_of
+from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.redis_client import connect
+from ...buffer.redis_stream import RedisTraceBuffer
+from ...rig.deployment import LEARNER, LocalDeployment
+from ...rig.drain import drain_check
+from ...rig.models.target import TargetModel
+from ...rig.reader import SpeculatorReader
+from ...rig.services import Service, learner_service, redis_service
+from ...rig.speed.arm import PACED_STEPS, Arm
+from ..measure.measured_server import wait_until
+from ..measure.suspended import resumed, suspended
+from .recorded import Hold
+
+#: A round of a slow machine, with what waited before it.
+ROUND_LIMIT_S = 900.0
+#: A round must not lose its lease while the learner is stopped for the turns of the other arms.
+LEASE_S = 300.0
+REDIS_PATIENCE_S = 30.0
+PACED_BY = "goodput"
+
+
+class Loop:
+    """A Redis for all arms and a learner for one of them. The learner stands still but in `beside` and `catch_up`."""
+
+    def __init__(
+        self, learner: Service, readers: Mapping[str, SpeculatorReader], arm: str, min_new_traces: int
+    ) -> None:
+        self._learner, self._readers, self._arm, self._min_new = learner, readers, arm, min_new_traces
+        self._reader = readers[arm]
+        self._busy_s, self._rounds = 0.0, 0  # as last heard
+        self._hear()
+        self._noted_s = self._busy_s  # what it took to start is no learning
+
+    @property
+    def live(self) -> int | None:
+        """The version that its server should draft with; None before there is one."""
+        return self._reader.live()
+
+    def is_swapped(self) -> bool:
+        """Whether its server drafts with the live version."""
+        return self._reader.replica_status().get("draft_version") == self._reader.live()
+
+    def is_paced(self) -> bool:
+        """Whether every arm with paceline chooses its steps by the default policy."""
+        return {_pacing(reader).get("policy") for reader in self._readers.values()} == {PACED_BY}
+
+    def beside(self, arm: str) -> AbstractContextManager[object]:
+        """Let the learner run while its own arm is asked, and not while another one is."""
+        return self._running() if arm == self._arm else nullcontext()
+
+    def catch_up(self, chunk: int) -> Hold:
+        """Let the learner learn what was captured, and wait until the server drafts with what came of it."""
+        began_s = time.monotonic()
+        wait_until(drain_check(self._reader.replica_status), "traces to be delivered")
+        with self._running():
+            wait_until(
+                lambda: not self._reader.is_learning(self._min_new), "the learner to end its round", ROUND_LIMIT_S
+            )
+            wait_until(self.is_swapped, "the newest draft to be swapped in")
+        return self.noted(chunk, time.monotonic() - began_s)
+
+    def noted(self, chunk: int, held_s: float = 0.0) -> Hold:
+        """What there is to say between two chunks; `held_s` is how long traffic was held."""
+        pacing = {arm: _pacing(reader) for arm, reader in self._readers.items()}
+        self._hear()
+        spent_s, self._noted_s = self._busy_s - self._noted_s, self._busy_s
+        return Hold(chunk, held_s, spent_s, self._rounds, pacing)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        self._learner.ensure_running()
+        with resumed(self._learner.pid):
+            yield
+            self._hear()
+
+    def _hear(self) -> None:
+        counters = counters_of(self._reader.learner_status().get(COUNTERS))
+        if counters is not None and counters.learner is not None:
+            seconds = counters.learner.seconds
+            self._busy_s = sum(spent for phase, spent in seconds.items() if phase != "idle")
+            self._rounds = counters.learner.rounds
+
+
+@contextmanager
+def redis_for(local: LocalDeployment) -> Iterator[None]:
+    """The Redis of a run, with what an interrupted one left in it."""
+    with redis_service(local.folder / "redis", local.redis_port):
+        yield
+
+
+@contextmanager
+def running_loop(
+    arms: Sequence[Arm], arm: Arm, target: TargetModel, local: LocalDeployment, chunk_requests: int
+) -> Iterator[Loop]:
+    """Start the learner of `arm` and stop it at the end; Redis and the servers run already.
+
+    A learning round is due with nine tenths of a chunk, so that each chunk is learnt when it has been served.
+    """
+    min_new = max(1, chunk_requests * 9 // 10)
+    client = connect(local.redis_url, timeout_s=REDIS_PATIENCE_S)
+    with closing(client):
+        readers = {}
+        for each in arms:
+            if each.needs_paceline:
+                config = BufferConfig(speculator=each.name)
+                buffer, board = RedisTraceBuffer(client, config), RedisVersionBoard(client, config)
+                readers[each.name] = SpeculatorReader(buffer, board, each.replica, LEARNER)
+        env = local.shared_env(target) | _learner_env(arm, target, local.folder, min_new)
+        with learner_service(log=local.folder / "logs" / "learner.log", env=env) as learner:
+            wait_until(lambda: readers[arm.name].live() is not None, "the learner to put its first draft on the board")
+            with suspended(learner.pid):
+                yield Loop(learner, readers, arm.name, min_new)
+
+
+def _learner_env(arm: Arm, target: TargetModel, folder: Path, min_new: int) -> dict[str, str]:
+    return {
+        "PACELINE_SPECULATOR": arm.name,
+        "PACELINE_LEARNER": LEARNER,
+        "PACELINE_TARGET_PATH": str(target.folder),
+        "PACELINE_DRAFT": str(arm.draft),
+        "PACELINE_DATA_DIR": str(folder.absolute() / "learner"),
+        "PACELINE_MIN_NEW_TRACES": str(min_new),
+        "PACELINE_DRAFT_STEPS": str(PACED_STEPS[-1]),
+        "PACELINE_ROUND_INTERVAL_S": "1.0",
+        "PACELINE_ROUND_LEASE_S": str(LEASE_S),
+        "PACELINE_CONFIG": os.devnull,
+    }
+
+
+def _pacing(reader: SpeculatorReader) -> dict[str, Any]:
+    pacing = reader.replica_status().get("pacing")
+    return dict(pacing) if isinstance(pacing, dict) else {}

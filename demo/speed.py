@@ -1,0 +1,97 @@
+"""The demo's last minute and a half: what its drafts bring in tokens per second, against a server without one.
+
+A ratio on this machine and for this target, whose steps cost little more than the draft's: here speculation can lose
+time although its drafts are accepted. benchmarks/serving.py measures with a target that costs what larger ones do.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from ..policies.acceptance import Tally
+from ..rig.deployment import LocalDeployment
+from ..rig.models.target import TargetModel
+from ..rig.prompts import Prompt
+from ..rig.ratio import Ratio, ratio
+from ..rig.speed.arm import Arm, ArmServer, running_arms
+from ..rig.speed.turn import Turn, different, take_turn, take_turns
+
+PLAIN, FIRST, LAST = "plain", "first-draft", "last-draft"
+MEANING = {PLAIN: "no draft", FIRST: "the draft it began with", LAST: "the last draft it learnt"}
+CONCURRENCY = 4
+#: Asking ends with the block that begins last before this time is over; starting the servers takes as long again.
+ASKING_S = 40.0
+_SEED = 0
+
+
+def print_speed(
+    console: Console,
+    target: TargetModel,
+    drafts: tuple[Path, Path],
+    prompts: Sequence[Prompt],
+    max_tokens: int,
+    local: LocalDeployment,
+) -> None:
+    """Serve the last of `prompts` again, with no draft, the first and the last one in `drafts`, and print the ratios.
+
+    Nothing is captured. Blocks for about a minute and a half; raises PacelineError as Service and take_turn do.
+    """
+    arms = [Arm(PLAIN, None), *(Arm(name, draft) for name, draft in zip((FIRST, LAST), drafts, strict=True))]
+    console.print("the last prompts once more, on three servers in turns: no draft, the first draft, the last draft")
+    with running_arms(arms, target, local) as servers:
+        blocks = asked(servers, prompts, max_tokens)
+    console.print(speed_table(blocks))
+    console.print(
+        "On this machine, for this small target, whose own steps are cheap; make bench-serving deepens it.",
+        highlight=False,
+    )
+
+
+def asked(servers: dict[str, ArmServer], prompts: Sequence[Prompt], max_tokens: int) -> list[list[Turn]]:
+    """Blocks of CONCURRENCY prompts, the newest first, each answered by all servers in a random order.
+
+    A block that is not counted comes first: the first requests of a server take longer.
+    """
+    draw, began_s, blocks = random.Random(_SEED), time.monotonic(), list[list[Turn]]()  # noqa: S311 - an order
+    for begin in range(len(prompts) - CONCURRENCY, -1, -CONCURRENCY):
+        if blocks and time.monotonic() - began_s > ASKING_S:
+            break
+        ask = partial(
+            take_turn,
+            prompts=prompts[begin : begin + CONCURRENCY],
+            concurrency=CONCURRENCY,
+            max_tokens=max_tokens,
+            label=f"speed-{begin}",
+        )
+        blocks.append(take_turns(servers, ask, draw))
+    return blocks[1:] or blocks
+
+
+def speed_table(blocks: Sequence[Sequence[Turn]]) -> Table:
+    """Tokens per second of each arm over those of the one without a draft, block by block, and what was changed."""
+    table = Table(title="tokens per second", title_justify="left")
+    for head in ("served with", "over no draft", "accept length", "other answers"):
+        table.add_column(head)
+    for arm, meaning in MEANING.items():
+        turns = [turn for block in blocks for turn in block if turn.arm == arm]
+        wrong = sum(name.startswith(f"{arm} ") for block in blocks for name in different(block, PLAIN))
+        answers = sum(len(turn.answers) for turn in turns)
+        accept = sum((turn.tally for turn in turns), Tally()).accept_length
+        table.add_row(meaning, _text(over_plain(blocks, arm)), f"{accept:.2f}", f"{wrong} of {answers}")
+    return table
+
+
+def over_plain(blocks: Sequence[Sequence[Turn]], arm: str) -> Ratio:
+    """Of at least one block."""
+    rates = [{turn.arm: turn.tokens_per_second for turn in block} for block in blocks]
+    return ratio([each[arm] for each in rates], [each[PLAIN] for each in rates])
+
+
+def _text(found: Ratio) -> str:
+    low, high = found.interval
+    return f"{found.mean:.2f}" + (f" ({low:.2f} .. {high:.2f})" if found.pairs > 1 else "")
