@@ -3,6 +3,7 @@
     python -m paceline.benchmarks.shift --seeds 3                           # all of it
     python -m paceline.benchmarks.shift --seeds 3 --ways "8 passes,replay balanced"    # these ways of training
     python -m paceline.benchmarks.shift --ways ""                           # none: what the lines alone show
+    python -m paceline.benchmarks.shift --parts canaries                    # one of its tables, in minutes
 
 On the streams and lines of the gate bench, which are used again from --lines, or trained and kept there. What is
 missing is made first and kept in --data-dir: the target, the warm head and the traces. Ways of training are compared
@@ -26,7 +27,7 @@ from .gating.line import Job
 from .gating.matrix import Matrix
 from .gating.pool import Pool, load_pool
 from .gating.recovery import Recovery, first_moved, of_small_rounds, todays, trained
-from .gating.shift_report import markdown
+from .gating.shift_report import PARTS, markdown
 from .gating.streams import CHUNK_REQUESTS, CHUNKS, drawn, plans
 from .gating.ways import WAYS, Way
 from .learning.lab import TARGET_TRAIN_S, Lab, open_lab
@@ -49,9 +50,10 @@ def main() -> None:
     lines = [
         (job, kept_line(lab, pool, job, options.lines / "lines", CHUNK_REQUESTS, console)) for job in jobs(options)
     ]
-    found = [recovery for job, matrix in lines for recovery in recoveries(lab, pool, job, matrix, options, console)]
+    asked = lines if "ways" in options.parts else []
+    found = [recovery for job, matrix in asked for recovery in recoveries(lab, pool, job, matrix, options, console)]
     card = {"command": " ".join(sys.argv[1:]), "machine": machine(), "target": lab.target.key, "pool": pool.fingerprint}
-    text = markdown(card, [matrix for _, matrix in lines], found, options.canaries)
+    text = markdown(card, [matrix for _, matrix in lines], found, options.canaries, options.parts)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "shift.md").write_text(text, encoding="utf-8")
     console.print(text, markup=False, highlight=False)
@@ -68,6 +70,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of every stream ({SEEDS})")
     parser.add_argument("--ways", type=names, help="ways of training, by comma; default: all of them")
     parser.add_argument("--harm", type=names, default=(), help="streams beside `shift` that ways are trained on")
+    parser.add_argument("--parts", type=parts, default=tuple(PARTS), help=f"tables, by comma ({','.join(PARTS)})")
     parser.add_argument("--canaries", type=int, default=20, help="equal canaries tried at every shift (20)")
     return parser.parse_args()
 
@@ -75,6 +78,13 @@ def parse() -> argparse.Namespace:
 def names(text: str) -> tuple[str, ...]:
     """Names divided by commas; none in an empty text."""
     return tuple(text.split(",")) if text else ()
+
+
+def parts(text: str) -> tuple[str, ...]:
+    """Tables, in the order of the report."""
+    if unknown := set(names(text)) - set(PARTS):
+        raise argparse.ArgumentTypeError(f"got {', '.join(sorted(unknown))}, expected some of {', '.join(PARTS)}")
+    return tuple(part for part in PARTS if part in names(text))
 
 
 def jobs(options: argparse.Namespace) -> list[Job]:

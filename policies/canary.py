@@ -2,7 +2,7 @@
 
 Two tests run side by side and share the error that `confidence` leaves:
 
-- *harm*, fast (canary_harm.py): on how requests begin, also those that still run. It can only say ROLL_BACK.
+- *harm*, fast (canary_begins.py): on how requests begin, also those that still run. It can only say ROLL_BACK.
 - *gain*, slow: an interval for the difference in pooled accept length that holds at every look together.
 
 Requests, not rounds, are the unit of chance in both: rounds of one request resemble each other. Both assume that the
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from .acceptance import Tally
-from .canary_harm import HarmTest
+from .canary_begins import BeginTests
 
 
 class Arm(StrEnum):
@@ -99,8 +99,8 @@ class _ArmSums:
         #: Sums over requests of accepted^2, accepted * rounds, rounds^2.
         self.squares: tuple[float, float, float] = (0, 0, 0)
 
-    def add(self, request_id: str, served: Tally) -> Tally:
-        """The request's tally with `served` in it."""
+    def add(self, request_id: str, served: Tally) -> tuple[Tally, Tally]:
+        """The request's tally without `served`, and with it."""
         before = self.tallies.get(request_id, Tally())
         after = before + served
         if after.rounds:
@@ -108,7 +108,7 @@ class _ArmSums:
         self.total += served
         grown = zip(self.squares, _squares(after), _squares(before), strict=True)
         self.squares = tuple(total + new - old for total, new, old in grown)  # type: ignore[assignment] # three in, three out
-        return after
+        return before, after
 
     def variance(self) -> float:
         """Of the pooled accepted per round, requests as units: sum (a - ratio * r)^2 / (n - 1) / n / mean(r)^2."""
@@ -123,37 +123,53 @@ class CanaryTest:
     """Collects rounds of both arms and says what they show. Deterministic: the same calls give the same verdicts.
 
     Feed it first with what the live version served shortly before, as history: the harm test compares ranks, and a
-    canary that is dead is out sooner among two hundred live requests than among ten. The interval leaves history out,
-    for the traffic may have changed since, and then the better arm would be the one that saw the easier part.
+    canary that is dead is out sooner among two hundred live requests than among ten, while they are of the same
+    traffic. The interval leaves history out, for the traffic may have changed since, and then the better arm would be
+    the one that saw the easier part.
+
+    Where the live arm is reported later than the canary's rounds, set `live_known_until`, so that begins of the same
+    minutes are compared. Times are seconds on any one clock.
     """
 
     def __init__(self, rules: CanaryRules) -> None:
         self._rules = rules
         self._arms = {Arm.CANARY: _ArmSums(), Arm.LIVE: _ArmSums()}
         self._history = _ArmSums()  # of the live version, before the canary came
-        self._harm = [HarmTest(rounds) for rounds in sorted(set(rules.early_rounds))]
+        error = 1.0 - rules.confidence
+        self._begins = BeginTests(sorted(set(rules.early_rounds)), error * rules.harm_share, error)
+        #: The live arm is known up to this time; the harm test lets later rounds of the canary wait.
+        self.live_known_until = math.inf
 
-    def observe(self, arm: Arm, request_id: str, served: Tally, *, ended: bool, is_history: bool = False) -> None:
+    def observe(
+        self, arm: Arm, request_id: str, served: Tally, *, ended: bool, is_history: bool = False, at: float = 0.0
+    ) -> None:
         """Add rounds of one request, in the order served; `ended` when none will follow.
 
         `is_history` marks requests of the live version that ended before the canary came. Only rounds drafted by the
         arm's own version: a request that spans the swap is split by its caller or left out. Tallies may hold
-        one round or many, cut alike in both arms.
+        one round or many, cut alike in both arms. `at`: when the canary served them.
         """
-        sums = self._history if is_history else self._arms[arm]
-        before = sums.tallies.get(request_id, Tally())
-        now = sums.add(request_id, served)
-        if not now.rounds:
-            return
-        for test in self._harm:
-            # A request that ends early is looked at with what it has; the same rule holds for both arms.
-            was_due, is_due = before.rounds >= test.rounds, now.rounds >= test.rounds or ended
-            if is_due and not was_due:
-                add = test.add_canary if arm is Arm.CANARY else test.add_live
-                add(request_id, now.accepted / now.rounds)
+        before, now = (self._history if is_history else self._arms[arm]).add(request_id, served)
+        if now.rounds and arm is Arm.CANARY:
+            self._begins.add_canary(request_id, before, now, ended=ended, at=at)
+        elif now.rounds:
+            self._begins.add_live(request_id, before, now, ended=ended, is_history=is_history)
+
+    def live_began(self, request_id: str, began: Tally, *, is_history: bool = False) -> None:
+        """The first `began.rounds` rounds of a live request that still runs, for the harm test alone.
+
+        One of `early_rounds` is expected, shorter ones first; `observe` may bring the same rounds again once it ended.
+        """
+        self._begins.add_live(request_id, Tally(0, began.rounds - 1), began, ended=False, is_history=is_history)
+
+    @property
+    def has_live_begins(self) -> bool:
+        """Whether a request of the live version is known to have begun since the canary came."""
+        return self._begins.has_live
 
     def verdict(self) -> CanaryVerdict:
-        """What the rounds so far show. Changes nothing; may be asked after every round."""
+        """What the rounds so far show; may be asked after every round. Begins that have come are compared first."""
+        self._begins.compare(self.live_known_until)
         canary, live = self._arms[Arm.CANARY], self._arms[Arm.LIVE]
         gain = canary.total.accept_length - live.total.accept_length
         interval = self._interval(gain)
@@ -175,7 +191,7 @@ class CanaryTest:
         return gain - half, gain + half
 
     def _decide(self, gain: float, interval: tuple[float, float]) -> tuple[CanaryDecision, Basis, str]:
-        rules, (low, high), harmed = self._rules, interval, self._harmed()
+        rules, (low, high), harmed = self._rules, interval, self._begins.accusation()
         if harmed:
             return CanaryDecision.ROLL_BACK, Basis.HARM, harmed
         spread = f"gain {gain:+.3f}, {rules.confidence:.0%} interval at every look {low:+.3f} to {high:+.3f}"
@@ -190,15 +206,6 @@ class CanaryTest:
             (CanaryDecision.PROMOTE, "excludes") if is_kept else (CanaryDecision.ROLL_BACK, "leaves room for")
         )
         return decision, Basis.LIMIT, f"undecided after {rules.max_requests} requests, {spread} {verb} {margin}"
-
-    def _harmed(self) -> str:
-        # Every begin length is a test of its own, so each may spend its part of the error alone.
-        error = (1.0 - self._rules.confidence) * self._rules.harm_share / len(self._harm)
-        for test in self._harm:
-            if test.highest_log_capital >= -math.log(error):
-                odds = math.exp(min(test.highest_log_capital, 100.0))
-                return f"the first {test.rounds} rounds of its requests accept far less, odds {odds:.3g} to 1"
-        return ""
 
 
 def anytime_half_width(variance: float, error: float, effect: float) -> float:

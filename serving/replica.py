@@ -91,7 +91,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     rollout = StaggeredRollout(board, settings.replica, settings.stagger_s)
     swapper = Swapper(board, swap, settings.replica, wake_courier, CanaryTurns(settings.canary_turn_s or 0.0), rollout)
     courier = CourierProcess(
-        settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary
+        settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary_out
     )
     sizes = WindowSizes(settings.trace_tokens, settings.context_tokens)
     choice = RequestChoice(settings.sample_rate, counts, lambda: swap.draft_version, lambda: updates.judging)
@@ -108,6 +108,7 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
     return {
         **swapper.status(),
         "is_canary": swapper.is_canary,
+        "is_canary_out": swapper.is_canary_out,
         "canary_window_s": settings.canary_turn_s or 0.0,
         "skipped": counts.status()["skipped"],
         "capture_reason": breaker.reason,

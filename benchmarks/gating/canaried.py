@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...buffer.version import VersionState
+from ...serving.courier.courier import TRIAL_BEAT_S
 from ...serving.watch.draft_monitor import DraftMonitor
 from .guarded import ROUND_S, Fleet, Slot, slots_of
 from .matrix import Matrix
@@ -17,8 +18,6 @@ from .matrix import Matrix
 LIVE, CANARY = 0, 1
 #: Chunks that the live version has served when the canary comes.
 SERVED_CHUNKS = 3
-#: Between two heartbeats of a replica, in seconds.
-BEAT_S = 1.0
 #: Grounds of a rollback, and words of the reason that only they give.
 GROUNDS = {"begins of its requests": "accept far less", "silent_death": "silent_death", "interval": "lies below zero"}
 
@@ -35,7 +34,8 @@ class Trial:
 def tried(matrix: Matrix, begin: int, end: int, rng: np.random.Generator, canary: Matrix | None = None) -> Trial:
     """One canary, tried on chunks `begin` to `end - 1`; `canary` is what its replica serves by, if not by `matrix`.
 
-    Both arms are the line as it was before chunk `begin - SERVED_CHUNKS`. Draws the order of requests inside chunks.
+    Both arms are the line as it was before chunk `begin - SERVED_CHUNKS`. Draws the order of requests inside chunks,
+    and when the live arm's heartbeats come: they do not wait for the canary's.
     """
     first = begin - SERVED_CHUNKS
     fleet, version, rounds = Fleet(2), first * matrix.blocks_per_round, 0
@@ -47,17 +47,22 @@ def tried(matrix: Matrix, begin: int, end: int, rng: np.random.Generator, canary
     fleet.board.move(CANARY, VersionState.CANARY, "learner", "won the gate", "canary")
     order = [request for chunk in range(begin, end) for request in _shuffled(matrix, chunk, rng)]
     arms = slots_of(canary or matrix, order[::2]), slots_of(matrix, order[1::2])
-    beat_at = -BEAT_S
+    _beat(fleet, others)
+    beat_at = fleet.now_s - rng.random() * TRIAL_BEAT_S
     while fleet.board.read().canary is not None and all(any(slot.is_busy for slot in arm) for arm in arms):
         rounds += _tick(arms[0], ours, version, CANARY)
         _tick(arms[1], others, version, LIVE)
         fleet.now_s += ROUND_S
-        if fleet.now_s - beat_at >= BEAT_S:
+        if fleet.now_s - beat_at >= TRIAL_BEAT_S:
             beat_at = fleet.now_s
-            fleet.board.beat("replica:live", others.status(), 60.0)
+            _beat(fleet, others)
         ours.turn(fleet.now_s)
     row = fleet.board.read().rows[CANARY]
     return Trial(row.state, _ground(row.why) if row.state is VersionState.ROLLED_BACK else "", rounds)
+
+
+def _beat(fleet: Fleet, live: DraftMonitor) -> None:
+    fleet.board.beat("replica:live", {**live.status(), "at": fleet.now_s}, 60.0)
 
 
 def _tick(slots: Sequence[Slot], monitor: DraftMonitor, version: int, named: int) -> int:

@@ -29,18 +29,31 @@ FLOORS = (0.0, 0.0001, 0.001, 0.003, 0.01)
 FLAT_ROUNDS = (LearnRules().flat_rounds, 4)
 
 
-def markdown(card: Mapping[str, Any], matrices: Sequence[Matrix], recoveries: Sequence[Recovery], canaries: int) -> str:
-    """All tables."""
+#: What may be asked for, with the heading of each.
+PARTS = {
+    "ways": "Ways to train once traffic has moved",
+    "floors": "The smallest gain that a line must have",
+    "rests": "Resting",
+    "alarms": "Alarms",
+    "canaries": "Canaries that are as good as the live version, and dead ones",
+}
+
+
+def markdown(
+    card: Mapping[str, Any],
+    matrices: Sequence[Matrix],
+    recoveries: Sequence[Recovery],
+    canaries: int,
+    parts: Sequence[str] = tuple(PARTS),
+) -> str:
+    """The tables of `parts`."""
     seeds = ", ".join(map(str, sorted({int(matrix.card["seed"]) for matrix in matrices})))
-    parts = [
-        f"`python -m paceline.benchmarks.shift {card['command']}`, on {card['machine']}; seeds {seeds}.\n",
-        "## Ways to train once traffic has moved\n", _ways(recoveries),
-        "## The smallest gain that a line must have\n", _floors(matrices),
-        "## Resting\n", _rests(matrices),
-        "## Alarms\n", _alarms(matrices),
-        "## Canaries that are as good as the live version, and dead ones\n", _canaries(matrices, canaries),
-    ]  # fmt: skip
-    return "\n".join(parts)
+    made = f"`python -m paceline.benchmarks.shift {card['command']}`, on {card['machine']}; seeds {seeds}.\n"
+    tables: dict[str, Callable[[], str]] = {
+        "ways": lambda: _ways(recoveries), "floors": lambda: _floors(matrices), "rests": lambda: _rests(matrices),
+        "alarms": lambda: _alarms(matrices), "canaries": lambda: _canaries(matrices, canaries),
+    }  # fmt: skip
+    return "\n".join([made, *(text for part in parts for text in (f"## {PARTS[part]}\n", tables[part]()))])
 
 
 def shift_of(stream: str) -> int | None:

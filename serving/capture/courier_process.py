@@ -36,13 +36,13 @@ class CourierProcess:
         settings: config.ServingConfig,
         breaker: Breaker,
         status: Callable[[], Mapping[str, Any]],
-        is_canary: Callable[[], bool],
+        is_canary_out: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-")  # for its owner alone
         self._endpoint = f"ipc://{self._folder.name}/courier"
         self.sender = CourierSender(self._endpoint, settings.queue_bytes)
-        self.outbox = Outbox(self.sender, breaker, is_canary)
+        self.outbox = Outbox(self.sender, breaker, is_canary_out)
         self._settings, self._status, self._clock = settings, status, clock
         self._process: subprocess.Popen[bytes] | None = None  # None: the next one is to be started at `_start_at_s`
         self._started_at_s = self._start_at_s = self._looked_at_s = clock()

@@ -16,7 +16,7 @@ from .courier_sender import CourierSender
 from .device_output import Chosen, ForwardOutput
 
 #: Forwards, and bytes of their tensors, that go at once; sooner when a request ends, when the courier is looked after,
-#: or while a canary drafts, whose rounds are to be counted soon.
+#: or while a canary drafts on any replica: it is compared with the rounds of the others as they are served.
 MAX_FORWARDS, MAX_BYTES = 16, 16 << 20
 #: Beside its tensors, a forward's head and names at most, and what is said of each of its requests, roughly.
 FORWARD_BYTES, REQUEST_BYTES = 512, 256
@@ -28,9 +28,9 @@ _Waiting = tuple[ForwardOutput, tuple[Commit, ...]]
 class Outbox:
     """Holds forwards for `sender`. `add` is for the scheduler thread; `flush` for any, and it raises nothing."""
 
-    def __init__(self, sender: CourierSender, breaker: Breaker, is_canary: Callable[[], bool]) -> None:
+    def __init__(self, sender: CourierSender, breaker: Breaker, is_canary_out: Callable[[], bool]) -> None:
         self.sender = sender
-        self._breaker, self._is_canary = breaker, is_canary
+        self._breaker, self._is_canary_out = breaker, is_canary_out
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._flushing = threading.Lock()
@@ -41,7 +41,7 @@ class Outbox:
         self._waiting.append((forward, commits))
         self._waiting_bytes += forward.size_bytes
         is_full = len(self._waiting) >= MAX_FORWARDS or self._waiting_bytes >= MAX_BYTES
-        if is_full or self._is_canary() or any(commit.finish for commit in commits):
+        if is_full or self._is_canary_out() or any(commit.finish for commit in commits):
             self.flush()
 
     def lose(

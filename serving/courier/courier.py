@@ -28,14 +28,14 @@ from .split import CapturedForward
 
 log = logging.getLogger(__name__)
 
-#: How long the courier waits for messages in one turn while a canary drafts here, in place of POLL_S: the rounds of a
-#: canary are to be counted soon.
+#: How long a turn waits for messages while a canary drafts on any replica, in place of POLL_S: to count rounds soon.
 TRIAL_POLL_S = 0.02
 #: The shortest time between two tries to reach a lost Redis.
 RETRY_S = 1.0
 #: The status goes out this often and expires after BEAT_TTL_S, so that a dead replica disappears from the board.
 BEAT_S = 1.0
 BEAT_TTL_S = 10.0
+TRIAL_BEAT_S = 0.25  # in place of BEAT_S while a canary drafts on any replica, which waits to hear of the others
 #: Traces per append; one append is one atomic round trip.
 APPEND_TRACES = 16
 
@@ -124,7 +124,8 @@ class Courier:
             self._draft_monitor.turn(now)
             self._deliver(now)
         self._source.acknowledge(self._counts.status())
-        if not self._is_waiting(now) and not 0.0 <= now - self._beat_at < BEAT_S:
+        beat_s = TRIAL_BEAT_S if self._is_canary_out else BEAT_S
+        if not self._is_waiting(now) and not 0.0 <= now - self._beat_at < beat_s:
             self._beat(now)
 
     def status(self) -> dict[str, object]:
@@ -148,7 +149,11 @@ class Courier:
 
     @property
     def _poll_s(self) -> float:
-        return TRIAL_POLL_S if self._draft_monitor.is_on_trial or self._source.status.get("is_canary") else POLL_S
+        return TRIAL_POLL_S if self._is_canary_out else POLL_S
+
+    @property
+    def _is_canary_out(self) -> bool:
+        return self._draft_monitor.is_on_trial or bool(self._source.status.get("is_canary_out"))
 
     def _is_waiting(self, now: float) -> bool:
         """Whether Redis was lost a moment ago. A moment in the future is none: a clock may be set back."""

@@ -6,11 +6,11 @@ import msgspec
 
 from ..wire.counts import BEFORE_BOOT
 
-#: Of a heartbeat as JSON. What gives way is its lists of swaps and of ended requests, the oldest of them first; all
-#: else is bounded where it is counted.
+#: Of a heartbeat as JSON. What gives way is its lists of swaps, of ended requests and of begun ones, the first of them
+#: first; all else is bounded where it is counted.
 MAX_BEAT_BYTES = 8000
-#: As many of each are kept for as long as the other can give way.
-KEPT_SWAPS, KEPT_REQUESTS = 4, 16
+#: As many of each are kept for as long as another can give way.
+KEPT_SWAPS, KEPT_REQUESTS, KEPT_BEGINS = 4, 16, 8
 #: Figures of a swap, and after how many decimals they are cut.
 _DECIMALS = {"commit_ms": 3, "stage_ms": 1, "at": 3, "late_s": 1, "asked_at": 3}
 
@@ -20,13 +20,14 @@ def fitted(status: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in status.items() if key != BEFORE_BOOT}
     swaps = [_cut(swap) for swap in kept.get("swaps") or []]
     stretches = kept.get("stretches") or {}
-    ended = list(stretches.get("ended") or [])
+    ended, begun = list(stretches.get("ended") or []), list(stretches.get("begun") or [])
     if "swaps" in kept:
         kept["swaps"] = swaps
-    if ended:
-        kept["stretches"] = {**stretches, "ended": ended}
+    if ended or begun:
+        kept["stretches"] = {**stretches, "ended": ended, "begun": begun}
     excess = len(msgspec.json.encode(kept)) - MAX_BEAT_BYTES
-    for rows, at_least in ((swaps, KEPT_SWAPS), (ended, KEPT_REQUESTS), (swaps, 0), (ended, 0)):
+    least = ((swaps, KEPT_SWAPS), (ended, KEPT_REQUESTS), (begun, KEPT_BEGINS), (swaps, 0), (ended, 0), (begun, 0))
+    for rows, at_least in least:
         excess = _shorten(rows, excess, at_least)
     return kept
 

@@ -141,6 +141,11 @@ class Swapper:
         }
 
     @property
+    def is_canary_out(self) -> bool:
+        """Whether a canary drafts on any replica, by the last look at the board."""
+        return self._state.canary is not None
+
+    @property
     def refused(self) -> int:
         """Promotions that this replica has refused."""
         return len(self._refused)

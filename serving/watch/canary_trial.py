@@ -1,20 +1,29 @@
 """Tries a canary: its requests against those that the other replicas serve meanwhile with the live version.
 
-Both serve the same traffic, so a shift of the traffic is not taken for a worse draft. Requests that ran when the
-canary came are left out: in the live arm there are none that begin half-way.
+Both serve the same traffic, so a shift of the traffic is not taken for a worse draft, as long as both arms are known
+up to the same minute: the canary's rounds are counted as they are served, and those of the other replicas come with
+their heartbeats. So how the canary's requests begin is compared once the heartbeats have told of that time. Requests
+that ran when the canary came are left out: in the live arm there are none that begin half-way.
 """
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any, TypeGuard
 
 from ...buffer.base import VersionBoard
-from ...buffer.version import BoardState, VersionState
+from ...buffer.version import VersionState
 from ...policies.acceptance import Tally
 from ...policies.canary import Arm, CanaryDecision, CanaryRules, CanaryTest
-from .request_rounds import RequestRounds, read_request_rounds
+from .request_rounds import RequestRounds, read_begun, read_request_rounds
 
-#: Between two reads of the board and of the other replicas' heartbeats.
-READ_S = 1.0
+#: Between two reads of the board, and of the other replicas' heartbeats.
+READ_S, HEAR_S = 1.0, 0.25
+#: For so long the canary's begins wait for the first live one. A live arm without requests must not keep a dead canary.
+ALONE_S = 2.0
+#: A heartbeat that is older is not waited for: its replica died, or clocks differ.
+STALE_S = 2.0
+#: No time is later.
+_MAX_SECONDS = 1e12
 
 
 class CanaryTrial:
@@ -28,11 +37,15 @@ class CanaryTrial:
         self._max_requests = rules.max_requests
         self._counted: set[tuple[str, str]] = set()  # (replica, request) of the others' requests in the test
         self._met: set[str] = set()  # replicas whose heartbeats were read before
-        self._read_at = -READ_S
+        self._read_at, self._heard_at = -READ_S, -HEAR_S
+        self._began_at: float | None = None  # the first turn
+        self._turned_at = 0.0  # the last turn: what is counted was served later
+        self._test.live_known_until = -math.inf
         self.live = Tally()  # of the live arm
         self._looks = 0  # verdicts asked for
-        self.is_over = False
-        self._read(board.read())
+        self.is_over, self._live_version = False, None
+        self._read()
+        self._hear(math.inf)
 
     def add_canary(self, requests: Iterable[RequestRounds], running: Mapping[str, RequestRounds]) -> None:
         """Count what was served before the trial was made; those in `running` have not ended."""
@@ -48,15 +61,25 @@ class CanaryTrial:
     def count(self, version: int, request_id: str, accepted: int, *, ended: bool) -> None:
         """One round of a request that began under `version`, the canary or the live one between its turns."""
         arm, round_ = Arm.CANARY if version == self.number else Arm.LIVE, Tally(accepted, 1)
-        self._test.observe(arm, request_id, round_, ended=ended)
+        self._test.observe(arm, request_id, round_, ended=ended, at=self._turned_at)
         if arm is Arm.LIVE:
             self.live += round_
 
     def turn(self, now: float) -> None:
-        """Read the other replicas' heartbeats when it is time, and write a verdict on the board once there is one."""
+        """Read the other replicas' heartbeats when it is time, and write a verdict on the board once there is one.
+
+        `now` in unix seconds, by this host's clock.
+        """
+        self._turned_at = now
+        self._began_at = now if self._began_at is None else self._began_at
         if not 0.0 <= now - self._read_at < READ_S:  # a clock set back must not stop it
             self._read_at = now
-            self._read(self._board.read())
+            self._read()
+        if not 0.0 <= now - self._heard_at < HEAR_S:
+            self._heard_at = now
+            known_until = self._hear(now)
+            is_alone = not self._test.has_live_begins and known_until < self._began_at + ALONE_S
+            self._test.live_known_until = -math.inf if is_alone else known_until
         if not self.is_over:
             self._judge()
 
@@ -76,21 +99,34 @@ class CanaryTrial:
             "requests_left": max(self._max_requests - verdict.canary_requests, 0),
         }
 
-    def _read(self, state: BoardState) -> None:
+    def _read(self) -> None:
+        state = self._board.read()
         self.is_over = state.canary != self.number  # the operator's decision overrides the trial's
-        for member, status in self._board.heartbeats().items():
-            if member.startswith("replica:") and member != f"replica:{self._replica}":
-                self._add_reported(member, status.get("stretches"), state.live)
+        self._live_version = state.live
 
-    def _add_reported(self, member: str, reported: object, live: int | None) -> None:
-        if not isinstance(reported, Mapping) or reported.get("version") != live:
-            return
-        if not isinstance(reported.get("ended"), list):
-            return
-        # What a replica reports first had ended by then, on whatever traffic there was.
+    def _hear(self, now: float) -> float:
+        """Take in what the others report. Returns until when all of them that do not lag have reported, or `now`."""
+        beats, own, told = self._board.heartbeats(), f"replica:{self._replica}", [now]
+        for member, status in beats.items():
+            served = status.get("stretches")
+            if not member.startswith("replica:") or member == own or not isinstance(served, Mapping):
+                continue
+            if served.get("version") == self._live_version and isinstance(served.get("ended"), list):
+                self._add_reported(member, served)
+                told.append(_beaten_at(status, beats.get(own, {}), now))
+        return min(at for at in told if at >= now - STALE_S)
+
+    def _add_reported(self, member: str, served: Mapping[str, Any]) -> None:
+        # What a replica reports first had ended or begun by then, on whatever traffic there was.
         is_history = member not in self._met
         self._met.add(member)
-        for value in reported["ended"]:
+        begun = served.get("begun")  # an earlier release reports none
+        for value in begun if isinstance(begun, list) else []:
+            found = read_begun(value, self._checkpoints)
+            if found is not None and (member, found[0]) not in self._counted:
+                for began in found[1]:
+                    self._test.live_began(found[0], began, is_history=is_history)
+        for value in served["ended"]:
             request = read_request_rounds(value, self._checkpoints)
             if request is not None and (member, request.request_id) not in self._counted:
                 self._counted.add((member, request.request_id))
@@ -112,6 +148,19 @@ class CanaryTrial:
         else:
             self._board.move(self.number, VersionState.LIVE, by, verdict.reason, was=VersionState.CANARY)
         self.is_over = True
+
+
+def _beaten_at(status: Mapping[str, Any], own: Mapping[str, Any], unknown: float) -> float:
+    """When a heartbeat was made, by this host's clock; as far as it is known how both clocks differ from Redis'."""
+    at, ahead_s, own_ahead_s = status.get("at"), status.get("clock_offset_s"), own.get("clock_offset_s")
+    if not _is_time(at):
+        return unknown
+    return float(at) + (own_ahead_s - ahead_s if _is_time(ahead_s) and _is_time(own_ahead_s) else 0.0)
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    """Heartbeats are not trusted."""
+    return isinstance(value, int | float) and abs(value) < _MAX_SECONDS
 
 
 def _arm(served: Tally, requests: int) -> dict[str, object]:

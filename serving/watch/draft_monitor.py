@@ -18,13 +18,15 @@ from ...policies.canary import CanaryRules
 from ...policies.guard import Action, Alarm, AlarmName, GuardLimits, alarms
 from ..wire.request_forward import RequestForward, RequestVerify
 from .canary_trial import CanaryTrial
-from .request_rounds import RequestRounds
+from .request_rounds import RequestRounds, begun_status
 from .served_intervals import CANARY_MIN_ROUNDS, ServedIntervals
 
 log = logging.getLogger(__name__)
 
 #: Ended requests in a heartbeat; a busy replica reports a sample.
 REPORTED_REQUESTS = 64
+#: Running requests whose begins are in a heartbeat.
+REPORTED_BEGINS = 24
 #: Running requests counted. One that is aborted while it waits never reports its end; this bounds those.
 MAX_RUNNING = 4096
 REPORTED_ALARMS = 8
@@ -97,7 +99,9 @@ class DraftMonitor:
         """For the replica's heartbeat, where the courier of a canary finds its live arm."""
         ended = [request.status() for request in self._ended]
         trial = {} if self._trial is None else {"trial": self._trial.status()}
-        return {"stretches": {"version": self._version, "ended": ended}, "alarms": list(self._alarms), **trial}
+        begun = begun_status(self._running.values(), REPORTED_BEGINS)
+        served = {"version": self._version, "ended": ended, "begun": begun}
+        return {"stretches": served, "alarms": list(self._alarms), **trial}
 
     def _change_target(self, version: str) -> None:
         self._intervals.change_target(version)

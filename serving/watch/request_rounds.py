@@ -1,6 +1,6 @@
 """Verify rounds of one request drafted by one version, as far as a trial needs them: accepted drafts by checkpoint."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
@@ -10,6 +10,8 @@ from ...policies.acceptance import Tally
 
 #: No request has more rounds or accepted drafts; a larger number is not a count.
 MAX_COUNT = 2**31
+#: For so many rounds after its last checkpoint a running request stays in its replica's heartbeat: for several beats.
+FRESH_ROUNDS = 256
 
 
 @dataclass(slots=True)
@@ -37,10 +39,42 @@ class RequestRounds:
             before = Tally(accepted, rounds)
         yield Tally(self.accepted - before.accepted, self.rounds - before.rounds)
 
+    @property
+    def digest(self) -> str:
+        """For other replicas: a client chose the id."""
+        return blake2b(self.request_id.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
     def status(self) -> list[object]:
-        """As JSON values; `read_request_rounds` is the way back. A client chose the id, so a digest replaces it."""
-        name = blake2b(self.request_id.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-        return [name, self.accepted_at, self.accepted, self.rounds]
+        """As JSON values, with a digest in place of the id; `read_request_rounds` is the way back."""
+        return [self.digest, self.accepted_at, self.accepted, self.rounds]
+
+
+def begun_status(running: Iterable[RequestRounds], most: int) -> list[list[object]]:
+    """How requests that still run began, as JSON values: at most `most`, [digest, accepted drafts by checkpoint] each.
+
+    Of more it is a sample by digest, which says nothing of how they began, and in which a request stays until it has
+    run on for FRESH_ROUNDS after the last checkpoint. By falling digest, so that rows in front may be left out.
+    """
+    fresh = [r for r in running if r.accepted_at and r.rounds <= r.checkpoints[-1] + FRESH_ROUNDS]
+    return [[request.digest, request.accepted_at] for request in sorted(fresh, key=_by_digest)[:most][::-1]]
+
+
+def _by_digest(request: RequestRounds) -> str:
+    return request.digest
+
+
+def read_begun(value: Any, checkpoints: Sequence[int]) -> tuple[str, list[Tally]] | None:
+    """A row of another replica's `begun_status`: digest, and the first rounds up to each checkpoint that was reached.
+
+    None for malformed input, since heartbeats are not trusted.
+    """
+    match value:
+        case [str(name), [_, *_] as values] if len(values) <= len(checkpoints):
+            accepted_at = [value for value in values if isinstance(value, int)]
+            rises = [0, *accepted_at, MAX_COUNT]
+            if len(values) == len(accepted_at) and all(a <= b for a, b in pairwise(rises)):
+                return name, [Tally(*begin) for begin in zip(accepted_at, checkpoints, strict=False)]
+    return None
 
 
 def read_request_rounds(value: Any, checkpoints: Sequence[int]) -> RequestRounds | None:
