@@ -38,7 +38,7 @@ def broken_contracts(folder: Path) -> str:
 def checkout(tmp_path: Path) -> Path:
     """A copy of the product's sources that a test may spoil, in a folder of the package's name."""
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, tmp_path / "paceline" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / "paceline" / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
     for name in ("__init__.py", "cli.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / "paceline" / name)
     return tmp_path
