@@ -158,8 +158,9 @@ test-rollouts: $(WITH_RL)
 	@$(PYTEST) -m rollouts $(ARGS)
 
 # Needs npm and prometheus: apt-get install npm prometheus. CHROMIUM is the path of a browser, if not that on PATH.
+# One after the other: some must see within seconds what happens.
 test-window: $(WITH_BROWSER)
-	@$(PYTEST) -m window $(ARGS)
+	@$(PYTEST) -n 0 -m window $(ARGS)
 
 # GRPO with TRL on a server whose draft learns along; target and first draft are made once.
 rollouts: $(WITH_RL)

@@ -82,7 +82,9 @@ _SERVED = (
     _counter("draft_verify_accepted", (*_MEMBER, "draft"), "drafted tokens accepted in them"),
     _counter("label_verify_rounds", _CELL, "verify rounds by draft, label and sampling: 16 labels, and `other`"),
     _counter("label_verify_accepted", _CELL, "drafted tokens accepted in them"),
-    _counter("drafts_tried", (*_MEMBER, "draft", "position"), "rounds whose drafts were all accepted up to a position"),
+    _counter(
+        "drafts_tried", (*_MEMBER, "draft", "position"), "rounds whose drafts before a position, 1 the first, stood"
+    ),
     _counter("drafts_stood", (*_MEMBER, "draft", "position"), "of these, those that accepted the draft there too"),
     _counter("verify_rounds_unattributed", _MEMBER, "rounds of requests whose beginning was not seen: in no other"),
     _histogram("request_accept_length", _MEMBER, LENGTH_EDGES, "captured requests that ended, by their accept length"),

@@ -47,7 +47,7 @@ def _served(part: ServedCounters, names: ShownNames) -> Iterator[Sample]:
             yield Sample(f"paceline_{prefix}_verify_rounds_total", labels, row.rounds)
             yield Sample(f"paceline_{prefix}_verify_accepted_total", labels, row.accepted)
     for place, counts in tables["positions"].items():
-        labels = {"draft": names.draft(place.draft), "position": str(place.position)}
+        labels = {"draft": names.draft(place.draft), "position": str(place.position + 1)}
         yield Sample("paceline_drafts_tried_total", labels, counts.tried)
         yield Sample("paceline_drafts_stood_total", labels, counts.stood)
     yield Sample(

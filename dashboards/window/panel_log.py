@@ -15,7 +15,8 @@ from .readings import View
 #: Choices remembered, the least recently used forgotten; who comes back to one gets every panel again.
 MAX_LOGS = 64
 
-#: Panels that read whole histories, which get an entry every few seconds: made so seldom, and when the board changes.
+#: Panels that read whole histories, which get an entry every few seconds: made so seldom, and when the board changes or
+#: a member falls silent or comes.
 EVERY_S: Mapping[str, float] = {"accept": 5.0, "why": 15.0}
 
 
@@ -27,22 +28,22 @@ class PanelLog:
     panels: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     _made_at: dict[str, float] = field(default_factory=dict)
-    _events: str = ""  # id of the newest event on the board
+    _state: object = None  # id of the newest event on the board, and who is present
 
     def update(self, view: View, asked: Asked) -> None:
         """Take in a view that has a look; one that was taken in before changes nothing."""
         if view.look is None or view.number <= self.seen:
             return
         self.seen = view.number
-        due = self._due(view.at, view.look.seen.state.last_event_id)
+        due = self._due(view.at, (view.look.seen.state.last_event_id, tuple(view.look.seen.present())))
         for name, panel in some_panels(due, view.look, asked).items():
             raw = msgspec.json.encode(panel)
             if self.panels.get(name, (0, b""))[1] != raw:
                 self.panels[name] = (view.number, raw)
 
-    def _due(self, at: float, newest_event: str) -> list[str]:
+    def _due(self, at: float, state: object) -> list[str]:
         """Panels to make of a view of that time."""
-        is_moved, self._events = newest_event != self._events, newest_event
+        is_moved, self._state = state != self._state, state
         due = [name for name in PANELS if is_moved or at - self._made_at.get(name, -math.inf) >= EVERY_S.get(name, 0.0)]
         self._made_at |= dict.fromkeys(due, at)
         return due

@@ -193,3 +193,15 @@ def test_what_reads_whole_histories_is_made_every_few_seconds_and_when_the_board
     made = {name: [place for place, (_, _, data) in enumerate(told) if name in data["panels"]] for name in EVERY_S}
     assert made["accept"] == [0, 5, 9]
     assert made["why"] == [0, 9]
+
+
+def test_a_server_that_falls_silent_is_explained_no_longer_at_once():
+    tabs = Tabs(code_then_prose())
+
+    def work():
+        tabs.story.now += 6.0  # a heartbeat lives for ten
+
+    told = asyncio.run(tabs.hear(4, between=work))
+    reasons = [data["panels"].get("why", {}).get("why_unknown") for _, _, data in told]
+    assert reasons[0] == ""
+    assert [reason for reason in reasons[1:] if reason] == ["no server is alive, the last was seen 14 s ago"]

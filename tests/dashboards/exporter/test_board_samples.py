@@ -71,7 +71,7 @@ def test_a_difference_of_two_scrapes_is_what_the_readings_count_between_them() -
         assert grew("paceline_draft_verify_rounds_total", draft=str(key.draft)) == row.rounds
         assert grew("paceline_label_verify_accepted_total", label=label, kind="greedy") == row.accepted
     for key, row in window.table("served", "positions").items():
-        where = {"draft": str(key.draft), "position": str(key.position)}
+        where = {"draft": str(key.draft), "position": str(key.position + 1)}
         assert grew("paceline_drafts_tried_total", **where) == row.tried
         assert grew("paceline_drafts_stood_total", **where) == row.stood
     for key, row in window.table("scheduler", "steps").items():

@@ -135,7 +135,7 @@ def real_stack(folder: Path, models: tuple[Path, Path]) -> Iterator[RealStack]:
     url = f"redis://127.0.0.1:{redis_port}/0"
     env = settings(folder, target, draft, url)
     port, page_port, exporter_port, prometheus_port = (free_port() for _ in range(4))
-    # No cached prefix that another draft has left behind in its own cache.
+    # Without it, a request could meet the cache of a prefix that another draft has filled.
     flags = [*server_flags(target, draft), "--disable-radix-cache"]
     server = sglang_service(flags, port, log=folder / "sglang.log", env=env)
     learner = learner_service(log=folder / "learner.log", env=env)

@@ -67,7 +67,6 @@ def test_a_rollback_by_click_changes_what_is_served_and_no_token(real, drafts, t
     page.wait_for_selector("#act-result .done")
     page.wait_for_selector(f"#act-result li:has-text('✓ {REPLICA}: drafts with {better}')")
     after, length_after, drafted_after = served(real, "after")
-    print(length_before, length_after)
     assert (drafted_before, drafted_after) == ({worse}, {better})
     assert length_after > length_before + 0.3
     assert after == before
