@@ -1,4 +1,4 @@
-"""The documents' site, opened as files in a real headless Chromium: it asks nobody for anything, and its search finds."""
+"""The documents' site, opened as files in a real headless Chromium: it asks nobody for anything, its search finds."""
 
 import os
 import shutil
