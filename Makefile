@@ -59,12 +59,13 @@ FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
 DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases test-wheel \
-  lint check bench bench-calibration bench-causes bench-gate bench-learning bench-rollouts bench-serving bench-shift \
-  compatibility compatibility-rows
+.PHONY: help setup demo site rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases \
+  test-wheel lint check bench bench-calibration bench-causes bench-gate bench-learning bench-rollouts bench-serving \
+  bench-shift compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
+	@echo "make site     the documents as pages that need no other host, every link checked: build/site/index.html"
 	@echo "make rollouts TRL's GRPO on a server whose draft learns along, no GPU needed  ARGS=\"--steps 12 --json FILE\""
 	@echo "make test     every test but those below, the real SGLang among them  ARGS=\"tests/buffer -k stream\""
 	@echo "make test-fast    without SGLang servers, learner processes and what else takes long: in a minute or two"
@@ -127,6 +128,10 @@ $(WITH_BROWSER): $(READY)
 
 demo: $(READY)
 	@$(PY) -m paceline.cli demo $(ARGS)
+
+# Material's notice that its successor is another program is for whoever chooses one, not for whoever builds.
+site: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 test: $(READY)
 	@$(PYTEST) -m "not fault_matrix and not installs and not rollouts and not servers and not window" $(ARGS)

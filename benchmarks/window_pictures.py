@@ -22,6 +22,8 @@ from typing import Any
 WIDTH_PX = 1100
 SPAN_S = 900
 LOOK_EVERY_S = 5.0
+#: From the end of the story to the pictures: so long it is seen to stay.
+STAYS_S = 30.0
 #: Accept length is back when it is so much of what it was before the traffic turned, and has fallen when it is less.
 BACK_SHARE = 0.9
 FALLEN_SHARE = 0.8
@@ -118,6 +120,8 @@ def main() -> None:
 
     url = given.url.rstrip("/") + "/"
     lacking = [f"missing: {part}" for part in watch(lambda: accept_panel(url), given.limit_s, time.sleep)]
+    if not lacking:
+        time.sleep(STAYS_S)
     given.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=given.chromium, args=["--no-sandbox"])

@@ -11,7 +11,7 @@ from ..buffer.version import BoardRow
 from ..policies.readings.traffic_move import TrafficMove
 from .alarm_lines import AlarmLine
 from .cells import ago
-from .served import Served
+from .served import WINDOW_S, Served
 from .snapshot import LEARNER, REPLICA, Snapshot
 
 #: Alarms that are named in the sentence; the table has all.
@@ -87,7 +87,7 @@ def _now(served: Served) -> str:
     ends = "" if length.low is None or length.high is None else f" ({length.low:.2f} .. {length.high:.2f})"
     known = [f"accept length {length.value:.2f}{ends} over {length.count} requests"] if length.value is not None else []
     known += [f"{rate.value:.0f} tokens/s"] if rate.value is not None else []
-    return f"; now {', '.join(known)}" if known else ""
+    return f"; now (last {ago(WINDOW_S)}) {', '.join(known)}" if known else ""
 
 
 def _learnt(row: BoardRow) -> str:
@@ -103,4 +103,4 @@ def _moved(move: TrafficMove) -> str:
     if not move.has_moved:
         return "traffic moved since: no"
     label = move.label or "requests without a label"
-    return f"traffic moved since: yes, {label} {move.was:.0%} then, {move.now:.0%} now"
+    return f"traffic moved since: yes, {label} {move.was:.0%} then, {move.now:.0%} now (last {ago(WINDOW_S)})"

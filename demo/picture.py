@@ -22,6 +22,7 @@ _INK, _QUIET = "#1f2933", "#5c6773"
 _LINES = ("#1d5fa8", "#a65212", "#2a7f62", "#7b3fa0")  # of domains, in the order they were sent
 _TINTS = ("#eef4fb", "#fdf3e7", "#edf7f2", "#f5effa")
 _OUT = {"refused": ("x", "#b3261e", "draft refused by the gate"), "rolled_back": ("v", "#b36b00", "draft rolled back")}
+_PLACE = {"left": 0.065, "right": 0.985, "top": 0.855, "bottom": 0.25}  # room for title and numbers, legend and caption
 _ROWS = 3  # numbers of marks that stand close are staggered over so many rows
 _ROOM_SHARE = 0.022  # of the axis: what a number takes
 
@@ -34,8 +35,8 @@ def write_picture(report: Mapping[str, Any], path: Path) -> None:
 def demo_figure(report: Mapping[str, Any]) -> Any:
     """The picture as a matplotlib Figure; shows every stretch, swap, refusal and rollback of the timeline."""
     line = report["timeline"]
-    figure = Figure(figsize=(10.4, 5.6), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(10.4, 5.6))
+    axes = figure.subplots(gridspec_kw=_PLACE)
     end_s = _end_s(line)
     axes.set_xlim(0.0, end_s)
     domains = list(dict.fromkeys(stretch["domain"] for stretch in line["accept_length"]))
@@ -110,8 +111,8 @@ def _draw_out(axes: Any, kind: str, drafts: Sequence[Mapping[str, Any]]) -> None
     axes.plot(times, heights, marker, color=colour, transform=foot, gid=kind, zorder=5, clip_on=False, **size)
     for draft in drafts:
         axes.annotate(
-            str(draft["number"]), (draft["at_s"], 0.035), (0, 7), xycoords=foot, textcoords="offset points",
-            ha="center", fontsize=8, color=colour, gid=f"{kind} number",
+            str(draft["number"]), (draft["at_s"], 0.035), (8, -3), xycoords=foot, textcoords="offset points",
+            ha="left", fontsize=9, fontweight="bold", color=colour, gid=f"{kind} number",
         )  # fmt: skip
 
 
@@ -121,7 +122,7 @@ def _label(figure: Any, axes: Any, lengths: Mapping[str, float | None], *, has_t
         f"{lengths['final']:.2f} tokens per step",
         fontsize=13, fontweight="bold", color=_INK, x=0.012, ha="left",
     )  # fmt: skip
-    figure.supxlabel(f"{CAPTION}{TURN_CAPTION if has_turn else ''}.", fontsize=10, color=_INK)
+    figure.supxlabel(f"{CAPTION}{TURN_CAPTION if has_turn else ''}.", fontsize=10, color=_INK, y=0.025)
     axes.set_xlabel("time since the first request (seconds)")
     axes.set_ylabel("accept length (tokens per step of the target)")
     low, high = axes.get_ylim()

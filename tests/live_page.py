@@ -1,4 +1,4 @@
-"""The live page served in this process, for tests that need a real connection, and for the documents' screenshot."""
+"""The live page served in this process, for tests that need a real connection."""
 
 import socket
 import threading

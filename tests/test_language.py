@@ -26,7 +26,7 @@ HONEST = {
 LEFT_OUT = {"tests/test_language.py", "CHANGELOG.md"}
 #: Files and folders that are searched, from the root.
 SEARCHED = (
-    "Makefile", "pyproject.toml", "docker-compose.yml", "__init__.py", "cli.py",
+    "Makefile", "pyproject.toml", "docker-compose.yml", "mkdocs.yml", "__init__.py", "cli.py",
     "README.md", "CONTRIBUTING.md", "SECURITY.md", ".ci", ".github", "docs",
     "benchmarks", "buffer", "dashboards", "demo", "learner", "policies", "rig", "serving", "tests",
 )  # fmt: skip

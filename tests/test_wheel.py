@@ -26,6 +26,7 @@ EXTRAS_OF_PARTS = {
     "dashboards.exporter": "prometheus",
     "dashboards.grafana": "grafana",
     "benchmarks.mlflow_pages": "window-tests",
+    "benchmarks.window_pictures": "window-tests",
 }
 # Brought by the environment that paceline[serving] is installed into.
 ENGINE = {"sglang", "sglang-kernel", "sgl_kernel", "torch", "torchvision"}

@@ -45,6 +45,7 @@ def accept_panel(look: Look, span_s: int) -> dict[str, object]:
     return {
         "from": until - span_s,
         "until": until,
+        "born": min((stays[0].since for stays in look.lives.stays.values()), default=None),
         "width_s": width_s,
         "times": [stretch.at for stretch in stretches],
         "pooled": [length_of(each) for each in sums],

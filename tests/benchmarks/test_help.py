@@ -30,6 +30,7 @@ from paceline.benchmarks import (
     soak,
     swap,
     training_memory,
+    window_pictures,
 )
 from paceline.benchmarks.gpu import pacing as gpu_pacing
 from paceline.benchmarks.gpu import run, trim
@@ -42,7 +43,7 @@ PROGRAMS = {
     for program in (
         board_reading, calibration, canary, capture, compatibility, gate, mlflow_pages, outage, pacing, pacing_costs,
         planted_causes, prefill_bytes, readings_cost, readings_served, repeated_prompts, rests, rollouts, serving,
-        shift, shift_recovery, soak, swap, training_memory,
+        shift, shift_recovery, soak, swap, training_memory, window_pictures,
         gpu_pacing, run, trim,
         bench, record,
     )

@@ -45,6 +45,7 @@ def test_faster_is_the_speed_over_plain_decoding_at_the_same_batch_size(tokens, 
     assert found[0] is level
     assert found[1].startswith(f"{word} plain decoding (")
     assert ", batch 5-8, 40 plain steps, measured 0 s ago; now " in found[1]
+    assert "; now (last 10 min) " in found[1]
 
 
 def test_without_a_plain_step_the_speed_is_unknown_and_what_would_measure_it_is_said():
@@ -71,7 +72,7 @@ def served(label, count):
     ("label", "count", "level", "moved"),
     [
         ("py", 40, Level.OK, "traffic moved since: no"),
-        ("prose", 40, Level.NOTE, "traffic moved since: yes, prose 0% then, 100% now"),
+        ("prose", 40, Level.NOTE, "traffic moved since: yes, prose 0% then, 100% now (last 10 min)"),
         ("prose", 29, Level.OK, "traffic moved since: unknown, 40 requests then and 29 now, 30 of each needed"),
     ],
 )

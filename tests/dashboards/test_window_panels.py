@@ -54,6 +54,12 @@ def test_the_line_has_what_was_served(panels):
     assert all(value is None for t, value in pooled.items() if t <= START)
 
 
+def test_the_speculator_was_born_with_its_first_draft_and_an_empty_board_never(panels, story):
+    assert panels["accept"]["born"] == min(event.at for event in story.board.events())
+    empty = BoardReader("demo", MemoryVersionBoard()).look()
+    assert one_panel("accept", empty, Asked())["born"] is None
+
+
 def test_an_interval_stands_where_eight_requests_ended_and_contains_the_line(panels):
     accept = panels["accept"]
     rows = zip(accept["requests"], accept["low"], accept["pooled"], accept["high"], strict=True)

@@ -181,6 +181,14 @@ def test_a_lost_page_server_greys_the_page_and_says_since_when(tab, access, redi
     assert page.locator(".finding.ok").count() == 0
 
 
+def test_a_young_speculator_fills_the_chart_from_its_birth_on(tab, story_url):
+    page = tab(f"{story_url}?span=3600")
+    page.wait_for_selector("#lane button")
+    lefts = page.evaluate("[...document.querySelectorAll('#lane .bar')].map((bar) => parseFloat(bar.style.left))")
+    assert 0 < min(lefts) < 20  # of an hour it would have begun at 80 %
+    assert max(lefts) > 60
+
+
 def test_a_hidden_tab_lets_its_stream_go_and_comes_back_by_its_last_id(tab, url):
     page = tab(url)
     streams = []

@@ -4,6 +4,8 @@ import { clock, count, figure, hour } from "./format.js";
 import { drawMarks, drawShades } from "./marks.js";
 
 const HEIGHT = 260;
+/** Seconds that the chart shows at least, however young the speculator is. */
+const LEAST_S = 120;
 /** Dashes of the thin lines, so that they differ without colour too. */
 const DASHES = [[], [8, 4], [2, 4], [10, 4, 2, 4]];
 /** Room that the lane leaves at its sides, as the chart's axis does. */
@@ -111,7 +113,17 @@ function options(chart, ink) {
   };
 }
 
-function limits(panel) { return [panel.from, panel.until]; }
+/** A speculator younger than the time asked for is shown from its birth on, so that its story fills the chart. */
+export function shownTimes(panel) {
+  const first = panel.times[panel.pooled.findIndex((value) => value !== null)] ?? panel.until;
+  const began = Math.min(panel.born ?? panel.from, first - panel.width_s) - panel.width_s;
+  return { from: Math.max(panel.from, Math.min(began, panel.until - LEAST_S)), until: panel.until };
+}
+
+function limits(panel) {
+  const { from, until } = shownTimes(panel);
+  return [from, until];
+}
 
 /** An accept length is 1 at least: a round commits the target's own token. */
 function rangeOf(low, high) {

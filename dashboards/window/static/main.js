@@ -1,5 +1,5 @@
 // Wires the stream to the panels. Each panel module draws one panel from its JSON.
-import { Accept } from "./accept.js";
+import { Accept, shownTimes } from "./accept.js";
 import { Acts } from "./acts.js";
 import { drawDraft } from "./draft.js";
 import { el, fill, notKnown } from "./dom.js";
@@ -22,7 +22,7 @@ const acts = new Acts(at("acts"), () => choice.speculator);
 
 const DRAW = {
   headline: (panel) => drawHeadline(at("headline"), panel),
-  accept: (panel) => { accept.show(panel); lane.axis(panel); },
+  accept: (panel) => { accept.show(panel); lane.axis(shownTimes(panel)); },
   lane: (panel) => lane.show(panel),
   positions: (panel) => drawPositions(at("positions"), panel),
   why: (panel) => drawWhy(at("why"), panel),
