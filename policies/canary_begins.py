@@ -8,10 +8,12 @@ are two tests, and two ways to accuse a canary:
 - *by history* (canary_harm.py), against all live begins, those of history included: fair while traffic stays what it
   was in history. It accuses only where *beside*, in the mean over the lengths, speaks against the canary as well.
 
-The chance of ever accusing, between equal drafts that draw from the same traffic, over every look together:
+Between equal drafts that draw from the same traffic, the chance of accusing is
 
-- at most `error` while traffic stays what it was in history;
-- at most `shift_error` whatever traffic does: either way of accusing takes a mean of *beside* of 1 / `shift_error`.
+- at most `error`, over every look together, while traffic stays what it was in history;
+- at most `shift_error` at any one look, whatever traffic does: either way of accusing takes a mean of *beside* of
+  1 / `shift_error`. Over every look together that is bounded by `shift_error` times the number of lengths alone, since
+  the capitals of several lengths learn of a request at different times; docs/canary.md has what was measured.
 
 Where the live version is not known to have begun any request since the canary came, there is history alone, and it
 accuses by itself: the second bound does not hold there.
@@ -26,6 +28,7 @@ from .canary_harm import HarmTest, log_mean_exp
 
 #: Part of the error that *by history* may spend; *beside* has the rest.
 _HISTORY_SHARE = 0.8
+
 Begin = tuple[str, float]  # id of the request, accepted drafts per round
 
 

@@ -224,7 +224,7 @@ def test_the_report_has_a_table_for_every_question(line):
 
 
 def test_a_part_of_the_report_is_made_alone(line):
-    text = shift_report.markdown({"command": "--parts canaries", "machine": {}}, [line], [], 0, ("canaries",))
+    text = shift_report.markdown({"command": "--parts canaries", "machine": {}}, [line], [], 1, ("canaries",))
     assert [row for row in text.splitlines() if row.startswith("##")] == [f"## {shift_report.PARTS['canaries']}"]
     assert shift.parts("canaries,floors") == ("floors", "canaries")
     with pytest.raises(argparse.ArgumentTypeError, match="got canary, expected some of ways, floors"):

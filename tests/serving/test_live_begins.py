@@ -92,7 +92,7 @@ class ShiftedFleet(Fleet):
         self.monitor.turn(self.now)
 
     def rounds_until_out(self, ticks):
-        """Rounds of the canary until it was rolled back, or None."""
+        """Rounds of the canary until it was rolled back, or None; requests are fewer than the trial's limit."""
         for number in range(ticks):
             self.tick(number)
             if self.state.canary is None:
@@ -101,13 +101,13 @@ class ShiftedFleet(Fleet):
 
 
 def test_a_shift_is_not_laid_to_an_equal_canary_that_comes_with_it():
-    out = [ShiftedFleet(np.random.default_rng(seed), NEW).rounds_until_out(160) for seed in range(20)]
+    out = [ShiftedFleet(np.random.default_rng(seed), NEW).rounds_until_out(140) for seed in range(20)]
     assert sum(rounds is not None for rounds in out) <= 1
 
 
 @pytest.mark.parametrize("live", [KNOWN, NEW])
 def test_a_dead_canary_is_out_within_two_hundred_rounds_with_and_without_a_shift(live):
-    out = [ShiftedFleet(np.random.default_rng(seed), 0.0, live).rounds_until_out(160) for seed in range(10)]
+    out = [ShiftedFleet(np.random.default_rng(seed), 0.0, live).rounds_until_out(140) for seed in range(10)]
     assert max(out) <= 200
 
 
@@ -117,7 +117,7 @@ def without_begins(status):
 
 def test_a_replica_of_an_earlier_release_is_a_live_arm_by_the_requests_that_have_ended():
     steady = [
-        ShiftedFleet(np.random.default_rng(seed), mean, KNOWN, without_begins).rounds_until_out(160)
+        ShiftedFleet(np.random.default_rng(seed), mean, KNOWN, without_begins).rounds_until_out(140)
         for mean in (KNOWN, 0.0)
         for seed in range(10)
     ]
@@ -149,8 +149,8 @@ def test_malformed_begins_are_left_out(fleet, wrong):
     assert [len(each.by_history._live) for each in test._begins._tests] == [1] * len(CHECKPOINTS)
 
 
-def on_trial(fleet, clock_offset_s=None, **said):
-    """A canary whose replica has met the other one, and has been told of a live begin since; eight dead requests."""
+def is_out_after(fleet, said, own_offset_s):
+    """Eight dead requests of a canary beside eight live ones that a heartbeat tells of; `said`: what else it says."""
     fleet.now = 1000.0
     for number in range(60):
         serve(fleet.other, f"before-{number}", 0, [GOOD] * 4)
@@ -160,8 +160,8 @@ def on_trial(fleet, clock_offset_s=None, **said):
     for slot in range(8):
         run(fleet.other, f"live-{slot}", 0, [GOOD] * 8)
         run(fleet.monitor, f"c-{slot}", 1, [DEAD] * 8)
-    if clock_offset_s is not None:
-        fleet.board.beat("replica:rep", {"clock_offset_s": clock_offset_s}, 60.0)
+    if own_offset_s is not None:
+        fleet.board.beat("replica:rep", {"clock_offset_s": own_offset_s}, 60.0)
     fleet.board.beat("replica:other", {**fleet.other.status(), **said}, 60.0)
     fleet.now += HEAR_S
     fleet.monitor.turn(fleet.now)
@@ -184,7 +184,7 @@ def on_trial(fleet, clock_offset_s=None, **said):
     ],
 )
 def test_the_canarys_begins_wait_for_a_heartbeat_of_their_time(fleet, said, own_offset_s, is_out):
-    assert on_trial(fleet, own_offset_s, **said) == is_out
+    assert is_out_after(fleet, said, own_offset_s) == is_out
 
 
 def test_without_a_live_begin_history_decides_after_two_seconds(fleet):
