@@ -37,8 +37,9 @@ def broken_contracts(folder: Path) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the product's sources that a test may spoil, in a folder of the package's name."""
+    left_out = shutil.ignore_patterns("__pycache__", "results")
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, tmp_path / "paceline" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / "paceline" / name, ignore=left_out)
     for name in ("__init__.py", "cli.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / "paceline" / name)
     return tmp_path
