@@ -1,6 +1,7 @@
 """Is a version far worse? A conformal test on how requests begin, fast enough to end a dead draft's canary at once.
 
-Under equal drafts the begins of both arms are exchangeable. Then the place of each new one in the order of all before
+Under equal drafts on steady traffic the begins of both arms are exchangeable; canary_begins.py has what to do when
+traffic changes. Then the place of each new one in the order of all before
 it is uniform and independent of the order so far, whatever the distribution and however rounds of a request depend on
 each other (Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2022, ch. 8). Bets on that place, chosen
 from the order so far, make a capital that starts at 1 and ever reaches 1 / a with a chance of at most a (Ville 1939),

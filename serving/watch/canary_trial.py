@@ -43,7 +43,8 @@ class CanaryTrial:
         self._test.live_known_until = -math.inf
         self.live = Tally()  # of the live arm
         self._looks = 0  # verdicts asked for
-        self.is_over, self._live_version = False, None
+        self.is_over = False
+        self._live_version: int | None = None  # by the last read of the board
         self._read()
         self._hear(math.inf)
 

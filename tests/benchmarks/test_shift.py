@@ -1,10 +1,12 @@
 """The shift bench without training: what a learner sees of a shift, ways to train, alarms, canaries, rests, tables."""
 
+import argparse
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
+from paceline.benchmarks import shift
 from paceline.benchmarks.gating import canaried, guarded, recovery, rested, shift_report, ways
 from paceline.benchmarks.gating import line as line_module
 from paceline.benchmarks.gating.line import Job
@@ -219,3 +221,11 @@ def test_the_report_has_a_table_for_every_question(line):
     assert "| shift | nothing | 1 | 1 | 1.00 |" in text
     assert "| shift | equal, +0 rounds from the shift | 1 |" in text
     assert "seeds 0." in text
+
+
+def test_a_part_of_the_report_is_made_alone(line):
+    text = shift_report.markdown({"command": "--parts canaries", "machine": {}}, [line], [], 1, ("canaries",))
+    assert [row for row in text.splitlines() if row.startswith("##")] == [f"## {shift_report.PARTS['canaries']}"]
+    assert shift.parts("canaries,floors") == ("floors", "canaries")
+    with pytest.raises(argparse.ArgumentTypeError, match="got canary, expected some of ways, floors"):
+        shift.parts("canary")

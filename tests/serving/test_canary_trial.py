@@ -2,70 +2,15 @@
 
 import numpy as np
 import pytest
+from canary_fleet import DEAD, GOOD, RULES, Fleet, lengths_of, serve, verify
 from paceline.buffer.errors import BufferUnavailable, DecodeError
-from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.trace import FeatureDtype
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import AlarmName, GuardLimits
-from paceline.serving.watch.canary_trial import READ_S
-from paceline.serving.watch.draft_monitor import DraftMonitor
-from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestVerify
-
-RULES = CanaryRules(max_requests=60)
-DEAD, GOOD = 0, 2
-
-
-def verify(request_id, version, accepted, finish="", drafted=(0, 1, 2), text=5):
-    drafted, ids = np.array(drafted, np.int32), np.zeros((4, 0), np.int32)
-    commit = Commit(1, (text,) * (accepted + 1), finish)
-    return RequestVerify(
-        request_id, version, "0", 3, 7, drafted, accepted, ids, ids.astype(np.float16), NO_FEATURES,
-        FeatureDtype.FLOAT32, commit,
-    )  # fmt: skip
-
-
-class Fleet:
-    """A board with version 0 live and 1 as canary on `rep`, with `other` to compare it with."""
-
-    def __init__(self, limits=None):
-        self.now = 1000.0
-        self.board = MemoryVersionBoard(lambda: self.now)
-        for number in range(2):
-            version = DraftVersion(number, None, "t", "0", "eagle3", f"file:///{number}", "ab", "o", ("", ""))
-            self.board.register(version, "l", "new")
-        self.board.move(0, VersionState.LIVE, "l", "start")
-        self.limits = limits or GuardLimits()
-        self.monitor, self.other = self.new("rep"), self.new("other")
-
-    def new(self, replica, **more):
-        return DraftMonitor(self.board, replica, RULES, self.limits, **more)
-
-    def start_canary(self):
-        self.board.move(1, VersionState.CANARY, "l", "won the gate", "rep")
-
-    def turn(self):
-        self.now += READ_S
-        self.board.beat("replica:other", self.other.status(), 60.0)
-        self.monitor.turn(self.now)
-
-    @property
-    def state(self):
-        return self.board.read()
 
 
 @pytest.fixture
 def fleet():
     return Fleet()
-
-
-def serve(monitor, name, version, lengths):
-    for number, accepted in enumerate(lengths):
-        monitor.add(verify(name, version, accepted, "length" if number == len(lengths) - 1 else ""))
-
-
-def lengths_of(rng, mean):
-    return rng.binomial(3, mean / 3, 24).tolist()
 
 
 def rounds_until_decided(fleet, mean, most):
@@ -449,23 +394,28 @@ def test_what_a_request_serves_after_its_turn_counts_for_neither_however_many_tu
     assert fleet.monitor._trial._test.verdict().canary.rounds == 1
 
 
+@pytest.mark.parametrize(("begin", "ground"), [([1.5], "lies below zero"), ([], "live ones beside it")])
 @pytest.mark.parametrize("alternates", [False, True])
-def test_a_bad_canary_is_not_promoted_because_the_traffic_before_it_was_hard(alternates):
+def test_a_bad_canary_is_not_promoted_because_the_traffic_before_it_was_hard(alternates, begin, ground):
     fleet = Fleet()
     fleet.monitor = fleet.new("rep", alternates=alternates)
     rng = np.random.default_rng(0)
+
+    def lengths(mean):
+        return [accepted for part in [*begin, mean] for accepted in lengths_of(rng, part)]
+
     before = fleet.monitor if alternates else fleet.other
     for number in range(64):
         serve(before, f"hard-{number}", 0, [DEAD] * 24)
     fleet.start_canary()
     for number in range(60):
-        serve(fleet.monitor, f"canary-{number}", 1, lengths_of(rng, 0.5))
+        serve(fleet.monitor, f"canary-{number}", 1, lengths(0.5))
         if not alternates:
-            serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+            serve(fleet.other, f"live-{number}", 0, lengths(1.5))
         elif number % 4 == 3:
             for turn in range(4):
-                serve(fleet.monitor, f"live-{number}-{turn}", 0, lengths_of(rng, 1.5))
+                serve(fleet.monitor, f"live-{number}-{turn}", 0, lengths(1.5))
         fleet.turn()
         assert fleet.state.live == 0
     assert fleet.state.rows[1].state is VersionState.ROLLED_BACK
-    assert "lies below zero" in fleet.state.rows[1].why
+    assert ground in fleet.state.rows[1].why

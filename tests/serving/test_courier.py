@@ -399,6 +399,18 @@ def test_the_status_reaches_the_board_every_second():
     assert rig.board.heartbeats()["replica:rep"]["captured"] == 2
 
 
+def test_while_a_canary_drafts_on_any_replica_the_status_reaches_the_board_four_times_a_second():
+    rig = Rig()
+    rig.line.status["is_canary_out"] = True
+    rig.turn()
+    for number in range(1, 5):
+        rig.serve(f"r{number}")
+        rig.turn(0.2)
+        assert rig.board.heartbeats()["replica:rep"]["captured"] == number - 1
+        rig.turn(0.05)
+        assert rig.board.heartbeats()["replica:rep"]["captured"] == number
+
+
 def test_a_fault_in_the_courier_opens_the_breaker_and_does_not_end_it():
     rig, turns = Rig(), []
 

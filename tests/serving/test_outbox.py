@@ -85,7 +85,7 @@ def test_a_forward_that_cannot_be_sent_costs_its_own_requests_alone(box):
     assert box.sender.lost == [(("bad",), GOES_ON, False, 1)]  # after what was captured before it
 
 
-def test_while_a_canary_drafts_every_forward_goes_at_once():
+def test_while_a_canary_drafts_on_any_replica_every_forward_goes_at_once():
     is_canary = [True]
     box = Outbox(Line(), Breaker(), lambda: is_canary[0])
     for name in "ab":

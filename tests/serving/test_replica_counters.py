@@ -10,7 +10,7 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.clock.step_cells import StepCells
-from paceline.serving.courier.heartbeat import KEPT_REQUESTS, KEPT_SWAPS, MAX_BEAT_BYTES, fitted
+from paceline.serving.courier.heartbeat import KEPT_BEGINS, KEPT_REQUESTS, KEPT_SWAPS, MAX_BEAT_BYTES, fitted
 from paceline.serving.courier.recovered_counts import adopt_last_counts
 from paceline.serving.courier.redis_clock import LOOK_S, RedisClock
 from paceline.serving.courier.replica_counters import ReplicaCounters
@@ -129,6 +129,7 @@ def fullest(board):
     for i in range(REPORTED_REQUESTS):
         for at in range(120):
             monitor.add(verify(f"long-{i}", 109, 3, finish="stop" if at == 119 else ""))
+            monitor.add(verify(f"running-{i}", 109, 3))
     swap = {"commit_ms": 1.8123456, "stage_ms": 35.1234567, "running": 64, "late_s": 0.0}
     swaps = [
         {"number": i, "before": i - 1, "at": 1763848484.123456 + i, "asked_at": 1763848483.1234567 + i, **swap}
@@ -166,6 +167,8 @@ def test_a_heartbeat_stays_under_eight_kilobytes_whatever_was_counted(board):
     assert [swap["number"] for swap in found["swaps"]][-KEPT_SWAPS:] == [105, 106, 107, 108]
     assert len(found["stretches"]["ended"]) >= KEPT_REQUESTS
     assert found["stretches"]["ended"] == monitor_of["stretches"]["ended"][-len(found["stretches"]["ended"]) :]
+    assert len(found["stretches"]["begun"]) >= KEPT_BEGINS
+    assert found["stretches"]["begun"] == monitor_of["stretches"]["begun"][-len(found["stretches"]["begun"]) :]
     assert BEFORE_BOOT not in found
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies.acceptance import Tally
-from paceline.serving.watch.request_rounds import RequestRounds, read_request_rounds
+from paceline.serving.watch.request_rounds import RequestRounds, begun_status, read_begun, read_request_rounds
 
 CHECKPOINTS = [2, 4]
 
@@ -49,3 +49,37 @@ def test_a_heartbeat_brings_the_same_segments_back(accepted):
 )
 def test_malformed_rounds_are_none(value):
     assert read_request_rounds(value, CHECKPOINTS) is None
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
+def test_a_heartbeat_brings_the_same_begins_back(accepted):
+    request = made(*accepted)
+    rows = begun_status([request], 1)
+    reached = [checkpoint for checkpoint in CHECKPOINTS if checkpoint <= len(accepted)]
+    assert bool(rows) == bool(reached)
+    for row in rows:
+        name, begins = read_begun(row, CHECKPOINTS)
+        assert name == request.status()[0]
+        assert begins == [Tally(sum(accepted[:checkpoint]), checkpoint) for checkpoint in reached]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        ["r"],
+        ["r", []],
+        ["r", 1],
+        [7, [1]],
+        ["r", ["1"]],
+        ["r", [0.5]],
+        ["r", [-1]],
+        ["r", [2, 1]],
+        ["r", [1, 2, 3]],  # two checkpoints
+        ["r", [2**40]],
+        ["r", [1], 1, 2],  # an ended one
+    ],
+)
+def test_malformed_begins_are_none(value):
+    assert read_begun(value, CHECKPOINTS) is None

@@ -292,9 +292,11 @@ def test_a_canary_is_swapped_in_on_its_replica_alone_once_its_rounds_are_counted
     beside.turn()
     assert (here.draft_version, there.draft_version, woken) == (1, 0, [0])
     assert (on_it.is_canary, beside.is_canary) == (True, False)
+    assert (on_it.is_canary_out, beside.is_canary_out) == (True, True)
     board.roll_back("replica:rep", "worse", 1)
     on_it.turn()
     beside.turn()
+    assert (on_it.is_canary_out, beside.is_canary_out) == (False, False)
     assert (here.draft_version, on_it.is_canary, there.asked) == (0, False, [])
 
 
