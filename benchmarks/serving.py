@@ -63,7 +63,7 @@ class Size:
 
 
 STEPS = PACED_STEPS[-1]
-FULL = Size((3, 10), {1: 2, 4: 8, 8: 16}, 96, 40, OfflinePlan(STEPS))
+FULL = Size((3, 9), {1: 2, 4: 8, 8: 16}, 96, 40, OfflinePlan(STEPS))
 QUICK = Size((1, 2), {1: 1, 4: 4, 8: 8}, 32, 8, OfflinePlan(STEPS, prompts=64, answer_tokens=32, passes=1))
 
 
@@ -93,7 +93,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--mode", choices=(ELSEWHERE, SAME_CORES), default=ELSEWHERE, help="where the learner runs")
     parser.add_argument("--runs", type=int, default=1, help="streams, seeds 0, 1 and so on (1)")
     parser.add_argument("--domains", type=domains, default=DOMAINS[:2], help="first and later ones (py,prose)")
-    parser.add_argument("--chunks", type=chunk_counts, help="of the first domain and of each later one (3,10)")
+    parser.add_argument("--chunks", type=chunk_counts, help="of the first domain and of each later one (3,9)")
     parser.add_argument("--arms", type=names, default=(), help="leave out all others but the three that figures need")
     parser.add_argument(
         "--prompts", type=Path, help="a file of prompts instead; the first domain is then nowhere in it"
@@ -131,7 +131,7 @@ def chunk_counts(text: str) -> tuple[int, int]:
     """Two whole numbers of at least one."""
     first, _, later = text.partition(",")
     if not (first.isdigit() and later.isdigit() and int(first) and int(later)):
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected two numbers of at least 1, as 3,10")
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected two numbers of at least 1, as 3,9")
     return int(first), int(later)
 
 

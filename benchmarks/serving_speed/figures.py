@@ -13,12 +13,10 @@ from .recorded import Block, Run
 
 BEFORE, AFTER, RECOVERED, WHOLE = "before the shift", "after the shift", "after recovery", "whole stream"
 PHASES = (BEFORE, AFTER, RECOVERED, WHOLE)
-#: The last part of every later domain, by then learnt.
-_RECOVERED_SHARE = 3
 
 
 def in_phase(run: Run, phase: str) -> list[Block]:
-    """Blocks of a phase. After recovery: of the last third of each later domain's chunks, rounded up."""
+    """Blocks of a phase. After recovery: of the last half of each later domain's chunks, rounded up."""
     first = run.conditions.first_domain
     if phase == RECOVERED:
         chunks = recovered_chunks(run)
@@ -33,11 +31,7 @@ def recovered_chunks(run: Run) -> set[int]:
     for number, domain in sorted({(block.chunk, block.domain) for block in run.blocks}):
         if domain != run.conditions.first_domain:
             by_domain.setdefault(domain, []).append(number)
-    return {
-        n
-        for numbers in by_domain.values()
-        for n in numbers[len(numbers) * (_RECOVERED_SHARE - 1) // _RECOVERED_SHARE :]
-    }
+    return {n for numbers in by_domain.values() for n in numbers[len(numbers) // 2 :]}
 
 
 def speed(runs: Sequence[Run], arm: str, over: str, concurrency: int, phase: str) -> Ratio | None:
@@ -93,14 +87,19 @@ class BreakEven:
     expected_requests: float | None
 
 
+def has_holds(run: Run) -> bool:
+    """Whether the learner had time of its own, so that its seconds can be set against those saved."""
+    return any(hold.learner_seconds is not None for hold in run.holds)
+
+
 def break_even(run: Run, concurrency: int) -> BreakEven:
     """As if every request of the stream had been asked at `concurrency`, at the speed of its chunk's block.
 
     Saved is the time that the arm "static" would have taken for a chunk less what "paceline" took; spent are the
     learner's busy seconds, whatever phase it was in, up to the hold after the chunk. It counts from the first request
-    of the stream, before any shift.
+    of the stream, before any shift. Chunks that nothing was held after are left out.
     """
-    spent_at = {hold.chunk: hold.learner_seconds for hold in run.holds}
+    spent_at = {hold.chunk: hold.learner_seconds for hold in run.holds if hold.learner_seconds is not None}
     sizes = {n: sum(len(b.turns[0].answers) for b in run.blocks if b.chunk == n) for n in spent_at}
     chunks = [block for block in run.at(concurrency) if block.chunk in spent_at]
     requests_N = np.array([sizes[block.chunk] for block in chunks])

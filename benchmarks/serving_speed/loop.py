@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -68,14 +68,17 @@ class Loop:
                 lambda: not self._reader.is_learning(self._min_new), "the learner to end its round", ROUND_LIMIT_S
             )
             wait_until(self.is_swapped, "the newest draft to be swapped in")
+            wait_until(is_idle_since(self._reader, time.time()), "the learner to be idle")
         return self.noted(chunk, time.monotonic() - began_s)
 
-    def noted(self, chunk: int, held_s: float = 0.0) -> Hold:
-        """What there is to say between two chunks; `held_s` is how long traffic was held."""
+    def noted(self, chunk: int, held_s: float | None = None) -> Hold:
+        """What there is to say between two chunks; `held_s` is how long traffic was held, None where it is not."""
         pacing = {arm: _pacing(reader) for arm, reader in self._readers.items()}
         self._hear()
         spent_s, self._noted_s = self._busy_s - self._noted_s, self._busy_s
-        return Hold(chunk, held_s, spent_s, self._rounds, pacing)
+        # A learner that was stopped within a phase has the time until it went on charged to it.
+        learner_s = None if held_s is None else min(spent_s, held_s)
+        return Hold(chunk, held_s, learner_s, self._rounds, pacing)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -90,6 +93,18 @@ class Loop:
             seconds = counters.learner.seconds
             self._busy_s = sum(spent for phase, spent in seconds.items() if phase != "idle")
             self._rounds = counters.learner.rounds
+
+
+def is_idle_since(reader: SpeculatorReader, since: float) -> Callable[[], bool]:
+    """Return a check to be polled: whether the learner said after `since`, unix seconds, that it is in no phase."""
+
+    def is_idle() -> bool:
+        status = reader.learner_status()
+        at, work = status.get("at"), status.get("work")
+        is_fresh = isinstance(at, int | float) and at > since
+        return is_fresh and isinstance(work, dict) and work.get("phase") == "idle"
+
+    return is_idle
 
 
 @contextmanager
@@ -119,6 +134,7 @@ def running_loop(
         env = local.shared_env(target) | _learner_env(arm, target, local.folder, min_new)
         with learner_service(log=local.folder / "logs" / "learner.log", env=env) as learner:
             wait_until(lambda: readers[arm.name].live() is not None, "the learner to put its first draft on the board")
+            wait_until(is_idle_since(readers[arm.name], time.time()), "the learner to be idle", ROUND_LIMIT_S)
             with suspended(learner.pid):
                 yield Loop(learner, readers, arm.name, min_new)
 

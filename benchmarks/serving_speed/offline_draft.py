@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from ...buffer.trace import DraftTrace
 from ...learner.disk import write_folder
@@ -55,6 +56,7 @@ def ensure_offline_draft(
     """The folder of the draft; made in some minutes on one core when it is not there, else left as it is."""
     folder = plan.folder(target, domains)
     if not folder.exists():
+        disable_progress_bar()  # it would be drawn across our own progress bar
         draft = load_draft(ensure_untrained_draft(target), load_target_embedding(target.folder))
         trainer = DraftTrainer(draft, TrainingPlan(plan.steps, 1, Objective.SOFT, _SEED))
         model = AutoModelForCausalLM.from_pretrained(target.folder, dtype=torch.float32).eval()

@@ -24,8 +24,9 @@ def plot(runs: Sequence[Run], file: Path) -> None:
     )
     for axis, concurrency in zip(axes[:, 0], concurrencies, strict=True):
         _panel(axis, runs, concurrency)
-    axes[0, 0].legend(loc="lower right", ncols=3, fontsize="small")
+    axes[0, 0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5, fontsize="small", frameon=False)
     axes[-1, 0].set_xlabel("chunk of the stream")
+    axes[-1, 0].xaxis.get_major_locator().set_params(integer=True)
     figure.tight_layout()
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=120)

@@ -55,8 +55,8 @@ class Hold:
     """What happened between a chunk and the next one."""
 
     chunk: int
-    seconds: float  # that traffic was held; 0.0 where the learner has no time of its own
-    learner_seconds: float  # that the learner was busy since the last hold
+    seconds: float | None  # that traffic was held; None where the learner has no time of its own
+    learner_seconds: float | None  # of these, that the learner was busy; None as well
     rounds: int  # learning rounds so far, of this learner process
     pacing: Mapping[str, Mapping[str, object]]  # arm -> what its replica reports of its pacing
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from .arms import MEANING, PACELINE, PLAIN, STATIC
-from .figures import PHASES, RECOVERED, accepted, break_even, differing, speed, token_ms
+from .figures import PHASES, RECOVERED, accepted, break_even, differing, has_holds, speed, token_ms
 from .recorded import Run
 
 UNKNOWN = "-"
@@ -82,10 +82,11 @@ def _accept_lengths(runs: Sequence[Run]) -> str:
 
 
 def _break_even(runs: Sequence[Run]) -> str:
-    if not any(hold.seconds for run in runs for hold in run.holds):
+    held = [run for run in runs if has_holds(run)]
+    if not held:
         return "The learner shared the cores: what it took is in the tokens per second."
     rows = []
-    for run in runs:
+    for run in held:
         for concurrency in run.concurrencies:
             found = break_even(run, concurrency)
             at = UNKNOWN if found.requests is None else f"{found.requests} requests, {found.seconds:.0f} s"

@@ -5,13 +5,15 @@ import math
 import random
 import statistics
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from paceline.benchmarks.serving_speed import figures, recorded, stream, table
+from paceline.benchmarks.serving_speed import figures, loop, recorded, stream, table
 from paceline.benchmarks.serving_speed.arms import MEANING, ORACLE, PACELINE, PLAIN, STATIC, Drafts, arms
 from paceline.benchmarks.serving_speed.figures import AFTER, BEFORE, RECOVERED, WHOLE
 from paceline.benchmarks.serving_speed.plot import plot
 from paceline.benchmarks.serving_speed.recorded import Block, Conditions, Hold, Run
+from paceline.buffer.counters import COUNTERS, Counters, LearnerCounters, as_json
 from paceline.buffer.errors import ConfigError
 from paceline.rig.models.target import TargetModel
 from paceline.rig.prompts import Prompt
@@ -65,7 +67,7 @@ def t_interval(logs):
 
 
 @pytest.mark.parametrize(
-    ("phase", "chunks"), [(BEFORE, [0, 1]), (AFTER, [2, 3, 4, 5, 6]), (RECOVERED, [5, 6]), (WHOLE, range(7))]
+    ("phase", "chunks"), [(BEFORE, [0, 1]), (AFTER, [2, 3, 4, 5, 6]), (RECOVERED, [4, 5, 6]), (WHOLE, range(7))]
 )
 @pytest.mark.parametrize("concurrency", SIZES)
 def test_a_speed_is_the_mean_ratio_of_the_blocks_of_its_phase(phase, chunks, concurrency):
@@ -75,10 +77,10 @@ def test_a_speed_is_the_mean_ratio_of_the_blocks_of_its_phase(phase, chunks, con
     assert (found.mean, *found.interval) == pytest.approx(t_interval(logs))
 
 
-def test_after_recovery_is_the_last_third_of_every_later_domain():
+def test_after_recovery_is_the_last_half_of_every_later_domain():
     paces = {arm: [10.0] * 9 for arm in ARMS}
     run = made_run(["py", "prose", "prose", "prose", "prose", "c", "c", "c", "py"], paces)
-    assert figures.recovered_chunks(run) == {3, 4, 7}
+    assert figures.recovered_chunks(run) == {3, 4, 6, 7}
     alone = made_run(["prose"], paces)
     assert figures.recovered_chunks(alone) == {0}
 
@@ -132,10 +134,17 @@ def test_learning_is_paid_for_once_more_was_saved_than_spent_for_good(seed, conc
         assert found.expected_requests is None
     else:
         assert (found.requests, found.seconds) == (None, None)
-        last = (steps[-1][2] - steps[-3][2]) / (steps[-1][0] - steps[-3][0])
+        last = (steps[-1][2] - steps[-4][2]) / (steps[-1][0] - steps[-4][0])
         expected = None if last <= 0 else steps[-1][0] - steps[-1][2] / last
         assert found.expected_requests == (expected if expected is None else pytest.approx(expected))
     assert found.saved_s - found.spent_s == pytest.approx(steps[-1][2])
+
+
+def test_a_learner_without_time_of_its_own_has_nothing_to_pay_back():
+    run, _ = drawn_run(8)
+    shared = replace(run, holds=tuple(Hold(hold.chunk, None, None, 1, {}) for hold in run.holds))
+    assert (figures.has_holds(run), figures.has_holds(shared)) == (True, False)
+    assert "what it took is in the tokens per second" in table.markdown("the command", [shared])
 
 
 def test_one_changed_token_is_found():
@@ -208,6 +217,39 @@ def test_a_run_is_read_as_it_was_kept(tmp_path):
     assert recorded.open_run(tmp_path, later) == run
     with pytest.raises(SystemExit, match="expected"):
         recorded.open_run(tmp_path, replace(run.conditions, layers=8))
+
+
+@pytest.mark.parametrize(
+    ("status", "is_idle"),
+    [
+        ({"at": 11.0, "work": {"phase": "idle"}}, True),
+        ({"at": 9.0, "work": {"phase": "idle"}}, False),
+        ({"at": 11.0, "work": {"phase": "train"}}, False),
+        ({"at": 11.0}, False),
+        ({}, False),
+    ],
+)
+def test_a_learner_is_idle_once_it_has_said_so(status, is_idle):
+    assert loop.is_idle_since(SimpleNamespace(learner_status=lambda: status), 10.0)() is is_idle
+
+
+def busy(seconds):
+    learner = LearnerCounters(rounds=2, seconds={"train": seconds, "idle": 1000.0})
+    return {COUNTERS: as_json(Counters(at=1.0, boot="b", learner=learner))}
+
+
+def test_the_learners_seconds_are_those_since_the_last_hold():
+    status = busy(30.0)
+    reader = SimpleNamespace(learner_status=lambda: status, replica_status=lambda: {"pacing": {"policy": "goodput"}})
+    whole = loop.Loop(None, {PACELINE: reader}, PACELINE, 1)
+    status = busy(37.5)
+    assert whole.noted(0, 20.0) == Hold(0, 20.0, 7.5, 2, {PACELINE: {"policy": "goodput"}})
+    status = busy(90.0)  # stopped within a phase
+    assert whole.noted(1, 20.0).learner_seconds == 20.0
+    status = {}  # silent
+    assert whole.noted(2, 20.0).learner_seconds == 0.0
+    assert whole.noted(3).learner_seconds is None
+    assert whole.is_paced()
 
 
 def test_arms_differ_in_draft_pacing_and_capture_alone(tmp_path):
