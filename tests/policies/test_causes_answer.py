@@ -133,6 +133,17 @@ def test_where_nothing_is_certain_the_likeliest_is_named_with_its_own_interval()
     assert sentences[2].startswith("prose 100 % of the tokens, 1 % before")
 
 
+@pytest.mark.parametrize(("part", "is_named"), [(0.2, True), (0.19, False), (-0.5, False)])
+def test_the_likeliest_goes_the_way_of_the_change_and_is_a_part_of_it(part: float, is_named: bool) -> None:
+    found = explain(*since_periods(histories(SHIFT), 600.0, 660.0))
+    assert found.request_speed is not None
+    assert not found.request_speed.is_noise
+    log = part * found.request_speed.log
+    small = Effect(log, log - 0.01, log + 0.01, is_noise=True)
+    finding = replace(found.findings[0], effect=small, share=part)
+    assert (replace(found, findings=[finding]).likeliest is finding) == is_named
+
+
 @pytest.mark.parametrize(("log", "low", "high"), [(-0.3, -0.7, 0.1), (0.01, 0.005, 0.015), (-0.3, None, None)])
 def test_what_is_small_or_may_be_nothing_is_not_likely(log: float, low: float | None, high: float | None) -> None:
     assert not Effect(log, low, high, is_noise=True).is_likely

@@ -40,6 +40,8 @@ _EVIDENCE: Mapping[Cause, Callable[[Amounts, Amounts], str]] = {
 }
 _TOTAL, _SPEED = "tokens per second", "speed of a request"
 _INTERVAL_OUTSIDE = 0.05
+#: Of the change of a request's speed: less is no answer to the question why it changed.
+LEAST_PART = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,13 @@ class Explanation:
 
     @property
     def likeliest(self) -> Finding | None:
-        """Where nothing stands out, the largest cause whose own interval excludes nothing; None without one."""
+        """Where nothing stands out, the largest cause whose own interval excludes nothing; None without one.
+
+        Where the change of speed is no noise, it must go the same way and be at least LEAST_PART of it.
+        """
         likely = (finding for finding in self.findings if finding.effect.is_likely)
-        return None if self.first is not None else next(likely, None)
+        named = (finding for finding in likely if finding.share is None or finding.share >= LEAST_PART)
+        return None if self.first is not None else next(named, None)
 
 
 def explain(before: Period, now: Period) -> Explanation:
