@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
+from paceline.buffer.counters import COUNTERS, counters_of
 from paceline.learner import checkpoint
 from paceline.learner.delivery import delivery
 from paceline.learner.learning_report import LearningKind
@@ -96,7 +97,7 @@ def test_traffic_that_the_draft_does_badly_on_is_learned_at_once_and_rested_trac
     assert report.decision.reason.startswith(("accepted per round fell from ", "unexplored traffic: "))
     assert house.fitted[-1] == ids(not_held_out(strange))
     assert set(ids(not_held_out(known))) <= set(house.replayed[-1])
-    (counted,) = [entry.learner for entry in house.board.history(f"learner:{house.config.name}")[-1:]]
+    counted = counters_of(house.board.heartbeats()[f"learner:{house.config.name}"][COUNTERS]).learner
     assert counted.drifts == 1
     assert began_at <= counted.drifted_at <= time.time()
 
