@@ -103,4 +103,4 @@ def _moved(move: TrafficMove) -> str:
     if not move.has_moved:
         return "traffic moved since: no"
     label = move.label or "requests without a label"
-    return f"traffic moved since: yes, {label} {move.was:.0%} then, {move.now:.0%} now (last {ago(WINDOW_S)})"
+    return f"traffic moved since: yes, {label} {move.was:.0%} then, {move.now:.0%} now (last {ago(move.now_s)})"

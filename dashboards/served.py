@@ -1,7 +1,7 @@
 """What is served: figures of all members' counters, for the headline."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..policies.readings.definitions import Reading
 from ..policies.readings.loop_readings import traces_captured, traces_dropped
@@ -9,12 +9,14 @@ from ..policies.readings.served_drafts import ServedDraft, served_drafts
 from ..policies.readings.serving_readings import accept_length, step_time_ms, tokens_per_second
 from ..policies.readings.speed import speed_over_plain
 from ..policies.readings.tables import StepKey, StepSums
-from ..policies.readings.traffic_move import TrafficMove, traffic_move
+from ..policies.readings.traffic_move import MIN_REQUESTS, TrafficMove, traffic_move
 from ..policies.readings.windows import BEFORE_S, Window, windowed
 from .snapshot import Snapshot
 
 #: "Now" is so many newest seconds.
 WINDOW_S = 600.0
+#: The traffic of now is so many newest seconds, if they hold enough requests: ten minutes mix it with that before.
+TRAFFIC_S = 60.0
 #: How far back histories must reach for it.
 HISTORY_S = WINDOW_S + BEFORE_S
 
@@ -83,7 +85,15 @@ def _move(seen: Snapshot, window: Window) -> TrafficMove:
     judged = None if live is None else seen.state.rows[live].version.judged_on
     if judged is None:
         return TrafficMove(None, "the live draft was not judged")
+    newest, now_s = _requests(windowed(seen.histories, seen.at - TRAFFIC_S, seen.at)), TRAFFIC_S
+    if sum(newest.values()) < MIN_REQUESTS:
+        newest, now_s = _requests(window), WINDOW_S
+    return replace(traffic_move(judged.newest_labels, newest), now_s=now_s)
+
+
+def _requests(window: Window) -> dict[str, int]:
+    """Requests by label, whatever drafted them."""
     requests: dict[str, int] = {}
     for key, row in (window.table("served", "cells") or {}).items():
         requests[key.label] = requests.get(key.label, 0) + row.requests
-    return traffic_move(judged.newest_labels, requests)
+    return requests

@@ -177,9 +177,9 @@ class PrequentialTest:
         elif self._is_suspected():
             finding, why = LineFinding.NOTHING_YET, f"odds {_shown(harm)} to 1 that {whose} lose must fall first"
         elif odds >= math.log(needed):
-            finding, why = LineFinding.GAINS, f"{needed:.3g} are enough"
+            finding, why = LineFinding.GAINS, f"{needed:.3g} to 1 are enough"
         else:
-            finding, why = LineFinding.NOTHING_YET, f"{needed:.3g} are needed"
+            finding, why = LineFinding.NOTHING_YET, f"{needed:.3g} to 1 are needed"
         shown = math.exp(min(odds, 700.0)), math.exp(harm)
         return LineVerdict(finding, f"{figures}: {why}", *shown, self._is_suspected(), self._requests, self._prompts)
 

@@ -18,6 +18,7 @@ class TrafficMove:
     label: str = ""
     was: float = 0.0  # share of that label then
     now: float = 0.0
+    now_s: float = 0.0  # the newest seconds that "now" is of
 
     @property
     def has_moved(self) -> bool:

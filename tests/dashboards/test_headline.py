@@ -72,7 +72,7 @@ def served(label, count):
     ("label", "count", "level", "moved"),
     [
         ("py", 40, Level.OK, "traffic moved since: no"),
-        ("prose", 40, Level.NOTE, "traffic moved since: yes, prose 0% then, 100% now (last 10 min)"),
+        ("prose", 40, Level.NOTE, "traffic moved since: yes, prose 0% then, 100% now (last 60 s)"),
         ("prose", 29, Level.OK, "traffic moved since: unknown, 40 requests then and 29 now, 30 of each needed"),
     ],
 )
@@ -81,6 +81,19 @@ def test_fresh_says_how_old_the_traffic_was_and_whether_it_moved(label, count, l
     ago = f"{(NOW - LIVE_AT) / 60:.0f} min"
     text = f"draft 1, learnt from traffic up to 14 s before it went live {ago} ago, drafts on 1 of 1 servers"
     assert found == (level, f"{text}; {moved}")
+
+
+@pytest.mark.parametrize(
+    ("newest", "now"),
+    [(30, "no"), (29, "yes, prose 0% then, 58% now (last 10 min)")],  # 40 of 69
+)
+def test_the_traffic_of_now_is_of_the_last_minute_where_it_holds_enough_requests(newest, now):
+    prose = requests(1, "prose", [(10, 5)] * 40)
+    old, middle = counted(NOW - 620.0), counted(NOW - 61.0, prose)
+    seen = snapshot(
+        histories={"replica:a": [old, middle, counted(NOW - 5.0, prose, requests(1, "py", [(10, 5)] * newest))]}, **HERE
+    )
+    assert said(seen, "fresh")[1].endswith(f"; traffic moved since: {now}")
 
 
 def test_a_live_draft_that_no_server_has_is_not_fresh():

@@ -94,7 +94,7 @@ def test_a_line_that_gains_is_found_with_its_figures() -> None:
     odds = capital_by_hand([[0.2] * 20], RULES.most_gain, RULES.redealt_share)
     assert (verdict.finding, verdict.requests) == (LineFinding.GAINS, 20)
     assert verdict.odds == pytest.approx(odds)
-    assert verdict.reason == f"odds {odds:.3g} to 1 that the line gains, on 20 requests: 10 are enough"
+    assert verdict.reason == f"odds {odds:.3g} to 1 that the line gains, on 20 requests: 10 to 1 are enough"
     assert found(PrequentialRules(error=1e-6), [pair(20, 30)] * 20) is LineFinding.NOTHING_YET
 
 

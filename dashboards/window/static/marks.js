@@ -24,7 +24,7 @@ function stripe({ ctx, bbox }, left, right) {
   for (let x = left; x < right; x += STRIPE_PX * devicePixelRatio) { ctx.fillRect(x, bbox.top, devicePixelRatio, bbox.height); }
 }
 
-/** A line with the draft's number per swap, an arrow per rollback, a cross per refusal. */
+/** A line with the draft's number per swap, an arrow per rollback, a cross with the number per refusal. */
 export function drawMarks(plot, panel, ink) {
   const { ctx } = plot;
   ctx.save();
@@ -34,7 +34,7 @@ export function drawMarks(plot, panel, ink) {
   for (const mark of panel.marks) {
     if (mark.at < panel.from || mark.at > panel.until) { continue; }
     const x = plot.valToPos(mark.at, "x", true);
-    if (mark.kind === "refused") { cross(plot, x, ink); continue; }
+    if (mark.kind === "refused") { cross(plot, x, mark.number, ink); continue; }
     const hasRoom = x - labelled > LABEL_ROOM_PX * devicePixelRatio;
     rule(plot, x, mark.kind === "returned" ? ink.wrong : ink.text, hasRoom ? `${mark.kind === "returned" ? "↩" : ""}${mark.number}` : "");
     if (hasRoom) { labelled = x; }
@@ -54,7 +54,7 @@ function rule(plot, x, colour, label) {
   ctx.fillText(label, x, bbox.top - 5 * devicePixelRatio);
 }
 
-function cross(plot, x, ink) {
+function cross(plot, x, number, ink) {
   const { ctx, bbox } = plot;
   const size = 4 * devicePixelRatio;
   const y = bbox.top + bbox.height - 2 * size;
@@ -66,6 +66,8 @@ function cross(plot, x, ink) {
     ctx.lineTo(x + size, y + turn * size);
   }
   ctx.stroke();
+  ctx.fillStyle = ink.wrong;
+  ctx.fillText(number, x, y - 2 * size);
 }
 
 function inside(plot, unix) {
