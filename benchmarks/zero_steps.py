@@ -6,12 +6,13 @@ turn, in an order drawn anew each round; so every figure has a partner measured 
     plain      a server without speculation
     extending  SGLang alone at steps 0: the draft runs over every committed token
     skipping   the same with SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND=1: the floor that SGLang itself leaves
-    uncaptured paceline at steps 0, no trace captured
-    captured   paceline at steps 0, every request captured
+    warm       paceline at steps 0 with PACELINE_CATCH_UP_BYTES=0: as extending, and every request captured
+    uncaptured paceline at steps 0, the draft still, no trace captured
+    captured   the same, every request captured
     goodput    paceline paced by its default policy over the lengths of --lengths
     fixed-K    paceline at K steps, always
 
-    python -m paceline.benchmarks.zero_steps [--ways plain,extending,skipping,uncaptured,captured] [--rounds 8]
+    python -m paceline.benchmarks.zero_steps [--ways plain,extending,skipping,warm,uncaptured,captured] [--rounds 8]
 """
 
 import argparse
@@ -42,7 +43,9 @@ SEED = 0
 PLAIN = "plain"
 #: SGLang wants a length above 0 to start with; no batch here is as large as that.
 NEVER = {1: (0,), 64: (3,)}
-FLOOR = (PLAIN, "extending", "skipping", "uncaptured", "captured")
+FLOOR = (PLAIN, "extending", "skipping", "warm", "uncaptured", "captured")
+#: Of kept hidden states, whatever the environment says.
+CATCHES_UP, ALWAYS_WARM = {"PACELINE_CATCH_UP_BYTES": str(64 << 20)}, {"PACELINE_CATCH_UP_BYTES": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ways", type=words, default=FLOOR, help=f"what to compare ({','.join(FLOOR)})")
     parser.add_argument("--lengths", type=numbers, default=(0, 1, 2, 3, 4, 5), help="lengths that goodput may choose")
     parser.add_argument("--concurrency", type=numbers, default=(1, 4, 8), help="requests at a time (1,4,8)")
-    parser.add_argument("--tokens", type=int, default=96, help="output tokens of each request (96)")
+    parser.add_argument("--tokens", type=int, default=48, help="output tokens of each request (48)")
     parser.add_argument("--rounds", type=int, default=8, help="figures of each way and concurrency (8)")
     return parser.parse_args()
 
@@ -104,9 +107,10 @@ def way_of(name: str, lengths: Sequence[int]) -> Way:
     known = {
         "extending": Way(NEVER, {}, has_paceline=False),
         "skipping": Way(NEVER, {"SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND": "1"}, has_paceline=False),
-        "uncaptured": Way(NEVER, {"PACELINE_PACING": "off", "PACELINE_SAMPLE_RATE": "0"}),
-        "captured": Way(NEVER, {"PACELINE_PACING": "off"}),
-        "goodput": Way({1: tuple(lengths)}, {"PACELINE_PACING": "goodput"}),
+        "warm": Way(NEVER, {"PACELINE_PACING": "off", **ALWAYS_WARM}),
+        "uncaptured": Way(NEVER, {"PACELINE_PACING": "off", "PACELINE_SAMPLE_RATE": "0", **CATCHES_UP}),
+        "captured": Way(NEVER, {"PACELINE_PACING": "off", **CATCHES_UP}),
+        "goodput": Way({1: tuple(lengths)}, {"PACELINE_PACING": "goodput", **CATCHES_UP}),
     }
     kind, _, steps = name.partition("-")
     if kind == "fixed" and steps.isdecimal():

@@ -5,18 +5,14 @@ hidden states are kept instead. One pass over all of them follows when steps are
 and, of a request that ends, when its cache goes to the radix tree, where a later request would find the gap.
 """
 
-import copy
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
-from .draft_reading import Unread, read_missed
 from .kept_states import KeptStates, Missed
-from .why_no_catch_up import why_not
+from .sglang_draft_reading import Unread, current_stream, read_missed, running_on, with_rows
+from .sglang_why_not import why_not
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +64,7 @@ class SglangCatchUp:
         if self.reason or not batch.reqs:
             return
         try:
-            self._batch, self._stream = batch, _current_stream(batch.device)
+            self._batch, self._stream = batch, current_stream(batch.device)
             starts = batch.seq_lens_cpu.tolist()
             hidden = output.logits_output.hidden_states
             self._kept.keep([req.rid for req in batch.reqs], starts, hidden, output.next_token_ids)
@@ -82,7 +78,7 @@ class SglangCatchUp:
         try:
             if runs := self._missed(batch):
                 read = self._read(draft_worker, batch, runs, "drafting")
-                batch.spec_info = _with_rows(batch.spec_info, list(runs), read)
+                batch.spec_info = with_rows(batch.spec_info, list(runs), read)
         except Exception as fault:  # noqa: BLE001 - as above
             self._end(fault)
 
@@ -159,7 +155,7 @@ class SglangCatchUp:
         del missed.rows[max(req.kv.kv_committed_len - missed.start, 0) :]  # a step launched before its end was known
         if missed.rows:
             unread = [Unread(req, req.kv.req_pool_idx, missed)]
-            with _on(self._stream):
+            with running_on(self._stream):
                 read_missed(self._draft_worker, self._batch, unread, self._kept)
             self._count(unread, "ended")
             self._interrupt()
@@ -185,35 +181,3 @@ class SglangCatchUp:
                 self.on_lost(self._batch)
         except Exception:
             log.exception("paceline: fault while catching up ended")
-
-
-def _with_rows(spec_info: Any, rows: Sequence[int], read: Any) -> Any:
-    """What SGLang drafts from, with `read` in place of what it knew of these rows."""
-    found = copy.copy(spec_info)
-    for name in ("topk_p", "topk_index", "hidden_states"):
-        known, fresh = getattr(spec_info, name), getattr(read, name)
-        if len(rows) == len(known):
-            setattr(found, name, fresh)
-        else:
-            at = torch.tensor(rows).to(known.device, non_blocking=True)
-            setattr(found, name, known.index_copy(0, at, fresh.to(known.dtype)))
-    return found
-
-
-def _current_stream(device: Any) -> Any:
-    module = torch.get_device_module(torch.device(device))
-    return None if torch.device(device).type == "cpu" else module.current_stream()
-
-
-@contextmanager
-def _on(stream: Any) -> Iterator[None]:
-    """Run the body on `stream`, after what the present one holds and before what follows there."""
-    if stream is None:
-        yield
-        return
-    module = torch.get_device_module(stream.device)
-    present = module.current_stream()
-    stream.wait_stream(present)
-    with module.stream(stream):
-        yield
-    present.wait_stream(stream)

@@ -28,6 +28,7 @@ from paceline.benchmarks import (
     soak,
     swap,
     training_memory,
+    zero_steps,
 )
 from paceline.benchmarks.gpu import pacing as gpu_pacing
 from paceline.benchmarks.gpu import run, trim
@@ -39,7 +40,7 @@ PROGRAMS = {
     for program in (
         board_reading, calibration, canary, capture, compatibility, gate, mlflow_pages, outage, pacing, pacing_costs,
         planted_causes, prefill_bytes, readings_cost, repeated_prompts, rests, rollouts, shift, shift_recovery, soak,
-        swap, training_memory,
+        swap, training_memory, zero_steps,
         gpu_pacing, run, trim,
         bench, record,
     )

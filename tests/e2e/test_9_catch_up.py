@@ -18,7 +18,7 @@ from waiting import until
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 REQUESTS, TOKENS, MOST = 12, 96, 3
-#: Hidden states of 21 tokens of the small target: less than four requests leave behind in a turn without drafts.
+#: Hidden states of 21 tokens of the small target: less than four requests have missed after eight steps.
 FEW_BYTES = 1 << 16
 
 
@@ -63,7 +63,7 @@ def conversation(rig, label, tokenizer):
     for i, (text, reply) in enumerate(zip(texts, replies, strict=True)):
         read = tokenizer(text, add_special_tokens=False).input_ids
         again = ask(rig, f"{label}-again-{i}", {"input_ids": [*read, *reply["output_ids"]]})
-        assert again["meta_info"]["cached_tokens"] > len(read)  # what the first one left behind is read from the cache
+        assert again["meta_info"]["cached_tokens"] > len(read)  # the first one's answer is in the cache
         found[f"{label}-again-{i}"] = again["output_ids"]
     rig.drained()
     return found

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from paceline.serving.pacing import sglang_catch_up, why_no_catch_up
-from paceline.serving.pacing.draft_reading import _before_rotation
+from paceline.serving.pacing import sglang_catch_up, sglang_why_not
 from paceline.serving.pacing.sglang_catch_up import NOT_RUN, SglangCatchUp
+from paceline.serving.pacing.sglang_draft_reading import _before_rotation
 
 WIDTH = 4
 EXTEND, DECODE = SimpleNamespace(is_extend=lambda: True), SimpleNamespace(is_extend=lambda: False)
@@ -238,11 +238,11 @@ def server(monkeypatch):
 def test_servers_on_which_the_draft_must_run_at_every_step_say_why(server, changes, max_bytes, reason):
     resolved, worker = server
     vars(resolved).update(changes)
-    expected = max_bytes or why_no_catch_up.DEFAULT_BYTES
-    assert why_no_catch_up.why_not(worker, max_bytes) == (expected, reason)
+    expected = max_bytes or sglang_why_not.DEFAULT_BYTES
+    assert sglang_why_not.why_not(worker, max_bytes) == (expected, reason)
 
 
 def test_a_server_that_always_drafts_has_nothing_to_catch_up(server):
     _, worker = server
     worker.adaptive_controller = None
-    assert why_no_catch_up.why_not(worker, None)[1].startswith("the server runs without --speculative-adaptive")
+    assert sglang_why_not.why_not(worker, None)[1].startswith("the server runs without --speculative-adaptive")

@@ -2,7 +2,8 @@
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -66,3 +67,36 @@ def _part(batch: Any, unread: Sequence[Unread], input_ids: Tensor) -> Any:
     if batch.multimodal_inputs is not None:
         part.multimodal_inputs = [one.req.multimodal_inputs for one in unread]
     return part
+
+
+def with_rows(spec_info: Any, rows: Sequence[int], read: Any) -> Any:
+    """What SGLang drafts from, with `read` in place of what it knew of these rows."""
+    found = copy.copy(spec_info)
+    for name in ("topk_p", "topk_index", "hidden_states"):
+        known, fresh = getattr(spec_info, name), getattr(read, name)
+        if len(rows) == len(known):
+            setattr(found, name, fresh)
+        else:
+            at = torch.tensor(rows).to(known.device, non_blocking=True)
+            setattr(found, name, known.index_copy(0, at, fresh.to(known.dtype)))
+    return found
+
+
+def current_stream(device: Any) -> Any:
+    """The stream that SGLang's forward runs on now; None on a CPU."""
+    on = torch.device(device)
+    return None if on.type == "cpu" else torch.get_device_module(on).current_stream()
+
+
+@contextmanager
+def running_on(stream: Any) -> Iterator[None]:
+    """Run the body on `stream`, after what the present one holds and before what follows there."""
+    if stream is None:
+        yield
+        return
+    module = torch.get_device_module(stream.device)
+    present = module.current_stream()
+    stream.wait_stream(present)
+    with module.stream(stream):
+        yield
+    present.wait_stream(stream)
