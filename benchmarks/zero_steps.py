@@ -60,21 +60,23 @@ class Way:
 def main() -> None:
     """Measure and print."""
     options, console = parse(), Console()
-    with progress_bar("training the target (once)", console) as report:
-        target = ensure_target(options.data_dir, TrainPlan(), report=report)
+    if options.target:
+        target = TargetModel(options.target, options.target.name, {}, 0)
+    else:
+        with progress_bar("training the target (once)", console) as report:
+            target = ensure_target(options.data_dir, TrainPlan(), report=report)
     draft = options.draft or ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
     folder = target.folder.with_name(f"{target.key}-{options.layers}-layers")
     slow = TargetModel(deepened(target.folder, options.layers, folder), target.key, target.held_out_loss, target.steps)
     prompts = held_out_prompts(target, max(options.concurrency), SEED)
     with ExitStack() as stack:
         urls = {name: stack.enter_context(serving(name, slow, draft, options)) for name in options.ways}
-        for url in urls.values():  # first requests load what later ones find
-            speed(url, prompts, max(options.concurrency), 16)
         for concurrency in options.concurrency:
             ways = {
                 name: partial(speed, url, prompts[:concurrency], concurrency, options.tokens)
                 for name, url in urls.items()
             }
+            in_rounds(ways, 1, SEED)  # the first ones load what later ones find, and pacing measures its costs
             print_row(concurrency, in_rounds(ways, options.rounds, SEED))
 
 
@@ -82,7 +84,8 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = benchmark_parser("zero_steps", __doc__)
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of targets and draft")
-    parser.add_argument("--draft", type=Path, help="folder of a draft of the demo's target (a random one)")
+    parser.add_argument("--target", type=Path, help="folder of a target (the demo's)")
+    parser.add_argument("--draft", type=Path, help="folder of a draft of that target (a random one)")
     parser.add_argument("--layers", type=int, default=40, help="layers of the deepened target (40)")
     parser.add_argument("--ways", type=words, default=FLOOR, help=f"what to compare ({','.join(FLOOR)})")
     parser.add_argument("--lengths", type=numbers, default=(0, 1, 2, 3, 4, 5), help="lengths that goodput may choose")
