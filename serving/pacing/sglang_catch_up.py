@@ -65,9 +65,10 @@ class SglangCatchUp:
             return
         try:
             self._batch, self._stream = batch, current_stream(batch.device)
-            starts = batch.seq_lens_cpu.tolist()
-            hidden = output.logits_output.hidden_states
-            self._kept.keep([req.rid for req in batch.reqs], starts, hidden, output.next_token_ids)
+            rids, hidden = [req.rid for req in batch.reqs], output.logits_output.hidden_states
+            has_new = any(self._kept.missed(rid) is None for rid in rids)
+            starts = _lengths(batch) if has_new else [0] * len(rids)
+            self._kept.keep(rids, starts, hidden, output.next_token_ids)
         except Exception as fault:  # noqa: BLE001 - as above
             self._end(fault)
 
@@ -139,9 +140,10 @@ class SglangCatchUp:
         """
         reqs = batch.reqs
         unread = [Unread(reqs[row], reqs[row].kv.req_pool_idx, missed) for row, missed in runs.items()]
-        for end, one in zip(batch.seq_lens_cpu[list(runs)].tolist(), unread, strict=True):
-            if one.missed.end != end:
-                raise ValueError(f"kept states of {one.req.rid}: got up to {one.missed.end}, expected {end}")
+        ends = _lengths(batch)
+        for row, one in zip(runs, unread, strict=True):
+            if one.missed.end != ends[row]:
+                raise ValueError(f"kept states of {one.req.rid}: got up to {one.missed.end}, expected {ends[row]}")
         read = read_missed(draft_worker, batch, unread, self._kept)
         self._count(unread, why)
         self._kept.clear()
@@ -181,3 +183,9 @@ class SglangCatchUp:
                 self.on_lost(self._batch)
         except Exception:
             log.exception("paceline: fault while catching up ended")
+
+
+def _lengths(batch: Any) -> list[int]:
+    """Committed tokens of each request; waits for the device where its kernels need no lengths on the host."""
+    lengths: list[int] = (batch.seq_lens if batch.seq_lens_cpu is None else batch.seq_lens_cpu).tolist()
+    return lengths
