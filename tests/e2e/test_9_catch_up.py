@@ -1,12 +1,10 @@
 """The draft does not run while nothing is drafted, and drafts afterwards as if it had: compared on two real servers."""
 
 import json
-from collections.abc import Iterator
 
 import httpx
 import numpy as np
 import pytest
-from conftest import running
 from learned_draft import register, swap_in_learned
 from paceline.buffer.trace import NO_DRAFT
 from paceline.buffer.version import VersionState
@@ -18,29 +16,6 @@ from waiting import until
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 REQUESTS, TOKENS, MOST = 12, 96, 3
-#: Hidden states of 21 tokens of the small target: less than four requests have missed after eight steps.
-FEW_BYTES = 1 << 16
-
-
-def adaptive(folder):
-    """Flags of a server that takes every length from 0 to MOST in turn."""
-    lengths = folder / "lengths.json"
-    lengths.write_text(json.dumps({"1": {"candidate_steps": list(range(MOST + 1))}}))
-    return ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths), "--max-total-tokens", "16384"]
-
-
-@pytest.fixture(scope="module")
-def rigs(models, tmp_path_factory) -> Iterator[dict]:
-    """Servers with a radix cache: one that catches up, and one whose draft runs at every step."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in ("caught up", "always warm")}
-    env = {"PACELINE_PACING": "sweep"}
-    few, none = {"PACELINE_CATCH_UP_BYTES": str(FEW_BYTES)}, {"PACELINE_CATCH_UP_BYTES": "0"}
-    first, second = folders.values()
-    with (
-        running(models, first, adaptive(first), env | few, chain=()) as caught_up,
-        running(models, second, adaptive(second), env | none, chain=()) as warm,
-    ):
-        yield {"caught up": caught_up, "always warm": warm}
 
 
 def ask(rig, rid, prompt):
@@ -71,11 +46,11 @@ def conversation(rig, label, tokenizer):
 
 
 @pytest.fixture(scope="module")
-def served(rigs):
+def served(swept_rigs):
     """Server -> output ids by request id, of the same requests drafted by the same learned weights."""
     from transformers import AutoTokenizer
 
-    caught_up, warm = rigs["caught up"], rigs["always warm"]
+    caught_up, warm = swept_rigs["caught up"], swept_rigs["always warm"]
     tokenizer = AutoTokenizer.from_pretrained(caught_up.target)
     conversation(caught_up, "random", tokenizer)
     learned = swap_in_learned(caught_up, [entry.trace for entry in caught_up.buffer.replay(10_000)])
@@ -83,9 +58,9 @@ def served(rigs):
         number = register(warm, source)
         warm.board.move(number, VersionState.LIVE, "test", source.name)
     until(lambda: warm.status().get("draft_version") == number, "the swap")
-    for rig in rigs.values():  # what other weights have left in the cache
+    for rig in swept_rigs.values():  # what other weights have left in the cache
         until(lambda port=rig.port: is_flushed(port), "the server to flush its cache")
-    return learned, {name: conversation(rig, "learned", tokenizer) for name, rig in rigs.items()}
+    return learned, {name: conversation(rig, "learned", tokenizer) for name, rig in swept_rigs.items()}
 
 
 def traces_in(rig, rids):
@@ -101,20 +76,20 @@ def drafts_in(trace):
     return dict(zip(roots, zip(drafted, trace.visible_accepted().tolist(), strict=True), strict=True))
 
 
-def test_answers_are_the_same_and_the_draft_was_caught_up_in_every_way(rigs, served):
+def test_answers_are_the_same_and_the_draft_was_caught_up_in_every_way(swept_rigs, served):
     _, answers = served
     assert answers["caught up"] == answers["always warm"]
-    caught_up, warm = (rigs[name].status()["pacing"]["catch_up"] for name in ("caught up", "always warm"))
+    caught_up, warm = (swept_rigs[name].status()["pacing"]["catch_up"] for name in ("caught up", "always warm"))
     assert caught_up["reason"] == ""
     assert caught_up["passes"].keys() == {"drafting", "full", "ended"}
     assert caught_up["positions"] > 10 * REQUESTS
     assert (warm["reason"], warm["passes"]) == ("PACELINE_CATCH_UP_BYTES is 0", {})
 
 
-def test_what_is_drafted_and_accepted_is_what_a_draft_that_always_ran_drafts(rigs, served):
+def test_what_is_drafted_and_accepted_is_what_a_draft_that_always_ran_drafts(swept_rigs, served):
     _, answers = served
     rids = answers["caught up"].keys()
-    found, expected = (traces_in(rigs[name], rids) for name in ("caught up", "always warm"))
+    found, expected = (traces_in(swept_rigs[name], rids) for name in ("caught up", "always warm"))
     compared = accepted = 0
     for rid in rids:
         ours, theirs = drafts_in(found[rid]), drafts_in(expected[rid])
@@ -128,9 +103,9 @@ def test_what_is_drafted_and_accepted_is_what_a_draft_that_always_ran_drafts(rig
     assert accepted > REQUESTS
 
 
-def test_replay_gives_every_round_as_it_was_served(rigs, served):
+def test_replay_gives_every_round_as_it_was_served(swept_rigs, served):
     learned, answers = served
-    rig = rigs["caught up"]
+    rig = swept_rigs["caught up"]
     traces = [trace for trace in traces_in(rig, answers["caught up"]).values() if trace.replay_exact]
     assert len(traces) > 2  # of the others, the draft's first states come from the cache
     draft = load_draft(learned, load_target_embedding(rig.target))
