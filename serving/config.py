@@ -46,7 +46,7 @@ class ServingConfig:
     stagger_s: float = setting("STAGGER_S")
     pacing: PacingName = setting("PACING")
     pacing_costs: str = setting("PACING_COSTS")
-    catch_up_bytes: int | None = setting("CATCH_UP_BYTES")  # None: the scheduler decides; see sglang_why_not.py
+    catch_up_bytes: int = setting("CATCH_UP_BYTES")
     greedy_top_k: int = 1
 
     def __post_init__(self) -> None:

@@ -141,11 +141,10 @@ _SERVING = (
     Setting(
         "CATCH_UP_BYTES",
         Whole,
-        None,
-        "Hidden states kept while nothing is drafted, from which the draft's cache is caught up; 0: the draft runs at "
-        "every step.",
+        0,
+        "Hidden states kept while nothing is drafted, from which the draft's cache is caught up, e.g. 67108864; 0: the "
+        "draft runs at every step.",
         "bytes",
-        unset="67108864; 0 with SGLang's overlap schedule",
     ),
     Setting(
         "CPU_HOST",

@@ -26,8 +26,8 @@ class SglangCatchUp:
     that run have lost their traces, since nothing can say what their draft has read.
     """
 
-    def __init__(self, max_bytes: int | None, discount: Callable[[], None], interrupt: Callable[[], None]) -> None:
-        """`max_bytes` of hidden states are kept, None where the operator named none; 0 leaves all to SGLang.
+    def __init__(self, max_bytes: int, discount: Callable[[], None], interrupt: Callable[[], None]) -> None:
+        """`max_bytes` of hidden states are kept at most; 0 leaves all to SGLang.
 
         `discount` is told of a step that was launched and takes longer for a pass, `interrupt` of a pass between two.
         """
@@ -115,11 +115,10 @@ class SglangCatchUp:
         return {"reason": self.reason, "passes": dict(self._passes), "positions": self._positions}
 
     def _start(self, worker: Any) -> None:
-        max_bytes, reason = why_not(worker, self._max_bytes)
-        if reason:
+        if reason := why_not(worker, self._max_bytes):
             self.refuse(reason)
             return
-        self._draft_worker, self._kept = worker.draft_worker, KeptStates(max_bytes)
+        self._draft_worker, self._kept = worker.draft_worker, KeptStates(self._max_bytes)
         self._reads_ended, self.reason = self._reads_ended_here(), ""
 
     @staticmethod

@@ -1,13 +1,10 @@
 """On which servers the draft must also run while nothing is drafted, and why."""
 
-from typing import Any, Final
-
-#: Of hidden states, where the operator names none: 2700 tokens of an 8B target, 340 steps at batch 8.
-DEFAULT_BYTES: Final = 64 << 20
+from typing import Any
 
 
-def why_not(worker: Any, max_bytes: int | None) -> tuple[int, str]:
-    """Bytes to keep, and why none are; empty where they are. `worker` is SGLang's EAGLEWorkerV2."""
+def why_not(worker: Any, max_bytes: int) -> str:
+    """Why no hidden states are kept; empty where they are. `worker` is SGLang's EAGLEWorkerV2."""
     from sglang.srt.runtime_context import get_parallel, get_schedule, get_spec
 
     draft_worker = worker.draft_worker
@@ -23,8 +20,5 @@ def why_not(worker: Any, max_bytes: int | None) -> tuple[int, str]:
             getattr(draft_worker, "seed_dsa_topk_from_draft_extend", False)
             or draft_worker.draft_runner.model_config.model_is_mrope
         ),
-        "it was not run with SGLang's overlap schedule yet; PACELINE_CATCH_UP_BYTES switches it on": (
-            max_bytes is None and not get_schedule().disable_overlap_schedule
-        ),
     }
-    return max_bytes or DEFAULT_BYTES, next((reason for reason, holds in reasons.items() if holds), "")
+    return next((reason for reason, holds in reasons.items() if holds), "")

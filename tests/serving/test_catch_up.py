@@ -19,7 +19,7 @@ class Engine:
         self.reads, self.discounts, self.interrupts, self.lost, self.switch = [], 0, 0, [], []
         self.ends = {}
         self.fault = None
-        monkeypatch.setattr(sglang_catch_up, "why_not", lambda _worker, given: (given, why))
+        monkeypatch.setattr(sglang_catch_up, "why_not", lambda *_: why)
         monkeypatch.setattr(sglang_catch_up, "read_missed", self.read)
         monkeypatch.setattr(SglangCatchUp, "_skip", lambda _self, skips: self.switch.append(skips))
         monkeypatch.setattr(
@@ -206,9 +206,7 @@ def server(monkeypatch):
     """Settings that allow it, to be changed, and a worker."""
     from sglang.srt import runtime_context
 
-    resolved = SimpleNamespace(
-        tp_size=1, enable_mixed_chunk=False, speculative_use_rejection_sampling=False, disable_overlap_schedule=True
-    )
+    resolved = SimpleNamespace(tp_size=1, enable_mixed_chunk=False, speculative_use_rejection_sampling=False)
     for bag in ("get_parallel", "get_schedule", "get_spec"):
         monkeypatch.setattr(runtime_context, bag, lambda: resolved)
     runner = SimpleNamespace(model_config=SimpleNamespace(model_is_mrope=False))
@@ -218,31 +216,24 @@ def server(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "max_bytes", "reason"),
     [
-        ({}, None, ""),
+        ({}, 1000, ""),
         ({}, 0, "PACELINE_CATCH_UP_BYTES is 0"),
-        ({"tp_size": 2}, None, "several ranks (--tp-size): a fault of one would leave the others waiting"),
-        ({"enable_mixed_chunk": True}, None, "--enable-mixed-chunk reads running requests in prefills"),
+        ({"tp_size": 2}, 1000, "several ranks (--tp-size): a fault of one would leave the others waiting"),
+        ({"enable_mixed_chunk": True}, 1000, "--enable-mixed-chunk reads running requests in prefills"),
         (
             {"speculative_use_rejection_sampling": True},
-            None,
+            1000,
             "--speculative-use-rejection-sampling needs the draft's chances",
         ),
-        (
-            {"disable_overlap_schedule": False},
-            None,
-            "it was not run with SGLang's overlap schedule yet; PACELINE_CATCH_UP_BYTES switches it on",
-        ),
-        ({"disable_overlap_schedule": False}, 1000, ""),
     ],
 )
 def test_servers_on_which_the_draft_must_run_at_every_step_say_why(server, changes, max_bytes, reason):
     resolved, worker = server
     vars(resolved).update(changes)
-    expected = max_bytes or sglang_why_not.DEFAULT_BYTES
-    assert sglang_why_not.why_not(worker, max_bytes) == (expected, reason)
+    assert sglang_why_not.why_not(worker, max_bytes) == reason
 
 
 def test_a_server_that_always_drafts_has_nothing_to_catch_up(server):
     _, worker = server
     worker.adaptive_controller = None
-    assert sglang_why_not.why_not(worker, None)[1].startswith("the server runs without --speculative-adaptive")
+    assert sglang_why_not.why_not(worker, 1000).startswith("the server runs without --speculative-adaptive")
