@@ -46,6 +46,7 @@ class ServingConfig:
     stagger_s: float = setting("STAGGER_S")
     pacing: PacingName = setting("PACING")
     pacing_costs: str = setting("PACING_COSTS")
+    catch_up_bytes: int = setting("CATCH_UP_BYTES")
     greedy_top_k: int = 1
 
     def __post_init__(self) -> None:

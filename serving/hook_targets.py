@@ -23,6 +23,11 @@ ADAPTIVE_CONTROLLER: Final = "sglang.srt.speculative.adaptive_runtime_state.Adap
 FORWARD: Final = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_generation"
 ACTIVATE_STEP: Final = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.activate_step_by_batch"
 _RESULTS: Final = "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
+_DRAFT_WORKER: Final = "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker"
+SKIPPED_DRAFT: Final = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2._stub_skipped_draft_extend"
+DRAFT: Final = f"{_DRAFT_WORKER}.draft"
+WARM_DRAFT: Final = f"{_DRAFT_WORKER}._draft_extend_for_decode"
+RELEASE_CACHE: Final = "sglang.srt.mem_cache.common.release_kv_cache"
 RESOLVE_TOKENS: Final = f"{_RESULTS}._resolve_spec_v2_tokens"
 PREFILL_RESULT: Final = f"{_RESULTS}.process_batch_result_prefill"
 STREAM_OUTPUT: Final = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer.stream_output"
@@ -46,6 +51,10 @@ TARGETS: Final = (
     ADAPTIVE_CONTROLLER,
     FORWARD,
     ACTIVATE_STEP,
+    SKIPPED_DRAFT,
+    DRAFT,
+    WARM_DRAFT,
+    RELEASE_CACHE,
     RESOLVE_TOKENS,
     PREFILL_RESULT,
     STREAM_OUTPUT,
@@ -77,7 +86,12 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.arg_groups.fields.disagg.Disagg": "disaggregation_mode",
     "sglang.srt.arg_groups.fields.model.Model": "model_path",
     "sglang.srt.arg_groups.fields.serving.Serving": "weight_version",
-    "sglang.srt.runtime_context": "get_spec get_parallel get_disagg get_model get_serving publish",
+    "sglang.srt.arg_groups.fields.schedule.Schedule": "enable_mixed_chunk",
+    "sglang.srt.arg_groups.fields.memory.Memory": "disable_radix_cache",
+    "sglang.srt.runtime_context": (
+        "get_spec get_parallel get_disagg get_model get_serving get_schedule get_memory publish"
+    ),
+    "sglang.srt.environ.envs": "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND",
     "sglang.srt.managers.scheduler.Scheduler": (
         "server_args draft_worker running_batch _request_dispatcher enable_overlap forward_stream schedule_stream "
         "weight_updater tree_cache"
@@ -97,11 +111,16 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.layers.quantization.unquant": "UnquantizedLinearMethod",
     "sglang.utils.TypeBasedDispatcher": "__iadd__",
     "sglang.srt.managers.schedule_batch.ScheduleBatch": (
-        "reqs decoding_reqs forward_mode input_ids seq_lens extend_lens prefix_lens device sampling_info"
+        "reqs decoding_reqs forward_mode input_ids seq_lens extend_lens prefix_lens device sampling_info "
+        "spec_info extend_logprob_start_lens extend_num_tokens seq_lens_cpu seq_lens_sum orig_seq_lens "
+        "req_pool_indices req_pool_indices_cpu req_to_token_pool out_cache_loc has_grammar return_logprob "
+        "top_logprobs_nums token_ids_logprobs extend_input_logprob_token_ids chunked_req "
+        "chunked_req_next_prompt_token multimodal_inputs"
     ),
     "sglang.srt.managers.schedule_batch.Req": (
         "rid sampling_params grammar finished finished_reason spec_verify_ct lora_id multimodal_inputs input_embeds "
-        "origin_input_ids output_ids spec_num_correct_drafts finished_len finished_output is_retracted"
+        "origin_input_ids output_ids spec_num_correct_drafts finished_len finished_output is_retracted "
+        "skip_radix_cache_insert kv"
     ),
     "sglang.srt.sampling.sampling_params.SamplingParams": (
         "temperature top_k top_p custom_params logit_bias frequency_penalty presence_penalty repetition_penalty"
@@ -116,9 +135,15 @@ USED: Final[Mapping[str, str]] = {
     ),
     "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo": "temperatures top_ps top_ks",
     "sglang.srt.speculative.eagle_utils": "_verify_uses_greedy _is_cpu _is_hip _is_xpu",
-    "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2": "weight_update_runners speculative_num_steps",
+    "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2": (
+        "weight_update_runners speculative_num_steps adaptive_controller draft_worker"
+    ),
+    "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker": "draft_runner",
+    "sglang.srt.speculative.eagle_info.EagleDraftInput": "topk_p topk_index hidden_states",
+    "sglang.srt.managers.utils.GenerationBatchResult": "logits_output next_token_ids",
+    "sglang.srt.model_executor.forward_batch_info.ForwardMode": "EXTEND",
     "sglang.srt.model_executor.model_runner.ModelRunner": "device gpu_id dtype model model_config weight_updater",
-    "sglang.srt.configs.model_config.ModelConfig": "model_path revision",
+    "sglang.srt.configs.model_config.ModelConfig": "model_path revision model_is_mrope",
     "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater": "update_weights_from_tensor",
 }
 

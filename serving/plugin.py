@@ -113,6 +113,10 @@ def _install_shared(shared: Any, pacing: PacingName) -> None:
     sglang_speculation.check_speculation()
     sglang_hook_install.install(hooks)
     shared.clock.start()
+    try:
+        sglang_hook_install.install(_catch_up_hooks(shared.catch_up))
+    except CaptureUnavailable as fault:
+        shared.catch_up.refuse(str(fault))
 
 
 def _clock_hooks(shared: Any, pacing: PacingName) -> dict[str, tuple[str, Callable[..., Any]]]:
@@ -121,14 +125,25 @@ def _clock_hooks(shared: Any, pacing: PacingName) -> dict[str, tuple[str, Callab
 
     def before_forward(*arguments: Any, **named: Any) -> None:
         clock.before_forward(*arguments, **named)
-        shared.pacing.before_forward(*arguments, **named)
+        if pacing is not PacingName.OFF:
+            shared.pacing.before_forward(*arguments, **named)
+        shared.catch_up.before_forward(*arguments, **named)
 
     return {
-        hook_targets.FORWARD: ("before", clock.before_forward if pacing is PacingName.OFF else before_forward),
+        hook_targets.FORWARD: ("before", before_forward),
         hook_targets.ACTIVATE_STEP: ("after", clock.after_activate),
         hook_targets.RESOLVE_TOKENS: ("before", clock.before_resolve),
         hook_targets.PREFILL_RESULT: ("after", clock.after_prefill),
         hook_targets.STREAM_OUTPUT: ("before", clock.before_stream),
+    }
+
+
+def _catch_up_hooks(catch_up: Any) -> dict[str, tuple[str, Callable[..., Any]]]:
+    return {
+        hook_targets.SKIPPED_DRAFT: ("after", catch_up.after_skipped),
+        hook_targets.DRAFT: ("before", catch_up.before_draft),
+        hook_targets.WARM_DRAFT: ("before", catch_up.before_warming),
+        hook_targets.RELEASE_CACHE: ("before", catch_up.before_release),
     }
 
 

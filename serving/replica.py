@@ -22,6 +22,7 @@ from .capture.sglang_capture import CaptureSettings, SglangCapture
 from .clock.shared_meter import SharedMeter
 from .clock.step_clock import StepClock
 from .config import ServingConfig
+from .pacing.sglang_catch_up import SglangCatchUp
 from .pacing.sglang_pacing import SglangPacing
 from .server_identity import ServerIdentity
 from .swap.canary_turns import CanaryTurns
@@ -44,6 +45,7 @@ class SharedParts:
     swap: SglangSwap
     pacing: SglangPacing
     clock: StepClock
+    catch_up: SglangCatchUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,9 @@ def build_shared(settings: ServingConfig) -> SharedParts:
         pacing.draft_changed()
 
     swap = SglangSwap(settings.draft_version, settings.cache_dir, draft_changed)
+    catch_up = SglangCatchUp(settings.catch_up_bytes, clock.meter.discount, clock.meter.interrupt)
     updates = TargetUpdates(sglang_target.first_version(settings.target_version))
-    return SharedParts(SglangTarget(SglangGuard(lambda: not swap.fault), updates), swap, pacing, clock)
+    return SharedParts(SglangTarget(SglangGuard(lambda: not swap.fault), updates), swap, pacing, clock, catch_up)
 
 
 def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts) -> Replica:
@@ -97,6 +100,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     choice = RequestChoice(settings.sample_rate, counts, lambda: swap.draft_version, lambda: updates.judging)
     captured = CaptureSettings(settings.teacher, settings.capture_features, sizes)
     capture = SglangCapture(captured, courier.outbox, choice, breaker)
+    shared.catch_up.on_lost = capture.lose_batch
     rounds = EngineRounds(choice.is_captured)
     replica = Replica(capture, shared, courier, swapper, rounds)
     return replica
@@ -118,7 +122,7 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
         **replica.shared.target.updates.status(),
         "engine_rounds": replica.rounds.look(swap.running()),
         "captured_rounds": replica.capture.rounds,
-        "pacing": replica.shared.pacing.status(),
+        "pacing": {**replica.shared.pacing.status(), "catch_up": replica.shared.catch_up.status()},
         "server": replica.identity.status(),
         "clock_reason": replica.shared.clock.fault,
         COUNTERS: as_json(_counters(replica)),

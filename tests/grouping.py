@@ -8,6 +8,7 @@ from pathlib import Path
 GROUPS = {
     "tests/e2e/test_6_demo.py": "demo",
     "tests/e2e/test_9_pacing.py": "paced server",
+    "tests/e2e/test_9_catch_up.py": "swept servers",
     "tests/e2e/test_10_drafts.py": "published drafts",
     "tests/e2e/test_12_rollouts.py": "rollout server",
     "tests/e2e/test_13_trl.py": "trainer's server",
@@ -24,8 +25,8 @@ GROUPS = {
 #: The longest group begins, and what needs the target comes when that group has trained it.
 ORDER = (
     "shared servers", "killed learners", "sampled servers", "demo", "paced server", "tree server", "updated target",
-    "published drafts", "mixed server", "recorded server", "rollout server", "killed server", "trainer's server",
-    "real page",
+    "published drafts", "swept servers", "mixed server", "recorded server", "rollout server", "killed server",
+    "trainer's server", "real page",
 )  # fmt: skip
 
 #: Tests, by the beginning of their id, that need an SGLang server or a learner process, and others that take long.

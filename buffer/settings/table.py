@@ -139,6 +139,14 @@ _SERVING = (
         unset="the server measures its costs",
     ),
     Setting(
+        "CATCH_UP_BYTES",
+        Whole,
+        0,
+        "Hidden states kept while nothing is drafted, from which the draft's cache is caught up, e.g. 67108864; 0: the "
+        "draft runs at every step.",
+        "bytes",
+    ),
+    Setting(
         "CPU_HOST",
         bool,
         None,

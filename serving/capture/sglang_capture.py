@@ -79,7 +79,7 @@ class SglangCapture:
 
         Of a chain, node j of a request is its draft j, node 0 the root; of a tree, a path is kept (draft_path.py).
         """
-        with losing_on_fault(self._lose_batch, batch):
+        with losing_on_fault(self.lose_batch, batch):
             chosen = self.choice.choose_again(batch)
         if chosen is None:
             return
@@ -112,7 +112,7 @@ class SglangCapture:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
         self._prefill = self._plain = None
         self.choice.forget()
-        with losing_on_fault(self._lose_batch, batch):
+        with losing_on_fault(self.lose_batch, batch):
             decoding = decoding_rows(batch)
             chosen = self.choice.choose(batch, is_prefill=True, decoding=decoding)
         if chosen is not None:
@@ -170,7 +170,7 @@ class SglangCapture:
     def _lose_launched(self, chosen: Chosen) -> None:
         self._outbox.sender.lose(chosen.request_ids)
 
-    def _lose_batch(self, batch: Any) -> None:
+    def lose_batch(self, batch: Any) -> None:
         """Choosing failed: these requests miss a forward, and nothing later may tell the courier that they ended."""
         self._outbox.sender.lose(tuple(req.rid for req in batch.reqs or () if self.choice.is_captured(req)))
 

@@ -74,6 +74,11 @@ class StepMeter:
         """Something other than a decode step begins."""
         self._follows_decode = False
 
+    def discount(self) -> None:
+        """The step launched last also does something that is no part of a decode step: it has no cost."""
+        if self._launched:
+            self._launched.append(self._launched.pop()._replace(follows_decode=False))
+
     def verify(self, batch_size: int) -> Verified | None:
         """A decode step has ended; None when it is not the one launched first."""
         now_s = self._clock()

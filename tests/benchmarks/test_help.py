@@ -31,6 +31,7 @@ from paceline.benchmarks import (
     swap,
     training_memory,
     window_pictures,
+    zero_steps,
 )
 from paceline.benchmarks.gpu import pacing as gpu_pacing
 from paceline.benchmarks.gpu import run, trim
@@ -43,7 +44,7 @@ PROGRAMS = {
     for program in (
         board_reading, calibration, canary, capture, compatibility, gate, mlflow_pages, outage, pacing, pacing_costs,
         planted_causes, prefill_bytes, readings_cost, readings_served, repeated_prompts, rests, rollouts, serving,
-        shift, shift_recovery, soak, swap, training_memory, window_pictures,
+        shift, shift_recovery, soak, swap, training_memory, window_pictures, zero_steps,
         gpu_pacing, run, trim,
         bench, record,
     )

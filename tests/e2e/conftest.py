@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,26 @@ def paced_rig(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
     # flags of speculation are those of docs/pacing.md alone: SGLang chooses the chain by itself.
     more = [*adaptive, "--max-total-tokens", "16384", "--disable-radix-cache"]
     with running(models, folder, more, {}, chain=()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def swept_rigs(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Rig]]:
+    """Two servers that take 0 to 3 steps in turn, with a radix cache: one catches its draft up, one always runs it.
+
+    The first keeps hidden states of 21 tokens: less than four requests have missed after eight steps without drafts.
+    """
+    folders = {name: tmp_path_factory.mktemp(name.replace(" ", "-")) for name in ("caught up", "always warm")}
+    kept_bytes = {"caught up": "65536", "always warm": "0"}
+    with ExitStack() as stack:
+        made = {}
+        for name, folder in folders.items():
+            lengths = folder / "lengths.json"
+            lengths.write_text(json.dumps({"1": {"candidate_steps": list(range(4))}}))
+            adaptive = ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths)]
+            env = {"PACELINE_PACING": "sweep", "PACELINE_CATCH_UP_BYTES": kept_bytes[name]}
+            more = [*adaptive, "--max-total-tokens", "16384"]
+            made[name] = stack.enter_context(running(models, folder, more, env, chain=()))
         yield made
 
 

@@ -99,16 +99,21 @@ CLOCK = {
     hook_targets.FORWARD, hook_targets.ACTIVATE_STEP, hook_targets.RESOLVE_TOKENS, hook_targets.PREFILL_RESULT,
     hook_targets.STREAM_OUTPUT,
 }  # fmt: skip
+CATCH_UP = {
+    hook_targets.SKIPPED_DRAFT, hook_targets.DRAFT, hook_targets.WARM_DRAFT, hook_targets.RELEASE_CACHE,
+}  # fmt: skip
 
 
 @pytest.fixture
 def double(monkeypatch):
     """Parts that hook nothing and count their starts, in place of all that are built; the hooks are noted."""
     names = ("after_pull", "after_init_dispatcher", "after_verify", "before_draft_prefill", "after_prefill")
-    part = SimpleNamespace(**dict.fromkeys((*names, "before_controller", "before_forward")))
+    catch_up = ("after_skipped", "before_draft", "before_warming", "before_release")
+    part = SimpleNamespace(**dict.fromkeys((*names, *catch_up, "before_controller", "before_forward")))
     target = SimpleNamespace(hooks=lambda: dict.fromkeys(FOLLOWING, ("around", None)))
     clock = StepClock()
-    made = SimpleNamespace(target=target, swap=part, capture=part, pacing=part, clock=clock, starts=0, hooks={})
+    parts = {"swap": part, "capture": part, "pacing": part, "catch_up": part, "clock": clock}
+    made = SimpleNamespace(target=target, **parts, starts=0, hooks={})
 
     def start():
         made.starts += 1
@@ -241,7 +246,7 @@ def test_the_entry_rank_hooks_what_the_others_do_whatever_fails_on_it_alone(rank
     own = {hook_targets.EAGLE_SAMPLE, hook_targets.DRAFT_PREFILL, hook_targets.FORWARD_PREFILL}
     assert hooks.keys() & own == (own if captures else set())
     assert {target: bodies for target, bodies in hooks.items() if target not in own} == shared
-    assert shared.keys() == FOLLOWING | SWAPPING | CLOCK | {hook_targets.ADAPTIVE_CONTROLLER}
+    assert shared.keys() == FOLLOWING | SWAPPING | CLOCK | CATCH_UP | {hook_targets.ADAPTIVE_CONTROLLER}
 
 
 def test_a_plugin_loader_meets_no_exception(monkeypatch, caplog):
@@ -263,7 +268,7 @@ def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    ("pacing", "is_entry", "count"), [("goodput", True, 22), ("off", True, 21), ("goodput", False, 19)]
+    ("pacing", "is_entry", "count"), [("goodput", True, 26), ("off", True, 25), ("goodput", False, 23)]
 )
 @pytest.mark.usefixtures("resolved")
 def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, count):

@@ -77,6 +77,9 @@ def verify_tree_greedy_cpu(
     global node numbers to the front of `accept_index`, the number of accepted drafts to `accept_token_num`, and the
     target's choice after every node of the path to `predicts`; everything else stays as the caller left it.
     """
+    if candidates.shape[1] == 1:
+        _keep_roots(predicts, accept_index, accept_token_num, retrive_index[:, 0], target_predict.reshape(-1))
+        return
     trees = zip(
         candidates.tolist(),
         retrive_index.tolist(),
@@ -92,6 +95,15 @@ def verify_tree_greedy_cpu(
         accept_index[b, : len(path)] = nodes.to(accept_index.dtype)
         accept_token_num[b] = len(path) - 1
         predicts[nodes] = target[nodes].to(predicts.dtype)
+
+
+def _keep_roots(
+    predicts: Tensor, accept_index: Tensor, accept_token_num: Tensor, roots_B: Tensor, target: Tensor
+) -> None:
+    """As `verify_tree_greedy_cpu` where nothing was drafted: all trees at once, since every decode step may be one."""
+    accept_index[:, 0] = roots_B.to(accept_index.dtype)
+    accept_token_num.zero_()
+    predicts[roots_B] = target[roots_B].to(predicts.dtype)
 
 
 def _greedy_path(
