@@ -26,17 +26,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..rig.deployment import LocalDeployment, server_flags
+from ..rig.deployment import LocalDeployment, plain_flags
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
+from ..rig.ratio import ratio
 from ..rig.services import sglang_service
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
 from .measure.deepened import deepened
 from .measure.measured_server import held_out_prompts, wait_until
-from .measure.paired import in_rounds, ratio
+from .measure.paired import in_rounds
 from .measure.services import cpu_server, running
 
 SEED = 0
@@ -129,9 +130,7 @@ def serving(name: str, target: TargetModel, draft: Path, options: argparse.Names
     with tempfile.TemporaryDirectory() as folder:
         local = LocalDeployment.on_free_ports(Path(folder))
         if name == PLAIN:
-            flags = server_flags(target.folder, target.folder)
-            at, end = flags.index("--speculative-algorithm"), flags.index("--log-level")
-            kept = [*flags[:at], *flags[end:], "--disable-radix-cache"]
+            kept = [*plain_flags(target.folder), "--disable-radix-cache"]
             env = local.shared_env(target) | {"PACELINE_REDIS_URL": ""}
             with sglang_service(kept, local.server_port, log=local.folder / "sglang.log", env=env):
                 yield local.server_url
