@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...rig.deployment import LocalDeployment, server_flags
+from ...rig.deployment import LocalDeployment, plain_flags, server_flags
 from ...rig.services import sglang_service
 from ...serving.rollouts.rollouts import Rollouts
 from ..measure.deepened import deepened
@@ -69,11 +69,8 @@ def measured(target: Path, draft: Path | None, run: RecordedRun, place: Path) ->
 
 def flags_of(target: Path, draft: Path | None) -> list[str]:
     """The demo's server, with 16 requests at a time; without a draft, one that decodes plainly."""
-    flags = [*server_flags(target, draft or target), "--max-running-requests", str(_RUNNING)]
-    if draft is not None:
-        return flags
-    pairs = zip(flags[::2], flags[1::2], strict=True)
-    return [word for name, value in pairs if not name.startswith("--speculative") for word in (name, value)]
+    flags = plain_flags(target) if draft is None else server_flags(target, draft)
+    return [*flags, "--max-running-requests", str(_RUNNING)]
 
 
 def _whole(target: Path, weights: Path, place: Path) -> Path:
