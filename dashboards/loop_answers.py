@@ -38,7 +38,7 @@ def last_swap(seen: Snapshot, lengths: Mapping[int, float | None]) -> Finding:
         text = away or "none since the servers started"
         return Finding("last swap", Level.UNKNOWN if away else Level.NOTE, text)
     before, after = (None if number is None else lengths.get(number) for number in (swap.before, swap.number))
-    waited = f"{swap.running} requests waited" if swap.running else "nobody waited"
+    waited = {0: "nobody waited", 1: "1 request waited"}.get(swap.running, f"{swap.running} requests waited")
     text = (
         f"{'unknown' if swap.before is None else swap.before} -> {swap.number}, {swap.commit_ms:.1f} ms, {waited}, "
         f"accept length {length(before)} -> {length(after)}, {ago(seen.at - swap.at)} ago on {swap.replica}"

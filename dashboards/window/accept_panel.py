@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from ...buffer.version import JUDGED_SCORE, OTHER_LABELS, VersionState
 from ...policies.readings.accept_series import NOTHING, AcceptStretch, accept_series, length_of
 from ...policies.readings.definitions import DEFINITIONS
+from ...policies.readings.tables import CellSums
 from ...policies.readings.traffic_move import MIN_REQUESTS, traffic_move
 from ..cells import ago, length
 from ..headline import nobody_serves
@@ -19,6 +20,8 @@ from .look import Look
 SPANS: Mapping[int, float] = {300: 10.0, 900: 15.0, 3600: 60.0}
 #: Labels with a line of their own, those with most rounds.
 _LINES = 4
+#: Of a label in a stretch; with fewer rounds its line would show how one request began or ended.
+_LEAST_ROUNDS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def accept_panel(look: Look, span_s: int) -> dict[str, object]:
         "rounds": [each.rounds for each in sums],
         "requests": [each.requests for each in sums],
         "draft": [stretch.draft for stretch in stretches],
-        "labels": _labels(stretches),
+        "labels": label_lines(stretches),
         "predicted": [_predicted(look, stretch.at) for stretch in stretches],
         "marks": [asdict(mark) for mark in shown],
         "drifted": drifted,
@@ -92,7 +95,7 @@ def _kind(state: VersionState, before: VersionState | None) -> tuple[str, str]:
     return "", ""
 
 
-def _labels(stretches: Sequence[AcceptStretch]) -> list[dict[str, object]]:
+def label_lines(stretches: Sequence[AcceptStretch]) -> list[dict[str, object]]:
     """A line for each of the most frequent labels; none where requests name no label, since the pooled line is it."""
     rounds: Counter[str] = Counter()
     for stretch in stretches:
@@ -101,9 +104,13 @@ def _labels(stretches: Sequence[AcceptStretch]) -> list[dict[str, object]]:
         return []
     shown = sorted(label for label, _ in rounds.most_common(_LINES))
     return [
-        {"label": label_word(label), "values": [length_of(s.by_label.get(label, NOTHING)) for s in stretches]}
+        {"label": label_word(label), "values": [_line(s.by_label.get(label, NOTHING)) for s in stretches]}
         for label in shown
     ]
+
+
+def _line(sums: CellSums) -> float | None:
+    return length_of(sums) if sums.rounds >= _LEAST_ROUNDS else None
 
 
 def label_word(label: str) -> str:

@@ -8,11 +8,12 @@ import pytest
 from paceline.buffer.counters import Counters, ServedCell, ServedCounters
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import VersionState
-from paceline.dashboards.window.accept_panel import SPANS
+from paceline.dashboards.window.accept_panel import SPANS, label_lines
 from paceline.dashboards.window.lives import Lives
 from paceline.dashboards.window.look import BoardReader, Look
 from paceline.dashboards.window.panels import PANELS, Asked, one_panel, snapshot
-from paceline.policies.readings.accept_series import accept_series, length_of
+from paceline.policies.readings.accept_series import AcceptStretch, accept_series, length_of
+from paceline.policies.readings.tables import CellSums
 from window_story import LEARNER, REPLICA, START, Story, code_then_prose
 
 
@@ -283,3 +284,13 @@ def test_what_the_page_draws_of_an_explanation_is_there(panels):
     assert why["causes"]
     of_cause = drawn | {"cause", "share", "evidence", "what_would_change_it"}
     assert all(of_cause <= cause.keys() for cause in why["causes"])
+
+
+def test_a_label_has_a_line_where_it_has_rounds_enough_to_speak_for_more_than_one_request(panels):
+    accept = panels["accept"]
+    assert accept["labels"]
+    for line in accept["labels"]:
+        assert len(line["values"]) == len(accept["times"])
+    cells = lambda rounds: {"py": CellSums(rounds, rounds, *[0] * 6), "": CellSums(500, 500, *[0] * 6)}  # noqa: E731 - one use
+    (_, py) = label_lines([AcceptStretch(10.0 * rounds, cells(rounds)) for rounds in (49, 50)])
+    assert (py["label"], py["values"]) == ("py", [None, 2.0])
