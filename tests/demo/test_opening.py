@@ -3,7 +3,7 @@
 import io
 from pathlib import Path
 
-from paceline.demo.opening import CHECK_MIN, START_MIN, Plan, print_opening, sights
+from paceline.demo.opening import CHECK_MIN, SPEED_MIN, START_MIN, Plan, print_opening, sights
 from paceline.demo.run import DRAFT_STEPS, DemoOptions, _plan
 from rich.console import Console
 
@@ -18,7 +18,7 @@ def printed(plan: Plan, width: int = 140) -> str:
 
 def test_the_first_screen_says_what_comes_and_how_long_it_takes() -> None:
     text = printed(PLAN)
-    for words in ("480 requests are served, 4 at a time, for 4 to 8 min", "About 6 to 12 min", "at most 4", "picture"):
+    for words in ("480 requests are served, 4 at a time, for 4 to 8 min", "About 7 to 14 min", "at most 4", "picture"):
         assert words in text
     assert (
         text.index("swapped into the running server")
@@ -36,7 +36,9 @@ def test_it_fits_a_terminal_of_80_columns_and_24_rows() -> None:
 def test_the_time_it_takes_grows_with_the_tokens_that_are_served() -> None:
     half, whole = Plan(240, 4, 96, None, 4), Plan(240, 8, 192, None, 4)
     assert whole.traffic_min == tuple(2 * each for each in half.traffic_min) == PLAN.traffic_min
-    assert PLAN.total_min == tuple(sum(each) for each in zip(START_MIN, PLAN.traffic_min, CHECK_MIN, strict=True))
+    assert PLAN.total_min == tuple(
+        sum(each) for each in zip(START_MIN, PLAN.traffic_min, CHECK_MIN, SPEED_MIN, strict=True)
+    )
     assert "for 1 min" in printed(Plan(8, 1, 8, None, 4))
 
 
