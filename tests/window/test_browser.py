@@ -274,6 +274,8 @@ def test_an_hour_of_updates_leaves_the_heap_as_it_was(tab, story_url, capsys):
 
     def stream(route) -> None:
         nonlocal done
+        heard = re.search(r"after=x-(\d+)", route.request.url)  # as the server does: on from what the page has heard
+        done = int(heard[1]) if heard else 0
         count = min(100, wanted - done)
         route.fulfill(body=updates(panels, done + 1, count), content_type="text/event-stream")
         done += count
