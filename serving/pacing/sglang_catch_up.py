@@ -180,7 +180,7 @@ class SglangCatchUp:
             self._skip(False)
             if self._batch is not None:
                 self.on_lost(self._batch)
-        except Exception:
+        except Exception:  # the hook that met the first fault must not raise because of a second one
             log.exception("paceline: fault while catching up ended")
 
 

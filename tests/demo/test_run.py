@@ -1,13 +1,16 @@
 """What is decided before anything is started: settings, prompts and refusals."""
 
+import io
 from pathlib import Path
 
 import pytest
-from paceline.buffer.errors import ConfigError
+from paceline.buffer.errors import ConfigError, PacelineError
+from paceline.demo import speed
 from paceline.demo.run import DemoOptions, learner_env, run_demo
 from paceline.learner.config import from_env
 from paceline.rig.deployment import CONTEXT_TOKENS, LocalDeployment, server_flags
 from paceline.rig.models.target import TargetModel
+from rich.console import Console
 
 PLACE = LocalDeployment(Path("/data/runs/1"), 7001, 7002)
 TARGET = TargetModel(Path("/data/targets/k"), "k", {}, 1)
@@ -97,3 +100,14 @@ def test_a_seed_has_an_initial_draft_and_prompts_of_its_own(monkeypatch, tmp_pat
             module._run(asked, module.Console(quiet=True), {}, TARGET, [], PLACE)
     assert made == [(tmp_path / "data" / "drafts" / f"k-{seed}", seed) for seed in (0, 3)]
     assert drawn == [0, 3]
+
+
+def test_servers_that_do_not_start_at_the_end_are_told_of_and_cost_no_report(tmp_path: Path, monkeypatch) -> None:
+    def fails(*_: object) -> None:
+        raise PacelineError("SGLang server ended while starting, code 137")
+
+    monkeypatch.setattr(speed, "running_arms", fails)
+    console = Console(file=io.StringIO(), width=120)
+    speed.print_speed(console, TARGET, (tmp_path, tmp_path), [], 8, PLACE)
+    told = console.file.getvalue().splitlines()[-1]
+    assert told == "tokens per second were not compared: SGLang server ended while starting, code 137"
