@@ -132,7 +132,7 @@ class Counters(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     at: float  # unix seconds
     boot: str  # identifies the process that counts: after a restart another one
-    started_at: float | None = None  # unix seconds when that process began to count, at 0
+    started_at: float | None = None  # unix seconds; that process began to count, at 0, then or soon after
     draft: int | None = None  # that drafts here now
     target_version: str = ""
     served: ServedCounters | None = None

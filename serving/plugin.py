@@ -71,13 +71,15 @@ def _install(settings: config.ServingConfig, breaker: Breaker, *, is_entry_rank:
     they would choose different draft steps and wait for each other for ever.
     """
     from .replica import build_replica, build_shared
+    from .server_identity import ServerIdentity
 
+    identity = ServerIdentity()  # first of all: its start is no later than anything that is counted from
     shared = build_shared(settings)
     with _giving_up(breaker):
         _install_shared(shared, settings.pacing)
     if not is_entry_rank:
         return
-    replica = build_replica(settings, breaker, shared)
+    replica = build_replica(settings, breaker, shared, identity)
     if not breaker.is_open:
         with _giving_up(breaker):
             _install_capture(replica.capture)

@@ -5,7 +5,7 @@ Every tensor-parallel rank builds target, swaps and pacing; the entry rank alone
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -57,7 +57,7 @@ class Replica:
     courier: CourierProcess
     swapper: Swapper
     rounds: EngineRounds
-    identity: ServerIdentity = field(default_factory=ServerIdentity)
+    identity: ServerIdentity
 
     def start(self) -> None:
         """Start the courier's process and the swapper's thread; neither needs Redis to be reachable."""
@@ -80,7 +80,7 @@ def build_shared(settings: ServingConfig) -> SharedParts:
     return SharedParts(SglangTarget(SglangGuard(lambda: not swap.fault), updates), swap, pacing, clock, catch_up)
 
 
-def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts) -> Replica:
+def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts, identity: ServerIdentity) -> Replica:
     """Build the replica around what its entry rank shares. Makes a folder, and connects to nothing."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin does nothing without it
     board = RedisVersionBoard(client_for(settings.redis_url, settings.redis_ca), settings.buffer)
@@ -102,7 +102,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     capture = SglangCapture(captured, courier.outbox, choice, breaker)
     shared.catch_up.on_lost = capture.lose_batch
     rounds = EngineRounds(choice.is_captured)
-    replica = Replica(capture, shared, courier, swapper, rounds)
+    replica = Replica(capture, shared, courier, swapper, rounds, identity)
     return replica
 
 
@@ -132,13 +132,14 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
 def _counters(replica: Replica) -> Counters:
     """Those of the scheduler process; the courier adds its own."""
     shared, swapper = replica.shared, replica.swapper
+    scheduler = _with_swaps(shared.clock.counters(), swapper)  # before `at`, which is no earlier than what is counted
     return Counters(
         at=time.time(),
         boot=replica.identity.boot,
         started_at=replica.identity.started_at,
         draft=shared.swap.draft_version,
         target_version=shared.target.updates.version,
-        scheduler=_with_swaps(shared.clock.counters(), swapper),
+        scheduler=scheduler,
     )
 
 
