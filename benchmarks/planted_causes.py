@@ -4,20 +4,22 @@ On the real server: a mix of labels that shifts, traffic that moves under one la
 learner on the same cores, and random weights. Each is switched off and on in turn; clients measure the speed of a
 request in both, and `explain` reads the board's history of the same times. The control compares times without it.
 
-    python -m paceline.benchmarks.planted_causes [--pairs 2] [--seconds 20] [--only labels,batch] [--data-dir .paceline]
+    python -m paceline.benchmarks.planted_causes [--pairs 4] [--seconds 15] [--only labels,batch] [--keep FOLDER]
+    python -m paceline.benchmarks.planted_causes --again FOLDER
 """
 
 import argparse
 import json
 import math
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
-from ..policies.readings.causes.explanation import Explanation
 from ..rig.deployment import LEARNER, LocalDeployment
 from ..rig.machine import machine
 from ..rig.models.corpus import load_corpus
@@ -30,7 +32,8 @@ from .learning.warm import ensure_warm_head
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import MeasuredServer
 from .measure.services import cpu_server, running
-from .planting.measuring import Outcome, measured
+from .planting.judging import Compared, Outcome, judged
+from .planting.measuring import Recording, recorded
 from .planting.plants import LEARNT, Learning, Plant, plants
 
 PROMPTS = 200
@@ -38,8 +41,44 @@ SEED = 0
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, or read what was measured before, and print."""
     options, console = parse(), Console()
+    if options.again is not None:
+        report_all(console, [judged(each) for each in kept(options.again)], options.json)
+        return
+    found: list[Outcome] = []
+    try:
+        for recording in measured(console, options):
+            if options.keep is not None:
+                keep(recording, options.keep)
+            found.append(judged(recording))
+    finally:
+        report_all(console, found, options.json)  # when a later cause fails, too
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = benchmark_parser("planted_causes", __doc__)
+    parser.add_argument("--pairs", type=at_least_two, default=4, help="phases without each cause and with it (4)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of a phase (15)")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="words of the names of causes, by comma")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--keep", type=Path, help="write what was measured to this folder")
+    parser.add_argument("--again", type=Path, help="measure nothing: explain again what a folder keeps")
+    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target and drafts")
+    return parser.parse_args()
+
+
+def at_least_two(text: str) -> int:
+    """A number of pairs; ArgumentTypeError below 2, of which no control can be made."""
+    pairs = int(text)
+    if pairs < 2:
+        raise argparse.ArgumentTypeError(f"got {pairs}, expected at least 2: a control compares phases of one kind")
+    return pairs
+
+
+def measured(console: Console, options: argparse.Namespace) -> Iterator[Recording]:
+    """One recording per cause, on a server and a learner that run meanwhile."""
     with progress_bar("training target and draft (once)", console) as report:
         lab = open_lab(options.data_dir, report)
         learnt = ensure_warm_head(lab, report)
@@ -50,22 +89,24 @@ def main() -> None:
             server = services.server
             server.wait_for_capture()
             server.go_live(LEARNT)
-            found: list[Outcome] = []
-            try:
-                found.extend(measure(console, server, plant, options) for plant in chosen(server, lab, options.only))
-            finally:
-                report_all(console, found, options)  # when a later cause fails, too
+            for plant in chosen(server, lab, options.only):
+                console.print(f"planted: {plant.name}", highlight=False)
+                yield recorded(server, plant, options.pairs, options.seconds)
 
 
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = benchmark_parser("planted_causes", __doc__)
-    parser.add_argument("--pairs", type=int, default=2, help="phases without each cause and with it (2)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of a phase (20)")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="words of the names of causes, by comma")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target and drafts")
-    return parser.parse_args()
+def keep(recording: Recording, folder: Path) -> None:
+    """Write it to a file of its own in `folder`, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub("[^a-z0-9]+", "-", recording.name.lower())
+    (folder / f"{name}.json").write_bytes(msgspec.json.encode(recording))
+
+
+def kept(folder: Path) -> list[Recording]:
+    """Those of a folder, the oldest first. SystemExit when it has none."""
+    found = [msgspec.json.decode(path.read_bytes(), type=Recording) for path in folder.glob("*.json")]
+    if not found:
+        raise SystemExit(f"--again {folder}: got no recording, expected what --keep wrote there")
+    return sorted(found, key=lambda recording: recording.off[0].began_s)
 
 
 @contextmanager
@@ -82,6 +123,7 @@ def learning(local: LocalDeployment, lab: Lab, draft: Path) -> Iterator[None]:
         "PACELINE_GATE_CONFIDENCE": "0.999999999",
         "PACELINE_PASSES": "16",
         "PACELINE_ROUND_INTERVAL_S": "5",
+        "OMP_NUM_THREADS": "2",  # so that it takes from the server's core, too: the cause that is planted
     }
     with learner_service(log=local.folder / "learner.log", env=env):
         yield
@@ -101,57 +143,54 @@ def prompts(lab: Lab, domains: Sequence[str]) -> dict[str, list[Prompt]]:
     return {name: [prompt for prompt in drawn if prompt.domain == name] for name in domains}
 
 
-def measure(console: Console, server: MeasuredServer, plant: Plant, options: argparse.Namespace) -> Outcome:
-    """Measure one cause, and say so."""
-    console.print(f"planted: {plant.name}", highlight=False)
-    return measured(server, plant, options.pairs, options.seconds)
-
-
-def report_all(console: Console, found: Sequence[Outcome], options: argparse.Namespace) -> None:
+def report_all(console: Console, found: Sequence[Outcome], json_file: Path | None) -> None:
     """Print the table, and write the file if one is asked for."""
-    console.print(f"{machine()}; {options.pairs} pairs of {options.seconds:.0f} s", highlight=False)
+    console.print(str(machine()), highlight=False)
     console.print("\n".join(table(found)), highlight=False, markup=False, soft_wrap=True)
-    if options.json:
-        options.json.write_text(json.dumps([as_fields(each) for each in found], indent=2) + "\n", encoding="utf-8")
+    if json_file:
+        json_file.write_text(json.dumps([as_fields(each) for each in found], indent=2) + "\n", encoding="utf-8")
 
 
 def table(found: Sequence[Outcome]) -> Iterator[str]:
-    """A row per cause."""
+    """A row per cause. Of the control: what clients saw, and what was named."""
     yield "| planted | speed of a request, on / off | named first | factor | over the paired effect | also | control |"
     yield "|---|---|---|---|---|---|---|"
     for each in found:
-        low, high = each.effect.interval
-        effect = f"x{each.effect.mean:.2f} ({low:.2f} .. {high:.2f})"
-        share = "unknown" if each.share is None else f"{each.share:.0%}"
-        names = named(each.explained)
-        first, also, control = (", ".join(some) or "nothing" for some in (names[:1], names[1:], named(each.control)))
-        yield f"| {each.plant.name} | {effect} | {first} | {factor(each.explained)} | {share} | {also} | {control} |"
+        share = "unknown" if each.share is None else f"{each.share:.0%}".replace("%", " %")
+        names = each.planted.named
+        first, also, control = (", ".join(some) or "nothing" for some in (names[:1], names[1:], each.control.named))
+        cells = [each.recording.name, seen(each.planted), first, factor(each.planted), share, also]
+        yield f"| {' | '.join(cells)} | {seen(each.control)}: {control} |"
 
 
-def named(explained: Explanation) -> list[str]:
-    """Causes that stand out, with their factors."""
-    return [finding.cause for finding in explained.findings if not finding.effect.is_noise]
+def seen(compared: Compared) -> str:
+    """What clients saw, with its interval."""
+    low, high = compared.effect.interval
+    bounds = f" ({low:.2f} .. {high:.2f})" if math.isfinite(high) else ""
+    return f"x{compared.effect.mean:.2f}{bounds}"
 
 
-def factor(explained: Explanation) -> str:
+def factor(compared: Compared) -> str:
     """Of the cause named first, with its 95 % interval; empty where nothing stands out."""
-    if explained.first is None:
+    first = compared.explained.first
+    if first is None:
         return ""
-    effect = explained.first.effect
-    bounds = [math.exp(bound) for bound in (effect.low, effect.high) if bound is not None]
-    return f"x{math.exp(effect.log):.2f} ({' .. '.join(f'{bound:.2f}' for bound in bounds) or 'no interval'})"
+    bounds = [math.exp(bound) for bound in (first.effect.low, first.effect.high) if bound is not None]
+    return f"x{math.exp(first.effect.log):.2f} ({' .. '.join(f'{bound:.2f}' for bound in bounds) or 'no interval'})"
 
 
 def as_fields(outcome: Outcome) -> dict[str, object]:
     """As JSON values."""
     return {
-        "planted": outcome.plant.name,
-        "expected": outcome.plant.cause,
-        "paired_effect": outcome.effect.mean,
-        "paired_interval": outcome.effect.interval,
+        "planted": outcome.recording.name,
+        "expected": outcome.recording.cause,
+        "pairs": outcome.planted.effect.pairs,
+        "paired_effect": outcome.planted.effect.mean,
+        "paired_interval": outcome.planted.effect.interval,
         "share": outcome.share,
-        "named": named(outcome.explained),
-        "control": named(outcome.control),
+        "named": outcome.planted.named,
+        "control_effect": outcome.control.effect.mean,
+        "control": outcome.control.named,
     }
 
 

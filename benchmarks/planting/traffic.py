@@ -10,8 +10,9 @@ from ...rig.prompts import Prompt
 from ...rig.traffic import Served, send
 
 MAX_TOKENS = 48
-#: After a change of conditions requests of before are still answered; so much is no part of a phase.
-SETTLING_S = 3.0
+#: So much at both ends of a phase is no part of it, so that no entry of the history, one in five seconds, counts what
+#: another phase served among what this one did.
+MARGIN_S = 3.0
 
 _numbers = itertools.count()
 
@@ -30,28 +31,31 @@ class Traffic:
 class Phase:
     """A time under one set of conditions."""
 
-    began_s: float  # unix seconds, SETTLING_S after the conditions began
-    ended_s: float
+    began_s: float  # unix seconds, MARGIN_S after the conditions began
+    ended_s: float  # MARGIN_S before the last request
     request_tokens_per_second: float  # of one request, as its client saw it
     requests: int
 
 
 def serve_for(url: str, traffic: Traffic, seconds: float) -> Phase:
-    """Send requests for so long, and wait for the last answers. Raises SystemExit when a request fails."""
-    began_s = time.time() + SETTLING_S
+    """Send requests for so long and a margin at each end, and wait for the last answers. SystemExit when one fails."""
+    began_s = time.time() + MARGIN_S
     ended_s = began_s + seconds
     sending = send(
         url,
-        _prompts(traffic, ended_s),
+        _prompts(traffic, ended_s + MARGIN_S),
         concurrency=traffic.concurrency,
         max_tokens=MAX_TOKENS,
         temperature=traffic.temperature,
         is_labelled=True,
     )
-    results = [result for result in asyncio.run(sending) if result.sent_at >= began_s]
-    failures = [result.failure for result in results if result.failure]
+    every = asyncio.run(sending)
+    failures = [result.failure for result in every if result.failure]
+    results = [result for result in every if began_s <= result.sent_at < ended_s]
     if failures or not results:
-        raise SystemExit(f"of {len(results)} requests {len(failures)} failed: {failures[:1]}")
+        raise SystemExit(
+            f"of {len(every)} requests {len(failures)} failed: {failures[:1]}; {len(results)} in the phase"
+        )
     return Phase(began_s, ended_s, _speed(results), len(results))
 
 

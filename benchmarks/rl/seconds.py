@@ -1,76 +1,99 @@
 """Seconds of one step's rollouts with the target and the drafts as they were at a saved step.
 
 The small target is deepened with layers that change no output, until a draft step costs what it does beside a large
-target (measure/deepened.py). Each arm has a server of its own, without capture, and nothing else runs.
+target (measure/deepened.py). Every arm has a server of its own, without capture; all are up at the same time and are
+asked one after the other, in an order drawn anew each time, so that every figure has a partner measured beside it.
 """
 
 import json
-import os
+import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ...rig.deployment import LocalDeployment, plain_flags, server_flags
-from ...rig.services import sglang_service
+from ...rig.deployment import LocalDeployment
+from ...rig.models.target import TargetModel
+from ...rig.services import redis_service
+from ...rig.speed.arm import Arm, running_arms
 from ...serving.rollouts.rollouts import Rollouts
 from ..measure.deepened import deepened
 from .recorded import RecordedRun
 
-NO_SPECULATION = "no speculation"
-ANSWERS, TOKENS = 8, 64
-_RUNNING = 16
+NO_SPECULATION, PACED = "no-speculation", "following-paced"
+ANSWERS, TOKENS, REPEATS = 8, 64, 3
+MORE_FLAGS = ("--max-running-requests", "16")
 _WEIGHTS = "model.safetensors"
 _KEPT = "seconds.json"
 
-#: Step -> arm -> figures.
-Seconds = dict[str, dict[str, dict[str, float]]]
+#: Figures of one arm's rollouts, each time it was asked: `seconds`, `tail_seconds`, `tokens`, and where it drafts
+#: `accept_length`.
+Figures = list[dict[str, float]]
+#: Step -> arm -> figures; of all arms the same number, and those at one place were measured in turn.
+Seconds = dict[str, dict[str, Figures]]
 
 
 def ensure_seconds(run: RecordedRun, target: Path, layers: int) -> Seconds:
-    """Rollout and tail seconds of every arm at every saved step; each is kept as soon as it is measured."""
+    """Rollout and tail seconds of every arm at every saved step; a step is kept as soon as it is measured."""
     kept = run.folder / f"{layers}-layers-{_KEPT}"
     found: Seconds = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     for step, weights in run.saved_targets.items():
+        if str(step) in found:
+            continue
         with tempfile.TemporaryDirectory(dir=run.folder) as place:
             slow = deepened(_whole(target, weights, Path(place)), layers, Path(place) / "deepened")
-            for arm, draft in drafts_at(run, step).items():
-                if arm not in found.setdefault(str(step), {}):
-                    found[str(step)][arm] = measured(slow, draft, run, Path(place))
-                    kept.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            found[str(step)] = measured(TargetModel(slow, "deepened", {}, 0), run, step, Path(place))
+        kept.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
 
 
-def drafts_at(run: RecordedRun, step: int) -> dict[str, Path | None]:
-    """Arm -> its draft at a step; that of the following arm is the one that served most of its rollouts."""
+def arms_at(run: RecordedRun, step: int) -> list[Arm]:
+    """All arms with their drafts at a step; that of the following arm is the one that served most of its rollouts."""
     served = Counter(trace.draft_version for trace in run.traces()[step])
     ((following, _),) = served.most_common(1)
-    numbers = {"zero-update": 0, "adapted once": run.adapted_once(step), "following": following}
-    return {NO_SPECULATION: None, **{arm: run.draft(number) for arm, number in numbers.items()}}
+    return [
+        Arm(NO_SPECULATION, None),
+        Arm("zero-update", run.draft(0)),
+        Arm("adapted-once", run.draft(run.adapted_once(step))),
+        Arm("following", run.draft(following)),
+        Arm(PACED, run.draft(following), is_paced=True),
+    ]
 
 
-def measured(target: Path, draft: Path | None, run: RecordedRun, place: Path) -> dict[str, float]:
-    """Rollouts of one step on a server of its own: the run's first prompts, several answers each."""
+def measured(target: TargetModel, run: RecordedRun, step: int, place: Path) -> dict[str, Figures]:
+    """REPEATS times the rollouts of one step on every arm's server."""
     local = LocalDeployment.on_free_ports(place)
-    flags = flags_of(target, draft)
-    env = {"PACELINE_CONFIG": os.devnull, "PACELINE_REDIS_URL": "", "OMP_NUM_THREADS": "1"}
     with (
-        sglang_service(flags, local.server_port, log=run.folder / "seconds.log", env=env),
-        Rollouts(local.server_url) as rollouts,
+        redis_service(place / "redis", local.redis_port),
+        running_arms(arms_at(run, step), target, local, MORE_FLAGS) as servers,
     ):
-        prompts: Sequence[Sequence[int]] = [ids for ids in run.notes["prompts"] for _ in range(ANSWERS)]
-        temperature = run.notes["options"]["temperature"]
-        rollouts.generate(prompts[:ANSWERS], max_new_tokens=4, temperature=temperature)  # the first requests are slow
-        rollouts.generate(prompts, max_new_tokens=TOKENS, temperature=temperature)
-        figures: Mapping[str, float] = rollouts.metrics()
-    return {name.removeprefix("rollout/"): figure for name, figure in figures.items()}
+        return in_turns({name: asking(server.url, run) for name, server in servers.items()}, random.Random(step))
 
 
-def flags_of(target: Path, draft: Path | None) -> list[str]:
-    """The demo's server, with 16 requests at a time; without a draft, one that decodes plainly."""
-    flags = plain_flags(target) if draft is None else server_flags(target, draft)
-    return [*flags, "--max-running-requests", str(_RUNNING)]
+def in_turns(ask: Mapping[str, Callable[[int], dict[str, float]]], draw: random.Random) -> dict[str, Figures]:
+    """What each arm gives for a number of answers per prompt: for one, which is thrown away, then REPEATS times."""
+    for each in ask.values():
+        each(1)  # the first requests load what later ones find, and pacing measures its costs
+    found: dict[str, Figures] = {name: [] for name in ask}
+    for _ in range(REPEATS):
+        for name in draw.sample(list(ask), len(ask)):
+            found[name].append(ask[name](ANSWERS))
+    return found
+
+
+def asking(url: str, run: RecordedRun) -> Callable[[int], dict[str, float]]:
+    """Asks a server so many answers to each of the run's first prompts, at the run's temperature."""
+    temperature = run.notes["options"]["temperature"]
+
+    def ask(answers: int) -> dict[str, float]:
+        prompts = [ids for ids in run.notes["prompts"] for _ in range(answers)]
+        with Rollouts(url) as rollouts:
+            done = rollouts.generate(prompts, max_new_tokens=TOKENS, temperature=temperature)
+            figures = {name.removeprefix("rollout/"): figure for name, figure in rollouts.metrics().items()}
+        return figures | {"tokens": sum(len(each.token_ids) for each in done)}
+
+    return ask
 
 
 def _whole(target: Path, weights: Path, place: Path) -> Path:

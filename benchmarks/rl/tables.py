@@ -1,12 +1,13 @@
 """The tables of the rollout bench, as Markdown."""
 
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from ...rig.ratio import Ratio, ratio
 from .arms import ARMS, StepArms
 from .recorded import RecordedRun, RunPlan
-from .seconds import Seconds
+from .seconds import NO_SPECULATION, Figures, Seconds
 
 #: Of a run, the part in which the target has moved furthest.
 _LAST_PART = 3
@@ -69,17 +70,32 @@ def steps_table(steps: Sequence[StepArms]) -> str:
 
 
 def seconds_table(seconds: Seconds) -> str:
-    """Rollout and tail seconds by saved step and arm, beside the accept length."""
+    """By saved step and arm: medians of rollout and tail seconds, accept length, and tokens per second, over those of
+    no speculation in the same turns.
+    """
     rows = [
-        [step, arm, f"{figures['seconds']:.1f}", f"{figures['tail_seconds']:.2f}", _length(figures)]
+        [step, arm, *_medians(figures), _length(figures), _over(figures, arms[NO_SPECULATION])]
         for step, arms in seconds.items()
         for arm, figures in arms.items()
     ]
-    return table(["step", "arm", "rollout s", "tail s", "accept length"], rows)
+    return table(["step", "arm", "rollout s", "tail s", "accept length", "tokens per second over none"], rows)
 
 
-def _length(figures: Mapping[str, float]) -> str:
-    return f"{figures['accept_length']:.3f}" if "accept_length" in figures else "1 (no drafts)"
+def _medians(figures: Figures) -> list[str]:
+    rollout, tail = (statistics.median(each[name] for each in figures) for name in ("seconds", "tail_seconds"))
+    return [f"{rollout:.1f}", f"{tail:.2f}"]
+
+
+def _length(figures: Figures) -> str:
+    known = [each["accept_length"] for each in figures if "accept_length" in each]
+    return f"{_mean(known):.3f}" if known else "1 (no drafts)"
+
+
+def _over(figures: Figures, base: Figures) -> str:
+    if figures is base:
+        return "1"
+    rates = [[each["tokens"] / each["seconds"] for each in side] for side in (figures, base)]
+    return _shown(ratio(rates[0], rates[1]))
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

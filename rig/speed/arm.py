@@ -47,20 +47,22 @@ class ArmServer:
 
 
 @contextmanager
-def running_arms(arms: Sequence[Arm], target: TargetModel, local: LocalDeployment) -> Iterator[dict[str, ArmServer]]:
-    """Start all servers, the first one of `local` on its port, and stop them at the end; raises as Service does.
+def running_arms(
+    arms: Sequence[Arm], target: TargetModel, local: LocalDeployment, more_flags: Sequence[str] = ()
+) -> Iterator[dict[str, ArmServer]]:
+    """Start all servers, each with `more_flags` of SGLang's, and stop them at the end; raises as Service does.
 
     Those that capture or pace need a Redis that runs at `local.redis_url`. A server that is asked nothing sleeps.
     """
     with ExitStack() as stack, ThreadPoolExecutor(_STARTING) as starting:
-        servers = {arm.name: _server(arm, target, local) for arm in arms}
+        servers = {arm.name: _server(arm, target, local, more_flags) for arm in arms}
         for server in servers.values():
             stack.callback(server.service.stop)
         list(starting.map(lambda server: server.service.start(), servers.values()))
         yield servers
 
 
-def _server(arm: Arm, target: TargetModel, local: LocalDeployment) -> ArmServer:
+def _server(arm: Arm, target: TargetModel, local: LocalDeployment, more_flags: Sequence[str]) -> ArmServer:
     port = free_port()
     flags = plain_flags(target.folder) if arm.draft is None else server_flags(target.folder, arm.draft)
     if arm.is_paced:
@@ -73,5 +75,5 @@ def _server(arm: Arm, target: TargetModel, local: LocalDeployment) -> ArmServer:
     env |= {} if arm.needs_paceline else {"PACELINE_REDIS_URL": ""}
     # An idle scheduler spins, and would take a core from the server that is asked.
     log = local.folder / "logs" / f"{arm.name}.log"
-    service = sglang_service([*flags, "--sleep-on-idle"], port, log=log, env=env)
+    service = sglang_service([*flags, *more_flags, "--sleep-on-idle"], port, log=log, env=env)
     return ArmServer(arm, service, f"http://127.0.0.1:{port}")

@@ -1,9 +1,11 @@
 """The rollout bench: which draft each arm has at each step, what it accepts by replay, and what is kept and shown."""
 
 import json
+import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,13 +148,37 @@ def test_the_shared_variance_is_the_one_that_was_drawn() -> None:
     assert shown.endswith("share of the variance of their gains: 20%")
 
 
-def test_a_server_without_speculation_has_none_of_its_flags(tmp_path: Path) -> None:
-    drafting, plain = seconds.flags_of(tmp_path, tmp_path / "draft"), seconds.flags_of(tmp_path, None)
-    assert str(tmp_path / "draft") in drafting
-    assert not any("speculative" in word or word == str(tmp_path / "draft") for word in plain)
-    assert plain[-2:] == drafting[-2:] == ["--max-running-requests", "16"]
-    figures = {"0": {"no speculation": {"seconds": 9.0, "tail_seconds": 0.5}}}
-    assert seconds_table(figures).endswith("| 0 | no speculation | 9.0 | 0.50 | 1 (no drafts) |")
+def test_every_arm_has_its_draft_of_a_step(run: RecordedRun) -> None:
+    arms = {arm.name: arm for arm in seconds.arms_at(run, 0)}
+    assert list(arms) == ["no-speculation", "zero-update", "adapted-once", "following", "following-paced"]
+    assert arms["no-speculation"].draft is None
+    assert arms["zero-update"].draft == run.draft(0)
+    assert [name for name, arm in arms.items() if arm.is_paced] == ["following-paced"]
+    assert not any(arm.is_captured for arm in arms.values())
+    assert arms["following-paced"].draft == arms["following"].draft is not None
+
+
+def test_arms_are_asked_in_turn_and_the_first_answers_do_not_count() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def asking(name: str) -> Callable[[int], dict[str, float]]:
+        return lambda answers: asked.append((name, answers)) or {"tokens": float(len(asked))}
+
+    found = seconds.in_turns({name: asking(name) for name in "abc"}, random.Random(1))
+    assert asked[:3] == [("a", 1), ("b", 1), ("c", 1)]
+    turns = [asked[i : i + 3] for i in range(3, len(asked), 3)]
+    assert [sorted(turn) for turn in turns] == [[("a", 8), ("b", 8), ("c", 8)]] * seconds.REPEATS
+    assert len({tuple(turn) for turn in turns}) > 1
+    for name, figures in found.items():
+        assert [each["tokens"] for each in figures] == [i for i, ask in enumerate(asked, 1) if ask == (name, 8)]
+
+
+def test_seconds_are_medians_beside_ratios_of_turns() -> None:
+    plain = [{"seconds": each, "tail_seconds": 0.5, "tokens": 100.0} for each in (9.0, 10.0, 20.0)]
+    fast = [one | {"seconds": one["seconds"] / 2, "accept_length": 1.5} for one in plain]
+    rows = seconds_table({"4": {"no-speculation": plain, "following": fast}}).splitlines()[2:]
+    assert rows[0] == "| 4 | no-speculation | 10.0 | 0.50 | 1 (no drafts) | 1 |"
+    assert rows[1] == "| 4 | following | 5.0 | 0.50 | 1.500 | 2.000 (2.000 .. 2.000) |"
 
 
 def test_runs_come_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ import pytest
 from made_histories import REPLICA, Conditions, MadeReplica, accept_length, changed, histories, step_seconds
 from paceline.policies.readings.causes.amounts import UNKNOWN
 from paceline.policies.readings.causes.explanation import Explanation, explain
+from paceline.policies.readings.causes.noise import FALSE_BLAME, is_noise, noise_of
 from paceline.policies.readings.causes.parts import Cause
-from paceline.policies.readings.causes.periods import since_periods
+from paceline.policies.readings.causes.periods import during, since_periods
+from paceline.policies.readings.causes.stretches import stretches
 
 BASE = Conditions(labels={"py": 0.6, "prose": 0.4})
 BEFORE_S, NOW_S = 600.0, 60.0
@@ -73,6 +75,19 @@ def test_without_a_change_nothing_is_blamed() -> None:
 def test_in_noise_without_a_change_something_is_blamed_as_seldom_as_promised() -> None:
     wrong = sum(compared(BASE, BASE, noise=0.1, seed=seed).first is not None for seed in range(60))
     assert wrong <= 8  # of 60 at 5 %: more than 8 have a chance of 0.3 %
+
+
+def test_a_sure_change_of_speed_lets_a_cause_be_named_that_is_sure_by_itself_alone() -> None:
+    """With four entries of history in each period hardly any of a dozen causes can stand out among all."""
+    found = stretches(histories([(20.0, BASE), (20.0, changed(BASE, labels={"prose": 1.0}))], noise=0.12, seed=11))
+    before, now = during("before", found, [(0.0, 20.0)]), during("now", found, [(20.0, 40.0)])
+    assert len(before.stretches) == len(now.stretches) == 4
+    told = explain(before, now)
+    labels = next(finding for finding in told.findings if finding.cause is Cause.LABELS)
+    noise = noise_of(before.stretches, now.stretches, {"labels": lambda each: each.of(Cause.LABELS)})["labels"]
+    assert is_noise(labels.effect.log, noise, FALSE_BLAME / 2 / len(told.findings))
+    assert not is_noise(labels.effect.log, noise, FALSE_BLAME)
+    assert told.first is labels
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,9 @@ def test_few_stretches_tell_no_noise() -> None:
     ids=["too small to matter", "small and sure", "large and unsure"],
 )
 def test_what_is_noise(log: float, noise: Noise, expected: bool) -> None:
-    assert is_noise(log, noise, causes=12) is is_noise(-log, noise, causes=12) is expected
+    assert is_noise(log, noise, 0.05 / 12) is is_noise(-log, noise, 0.05 / 12) is expected
 
 
 def test_where_no_interval_can_be_given_a_cause_must_be_large() -> None:
-    assert is_noise(0.09, None, causes=12)
-    assert not is_noise(-0.11, None, causes=12)
+    assert is_noise(0.09, None, 0.05 / 12)
+    assert not is_noise(-0.11, None, 0.05 / 12)

@@ -120,7 +120,7 @@ def double(monkeypatch):
 
     made.start = start
 
-    def build(settings, breaker, _shared):
+    def build(settings, breaker, _shared, _identity):
         made.breaker = breaker
         return made
 

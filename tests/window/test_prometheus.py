@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -21,6 +20,7 @@ import pytest
 import yaml
 from counted_members import DRAFTED_TOKENS, PLAIN_TOKENS, beating, learner_status, replica_status
 from monitoring import RULES, exporter_service, prometheus_service
+from paceline.benchmarks.dashboard_queries import queries
 from paceline.buffer.base import VersionBoard
 from paceline.buffer.board_access import open_board
 from paceline.buffer.settings.sources import read_settings
@@ -33,7 +33,6 @@ from waiting import until
 
 pytestmark = pytest.mark.window
 
-ROOT = Path(__file__).resolve().parents[2]
 #: After a death, an alert must fire within so many seconds.
 ALERT_LIMIT_S = 75.0
 
@@ -98,16 +97,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield Stack(redis, exporter, board, port, silence)
 
 
-def queries() -> set[str]:
-    """Of every panel and annotation, all speculators chosen; SGLang's own metrics are not served here."""
-    found: set[str] = set()
-    for path in (ROOT / "dashboards/grafana/boards").glob("*.json"):
-        board = json.loads(path.read_text(encoding="utf-8"))
-        found |= {target["expr"] for panel in board["panels"] for target in panel["targets"]}
-        found |= {mark["expr"] for mark in board["annotations"].get("list", [])}
-    return {text.replace("$speculator", ".*") for text in found if "sglang:" not in text}
-
-
 def selectors_of_alerts() -> set[str]:
     """Every series that an alert asks for, some time in the last minutes; what it compares is left to promtool."""
     groups = yaml.safe_load((RULES / "alerts.yml").read_text(encoding="utf-8"))["groups"]
@@ -125,7 +114,7 @@ def recorded() -> set[str]:
 def test_every_query_of_every_dashboard_and_alert_has_an_answer(stack: Stack) -> None:
     until(lambda: stack.ask("paceline_canary_draft"), "the first scrape")
     stack.board.move(1, VersionState.LIVE, "operator", "promoted")  # the annotation of the third dashboard
-    left = queries() | selectors_of_alerts() | recorded()
+    left = {*queries(), *selectors_of_alerts(), *recorded()}
     assert len(left) > 60
 
     def is_answered() -> bool:

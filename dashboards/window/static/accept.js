@@ -10,7 +10,7 @@ const LEAST_S = 120;
 const DASHES = [[], [8, 4], [2, 4], [10, 4, 2, 4]];
 /** Room that the lane leaves at its sides, as the chart's axis does. */
 export const AXIS_PX = 44;
-export const RIGHT_PX = 14;
+export const RIGHT_PX = 24;
 
 export class Accept {
   constructor(box, readout, legend, summary, unknown) {

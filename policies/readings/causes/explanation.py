@@ -13,7 +13,7 @@ from .length_evidence import (
     stale_evidence,
     uncaptured_evidence,
 )
-from .noise import SMALLEST, Figure, is_noise, noise_of
+from .noise import FALSE_BLAME, SMALLEST, Figure, Noise, is_noise, noise_of
 from .parts import REMEDIES, Cause, Factor, Part, factor_of
 from .step_evidence import (
     batch_evidence,
@@ -122,23 +122,44 @@ def explain(before: Period, now: Period) -> Explanation:
     causes = found.causes()
     noise = noise_of(before.stretches, now.stretches, _figures(causes))
 
-    def effect(name: str, log: float, among: int) -> Effect:
-        known = noise.get(name)
-        half = None if known is None else known.half_width(_INTERVAL_OUTSIDE)
-        low, high = (None, None) if half is None else (log - half, log + half)
-        return Effect(log, low, high, is_noise=is_noise(log, known, among))
+    def effect(name: str, log: float) -> Effect:
+        return _effect(log, noise.get(name), is_noise=is_noise(log, noise.get(name), FALSE_BLAME))
 
-    speed = effect(_SPEED, found.request_speed, 1) if found.parts else None
-    findings = [_finding(cause, effect(cause, found.of(cause) or 0.0, len(causes)), speed, whole) for cause in causes]
+    def of_cause(cause: Cause) -> Effect:
+        log = found.of(cause) or 0.0
+        return _effect(log, noise.get(cause), is_noise=not _stands_out(cause, found, noise))
+
+    speed = effect(_SPEED, found.request_speed) if found.parts else None
+    findings = [_finding(cause, of_cause(cause), speed, whole) for cause in causes]
     return Explanation(
         before=before,
         now=now,
         change=found,
-        total=effect(_TOTAL, found.total, 1) if Cause.LOAD in causes else None,
+        total=effect(_TOTAL, found.total) if Cause.LOAD in causes else None,
         request_speed=speed,
         findings=sorted(findings, key=lambda finding: _rank(finding, speed)),
         unknown=_unknown(found),
     )
+
+
+def _effect(log: float, known: Noise | None, *, is_noise: bool) -> Effect:
+    half = None if known is None else known.half_width(_INTERVAL_OUTSIDE)
+    low, high = (None, None) if half is None else (log - half, log + half)
+    return Effect(log, low, high, is_noise=is_noise)
+
+
+def _stands_out(cause: Cause, found: Change, noise: Mapping[str, Noise]) -> bool:
+    """Whether a cause can be told from none among all of them, or as what a sure change of speed came from.
+
+    The second asks for less, since where the speed of a request has changed, something has changed it (tests in a fixed
+    order, as Maurer, Hothorn and Lehmacher 1995 have them): the cause must be sure by itself, and LEAST_PART of it.
+    """
+    log, half = found.of(cause) or 0.0, FALSE_BLAME / 2
+    if not is_noise(log, noise.get(cause), half / len(found.causes())):
+        return True
+    is_part = cause is not Cause.LOAD and found.request_speed and log / found.request_speed >= LEAST_PART
+    is_sure = not is_noise(found.request_speed, noise.get(_SPEED), half)
+    return bool(is_part) and is_sure and not is_noise(log, noise.get(cause), FALSE_BLAME)
 
 
 def _figures(causes: Sequence[Cause]) -> dict[str, Figure]:

@@ -20,7 +20,8 @@ MAX_GROUPS, MIN_GROUPS = 12, 4
 SMALLEST = 0.02
 #: The same where no interval can be given.
 SMALLEST_UNSURE = 0.1
-#: Chance that an explanation blames anything when nothing has changed; shared by all causes (Bonferroni).
+#: Chance that an explanation blames anything when nothing has changed. Half of it is for causes that stand out among
+#: all causes (Bonferroni), half for the speed of a request, whose change lets its own causes be named.
 FALSE_BLAME = 0.05
 
 
@@ -54,11 +55,11 @@ def noise_of(before: Sequence[Amounts], now: Sequence[Amounts], figures: Mapping
     return {name: noise for name, noise in found.items() if noise is not None}
 
 
-def is_noise(log: float, noise: Noise | None, causes: int) -> bool:
-    """Whether a contribution cannot be told from none, among `causes` that might be blamed."""
+def is_noise(log: float, noise: Noise | None, chance: float) -> bool:
+    """Whether a contribution cannot be told from none, where one that is none may pass with this `chance`."""
     if noise is None:
         return abs(log) < SMALLEST_UNSURE
-    return abs(log) < SMALLEST or abs(log) <= noise.half_width(FALSE_BLAME / max(causes, 1))
+    return abs(log) < SMALLEST or abs(log) <= noise.half_width(chance)
 
 
 def t_quantile(chance: float, freedom: int) -> float:
