@@ -120,8 +120,8 @@ def learning(local: LocalDeployment, lab: Lab, draft: Path) -> Iterator[None]:
         "PACELINE_LEARN": "always",
         "PACELINE_MIN_NEW_TRACES": "100000",
         "PACELINE_MAX_WAIT_S": "0",
-        "PACELINE_GATE_CONFIDENCE": "0.999999999",
-        "PACELINE_PASSES": "16",
+        "PACELINE_GATE_CONFIDENCE": "0.9999999999999999",
+        "PACELINE_PASSES": "6",
         "PACELINE_ROUND_INTERVAL_S": "5",
         "OMP_NUM_THREADS": "2",  # so that it takes from the server's core, too: the cause that is planted
     }

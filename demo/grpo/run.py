@@ -81,7 +81,7 @@ def _train(
     flags += ["--random-seed", str(options.seed)]
     kept = KeptTargets(options.record, options.steps)
     with grpo_services(folder / "training", target, draft, console, flags) as services:
-        rollout = services.rollouts.for_trl(learn=True)
+        rollout = services.rollouts.for_trl(learn=True, run="")  # services of its own
         noted = NotedRollouts(rollout, services.rollouts, load_model(target.folder), kept)
         rate, seed = options.learning_rate, options.seed
         trainer = grpo_trainer(

@@ -171,6 +171,7 @@ class Rollouts:
         folder: Path | str | None = None,
         weights: "Callable[[Any], NamedTensors] | None" = None,
         learn: bool = False,
+        run: str | None = None,
         **sampling: Any,
     ) -> RolloutFunc:
         """A `rollout_func` for TRL's GRPOTrainer: pushes the weights of every step, generates, and logs the figures.
@@ -178,10 +179,12 @@ class Rollouts:
         Temperature, top-p, top-k, min-p, repetition penalty and length are those of GRPOConfig; `sampling` are others
         of SGLang's. `folder` as in `sync_weights`. `weights(trainer)` gives the tensors by name in place of the model's
         state_dict: every process calls it, the main one reads them. With `learn`, every call asks for a learning round.
+        Versions are named by `run` and step, as "run-3fa2c1+7": by default no other start of a trainer has that run's
+        name. With "" they are step numbers, for a server and a learner that no other run has or will have.
         """
         if learn and self._link is None:
             raise ConfigError("for_trl(learn=True): got no Redis, expected PACELINE_REDIS_URL or redis_url")
-        return TrlRollouts(self, None if folder is None else Path(folder), weights, learn, sampling)
+        return TrlRollouts(self, None if folder is None else Path(folder), weights, learn, run, sampling)
 
     def _moved(self, version: str) -> None:
         self._servers.require(version)

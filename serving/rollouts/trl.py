@@ -1,6 +1,7 @@
 """TRL's shape of a rollout function, for its GRPOTrainer from 1.16 on. Imports no trainer: it is given one."""
 
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,7 +49,7 @@ class Door(Protocol):
 class TrlRollouts:
     """Called by TRL with the prompts of one process and the trainer, once per generation batch.
 
-    Pushes the trainer's weights when its step has moved, under the step's number as their version; generates one
+    Pushes the trainer's weights when its step has moved, under `version_of` its run and step; generates one
     completion per prompt, which TRL has already repeated; adds the figures of the step to TRL's log.
     """
 
@@ -58,6 +59,7 @@ class TrlRollouts:
         folder: Path | None,
         weights: Callable[[Any], Iterable[tuple[str, Any]]] | None,
         learn: bool,
+        run: str | None,
         sampling: Mapping[str, Any],
     ) -> None:
         taken = sorted(sampling.keys() & _BY_TRAINER.keys())
@@ -65,6 +67,7 @@ class TrlRollouts:
             raise ConfigError(f"for_trl: got {', '.join(taken)}, expected GRPOConfig to say {_names(taken)}")
         self._rollouts, self._folder, self._weights = rollouts, folder, weights or _named_weights
         self._learn, self._sampling = learn, dict(sampling)
+        self._run = f"run-{secrets.token_hex(3)}" if run is None else run
         self._pushed: int | None = None  # the trainer's step whose weights the servers have
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
@@ -89,7 +92,7 @@ class TrlRollouts:
             return
         named = self._weights(trainer)  # by every process: what gathers split weights needs all of them
         if trainer.accelerator.is_main_process:
-            self._rollouts.sync_weights(named, step, folder=self._folder)
+            self._rollouts.sync_weights(named, version_of(self._run, step), folder=self._folder)
         trainer.accelerator.wait_for_everyone()
         self._pushed = step
 
@@ -98,6 +101,17 @@ class TrlRollouts:
             self._rollouts.learn()
         except BufferUnavailable as fault:  # the draft then stays as it is, which costs time and no result
             _log.warning("no learning round was asked for: %s", fault)
+
+
+def version_of(run: str, step: int) -> str:
+    """The target's version before a step: `run` before the first, "run+7" before step 7; without a run the step alone.
+
+    Traces name it, and what a learner kept of a run must not count as another's: so every start of a trainer is a run.
+    The learner orders a run's versions by their step (policies/target_history.py).
+    """
+    if not run:
+        return str(step)
+    return f"{run}+{step}" if step else run
 
 
 def sampling_of(args: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Needs the extra `rl`; `make test-rollouts` runs it.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,11 @@ def test_trl_s_log_has_the_figures_of_every_step(trained: tuple[Checked, Any]) -
     assert all(0.0 < entry["rollout/rounds_per_token"] <= 1.0 for entry in log)
 
 
-def test_the_server_has_the_weights_of_every_step_under_its_number(server: Any, trained: tuple[Checked, Any]) -> None:
+def test_the_server_has_the_weights_of_every_step_under_its_run_and_number(
+    server: Any, trained: tuple[Checked, Any]
+) -> None:
     server.drained()
-    versions = [entry.trace.target_version for entry in server.buffer.replay(10_000)]
-    assert list(dict.fromkeys(versions)) == [str(step) for step in range(STEPS)]
+    versions = list(dict.fromkeys(entry.trace.target_version for entry in server.buffer.replay(10_000)))
+    run = versions[0]
+    assert re.fullmatch("run-[0-9a-f]{6}", run)
+    assert versions == [run, *(f"{run}+{step}" for step in range(1, STEPS))]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from paceline.buffer.errors import BufferUnavailable, ConfigError
+from paceline.policies.target_history import TargetHistory
 from paceline.serving.rollouts.completion import Completion, VersionSpan
-from paceline.serving.rollouts.trl import TrlRollouts, sampling_of
+from paceline.serving.rollouts.trl import TrlRollouts, sampling_of, version_of
 
 ARGS = {
     "temperature": 0.7, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0,
@@ -20,7 +21,7 @@ class Door:
     """Answers every prompt with its length and counts what it was asked for."""
 
     def __init__(self) -> None:
-        self.pushed: list[tuple[list[str], int, Any]] = []
+        self.pushed: list[tuple[list[str], str, Any]] = []
         self.asked: list[dict[str, Any]] = []
         self.learned = 0
         self.fault: Exception | None = None
@@ -62,7 +63,7 @@ def trainer(step: int = 0, *, is_main: bool = True, model: Any = None, **args: A
 
 def test_trl_gets_its_three_columns_and_its_log_the_figures() -> None:
     door, with_model = Door(), trainer()
-    made = TrlRollouts(door, None, None, False, {"ignore_eos": True})(["abc", "abc", "de"], with_model)
+    made = TrlRollouts(door, None, None, False, "", {"ignore_eos": True})(["abc", "abc", "de"], with_model)
     assert made == {
         "prompt_ids": [[0, 1, 2], [0, 1, 2], [0, 1]],
         "completion_ids": [[3, 9], [3, 9], [2, 9]],
@@ -75,30 +76,51 @@ def test_trl_gets_its_three_columns_and_its_log_the_figures() -> None:
 
 def test_weights_are_pushed_once_per_step_under_its_number() -> None:
     door, with_model = Door(), trainer(step=4)
-    rollout = TrlRollouts(door, None, None, False, {})
+    rollout = TrlRollouts(door, None, None, False, "", {})
     for step in (4, 4, 5):
         with_model.state.global_step = step
         rollout(["a"], with_model)
-    assert door.pushed == [(["weight", "bias"], 4, None), (["weight", "bias"], 5, None)]
+    assert door.pushed == [(["weight", "bias"], "4", None), (["weight", "bias"], "5", None)]
     assert with_model.waits == ["wait", "wait"]
+
+
+def test_no_two_starts_of_a_trainer_name_a_version_alike() -> None:
+    door = Door()
+    for _ in range(2):
+        rollout = TrlRollouts(door, None, None, False, None, {})
+        for step in (0, 1, 12):
+            rollout(["a"], trainer(step))
+    versions = [version for _, version, _ in door.pushed]
+    assert len(set(versions)) == 6
+    assert versions[1:3] == [f"{versions[0]}+1", f"{versions[0]}+12"]
+
+
+def test_the_learner_follows_a_run_by_its_steps_and_the_next_run_after_it() -> None:
+    steps = [version_of(run, step) for run in ("run-b", "run-a") for step in (0, 2, 11)]
+    history = TargetHistory("target", max_age=2)
+    history.observe(((place, 0), version) for place, version in enumerate([*steps, steps[4]]))
+    assert history.trained == ("run-a", "run-a+2", "run-a+11")
+    history = TargetHistory("target", max_age=5)
+    history.observe(((place, 0), version) for place, version in enumerate(steps))
+    assert history.trained == tuple(steps)
 
 
 def test_only_the_main_process_pushes_and_asks_to_learn_and_all_wait_for_it() -> None:
     door, other = Door(), trainer(is_main=False)
-    TrlRollouts(door, None, None, True, {})(["a"], other)
+    TrlRollouts(door, None, None, True, "", {})(["a"], other)
     assert (door.pushed, door.learned, other.waits, len(door.asked)) == ([], 0, ["wait"], 1)
 
 
 def test_evaluation_is_logged_as_evaluation() -> None:
     door, evaluated = Door(), trainer()
     evaluated.model.eval()
-    TrlRollouts(door, None, None, False, {})(["a"], evaluated)
+    TrlRollouts(door, None, None, False, "", {})(["a"], evaluated)
     assert (list(evaluated._metrics["train"]), list(evaluated._metrics["eval"])) == ([], ["rollout/seconds"])
 
 
 def test_a_learning_round_is_asked_for_at_every_step_and_a_lost_redis_costs_no_rollout(caplog) -> None:
     door = Door()
-    rollout = TrlRollouts(door, None, None, True, {})
+    rollout = TrlRollouts(door, None, None, True, "", {})
     rollout(["a"], trainer())
     door.fault = BufferUnavailable("gone")
     assert rollout(["a"], trainer(1))["completion_ids"] == [[1, 9]]
@@ -108,8 +130,8 @@ def test_a_learning_round_is_asked_for_at_every_step_and_a_lost_redis_costs_no_r
 
 def test_other_weights_than_the_state_dict_can_be_pushed(tmp_path) -> None:
     door = Door()
-    TrlRollouts(door, tmp_path, lambda _: [("merged", torch.ones(1))], False, {})(["a"], trainer())
-    assert door.pushed == [(["merged"], 0, tmp_path)]
+    TrlRollouts(door, tmp_path, lambda _: [("merged", torch.ones(1))], False, "", {})(["a"], trainer())
+    assert door.pushed == [(["merged"], "0", tmp_path)]
 
 
 def test_conversations_go_through_the_chat_template() -> None:
@@ -123,7 +145,7 @@ def test_conversations_go_through_the_chat_template() -> None:
 
     chatting.processing_class, chatting.chat_template_kwargs = Tokenizer(), {"enable_thinking": False}
     said = [{"role": "user", "content": "hi"}]
-    assert TrlRollouts(door, None, None, False, {})([said], chatting)["prompt_ids"] == [[1, 2]]
+    assert TrlRollouts(door, None, None, False, "", {})([said], chatting)["prompt_ids"] == [[1, 2]]
     assert (asked["conversation"], asked["add_generation_prompt"], asked["enable_thinking"]) == ([said], True, False)
 
 
@@ -131,16 +153,18 @@ def test_conversations_go_through_the_chat_template() -> None:
     ("act", "says"),
     [
         (
-            lambda: TrlRollouts(Door(), None, None, False, {"temperature": 1.0}),
+            lambda: TrlRollouts(Door(), None, None, False, "", {"temperature": 1.0}),
             "expected GRPOConfig to say temperature",
         ),
         (
-            lambda: TrlRollouts(Door(), None, None, False, {"max_new_tokens": 1}),
+            lambda: TrlRollouts(Door(), None, None, False, "", {"max_new_tokens": 1}),
             "got max_new_tokens, expected GRPOConfig to say max_completion_length",
         ),
         (lambda: sampling_of(SimpleNamespace(**ARGS | {"generation_kwargs": {"a": 1}})), "got {'a': 1}, expected none"),
         (
-            lambda: TrlRollouts(Door(), None, None, False, {})(["a"], trainer(model=SimpleNamespace(peft_config={}))),
+            lambda: TrlRollouts(Door(), None, None, False, "", {})(
+                ["a"], trainer(model=SimpleNamespace(peft_config={}))
+            ),
             "got a model with adapters, expected one whose weights have the names of its checkpoint",
         ),
     ],
