@@ -132,6 +132,26 @@ def test_the_lineage_has_a_step_per_draft_at_the_time_it_went_live(house: House,
     assert points(client, run.info.run_id, "served") == [(1, 2.5)]
 
 
+def test_a_draft_that_ended_before_it_was_told_of_has_its_first_figures_at_once(house: House, client: Any) -> None:
+    registry = house.registry()
+    house.version(0)
+    house.move(0, VersionState.LIVE)
+    for number in (1, 2):
+        house.enqueue(registry, number)
+        house.move(number, VersionState.LIVE)
+    early = serve(house, 1, 12)
+    synced(house, registry)  # a learner that ends now has said something of draft 1
+    run, of_all = alias(client, "draft-1").run_id, lineage(client).info.run_id
+    assert points(client, run, "served/accept_length") == [(240, early.accept_length)]
+    assert points(client, of_all, "served_first_rounds") == [(1, early.accept_length)]
+    assert points(client, of_all, "served") == []
+    late = serve(house, 1, 20, accepted=20)
+    house.unix.now_s += SETTLE_S
+    synced(house, registry)
+    assert points(client, run, "served/accept_length") == [(240, early.accept_length), (400, late.accept_length)]
+    assert points(client, of_all, "served") == [(1, late.accept_length)]
+
+
 def test_an_edited_alias_is_set_back_within_a_minute_and_says_so(house: House, client: Any) -> None:
     registry = house.registry()
     for number in (0, 1):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from ....buffer.version import JUDGED_SCORE, VersionState
+from ....buffer.version import JUDGED_SCORE
 from ....policies.readings.served_drafts import ServedDraft
 from ..run_record import Point
 from .figures import Calibrated, calibration_figure, lineage_figure
@@ -14,7 +14,7 @@ CALIBRATION_PICTURE, LINEAGE_PICTURE = "calibration.png", "lineage.png"
 
 #: Accept lengths; short, for MLflow cuts the titles of its charts.
 PREDICTED, SERVED = "predicted", "served"
-#: When the draft had served some rounds (served_figures.py: FIRST_ROUNDS), and went on.
+#: When the draft had served some rounds (served_figures.py: FIRST_ROUNDS), though more would come.
 SERVED_FIRST = "served_first_rounds"
 ERROR = "served_minus_predicted"
 
@@ -37,13 +37,13 @@ def predicted_point(number: int, scores: Mapping[str, float], live_at: float) ->
 
 
 def served_points(
-    number: int, scores: Mapping[str, float], live_at: float, served: ServedDraft, state: VersionState
+    number: int, scores: Mapping[str, float], live_at: float, served: ServedDraft, *, is_all: bool
 ) -> list[Point]:
-    """What a draft served, all of it once it has ended, with its interval and the error of what was predicted."""
+    """What a draft served: where that is all of it, with its interval and the error of what was predicted."""
     reading = served.accept_length
     if reading.value is None:
         return []
-    if state is VersionState.LIVE:
+    if not is_all:
         return [Point(SERVED_FIRST, reading.value, number, live_at)]
     ends = {f"{SERVED}_low": reading.low, f"{SERVED}_high": reading.high}
     predicted = scores.get(JUDGED_SCORE)

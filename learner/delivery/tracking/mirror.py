@@ -91,7 +91,8 @@ class BoardMirror:
             row = state.rows[number]
             live_at = went_live_at(changes.get(number, ()))
             if live_at is not None:
-                points += served_points(number, row.version.scores, live_at, served, row.state)
+                is_all = self._served.is_finished(row)
+                points += served_points(number, row.version.scores, live_at, served, is_all=is_all)
         if not points:
             return
         run = lineage_run(store, min(point.at for point in points))

@@ -9,7 +9,7 @@ from .model_store import Key, KnownVersion, ModelStore, key_of
 from .runs import log_points
 
 SERVED = "served/"
-#: Rounds after which a draft that serves has figures in MLflow.
+#: Rounds after which a draft has figures in MLflow, though more will come.
 FIRST_ROUNDS = 200
 #: Seconds from the end of a draft until its last figures are taken: the requests of that time have ended then.
 SETTLE_S = 60.0
@@ -60,25 +60,32 @@ class ServedFigures:
         for row in waiting:
             key, number = key_of(row), row.version.number
             found = served.get(number, ServedDraft())
-            needed = max(self._rounds[key], 1) if row.state in _ENDED else FIRST_ROUNDS
+            is_over = _is_over(row, now_s)
+            needed = max(self._rounds[key], 1) if is_over else FIRST_ROUNDS
             if found.sums.rounds >= needed:
                 log_points(store, known[key].run, served_points(found), known[key].model_id)
                 self._rounds[key], logged[number] = found.sums.rounds, found
-            if row.state in _ENDED:
+            if is_over:
                 self._finished.add(key)
         return logged
+
+    def is_finished(self, row: BoardRow) -> bool:
+        """Whether the figures logged last are all that its draft will have."""
+        return key_of(row) in self._finished
 
     def _may_be_due(self, store: ModelStore, row: BoardRow, known: Mapping[Key, KnownVersion], now_s: float) -> bool:
         key = key_of(row)
         if row.state in _DRAFTING:
             self._finished.discard(key)
-            return self._logged_rounds(store, key, known[key]) < FIRST_ROUNDS
-        if row.state not in _ENDED or key in self._finished or now_s - row.changed_at < SETTLE_S:
+        if row.state not in _DRAFTING | _ENDED or key in self._finished:
             return False
-        self._logged_rounds(store, key, known[key])
-        return True
+        return self._logged_rounds(store, key, known[key]) < FIRST_ROUNDS or _is_over(row, now_s)
 
     def _logged_rounds(self, store: ModelStore, key: Key, known: KnownVersion) -> float:
         if key not in self._rounds:
             self._rounds[key] = store.client.get_run(known.run).data.metrics.get(f"{SERVED}rounds", 0.0)
         return self._rounds[key]
+
+
+def _is_over(row: BoardRow, now_s: float) -> bool:
+    return row.state in _ENDED and now_s - row.changed_at >= SETTLE_S
