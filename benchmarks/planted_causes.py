@@ -3,6 +3,7 @@
 On the real server: a mix of labels that shifts, traffic that moves under one label, temperature 1, larger batches, a
 learner on the same cores, and random weights. Each is switched off and on in turn; clients measure the speed of a
 request in both, and `explain` reads the board's history of the same times. The control compares times without it.
+All services have one core, so that a learner at work takes from the server; the clients have the others.
 
     python -m paceline.benchmarks.planted_causes [--pairs 4] [--seconds 15] [--only labels,batch] [--keep FOLDER]
     python -m paceline.benchmarks.planted_causes --again FOLDER
@@ -11,9 +12,10 @@ request in both, and `explain` reads the board's history of the same times. The 
 import argparse
 import json
 import math
+import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,9 +85,10 @@ def measured(console: Console, options: argparse.Namespace) -> Iterator[Recordin
         lab = open_lab(options.data_dir, report)
         learnt = ensure_warm_head(lab, report)
     drafts = [lab.random_head(SEED), learnt]
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, services_on_one_core() as leave_to_clients:
         local = LocalDeployment.on_free_ports(Path(scratch))
         with running(local, cpu_server(local, lab.target, drafts[0]), drafts) as services, learning(local, lab, learnt):
+            leave_to_clients()
             server = services.server
             server.wait_for_capture()
             server.go_live(LEARNT)
@@ -110,8 +113,20 @@ def kept(folder: Path) -> list[Recording]:
 
 
 @contextmanager
+def services_on_one_core() -> Iterator[Callable[[], None]]:
+    """What is started meanwhile runs on one core; what is called gives this process, its clients, all the others."""
+    every = os.sched_getaffinity(0)
+    first = min(every)
+    os.sched_setaffinity(0, {first})
+    try:
+        yield lambda: os.sched_setaffinity(0, every - {first} or every)
+    finally:
+        os.sched_setaffinity(0, every)
+
+
+@contextmanager
 def learning(local: LocalDeployment, lab: Lab, draft: Path) -> Iterator[None]:
-    """A learner that learns when asked, and whose drafts do not go live: no gain suffices in so short a time."""
+    """A learner that learns when asked, in rounds that outlast a phase; hardly a gain suffices for its drafts."""
     env = local.shared_env(lab.target) | {
         "PACELINE_LEARNER": LEARNER,
         "PACELINE_TARGET_PATH": str(lab.target.folder),
@@ -123,7 +138,6 @@ def learning(local: LocalDeployment, lab: Lab, draft: Path) -> Iterator[None]:
         "PACELINE_GATE_CONFIDENCE": "0.9999999999999999",
         "PACELINE_PASSES": "6",
         "PACELINE_ROUND_INTERVAL_S": "5",
-        "OMP_NUM_THREADS": "2",  # so that it takes from the server's core, too: the cause that is planted
     }
     with learner_service(log=local.folder / "learner.log", env=env):
         yield

@@ -48,18 +48,22 @@ def _unlabelled(traffic: Traffic) -> Traffic:
 
 
 class Learning:
-    """A learner that learns while it is asked to, and else waits."""
+    """A learner that learns while it is asked to, and else waits. No draft of its own drafts in a phase."""
 
     def __init__(self, server: MeasuredServer) -> None:
         self._server = server
 
     def switch(self, is_on: bool) -> None:
-        """Ask for a learning round and wait until it runs; or wait until none does."""
+        """Ask for a learning round, longer than a phase, and wait until it runs; or wait until none does, and take away
+        what it brought.
+        """
         if is_on:
             self._server.buffer.ask_for_round(BY)
         wait_until(
             lambda: self._is_learning() == is_on, f"the learner to {'learn' if is_on else 'rest'}", ROUND_LIMIT_S
         )
+        if not is_on:
+            _return_to_learnt(self._server)
 
     def _is_learning(self) -> bool:
         return self._server.reader.learner_status().get("kind") == "learning"
@@ -69,7 +73,16 @@ def _die(server: MeasuredServer, *, is_on: bool) -> None:
     """Random weights come by a rollback: what a rollback has restored, the alarm `silent_death` does not take away."""
     if is_on:
         server.board.roll_back(BY, "planted: random weights", to=RANDOM)
-    elif server.board.read().live != LEARNT:
+        _wait_for(server, RANDOM)
+    else:
+        _return_to_learnt(server)
+
+
+def _return_to_learnt(server: MeasuredServer) -> None:
+    if server.board.read().live != LEARNT:
         server.board.move(LEARNT, VersionState.LIVE, BY, "the planted cause is over")
-    wanted = RANDOM if is_on else LEARNT
-    wait_until(lambda: server.reader.replica_status().get("draft_version") == wanted, f"version {wanted} to draft")
+    _wait_for(server, LEARNT)
+
+
+def _wait_for(server: MeasuredServer, draft: int) -> None:
+    wait_until(lambda: server.reader.replica_status().get("draft_version") == draft, f"version {draft} to draft")
