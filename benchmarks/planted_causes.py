@@ -37,8 +37,10 @@ from .measure.services import cpu_server, running
 from .planting.judging import Compared, Outcome, judged
 from .planting.measuring import Recording, recorded
 from .planting.plants import LEARNT, Learning, Plant, plants
+from .planting.traffic import serve_for
 
 PROMPTS = 200
+WARM_UP_S = 10.0
 SEED = 0
 
 
@@ -92,6 +94,7 @@ def measured(console: Console, options: argparse.Namespace) -> Iterator[Recordin
             server = services.server
             server.wait_for_capture()
             server.go_live(LEARNT)
+            warm_up(server, plants_of(server, lab)[0])
             for plant in chosen(server, lab, options.only):
                 console.print(f"planted: {plant.name}", highlight=False)
                 yield recorded(server, plant, options.pairs, options.seconds)
@@ -145,9 +148,20 @@ def learning(local: LocalDeployment, lab: Lab, draft: Path) -> Iterator[None]:
 
 def chosen(server: MeasuredServer, lab: Lab, only: Sequence[str] | None) -> list[Plant]:
     """The causes whose name has one of these words; all without any."""
+    return [plant for plant in plants_of(server, lab) if only is None or any(word in plant.name for word in only)]
+
+
+def plants_of(server: MeasuredServer, lab: Lab) -> list[Plant]:
+    """All of them, the learner first."""
     known, unknown = lab.domains[0], lab.shifted
-    found = plants(server, prompts(lab, (known, unknown)), known, unknown, Learning(server))
-    return [plant for plant in found if only is None or any(word in plant.name for word in only)]
+    return plants(server, prompts(lab, (known, unknown)), known, unknown, Learning(server))
+
+
+def warm_up(server: MeasuredServer, learner: Plant) -> None:
+    """Some traffic and a learning round: before its first one a learner loads its models, which is work as well."""
+    serve_for(server.url, learner.off, WARM_UP_S)
+    for is_on in (True, False):
+        learner.switch(is_on)
 
 
 def prompts(lab: Lab, domains: Sequence[str]) -> dict[str, list[Prompt]]:

@@ -11,6 +11,7 @@ from .traffic import Traffic
 
 #: Versions on the board: the server starts with random weights, and the learnt draft takes their place at once.
 RANDOM, LEARNT = 0, 1
+LONG = 160  # output tokens
 #: A learning round beside the traffic, on two cores.
 ROUND_LIMIT_S = 600.0
 
@@ -31,13 +32,14 @@ def plants(
 ) -> list[Plant]:
     """All of them; `known` and `unknown` are domains, of which the learnt draft knows the first alone."""
     usual, other = Traffic(prompts[known], known), Traffic(prompts[unknown], unknown)
+    longer = replace(usual, max_tokens=LONG)  # or else prefill, of eight times the requests, takes its share as well
     return [
         # First, while few traces wait: a round learns all of them, and is waited for.
         Plant("learner on the same cores", Cause.LEARNER, usual, usual, learner.switch),
         Plant("shifted mix of labels", Cause.LABELS, usual, other),
         Plant("stale draft: traffic moves under one label", Cause.STALE, _unlabelled(usual), _unlabelled(other)),
         Plant("temperature 1", Cause.SAMPLING, usual, replace(usual, temperature=1.0)),
-        Plant("batch of 8, not of 1", Cause.BATCH, replace(usual, concurrency=1), replace(usual, concurrency=8)),
+        Plant("batch of 8, not of 1", Cause.BATCH, replace(longer, concurrency=1), replace(longer, concurrency=8)),
         Plant("silent death: random weights", Cause.DRAFT, usual, usual, lambda is_on: _die(server, is_on=is_on)),
     ]
 

@@ -25,6 +25,7 @@ class Traffic:
     label: str
     concurrency: int = 2
     temperature: float = 0.0
+    max_tokens: int = MAX_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def serve_for(url: str, traffic: Traffic, seconds: float) -> Phase:
         url,
         _prompts(traffic, ended_s + MARGIN_S),
         concurrency=traffic.concurrency,
-        max_tokens=MAX_TOKENS,
+        max_tokens=traffic.max_tokens,
         temperature=traffic.temperature,
         is_labelled=True,
     )

@@ -1,13 +1,13 @@
 """Stretches: what every replica served between two entries of its history, and whether a learner ran meanwhile."""
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ....buffer.counters import Counters
 from ..tables import Amount, CellKey, CellSums, StepSums, Tables, difference, tables_of
-from .amounts import BUSY, IDLE, PARTLY, UNKNOWN, Amounts, Rounds, ServedKey, StepKey, Steps
+from .amounts import UNKNOWN, Amounts, Rounds, ServedKey, StepKey, Steps
+from .busy_learners import Span, busy_spans, learner_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,7 @@ def stretches(histories: Mapping[str, Sequence[Counters]]) -> list[Stretch]:
     one before it served after its last entry is lost. What the first entry of a history counts has no beginning, and
     is left out.
     """
-    learners = [[c for c in history if c.learner is not None] for history in histories.values()]
-    learners = [history for history in learners if history]
+    learners = [busy_spans(history) for history in histories.values() if any(c.learner is not None for c in history)]
     found = [
         _stretch(member, earlier, later, learners)
         for member, history in histories.items()
@@ -39,10 +38,10 @@ def stretches(histories: Mapping[str, Sequence[Counters]]) -> list[Stretch]:
     return sorted(found, key=lambda stretch: stretch.ended_s)
 
 
-def _stretch(member: str, earlier: Counters, later: Counters, learners: Sequence[Sequence[Counters]]) -> Stretch:
+def _stretch(member: str, earlier: Counters, later: Counters, learners: Sequence[Sequence[Span]]) -> Stretch:
     is_one_boot = earlier.boot == later.boot
     counted = _counted(later, earlier if is_one_boot else None)
-    state = _learner_state(learners, earlier.at, later.at)
+    state = learner_state(learners, earlier.at, later.at)
     amounts = replace(
         counted,
         steps={key._replace(learner=state): cell for key, cell in counted.steps.items()},
@@ -74,17 +73,3 @@ def _since(later: object | None, earlier: object | None) -> Tables:
     if later is None:
         return {}
     return tables_of(later) if earlier is None else difference(tables_of(later), tables_of(earlier))
-
-
-def _learner_state(learners: Sequence[Sequence[Counters]], began_s: float, ended_s: float) -> str:
-    """Whether any learner ran a round, by its newest entries at both ends; before its first entry it had not begun."""
-    if not learners:
-        return UNKNOWN
-    ends = [any(_is_busy(history, at) for history in learners) for at in (began_s, ended_s)]
-    return PARTLY if ends[0] != ends[1] else BUSY if ends[0] else IDLE
-
-
-def _is_busy(history: Sequence[Counters], at: float) -> bool:
-    newest = bisect_right(history, at, key=lambda counters: counters.at)
-    learner = history[newest - 1].learner if newest else None
-    return learner is not None and learner.is_busy
