@@ -11,7 +11,8 @@ from .traffic import Traffic
 
 #: Versions on the board: the server starts with random weights, and the learnt draft takes their place at once.
 RANDOM, LEARNT = 0, 1
-LONG = 160  # output tokens
+#: Prompts, and output tokens, of the batch that grows.
+FEW, LONG = 8, 160
 #: A learning round beside the traffic, on two cores.
 ROUND_LIMIT_S = 600.0
 
@@ -32,7 +33,9 @@ def plants(
 ) -> list[Plant]:
     """All of them; `known` and `unknown` are domains, of which the learnt draft knows the first alone."""
     usual, other = Traffic(prompts[known], known), Traffic(prompts[unknown], unknown)
-    longer = replace(usual, max_tokens=LONG)  # or else prefill, of eight times the requests, takes its share as well
+    # Long answers, or else prefill of eight times the requests takes its share as well; and few prompts, or else one
+    # request at a time never gets to those that eight at a time get to.
+    longer = replace(usual, prompts=usual.prompts[:FEW], max_tokens=LONG)
     return [
         # First, while few traces wait: a round learns all of them, and is waited for.
         Plant("learner on the same cores", Cause.LEARNER, usual, usual, learner.switch),
