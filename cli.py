@@ -209,6 +209,7 @@ def demo(
         Path | None, typer.Option(help="The report goes here, its picture beside it; else into the run's folder.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Draws the initial draft and, without --prompts, the prompts.")] = 0,
+    paced: Annotated[bool, typer.Option("--paced", help="Choose the number of draft steps, none among them.")] = False,
 ) -> None:
     """Watch a random draft learn from live traffic until the server accepts its tokens; no GPU needed.
 
@@ -219,7 +220,7 @@ def demo(
             from .demo.report import faults
             from .demo.run import DemoOptions, run_demo
         read_settings()
-        options = DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json, seed)
+        options = DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json, seed, paced)
         found = faults(run_demo(options))
         if found:
             fail("; ".join(found))

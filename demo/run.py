@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,16 @@ from ..buffer.errors import ConfigError
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect
 from ..buffer.redis_stream import RedisTraceBuffer
-from ..rig.deployment import CONTEXT_TOKENS, DRAFT_STEPS, LEARNER, REPLICA, SPECULATOR, LocalDeployment, server_flags
+from ..rig.deployment import (
+    CONTEXT_TOKENS,
+    DRAFT_STEPS,
+    LEARNER,
+    REPLICA,
+    SPECULATOR,
+    LocalDeployment,
+    paced_flags,
+    server_flags,
+)
 from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
 from ..rig.models.training import TrainPlan
@@ -55,6 +64,7 @@ class DemoOptions:
     keep_running: bool
     json: Path | None
     seed: int = 0  # draws the initial draft, and the prompts where there is no file of them
+    is_paced: bool = False  # paceline chooses the number of draft steps, plain steps among them
 
 
 def run_demo(options: DemoOptions) -> Run:
@@ -106,7 +116,8 @@ def _run(
     drafts = options.data_dir / "drafts"
     draft = ensure_random_draft(target.folder, drafts / f"{target.key}-{options.seed}", options.seed)
     with ExitStack() as stack:
-        running = _start(stack, console, seconds, local, target, draft)
+        paced = paced_flags(local.folder, range(DRAFT_STEPS + 1)) if options.is_paced else []
+        running = _start(stack, console, seconds, local, target, draft, paced)
         with _timed("traffic", seconds):
             size = {"concurrency": options.concurrency, "max_tokens": options.max_tokens}
             results = asyncio.run(serve_traffic(running, console, local.server_url, prompts, **size))
@@ -165,13 +176,14 @@ def _start(
     local: LocalDeployment,
     target: TargetModel,
     draft: Path,
+    flags: Sequence[str],
 ) -> Running:
     shared = local.shared_env(target)
     with _timed("start", seconds):
         redis = stack.enter_context(redis_service(local.folder / "redis", local.redis_port))
         client = connect(local.redis_url, timeout_s=REDIS_PATIENCE_S)
         stack.callback(client.close)
-        logs, flags = local.folder / "logs", server_flags(target.folder, draft)
+        logs, flags = local.folder / "logs", [*server_flags(target.folder, draft), *flags]
         page_port = free_port()
         stack.enter_context(window_service(page_port, log=logs / "window.log", env=shared))
         console.print(f"live page, from now on: http://127.0.0.1:{page_port}/", highlight=False)

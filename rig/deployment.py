@@ -1,7 +1,8 @@
 """A paceline on this machine: its folder and ports, and the flags and settings its server and learner share."""
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -78,6 +79,17 @@ def server_flags(target: Path, draft: Path) -> list[str]:
         "--speculative-num-draft-tokens": DRAFT_STEPS + 1,
     }
     return plain_flags(target) + _words(flags)
+
+
+def paced_flags(folder: Path, steps: Sequence[int]) -> list[str]:
+    """Flags beside `server_flags` with which paceline chooses among these numbers of draft steps, 0 for plain steps.
+
+    Writes SGLang's list of them to `folder`, which is made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lengths = folder / "lengths.json"
+    lengths.write_text(json.dumps({"1": {"candidate_steps": list(steps)}}), encoding="utf-8")
+    return ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths)]
 
 
 def _words(flags: Mapping[str, object]) -> list[str]:

@@ -1,13 +1,12 @@
 """One of the servers that are compared, an arm: what it drafts with, who chooses how many drafts, and who learns."""
 
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..deployment import LocalDeployment, plain_flags, server_flags
+from ..deployment import LocalDeployment, paced_flags, plain_flags, server_flags
 from ..models.target import TargetModel
 from ..services import Service, free_port, sglang_service
 
@@ -66,10 +65,7 @@ def _server(arm: Arm, target: TargetModel, local: LocalDeployment, more_flags: S
     port = free_port()
     flags = plain_flags(target.folder) if arm.draft is None else server_flags(target.folder, arm.draft)
     if arm.is_paced:
-        lengths = local.folder / "lengths.json"
-        lengths.parent.mkdir(parents=True, exist_ok=True)
-        lengths.write_text(json.dumps({"1": {"candidate_steps": list(PACED_STEPS)}}), encoding="utf-8")
-        flags += ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths)]
+        flags += paced_flags(local.folder, PACED_STEPS)
     env = local.shared_env(target) | {"PACELINE_SPECULATOR": arm.name, "PACELINE_REPLICA": arm.replica}
     env |= {} if arm.is_captured else {"PACELINE_SAMPLE_RATE": "0"}
     env |= {} if arm.needs_paceline else {"PACELINE_REDIS_URL": ""}
