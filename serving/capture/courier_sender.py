@@ -55,6 +55,11 @@ class CourierSender:
         self._running: dict[str, None] = {}  # captured requests that have not ended, oldest first
         self._begun: deque[tuple[int, int]] = deque()  # (bytes sent then, requests that began), covered by no receipt
 
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent so far to the courier that listens now."""
+        return self._sent_bytes
+
     def has_room(self, size_bytes: int) -> bool:
         """Whether a message of about this size, and the names of lost requests with it, may be sent now."""
         with self._lock:
