@@ -71,6 +71,8 @@ class ActedScheduler:
     def __init__(
         self, load: Load, capture: SglangCapture, before_forward: Callable[[int], object], seed: int = 0
     ) -> None:
+        from sglang.srt.managers import auxiliary_output  # noqa: F401, PLC0415 - else the first hook pays for it
+
         self._load, self._capture, self._before_forward = load, capture, before_forward
         self._random = random.Random(seed)
         noise = torch.Generator().manual_seed(seed)
@@ -104,7 +106,7 @@ class ActedScheduler:
             count = min(self._load.chunk_tokens, self._load.prompt_tokens - start)
             batch = SimpleNamespace(
                 reqs=[req], decoding_reqs=None, extend_lens=[count], prefix_lens=[start], device="cpu",
-                input_ids=torch.arange(start, start + count), forward_mode=_DECODING,
+                input_ids=torch.arange(start, start + count) % VOCABULARY, forward_mode=_DECODING,
             )  # fmt: skip
             is_last = start + count == self._load.prompt_tokens
             self._forward(batch, [self._commit(req, [0])] if is_last else [None], self._hooks_of_prefill)
