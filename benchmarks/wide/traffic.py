@@ -71,8 +71,6 @@ class ActedScheduler:
     def __init__(
         self, load: Load, capture: SglangCapture, before_forward: Callable[[int], object], seed: int = 0
     ) -> None:
-        from sglang.srt.managers import auxiliary_output  # noqa: F401, PLC0415 - else the first hook pays for it
-
         self._load, self._capture, self._before_forward = load, capture, before_forward
         self._random = random.Random(seed)
         noise = torch.Generator().manual_seed(seed)
