@@ -47,9 +47,9 @@ class Size:
     swap_repeats: int
 
 
-QUICK = Size(5, {"requests": 8, "at_once": 8, "output_tokens": 32, "prompt_tokens": 256}, 2, (512, 512, 8, 64), 2048, 1)
+QUICK = Size(5, {"requests": 8, "at_once": 8, "output_tokens": 32, "prompt_tokens": 256}, 2, (512, 512, 4, 64), 2048, 1)
 FULL = Size(
-    10, {"requests": 32, "at_once": 32, "output_tokens": 64, "prompt_tokens": 256}, 4, (1024, 4096, 8, 128), 32_000, 3
+    10, {"requests": 32, "at_once": 32, "output_tokens": 64, "prompt_tokens": 256}, 4, (1024, 4096, 8, 64), 32_000, 3
 )
 #: In place of the usual load with --quick.
 QUICK_REQUESTS, QUICK_OUTPUT_TOKENS = 24, 32
