@@ -52,7 +52,7 @@ FULL = Size(
     10, {"requests": 32, "at_once": 32, "output_tokens": 64, "prompt_tokens": 256}, 4, (1024, 4096, 8, 64), 32_000, 3
 )
 #: In place of the usual load with --quick.
-QUICK_REQUESTS, QUICK_OUTPUT_TOKENS = 24, 32
+QUICK_REQUESTS, QUICK_OUTPUT_TOKENS = 16, 32
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=usual.layers, help="layers whose states are captured (3)")
     parser.add_argument("--dtype", choices=list(DTYPES), default=usual.dtype, help="of the states (bfloat16)")
     parser.add_argument("--prompt-tokens", type=int, default=usual.prompt_tokens, help="of every prompt (8192)")
-    parser.add_argument("--requests", type=int, help="streamed at a time (64; 24 with --quick)")
+    parser.add_argument("--requests", type=int, help="streamed at a time (64; 16 with --quick)")
     parser.add_argument("--output-tokens", type=int, help="of a request, the mean (128; 32 with --quick)")
     return parser.parse_args()
 

@@ -27,7 +27,7 @@ from ..prefill_bytes import handed_on
 
 REPLICA, TARGET, TARGET_VERSION = "width", "target", "0"
 #: Payload that Redis keeps; its own limit is 2 GB.
-BUFFER_BYTES = 1600 << 20
+BUFFER_BYTES = 1200 << 20
 #: For all that was captured to be delivered or dropped.
 SETTLE_S, POLL_S = 240.0, 0.1
 

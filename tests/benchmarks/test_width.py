@@ -9,7 +9,7 @@ from paceline.benchmarks.wide import fitting, ingest
 from paceline.benchmarks.wide.deployed import ProcessorTime
 from paceline.benchmarks.wide.hand_over import by_width
 from paceline.benchmarks.wide.staged import staged
-from paceline.benchmarks.wide.stations import Claimed, Journey, Station, travel
+from paceline.benchmarks.wide.stations import Claimed, Journey, Station, since, travel
 from paceline.benchmarks.wide.traffic import Load, Spent
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_stream import RedisTraceBuffer
@@ -32,16 +32,24 @@ def test_what_is_spent_is_a_difference_clock_by_clock():
 
 def test_each_station_has_its_own_clock_and_its_own_bytes():
     spent = Spent(hooks_s=1.0, hand_over_s=2.0, captured_bytes=10)
-    claimed = Claimed(tokens=4, outcomes={"learned": 3, "no_features": 0}, array_bytes=40, cpu_s=7.0, encode_s=8.0)
+    claimed = Claimed(
+        tokens=4, outcomes={"learned": 3, "no_features": 0}, array_bytes=40, payload_bytes=30, cpu_s=7.0, encode_s=8.0
+    )
     counts = {"captured": 9, "delivered": 5, "dropped": {"queue_full": 3, "gap": 1}}
     cpu, claims = ProcessorTime(3.0, 4.0, 5.0), ProcessorTime(0.0, 0.0, 6.0)
-    made = Journey(spent, 20, cpu, claims, counts, 30, claimed, 2.0, 8_000_000)
+    made = Journey(spent, 20, cpu, claims, counts, claimed, 2.0, 8_000_000)
     assert [(each.size_bytes, each.cpu_s) for each in made.stations()] == [
         (10, 1.0), (20, 2.0), (20, 3.0), (30, 4.0), (30, 8.0), (30, 5.0), (30, 6.0), (40, 7.0),
     ]  # fmt: skip
     assert width.counts_line("waits", made) == "| waits | 9 | 5 | gap: 1, queue_full: 3 | learned: 3 |"
     assert "4 tokens in traces, 2 per second" in width.summary(made)
     assert "held 8 MB" in width.summary(made)
+
+
+def test_counts_are_of_what_was_streamed_last():
+    before = {"captured": 5, "delivered": 3, "dropped": {"gap": 1, "fault": 1}, "open": 0}
+    after = {"captured": 9, "delivered": 5, "dropped": {"gap": 2, "fault": 1, "queue_full": 1}, "open": 2}
+    assert since(after, before) == {"captured": 4, "delivered": 2, "dropped": {"gap": 1, "queue_full": 1}}
 
 
 def test_every_token_that_is_streamed_is_in_a_trace_that_a_learner_decodes(tmp_path):
@@ -131,7 +139,7 @@ def test_a_staged_draft_is_its_parameters_in_bfloat16(tmp_path):
     ("given", "expected"),
     [
         ([], Load()),
-        (["--quick"], Load(requests=24, at_once=24, output_tokens=32)),
+        (["--quick"], Load(requests=16, at_once=16, output_tokens=32)),
         (["--hidden", "2048", "--requests", "7", "--dtype", "float32"], Load(2048, 3, "float32", 8192, 7, 7)),
     ],
 )
