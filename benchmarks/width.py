@@ -106,12 +106,10 @@ def print_stations(folder: Path, load: Load, _size: Size) -> None:
 
 
 def summary(journey: Journey) -> str:
-    """What was streamed, and how fast it went through everything at once."""
-    tokens, spent = journey.claimed.tokens, journey.spent
-    rate, peak_mb = tokens / journey.wall_s, journey.courier_peak_bytes / 1e6
+    """What was streamed, and what the courier needed for it."""
     return (
-        f"{spent.output_tokens} output tokens; {tokens} tokens in traces, {rate:,.0f} per second with all stations on "
-        f"this machine; the courier held {peak_mb:,.0f} MB at most"
+        f"{journey.spent.output_tokens:,} output tokens, {journey.claimed.tokens:,} tokens in traces; "
+        f"the courier held {journey.courier_peak_bytes / 1e6:,.0f} MB at most"
     )
 
 

@@ -89,16 +89,18 @@ class Deployed:
                 raise SystemExit(f"line to the courier: got no room for {forward_bytes} bytes in {SETTLE_S:.0f} s")
             time.sleep(POLL_S / 10)
 
-    def settle(self, traces: int) -> dict[str, Any]:
-        """Wait until the courier holds nothing of at least `traces` captured ones; its counts by then."""
+    def settle(self) -> dict[str, Any]:
+        """Wait until all that was captured is delivered or dropped; the courier's counts by then."""
         self.courier.outbox.flush()
+        sender = self.courier.sender
+        _wait(lambda: sender.has_room(self.settings.queue_bytes), "a receipt of all that was sent", self.counts)
+        received_at = time.time()
 
         def is_settled() -> bool:
             counts = self.counts()
-            ended = counts.get("delivered", 0) + sum(counts.get("dropped", {}).values())
-            return bool(ended >= traces and not counts["open"] and not counts["queued"])
+            return bool(counts.get("at", 0.0) > received_at and not counts["open"] and not counts["queued"])
 
-        _wait(is_settled, f"the end of {traces} traces", self.counts)
+        _wait(is_settled, "a heartbeat with no trace on its way", self.counts)
         if self.breaker.faults:
             raise SystemExit(f"hook bodies: got {self.breaker.faults} faults, expected none")
         return self.counts()

@@ -53,7 +53,6 @@ class Journey:
     claim_cpu: ProcessorTime  # while the learner claimed
     counts: Mapping[str, Any]
     claimed: Claimed
-    wall_s: float  # from the first hook to the last delivery
     courier_peak_bytes: int
 
     def stations(self) -> list[Station]:
@@ -86,15 +85,14 @@ def travel(folder: Path, load: Load, *, is_held: bool = True, **changes: Any) ->
 def _stream(there: Deployed, load: Load, *, is_held: bool) -> Journey:
     counted, sent_bytes = there.counts(), there.courier.sender.sent_bytes
     scheduler = ActedScheduler(load, there.capture, there.hold if is_held else _never)
-    before, began_s = there.spent(), time.monotonic()
+    before = there.spent()
     spent = scheduler.run()
-    counts = there.settle(counted["captured"] + load.requests)
-    wall_s, delivered = time.monotonic() - began_s, there.spent()
+    counts, delivered = there.settle(), there.spent()
     claimed = claim_all(there, load)
     line_bytes = there.courier.sender.sent_bytes - sent_bytes
     cpu, claim_cpu = delivered.since(before), there.spent().since(delivered)
     peak_bytes = there.courier_peak_bytes()
-    return Journey(spent, line_bytes, cpu, claim_cpu, since(counts, counted), claimed, wall_s, peak_bytes)
+    return Journey(spent, line_bytes, cpu, claim_cpu, since(counts, counted), claimed, peak_bytes)
 
 
 def since(counts: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
