@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 
 from ..rig.machine import machine
+from ..rig.signals import ending_signals
 from .measure.command_line import benchmark_parser
 from .wide.fitting import against_bare as fit_against_bare
 from .wide.hand_over import by_width
@@ -66,7 +67,7 @@ def main() -> None:
     )
     for name, print_part in PARTS.items():
         if name in options.only:
-            with tempfile.TemporaryDirectory() as folder:
+            with ending_signals(), tempfile.TemporaryDirectory() as folder:  # no Redis is left running
                 print_part(Path(folder), load, size)
 
 
