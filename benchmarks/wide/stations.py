@@ -74,7 +74,7 @@ def travel(folder: Path, load: Load, *, is_held: bool = True, **changes: Any) ->
     """Stream `load` through everything; `is_held`: the acted scheduler waits where the line has no room.
 
     Then it is streamed twice, and the second time counts: a process that has just started pays for every page of memory
-    that it touches first, which at this width is as much as all its work.
+    that it touches first, a good part of all it takes at this width.
     """
     with deployed(folder, **changes) as there:
         if is_held:

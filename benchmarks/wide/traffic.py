@@ -142,8 +142,10 @@ class ActedScheduler:
         verify_input = SimpleNamespace(
             draft_token_num=width, tree_topk=1, draft_probs=None, draft_token=torch.tensor(batch.drafted).view(-1)
         )
+        # From another place each time, or the rows of a trace would repeat and be compressed as no features are.
+        begin = self._random.randrange(len(self._hidden_ND) - nodes + 1)
         # A copy: every forward has tensors of its own, which do not change while they wait.
-        hidden_ND, logits_NV = self._hidden_ND[:nodes].clone(), self._logits_NV[:nodes]
+        hidden_ND, logits_NV = self._hidden_ND[begin : begin + nodes].clone(), self._logits_NV[:nodes]
         logits = SimpleNamespace(next_token_logits=logits_NV, hidden_states=hidden_ND, auxiliary_device_output=None)
         result = (torch.zeros(nodes), lens_R, index_RW)
         self._timed(self._capture.after_verify, result, verify_input, batch, logits)
