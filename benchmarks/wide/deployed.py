@@ -89,8 +89,11 @@ class Deployed:
                 raise SystemExit(f"line to the courier: got no room for {forward_bytes} bytes in {SETTLE_S:.0f} s")
             time.sleep(POLL_S / 10)
 
-    def settle(self) -> dict[str, Any]:
-        """Wait until all that was captured is delivered or dropped; the courier's counts by then."""
+    def settle(self, traces: int) -> dict[str, Any]:
+        """Wait until all that was captured, at least `traces` so far, is delivered or dropped; the counts by then.
+
+        Lost requests are told with the scheduler's next status, so that the line alone does not say when all is told.
+        """
         self.courier.outbox.flush()
         sender = self.courier.sender
         _wait(lambda: sender.has_room(self.settings.queue_bytes), "a receipt of all that was sent", self.counts)
@@ -98,7 +101,8 @@ class Deployed:
 
         def is_settled() -> bool:
             counts = self.counts()
-            return bool(counts.get("at", 0.0) > received_at and not counts["open"] and not counts["queued"])
+            is_new = counts.get("at", 0.0) > received_at and counts["captured"] >= traces
+            return bool(is_new and not counts["open"] and not counts["queued"])
 
         _wait(is_settled, "a heartbeat with no trace on its way", self.counts)
         if self.breaker.faults:

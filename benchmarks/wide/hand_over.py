@@ -61,8 +61,9 @@ class _Run:
 
     def __call__(self) -> float:
         """Microseconds that handing on one forward took."""
+        captured = self._there.counts()["captured"]
         spent = ActedScheduler(self._load, self._there.capture, self._there.hold, SEED).run()
-        self._there.settle()
+        self._there.settle(captured + self._load.requests)
         self.hooks_us.append(1e6 * spent.hooks_s / spent.forwards)
         self.forward_bytes.append(spent.captured_bytes / spent.forwards)
         return 1e6 * spent.hand_over_s / spent.forwards

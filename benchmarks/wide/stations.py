@@ -87,7 +87,7 @@ def _stream(there: Deployed, load: Load, *, is_held: bool) -> Journey:
     scheduler = ActedScheduler(load, there.capture, there.hold if is_held else _never)
     before = there.spent()
     spent = scheduler.run()
-    counts, delivered = there.settle(), there.spent()
+    counts, delivered = there.settle(counted["captured"] + load.requests), there.spent()
     claimed = claim_all(there, load)
     line_bytes = there.courier.sender.sent_bytes - sent_bytes
     cpu, claim_cpu = delivered.since(before), there.spent().since(delivered)
