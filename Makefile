@@ -61,7 +61,7 @@ DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_
 .DEFAULT_GOAL := help
 .PHONY: help setup demo site rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases \
   test-wheel lint check bench bench-calibration bench-causes bench-gate bench-learning bench-rollouts bench-serving \
-  bench-shift compatibility compatibility-rows
+  bench-shift bench-width compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -85,6 +85,7 @@ help:
 	@echo "make bench-rollouts  a draft that follows a trained target against one that does not  ARGS=\"--quick\""
 	@echo "make bench-serving  tokens per second while traffic shifts, against servers without it  ARGS=\"--quick\""
 	@echo "make bench-shift  how soon the closed loop serves well again after a shift  ARGS=\"--before REVISION\""
+	@echo "make bench-width  a trace's path at a real model's width, station by station  ARGS=\"--quick\""
 	@echo "make compatibility  what works on which SGLang, with which flags, drafts and targets: docs/compatibility.md"
 	@echo "make setup    the environment in $(VENV); the others call it"
 
@@ -206,6 +207,9 @@ bench-serving: $(READY)
 
 bench-shift: $(READY)
 	@$(PY) -m paceline.benchmarks.shift_recovery $(ARGS)
+
+bench-width: $(READY)
+	@$(PY) -m paceline.benchmarks.width $(ARGS)
 
 # Every row on the default release, those that users start with on the others; half an hour on two cores. Rows that the
 # code as it is has measured are not run again, so an interrupted run is taken up; $(COMPATIBILITY) has them.

@@ -148,10 +148,15 @@ def arrived(courier: CourierReceiver) -> HandedOn:
     while time.monotonic() < until_s:
         for received in courier.take(POLL_S):
             forwards = tuple(one.forward for one in received.forwards)
-            rows, size_bytes = rows + rows_of(forwards), size_bytes + len(encode_message(Message(forwards)))
+            rows, size_bytes = rows + rows_of(forwards), size_bytes + size_of(forwards)
             if any(commit.finish for forward in forwards for commit in forward.head.commits):
                 return HandedOn(rows, size_bytes)
     raise SystemExit(f"line to the courier: got no end of the request in {ARRIVE_S} s, expected it")
+
+
+def size_of(forwards: tuple[WireForward, ...]) -> int:
+    """Bytes of the message that brought them."""
+    return sum(map(len, encode_message(Message(forwards))))
 
 
 def rows_of(forwards: Sequence[WireForward]) -> int:

@@ -97,6 +97,13 @@ local function trim(now, max_bytes, max_age_ms)
   redis.call('HSET', counts, 'bytes', whole(bytes), 'cut', whole(cut))
 end
 
+-- One call for many words, which costs as much as one for a few; an even number of them, below the size of Lua's stack.
+local function call_with_all(command, key, words)
+  for first = 1, #words, 1000 do
+    redis.call(command, key, unpack(words, first, math.min(first + 999, #words)))
+  end
+end
+
 local verbs = {}
 
 -- (trace_id or '', payload)... -> ids. Ids never decrease, even when the clock does. A trace_id that is already in
@@ -111,20 +118,29 @@ function verbs.append()
   redis.call('HSET', bounds, 'max_bytes', ARGV[4], 'max_age_ms', ARGV[5])
   local last_ms, ordinal = split(redis.call('HGET', counts, 'last') or '0-0')
   local ms = whole(math.max(now, last_ms))
+  local rows, named, stored = {}, {}, {}
   for i = FIRST, #ARGV, 2 do
     local trace_id, payload = ARGV[i], ARGV[i + 1]
-    local id = trace_id ~= '' and redis.call('HGET', trace_ids, trace_id)
+    local id = trace_id ~= '' and (stored[trace_id] or redis.call('HGET', trace_ids, trace_id))
     if not id then
       ordinal = ordinal + 1
       id = redis.call('XADD', traces, ms .. '-' .. whole(ordinal), 'trace', payload)
-      redis.call('RPUSH', ledger, id .. ' ' .. #payload .. ' ' .. trace_id)
-      if trace_id ~= '' then redis.call('HSET', trace_ids, trace_id, id) end
-      redis.call('HINCRBY', counts, 'delivered', 1)
+      rows[#rows + 1] = id .. ' ' .. #payload .. ' ' .. trace_id
+      if trace_id ~= '' then
+        stored[trace_id] = id
+        named[#named + 1] = trace_id
+        named[#named + 1] = id
+      end
       bytes, new = bytes + #payload, id
     end
     ids[#ids + 1] = id
   end
-  if new then redis.call('HSET', counts, 'last', new) end
+  if new then
+    redis.call('HSET', counts, 'last', new)
+    redis.call('HINCRBY', counts, 'delivered', #rows)
+  end
+  call_with_all('RPUSH', ledger, rows)
+  call_with_all('HSET', trace_ids, named)
   redis.call('HINCRBY', counts, 'bytes', whole(bytes))
   trim(now, max_bytes, max_age_ms)
   return ids

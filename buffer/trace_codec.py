@@ -13,7 +13,7 @@ Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
@@ -183,8 +183,9 @@ def _unpack(wire: _Trace1) -> DraftTrace:
 
 
 def _pack_array(array: npt.NDArray[Any]) -> _Array:
-    little = array.astype(_DTYPES[array.dtype.name], copy=False)
-    return _Array(array.dtype.name, array.shape, little.tobytes())
+    little = np.ascontiguousarray(array, _DTYPES[array.dtype.name])
+    # A view, which is encoded as the bytes that it is of: features of a wide target are not copied once more for it.
+    return _Array(array.dtype.name, array.shape, cast(bytes, little.reshape(-1).view(np.uint8).data))
 
 
 def _unpack_array(what: str, wire: _Array) -> npt.NDArray[Any]:

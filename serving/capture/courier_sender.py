@@ -55,6 +55,11 @@ class CourierSender:
         self._running: dict[str, None] = {}  # captured requests that have not ended, oldest first
         self._begun: deque[tuple[int, int]] = deque()  # (bytes sent then, requests that began), covered by no receipt
 
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent so far to the courier that listens now."""
+        return self._sent_bytes
+
     def has_room(self, size_bytes: int) -> bool:
         """Whether a message of about this size, and the names of lost requests with it, may be sent now."""
         with self._lock:
@@ -177,18 +182,19 @@ class CourierSender:
 
     def _send_lost(self, message: Message, *, is_urgent: bool = False) -> bool:
         """Send `message` with the lost requests if there is room, or if it is urgent; whether it was sent."""
-        frame = encode_message(msgspec.structs.replace(message, **self._lost.message_fields()))
-        if not (is_urgent or self._has_room(len(frame))) or not self._send(frame):
+        frames = encode_message(msgspec.structs.replace(message, **self._lost.message_fields()))
+        if not (is_urgent or self._has_room(sum(map(len, frames)))) or not self._send(frames):
             return False
         self._lost.clear()
         return True
 
-    def _send(self, frame: bytes) -> bool:
+    def _send(self, frames: Sequence[bytes | memoryview]) -> bool:
         try:
-            self._socket.send(frame, flags=zmq.NOBLOCK)
+            # Large frames are not copied: ZeroMQ's thread writes them to the line, and keeps them alive until then.
+            self._socket.send_multipart(frames, flags=zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return False
-        self._sent_bytes += len(frame)
+        self._sent_bytes += sum(map(len, frames))
         return True
 
     def _read_receipts(self) -> None:

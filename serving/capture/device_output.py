@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from ...buffer.trace import FeatureDtype
-from ..wire.messages import FEATURES, VERDICTS, PrefillHead, VerifyHead, WireForward, to_wire
+from ..wire.messages import FEATURES, NODES, VERDICTS, Arrays, PrefillHead, VerifyHead, WireForward, to_wire
 from ..wire.request_forward import Commit
 
 _FEATURE_DTYPES = {
@@ -17,10 +17,6 @@ _FEATURE_DTYPES = {
     torch.float16: FeatureDtype.FLOAT16,
     torch.bfloat16: FeatureDtype.BFLOAT16,
 }
-
-#: Beside the FEATURES of every verified node: [requests, depth], those of root and accepted drafts, then -1. Without it
-#: FEATURES of a verify round are `depth` rows per request, the committed ones first.
-NODES = "nodes"
 
 #: What became visible, and the dtype of the features -> the head of the message.
 MakeHead = Callable[[tuple[Commit, ...], FeatureDtype], VerifyHead | PrefillHead]
@@ -115,15 +111,18 @@ class ForwardOutput:
         return self.make_head(commits, FeatureDtype.FLOAT32 if features is None else _FEATURE_DTYPES[features.dtype])
 
     def to_wire(self, commits: tuple[Commit, ...]) -> WireForward:
-        """What the courier gets; bfloat16 as its bits, and feature rows only of what was committed."""
+        """What the courier gets; bfloat16 as its bits. Views of the tensors, which must not change any more."""
         arrays: dict[str, npt.NDArray[Any]] = {
             name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
             for name, tensor in self.tensors.items()
         }
-        nodes = arrays.pop(NODES, None)
-        if nodes is not None:
-            arrays[FEATURES] = arrays[FEATURES][nodes[nodes >= 0]]
-        elif FEATURES in arrays and VERDICTS in arrays:
-            depth = len(arrays[FEATURES]) // len(arrays[VERDICTS])
-            arrays[FEATURES] = arrays[FEATURES][(np.arange(depth) < arrays[VERDICTS][:, -1:]).reshape(-1)]
+        if FEATURES in arrays and VERDICTS in arrays:
+            arrays.setdefault(NODES, _committed_nodes(arrays))
         return to_wire(self.head(commits), arrays)
+
+
+def _committed_nodes(arrays: Arrays) -> npt.NDArray[np.int64]:
+    """NODES of FEATURES that have as many rows for every request, the committed ones first."""
+    depth = len(arrays[FEATURES]) // len(arrays[VERDICTS])
+    nodes_RD = np.arange(len(arrays[VERDICTS]) * depth).reshape(-1, depth)
+    return np.where(np.arange(depth) < arrays[VERDICTS][:, -1:], nodes_RD, -1)

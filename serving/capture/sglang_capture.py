@@ -19,6 +19,7 @@ from ..wire.counts import DropReason
 from ..wire.messages import (
     COMMITTED_LOGPROBS,
     FEATURES,
+    NODES,
     READ_IDS,
     VERDICTS,
     PrefillHead,
@@ -27,7 +28,7 @@ from ..wire.messages import (
 from ..wire.request_forward import Commit
 from ..wire.teacher_width import TeacherWidth
 from .committed_chances import committed_logprobs
-from .device_output import NODES, Chosen, ForwardOutput, UncapturedForward
+from .device_output import Chosen, ForwardOutput, UncapturedForward
 from .draft_path import is_tree, tokens_on, tree_path
 from .outbox import Outbox
 from .plain_rounds import decoding_rows, plain_rounds
@@ -105,7 +106,7 @@ class SglangCapture:
         if verify_input.draft_probs is not None and not all(chosen.is_greedy):
             tensors[COMMITTED_LOGPROBS] = rows_of(committed_logprobs(result, verify_input, batch, logits), rows)
         if self._settings.features and logits_output.hidden_states is not None:
-            tensors |= _committed_rows(logits_output.hidden_states, rows_of(accept_index, rows))
+            tensors |= _committed_rows(logits_output.hidden_states, accept_index, rows)
         return ForwardOutput(chosen, tensors, partial(_verify_head, chosen, has_tree), self._consume, self._copy_failed)
 
     def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
@@ -205,10 +206,14 @@ def _attach(logits_output: Any, forward: _Launched) -> None:
     logits_output.auxiliary_device_output = append_auxiliary_output(logits_output.auxiliary_device_output, forward)
 
 
-def _committed_rows(features: torch.Tensor, accept_index: torch.Tensor) -> dict[str, torch.Tensor]:
-    if features.device.type == "cpu":
-        # Selected later, for many rounds at once, and not while the scheduler waits. SGLang allocates both for every
-        # forward on a CPU, where there are no graphs.
-        return {FEATURES: features, NODES: accept_index}
-    # The rows after the accepted ones go along: their number is known to the device alone.
-    return {FEATURES: features.index_select(0, accept_index.clamp(min=0).reshape(-1).long())}
+def _committed_rows(
+    features: torch.Tensor, accept_index: torch.Tensor, rows: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """FEATURES of the captured requests in `rows`, and of no other: what the courier leaves out leaves this process."""
+    index_RD = rows_of(accept_index, rows)
+    if rows is None and features.device.type == "cpu":
+        # SGLang allocates both for every forward on a CPU, where there are no graphs: nothing need be copied.
+        return {FEATURES: features, NODES: index_RD}
+    # After the committed rows come copies of the root's: how many there are is known to the device alone.
+    nodes_RD = torch.where(index_RD < 0, index_RD[:, :1], index_RD).clamp(min=0)
+    return {FEATURES: features.index_select(0, nodes_RD.reshape(-1).long())}

@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from ..wire.counts import CaptureCounts, DropReason
 from ..wire.messages import POLL_S
 from ..wire.request_forward import RequestForward
 from .assembler import WindowAssembler
+from .backlog import Backlog
 from .heartbeat import fitted
 from .receiver import Received
 from .recovered_counts import adopt_last_counts
@@ -35,9 +35,9 @@ RETRY_S = 1.0
 #: The status goes out this often and expires after BEAT_TTL_S, so that a dead replica disappears from the board.
 BEAT_S = 1.0
 BEAT_TTL_S = 10.0
+#: How long a turn may go on appending before it has sent its receipt: a courier without one is taken for hung.
+APPENDING_S = 15.0
 TRIAL_BEAT_S = 0.25  # in place of BEAT_S while a canary drafts on any replica, which waits to hear of the others
-#: Traces per append; one append is one atomic round trip.
-APPEND_TRACES = 16
 
 
 class Source(Protocol):
@@ -77,8 +77,7 @@ class Courier:
     ) -> None:
         self._source, self._assembler, self._counts, self._breaker = source, assembler, counts, breaker
         self._buffer, self._board, self._member = buffer, board, member
-        self._backlog: deque[DraftTrace] = deque()
-        self._backlog_bytes, self._max_backlog_bytes = 0, backlog_bytes
+        self._backlog = Backlog(backlog_bytes)
         self._draft_monitor, self._engine_monitor = monitor, EngineMonitor()
         self._counters = ReplicaCounters(counts, redis_clock)
         self._clock = clock
@@ -119,7 +118,7 @@ class Courier:
         if self._breaker.is_open:
             self._assembler.drop_all(DropReason.CAPTURE_OFF)
         self._engine_monitor.turn(self._source.status)
-        self._queue(self._assembler.close_idle(now))
+        self._queue(self._assembler.close_idle(now), now)
         if not self._is_waiting(now):
             self._draft_monitor.turn(now)
             self._deliver(now)
@@ -161,7 +160,7 @@ class Courier:
 
     def _finish(self) -> None:
         now = self._clock()
-        self._queue(self._assembler.close_all(now))
+        self._queue(self._assembler.close_all(now), now)
         self._deliver(now)
         if not self._buffer_error:
             self._beat(now)
@@ -179,7 +178,7 @@ class Courier:
             for forward in self._split(batch):
                 self._draft_monitor.add(forward)
                 self._counters.add(forward, now)
-                self._queue(self._assembler.add(forward, now))
+                self._queue(self._assembler.add(forward, now), now)
 
     def _split(self, captured: CapturedForward) -> list[RequestForward]:
         try:
@@ -191,20 +190,31 @@ class Courier:
             self._assembler.forget(captured.ended_ids)
             return []
 
-    def _queue(self, traces: list[DraftTrace]) -> None:
+    def _queue(self, traces: list[DraftTrace], now: float) -> None:
+        """Put traces into the backlog; what ends in one turn may be many times what it holds, so it is emptied then."""
         for trace in traces:
-            self._backlog.append(trace)
-            self._backlog_bytes += _size_bytes(trace)
-        while self._backlog_bytes > self._max_backlog_bytes and self._backlog:
-            self._backlog_bytes -= _size_bytes(self._backlog.popleft())
-            self._counts.drop(DropReason.BACKLOG_FULL)
+            self._backlog.add(trace)
+            while self._backlog.is_over_full and self._may_append(now):
+                self._try_append(now)
+            for _ in range(self._backlog.cut()):
+                self._counts.drop(DropReason.BACKLOG_FULL)
+
+    def _may_append(self, now: float) -> bool:
+        """Within a turn. No receipt goes out meanwhile: it would speak of what was received and is not counted yet."""
+        return not self._is_waiting(now) and self._clock() - now < APPENDING_S
+
+    def _try_append(self, now: float) -> None:
+        try:
+            self._append(self._backlog.head())
+        except BufferUnavailable as fault:
+            self._away(fault, now)
 
     def _deliver(self, now: float) -> None:
         try:
             self._counters.look(self._board, self._member, now)
             adopt_last_counts(self._board, self._member, self._counts)
             while self._backlog:
-                self._append(list(self._backlog)[:APPEND_TRACES])
+                self._append(self._backlog.head())
                 self._source.acknowledge(self._counts.status())  # a long backlog takes a slow Redis minutes
             self._buffer_error = ""
         except BufferUnavailable as fault:
@@ -218,17 +228,11 @@ class Courier:
             if isinstance(fault, BufferUnavailable):
                 raise
             log.warning("paceline: %d traces cannot be stored: %s", len(traces), fault)
-            for trace in traces:
-                self._forget(trace)
+            for _ in traces:
+                self._backlog.pop()
                 self._counts.drop(DropReason.INVALID)
             return
-        self._counts.deliver(len(traces), sum(self._forget(trace) for trace in traces))
-
-    def _forget(self, trace: DraftTrace) -> int:
-        self._backlog.popleft()
-        size = _size_bytes(trace)
-        self._backlog_bytes -= size
-        return size
+        self._counts.deliver(len(traces), sum(self._backlog.pop() for _ in traces))
 
     def _beat(self, now: float) -> None:
         self._beat_at = now
@@ -242,8 +246,3 @@ class Courier:
             log.warning("paceline: buffer unavailable, traces wait in the backlog: %s", fault)
         self._buffer_error = str(fault)
         self._lost_at = now
-
-
-def _size_bytes(trace: DraftTrace) -> int:
-    rounds = trace.rounds
-    return trace.features.nbytes + trace.tokens.nbytes + rounds.teacher_ids.nbytes + rounds.teacher_logprobs.nbytes

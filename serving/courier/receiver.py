@@ -55,11 +55,11 @@ class CourierReceiver:
         received = []
         for _ in range(max_messages):
             try:
-                frame = self._socket.recv(flags=zmq.NOBLOCK)
+                frames = [frame.buffer for frame in self._socket.recv_multipart(flags=zmq.NOBLOCK, copy=False)]
             except zmq.Again:
                 break
-            self._received_bytes += len(frame)
-            received.append(self._read(decode_message(frame)))
+            self._received_bytes += sum(map(len, frames))
+            received.append(self._read(decode_message(frames)))
         return received
 
     def acknowledge(self, counts: dict[str, Any]) -> None:

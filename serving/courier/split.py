@@ -1,6 +1,7 @@
 """Splits a captured forward of a batch into one RequestForward per captured request."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from ..wire.messages import (
     COMMITTED_LOGPROBS,
     FEATURES,
     LOGITS,
+    NODES,
     READ_IDS,
     TEACHER_IDS,
     TEACHER_LOGPROBS,
@@ -64,7 +66,7 @@ def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> lis
     verdicts = arrays[VERDICTS]
     width = verdicts.shape[1] - 2
     ends = np.cumsum(verdicts[:, -1]).tolist()
-    features = arrays.get(FEATURES, NO_FEATURES)
+    features = _committed_features(arrays)
     if len(features) not in {0, ends[-1]}:
         raise ValueError(f"features of a verify round: got {len(features)} rows, expected {ends[-1]}")
     teachers, logprobs = _teachers(head, arrays, teacher, width), arrays.get(COMMITTED_LOGPROBS)
@@ -81,6 +83,14 @@ def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> lis
             )
         )  # fmt: skip
     return shares
+
+
+def _committed_features(arrays: Arrays) -> npt.NDArray[Any]:
+    """Rows of root and accepted drafts, request by request; the others that came along are left out."""
+    features = arrays.get(FEATURES, NO_FEATURES)
+    if NODES not in arrays:
+        return features
+    return features[arrays[NODES][arrays[NODES] >= 0]]
 
 
 def _on_path(is_node_N: npt.NDArray[np.bool_], ids_NK: Int32s, logprobs_NK: Float16s) -> tuple[Int32s, Float16s]:

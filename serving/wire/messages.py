@@ -1,11 +1,12 @@
 """Messages from the scheduler process to the courier process: captured forwards, and the scheduler's status.
 
-A message is one MessagePack frame that holds its arrays as they are in memory. Both ends are of one release and on one
-machine, so there is no schema number; nothing is executed to read it.
+A message is one MessagePack frame, and after it one frame for every large array, as it is in memory: the scheduler's
+thread copies none of these, so that a message takes it as long whatever the width of the target. Both ends are of one
+release and on one machine, so there is no schema number; nothing is executed to read it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +20,8 @@ from .request_forward import Commit, RequestFacts
 #: The longest a message waits before the courier takes it, in seconds.
 POLL_S = 0.25
 Arrays = Mapping[str, npt.NDArray[Any]]
+#: An array of at least so many bytes is a frame of its own. pyzmq copies smaller frames all the same.
+LARGE_BYTES = 1 << 16
 #: int64, [requests, width + 2]: root and drafts, position of the root, accepted drafts plus the bonus token. Of a tree,
 #: root and drafts are the path that draft_path.py keeps, -1 after its end.
 VERDICTS = "verdicts"
@@ -31,6 +34,9 @@ COMMITTED_LOGPROBS = "committed_logprobs"
 READ_IDS = "read_ids"
 #: [rows, D]: of a prefill one per token read; of a verify round those of root and accepted drafts, request by request.
 FEATURES = "features"
+#: [requests, depth]: which rows of a verify round's FEATURES those are, then -1; without it all are. To choose them is
+#: a copy, and left to the courier.
+NODES = "nodes"
 
 
 class VerifyHead(msgspec.Struct, frozen=True, tag="verify"):
@@ -69,7 +75,8 @@ class WireForward(msgspec.Struct, frozen=True):
     """One captured forward."""
 
     head: VerifyHead | PrefillHead
-    arrays: tuple[tuple[str, str, tuple[int, ...], memoryview], ...] = ()  # name, dtype, shape, bytes
+    #: Name, dtype, shape, bytes; while a large one is on the line, the place of its frame in place of its bytes.
+    arrays: tuple[tuple[str, str, tuple[int, ...], memoryview | int], ...] = ()
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -104,24 +111,54 @@ def to_wire(head: VerifyHead | PrefillHead, arrays: Arrays) -> WireForward:
 
 
 def arrays_of(forward: WireForward) -> dict[str, npt.NDArray[Any]]:
-    """Its arrays, read-only views of the message's frame; ValueError when one does not fit its shape."""
+    """Its arrays, read-only views of the message's frames; ValueError when one does not fit its shape."""
     arrays = {}
     for name, dtype, shape, block in forward.arrays:
         wanted_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-        if len(block) != wanted_bytes:
-            raise ValueError(f"message: array {name} got {len(block)} bytes, expected {wanted_bytes}")
-        arrays[name] = np.frombuffer(block, dtype).reshape(shape)
+        if isinstance(block, int) or len(block) != wanted_bytes:
+            got = f"frame {block}" if isinstance(block, int) else f"{len(block)} bytes"
+            raise ValueError(f"message: array {name} got {got}, expected {wanted_bytes} bytes")
+        arrays[name] = np.frombuffer(block.toreadonly(), dtype).reshape(shape)
     return arrays
 
 
-def encode_message(message: Message) -> bytes:
-    """As one frame."""
-    return _encoder.encode(message)
+def encode_message(message: Message) -> list[bytes | memoryview]:
+    """As frames. Those of large arrays are views of them: they must not change until the frames are sent."""
+    large: list[bytes | memoryview] = []
+    forwards = tuple([_set_apart(forward, large) for forward in message.forwards])
+    return [_encoder.encode(msgspec.structs.replace(message, forwards=forwards)), *large]
 
 
-def decode_message(frame: bytes) -> Message:
-    """From one frame, of which it holds views; msgspec.DecodeError for anything else."""
-    return _MESSAGES.decode(frame)
+def decode_message(frames: Sequence[bytes | memoryview]) -> Message:
+    """From its frames, of which it holds views; msgspec.DecodeError for anything else."""
+    message = _MESSAGES.decode(frames[0])
+    forwards = tuple([_put_back(forward, frames[1:]) for forward in message.forwards])
+    return msgspec.structs.replace(message, forwards=forwards)
+
+
+def _set_apart(forward: WireForward, large: list[bytes | memoryview]) -> WireForward:
+    """Move its large arrays to the end of `large`."""
+    arrays = []
+    for name, dtype, shape, block in forward.arrays:
+        if isinstance(block, int) or len(block) < LARGE_BYTES:
+            arrays.append((name, dtype, shape, block))
+        else:
+            arrays.append((name, dtype, shape, len(large)))
+            large.append(block)
+    return WireForward(forward.head, tuple(arrays))
+
+
+def _put_back(forward: WireForward, large: Sequence[bytes | memoryview]) -> WireForward:
+    found = ((name, dtype, shape, _block(name, block, large)) for name, dtype, shape, block in forward.arrays)
+    return WireForward(forward.head, tuple(found))
+
+
+def _block(name: str, block: memoryview | int, large: Sequence[bytes | memoryview]) -> memoryview:
+    if not isinstance(block, int):
+        return block
+    if not 0 <= block < len(large):
+        raise msgspec.DecodeError(f"array {name}: got frame {block}, expected one of {len(large)}")
+    return memoryview(large[block])
 
 
 def encode_receipt(receipt: Receipt) -> bytes:

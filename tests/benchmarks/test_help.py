@@ -31,6 +31,7 @@ from paceline.benchmarks import (
     soak,
     swap,
     training_memory,
+    width,
     window_pictures,
     zero_steps,
 )
@@ -45,7 +46,7 @@ PROGRAMS = {
     for program in (
         board_reading, calibration, canary, capture, compatibility, dashboard_queries, gate, mlflow_pages, outage,
         pacing, pacing_costs, planted_causes, prefill_bytes, readings_cost, readings_served, repeated_prompts, rests,
-        rollouts, serving, shift, shift_recovery, soak, swap, training_memory, window_pictures, zero_steps,
+        rollouts, serving, shift, shift_recovery, soak, swap, training_memory, width, window_pictures, zero_steps,
         gpu_pacing, run, trim,
         bench, record,
     )
@@ -61,6 +62,7 @@ TARGETS = {
     "bench-rollouts": ("rollouts",),
     "bench-serving": ("serving",),
     "bench-shift": ("shift_recovery",),
+    "bench-width": ("width",),
 }
 
 

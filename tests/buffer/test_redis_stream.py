@@ -7,7 +7,7 @@ import pytest
 import redis
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError, OperatorRefused
-from paceline.buffer.keys import ALL_KEYS, BOUNDS, COUNTS, DEAD_LETTERS, TRACES
+from paceline.buffer.keys import ALL_KEYS, BOUNDS, COUNTS, DEAD_LETTERS, LEDGER, TRACE_IDS, TRACES
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.redis_stream import RedisTraceBuffer
@@ -249,3 +249,20 @@ def test_a_dead_letter_that_cannot_be_buried_stays_pending(redis_client):
     with pytest.raises(BufferUnavailable, match="another program uses a key"):
         buffer.claim("a", 9)
     assert (buffer.counts().pending, balance(buffer.counts())) == (1, 0)
+
+
+def test_a_long_batch_is_entered_whole_and_what_it_names_twice_is_stored_once(redis_client):
+    buffer = RedisTraceBuffer(redis_client, CONFIG)
+    payloads, trace_ids = [b"%d" % n for n in range(2503)], [f"trace-{n % 2500}" for n in range(2503)]
+    ids = buffer._append_raw([*payloads, b"nameless"], [*trace_ids, ""])
+    assert ids[2500:2503] == ids[:3]
+    assert [entry_id.split("-")[1] for entry_id in (*ids[:2500], ids[-1])] == [str(n + 1) for n in range(2501)]
+    assert buffer._append_raw(payloads, trace_ids) == ids[:2503]  # all of them are there
+    speculator, counts = CONFIG.speculator, buffer.counts()
+    assert (counts.delivered, counts.entries) == (2501, 2501)
+    assert counts.bytes == sum(map(len, payloads[:2500])) + len(b"nameless")
+    kept = redis_client.lrange(LEDGER.name(speculator), 0, -1)
+    wanted = [f"{i} {len(p)} {name}" for i, p, name in zip(ids[:2500], payloads, trace_ids, strict=False)]
+    assert [row.decode() for row in kept] == [*wanted, f"{ids[-1]} 8 "]
+    assert redis_client.hlen(TRACE_IDS.name(speculator)) == 2500
+    assert redis_client.hget(TRACE_IDS.name(speculator), "trace-2499").decode() == ids[2499]

@@ -15,7 +15,8 @@ from paceline.policies.guard import GuardLimits
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture.courier_process import MAX_SILENCE_S
 from paceline.serving.courier.assembler import WindowAssembler
-from paceline.serving.courier.courier import APPEND_TRACES, RETRY_S, Courier
+from paceline.serving.courier.backlog import APPEND_TRACES
+from paceline.serving.courier.courier import APPENDING_S, RETRY_S, Courier
 from paceline.serving.courier.receiver import Received
 from paceline.serving.courier.trace_window import trace_maker
 from paceline.serving.watch.draft_monitor import DraftMonitor
@@ -194,6 +195,46 @@ def test_a_full_backlog_drops_the_oldest_and_counts_them():
     rig.buffer.is_away = False
     rig.turn(RETRY_S)
     assert [e.trace.request_id for e in rig.buffer.claim("c", 9)] == ["r2", "r3", "r4"]
+
+
+def size_of_one():
+    probe = Rig()
+    probe.serve("x")
+    probe.turn()
+    return probe.counts.payload_bytes
+
+
+def test_what_ends_in_one_turn_may_be_more_than_the_backlog_holds_while_the_buffer_takes_it():
+    rig, appends = Rig(backlog_bytes=3 * size_of_one()), []
+    rig.buffer.append, append = (
+        lambda traces: appends.append((len(traces), rig.line.receipts)) or append(traces),
+        rig.buffer.append,
+    )
+    for i in range(10):
+        rig.serve(f"r{i}")
+    rig.turn()
+    assert rig.balance() == (10, 10, {}, 0)
+    assert [e.trace.request_id for e in rig.buffer.claim("c", 99)] == [f"r{i}" for i in range(10)]
+    # No receipt before the last append: it would be of all ten, and not all ten would be among its counts.
+    assert appends == [(4, 0), (4, 0), (2, 0)]
+    assert rig.line.receipts == 2
+
+
+def test_a_turn_that_appends_for_too_long_drops_rather_than_seem_to_hang():
+    rig = Rig(backlog_bytes=3 * size_of_one())
+    append = rig.buffer.append
+
+    def slow(traces):
+        rig.now += 0.6 * APPENDING_S
+        return append(traces)
+
+    rig.buffer.append = slow
+    for i in range(14):
+        rig.serve(f"r{i}")
+    rig.turn()
+    # Four overflow the backlog and go as one append, and four more; the rest may not, so its oldest are dropped.
+    assert rig.balance() == (14, 11, {DropReason.BACKLOG_FULL: 3}, 0)
+    assert [e.trace.request_id for e in rig.buffer.claim("c", 99)] == [f"r{i}" for i in (*range(8), 11, 12, 13)]
 
 
 def test_a_full_line_drops_whole_requests_and_never_a_part_of_one():

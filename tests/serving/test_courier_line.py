@@ -1,8 +1,12 @@
 """The line between scheduler and courier: in order and bounded; a courier that died or hangs is replaced."""
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
+import tempfile
+import weakref
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +25,7 @@ from paceline.serving.wire.counts import DropReason
 from paceline.serving.wire.messages import (
     BEST_IDS,
     FEATURES,
+    LARGE_BYTES,
     READ_IDS,
     VERDICTS,
     PrefillHead,
@@ -99,6 +104,43 @@ def test_forwards_arrive_in_order_with_the_status(line):
     assert sender.offer([prefill("d")])
     assert taken(receiver, 4) == (["a", "b", "c", "d"], set())
     assert receiver.status == {"draft_version": 5}
+
+
+def test_large_arrays_cross_the_line_without_a_copy_and_are_let_go_once_they_are_sent(endpoint, clock):
+    head = PrefillHead(("a",), 0, "0", (Commit(0, (7,), ""),), (FACTS,), ((0, 0, 3),))
+    rows = np.random.default_rng(0).integers(0, 255, (3, LARGE_BYTES), np.uint8)
+    held, wanted, arrived = weakref.ref(rows), rows.tolist(), []
+    with contextlib.closing(CourierSender(endpoint, 8 * LARGE_BYTES)) as sender:
+        assert sender.offer([to_wire(head, {READ_IDS: np.arange(3, dtype=np.int32), FEATURES: rows})])
+        assert sender.sent_bytes > 3 * LARGE_BYTES
+        assert not sender.has_room(5 * LARGE_BYTES)
+        del rows
+        assert held() is not None  # nobody listens yet: what waits is the array itself
+        with contextlib.closing(CourierReceiver(endpoint, TeacherWidth(1, 1), lambda _: None, clock)) as receiver:
+            until(lambda: arrived.extend(receiver.take(0.005)) or arrived, "the message", 10.0)
+            (share,) = arrived[0].forwards[0].split()
+            assert share.features.tolist() == wanted
+            until(lambda: held() is None, "the array to be let go", 10.0)
+            receiver.acknowledge({})
+            until(lambda: sender.has_room(8 * LARGE_BYTES), "the receipt of all of it")
+
+
+def test_a_server_that_ends_while_large_arrays_wait_ends_at_once():
+    program = """
+import numpy as np, sys
+from paceline.serving.capture.courier_sender import CourierSender
+from paceline.serving.wire.messages import FEATURES, PrefillHead, to_wire
+from paceline.serving.wire.request_forward import Commit
+sender = CourierSender(sys.argv[1], 1 << 30)
+head = PrefillHead(("a",), 0, "0", (Commit(0, (7,), ""),), (), ((0, 0, 3),))
+assert sender.offer([to_wire(head, {FEATURES: np.zeros(1 << 20, np.uint8)})])
+sender.resume()
+assert sender.offer([to_wire(head, {FEATURES: np.zeros(1 << 20, np.uint8)})])
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", program, f"ipc://{folder}/line"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_full_line_loses_whole_forwards_names_their_requests_and_recovers_once_it_is_read(line):

@@ -17,8 +17,9 @@ from paceline.serving.capture.request_choice import RequestChoice
 from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from paceline.serving.capture.sglang_requests import LABEL_KEY, OPT_OUT_KEY
 from paceline.serving.capture.teacher import best_tokens
+from paceline.serving.courier.split import CapturedForward
 from paceline.serving.wire.counts import CaptureCounts, DropReason, SkipReason
-from paceline.serving.wire.messages import PrefillHead, VerifyHead
+from paceline.serving.wire.messages import FEATURES, PrefillHead, VerifyHead, arrays_of
 from paceline.serving.wire.request_forward import Commit, RequestFacts
 from paceline.serving.wire.teacher_width import TeacherWidth
 from sglang_double import batch_of, request
@@ -277,3 +278,38 @@ def test_the_best_token_has_the_highest_logit(dtype):
     assert int(found[0, 0]) in ({7} if dtype is torch.float32 else {7, 30})
     for row, best in zip(logits.reshape(-1, 40).tolist(), found.reshape(-1).tolist(), strict=True):
         assert row[best] == max(row)
+
+
+def verified(capture, monkeypatch, **opted_out):
+    """What a verify round of these requests attaches, of three nodes each; row n of its features is full of n."""
+    attached, count = [], len(opted_out)
+    monkeypatch.setattr(sglang_capture, "_attach", lambda _, forward: attached.append(forward))
+    hidden = torch.arange(3.0 * count).view(-1, 1).expand(-1, 2).contiguous()
+    out = SimpleNamespace(next_token_logits=torch.zeros(3 * count, 5), hidden_states=hidden)
+    served = batch(**opted_out)
+    served.seq_lens = torch.full((count,), 9)
+    lens = [1 + row % 3 for row in range(count)]
+    index = [[3 * row + node if node < lens[row] else -1 for node in range(3)] for row in range(count)]
+    drafted = torch.zeros(3 * count, dtype=torch.int64)
+    verify_input = SimpleNamespace(draft_token_num=3, tree_topk=1, draft_probs=None, draft_token=drafted)
+    capture._after_verify((None, torch.tensor(lens), torch.tensor(index)), verify_input, served, out)
+    return attached[0], hidden
+
+
+@pytest.mark.guarantee("opt-out")
+def test_no_feature_row_of_a_request_that_opted_out_leaves_the_process_beside_those_of_others(capture, monkeypatch):
+    forward, _ = verified(capture, monkeypatch, out=True, a=False, b=False, too=True)
+    assert forward.chosen.request_ids == ("a", "b")
+    assert set(forward.tensors[FEATURES][:, 0].tolist()) <= set(range(3, 9))
+    commits = (Commit(1, (5, 6), ""), Commit(1, (5, 6, 7), ""))
+    arrays = arrays_of(forward.to_wire(commits))
+    assert set(arrays[FEATURES][:, 0].tolist()) <= set(range(3, 9))
+    first, second = CapturedForward(forward.to_wire(commits), TeacherWidth(4, 1)).split()
+    assert (first.features[:, 0].tolist(), second.features[:, 0].tolist()) == ([3, 4], [6, 7, 8])
+
+
+def test_where_every_request_is_captured_a_host_copies_no_feature_row(capture, monkeypatch):
+    forward, hidden = verified(capture, monkeypatch, a=False, b=False, c=False)
+    assert forward.tensors[FEATURES].data_ptr() == hidden.data_ptr()
+    shares = CapturedForward(forward.to_wire((Commit(1, (5,), ""),) * 3), TeacherWidth(4, 1)).split()
+    assert [share.features[:, 0].tolist() for share in shares] == [[0], [3, 4], [6, 7, 8]]

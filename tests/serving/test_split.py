@@ -1,16 +1,19 @@
 """Messages keep every byte, and splitting finds each request's own rows."""
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
-from paceline.serving.capture.device_output import NODES, Chosen, ForwardOutput
+from paceline.serving.capture.device_output import Chosen, ForwardOutput
 from paceline.serving.courier.split import CapturedForward, split_prefill, split_verify, top_logprobs
 from paceline.serving.wire.counts import DropReason
 from paceline.serving.wire.messages import (
     BEST_IDS,
     FEATURES,
+    LARGE_BYTES,
     LOGITS,
+    NODES,
     READ_IDS,
     TEACHER_IDS,
     TEACHER_LOGPROBS,
@@ -61,6 +64,28 @@ def test_a_message_arrives_as_it_was_sent():
     for name, array in arrays.items():
         assert got[name].dtype == array.dtype
         np.testing.assert_array_equal(got[name], array)
+
+
+def test_a_large_array_is_a_frame_of_its_own_that_is_not_copied():
+    large = np.arange(LARGE_BYTES // 8, dtype=np.int64).reshape(-1, 4)
+    arrays = [{FEATURES: large[:-1]}, {READ_IDS: large + 1, FEATURES: large + 2}]
+    frames = encode_message(Message(tuple(to_wire(VERIFY, each) for each in arrays)))
+    assert [len(frame) for frame in frames[1:]] == [LARGE_BYTES] * 2
+    assert len(large[:-1].tobytes()) < len(frames[0]) < LARGE_BYTES + 1000
+    assert np.shares_memory(np.frombuffer(frames[1], np.int64), arrays[1][READ_IDS])
+    message = decode_message(frames)
+    for forward, sent_arrays in zip(message.forwards, arrays, strict=True):
+        got = arrays_of(forward)
+        assert list(got) == list(sent_arrays)
+        for name, array in sent_arrays.items():
+            np.testing.assert_array_equal(got[name], array)
+            assert not got[name].flags.writeable
+
+
+def test_a_message_without_one_of_its_frames_is_an_error():
+    frames = encode_message(Message((to_wire(VERIFY, {FEATURES: np.zeros(LARGE_BYTES, np.uint8)}),)))
+    with pytest.raises(msgspec.DecodeError, match="array features: got frame 0, expected one of 0"):
+        decode_message(frames[:1])
 
 
 @pytest.mark.parametrize(
@@ -128,6 +153,9 @@ def test_without_a_teacher_and_features_a_round_has_empty_ones():
     assert (first.teacher_ids.shape, first.teacher_logprobs.shape, first.features.shape) == ((3, 0), (3, 0), (0, 0))
 
 
+COMMIT = Commit(1, (8,), "")
+
+
 def test_rows_after_the_accepted_ones_are_left_out():
     depth = 3
     rows = torch.arange(3 * depth * 2.0).view(-1, 2).to(torch.bfloat16)
@@ -139,10 +167,12 @@ def test_rows_after_the_accepted_ones_are_left_out():
         forward = ForwardOutput(
             chosen, {VERDICTS: verdicts, **tensors}, head_of(chosen), lambda *_: None, lambda *_: None
         )
-        wire = forward.to_wire(())
-        assert wire.head.feature_dtype is FeatureDtype.BFLOAT16
-        assert arrays_of(wire)[FEATURES].tolist() == rows[kept].view(torch.uint16).tolist(), way
-        assert NODES not in arrays_of(wire)
+        shares = CapturedForward(sent(Message((forward.to_wire((COMMIT,) * 3),))).forwards[0], WIDTH).split()
+        assert {share.feature_dtype for share in shares} == {FeatureDtype.BFLOAT16}
+        assert [len(share.features) for share in shares] == [2, 0, 1], way
+        assert [row for share in shares for row in share.features.tolist()] == rows[kept].view(torch.uint16).tolist(), (
+            way
+        )
 
 
 def head_of(chosen):

@@ -1,0 +1,54 @@
+"""A draft of a real width on its way into a server, up to the copy into SGLang's model: that needs SGLang."""
+
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+from ...learner.model.draft_io import save_draft
+from ...serving.swap.staging import read_layout, stage
+from ..training_memory import random_draft
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """Medians of some repeats, in seconds."""
+
+    hidden: int
+    file_bytes: int
+    tensor_bytes: int  # in host memory, once staged
+    digest_s: float  # of that, reading the file and its digest
+    stage_s: float
+    copy_s: float  # from host memory into tensors of the same shapes
+
+    def line(self) -> str:
+        """One row of the table."""
+        sizes = f"{self.file_bytes / 1e6:,.0f} | {self.tensor_bytes / 1e6:,.0f}"
+        return f"| {self.hidden} | {sizes} | {self.stage_s:.2f} | {self.digest_s:.2f} | {self.copy_s:.2f} |"
+
+
+def staged(folder: Path, hidden: int, vocabulary: int, repeats: int) -> StagedFile:
+    """Save a random draft as the learner does, and stage it as a server does; blocks on the disk."""
+    draft = random_draft(hidden, vocabulary)
+    draft.file_dtypes = {name: torch.bfloat16 for name, _ in draft.named_parameters()}
+    digest = save_draft(draft, folder)
+    del draft
+    layout, file = read_layout(folder), folder / WEIGHTS_FILE
+    stage_s, digest_s, copy_s, tensor_bytes = [], [], [], 0
+    for _ in range(repeats):
+        found = stage(file, digest, layout, torch.bfloat16, is_pinned=False)
+        stage_s.append(found.seconds)
+        began_s = time.perf_counter()
+        sha256_of(file)
+        digest_s.append(time.perf_counter() - began_s)
+        live = [torch.zeros_like(tensor) for _, tensor in found.tensors]
+        began_s = time.perf_counter()
+        for there, (_, tensor) in zip(live, found.tensors, strict=True):
+            there.copy_(tensor)
+        copy_s.append(time.perf_counter() - began_s)
+        tensor_bytes = sum(tensor.nbytes for tensor in live)
+    medians = map(statistics.median, (digest_s, stage_s, copy_s))
+    return StagedFile(hidden, file.stat().st_size, tensor_bytes, *medians)

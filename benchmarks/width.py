@@ -1,0 +1,166 @@
+"""The path of a trace, and of a draft, at a real model's width: what every station takes, and where it saturates.
+
+There is no model: tensors are random. An acted scheduler streams requests through the real hook bodies to a real
+courier process, a real Redis and a learner's claim, and waits only where the line to the courier has no room; then once
+more without waiting, to see what is dropped. Costs are bytes and processor time per token that a trace holds, of its
+prompt as well; one core could carry the inverse. On a CPU the hook bodies gather feature rows themselves, which a GPU
+does beside the scheduler, so they grow with the bytes here.
+
+Then, as ratios of paired rounds: what handing a forward on takes of the scheduler's thread, by width; the buffer's
+ingest against a bare XADD of the same bytes; the trainer's fit against a bare PyTorch loop on batches that are built
+already. Last a draft's way into a server, without the copy into SGLang's model.
+
+    python -m paceline.benchmarks.width [--quick] [--only stations hand-over ingest fit swap] [--hidden 4096]
+        [--layers 3] [--dtype bfloat16] [--prompt-tokens 8192] [--requests 64] [--output-tokens 128]
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..rig.machine import machine
+from ..rig.signals import ending_signals
+from .measure.command_line import benchmark_parser
+from .wide.fitting import against_bare as fit_against_bare
+from .wide.hand_over import by_width
+from .wide.ingest import against_bare as ingest_against_bare
+from .wide.staged import staged
+from .wide.stations import Journey, travel
+from .wide.traffic import DTYPES, Load
+
+#: Of the paired rounds and of the swap.
+NARROW, KEPT_PROMPT = (256, 1024), 511
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    rounds: int
+    hand_over: Mapping[str, int]  # of the load
+    trips: int
+    fit: tuple[int, int, int, int]  # hidden size, vocabulary, traces, tokens of each
+    swap_vocabulary: int
+    swap_repeats: int
+
+
+QUICK = Size(5, {"requests": 8, "at_once": 8, "output_tokens": 32, "prompt_tokens": 256}, 2, (512, 512, 4, 64), 2048, 1)
+FULL = Size(
+    10, {"requests": 32, "at_once": 32, "output_tokens": 64, "prompt_tokens": 256}, 4, (1024, 4096, 8, 64), 32_000, 3
+)
+#: In place of the usual load with --quick.
+QUICK_REQUESTS, QUICK_OUTPUT_TOKENS = 16, 32
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse()
+    torch.set_num_threads(1)  # costs are of one core
+    load, size = load_of(options), QUICK if options.quick else FULL
+    print(f"machine: {machine()}")
+    print(
+        f"hidden {load.hidden} x {load.layers} layers in {load.dtype}; {load.row_bytes:,} bytes of features per token"
+    )
+    for name, print_part in PARTS.items():
+        if name in options.only:
+            with ending_signals(), tempfile.TemporaryDirectory() as folder:  # no Redis is left running
+                print_part(Path(folder), load, size)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    usual = Load()
+    parser = benchmark_parser("width", __doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer requests and rounds: under a minute on two cores")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="some parts (all)")
+    parser.add_argument("--hidden", type=int, default=usual.hidden, help="hidden size (4096)")
+    parser.add_argument("--layers", type=int, default=usual.layers, help="layers whose states are captured (3)")
+    parser.add_argument("--dtype", choices=list(DTYPES), default=usual.dtype, help="of the states (bfloat16)")
+    parser.add_argument("--prompt-tokens", type=int, default=usual.prompt_tokens, help="of every prompt (8192)")
+    parser.add_argument("--requests", type=int, help="streamed at a time (64; 16 with --quick)")
+    parser.add_argument("--output-tokens", type=int, help="of a request, the mean (128; 32 with --quick)")
+    return parser.parse_args()
+
+
+def load_of(options: argparse.Namespace) -> Load:
+    """What is streamed from station to station."""
+    requests = options.requests or (QUICK_REQUESTS if options.quick else Load().requests)
+    output_tokens = options.output_tokens or (QUICK_OUTPUT_TOKENS if options.quick else Load().output_tokens)
+    asked = {name: getattr(options, name) for name in ("hidden", "layers", "dtype", "prompt_tokens")}
+    return Load(requests=requests, at_once=requests, output_tokens=output_tokens, **asked)
+
+
+def print_stations(folder: Path, load: Load, _size: Size) -> None:
+    """Every station once, with a scheduler that waits for room; then what one that does not loses."""
+    held = travel(folder / "held", load)
+    print(f"\n{load.requests} requests at a time, prompts of {load.prompt_tokens} tokens, {summary(held)}\n")
+    print("| station | bytes per token | processor us per token | tokens/s of one core |\n|---|---|---|---|")
+    for station in held.stations():
+        print(station.line(held.claimed.tokens))
+    print("\n| the scheduler | captured | delivered | dropped | claimed |\n|---|---|---|---|---|")
+    print(counts_line("waits for room on the line", held), flush=True)
+    print(counts_line("never waits", travel(folder / "flood", load, is_held=False)), flush=True)
+
+
+def summary(journey: Journey) -> str:
+    """What was streamed, and what the courier needed for it."""
+    return (
+        f"{journey.spent.output_tokens:,} output tokens, {journey.claimed.tokens:,} tokens in traces; "
+        f"the courier held {journey.courier_peak_bytes / 1e6:,.0f} MB at most"
+    )
+
+
+def counts_line(name: str, journey: Journey) -> str:
+    """One row of the table of counts."""
+    counts = journey.counts
+    dropped = ", ".join(f"{reason}: {traces}" for reason, traces in sorted(counts["dropped"].items())) or "none"
+    claimed = ", ".join(f"{outcome}: {traces}" for outcome, traces in journey.claimed.outcomes.items() if traces)
+    return f"| {name} | {counts['captured']} | {counts['delivered']} | {dropped} | {claimed or 'none'} |"
+
+
+def print_hand_over(folder: Path, load: Load, size: Size) -> None:
+    """By width."""
+    widths = sorted({*(narrow for narrow in NARROW if narrow < load.hidden), load.hidden})
+    narrow = Load(layers=load.layers, dtype=load.dtype, **size.hand_over)
+    print("\n| hidden | bytes per forward | hooks, us | hand-over, us | over the narrowest |\n|---|---|---|---|---|")
+    for found in by_width(folder, narrow, widths, size.rounds):
+        print(found.line(), flush=True)
+
+
+def print_ingest(folder: Path, load: Load, size: Size) -> None:
+    """Payloads as small as a chat's at a small width, and as large as this load's."""
+    large = (min(load.prompt_tokens, KEPT_PROMPT) + load.output_tokens) * load.row_bytes
+    print("\n| bytes | per trip | buffer, MB/s | bare XADD, MB/s | buffer over bare |\n|---|---|---|---|---|")
+    for payload_bytes, depth in ((64 << 10, 16), (1 << 20, 16), (large, 2)):
+        found = ingest_against_bare(folder / str(payload_bytes), payload_bytes, depth, size.trips, size.rounds)
+        print(found.line(), flush=True)
+
+
+def print_fit(_folder: Path, _load: Load, size: Size) -> None:
+    """At a width that two cores can train."""
+    print("\n| hidden | tokens of a fit | fit, tokens/s | bare loop, tokens/s | fit over bare |\n|---|---|---|---|---|")
+    print(fit_against_bare(*size.fit, size.rounds).line(), flush=True)
+
+
+def print_swap(folder: Path, load: Load, size: Size) -> None:
+    """Of a draft as wide as the load."""
+    print("\n| hidden | file, MB | staged, MB | staging, s | of that, digest, s | copy on the host, s |")
+    print("|---|---|---|---|---|---|")
+    print(staged(folder, load.hidden, size.swap_vocabulary, size.swap_repeats).line(), flush=True)
+
+
+PARTS: Mapping[str, Callable[[Path, Load, Size], None]] = {
+    "stations": print_stations,
+    "hand-over": print_hand_over,
+    "ingest": print_ingest,
+    "fit": print_fit,
+    "swap": print_swap,
+}
+
+
+if __name__ == "__main__":
+    main()
