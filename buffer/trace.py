@@ -12,9 +12,11 @@ Alignment, written once and enforced on construction (T tokens, R verify rounds,
 - Of a round that drafted a tree (`is_tree`), the chain kept is the accepted path and the first child of its last node,
   if it has one: the draft that was rejected there. The tree's other branches are not kept.
 - ``features[i]`` is what the target computed at ``tokens[i]``; F rows cover ``tokens[:F]``.
+- ``prefix`` are the request's tokens before ``tokens[0]``: all ``offset`` of them, or none where they are not known.
+  They are kept where features are not, since who recomputes features needs all that the target had read.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -120,6 +122,11 @@ class VerifyRounds:
         return len(self.starts)
 
 
+def no_tokens() -> Int32s:
+    """No token at all, int32[0]."""
+    return np.zeros(0, np.int32)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftTrace:
     """One trace window with every verdict the target gave on it. Frozen; a change is a new trace.
@@ -148,6 +155,7 @@ class DraftTrace:
     is_tree: bool = False  # the server drafted trees; see the top of this module
     label: str = ""  # domain or route that the client named; empty: none. Counted, and never a weight in training
     prompt: str = ""  # prompt_key of the whole prompt; empty: the server did not say
+    prefix: Int32s = field(default_factory=no_tokens)  # [offset] or [0]; see the top of this module
 
     def __post_init__(self) -> None:
         _expect_dtype("tokens", np.int32, self.tokens)
@@ -162,6 +170,7 @@ class DraftTrace:
             raise TraceInvalid(f"label: got {len(self.label)} characters, expected {LABEL_RULE}")
         if self.prompt and not is_prompt_key(self.prompt):
             raise TraceInvalid(f"prompt: got {len(self.prompt)} characters, expected {PROMPT_KEY_RULE}")
+        _check_prefix(self)
         _check_features(self)
         _check_rounds(self)
 
@@ -170,10 +179,22 @@ class DraftTrace:
         """Tokens after the context."""
         return len(self.tokens) - self.context_len
 
+    @property
+    def has_whole_prefix(self) -> bool:
+        """Whether all tokens of the request before `tokens[0]` are known."""
+        return len(self.prefix) == self.offset
+
     def visible_accepted(self) -> Int32s:
         """Accepted drafts per round that are part of `tokens`, int32[R]; only a cut last round has fewer."""
         remaining = len(self.tokens) - 1 - self.rounds.starts
         return np.minimum(self.rounds.accepted, remaining).astype(np.int32)
+
+
+def _check_prefix(trace: DraftTrace) -> None:
+    _expect("prefix axes", trace.prefix.ndim, 1)
+    _expect_dtype("prefix", np.int32, trace.prefix)
+    if len(trace.prefix) not in {0, trace.offset}:
+        raise TraceInvalid(f"prefix: got {len(trace.prefix)} tokens, expected 0 or {trace.offset} (offset)")
 
 
 def _check_features(trace: DraftTrace) -> None:

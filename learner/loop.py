@@ -23,6 +23,7 @@ from .judging.alarms import paused_by
 from .learning_report import LearningKind, LearningReport, totals
 from .learning_round import LearningRound
 from .memory_errors import memory_errors_named
+from .recomputed import kept_with_features, needs_features
 from .recovery import open_state
 from .state import LearnerState
 
@@ -119,6 +120,9 @@ class Learner:
             return _idle(due.why)
         with self._heartbeat.tally.phase("claim"):
             claimed = self._claim(state)
+        if needs_features(claimed):
+            with self._heartbeat.at_work("recomputing"), self._heartbeat.tally.phase("recompute"):
+                claimed = kept_with_features(claimed, state.target_features)
         if not any(claimed[outcome] for outcome in KEPT):
             why = "every claimed trace was refused" if any(claimed.values()) else _HELD_ELSEWHERE
             return replace(_idle(why), outcomes=counts_of(claimed))

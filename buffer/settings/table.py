@@ -17,6 +17,8 @@ LOCAL_REDIS: Final = "redis://127.0.0.1:6379/0"
 
 #: Value of TARGET_VERSION that is no version: traces say which one it is.
 FOLLOW: Final = "follow"
+#: Version of a target whose version nobody has named.
+FIRST_VERSION: Final = "0"
 
 _BUFFER = (
     Setting(
@@ -80,7 +82,7 @@ _SERVING = (
         "CAPTURE_FEATURES",
         bool,
         True,
-        "Whether traces hold the target's hidden states; without them capture is cheaper, but nothing can be learned.",
+        "Whether traces hold the target's hidden states; 0 keeps tokens alone, for learners that recompute the states.",
     ),
     Setting(
         "TEACHER_TOP_K",

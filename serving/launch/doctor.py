@@ -102,7 +102,11 @@ def _capture(_: Any, settings: config.ServingConfig) -> Finding:
         return Finding("capture", Level.WRONG, f"off, and swaps with it: {fault}")
     if settings.redis_url is None:
         return Finding("capture", Level.WRONG, "off: set PACELINE_REDIS_URL, for example redis://127.0.0.1:6379/0")
-    what = "" if settings.capture_features else "without hidden states, so that nothing can be learned, "
+    what = (
+        ""
+        if settings.capture_features
+        else "without hidden states, which learners recompute where PACELINE_RECOMPUTE_TOKENS says so, "
+    )
     return Finding("capture", Level.OK, f"on, {what}for {settings.sample_rate:.0%} of requests")
 
 

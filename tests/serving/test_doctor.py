@@ -60,7 +60,7 @@ URL = {"PACELINE_REDIS_URL": "redis://127.0.0.1:1/0"}
         ({}, {}, Level.WRONG, "off: set PACELINE_REDIS_URL"),
         ({"speculative_algorithm": None}, URL, Level.WRONG, "got --speculative-algorithm None, expected EAGLE3"),
         ({"disaggregation_mode": "decode"}, URL, Level.WRONG, "got --disaggregation-mode decode"),
-        ({}, {**URL, "PACELINE_CAPTURE_FEATURES": "0"}, Level.OK, "without hidden states, so that nothing can be"),
+        ({}, {**URL, "PACELINE_CAPTURE_FEATURES": "0"}, Level.OK, "without hidden states, which learners recompute"),
     ],
 )
 def test_capture(resolved, sglang_loads, changes, environ, level, said):
