@@ -24,13 +24,17 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import TraceInvalid
+from .feature_rows import NO_SCALES, STORED_AS, FeatureDtype, Features, Float32s, as_float32
 from .label import LABEL_RULE, is_label
 from .prompt_key import PROMPT_KEY_RULE, is_prompt_key
 
+__all__ = [
+    "NO_DRAFT", "DraftTrace", "FeatureDtype", "Features", "Float16s", "Float32s", "Int32s", "Sampling", "VerdictRule",
+    "VerifyRounds", "no_tokens",
+]  # fmt: skip
+
 Int32s = npt.NDArray[np.int32]
 Float16s = npt.NDArray[np.float16]
-Float32s = npt.NDArray[np.float32]
-Features = npt.NDArray[Any]
 
 #: Pads the drafted row of a round that proposed fewer drafts than the widest one.
 NO_DRAFT = -1
@@ -53,17 +57,6 @@ class VerdictRule(StrEnum):
         in expectation, with the target's chance of each.
         """
         return self in {VerdictRule.GREEDY, VerdictRule.TARGET_ONLY}
-
-
-class FeatureDtype(StrEnum):
-    """What a row of `features` holds; bfloat16 travels as its bits in uint16."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-
-
-_STORED_AS = {FeatureDtype.FLOAT32: np.float32, FeatureDtype.FLOAT16: np.float16, FeatureDtype.BFLOAT16: np.uint16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +149,7 @@ class DraftTrace:
     label: str = ""  # domain or route that the client named; empty: none. Counted, and never a weight in training
     prompt: str = ""  # prompt_key of the whole prompt; empty: the server did not say
     prefix: Int32s = field(default_factory=no_tokens)  # [offset] or [0]; see the top of this module
+    feature_scales: Float32s = field(default_factory=lambda: NO_SCALES)  # [F] of quantised rows, otherwise [0]
 
     def __post_init__(self) -> None:
         _expect_dtype("tokens", np.int32, self.tokens)
@@ -184,6 +178,10 @@ class DraftTrace:
         """Whether all tokens of the request before `tokens[0]` are known."""
         return len(self.prefix) == self.offset
 
+    def feature_numbers(self) -> Float32s:
+        """Feature rows as numbers, float32[F, D]; of quantised rows what their codes stand for."""
+        return as_float32(self.features, self.feature_dtype, self.feature_scales)
+
     def visible_accepted(self) -> Int32s:
         """Accepted drafts per round that are part of `tokens`, int32[R]; only a cut last round has fewer."""
         remaining = len(self.tokens) - 1 - self.rounds.starts
@@ -199,7 +197,12 @@ def _check_prefix(trace: DraftTrace) -> None:
 
 def _check_features(trace: DraftTrace) -> None:
     _expect("features axes", trace.features.ndim, 2)
-    _expect_dtype("features", _STORED_AS[trace.feature_dtype], trace.features)
+    kind = trace.feature_dtype
+    _expect_dtype("features", STORED_AS[kind], trace.features)
+    _expect_dtype("feature_scales", np.float32, trace.feature_scales)
+    _expect("feature_scales", trace.feature_scales.shape, (len(trace.features) if kind.is_quantised else 0,))
+    if trace.replay_exact and kind.is_quantised:
+        raise TraceInvalid(f"replay_exact: got true with features in {kind}, expected false: they are rounded")
     if len(trace.features) > len(trace.tokens):
         raise TraceInvalid(
             f"features: got {len(trace.features)} rows, expected at most {len(trace.tokens)} (one per token)"

@@ -32,9 +32,11 @@ _SCHEMA_BYTES = 2
 _RULES_OF_SCHEMA_1 = frozenset({VerdictRule.GREEDY, VerdictRule.TARGET_ONLY, VerdictRule.REJECTION})
 _MAX_AXES = 8  # no field has more than 3
 #: Fields of a trace that are arrays, besides those of its rounds.
-_ARRAYS = ("tokens", "features", "prefix")
+_ARRAYS = ("tokens", "features", "prefix", "feature_scales")
 _LEVEL = 1  # features are noise to a compressor: higher levels cost the courier time and gain next to nothing
-_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "float16", "float32", "uint16")}
+_DTYPES = {
+    name: np.dtype(name).newbyteorder("<") for name in ("int32", "float16", "float32", "uint16", "int8", "uint8")
+}
 
 
 class _Array(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -90,8 +92,12 @@ class _Trace4(_Trace3, forbid_unknown_fields=True, kw_only=True):
     prompt: str
 
 
-class _Trace(_Trace4, forbid_unknown_fields=True, kw_only=True):
+class _Trace5(_Trace4, forbid_unknown_fields=True, kw_only=True):
     prefix: _Array
+
+
+class _Trace(_Trace5, forbid_unknown_fields=True, kw_only=True):
+    feature_scales: _Array
 
 
 #: Schema number -> how a trace, and its rounds, are laid out in it.
@@ -100,7 +106,8 @@ _LAYOUTS: dict[int, tuple[type[_Trace1], type[_Rounds1]]] = {
     2: (_Trace2, _Rounds),
     3: (_Trace3, _Rounds),
     4: (_Trace4, _Rounds),
-    5: (_Trace, _Rounds),
+    5: (_Trace5, _Rounds),
+    6: (_Trace, _Rounds),
 }
 
 
@@ -159,6 +166,8 @@ def _decompress(frame: bytes) -> bytes:
 
 def _schema_for(trace: DraftTrace) -> int:
     """The oldest schema that holds all of `trace`."""
+    if trace.feature_dtype.is_quantised:
+        return 6
     if len(trace.prefix):
         return 5
     if trace.prompt:

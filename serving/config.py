@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..buffer.config import BufferConfig
 from ..buffer.errors import ConfigError
+from ..buffer.feature_rows import FeatureDtype
 from ..buffer.settings.fields import as_environment, check_fields, configured, setting
 from ..buffer.settings.pacing_names import PacingName
 from ..buffer.settings.sources import read_settings
@@ -34,6 +35,7 @@ class ServingConfig:
     cache_dir: Path = setting("CACHE_DIR")
     teacher_top_k: int = setting("TEACHER_TOP_K")
     capture_features: bool = setting("CAPTURE_FEATURES")
+    feature_format: str = setting("FEATURE_FORMAT")
     sample_rate: float = setting("SAMPLE_RATE")
     capture_memory_bytes: int = setting("CAPTURE_MEMORY_BYTES")
     trace_tokens: int = setting("TRACE_TOKENS")
@@ -52,6 +54,11 @@ class ServingConfig:
     def teacher(self) -> TeacherWidth:
         """Teacher entries per verified node."""
         return TeacherWidth(self.teacher_top_k, self.greedy_top_k)
+
+    @property
+    def quantised_to(self) -> FeatureDtype | None:
+        """What the features of traces are quantised to; None: they stay as captured."""
+        return {"int8": FeatureDtype.INT8, "fp8": FeatureDtype.E4M3}.get(self.feature_format)
 
     @property
     def queue_bytes(self) -> int:

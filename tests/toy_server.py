@@ -97,9 +97,9 @@ class ToyServer:
         )
 
 
-def assembler(window_tokens=1000, context_tokens=8):
+def assembler(window_tokens=1000, context_tokens=8, kind=None):
     counts = CaptureCounts()
-    return WindowAssembler(trace_maker("rep", "target"), counts, window_tokens, context_tokens), counts
+    return WindowAssembler(trace_maker("rep", "target", kind), counts, window_tokens, context_tokens), counts
 
 
 def feed(made, forwards, now=0.0):

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -83,6 +83,13 @@ _SERVING = (
         bool,
         True,
         "Whether traces hold the target's hidden states; 0 keeps tokens alone, for learners that recompute the states.",
+    ),
+    Setting(
+        "FEATURE_FORMAT",
+        Literal["captured", "int8", "fp8"],
+        "captured",
+        "How traces hold hidden states: as captured, or in one byte per value with a scale per token, which no replay "
+        "is exact with (docs/features.md).",
     ),
     Setting(
         "TEACHER_TOP_K",

@@ -75,7 +75,7 @@ class TargetFeatures:
         return torch.cat([torch.cat(seen[layer]) for layer in self._layers], dim=-1)
 
     def _read(self, decoder: nn.Module, ids_T: Tensor) -> None:
-        parts, past = ids_T.split(self._part_tokens), None
+        parts, past = torch.split(ids_T, self._part_tokens), None
         for part in parts:
             is_cached = len(parts) > 1
             out = decoder(part[None].to(self._device), past_key_values=past, use_cache=is_cached)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...buffer.errors import TraceInvalid
+from ...buffer.feature_rows import NO_SCALES, quantised
 from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Float32s, Int32s, VerifyRounds, no_tokens
 from ..wire.request_forward import NO_FEATURES, NO_TOKENS, RequestFacts, RequestForward, RequestPrefill, RequestVerify
 
@@ -90,11 +91,17 @@ def begin_window(prefill: RequestPrefill, now: float) -> TraceWindow:
 TraceMaker = Callable[[TraceWindow, str, float], DraftTrace]
 
 
-def trace_maker(replica: str, target: str) -> TraceMaker:
-    """Return the function that turns a closed window into a trace of this replica."""
+def trace_maker(replica: str, target: str, kind: FeatureDtype | None = None) -> TraceMaker:
+    """Return the function that turns a closed window into a trace of this replica.
+
+    `kind` is what features are quantised to; None: they stay as captured.
+    """
 
     def make(window: TraceWindow, finish: str, now: float) -> DraftTrace:
-        features = window.stacked_features()
+        features, dtype, scales = window.stacked_features(), window.feature_dtype, NO_SCALES
+        is_quantised = kind is not None and len(features) > 0
+        if kind is not None and is_quantised:
+            (features, scales), dtype = quantised(features, dtype, kind), kind
         return DraftTrace(
             trace_id=uuid.uuid4().hex,
             request_id=window.request_id,
@@ -111,13 +118,14 @@ def trace_maker(replica: str, target: str) -> TraceMaker:
             context_len=window.context_len,
             rounds=_rounds(window.rounds),
             features=features,
-            feature_dtype=window.feature_dtype,
-            replay_exact=window.replay_exact and len(features) > 0,
+            feature_dtype=dtype,
+            replay_exact=window.replay_exact and len(features) > 0 and not is_quantised,
             finish=finish,
             is_tree=window.is_tree,
             label=window.facts.label,
             prompt=window.facts.prompt,
             prefix=NO_TOKENS if len(features) else window.prefix,
+            feature_scales=scales,
         )
 
     return make

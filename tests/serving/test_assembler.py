@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from paceline.buffer.feature_rows import FeatureDtype, quantised
 from paceline.serving.courier.assembler import IDLE_CLOSE_S
 from paceline.serving.wire.counts import DropReason
 from paceline.serving.wire.request_forward import Commit, RequestPrefill
@@ -301,3 +302,32 @@ def test_overshoot_forwards_after_the_end_are_ignored():
     (trace,) = feed(made, [*forwards, overshoot])
     assert len(trace.rounds) == 1
     assert (counts.captured, counts.dropped) == (1, {})
+
+
+@pytest.mark.parametrize("kind", [FeatureDtype.INT8, FeatureDtype.E4M3])
+def test_features_are_quantised_as_a_window_closes_and_replay_is_not_claimed_to_be_exact(kind):
+    """What goes on as the context of the next window is quantised once, from what was captured."""
+    given = {}
+    for form in (None, kind):
+        server = ToyServer(5)
+        made, counts = assembler(window_tokens=24, context_tokens=10, kind=form)
+        rounds = (server.verify() for _ in range(12))
+        given[form] = feed(made, [server.prefill(), *rounds, server.verify(finish="length")])
+        assert counts.dropped == {}
+    assert len(given[kind]) == 2
+    for whole, trace in zip(given[None], given[kind], strict=True):
+        codes, scales = quantised(whole.features, whole.feature_dtype, kind)
+        assert (trace.feature_dtype, trace.replay_exact, len(trace.prefix)) == (kind, False, 0)
+        assert (trace.features.tolist(), trace.feature_scales.tolist()) == (codes.tolist(), scales.tolist())
+        assert (trace.tokens.tolist(), trace.offset) == (whole.tokens.tolist(), whole.offset)
+    assert given[None][0].replay_exact
+
+
+@pytest.mark.parametrize("kind", [FeatureDtype.INT8, FeatureDtype.E4M3])
+def test_features_that_cannot_be_quantised_cost_their_window_and_are_counted(kind):
+    server = ToyServer(5)
+    made, counts = assembler(kind=kind)
+    bad = server.prefill()
+    bad.features[2, 1] = np.nan
+    assert feed(made, [bad, server.verify(finish="length")]) == []
+    assert counts.dropped == {DropReason.INVALID: 1}
