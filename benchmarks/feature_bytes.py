@@ -10,6 +10,7 @@ reaches when it learns from them and is judged, on other requests, by the featur
 """
 
 import argparse
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,10 @@ from .measure.command_line import benchmark_parser
 RECORDED = "learning/*/t0-k3.traces"
 #: Teacher entries that a server keeps of a greedy request; the recording has more.
 TOP_K = 1
+COLUMNS = (
+    "features", "bytes per token", "µs per token to encode", "off by", "rounds replayed as served",
+    "accept length learnt", "over the first",
+)  # fmt: skip
 #: Tokens that go through the target at once.
 PART_TOKENS = 1024
 
@@ -57,6 +62,7 @@ class Row:
 
     name: str
     bytes_per_token: float
+    encoding_us: float  # per token: what the courier takes to round and encode
     off: float  # root mean square of what features are off, over that of the features
     equal: int  # rounds replayed as served
     compared: int
@@ -157,19 +163,22 @@ def measured(
     seeds: Sequence[int],
 ) -> Row:
     """All figures of one form. Trains once per seed."""
+    began_s = time.perf_counter()
     sent = {trace.trace_id: encode_trace(form.sent(trace)) for trace in (*learnt, *judged)}
+    took_s = time.perf_counter() - began_s
     tokens = sum(len(trace.tokens) for trace in (*learnt, *judged))
     read = {name: form.read(decode_trace(raw)) for name, raw in sent.items()}
     equal, compared = replayed_as_served(judged, [read[trace.trace_id] for trace in judged], served)
     steps = served_steps(judged)
     lengths = tuple(accept_length(start(), [read[t.trace_id] for t in learnt], judged, steps, seed) for seed in seeds)
     off = how_far_off(judged, [read[trace.trace_id] for trace in judged])
-    return Row(form.name, sum(map(len, sent.values())) / tokens, off, equal, compared, lengths)
+    size = sum(map(len, sent.values())) / tokens
+    return Row(form.name, size, 1e6 * took_s / tokens, off, equal, compared, lengths)
 
 
 def served_steps(traces: Sequence[DraftTrace]) -> int:
     """Draft steps of the server."""
-    return max(trace.rounds.drafted.shape[1] for trace in traces)
+    return max(int(trace.rounds.drafted.shape[1]) for trace in traces)
 
 
 def how_far_off(captured: Sequence[DraftTrace], read: Sequence[DraftTrace]) -> float:
@@ -199,15 +208,13 @@ def accept_length(
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown; gains are over the first row, paired by seed."""
-    lines = [
-        "| features | bytes per token | off by | rounds replayed as served | accept length learnt | over the first |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+    lines = [f"| {' | '.join(COLUMNS)} |", "| --- " * len(COLUMNS) + "|"]
     for row in rows:
         gain = "" if row is rows[0] else gains(row.lengths, rows[0].lengths).text(3)
         share = f"{row.equal} of {row.compared} ({row.equal / row.compared:.2%})"
         length = Mean.of(row.lengths).text(3)
-        lines.append(f"| {row.name} | {row.bytes_per_token:.1f} | {row.off:.1e} | {share} | {length} | {gain} |")
+        costs = f"{row.bytes_per_token:.1f} | {row.encoding_us:.1f}"
+        lines.append(f"| {row.name} | {costs} | {row.off:.1e} | {share} | {length} | {gain} |")
     return "\n".join(lines)
 
 

@@ -68,7 +68,7 @@ def quantised(features: Features, dtype: FeatureDtype, kind: FeatureDtype) -> tu
     TraceInvalid when a value is not finite: it has no code.
     """
     scales = np.zeros(len(features), np.float32)
-    codes = np.zeros(features.shape, STORED_AS[kind])
+    codes: Features = np.zeros(features.shape, STORED_AS[kind])
     for at in range(0, len(features), _ROWS):
         rows = as_float32(features[at : at + _ROWS], dtype)
         largest = np.abs(rows).max(axis=1, initial=0.0)
@@ -77,7 +77,7 @@ def quantised(features: Features, dtype: FeatureDtype, kind: FeatureDtype) -> tu
             raise TraceInvalid(f"features row {wrong}: got a value that is not finite, expected none for {kind}")
         scales[at : at + _ROWS] = largest / np.float32(_LARGEST[kind])
         # A row of zeros, or of numbers too small for a scale, has codes of zero.
-        units = np.where(scales[at : at + _ROWS] > 0.0, scales[at : at + _ROWS], np.float32(np.inf))
+        units = np.where(scales[at : at + _ROWS] > 0.0, scales[at : at + _ROWS], np.inf).astype(np.float32)
         codes[at : at + _ROWS] = _codes(rows / units[:, None], kind)
     return codes, scales
 
@@ -96,7 +96,7 @@ def _e4m3(values: Float32s) -> npt.NDArray[np.uint8]:
     # carry go into the exponent. Exponents are biased by 127 there and by 7 here.
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20).astype(np.int32) - ((127 - 7) << 3)
     codes = np.where(sizes < _SMALLEST_NORMAL, np.rint(sizes / _SUBNORMAL_STEP), np.minimum(normal, 0x7E))
-    return codes.astype(np.uint8) | (np.signbit(values).astype(np.uint8) << 7)
+    return np.where(np.signbit(values), codes + 0x80, codes).astype(np.uint8)
 
 
 def _e4m3_numbers() -> Float32s:

@@ -13,7 +13,7 @@ GROUPS = {
     "tests/e2e/test_12_rollouts.py": "rollout server",
     "tests/e2e/test_13_trl.py": "trainer's server",
     "tests/e2e/test_11_recording.py": "recorded server",
-    "tests/e2e/test_15_tokens_alone.py": "bare server",
+    "tests/e2e/test_15_features.py": "bare server",
     "tests/e2e/test_5_mixed.py": "mixed server",
     "tests/e2e/test_5_sampled.py": "sampled servers",
     "tests/e2e/test_5_trees.py": "tree server",

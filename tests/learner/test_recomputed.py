@@ -190,6 +190,7 @@ def test_a_draft_that_learnt_from_tokens_alone_is_fitted_again_bit_by_bit(bare_h
     assert found.is_equal, found.sentence
 
 
+@pytest.mark.guarantee("moved-target-not-recomputed")
 def test_what_cannot_be_recomputed_is_refused_with_its_reason_and_never_learned(bare_house: Any) -> None:
     known = send_bare(bare_house, 8)
     moved = send_bare(bare_house, 5, target_version="2")
