@@ -132,7 +132,7 @@ def forms(source: TargetFeatures) -> list[Form]:
     return [
         Form("as captured", lambda trace: trace, lambda trace: trace),
         *(Form(name, as_kind(kind), lambda trace: trace) for name, kind in QUANTISED.items()),
-        Form("tokens alone", without_features, source.filled),
+        Form("tokens alone", without_features, lambda trace: source.read(trace).trace),
     ]
 
 

@@ -120,9 +120,6 @@ class Learner:
             return _idle(due.why)
         with self._heartbeat.tally.phase("claim"):
             claimed = self._claim(state)
-        if needs_features(claimed):
-            with self._heartbeat.at_work("recomputing"), self._heartbeat.tally.phase("recompute"):
-                claimed = kept_with_features(claimed, state.target_features)
         if not any(claimed[outcome] for outcome in KEPT):
             why = "every claimed trace was refused" if any(claimed.values()) else _HELD_ELSEWHERE
             return replace(_idle(why), outcomes=counts_of(claimed))
@@ -164,6 +161,9 @@ class Learner:
             self._limiter.record_claim(())
         state.follow(entries)
         claimed = state.sort(entries)
+        if needs_features(claimed):
+            with self._heartbeat.at_work("recomputing"), self._heartbeat.tally.phase("recompute"):
+                claimed = kept_with_features(claimed, state.target_features)
         self._ack(claimed, REFUSED)
         return claimed
 

@@ -155,5 +155,6 @@ def _read_back(state: LearnerState, buffer: TraceBuffer) -> None:
         state.follow(stored)
     found = state.sort([entry for entry in stored if entry.entry_id not in set_aside])
     learned = found[Outcome.LEARNED][-state.config.replay_traces :]
-    state.replay_buffer.extend(with_features(learned, state.target_features))
+    kept, _ = with_features(learned, state.target_features)  # the others were counted when they were acked
+    state.replay_buffer.extend(kept)
     state.held_out_ids.extend(entry.trace.trace_id for entry in found[Outcome.HELD_OUT])

@@ -107,7 +107,7 @@ def _digest(
     trainer.load(trainer_file)
     trainer = trainer if plan == before else with_plan(trainer, plan)
     source = target_features(config, draft.config, device)
-    entries = {entry.entry_id: entry for entry in with_features(entries.values(), source)}
+    entries = {entry.entry_id: entry for entry in with_features(entries.values(), source)[0]}
     learn(trainer, blocks_of(_claimed(refit, entries)), [e.trace for e in _in_order(refit["replayed"], entries)], None)
     with TemporaryDirectory() as folder:
         return save_draft(trainer.draft, Path(folder))

@@ -10,6 +10,7 @@ from paceline.buffer.trace import DraftTrace
 from paceline.buffer.trace_codec import encode_trace
 from paceline.learner.judging.paired_replay import tallies
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
+from paceline.learner.model.target_features import Reading
 from paceline.learner.training.plan import TrainingPlan
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally
@@ -23,9 +24,9 @@ class Remembering:
     def __init__(self, traces: list[DraftTrace]) -> None:
         self._features = {trace.trace_id: trace.features for trace in traces}
 
-    def filled(self, trace: DraftTrace) -> DraftTrace:
+    def read(self, trace: DraftTrace) -> Reading:
         assert not len(trace.features)
-        return replace(trace, features=-self._features[trace.trace_id])
+        return Reading(replace(trace, features=-self._features[trace.trace_id]), trace.tokens)
 
 
 @pytest.fixture

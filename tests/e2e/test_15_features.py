@@ -110,7 +110,7 @@ def without_features(trace):
 def test_recomputed_features_replay_every_served_round_as_captured_ones_do(full, learned, captured, source):
     exact = [trace for trace in captured[2] if trace.replay_exact]
     assert len(exact) >= 8
-    again = [source.filled(without_features(trace)) for trace in exact]
+    again = [source.read(without_features(trace)).trace for trace in exact]
     apart = [
         np.abs(there.features - here.features[: len(there.features)]).max()
         for there, here in zip(exact, again, strict=True)
@@ -143,7 +143,7 @@ def test_a_trace_has_all_that_the_target_had_read_however_it_was_cut(lean, serve
         with torch.no_grad():
             states = model(torch.tensor([read]), output_hidden_states=True).hidden_states
         wanted = torch.cat([states[layer + 1] for layer in (0, 1, 2)], dim=-1)[0, trace.offset :].numpy()
-        assert np.abs(source.filled(trace).features - wanted).max() < ROUNDING
+        assert np.abs(source.read(trace).trace.features - wanted).max() < ROUNDING
     kinds = {kind: [t for t in traces if f"-{kind}-" in t.request_id and t.offset] for kind in ("again", "long")}
     assert min(map(len, kinds.values())) >= 4
     assert any(len(trace.prefix) > PART for trace in kinds["long"])

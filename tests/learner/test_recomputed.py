@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import build_trace
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.trace import DraftTrace, FeatureDtype
+from paceline.buffer.trace import DraftTrace, FeatureDtype, VerifyRounds
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.learning_report import LearningKind
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.model.eagle3_config import Eagle3Config
 from paceline.learner.model.target_features import TargetFeatures, captured_layers
+from paceline.learner.recomputed import is_another_target
 from paceline.learner.recovery import check_models
 from paceline.learner.reproduce import reproduce
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -26,10 +28,10 @@ CPU = torch.device("cpu")
 ROUNDING = 1e-5
 
 
-def llama(folder: Path, dtype: torch.dtype = torch.float32) -> Path:
+def llama(folder: Path, dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
     """A random target that transformers loads, of the sizes of the tiny speculator's."""
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=1, initializer_range=0.1))
     model.to(dtype).save_pretrained(folder)
     return folder
@@ -67,7 +69,7 @@ def test_features_are_those_of_one_forward_over_the_whole_request_in_however_man
 ) -> None:
     changes = {"offset": len(prefix), "prefix": np.array(prefix, np.int32)}
     trace = bare(tiny_speculator.serve(0), **changes)
-    found = TargetFeatures(target, config, CPU, part_tokens).filled(trace)
+    found = TargetFeatures(target, config, CPU, part_tokens).read(trace).trace
     wanted = whole_forward(target, config, trace)
     assert found.features.shape == (len(trace.tokens), 3 * SIZES["hidden_size"])
     assert found.feature_dtype is FeatureDtype.FLOAT32
@@ -80,7 +82,7 @@ def test_features_are_those_of_one_forward_over_the_whole_request_in_however_man
 def test_the_tokens_before_a_trace_count(target: Path, config: Eagle3Config, tiny_speculator: Any) -> None:
     trace, source = bare(tiny_speculator.serve(0)), TargetFeatures(target, config, CPU, 1000)
     later = replace(trace, offset=2, prefix=np.array([3, 1], np.int32))
-    assert np.abs(source.filled(trace).features - source.filled(later).features).max() > 100 * ROUNDING
+    assert np.abs(source.read(trace).trace.features - source.read(later).trace.features).max() > 100 * ROUNDING
 
 
 def test_features_are_the_same_bit_by_bit_whatever_was_computed_before(
@@ -88,8 +90,8 @@ def test_features_are_the_same_bit_by_bit_whatever_was_computed_before(
 ) -> None:
     traces = [bare(tiny_speculator.serve(i, tokens=20 + i)) for i in range(4)]
     there, back = TargetFeatures(target, config, CPU, 8), TargetFeatures(target, config, CPU, 8)
-    one = [there.filled(trace).features for trace in traces]
-    other = [back.filled(trace).features for trace in reversed(traces)][::-1]
+    one = [there.read(trace).trace.features for trace in traces]
+    other = [back.read(trace).trace.features for trace in reversed(traces)][::-1]
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
 
@@ -97,7 +99,7 @@ def test_features_are_the_same_bit_by_bit_whatever_was_computed_before(
 def test_features_have_the_dtype_of_the_target(tmp_path: Path, config: Eagle3Config, tiny_speculator: Any) -> None:
     target = llama(tmp_path / "bfloat16", torch.bfloat16)
     trace = bare(tiny_speculator.serve(0))
-    found = TargetFeatures(target, config, CPU, 1000).filled(trace)
+    found = TargetFeatures(target, config, CPU, 1000).read(trace).trace
     assert (found.feature_dtype, found.features.dtype) == (FeatureDtype.BFLOAT16, np.uint16)
     numbers, wanted = found.feature_numbers(), whole_forward(target, config, trace)
     assert 0 < np.abs(numbers - wanted).max() < 0.05 * np.abs(wanted).max()
@@ -109,6 +111,7 @@ def test_features_have_the_dtype_of_the_target(tmp_path: Path, config: Eagle3Con
         (None, 32, (2, 16, 29)),  # SGLang's set_eagle3_layers_to_capture without ids
         ([1, 15, 28], 32, (2, 16, 29)),
         ([0, 1, 2], 4, (1, 2, 3)),
+        ([28, 1, 15], 32, (2, 16, 29)),  # its forward goes through the layers in their own order
     ],
 )
 def test_the_layers_are_those_that_sglang_captures(
@@ -123,7 +126,8 @@ def test_the_layers_are_those_that_sglang_captures(
     ("ids", "changes", "said"),
     [
         ([0, 1, 3], {}, r"got what layers \(1, 2, 4\) read, expected layers 0..3"),
-        (None, {"num_hidden_layers": 2}, r"got what layers \(2, 1, -1\) read, expected layers 0..1"),
+        (None, {"num_hidden_layers": 2}, r"got what layers \(-1, 1, 2\) read, expected layers 0..1"),
+        (None, {}, "got 2 layers of width 16, expected 3 of width 16"),  # of four layers SGLang takes two
         ([0, 1], {}, "got 2 layers of width 16, expected 3 of width 16"),
         ([0, 1, 2], {"hidden_size": 8}, "got 3 layers of width 8, expected 3 of width 16"),
     ],
@@ -134,6 +138,74 @@ def test_a_target_without_these_layers_is_refused(
     draft = replace(config, source={} if ids is None else {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}})
     with pytest.raises(ConfigError, match=said):
         captured_layers(draft, {**SIZES, **changes})
+
+
+def answered(target: Path, number: int, tokens: int = 24) -> DraftTrace:
+    """What the target answers greedily, one token a round, as a server that keeps its best token sends it."""
+    model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
+    text = np.random.default_rng(number).integers(0, 32, 8).tolist()
+    while len(text) < tokens:
+        with torch.no_grad():
+            text.append(int(model(torch.tensor([text])).logits[0, -1].argmax()))
+    starts = np.arange(7, tokens - 1, dtype=np.int32)
+    best = np.array(text, np.int32)[starts + 1]
+    teacher = np.zeros((len(starts), 2, 1), np.int32)
+    teacher[:, 0, 0] = best
+    rounds = VerifyRounds(
+        starts, ((best + 1) % 32)[:, None], np.zeros(len(starts), np.int32), teacher, teacher.astype(np.float16)
+    )
+    made = build_trace(number, rounds=0, feature_dim=0)
+    return replace(made, tokens=np.array(text, np.int32), context_len=8, rounds=rounds, replay_exact=False)
+
+
+def test_the_best_tokens_are_those_that_the_target_commits(target: Path, config: Eagle3Config) -> None:
+    trace = answered(target, 0)
+    for prefix in (0, 3):
+        later = replace(
+            trace, tokens=trace.tokens[prefix:], offset=prefix, prefix=trace.tokens[:prefix], context_len=8 - prefix,
+            rounds=replace(trace.rounds, starts=trace.rounds.starts - prefix),
+        )  # fmt: skip
+        found = TargetFeatures(target, config, CPU, 5).read(later)
+        assert found.best_T[: 8 - prefix].tolist() == [-1] * (8 - prefix)
+        assert found.best_T[8 - prefix :].tolist() == trace.tokens[8:].tolist()
+        assert not is_another_target(later, found.best_T)
+
+
+@pytest.mark.parametrize(("apart", "is_another"), [(0, False), (6, False), (7, True), (16, True)])
+def test_a_target_may_differ_at_two_places_and_a_quarter_of_them(target: Path, apart: int, is_another: bool) -> None:
+    trace = answered(target, 0)
+    assert len(trace.rounds) == 16
+    best_T = trace.tokens.copy()
+    best_T[8 : 8 + apart] = (best_T[8 : 8 + apart] + 1) % 32
+    assert is_another_target(trace, best_T) is is_another
+    edited = replace(trace, sampling=replace(trace.sampling, edited=True))
+    rounds = replace(
+        trace.rounds,
+        teacher_ids=trace.rounds.teacher_ids[..., :0],
+        teacher_logprobs=trace.rounds.teacher_logprobs[..., :0],
+    )
+    assert not is_another_target(edited, best_T)
+    assert not is_another_target(replace(trace, rounds=rounds), best_T)
+
+
+@pytest.mark.guarantee("moved-target-not-recomputed")
+def test_another_target_of_the_same_name_is_found_out_by_its_tokens_also_after_a_restart(
+    house: Any, target: Path, tmp_path: Path
+) -> None:
+    """Both claim to be version 1."""
+    house.config = replace(house.config, target_path=target, recompute_tokens=1000, min_new_traces=1)
+    other = llama(tmp_path / "other", seed=1)
+    ours, theirs = ([answered(folder, i) for i in range(at, at + 12)] for folder, at in ((target, 0), (other, 12)))
+    house.buffer.append([*ours, *theirs])
+    learner = house.learner()
+    report = learner.learn_once()
+    assert report.outcomes["target_moved"] == len(theirs)
+    assert report.outcomes["learned"] + report.outcomes.get("held_out", 0) == len(ours)
+    assert house.buffer.counts().acked["target_moved"] == len(theirs)
+    again = house.learner()
+    again.learn_once()
+    for kept in (learner, again):
+        assert {entry.trace.trace_id for entry in kept._state.replay_buffer} < {trace.trace_id for trace in ours}
 
 
 @pytest.fixture
