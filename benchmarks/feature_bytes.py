@@ -10,6 +10,8 @@ reaches when it learns from them and is judged, on other requests, by the featur
 """
 
 import argparse
+import json
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +45,8 @@ COLUMNS = (
     "features", "bytes per token", "µs per token to encode", "off by", "rounds replayed as served",
     "accept length learnt", "over the first",
 )  # fmt: skip
+CPU = torch.device("cpu")
+CONFIG_FILE = "config.json"
 #: Tokens that go through the target at once.
 PART_TOKENS = 1024
 
@@ -81,11 +85,13 @@ def main() -> None:
     whole = [with_top_k(trace, TOP_K) for trace in read_traces(path)]
     known = [trace for trace in whole if trace.has_whole_prefix and trace.replay_exact]
     learnt, judged = split(known, options.learn, options.judge)
-    source = TargetFeatures(target, served.config, torch.device("cpu"), PART_TOKENS)
-    rows = [
-        measured(form, learnt, judged, served, lambda: load_draft(start, embedding), range(options.seeds))
-        for form in forms(source)
-    ]
+    with tempfile.TemporaryDirectory() as scratch:
+        halved = in_bfloat16(target, Path(scratch))
+        whole_and_half = (TargetFeatures(it, served.config, CPU, PART_TOKENS) for it in (target, halved))
+        rows = [
+            measured(form, learnt, judged, served, lambda: load_draft(start, embedding), range(options.seeds))
+            for form in forms(*whole_and_half)
+        ]
     print(
         f"{path.name}: {len(learnt)} traces learnt, {len(judged)} judged; {len(whole) - len(known)} of {len(whole)} "
         f"left out, whose beginning or replay is not known; {options.seeds} seeds; {machine()}\n"
@@ -127,12 +133,26 @@ def split(traces: Sequence[DraftTrace], learn: int, judge: int) -> tuple[list[Dr
     return chosen[:learn], chosen[learn:]
 
 
-def forms(source: TargetFeatures) -> list[Form]:
-    """Every form that a trace can hold features in; the first is the one that others are compared with."""
+def in_bfloat16(target: Path, folder: Path) -> Path:
+    """The same target in `folder`, to be computed in bfloat16: another config beside links to its files."""
+    for file in target.iterdir():
+        (folder / file.name).symlink_to(file.absolute())
+    (folder / CONFIG_FILE).unlink()
+    config = json.loads((target / CONFIG_FILE).read_text(encoding="utf-8"))
+    (folder / CONFIG_FILE).write_text(json.dumps({**config, "dtype": "bfloat16"}), encoding="utf-8")
+    return folder
+
+
+def forms(source: TargetFeatures, halved: TargetFeatures) -> list[Form]:
+    """Every form that a trace can hold features in; the first is the one that others are compared with.
+
+    `halved` is `source` in bfloat16: what rounding does that the server did not do.
+    """
     return [
         Form("as captured", lambda trace: trace, lambda trace: trace),
         *(Form(name, as_kind(kind), lambda trace: trace) for name, kind in QUANTISED.items()),
         Form("tokens alone", without_features, lambda trace: source.read(trace).trace),
+        Form("tokens alone, in bfloat16", without_features, lambda trace: halved.read(trace).trace),
     ]
 
 

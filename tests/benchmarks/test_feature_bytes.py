@@ -1,11 +1,12 @@
 """The table of forms: its bytes are those of the wire, its replay that of the draft that served."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from paceline.benchmarks.feature_bytes import Row, forms, measured, newest_recorded, split, table
+from paceline.benchmarks.feature_bytes import Row, forms, in_bfloat16, measured, newest_recorded, split, table
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.trace_codec import encode_trace
 from paceline.learner.judging.paired_replay import tallies
@@ -30,6 +31,11 @@ class Remembering:
 
 
 @pytest.fixture
+def target(tiny_speculator: Any) -> Path:
+    return tiny_speculator.target
+
+
+@pytest.fixture
 def recorded(tiny_speculator: Any) -> list[DraftTrace]:
     return [tiny_speculator.serve(i) for i in range(LEARNT + JUDGED)]
 
@@ -39,10 +45,9 @@ def test_every_form_is_measured_as_it_travels(tiny_speculator: Any, recorded: li
         return load_draft(tiny_speculator.draft, load_target_embedding(tiny_speculator.target))
 
     learnt, judged = recorded[:LEARNT], recorded[LEARNT:]
-    found = {
-        form.name: measured(form, learnt, judged, draft(), draft, range(2)) for form in forms(Remembering(recorded))
-    }
-    assert list(found) == ["as captured", "int8", "fp8 (e4m3)", "tokens alone"]
+    targets = Remembering(recorded), Remembering(recorded)
+    found = {form.name: measured(form, learnt, judged, draft(), draft, range(2)) for form in forms(*targets)}
+    assert list(found) == ["as captured", "int8", "fp8 (e4m3)", "tokens alone", "tokens alone, in bfloat16"]
     captured, bare = found["as captured"], found["tokens alone"]
     tokens = sum(len(trace.tokens) for trace in recorded)
     assert captured.bytes_per_token == sum(len(encode_trace(trace)) for trace in recorded) / tokens
@@ -57,6 +62,15 @@ def test_every_form_is_measured_as_it_travels(tiny_speculator: Any, recorded: li
     fitted = draft()
     DraftTrainer(fitted, TrainingPlan(steps=3, seed=1)).fit(learnt, [])
     assert captured.lengths[1] == sum(tallies(fitted, judged, 3).values(), Tally()).accept_length
+
+
+def test_a_target_in_bfloat16_is_the_same_but_for_its_dtype(tmp_path: Path, target: Path) -> None:
+    (tmp_path / "half").mkdir()
+    half = in_bfloat16(target, tmp_path / "half")
+    assert {file.name for file in half.iterdir()} == {file.name for file in target.iterdir()}
+    assert (half / "model.safetensors").resolve() == (target / "model.safetensors").resolve()
+    config, whole = (json.loads((folder / "config.json").read_text()) for folder in (half, target))
+    assert config == whole | {"dtype": "bfloat16"}
 
 
 def test_the_table_says_what_was_found() -> None:
