@@ -107,8 +107,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--target", type=Path, metavar="FOLDER", help="that served them (as the file says)")
     parser.add_argument("--draft", type=Path, metavar="FOLDER", help="that served them (as the file says)")
     parser.add_argument("--start", type=Path, metavar="FOLDER", help="draft that learns (random-0 beside the file)")
-    parser.add_argument("--learn", type=int, default=120, help="traces learnt (120)")
-    parser.add_argument("--judge", type=int, default=120, help="traces judged on, and replayed (120)")
+    parser.add_argument("--learn", type=int, default=96, help="traces learnt (96)")
+    parser.add_argument("--judge", type=int, default=96, help="traces judged on, and replayed (96)")
     parser.add_argument("--seeds", type=int, default=3, help="orders in which they are learnt (3)")
     return parser.parse_args()
 
