@@ -1,4 +1,4 @@
-"""Features that a learner recomputes, or that were rounded, beside those that the real server captured."""
+"""Features that a learner recomputes, beside those that the real server captured for the same requests."""
 
 import logging
 from dataclasses import replace
@@ -6,10 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from learned_draft import register, swap_in_learned
-from paceline.buffer.feature_rows import FeatureDtype
+from learned_draft import swap_in_learned
 from paceline.buffer.trace_codec import encode_trace
-from paceline.buffer.version import VersionState
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.model.target_features import TargetFeatures
@@ -46,14 +44,6 @@ def lean(start_rig, models, tmp_path_factory):
         yield made
 
 
-@pytest.fixture(scope="module")
-def rounded(start_rig, models, tmp_path_factory):
-    """A server that rounds features to one byte per value."""
-    more = [*ROOM, "--disable-radix-cache"]
-    with start_rig(models, tmp_path_factory.mktemp("rounded"), more, {"PACELINE_FEATURE_FORMAT": "int8"}) as made:
-        yield made
-
-
 def jobs(rig, label):
     """Requests that fit a window, the same again from the radix cache, long prompts and long answers."""
     texts = [rig.texts[i][200 * i : 200 * i + 150 + 20 * i] for i in range(8)]
@@ -85,16 +75,9 @@ def captured(full, learned):
     return served_by(full, "learned")
 
 
-def drafting_with(rig, learned):
-    number = register(rig, learned)
-    rig.board.move(number, VersionState.LIVE, "test", learned.name)
-    until(lambda: rig.status().get("draft_version") == number, "the swap")
-    return rig
-
-
 @pytest.fixture(scope="module")
-def served_lean(lean, learned):
-    return served_by(drafting_with(lean, learned), "lean")
+def served_lean(lean):
+    return served_by(lean, "lean")
 
 
 @pytest.fixture(scope="module")
@@ -147,20 +130,6 @@ def test_a_trace_has_all_that_the_target_had_read_however_it_was_cut(lean, serve
     kinds = {kind: [t for t in traces if f"-{kind}-" in t.request_id and t.offset] for kind in ("again", "long")}
     assert min(map(len, kinds.values())) >= 4
     assert any(len(trace.prefix) > PART for trace in kinds["long"])
-
-
-def test_rounded_features_are_the_captured_ones_but_for_half_a_step(rounded, learned, captured):
-    _, answers, traces = served_by(drafting_with(rounded, learned), "rounded")
-    wanted = {trace.request_id.partition("-")[2]: trace for trace in captured[2]}
-    assert len(traces) == len(answers) == len(wanted)
-    same = [(t, wanted[t.request_id.partition("-")[2]]) for t in traces]
-    same = [(trace, there) for trace, there in same if trace.tokens.tolist() == there.tokens.tolist()]
-    assert len(same) >= 8
-    for trace, there in same:
-        assert (trace.feature_dtype, trace.replay_exact, there.replay_exact) == (FeatureDtype.INT8, False, True)
-        step = np.abs(there.features).max(axis=1, keepdims=True) / 127
-        assert (np.abs(trace.feature_numbers() - there.features) <= step / 2 + ROUNDING).all()
-        assert len(encode_trace(trace)) < len(encode_trace(there)) / 3
 
 
 def test_tokens_alone_take_a_small_part_of_the_bytes(captured, served_lean):
