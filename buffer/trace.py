@@ -12,9 +12,11 @@ Alignment, written once and enforced on construction (T tokens, R verify rounds,
 - Of a round that drafted a tree (`is_tree`), the chain kept is the accepted path and the first child of its last node,
   if it has one: the draft that was rejected there. The tree's other branches are not kept.
 - ``features[i]`` is what the target computed at ``tokens[i]``; F rows cover ``tokens[:F]``.
+- ``prefix`` are the request's tokens before ``tokens[0]``: all ``offset`` of them, or none where they are not known.
+  They are kept where features are not, since who recomputes features needs all that the target had read.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -22,13 +24,17 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import TraceInvalid
+from .feature_rows import NO_SCALES, STORED_AS, FeatureDtype, Features, Float32s, as_float32
 from .label import LABEL_RULE, is_label
 from .prompt_key import PROMPT_KEY_RULE, is_prompt_key
 
+__all__ = [
+    "NO_DRAFT", "DraftTrace", "FeatureDtype", "Features", "Float16s", "Float32s", "Int32s", "Sampling", "VerdictRule",
+    "VerifyRounds", "no_tokens",
+]  # fmt: skip
+
 Int32s = npt.NDArray[np.int32]
 Float16s = npt.NDArray[np.float16]
-Float32s = npt.NDArray[np.float32]
-Features = npt.NDArray[Any]
 
 #: Pads the drafted row of a round that proposed fewer drafts than the widest one.
 NO_DRAFT = -1
@@ -51,17 +57,6 @@ class VerdictRule(StrEnum):
         in expectation, with the target's chance of each.
         """
         return self in {VerdictRule.GREEDY, VerdictRule.TARGET_ONLY}
-
-
-class FeatureDtype(StrEnum):
-    """What a row of `features` holds; bfloat16 travels as its bits in uint16."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-
-
-_STORED_AS = {FeatureDtype.FLOAT32: np.float32, FeatureDtype.FLOAT16: np.float16, FeatureDtype.BFLOAT16: np.uint16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +115,11 @@ class VerifyRounds:
         return len(self.starts)
 
 
+def no_tokens() -> Int32s:
+    """No token at all, int32[0]."""
+    return np.zeros(0, np.int32)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftTrace:
     """One trace window with every verdict the target gave on it. Frozen; a change is a new trace.
@@ -148,6 +148,8 @@ class DraftTrace:
     is_tree: bool = False  # the server drafted trees; see the top of this module
     label: str = ""  # domain or route that the client named; empty: none. Counted, and never a weight in training
     prompt: str = ""  # prompt_key of the whole prompt; empty: the server did not say
+    prefix: Int32s = field(default_factory=no_tokens)  # [offset] or [0]; see the top of this module
+    feature_scales: Float32s = field(default_factory=lambda: NO_SCALES)  # [F] of quantised rows, otherwise [0]
 
     def __post_init__(self) -> None:
         _expect_dtype("tokens", np.int32, self.tokens)
@@ -162,6 +164,7 @@ class DraftTrace:
             raise TraceInvalid(f"label: got {len(self.label)} characters, expected {LABEL_RULE}")
         if self.prompt and not is_prompt_key(self.prompt):
             raise TraceInvalid(f"prompt: got {len(self.prompt)} characters, expected {PROMPT_KEY_RULE}")
+        _check_prefix(self)
         _check_features(self)
         _check_rounds(self)
 
@@ -170,15 +173,36 @@ class DraftTrace:
         """Tokens after the context."""
         return len(self.tokens) - self.context_len
 
+    @property
+    def has_whole_prefix(self) -> bool:
+        """Whether all tokens of the request before `tokens[0]` are known."""
+        return len(self.prefix) == self.offset
+
+    def feature_numbers(self) -> Float32s:
+        """Feature rows as numbers, float32[F, D]; of quantised rows what their codes stand for."""
+        return as_float32(self.features, self.feature_dtype, self.feature_scales)
+
     def visible_accepted(self) -> Int32s:
         """Accepted drafts per round that are part of `tokens`, int32[R]; only a cut last round has fewer."""
         remaining = len(self.tokens) - 1 - self.rounds.starts
         return np.minimum(self.rounds.accepted, remaining).astype(np.int32)
 
 
+def _check_prefix(trace: DraftTrace) -> None:
+    _expect("prefix axes", trace.prefix.ndim, 1)
+    _expect_dtype("prefix", np.int32, trace.prefix)
+    if len(trace.prefix) not in {0, trace.offset}:
+        raise TraceInvalid(f"prefix: got {len(trace.prefix)} tokens, expected 0 or {trace.offset} (offset)")
+
+
 def _check_features(trace: DraftTrace) -> None:
     _expect("features axes", trace.features.ndim, 2)
-    _expect_dtype("features", _STORED_AS[trace.feature_dtype], trace.features)
+    kind = trace.feature_dtype
+    _expect_dtype("features", STORED_AS[kind], trace.features)
+    _expect_dtype("feature_scales", np.float32, trace.feature_scales)
+    _expect("feature_scales", trace.feature_scales.shape, (len(trace.features) if kind.is_quantised else 0,))
+    if trace.replay_exact and kind.is_quantised:
+        raise TraceInvalid(f"replay_exact: got true with features in {kind}, expected false: they are rounded")
     if len(trace.features) > len(trace.tokens):
         raise TraceInvalid(
             f"features: got {len(trace.features)} rows, expected at most {len(trace.tokens)} (one per token)"

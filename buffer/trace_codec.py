@@ -31,8 +31,12 @@ MAX_TRACE_BYTES = 512 * 1024**2
 _SCHEMA_BYTES = 2
 _RULES_OF_SCHEMA_1 = frozenset({VerdictRule.GREEDY, VerdictRule.TARGET_ONLY, VerdictRule.REJECTION})
 _MAX_AXES = 8  # no field has more than 3
+#: Fields of a trace that are arrays, besides those of its rounds.
+_ARRAYS = ("tokens", "features", "prefix", "feature_scales")
 _LEVEL = 1  # features are noise to a compressor: higher levels cost the courier time and gain next to nothing
-_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "float16", "float32", "uint16")}
+_DTYPES = {
+    name: np.dtype(name).newbyteorder("<") for name in ("int32", "float16", "float32", "uint16", "int8", "uint8")
+}
 
 
 class _Array(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -84,8 +88,16 @@ class _Trace3(_Trace2, forbid_unknown_fields=True, kw_only=True):
     label: str
 
 
-class _Trace(_Trace3, forbid_unknown_fields=True, kw_only=True):
+class _Trace4(_Trace3, forbid_unknown_fields=True, kw_only=True):
     prompt: str
+
+
+class _Trace5(_Trace4, forbid_unknown_fields=True, kw_only=True):
+    prefix: _Array
+
+
+class _Trace(_Trace5, forbid_unknown_fields=True, kw_only=True):
+    feature_scales: _Array
 
 
 #: Schema number -> how a trace, and its rounds, are laid out in it.
@@ -93,7 +105,9 @@ _LAYOUTS: dict[int, tuple[type[_Trace1], type[_Rounds1]]] = {
     1: (_Trace1, _Rounds1),
     2: (_Trace2, _Rounds),
     3: (_Trace3, _Rounds),
-    4: (_Trace, _Rounds),
+    4: (_Trace4, _Rounds),
+    5: (_Trace5, _Rounds),
+    6: (_Trace, _Rounds),
 }
 
 
@@ -152,6 +166,10 @@ def _decompress(frame: bytes) -> bytes:
 
 def _schema_for(trace: DraftTrace) -> int:
     """The oldest schema that holds all of `trace`."""
+    if trace.feature_dtype.is_quantised:
+        return 6
+    if len(trace.prefix):
+        return 5
     if trace.prompt:
         return 4
     if trace.label:
@@ -165,21 +183,16 @@ def _pack(trace: DraftTrace, schema: int) -> _Trace1:
     plain = {name: getattr(trace, name) for name in whole.__struct_fields__}
     arrays = {name: getattr(trace.rounds, name) for name in of_rounds.__struct_fields__}
     rounds: dict[str, Any] = {name: None if a is None else _pack_array(a) for name, a in arrays.items()}
-    packed: dict[str, Any] = {
-        "tokens": _pack_array(trace.tokens),
-        "features": _pack_array(trace.features),
-        "rounds": of_rounds(**rounds),
-    }
-    return whole(**(plain | packed))
+    packed: dict[str, Any] = {name: _pack_array(plain[name]) for name in _ARRAYS if name in plain}
+    return whole(**(plain | packed | {"rounds": of_rounds(**rounds)}))
 
 
 def _unpack(wire: _Trace1) -> DraftTrace:
     plain: dict[str, Any] = {name: getattr(wire, name) for name in wire.__struct_fields__}
     arrays = {name: getattr(wire.rounds, name) for name in wire.rounds.__struct_fields__}
     rounds: dict[str, Any] = {name: None if a is None else _unpack_array(name, a) for name, a in arrays.items()}
-    plain["tokens"] = _unpack_array("tokens", wire.tokens)
-    plain["features"] = _unpack_array("features", wire.features)
-    return DraftTrace(**(plain | {"rounds": VerifyRounds(**rounds)}))
+    unpacked: dict[str, Any] = {name: _unpack_array(name, plain[name]) for name in _ARRAYS if name in plain}
+    return DraftTrace(**(plain | unpacked | {"rounds": VerifyRounds(**rounds)}))
 
 
 def _pack_array(array: npt.NDArray[Any]) -> _Array:

@@ -14,7 +14,7 @@ from ..buffer.errors import ConfigError
 from ..buffer.settings.fields import check_fields, configured, required_setting, setting
 from ..buffer.settings.kinds import NAME_PATTERN
 from ..buffer.settings.sources import read_settings
-from ..buffer.settings.table import FOLLOW, LOCAL_REDIS
+from ..buffer.settings.table import FIRST_VERSION, FOLLOW, LOCAL_REDIS
 from ..policies.learn_schedule import LearnMode, LearnRules
 from ..policies.line_delivery import DeliveryRules
 from ..policies.prequential import PrequentialRules
@@ -73,6 +73,8 @@ class LearnerConfig:
     batch_tokens: int = setting("BATCH_TOKENS")
     objective: str = setting("OBJECTIVE")
     device: str = setting("DEVICE")
+    recompute_tokens: int = setting("RECOMPUTE_TOKENS")
+    target_path_version: str | None = setting("TARGET_PATH_VERSION")
     round_interval_s: float = setting("ROUND_INTERVAL_S")
     round_lease_s: float = setting("ROUND_LEASE_S")
     canary_limit_s: float = setting("CANARY_LIMIT_S")
@@ -119,6 +121,13 @@ class LearnerConfig:
     def follows_target(self) -> bool:
         """Whether the traces say which version the target has, and not this setting."""
         return self.target_version == FOLLOW
+
+    @property
+    def recomputed_version(self) -> str | None:
+        """The version of the target whose hidden states are recomputed, from the weights on disk; None: of none."""
+        if not self.recompute_tokens:
+            return None
+        return self.target_path_version or (FIRST_VERSION if self.follows_target else self.target_version)
 
     def target_history(self) -> TargetHistory:
         """The target's versions before any trace: those that are named, and none of a target that is followed.

@@ -19,7 +19,9 @@ class Outcome(StrEnum):
     EXPIRED = "expired"  # past its time to live when it was claimed
     OTHER_TARGET_VERSION = "other_target_version"  # verified by another target, or by too old weights of it
     DUPLICATE = "duplicate"  # its trace_id is in the replay buffer, or was held out lately
-    NO_FEATURES = "no_features"  # nothing to condition a draft on
+    NO_FEATURES = "no_features"  # nothing to condition a draft on, and this learner recomputes nothing
+    TARGET_MOVED = "target_moved"  # without features, and verified by other weights of the target than are on disk
+    NO_PREFIX = "no_prefix"  # without features, and without all the tokens that the target had read
     MISREPLAYED = "misreplayed"  # part of a claim whose replay gives other lengths than were served
     INCOMPATIBLE = "incompatible"  # feature rows or token ids that do not fit the draft
 
@@ -43,6 +45,7 @@ class Intake:
     ttl_s: float = 0.0  # from a trace's birth; 0: unlimited
     now_s: float = 0.0  # unix seconds
     judging_versions: tuple[str, ...] | None = None  # may be held out; None: the last of those trained on
+    recomputed_version: str | None = None  # of the target, whose features can be recomputed; None: of no version
 
     def outcome(self, trace: DraftTrace) -> Outcome:
         """The trace's outcome, whatever else was claimed. A trace that does not fit would fail every learning round."""
@@ -50,8 +53,8 @@ class Intake:
             return Outcome.EXPIRED
         if trace.target != self.target or trace.target_version not in self.target_versions:
             return Outcome.OTHER_TARGET_VERSION
-        if not len(trace.features):
-            return Outcome.NO_FEATURES
+        if not len(trace.features) and (why := self._why_not_recomputed(trace)):
+            return why
         if not self._fits(trace):
             return Outcome.INCOMPATIBLE
         if not is_held_out(trace.request_id, self.holdout_share):
@@ -60,10 +63,19 @@ class Intake:
         judging = self.target_versions[-1:] if self.judging_versions is None else self.judging_versions
         return Outcome.HELD_OUT if trace.target_version in judging else Outcome.OTHER_TARGET_VERSION
 
+    def _why_not_recomputed(self, trace: DraftTrace) -> Outcome | None:
+        """Why a trace without features stays without; None where they can be recomputed."""
+        if self.recomputed_version is None:
+            return Outcome.NO_FEATURES
+        if trace.target_version != self.recomputed_version:
+            return Outcome.TARGET_MOVED
+        return None if trace.has_whole_prefix else Outcome.NO_PREFIX
+
     def _fits(self, trace: DraftTrace) -> bool:
         drafted = trace.rounds.drafted[trace.rounds.drafted != NO_DRAFT]
-        ids = (trace.tokens, drafted, trace.rounds.teacher_ids)
-        return trace.features.shape[1] == self.feature_width and all(map(self._has_ids, ids))
+        ids = (trace.tokens, drafted, trace.rounds.teacher_ids, trace.prefix)
+        has_width = not len(trace.features) or trace.features.shape[1] == self.feature_width
+        return has_width and all(map(self._has_ids, ids))
 
     def _has_ids(self, ids: Int32s) -> bool:
         return not ids.size or bool(ids.min() >= 0 and ids.max() < self.vocabulary)

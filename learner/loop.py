@@ -23,6 +23,7 @@ from .judging.alarms import paused_by
 from .learning_report import LearningKind, LearningReport, totals
 from .learning_round import LearningRound
 from .memory_errors import memory_errors_named
+from .recomputed import kept_with_features, needs_features
 from .recovery import open_state
 from .state import LearnerState
 
@@ -160,6 +161,9 @@ class Learner:
             self._limiter.record_claim(())
         state.follow(entries)
         claimed = state.sort(entries)
+        if needs_features(claimed):
+            with self._heartbeat.at_work("recomputing"), self._heartbeat.tally.phase("recompute"):
+                claimed = kept_with_features(claimed, state.target_features)
         self._ack(claimed, REFUSED)
         return claimed
 

@@ -19,6 +19,12 @@ def memory_errors_named(config: LearnerConfig) -> Iterator[None]:
         said = "; ".join([*getattr(failure, "__notes__", []), str(failure).partition("\n")[0]])
         raise DeviceOutOfMemory(
             f"device {config.device}: out of memory ({said}); the traces stay pending. Lower PACELINE_BATCH_TOKENS, "
-            f"now {config.batch_tokens}; where one trace alone does not fit, lower PACELINE_DRAFT_STEPS or, on the "
-            "servers, PACELINE_TRACE_TOKENS, or give the learner a device with more memory"
+            f"now {config.batch_tokens}{_recomputing(config)}; where one trace alone does not fit, lower "
+            "PACELINE_DRAFT_STEPS or, on the servers, PACELINE_TRACE_TOKENS, or give the learner a device with more "
+            "memory"
         ) from failure
+
+
+def _recomputing(config: LearnerConfig) -> str:
+    now = config.recompute_tokens
+    return f", and PACELINE_RECOMPUTE_TOKENS, now {now}: the device holds the target too" if now else ""

@@ -26,6 +26,9 @@ from .intake import Outcome
 from .model.draft_cache import DraftCache, first_draft
 from .model.draft_io import load_target_embedding, load_target_head
 from .model.eagle3 import Eagle3Draft
+from .model.eagle3_config import Eagle3Config
+from .model.target_features import TargetFeatures
+from .recomputed import with_features
 from .state import LearnerState
 from .training.trainer import DraftTrainer, TrainingPlan
 
@@ -40,7 +43,8 @@ def check_models(config: LearnerConfig, board: VersionBoard) -> None:
 
     For a worker's start: nothing is published, and what was loaded is let go.
     """
-    find_models(config).first_draft(board)
+    draft = find_models(config).first_draft(board)
+    target_features(config, draft.config, torch.device("cpu"))
 
 
 def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) -> LearnerState:
@@ -51,6 +55,9 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     sweep(config.versions_dir)
     models, device = find_models(config), device_of(config.device)
     draft = models.first_draft(board).to(device)  # what cannot be learned is not published either
+    features = target_features(config, draft.config, device)
+    if features is not None:
+        features.load()  # before traces are claimed, which would be blamed for a target that cannot be loaded
     saved, targets = checkpoint.load(config.checkpoints_dir), config.target_history()
     targets.restore(saved[0].targets if saved else {})
     lineage = Lineage(None, config.target, targets.newest or "", objective="")
@@ -73,7 +80,7 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     drafts = DraftCache(models.embedding, device, head=models.head)
     schedule = LearnSchedule(config.learn_rules)
     schedule.restore(notes.schedule)
-    state = LearnerState(config, trainer, notes, replay_buffer, held_out_ids, drafts, schedule, targets)
+    state = LearnerState(config, trainer, notes, replay_buffer, held_out_ids, drafts, schedule, targets, features)
     _read_back(state, buffer)
     return state
 
@@ -96,6 +103,20 @@ def find_models(config: LearnerConfig) -> Models:
     target = _folder_named_by("TARGET_PATH", local_folder, config.target_path)
     initial = partial(_folder_named_by, "DRAFT", draft_folder, config.initial_draft, config.cache_dir)
     return Models(initial, load_target_embedding(target), cache(partial(load_target_head, target)))
+
+
+def target_features(config: LearnerConfig, draft: Eagle3Config, device: torch.device) -> TargetFeatures | None:
+    """What recomputes the features that `draft` reads; None where the settings let nobody. Loads no weights.
+
+    ConfigError, naming the setting, where there is no such target, or it is none of `draft`'s.
+    """
+    if config.recomputed_version is None:
+        return None
+    target = _folder_named_by("TARGET_PATH", local_folder, config.target_path)
+    try:
+        return TargetFeatures(target, draft, device, config.recompute_tokens)
+    except ConfigError as error:
+        raise ConfigError(f"PACELINE_TARGET_PATH: {error}") from error
 
 
 def _folder_named_by(setting: str, find: Callable[..., Path], *given: Path) -> Path:
@@ -133,5 +154,7 @@ def _read_back(state: LearnerState, buffer: TraceBuffer) -> None:
     if state.targets.newest is None:  # a history that goes on has counted them
         state.follow(stored)
     found = state.sort([entry for entry in stored if entry.entry_id not in set_aside])
-    state.replay_buffer.extend(found[Outcome.LEARNED])
+    learned = found[Outcome.LEARNED][-state.config.replay_traces :]
+    kept, _ = with_features(learned, state.target_features)  # the others were counted when they were acked
+    state.replay_buffer.extend(kept)
     state.held_out_ids.extend(entry.trace.trace_id for entry in found[Outcome.HELD_OUT])

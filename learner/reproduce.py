@@ -24,7 +24,8 @@ from .delivery.tracking.runs import REFIT_FILE, read_json
 from .intake import ByOutcome, Outcome
 from .learning_blocks import blocks_of, learn
 from .model.draft_io import save_draft
-from .recovery import device_of, find_models, plan_of
+from .recomputed import with_features
+from .recovery import device_of, find_models, plan_of, target_features
 from .state import with_plan
 from .training.trainer import DraftTrainer, TrainingPlan
 
@@ -105,6 +106,8 @@ def _digest(
     trainer = DraftTrainer(draft, before, target_versions=refit["target_versions"])
     trainer.load(trainer_file)
     trainer = trainer if plan == before else with_plan(trainer, plan)
+    source = target_features(config, draft.config, device)
+    entries = {entry.entry_id: entry for entry in with_features(entries.values(), source)[0]}
     learn(trainer, blocks_of(_claimed(refit, entries)), [e.trace for e in _in_order(refit["replayed"], entries)], None)
     with TemporaryDirectory() as folder:
         return save_draft(trainer.draft, Path(folder))

@@ -25,6 +25,7 @@ from .intake import KEPT, ByOutcome, Intake, Outcome, sort_entries
 from .judging.calibration import Calibration, compare_with_served
 from .judging.line_judge import LineJudge, Unlearnt
 from .model.draft_cache import DraftCache
+from .model.target_features import TargetFeatures
 from .training.trainer import DraftTrainer, FitReport, TrainingPlan
 
 _log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class LearnerState:
     drafts: DraftCache
     schedule: LearnSchedule
     targets: TargetHistory
+    target_features: TargetFeatures | None = None  # None: a trace without features is refused
 
     @property
     def read_back_traces(self) -> int:
@@ -65,6 +67,7 @@ class LearnerState:
             config.trace_ttl_s,
             time.time(),
             self.targets.judging,
+            config.recomputed_version,
         )
         return sort_entries(entries, intake, seen)
 

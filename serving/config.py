@@ -7,10 +7,11 @@ from pathlib import Path
 
 from ..buffer.config import BufferConfig
 from ..buffer.errors import ConfigError
+from ..buffer.feature_rows import FeatureDtype
 from ..buffer.settings.fields import as_environment, check_fields, configured, setting
 from ..buffer.settings.pacing_names import PacingName
 from ..buffer.settings.sources import read_settings
-from ..buffer.settings.table import FOLLOW
+from ..buffer.settings.table import FIRST_VERSION, FOLLOW
 from .wire.teacher_width import TeacherWidth
 
 #: Teacher entries of greedy requests. No setting: for the learning bench, whose baselines learn from more than one.
@@ -18,10 +19,6 @@ GREEDY_TOP_K = "PACELINE_TEST_GREEDY_TOP_K"
 
 #: Where replay cannot judge a draft and nothing else was set: long enough for most requests to end within a turn.
 CANARY_TURN_S = 30.0
-
-
-#: Of a target whose version nobody has named.
-_FIRST_VERSION = "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +29,13 @@ class ServingConfig:
     buffer: BufferConfig = field(default_factory=BufferConfig)
     replica: str = setting("REPLICA")
     target: str = setting("TARGET")
-    target_version: str = setting("TARGET_VERSION", default=_FIRST_VERSION)
+    target_version: str = setting("TARGET_VERSION", default=FIRST_VERSION)
     redis_ca: str | None = setting("REDIS_CA")
     draft_version: int = setting("DRAFT_VERSION")
     cache_dir: Path = setting("CACHE_DIR")
     teacher_top_k: int = setting("TEACHER_TOP_K")
     capture_features: bool = setting("CAPTURE_FEATURES")
+    feature_format: str = setting("FEATURE_FORMAT")
     sample_rate: float = setting("SAMPLE_RATE")
     capture_memory_bytes: int = setting("CAPTURE_MEMORY_BYTES")
     trace_tokens: int = setting("TRACE_TOKENS")
@@ -56,6 +54,11 @@ class ServingConfig:
     def teacher(self) -> TeacherWidth:
         """Teacher entries per verified node."""
         return TeacherWidth(self.teacher_top_k, self.greedy_top_k)
+
+    @property
+    def quantised_to(self) -> FeatureDtype | None:
+        """What the features of traces are quantised to; None: they stay as captured."""
+        return {"int8": FeatureDtype.INT8, "fp8": FeatureDtype.E4M3}.get(self.feature_format)
 
     @property
     def queue_bytes(self) -> int:
@@ -79,7 +82,7 @@ def from_env(environ: Mapping[str, str] = os.environ) -> ServingConfig:
     buffer = configured(BufferConfig, settings)
     config = configured(ServingConfig, settings, buffer=buffer, greedy_top_k=_greedy_top_k(environ))
     # The learner's, in a file or an environment that both read.
-    return replace(config, target_version=_FIRST_VERSION) if config.target_version == FOLLOW else config
+    return replace(config, target_version=FIRST_VERSION) if config.target_version == FOLLOW else config
 
 
 def _greedy_top_k(environ: Mapping[str, str]) -> int:

@@ -16,7 +16,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ...learner.model.eagle3_config import Eagle3Config
-from ...learner.training.batch import as_float32
 from .checks import Captured, Finding
 
 TIMES_NOISE = 3.0
@@ -79,7 +78,7 @@ def feature_finding(pairs: Sequence[Captured], reference: Reference) -> Finding:
     """Every captured hidden row, as its distance over the reference row's length."""
     found = Distances()
     for pair in pairs:
-        features = torch.from_numpy(as_float32(pair.trace.features, pair.trace.feature_dtype))
+        features = torch.from_numpy(pair.trace.feature_numbers())
         rows = slice(pair.trace.offset, pair.trace.offset + len(features))
         served_FD = _features(reference.served, pair.whole, reference.layers)[rows]
         exact_FD = _features(reference.exact, pair.whole, reference.layers)[rows]

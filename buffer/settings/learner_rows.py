@@ -96,6 +96,21 @@ LEARNER_ROWS: Final = (
         "What the draft is trained towards (docs/learning.md).",
     ),
     Setting("DEVICE", Text, "auto", "Device of the learner, as torch names it; auto: CUDA where there is a GPU."),
+    Setting(
+        "RECOMPUTE_TOKENS",
+        Whole,
+        0,
+        "Tokens that go through the target at once to recompute the hidden states of traces that hold none, e.g. 8192; "
+        "0: such traces are refused. The device must hold the target too (docs/features.md).",
+        "tokens",
+    ),
+    Setting(
+        "TARGET_PATH_VERSION",
+        Text,
+        None,
+        "Version of the weights in PACELINE_TARGET_PATH: the one whose hidden states can be recomputed.",
+        unset="PACELINE_TARGET_VERSION where that names one, else 0",
+    ),
     Setting("ROUND_INTERVAL_S", Interval, 30.0, "Time between the starts of two learning rounds.", "s"),
     Setting("ROUND_LEASE_S", Interval, 60.0, "A learner that is killed frees its speculator after this time.", "s"),
     Setting(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -17,6 +17,8 @@ LOCAL_REDIS: Final = "redis://127.0.0.1:6379/0"
 
 #: Value of TARGET_VERSION that is no version: traces say which one it is.
 FOLLOW: Final = "follow"
+#: Version of a target whose version nobody has named.
+FIRST_VERSION: Final = "0"
 
 _BUFFER = (
     Setting(
@@ -80,7 +82,14 @@ _SERVING = (
         "CAPTURE_FEATURES",
         bool,
         True,
-        "Whether traces hold the target's hidden states; without them capture is cheaper, but nothing can be learned.",
+        "Whether traces hold the target's hidden states; 0 keeps tokens alone, for learners that recompute the states.",
+    ),
+    Setting(
+        "FEATURE_FORMAT",
+        Literal["captured", "int8", "fp8"],
+        "captured",
+        "How traces hold hidden states: as captured, or in one byte per value with a scale per token, which no replay "
+        "is exact with (docs/features.md).",
     ),
     Setting(
         "TEACHER_TOP_K",

@@ -1,5 +1,5 @@
-"""Learner process: the EAGLE-3 draft as a module, and its files.
+"""Learner process: the EAGLE-3 draft as a module, and its files; the target, where it recomputes features.
 
-In: config.json and safetensors in SGLang's layout. Out: a draft to train or replay, and the same files again.
+In: config.json and safetensors in SGLang's layout. Out: a draft to train or replay, and the same files again; features.
 Training, judging, delivery, the rig and the benchmarks import it; it imports none of them.
 """

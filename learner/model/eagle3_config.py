@@ -51,6 +51,12 @@ class Eagle3Config:
         """Numbers in one feature row: the target's captured layers side by side."""
         return self.feature_layers * self.hidden_size
 
+    @property
+    def layer_ids(self) -> tuple[int, ...] | None:
+        """Target layers whose outputs are a feature row; None: SGLang's own choice."""
+        named = _eagle(self.source).get(_AUX_IDS)
+        return tuple(named) if named else None
+
     @classmethod
     def from_json(cls, path: Path) -> "Eagle3Config":
         """Read a config.json. ConfigError when it is absent, not JSON, incomplete, or asks for arithmetic not here."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...buffer.errors import ConfigError
-from ...buffer.trace import DraftTrace, FeatureDtype, Int32s, Sampling, VerdictRule
+from ...buffer.trace import DraftTrace, Int32s, Sampling, VerdictRule
 from ...policies.objectives.losses import served_probs
 
 
@@ -106,13 +106,6 @@ def collate(
     )
 
 
-def as_float32(features: npt.NDArray[Any], dtype: FeatureDtype) -> npt.NDArray[np.float32]:
-    """Feature rows as numbers; bfloat16 arrives as its bits, which are the upper half of a float32."""
-    if dtype is FeatureDtype.BFLOAT16:
-        return (features.astype(np.uint32) << 16).view(np.float32)
-    return features.astype(np.float32)
-
-
 def teacher_probs(logprobs_NK: npt.NDArray[Any], sampling: Sampling) -> Tensor:
     """What the target samples from at N nodes, float32[N, K].
 
@@ -138,7 +131,7 @@ def _padded_features(traces: Sequence[DraftTrace]) -> npt.NDArray[np.float32]:
         raise ConfigError(f"features: got widths {sorted(widths)} in one batch, expected one; do not mix targets")
     out = np.zeros((len(traces), max(len(trace.features) for trace in traces), *widths), np.float32)
     for lines, trace in zip(out, traces, strict=True):
-        lines[: len(trace.features)] = as_float32(trace.features, trace.feature_dtype)
+        lines[: len(trace.features)] = trace.feature_numbers()
     return out
 
 

@@ -87,6 +87,7 @@ class ForwardOutput:
     make_head: MakeHead
     on_consume: Callable[["ForwardOutput", Any, Sequence[Any]], None]
     on_copy_failed: Callable[[Chosen, Exception], None]
+    prefix_bytes: int = 0  # of the prefixes in the head
 
     def copy_to_host(self, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> "ForwardOutput | LostForward":
         """Called by SGLang on its copy stream; a failed copy, out of pinned memory say, costs this forward alone."""
@@ -102,8 +103,8 @@ class ForwardOutput:
 
     @property
     def size_bytes(self) -> int:
-        """Of all tensors; what the courier gets is no larger, but for the head."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
+        """Of all tensors and prefixes; what the courier gets is no larger, but for the rest of the head."""
+        return sum(tensor.nbytes for tensor in self.tensors.values()) + self.prefix_bytes
 
     def head(self, commits: tuple[Commit, ...]) -> VerifyHead | PrefillHead:
         """All but the arrays of what the courier gets."""

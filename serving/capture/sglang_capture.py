@@ -34,7 +34,7 @@ from .outbox import Outbox
 from .plain_rounds import decoding_rows, plain_rounds
 from .prefill_rows import WindowSizes, gathered, kept_rows
 from .request_choice import RequestChoice
-from .sglang_requests import commit_of, facts_of
+from .sglang_requests import commit_of, facts_of, ids_before
 from .teacher import rows_of, teacher_of
 
 #: What a hook attaches to a forward.
@@ -148,13 +148,14 @@ class SglangCapture:
         ends = itertools.accumulate(one.end - one.begin for one in kept)
         spans = tuple((one.start, end - (one.end - one.begin), end) for one, end in zip(kept, ends, strict=True))
         facts = tuple(facts_of(batch.reqs[one.row]) for one in kept)
+        # Features are all that a learner needs of what was read before; without them it needs the tokens.
+        prefixes = () if hidden is not None else tuple(ids_before(batch.reqs[one.row], one.start) for one in kept)
 
         def head(commits: tuple[Commit, ...], dtype: FeatureDtype) -> PrefillHead:
-            return PrefillHead(
-                chosen.request_ids, chosen.draft_version, chosen.target_version, commits, facts, spans, dtype
-            )
+            versions = chosen.draft_version, chosen.target_version
+            return PrefillHead(chosen.request_ids, *versions, commits, facts, spans, dtype, prefixes)
 
-        return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
+        return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed, sum(map(len, prefixes)))
 
     def _after_prefill(self, result: Any, *_: Any, **__: Any) -> None:
         """AFTER _forward_prefill_batch: before the draft's prefill SGLang clears auxiliary outputs, so attach now."""

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from ...buffer.label import is_label
 from ...buffer.prompt_key import prompt_key
 from ...buffer.trace import Sampling, VerdictRule
@@ -52,6 +54,13 @@ def custom_params_of(sampling_params: Any) -> dict[str, Any]:
 def is_greedy(sampling_params: Any) -> bool:
     """Whether it is served at temperature 0, which SGLang writes as top_k 1 at temperature 1."""
     return bool(sampling_params.top_k == 1)
+
+
+def ids_before(req: Any, position: int) -> bytes:
+    """The first `position` tokens of a request, its prompt and then what it was answered, as int32."""
+    prompt = req.origin_input_ids[:position]
+    parts = (prompt, req.output_ids[: position - len(prompt)])
+    return np.concatenate([np.asarray(part, np.int32) for part in parts]).tobytes()
 
 
 def commit_of(req: Any, commit: Any) -> Commit:

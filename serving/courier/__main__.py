@@ -35,7 +35,7 @@ def run_courier(
     assert settings.redis_url is not None  # noqa: S101 - the plugin starts no courier without it
     counts, breaker = CaptureCounts(has_predecessor=has_predecessor), Breaker()
     client = client_for(settings.redis_url, settings.redis_ca)
-    maker = trace_maker(settings.replica, settings.target)
+    maker = trace_maker(settings.replica, settings.target, settings.quantised_to)
     assembler = WindowAssembler(maker, counts, settings.trace_tokens, settings.context_tokens)
 
     def resume(where: Resume) -> None:

@@ -59,4 +59,5 @@ class Backlog:
 def size_bytes(trace: DraftTrace) -> int:
     """Of its arrays."""
     rounds = trace.rounds
-    return trace.features.nbytes + trace.tokens.nbytes + rounds.teacher_ids.nbytes + rounds.teacher_logprobs.nbytes
+    arrays = trace.features, trace.prefix, trace.tokens, rounds.teacher_ids, rounds.teacher_logprobs
+    return sum(array.nbytes for array in arrays)

@@ -23,7 +23,7 @@ from ..wire.messages import (
     WireForward,
     arrays_of,
 )
-from ..wire.request_forward import NO_FEATURES, RequestForward, RequestPrefill, RequestVerify
+from ..wire.request_forward import NO_FEATURES, NO_TOKENS, RequestForward, RequestPrefill, RequestVerify
 from ..wire.teacher_width import TeacherWidth
 
 
@@ -103,13 +103,14 @@ def _on_path(is_node_N: npt.NDArray[np.bool_], ids_NK: Int32s, logprobs_NK: Floa
 def split_prefill(head: PrefillHead, arrays: Arrays) -> list[RequestForward]:
     """Split a prefill."""
     ids, features = arrays[READ_IDS], arrays.get(FEATURES, NO_FEATURES)
-    rows = zip(head.request_ids, head.facts, head.spans, head.commits, strict=True)
+    prefixes = [np.frombuffer(prefix, np.int32) for prefix in head.prefixes] or [NO_TOKENS] * len(head.request_ids)
+    rows = zip(head.request_ids, head.facts, head.spans, head.commits, prefixes, strict=True)
     return [
         RequestPrefill(
             request_id, head.draft_version, head.target_version, facts, start,
-            ids[begin:end], features[begin:end], head.feature_dtype, commit,
+            ids[begin:end], features[begin:end], head.feature_dtype, commit, prefix,
         )
-        for request_id, facts, (start, begin, end), commit in rows
+        for request_id, facts, (start, begin, end), commit, prefix in rows
     ]  # fmt: skip
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...buffer.errors import TraceInvalid
-from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Float32s, VerifyRounds
-from ..wire.request_forward import NO_FEATURES, RequestFacts, RequestForward, RequestPrefill, RequestVerify
+from ...buffer.feature_rows import NO_SCALES, quantised
+from ...buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Float32s, Int32s, VerifyRounds, no_tokens
+from ..wire.request_forward import NO_FEATURES, NO_TOKENS, RequestFacts, RequestForward, RequestPrefill, RequestVerify
 
 
 @dataclass(slots=True)
@@ -31,6 +32,8 @@ class TraceWindow:
     feature_rows: int = 0
     feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
     is_tree: bool = False
+    #: The tokens before the window, where they are known and features are not captured.
+    prefix: Int32s = field(default_factory=no_tokens)
 
     @property
     def end(self) -> int:
@@ -72,6 +75,8 @@ class TraceWindow:
         fresh.context_len = len(fresh.tokens)
         fresh.features = [self.stacked_features()[cut:]]
         fresh.feature_rows, fresh.feature_dtype = len(fresh.features[0]), self.feature_dtype
+        if not self.feature_rows and len(self.prefix) == self.offset:
+            fresh.prefix = np.concatenate([self.prefix, np.asarray(self.tokens[:cut], np.int32)])
         return fresh
 
 
@@ -79,18 +84,24 @@ def begin_window(prefill: RequestPrefill, now: float) -> TraceWindow:
     """An empty window that starts with this prefill."""
     exact = prefill.start == 0 and prefill.commit.output_index <= 0
     versions = prefill.draft_version, prefill.target_version
-    return TraceWindow(prefill.request_id, prefill.facts, *versions, prefill.start, exact, now)
+    return TraceWindow(prefill.request_id, prefill.facts, *versions, prefill.start, exact, now, prefix=prefill.prefix)
 
 
 #: (closed window, why the request ended, unix seconds) -> its trace; TraceInvalid when the rules are broken.
 TraceMaker = Callable[[TraceWindow, str, float], DraftTrace]
 
 
-def trace_maker(replica: str, target: str) -> TraceMaker:
-    """Return the function that turns a closed window into a trace of this replica."""
+def trace_maker(replica: str, target: str, kind: FeatureDtype | None = None) -> TraceMaker:
+    """Return the function that turns a closed window into a trace of this replica.
+
+    `kind` is what features are quantised to; None: they stay as captured.
+    """
 
     def make(window: TraceWindow, finish: str, now: float) -> DraftTrace:
-        features = window.stacked_features()
+        features, dtype, scales = window.stacked_features(), window.feature_dtype, NO_SCALES
+        is_quantised = kind is not None and len(features) > 0
+        if kind is not None and is_quantised:
+            (features, scales), dtype = quantised(features, dtype, kind), kind
         return DraftTrace(
             trace_id=uuid.uuid4().hex,
             request_id=window.request_id,
@@ -107,12 +118,14 @@ def trace_maker(replica: str, target: str) -> TraceMaker:
             context_len=window.context_len,
             rounds=_rounds(window.rounds),
             features=features,
-            feature_dtype=window.feature_dtype,
-            replay_exact=window.replay_exact and len(features) > 0,
+            feature_dtype=dtype,
+            replay_exact=window.replay_exact and len(features) > 0 and not is_quantised,
             finish=finish,
             is_tree=window.is_tree,
             label=window.facts.label,
             prompt=window.facts.prompt,
+            prefix=NO_TOKENS if len(features) else window.prefix,
+            feature_scales=scales,
         )
 
     return make

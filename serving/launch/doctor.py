@@ -102,7 +102,9 @@ def _capture(_: Any, settings: config.ServingConfig) -> Finding:
         return Finding("capture", Level.WRONG, f"off, and swaps with it: {fault}")
     if settings.redis_url is None:
         return Finding("capture", Level.WRONG, "off: set PACELINE_REDIS_URL, for example redis://127.0.0.1:6379/0")
-    what = "" if settings.capture_features else "without hidden states, so that nothing can be learned, "
+    what = f"with hidden states in {settings.quantised_to}, " if settings.quantised_to else ""
+    if not settings.capture_features:
+        what = "without hidden states, which learners recompute where PACELINE_RECOMPUTE_TOKENS says so, "
     return Finding("capture", Level.OK, f"on, {what}for {settings.sample_rate:.0%} of requests")
 
 
@@ -126,6 +128,14 @@ def _swap(server_args: Any, settings: config.ServingConfig) -> Finding:
 
 def _replay(_: Any, settings: config.ServingConfig) -> Finding:
     why = why_replay_is_no_proof()
+    if not why and (settings.quantised_to or not settings.capture_features):
+        how = "rounded" if settings.capture_features else "recomputed"
+        return Finding(
+            "replay",
+            Level.NOTE,
+            f"tells nearly what another draft would have had accepted, from hidden states that are {how}; the gate "
+            "judges by it, and no replay is claimed to be exact (docs/features.md)",
+        )
     if not why:
         return Finding("replay", Level.OK, "tells what another draft would have had accepted; the gate judges by it")
     turn_s = config.CANARY_TURN_S if settings.canary_turn_s is None else settings.canary_turn_s
@@ -152,7 +162,8 @@ def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
     from sglang.srt.configs.model_config import ModelConfig
 
     model = ModelConfig.from_server_args(server_args)
-    features = FEATURE_LAYERS * model.hidden_size * model.dtype.itemsize if settings.capture_features else 0
+    value_bytes = 1 if settings.quantised_to else model.dtype.itemsize
+    features = FEATURE_LAYERS * model.hidden_size * value_bytes if settings.capture_features else 0
     kept = settings.buffer.max_bytes // (features + TOKEN_BYTES)
     return Finding(
         "traffic",

@@ -61,6 +61,7 @@ class PrefillHead(msgspec.Struct, frozen=True, tag="prefill"):
     facts: tuple[RequestFacts, ...]
     spans: tuple[tuple[int, int, int], ...]  # position of the first token read; its rows' begin and end in the arrays
     feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
+    prefixes: tuple[bytes, ...] = ()  # int32 tokens before the first one read; without features alone
 
 
 class Resume(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...buffer.trace import FeatureDtype, Float16s, Float32s, Int32s, Sampling, VerdictRule
+from ...buffer.trace import FeatureDtype, Float16s, Float32s, Int32s, Sampling, VerdictRule, no_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,9 @@ class Commit(NamedTuple):
 NOTHING_VISIBLE = Commit(-1, (), "")
 
 
+NO_TOKENS: Int32s = no_tokens()
+
+
 class RequestPrefill(NamedTuple):
     """One prefill chunk of one request."""
 
@@ -48,6 +51,7 @@ class RequestPrefill(NamedTuple):
     features: npt.NDArray[Any]  # [n, D]; [0, 0] when not captured
     feature_dtype: FeatureDtype
     commit: Commit
+    prefix: Int32s = NO_TOKENS  # [start] tokens before ids[0]; [0] when they are not captured
 
 
 class RequestVerify(NamedTuple):

@@ -13,6 +13,7 @@ from paceline.benchmarks import (
     capture,
     compatibility,
     dashboard_queries,
+    feature_bytes,
     gate,
     mlflow_pages,
     outage,
@@ -44,9 +45,10 @@ RESULTS = HOUSE / "benchmarks" / "results"  # of runs on this machine, other rev
 PROGRAMS = {
     program.__name__: program
     for program in (
-        board_reading, calibration, canary, capture, compatibility, dashboard_queries, gate, mlflow_pages, outage,
-        pacing, pacing_costs, planted_causes, prefill_bytes, readings_cost, readings_served, repeated_prompts, rests,
-        rollouts, serving, shift, shift_recovery, soak, swap, training_memory, width, window_pictures, zero_steps,
+        board_reading, calibration, canary, capture, compatibility, dashboard_queries, feature_bytes, gate,
+        mlflow_pages, outage, pacing, pacing_costs, planted_causes, prefill_bytes, readings_cost, readings_served,
+        repeated_prompts, rests, rollouts, serving, shift, shift_recovery, soak, swap, training_memory, width,
+        window_pictures, zero_steps,
         gpu_pacing, run, trim,
         bench, record,
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from paceline.buffer import event_codec, trace_codec
 from paceline.buffer.errors import BoardConflict, DecodeError, TraceInvalid
 from paceline.buffer.event_codec import decode_event, encode_event
-from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
+from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds, no_tokens
 from paceline.buffer.trace_codec import MAX_TRACE_BYTES, decode_trace, encode_trace
 from paceline.buffer.version import BoardEvent, DraftVersion, JudgedOn, VersionState
 
@@ -79,6 +79,18 @@ def golden_prompted_trace() -> DraftTrace:
     return replace(golden_labelled_trace(), prompt="0123456789abcdef")
 
 
+def golden_prefixed_trace() -> DraftTrace:
+    """What schema 4 cannot hold: a trace without features, with the tokens before its own."""
+    prefix = np.array([5, 6, 7, 8, 9], np.int32)
+    return replace(golden_prompted_trace(), prefix=prefix, features=np.zeros((0, 0), np.uint16))
+
+
+def golden_quantised_trace() -> DraftTrace:
+    """What schema 5 cannot hold: the golden trace with features of one byte each."""
+    codes, scales = np.array([[1, 2], [3, 4], [5, 6], [7, 255]], np.uint8), np.array([0.5, 1, 2, 0.25], np.float32)
+    return replace(golden_trace(), features=codes, feature_scales=scales, feature_dtype=FeatureDtype.E4M3)
+
+
 def golden_event() -> BoardEvent:
     version = DraftVersion(
         4, 3, "target", "7", "eagle3", "file:///drafts/4", "ab" * 32, "greedy", ("1-1", "2-9"), {"accept_length": 2.5}
@@ -108,12 +120,15 @@ EVENTS = ("event_schema1.json", "event_schema1_without_replica.json")  # the sec
 
 
 def test_traces_and_events_of_the_release_before_this_one_are_read():
-    raw, newer, labelled, newest = (golden(f"trace_schema{number}.bin") for number in (1, 2, 3, 4))
+    written = [golden(f"trace_schema{number}.bin") for number in (1, 2, 3, 4, 5, 6)]
+    raw, newer, labelled, prompted, prefixed, newest = written
     assert flat(decode_trace(raw)) == flat(golden_trace())
     assert flat(decode_trace(newer)) == flat(golden_tree_trace())
     assert flat(decode_trace(labelled)) == flat(golden_labelled_trace())
-    assert flat(decode_trace(newest)) == flat(golden_prompted_trace())
-    assert [each[:2] for each in (raw, newer, labelled, newest)] == [bytes([0, number]) for number in (1, 2, 3, 4)]
+    assert flat(decode_trace(prompted)) == flat(golden_prompted_trace())
+    assert flat(decode_trace(prefixed)) == flat(golden_prefixed_trace())
+    assert flat(decode_trace(newest)) == flat(golden_quantised_trace())
+    assert [each[:2] for each in written] == [bytes([0, number]) for number in (1, 2, 3, 4, 5, 6)]
     for name in EVENTS:
         assert decode_event(golden(name)) == golden_event()
 
@@ -125,6 +140,8 @@ def test_the_release_before_this_one_can_read_what_is_written():
     assert unpacked(encode_trace(golden_tree_trace())) == unpacked(golden("trace_schema2.bin"))
     assert unpacked(encode_trace(golden_labelled_trace())) == unpacked(golden("trace_schema3.bin"))
     assert unpacked(encode_trace(golden_prompted_trace())) == unpacked(golden("trace_schema4.bin"))
+    assert unpacked(encode_trace(golden_prefixed_trace())) == unpacked(golden("trace_schema5.bin"))
+    assert unpacked(encode_trace(golden_quantised_trace())) == unpacked(golden("trace_schema6.bin"))
     assert encode_event(golden_event()) == golden("event_schema1.json")
     assert encode_event(golden_judged_event()) == golden("event_schema1_judged.json")
 
@@ -158,16 +175,16 @@ def test_the_targets_that_a_version_was_trained_and_judged_on_are_fields_that_an
 
 
 def test_a_new_schema_of_traces_leaves_boards_readable_and_reads_the_traces_of_the_old_one(monkeypatch):
-    monkeypatch.setitem(trace_codec._TRACE_READERS, 5, trace_codec._TRACE_READERS[1])
+    monkeypatch.setitem(trace_codec._TRACE_READERS, 7, trace_codec._TRACE_READERS[1])
     old = golden("trace_schema1.bin")
-    new = b"\x00\x05" + old[2:]
+    new = b"\x00\x07" + old[2:]
     assert flat(decode_trace(new)) == flat(decode_trace(old)) == flat(golden_trace())
     for name in EVENTS:
         assert decode_event(golden(name)) == golden_event()
     assert encode_event(golden_event()) == golden("event_schema1.json")
-    with pytest.raises(DecodeError, match="trace schema: got 6, expected 1 or 2 or 3 or 4 or 5") as caught:
-        decode_trace(b"\x00\x06" + new[2:])
-    assert caught.value.raw == b"\x00\x06" + new[2:]
+    with pytest.raises(DecodeError, match="trace schema: got 8, expected 1 or 2 or 3 or 4 or 5 or 6 or 7") as caught:
+        decode_trace(b"\x00\x08" + new[2:])
+    assert caught.value.raw == b"\x00\x08" + new[2:]
 
 
 def test_a_new_schema_of_events_leaves_traces_readable_and_reads_the_events_of_the_old_one(monkeypatch):
@@ -243,7 +260,51 @@ def test_a_label_is_all_that_the_schema_before_the_newest_adds(trace):
     assert flat(decode_trace(raw)) == flat(trace) | {"label": "code"}
 
 
-def test_a_prompt_is_all_that_the_newest_schema_adds():
+def test_scales_are_all_that_the_newest_schema_adds():
+    whole = golden_quantised_trace()
+    fields, more = (msgspec.msgpack.decode(unpacked(encode_trace(trace))) for trace in (golden_prefixed_trace(), whole))
+    assert more.pop("feature_scales") == ["float32", [4], whole.feature_scales.tobytes()]
+    assert more.keys() == fields.keys()
+    assert encode_trace(whole)[:2] == b"\x00\x06"
+    assert flat(decode_trace(encode_trace(whole))) == flat(whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"feature_scales": np.ones(3, np.float32)}, r"feature_scales: got \(3,\), expected \(4,\)"),
+        ({"feature_scales": np.ones(4, np.float64)}, "feature_scales: got float64, expected float32"),
+        ({"replay_exact": True}, "replay_exact: got true with features in float8_e4m3, expected false"),
+        ({"feature_dtype": FeatureDtype.INT8}, "features: got uint8, expected int8"),
+        (
+            {"feature_dtype": FeatureDtype.BFLOAT16, "features": np.zeros((4, 2), np.uint16)},
+            r"feature_scales: got \(4,\), expected \(0,\)",
+        ),
+    ],
+)
+def test_quantised_features_that_do_not_fit_their_scales_or_claim_exact_replay_are_refused(changes, said):
+    with pytest.raises(TraceInvalid, match=said):
+        replace(golden_quantised_trace(), **changes)
+
+
+def test_a_prefix_is_all_that_the_schema_of_prefixes_adds():
+    whole = golden_prefixed_trace()
+    bare = replace(whole, prefix=no_tokens())
+    fields, more = (msgspec.msgpack.decode(unpacked(encode_trace(trace))) for trace in (bare, whole))
+    assert more.pop("prefix") == ["int32", [5], whole.prefix.tobytes()]
+    assert more == fields
+    assert [encode_trace(trace)[:2] for trace in (bare, whole)] == [b"\x00\x04", b"\x00\x05"]
+    assert (bare.has_whole_prefix, whole.has_whole_prefix) == (False, True)
+    assert flat(decode_trace(encode_trace(whole))) == flat(whole)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 6])
+def test_a_prefix_that_does_not_reach_from_the_start_to_the_trace_is_refused(tokens):
+    with pytest.raises(TraceInvalid, match=rf"prefix: got {tokens} tokens, expected 0 or 5 \(offset\)"):
+        replace(golden_trace(), prefix=np.zeros(tokens, np.int32))
+
+
+def test_a_prompt_is_all_that_the_schema_of_prompts_adds():
     bare, whole = golden_labelled_trace(), golden_prompted_trace()
     fields, more = (msgspec.msgpack.decode(unpacked(encode_trace(trace))) for trace in (bare, whole))
     assert more.pop("prompt") == whole.prompt
@@ -323,10 +384,12 @@ UNREADABLE = {
     "one byte": (b"\x00", "got None, expected 1"),
     "a schema and nothing else": (b"\x00\x01", "got None, expected 1"),
     "schema 0": (b"\x00\x00" + GOOD[2:], "got 0, expected 1"),
-    "schema 5": (b"\x00\x05" + GOOD[2:], "got 5, expected 1 or 2 or 3 or 4"),
+    "schema 7": (b"\x00\x07" + GOOD[2:], "got 7, expected 1 or 2 or 3 or 4 or 5 or 6"),
     "schema 2 without its fields": (b"\x00\x02" + GOOD[2:], "missing required field"),
     "schema 3 without its fields": (b"\x00\x03" + GOOD[2:], "missing required field"),
     "schema 4 without its fields": (b"\x00\x04" + GOOD[2:], "missing required field"),
+    "schema 5 without its fields": (b"\x00\x05" + GOOD[2:], "missing required field"),
+    "schema 6 without its fields": (b"\x00\x06" + GOOD[2:], "missing required field"),
     "a label in schema 1": (altered(lambda m: m.update(label="code")), "unknown field `label`"),
     "no frame": (b"\x00\x01garbage", "content size"),
     "short frame": (GOOD[:-1], ""),

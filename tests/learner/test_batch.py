@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from paceline.buffer.errors import ConfigError
+from paceline.buffer.feature_rows import as_float32
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
-from paceline.learner.training.batch import as_float32, collate, draftable_rows, teacher_nodes, verdict_rows
+from paceline.learner.training.batch import collate, draftable_rows, teacher_nodes, verdict_rows
 from paceline.learner.training.first_position import judged_rows
 
 CPU = torch.device("cpu")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from paceline.buffer.base import TraceEntry
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, VerifyRounds
@@ -53,6 +54,8 @@ def test_every_entry_gets_one_outcome(make_trace: Callable[..., DraftTrace]) -> 
         Outcome.OTHER_TARGET_VERSION: ["1-3", "1-4"],
         Outcome.DUPLICATE: ["1-2", "1-6"],
         Outcome.NO_FEATURES: ["1-5"],
+        Outcome.TARGET_MOVED: [],
+        Outcome.NO_PREFIX: [],
         Outcome.MISREPLAYED: [],
         Outcome.INCOMPATIBLE: ["1-8"],
     }
@@ -119,6 +122,35 @@ def test_a_trace_past_its_time_to_live_is_expired_before_anything_else_is_checke
         assert (intake.outcome(trace) is Outcome.EXPIRED) is is_expired
         assert (intake.outcome(replace(trace, target="other")) is Outcome.EXPIRED) is is_expired
     assert replace(INTAKE, now_s=1e12).outcome(trace) is not Outcome.EXPIRED
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"offset": 3, "prefix": np.array([7, 8, 9], np.int32)}, None),
+        ({"offset": 3}, Outcome.NO_PREFIX),
+        ({"offset": 1, "prefix": np.array([50], np.int32)}, Outcome.INCOMPATIBLE),
+        ({"target_version": "0"}, Outcome.TARGET_MOVED),
+        ({"target_version": "2"}, Outcome.OTHER_TARGET_VERSION),
+    ],
+)
+def test_a_trace_without_features_is_kept_where_they_can_be_recomputed_and_refused_with_the_reason_elsewhere(
+    make_trace: Callable[..., DraftTrace], changes: dict[str, object], expected: Outcome | None
+) -> None:
+    intake = replace(INTAKE, target_versions=("0", "1"), recomputed_version="1")
+    for number, kept in ((HELD_OUT_NUMBERS[0], Outcome.HELD_OUT), (HELD_OUT_NUMBERS[0] + 1, Outcome.LEARNED)):
+        trace = make_trace(number, feature_dim=0, **changes)
+        assert intake.outcome(trace) is (expected or kept)
+        assert replace(intake, recomputed_version=None).outcome(trace) in {
+            Outcome.NO_FEATURES,
+            Outcome.OTHER_TARGET_VERSION,
+        }
+
+
+def test_features_that_were_captured_need_no_weights_on_disk(make_trace: Callable[..., DraftTrace]) -> None:
+    intake = replace(INTAKE, target_versions=("0", "1"), recomputed_version="1")
+    assert intake.outcome(make_trace(HELD_OUT_NUMBERS[0] + 1, target_version="0", offset=3)) is Outcome.LEARNED
 
 
 def test_traces_of_known_older_targets_are_trained_on_and_never_held_out(

@@ -60,7 +60,8 @@ URL = {"PACELINE_REDIS_URL": "redis://127.0.0.1:1/0"}
         ({}, {}, Level.WRONG, "off: set PACELINE_REDIS_URL"),
         ({"speculative_algorithm": None}, URL, Level.WRONG, "got --speculative-algorithm None, expected EAGLE3"),
         ({"disaggregation_mode": "decode"}, URL, Level.WRONG, "got --disaggregation-mode decode"),
-        ({}, {**URL, "PACELINE_CAPTURE_FEATURES": "0"}, Level.OK, "without hidden states, so that nothing can be"),
+        ({}, {**URL, "PACELINE_CAPTURE_FEATURES": "0"}, Level.OK, "without hidden states, which learners recompute"),
+        ({}, {**URL, "PACELINE_FEATURE_FORMAT": "fp8"}, Level.OK, "on, with hidden states in float8_e4m3, for 100%"),
     ],
 )
 def test_capture(resolved, sglang_loads, changes, environ, level, said):
@@ -98,6 +99,8 @@ def test_swap(resolved, tiny_speculator, tmp_path, path, level, said):
     ("changes", "environ", "level", "said"),
     [
         ({}, {}, Level.OK, "the gate judges by it"),
+        ({}, {"PACELINE_FEATURE_FORMAT": "int8"}, Level.NOTE, "that are rounded; the gate judges by it, and no replay"),
+        ({}, {"PACELINE_CAPTURE_FEATURES": "0"}, Level.NOTE, "that are recomputed; the gate judges by it, and no"),
         ({"speculative_eagle_topk": 4}, {}, Level.NOTE, f"{CHAIN_FLAGS}; a learned draft goes live after a canary"),
         ({"speculative_eagle_topk": 4}, {}, Level.NOTE, "on a single server in turns of 30 s"),
         ({"speculative_eagle_topk": 4}, {"PACELINE_CANARY_TURN_S": "0"}, Level.NOTE, "which needs a second server"),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
+from paceline.buffer.feature_rows import FeatureDtype
 from paceline.buffer.settings.pacing_names import PacingName
 from paceline.buffer.settings.table import SETTINGS
 from paceline.serving import plugin
@@ -39,6 +40,7 @@ def test_every_setting_comes_from_its_variable():
         "PACELINE_DRAFT_VERSION": "-1",
         "PACELINE_TEACHER_TOP_K": "3",
         "PACELINE_CAPTURE_FEATURES": "0",
+        "PACELINE_FEATURE_FORMAT": "int8",
         "PACELINE_SAMPLE_RATE": "0.25",
         "PACELINE_CAPTURE_MEMORY_BYTES": "1001",
         "PACELINE_TRACE_TOKENS": "100",
@@ -58,6 +60,7 @@ def test_every_setting_comes_from_its_variable():
         draft_version=-1,
         teacher_top_k=3,
         capture_features=False,
+        feature_format="int8",
         sample_rate=0.25,
         capture_memory_bytes=1001,
         trace_tokens=100,
@@ -94,6 +97,7 @@ def test_half_of_the_memory_is_for_the_queue_half_for_the_backlog_and_a_quarter_
         ("CANARY_TURN_S", "-1", "a finite number of at least 0"),
         ("STAGGER_S", "-1", "a finite number of at least 0"),
         ("CAPTURE_FEATURES", "no", "0 or 1"),
+        ("FEATURE_FORMAT", "int4", "one of captured, fp8, int8"),
         ("CAPTURE_MEMORY_BYTES", "1", "an integer of at least 2"),
         ("DRAFT_VERSION", "-2", "an integer of at least -1"),
     ],
@@ -189,3 +193,12 @@ def test_a_width_of_greedy_teachers_that_is_no_count_is_refused(given):
     message = rf"PACELINE_TEST_GREEDY_TOP_K: got '{given}', expected an integer of at least 1\Z"
     with pytest.raises(ConfigError, match=message):
         from_env({"PACELINE_TEST_GREEDY_TOP_K": given})
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"), [("captured", None), ("int8", FeatureDtype.INT8), ("fp8", FeatureDtype.E4M3), ("", None)]
+)
+def test_features_are_quantised_where_the_setting_says_so_and_the_courier_has_it_too(given, kind):
+    settings = from_env({"PACELINE_FEATURE_FORMAT": given})
+    assert settings.quantised_to is kind
+    assert from_env(courier_env(settings, {})).quantised_to is kind

@@ -49,7 +49,8 @@ def test_a_message_arrives_as_it_was_sent():
         FEATURES: np.arange(12, dtype=np.uint16).reshape(3, 4).T,  # not contiguous
         LOGITS: np.zeros((0, 3, 5), np.float32),
     }
-    head = PrefillHead(("a",), 2, "7", (Commit(-1, (), "abort"),), (FACTS,), ((5, 0, 3),), FeatureDtype.BFLOAT16)
+    aborted, prefixes = (Commit(-1, (), "abort"),), (b"\x01\x00\x00\x00",)
+    head = PrefillHead(("a",), 2, "7", aborted, (FACTS,), ((5, 0, 3),), FeatureDtype.BFLOAT16, prefixes)
     resume = Resume({"a": 1}, ("y",), 2)
     forwards, lost, status = (
         (to_wire(head, arrays), to_wire(VERIFY, {})),
