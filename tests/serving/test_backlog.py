@@ -11,7 +11,7 @@ from paceline.serving.courier.backlog import APPEND_TRACES, Backlog, size_bytes
 def trace(size):
     nothing = np.zeros(0, np.int8)
     rounds = SimpleNamespace(teacher_ids=nothing, teacher_logprobs=nothing)
-    return SimpleNamespace(features=np.zeros(size, np.int8), tokens=nothing, rounds=rounds)
+    return SimpleNamespace(features=np.zeros(size, np.int8), prefix=nothing, tokens=nothing, rounds=rounds)
 
 
 def waiting(*sizes, max_bytes=1 << 40):
