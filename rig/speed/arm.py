@@ -61,7 +61,7 @@ def running_arms(
         yield servers
 
 
-def _server(arm: Arm, target: TargetModel, local: LocalDeployment, more_flags: Sequence[str]) -> ArmServer:
+def _server(arm: Arm, target: TargetModel, local: LocalDeployment, more_flags: Sequence[str] = ()) -> ArmServer:
     port = free_port()
     flags = plain_flags(target.folder) if arm.draft is None else server_flags(target.folder, arm.draft)
     if arm.is_paced:
