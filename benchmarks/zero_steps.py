@@ -44,6 +44,8 @@ SEED = 0
 PLAIN = "plain"
 #: SGLang wants a length above 0 to start with; no batch here is as large as that.
 NEVER = {1: (0,), 64: (3,)}
+#: Of every server. An idle scheduler spins unless it is told to sleep, and would take a core from the one that is asked.
+FLAGS = ("--disable-radix-cache", "--sleep-on-idle")
 FLOOR = (PLAIN, "extending", "skipping", "warm", "uncaptured", "captured")
 #: Of kept hidden states, whatever the environment says.
 CATCHES_UP, ALWAYS_WARM = {"PACELINE_CATCH_UP_BYTES": str(64 << 20)}, {"PACELINE_CATCH_UP_BYTES": "0"}
@@ -130,7 +132,7 @@ def serving(name: str, target: TargetModel, draft: Path, options: argparse.Names
     with tempfile.TemporaryDirectory() as folder:
         local = LocalDeployment.on_free_ports(Path(folder))
         if name == PLAIN:
-            kept = [*plain_flags(target.folder), "--disable-radix-cache"]
+            kept = [*plain_flags(target.folder), *FLAGS]
             env = local.shared_env(target) | {"PACELINE_REDIS_URL": ""}
             with sglang_service(kept, local.server_port, log=local.folder / "sglang.log", env=env):
                 yield local.server_url
@@ -146,8 +148,8 @@ def speculating(way: Way, local: LocalDeployment, target: TargetModel, draft: Pa
     table = {str(batch): {"candidate_steps": list(steps)} for batch, steps in way.lengths.items()}
     lengths.write_text(json.dumps(table), encoding="utf-8")
     longest = max(max(steps) for steps in way.lengths.values())
-    adaptive = ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths), "--disable-radix-cache"]
-    adaptive += ["--speculative-num-steps", str(longest)]
+    adaptive = ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths)]
+    adaptive += ["--speculative-num-steps", str(longest), *FLAGS]
     if way.has_paceline:
         with running(local, cpu_server(local, target, draft, adaptive, way.env), [draft]) as services:
             status = services.server.reader.replica_status
