@@ -68,10 +68,11 @@ class TraceBuffer(Protocol):
     """
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
-        """Append and return the entry ids; then trim to the caller's bounds, oldest first. All or nothing.
+        """Append and return the entry ids; then trim to the caller's bounds, oldest first.
 
         A trace whose trace_id is already in the stream, or that comes twice in `traces`, is not stored again: the id
-        of the entry that holds it is returned, and nothing is counted. A caller that lost the reply may append again.
+        of the entry that holds it is returned, and nothing is counted. After an error any of the traces may be stored,
+        each with its counts or not at all, so the caller may append them again.
         """
         ...
 

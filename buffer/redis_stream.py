@@ -1,7 +1,7 @@
 """RedisTraceBuffer: the trace stream in Redis 6.2 or later. Whatever must be atomic happens in stream.lua."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,9 @@ from .redis_client import load_script, refuse_text_client, translate_redis_error
 from .trace import DraftTrace
 from .trace_codec import decode_entries, decode_trace, encode_trace
 
+#: Of payload per command when appending; more go in several commands of one trip. A command of many large payloads is
+#: received whole before Redis begins with it, and everything that it holds is copied while it is out of the caches.
+_CALL_BYTES = 1 << 20
 #: Entries fetched per round trip by replay: enough to hide the trip, few enough for one reply to stay small.
 _REPLAY_PAGE = 32
 
@@ -44,15 +47,14 @@ class RedisTraceBuffer:
         self._resumed: dict[str, str] = {}  # consumer -> id after which its own pending entries go on; "": none left
 
     def append(self, traces: Sequence[DraftTrace]) -> list[str]:
-        """As the contract says; a batch is one command, so it must stay below Redis' query buffer (1 GB)."""
+        """As the contract says; a trace must stay below Redis' largest string (512 MB)."""
         return self._append_raw([encode_trace(trace) for trace in traces], [trace.trace_id for trace in traces])
 
     def _append_raw(self, payloads: Sequence[bytes], trace_ids: Sequence[str] = ()) -> list[str]:
         """Append bytes as they are; without `trace_ids` duplicates are not recognised."""
-        if not payloads:
-            return []
-        named = zip(trace_ids or [""] * len(payloads), payloads, strict=True)
-        return [entry_id.decode() for entry_id in self._run("append", *(part for pair in named for part in pair))]
+        calls = _calls(zip(trace_ids or [""] * len(payloads), payloads, strict=True))
+        replies = self._run_all("append", calls) if calls else []
+        return [entry_id.decode() for reply in replies for entry_id in reply]
 
     def claim(
         self, consumer: str, max_traces: int, before_decoding: Callable[[Sequence[str]], object] | None = None
@@ -188,11 +190,26 @@ class RedisTraceBuffer:
         return [(fields[b"reason"].decode(), fields[b"raw"]) for _, fields in reversed(page)]
 
     def _run(self, verb: str, *args: str | float | bytes) -> Any:
+        with translate_redis_errors(self._client):
+            return self._script(keys=self._keys, args=self._words(verb, args))
+
+    def _run_all(self, verb: str, calls: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """The replies to all calls, sent in one trip; raises what the first one met that failed, once all have run."""
+        if len(calls) == 1:
+            return [self._run(verb, *calls[0])]
+        with translate_redis_errors(self._client), self._client.pipeline(transaction=False) as trip:
+            for args in calls:
+                self._script(keys=self._keys, args=self._words(verb, args), client=trip)
+            replies = trip.execute(raise_on_error=False)  # with it, redis-py would put payloads into its message
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+        return replies
+
+    def _words(self, verb: str, args: Sequence[str | float | bytes]) -> list[str | float | bytes]:
         config = self._config
         now_ms = "" if self._clock is None else int(self._clock() * 1000)
-        settings = (now_ms, config.max_bytes, int(config.max_age_s * 1000), DEAD_LETTERS_KEPT)
-        with translate_redis_errors(self._client):
-            return self._script(keys=self._keys, args=[verb, config.group, *settings, *args])
+        return [verb, config.group, now_ms, config.max_bytes, int(config.max_age_s * 1000), DEAD_LETTERS_KEPT, *args]
 
 
 def _rows(page: Sequence[tuple[bytes | None, Mapping[bytes, bytes] | None]]) -> list[tuple[str, bytes]]:
@@ -200,6 +217,19 @@ def _rows(page: Sequence[tuple[bytes | None, Mapping[bytes, bytes] | None]]) -> 
     was added by hand without our field becomes a dead letter.
     """
     return [(entry_id.decode(), fields.get(b"trace", b"")) for entry_id, fields in page if entry_id and fields]
+
+
+def _calls(named: Iterable[tuple[str, bytes]]) -> list[list[str | bytes]]:
+    """Names and payloads in turn, cut before a payload that would make a call longer than _CALL_BYTES."""
+    calls: list[list[str | bytes]] = []
+    call_bytes = 0
+    for trace_id, payload in named:
+        call_bytes += len(payload)
+        if call_bytes > _CALL_BYTES or not calls:
+            calls.append([])
+            call_bytes = len(payload)
+        calls[-1] += [trace_id, payload]
+    return calls
 
 
 def _s(ms: int | None) -> float | None:

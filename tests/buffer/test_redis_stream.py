@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import redis
+from paceline.buffer import redis_stream
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError, OperatorRefused
 from paceline.buffer.keys import ALL_KEYS, BOUNDS, COUNTS, DEAD_LETTERS, LEDGER, TRACE_IDS, TRACES
@@ -220,6 +221,38 @@ def test_a_batch_that_redis_has_no_memory_for_is_not_stored_in_part(redis_client
         redis_client.config_set("maxmemory", 0)
     counts = buffer.counts()
     assert (counts.delivered, counts.acked, balance(counts)) == (1, {"trained": 1}, 0)
+
+
+def test_large_traces_go_in_commands_of_their_own_and_are_counted_once(redis_client, make_trace, monkeypatch):
+    monkeypatch.setattr(redis_stream, "_CALL_BYTES", 1)
+    traces, buffer = [make_trace(seed) for seed in range(4)], RedisTraceBuffer(redis_client, CONFIG)
+    redis_client.config_resetstat()
+    ids = buffer.append([traces[3], *traces, traces[0]])
+    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] == 6
+    assert [ids[4], ids[5]] == [ids[0], ids[1]]
+    assert names(buffer.claim("a", 9)) == ["trace-3", "trace-0", "trace-1", "trace-2"]
+    assert (buffer.append(traces), buffer.counts().delivered) == ([*ids[1:4], ids[0]], 4)
+
+
+def test_payloads_share_a_command_until_they_are_too_many_bytes(monkeypatch):
+    monkeypatch.setattr(redis_stream, "_CALL_BYTES", 3)
+    sizes = [1, 2, 1, 3, 4, 0, 1]
+    calls = redis_stream._calls((str(size), b"x" * size) for size in sizes)
+    assert [[name for name in call[::2]] for call in calls] == [["1", "2"], ["1"], ["3"], ["4"], ["0", "1"]]
+    assert [part for call in calls for part in call[1::2]] == [b"x" * size for size in sizes]
+
+
+def test_what_fails_in_commands_of_its_own_is_told_of_without_its_bytes(redis_client, make_trace, monkeypatch):
+    monkeypatch.setattr(redis_stream, "_CALL_BYTES", 1)
+    buffer, traces = RedisTraceBuffer(redis_client, CONFIG), [make_trace(seed) for seed in range(3)]
+    redis_client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(BufferUnavailable, match="maxmemory") as failed:
+            buffer.append(traces)
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    assert len(str(failed.value)) < 600
+    assert len(set(buffer.append(traces))) == buffer.counts().delivered == 3
 
 
 def test_lower_bounds_make_room_in_a_redis_without_memory(redis_client, make_trace):
