@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from learned_draft import swap_in_learned
+from paceline.buffer.feature_rows import FeatureDtype
 from paceline.buffer.trace_codec import encode_trace
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
@@ -42,6 +43,14 @@ def lean(start_rig, models, tmp_path_factory):
     env = {"PACELINE_CAPTURE_FEATURES": "0", "PACELINE_TRACE_TOKENS": str(WINDOW)}
     with start_rig(models, tmp_path_factory.mktemp("lean"), ROOM, env) as made:
         yield made
+
+
+@pytest.fixture(scope="module", params=["int8", "fp8"])
+def quantising(request, start_rig, models, tmp_path_factory):
+    """A server whose courier sends one byte per value, in windows that hold whole requests; and the kind of its rows."""
+    env, more = {"PACELINE_FEATURE_FORMAT": request.param}, [*ROOM, "--disable-radix-cache"]
+    with start_rig(models, tmp_path_factory.mktemp(request.param), more, env) as made:
+        yield made, {"int8": FeatureDtype.INT8, "fp8": FeatureDtype.E4M3}[request.param]
 
 
 def jobs(rig, label):
@@ -130,6 +139,27 @@ def test_a_trace_has_all_that_the_target_had_read_however_it_was_cut(lean, serve
     kinds = {kind: [t for t in traces if f"-{kind}-" in t.request_id and t.offset] for kind in ("again", "long")}
     assert min(map(len, kinds.values())) >= 4
     assert any(len(trace.prefix) > PART for trace in kinds["long"])
+
+
+def test_rows_of_one_byte_per_value_are_near_those_as_captured(captured, quantising):
+    server, kind = quantising
+    _, answers, traces = served_by(server, str(kind))
+    whole = {trace.request_id.partition("-")[2]: trace for trace in captured[2]}
+    assert {trace.request_id for trace in traces} == answers.keys()
+    furthest = 0.0
+    for trace in traces:
+        twin = whole[trace.request_id.partition("-")[2]]
+        rows = min(len(trace.features), len(twin.features))
+        assert trace.tokens.tolist() == twin.tokens.tolist()
+        assert (trace.feature_dtype, trace.replay_exact, rows > len(trace.tokens) - 8) == (kind, False, True)
+        wanted = twin.features[:rows]
+        off = np.abs(trace.feature_numbers()[:rows] - wanted)
+        largest = np.abs(wanted).max(axis=1, keepdims=True)
+        allowed = largest / 254 if kind is FeatureDtype.INT8 else np.maximum(np.abs(wanted) / 16, largest / 448 / 1024)
+        assert (off <= allowed + ROUNDING).all()
+        furthest = max(furthest, float(off.max()))
+    log.info("%s: %d traces, furthest value %.3g off", kind, len(traces), furthest)
+    assert furthest > ROUNDING  # more than two servers differ in
 
 
 def test_tokens_alone_take_a_small_part_of_the_bytes(captured, served_lean):
