@@ -33,6 +33,7 @@ from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.ratio import ratio
 from ..rig.services import sglang_service
+from ..rig.speed.arm import CATCH_UP_BYTES
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
 from .measure.deepened import deepened
@@ -48,7 +49,7 @@ NEVER = {1: (0,), 64: (3,)}
 FLAGS = ("--disable-radix-cache", "--sleep-on-idle")
 FLOOR = (PLAIN, "extending", "skipping", "warm", "uncaptured", "captured")
 #: Of kept hidden states, whatever the environment says.
-CATCHES_UP, ALWAYS_WARM = {"PACELINE_CATCH_UP_BYTES": str(64 << 20)}, {"PACELINE_CATCH_UP_BYTES": "0"}
+CATCHES_UP, ALWAYS_WARM = {"PACELINE_CATCH_UP_BYTES": str(CATCH_UP_BYTES)}, {"PACELINE_CATCH_UP_BYTES": "0"}
 
 
 @dataclass(frozen=True, slots=True)

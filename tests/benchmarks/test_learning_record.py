@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -160,6 +161,7 @@ def expected_naively(naive_draft, draft, trace, steps):
     ):
         logp |= {start + 1 + node: float(known[node, 0]) for node in range(kept + 1)}
 
+    @cache
     def chance(root, depth):
         _, logits = naive_draft(draft, trace.tokens, trace.features, root, depth + 1, fed=trace.tokens[root + 1 :])
         scaled = logits[depth] / trace.sampling.temperature
@@ -167,6 +169,7 @@ def expected_naively(naive_draft, draft, trace, steps):
         logq = scaled[trace.tokens[token]] - scaled.max() - np.log(np.exp(scaled - scaled.max()).sum())
         return min(1.0, float(np.exp(logq - logp[token])))
 
+    @cache
     def served(root):
         if root >= last:
             return 0.0, 0.0

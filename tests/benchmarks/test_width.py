@@ -82,7 +82,7 @@ def test_a_prompt_longer_than_a_window_leaves_its_context_alone(tmp_path):
 
 
 def test_forwards_grow_with_their_width_alone(tmp_path):
-    found = by_width(tmp_path, TINY, [12, 4, 8], rounds=2)
+    found = by_width(tmp_path, TINY, [12, 4, 8], rounds=1)
     assert [each.hidden for each in found] == [4, 8, 12]
     steps = np.diff([each.forward_bytes for each in found])
     assert steps[0] == pytest.approx(steps[1])

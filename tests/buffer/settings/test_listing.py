@@ -13,6 +13,8 @@ HOUSE = Path(__file__).resolve().parents[3]
 #: Documents that may name what an operator has to replace.
 WITH_OLD_NAMES = ("docs/settings.md", "CHANGELOG.md")
 PRODUCT = ("buffer", "policies", "drafts", "serving", "learner", "dashboards", "rig", "demo", "benchmarks", "docs")
+#: What benches keep, checkouts of other commits among it.
+KEPT = HOUSE / "benchmarks" / "results"
 ROOT_FILES = ("cli.py", "README.md", "CHANGELOG.md", "Makefile", "docker-compose.yml", ".ci/run")
 
 
@@ -79,7 +81,8 @@ def strangers(text: str, *, may_be_old: bool) -> set[str]:
 
 
 def named_files() -> list[Path]:
-    inside = [path for room in PRODUCT for path in sorted((HOUSE / room).rglob("*")) if path.suffix in {".py", ".md"}]
+    every = [path for room in PRODUCT for path in sorted((HOUSE / room).rglob("*")) if path.suffix in {".py", ".md"}]
+    inside = [path for path in every if not path.is_relative_to(KEPT)]
     workflows = sorted((HOUSE / ".github").rglob("*.yml"))
     roots = [HOUSE / name for name in ROOT_FILES if (HOUSE / name).exists()]
     return [*inside, *workflows, *roots, *sorted(HOUSE.glob("*/Dockerfile"))]
