@@ -1,6 +1,7 @@
 """Seconds of one step's rollouts with the target and the drafts as they were at a saved step.
 
-The small target is deepened with layers that change no output, until a draft step costs what it does beside a large
+Most answers are short and a few are long, as rollouts are: a wide part in which the server's batch is full, and a tail
+in which one to three requests run. The small target is deepened with layers that change no output, until a draft step costs what it does beside a large
 target (measure/deepened.py). Every arm has a server of its own, without capture; all are up at the same time and are
 asked one after the other, in an order drawn anew each time, so that every figure has a partner measured beside it.
 """
@@ -9,20 +10,26 @@ import json
 import random
 import shutil
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ...rig.deployment import LocalDeployment
 from ...rig.models.target import TargetModel
 from ...rig.services import redis_service
 from ...rig.speed.arm import Arm, running_arms
+from ...serving.rollouts.completion import Completion
 from ...serving.rollouts.rollouts import Rollouts
+from ...serving.rollouts.step_figures import rollout_figures
 from ..measure.deepened import deepened
 from .recorded import RecordedRun
 
 NO_SPECULATION, PACED = "no-speculation", "following-paced"
-ANSWERS, TOKENS, REPEATS = 8, 64, 3
+ANSWERS, REPEATS = 4, 3
+#: Output tokens of most answers, and of the last answer to each of the first LONG_ANSWERS prompts.
+SHORT, LONG, LONG_ANSWERS = 32, 240, 3
 MORE_FLAGS = ("--max-running-requests", "16")
 _WEIGHTS = "model.safetensors"
 _KEPT = "seconds.json"
@@ -86,14 +93,30 @@ def asking(url: str, run: RecordedRun) -> Callable[[int], dict[str, float]]:
     """Asks a server so many answers to each of the run's first prompts, at the run's temperature."""
     temperature = run.notes["options"]["temperature"]
 
-    def ask(answers: int) -> dict[str, float]:
-        prompts = [ids for ids in run.notes["prompts"] for _ in range(answers)]
+    def generate(length: int, prompts: Sequence[Sequence[int]]) -> list[Completion]:
         with Rollouts(url) as rollouts:
-            done = rollouts.generate(prompts, max_new_tokens=TOKENS, temperature=temperature)
-            figures = {name.removeprefix("rollout/"): figure for name, figure in rollouts.metrics().items()}
-        return figures | {"tokens": sum(len(each.token_ids) for each in done)}
+            return rollouts.generate(prompts, max_new_tokens=length, temperature=temperature)
+
+    def ask(answers: int) -> dict[str, float]:
+        by_length = prompts_by_length(run.notes["prompts"], answers)
+        began_s = time.perf_counter()
+        with ThreadPoolExecutor(len(by_length)) as pool:
+            done = [each for part in pool.map(generate, by_length, by_length.values()) for each in part]
+        figures = rollout_figures(done, time.perf_counter() - began_s)
+        named = {name.removeprefix("rollout/"): figure for name, figure in figures.items()}
+        return named | {"tokens": sum(len(each.token_ids) for each in done)}
 
     return ask
+
+
+def prompts_by_length(prompts: Sequence[Sequence[int]], answers: int) -> dict[int, list[Sequence[int]]]:
+    """Output tokens -> the prompts to answer with so many, each as often as it has answers of that length."""
+    found: dict[int, list[Sequence[int]]] = {LONG: [], SHORT: []}
+    for at, ids in enumerate(prompts):
+        for number in range(answers):
+            is_long = at < LONG_ANSWERS and number == answers - 1
+            found[LONG if is_long else SHORT].append(ids)
+    return {length: asked for length, asked in found.items() if asked}
 
 
 def _whole(target: Path, weights: Path, place: Path) -> Path:

@@ -21,6 +21,8 @@ from typing import Protocol
 
 #: Batch sizes at which a new bucket begins: costs are alike within one.
 BATCH_BUCKETS = (1, 2, 3, 5, 9, 17, 33, 65)
+#: Steps that say how fast the machine is now: the median of nine survives four hiccups.
+PACE_STEPS = 9
 
 
 class Pacing(Protocol):
@@ -138,23 +140,48 @@ def wilson_upper(share: float, count: float, deviations: float) -> float:
 
 
 class StepCosts:
-    """What a decode step costs by batch bucket and steps: the median of the last measurements, robust to a hiccup.
+    """What a decode step costs by batch bucket and steps, at the bucket's present pace; robust to hiccups.
+
+    A machine is slower at some times than at others, by its clock, its neighbours and the length of contexts, and then
+    it is slower at every length. Costs that were measured at different times say nothing about lengths, so each is
+    divided by the pace of its time: the median, over the last PACE_STEPS steps in the bucket, of cost over what that
+    length usually costs there. That is the median of its last `window` costs so divided, of those among them that are
+    at most `max_age_steps` steps older than the newest; a length that has run less often than PACE_STEPS says nothing
+    about the pace, since its first steps would be taken for what is usual.
 
     A table, where there is one, fills in what was not measured here, scaled to what was: another machine of its kind
     may be slower as a whole.
     """
 
-    def __init__(self, lengths: Sequence[int], table: "CostTable | None" = None, *, window: int = 33) -> None:
-        self._lengths, self._table, self._window = tuple(lengths), table, window
-        self._seen: dict[tuple[int, int], deque[float]] = {}
-        self._medians: dict[int, dict[int, float]] = {}  # bucket -> steps -> milliseconds, fewest steps first
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        table: "CostTable | None" = None,
+        *,
+        window: int = 33,
+        max_age_steps: int = 400,
+    ) -> None:
+        self._lengths, self._table, self._window, self._max_age_steps = tuple(lengths), table, window, max_age_steps
+        self._steps_run: dict[int, int] = {}  # by bucket
+        self._seen: dict[tuple[int, int], deque[tuple[int, float]]] = {}  # steps run before, milliseconds at pace 1
+        self._usual_ms: dict[int, dict[int, float]] = {}  # bucket -> steps -> their median
+        self._paces: dict[int, deque[float]] = {}  # by bucket
+        self._now_ms: dict[int, dict[int, float]] = {}  # bucket -> steps -> at the present pace, fewest steps first
 
     def observe(self, bucket: int, steps: int, cost_ms: float) -> None:
         """One decode step; a clock that did not move counts as a nanosecond, since costs divide."""
+        cost_ms, usual_ms = max(cost_ms, 1e-6), self._usual_ms.setdefault(bucket, {})
+        paces = self._paces.setdefault(bucket, deque(maxlen=PACE_STEPS))
+        if self.count(bucket, steps) >= PACE_STEPS:
+            paces.append(cost_ms / usual_ms[steps])
+        pace = median(paces or [1.0])
         seen = self._seen.setdefault((bucket, steps), deque(maxlen=self._window))
-        seen.append(max(cost_ms, 1e-6))
-        medians = self._medians.get(bucket, {}) | {steps: median(seen)}
-        self._medians[bucket] = dict(sorted(medians.items()))
+        at = self._steps_run[bucket] = self._steps_run.get(bucket, 0) + 1
+        seen.append((at, cost_ms / pace))
+        while seen[0][0] < at - self._max_age_steps:
+            seen.popleft()
+        usual_ms[steps] = median(ms for _, ms in seen)
+        self._now_ms[bucket] = {k: ms * pace for k, ms in sorted(usual_ms.items())}
 
     def count(self, bucket: int, steps: int) -> int:
         """How many measurements the median of `steps` in this bucket rests on, at most the window."""
@@ -162,11 +189,11 @@ class StepCosts:
 
     def measured(self, bucket: int) -> Mapping[int, float]:
         """Steps -> milliseconds, of what was measured in this bucket, fewest steps first."""
-        return self._medians.get(bucket, {})
+        return self._now_ms.get(bucket, {})
 
     def medians(self) -> dict[int, Mapping[int, float]]:
         """`measured` of every bucket; may be asked from another thread than the one that measures."""
-        return dict(sorted(self._medians.copy().items()))
+        return dict(sorted(self._now_ms.copy().items()))
 
     def predicted(self, bucket: int) -> Mapping[int, float]:
         """Steps -> milliseconds for every length; empty before anything is known about this bucket.

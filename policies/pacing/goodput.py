@@ -1,11 +1,14 @@
 """Choose the length that commits most tokens per millisecond: paceline's default."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from .base import CostTable, PositionAcceptance, StepCosts, bucket_of
 
 #: Of the shortest length, before another one is tried in a bucket: the median of three survives one hiccup.
 FIRST_MEASURES = 3
+#: Of the step, that one more draft costs at the least: its own forward and a token more to verify.
+DRAFT_SHARE = 0.02
 
 
 class GoodputPacing:
@@ -17,12 +20,11 @@ class GoodputPacing:
     good as the first, and costs are measured where the server runs. Acceptance is the drafter's and shared by all
     batch sizes; costs belong to a bucket. The shortest length, plain decoding where it is offered, is measured first,
     FIRST_MEASURES times: every other length is compared with it, and after a single slow step each would look better.
-    Longer slowness is noticed too. More drafts are more work, so where a longer one was measured as no dearer than the
-    shortest, something else slowed the shortest down: it runs again, each time after as many steps as it has
-    measurements, until the order is right. Other lengths run only where they are expected to beat it. Another length
-    is tried when it might be better by `optimism` standard deviations and its cost is unknown or was measured long
-    ago, while less than `explore_share` of the time in this bucket went into trials; so trials take that share of the
-    time, at most, and `free_trials` steps to begin with. With a table of costs none is unknown.
+    Longer slowness is noticed too: costs are compared at one pace of the machine (StepCosts), and none is believed that
+    is above a longer length's (with_shorter_cheaper). Other lengths run only where they are expected to beat it.
+    Another length is tried when it might be better by `optimism` standard deviations and its cost is unknown or was
+    measured long ago, while less than `explore_share` of the time in this bucket went into trials; so trials take that
+    share of the time, at most, and `free_trials` steps to begin with. With a table of costs none is unknown.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class GoodputPacing:
     def steps(self, batch_size: int) -> int:
         """The best length known, or one worth a trial. Changes nothing: `observe` reports what ran."""
         bucket = bucket_of(batch_size)
-        if not self._is_table and self._must_measure_shortest(bucket):
+        if not self._is_table and self._costs.count(bucket, self._lengths[0]) < FIRST_MEASURES:
             return self._lengths[0]
         trial = self._trial(bucket)
         return self._best(bucket) if trial is None else trial
@@ -70,18 +72,9 @@ class GoodputPacing:
         self._acceptance.forget()
         self._ran_at = {ran: at - self._recheck_steps for ran, at in self._ran_at.items()}
 
-    def _must_measure_shortest(self, bucket: int) -> bool:
-        """True until it has been measured often enough, and while a longer length seems to cost no more than it."""
-        shortest = self._lengths[0]
-        count = self._costs.count(bucket, shortest)
-        if count < FIRST_MEASURES:
-            return True
-        shortest_ms, *longer_ms = self._costs.measured(bucket).values()
-        return bool(longer_ms) and min(longer_ms) <= shortest_ms and self._steps_since(bucket, shortest) >= count
-
     def _known(self, bucket: int) -> Mapping[int, float]:
         """Steps -> milliseconds of what may be chosen without a trial."""
-        return self._costs.predicted(bucket) if self._is_table else self._costs.measured(bucket)
+        return self._costs.predicted(bucket) if self._is_table else with_shorter_cheaper(self._costs.measured(bucket))
 
     def _best(self, bucket: int) -> int:
         """Of the lengths known in the bucket, the shortest of equals; the shortest of all before any is."""
@@ -108,3 +101,17 @@ class GoodputPacing:
     def _steps_since(self, bucket: int, k: int) -> int:
         """Measured steps in this bucket since `k` ran there; all of them when it never did."""
         return self._steps_run.get(bucket, 0) - self._ran_at.get((bucket, k), 0)
+
+
+def with_shorter_cheaper(costs: Mapping[int, float]) -> dict[int, float]:
+    """`costs` (steps -> milliseconds, fewest steps first) with none above what a longer length leaves for it.
+
+    More drafts are more work, each DRAFT_SHARE of what comes before it at least. So where a shorter length was measured
+    as no cheaper than a longer one, something else slowed it down, and it costs less than that.
+    """
+    found: dict[int, float] = {}
+    least_ms, longer = math.inf, 0
+    for k in reversed(costs):
+        least_ms = min(costs[k], least_ms / (1.0 + DRAFT_SHARE) ** (longer - k))
+        found[k], longer = least_ms, k
+    return dict(reversed(found.items()))

@@ -167,10 +167,18 @@ def test_arms_are_asked_in_turn_and_the_first_answers_do_not_count() -> None:
     found = seconds.in_turns({name: asking(name) for name in "abc"}, random.Random(1))
     assert asked[:3] == [("a", 1), ("b", 1), ("c", 1)]
     turns = [asked[i : i + 3] for i in range(3, len(asked), 3)]
-    assert [sorted(turn) for turn in turns] == [[("a", 8), ("b", 8), ("c", 8)]] * seconds.REPEATS
+    assert [sorted(turn) for turn in turns] == [[("a", 4), ("b", 4), ("c", 4)]] * seconds.REPEATS
     assert len({tuple(turn) for turn in turns}) > 1
     for name, figures in found.items():
-        assert [each["tokens"] for each in figures] == [i for i, ask in enumerate(asked, 1) if ask == (name, 8)]
+        assert [each["tokens"] for each in figures] == [i for i, ask in enumerate(asked, 1) if ask == (name, 4)]
+
+
+def test_a_few_answers_are_long() -> None:
+    prompts = [[number] for number in range(8)]
+    asked = seconds.prompts_by_length(prompts, 4)
+    assert asked[240] == [[0], [1], [2]]
+    assert sorted(asked[32]) == sorted([*prompts * 3, *prompts[3:]])
+    assert seconds.prompts_by_length(prompts[:1], 1) == {240: [[0]]}
 
 
 def test_seconds_are_medians_beside_ratios_of_turns() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from paceline.benchmarks.pacing_baselines.smartspec import SmartSpecPacing
-from paceline.policies.pacing.base import CostTable, Pacing
-from paceline.policies.pacing.goodput import FIRST_MEASURES, GoodputPacing
+from paceline.policies.pacing.base import CostTable, Pacing, StepCosts
+from paceline.policies.pacing.goodput import DRAFT_SHARE, FIRST_MEASURES, GoodputPacing, with_shorter_cheaper
 
 MAX_STEPS = 6
 LENGTHS = range(MAX_STEPS + 1)
@@ -94,6 +94,41 @@ def test_slowness_over_all_first_plain_steps_does_not_make_a_dead_draft_look_goo
     # Plain decoding is measured again after 3, 4 and so on steps; four right measurements outvote the three slow ones.
     assert chosen.count(0) >= 120 - (3 + 4 + 5 + 6 + 4)
     assert chosen[-60:] == [0] * 60
+
+
+@pytest.mark.parametrize("slow_steps", [12, 50])
+@pytest.mark.parametrize("phase_steps", [190, 400])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_machine_that_is_slower_at_times_does_not_make_a_dead_draft_look_good(
+    phase_steps: int, slow_steps: int, seed: int
+) -> None:
+    policy, rng, slowness, spent_ms = GoodputPacing(LENGTHS), np.random.default_rng(seed), 1.0, 0.0
+    for turn in range(2300):
+        if turn // phase_steps % 2 == 0:
+            slowness = 1.0
+        elif turn % slow_steps == 0:
+            slowness = float(rng.uniform(0.95, 2.5))
+        k = policy.steps(4)
+        policy.observe(4, k, [0] * 4, cost_ms(4, k) * slowness * float(np.exp(rng.normal(0.0, 0.06))))
+        spent_ms += cost_ms(4, k)
+    assert cost_ms(4, 0) * 2300 / spent_ms >= 0.985
+
+
+def test_no_length_costs_more_than_a_longer_one_leaves_for_it() -> None:
+    costs = {0: 10.0, 1: 8.0, 3: 9.0, 5: 8.5}
+    share = 1.0 + DRAFT_SHARE
+    assert with_shorter_cheaper(costs) == pytest.approx({0: 8.0 / share, 1: 8.0, 3: 8.5 / share**2, 5: 8.5})
+    assert with_shorter_cheaper({2: 7.0}) == {2: 7.0}
+    assert with_shorter_cheaper({}) == {}
+
+
+def test_lengths_that_were_measured_at_different_times_are_compared_at_one_pace() -> None:
+    costs, slowness = StepCosts((0, 2, 4)), 1.0
+    for turn in range(120):
+        slowness = 1.0 + turn // 30
+        steps = (0, 2, 0, 4)[turn // 30] if turn % 30 > 5 else 0
+        costs.observe(4, steps, (10.0 + steps) * slowness)
+    assert costs.measured(4) == pytest.approx({0: 40.0, 2: 48.0, 4: 56.0})
 
 
 def test_plain_decoding_that_costs_as_much_as_drafting_is_measured_ever_more_rarely() -> None:
