@@ -45,7 +45,7 @@ SEED = 0
 PLAIN = "plain"
 #: SGLang wants a length above 0 to start with; no batch here is as large as that.
 NEVER = {1: (0,), 64: (3,)}
-#: Of every server. An idle scheduler spins unless it is told to sleep, and would take a core from the one that is asked.
+#: Of every server. An idle scheduler spins unless it is told to sleep: it would take a core from the one that is asked.
 FLAGS = ("--disable-radix-cache", "--sleep-on-idle")
 FLOOR = (PLAIN, "extending", "skipping", "warm", "uncaptured", "captured")
 #: Of kept hidden states, whatever the environment says.

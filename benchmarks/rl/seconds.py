@@ -1,9 +1,10 @@
 """Seconds of one step's rollouts with the target and the drafts as they were at a saved step.
 
 Most answers are short and a few are long, as rollouts are: a wide part in which the server's batch is full, and a tail
-in which one to three requests run. The small target is deepened with layers that change no output, until a draft step costs what it does beside a large
-target (measure/deepened.py). Every arm has a server of its own, without capture; all are up at the same time and are
-asked one after the other, in an order drawn anew each time, so that every figure has a partner measured beside it.
+in which one to three requests run. The small target is deepened with layers that change no output, until a draft step
+costs what it does beside a large target (measure/deepened.py). Every arm has a server of its own, without capture; all
+are up at the same time and are asked one after the other, in an order drawn anew each time, so that every figure has a
+partner measured beside it.
 """
 
 import json

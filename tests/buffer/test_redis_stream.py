@@ -238,7 +238,7 @@ def test_payloads_share_a_command_until_they_are_too_many_bytes(monkeypatch):
     monkeypatch.setattr(redis_stream, "_CALL_BYTES", 3)
     sizes = [1, 2, 1, 3, 4, 0, 1]
     calls = redis_stream._calls((str(size), b"x" * size) for size in sizes)
-    assert [[name for name in call[::2]] for call in calls] == [["1", "2"], ["1"], ["3"], ["4"], ["0", "1"]]
+    assert [list(call[::2]) for call in calls] == [["1", "2"], ["1"], ["3"], ["4"], ["0", "1"]]
     assert [part for call in calls for part in call[1::2]] == [b"x" * size for size in sizes]
 
 

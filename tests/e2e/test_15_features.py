@@ -47,7 +47,7 @@ def lean(start_rig, models, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["int8", "fp8"])
 def quantising(request, start_rig, models, tmp_path_factory):
-    """A server whose courier sends one byte per value, in windows that hold whole requests; and the kind of its rows."""
+    """A server that sends one byte per value, in windows that hold whole requests; and the kind of its rows."""
     env, more = {"PACELINE_FEATURE_FORMAT": request.param}, [*ROOM, "--disable-radix-cache"]
     with start_rig(models, tmp_path_factory.mktemp(request.param), more, env) as made:
         yield made, {"int8": FeatureDtype.INT8, "fp8": FeatureDtype.E4M3}[request.param]
