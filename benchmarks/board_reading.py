@@ -38,6 +38,7 @@ from ..buffer.member_history import HISTORY_EVERY_S, HISTORY_FINE_S, HISTORY_S, 
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect
 from ..rig.services import free_port, redis_service
+from ..rig.signals import ending_signals
 from ..serving.clock.step_cells import MAX_CELLS as MAX_STEP_CELLS
 from ..serving.courier.heartbeat import MAX_BEAT_BYTES
 from ..serving.watch.served_cells import MAX_CELLS
@@ -174,4 +175,5 @@ def seconds(act: Callable[[], object], clock: Callable[[], float] = time.perf_co
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

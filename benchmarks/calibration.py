@@ -33,6 +33,7 @@ from ..rig.models.corpus import load_corpus
 from ..rig.models.target import load_tokenizer
 from ..rig.progress import progress_bar
 from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts
+from ..rig.signals import ending_signals
 from ..rig.trace_file import read_traces
 from .learning.lab import Lab, open_lab
 from .learning.prediction import Prediction, compare, markdown, plot
@@ -200,4 +201,5 @@ def _fitted(
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

@@ -31,6 +31,7 @@ from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.ratio import ratio
 from ..rig.services import Service, free_port, redis_service, sglang_service
+from ..rig.signals import ending_signals
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
@@ -135,4 +136,5 @@ def rate(server: Server, prompts: Sequence[Prompt], concurrency: int, *, capture
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

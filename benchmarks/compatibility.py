@@ -27,6 +27,7 @@ from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.services import free_port, redis_service
+from ..rig.signals import ending_signals
 from .matrix.cell import Case, measure
 from .matrix.models import published, random_target, untrained_draft
 from .matrix.results import Cells, Measured, still_holding
@@ -169,4 +170,5 @@ def reason(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

@@ -28,6 +28,7 @@ from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.ratio import ratio
 from ..rig.services import Service
+from ..rig.signals import ending_signals
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import MeasuredServer, held_out_prompts, wait_until
@@ -119,4 +120,5 @@ def print_results(
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

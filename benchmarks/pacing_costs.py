@@ -30,6 +30,7 @@ from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.services import sglang_service
+from ..rig.signals import ending_signals
 from ..rig.traffic import Served, send
 from .measure.command_line import benchmark_parser
 from .measure.deepened import deepened
@@ -156,4 +157,5 @@ def print_costs(costs: dict[int, list[float]], alone: dict[int, float]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

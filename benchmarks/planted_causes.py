@@ -29,6 +29,7 @@ from ..rig.models.target import load_tokenizer
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt, domain_prompts
 from ..rig.services import learner_service
+from ..rig.signals import ending_signals
 from .learning.lab import Lab, open_lab
 from .learning.warm import ensure_warm_head
 from .measure.command_line import benchmark_parser
@@ -223,4 +224,5 @@ def as_fields(outcome: Outcome) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

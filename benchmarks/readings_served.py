@@ -24,6 +24,7 @@ from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
+from ..rig.signals import ending_signals
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
@@ -91,4 +92,5 @@ def table(batches: Sequence[int], spans: Sequence[tuple[float, float]], steps: S
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

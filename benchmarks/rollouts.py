@@ -23,6 +23,7 @@ from ..rig.machine import machine
 from ..rig.models.target import TargetModel, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
+from ..rig.signals import ending_signals
 from .measure.command_line import benchmark_parser
 from .rl.arms import StepArms, ensure_arms
 from .rl.recorded import RecordedRun, RunPlan, ensure_run
@@ -112,4 +113,5 @@ def _rates(text: str) -> tuple[float, ...]:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

@@ -21,6 +21,7 @@ from rich.console import Console
 from ..rig.models.target import TargetModel, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
+from ..rig.signals import ending_signals
 from .measure.command_line import benchmark_parser
 from .recovery.demo_run import Job, ensure_run
 from .recovery.recorded_run import RecordedRun
@@ -93,4 +94,5 @@ def pair(
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

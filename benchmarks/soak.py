@@ -21,6 +21,7 @@ from ..rig.machine import machine
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
+from ..rig.signals import ending_signals
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
 from .measure.services import cpu_server, running
@@ -82,4 +83,5 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

@@ -16,6 +16,7 @@ from ..rig.machine import machine
 from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
+from ..rig.signals import ending_signals
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
 from .measure.services import cpu_server, running
@@ -61,4 +62,5 @@ def print_stalls(console: Console, stalls: Stalls) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

@@ -33,6 +33,7 @@ from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.ratio import ratio
 from ..rig.services import sglang_service
+from ..rig.signals import ending_signals
 from ..rig.speed.arm import CATCH_UP_BYTES
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
@@ -178,4 +179,5 @@ def print_row(concurrency: int, figures: Mapping[str, Sequence[float]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()

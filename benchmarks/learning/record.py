@@ -28,6 +28,7 @@ from ...rig.machine import machine
 from ...rig.progress import Report, progress_bar, quiet
 from ...rig.prompts import Prompt
 from ...rig.services import Service
+from ...rig.signals import ending_signals
 from ...rig.trace_file import read_card, write_traces
 from ...rig.traffic import Served, send
 from ..gpu.server import Serving, server_service
@@ -189,4 +190,5 @@ def chain_flags(steps: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_signals():
+        main()
