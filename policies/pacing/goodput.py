@@ -111,7 +111,7 @@ def with_shorter_cheaper(costs: Mapping[int, float]) -> dict[int, float]:
     """
     found: dict[int, float] = {}
     least_ms, longer = math.inf, 0
-    for k in reversed(costs):
+    for k in sorted(costs, reverse=True):
         least_ms = min(costs[k], least_ms / (1.0 + DRAFT_SHARE) ** (longer - k))
         found[k], longer = least_ms, k
     return dict(reversed(found.items()))
