@@ -115,9 +115,11 @@ def test_a_machine_that_is_slower_at_times_does_not_make_a_dead_draft_look_good(
 
 
 def test_no_length_costs_more_than_a_longer_one_leaves_for_it() -> None:
-    costs = {0: 10.0, 1: 8.0, 3: 9.0, 5: 8.5}
+    costs = {0: 10.0, 1: 8.0, 3: 9.0, 5: 9.5, 6: 8.9}
     share = 1.0 + DRAFT_SHARE
-    assert with_shorter_cheaper(costs) == pytest.approx({0: 8.0 / share, 1: 8.0, 3: 8.5 / share**2, 5: 8.5})
+    found = with_shorter_cheaper(costs)
+    assert found == pytest.approx({0: 8.0 / share, 1: 8.0, 3: 8.9 / share**3, 5: 8.9 / share, 6: 8.9})
+    assert list(found) == list(costs)
     assert with_shorter_cheaper({2: 7.0}) == {2: 7.0}
     assert with_shorter_cheaper({}) == {}
 
