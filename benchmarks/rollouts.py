@@ -28,7 +28,7 @@ from .measure.command_line import benchmark_parser
 from .rl.arms import StepArms, ensure_arms
 from .rl.recorded import RecordedRun, RunPlan, ensure_run
 from .rl.seconds import Seconds, ensure_seconds
-from .rl.tables import rate_table, seconds_table, steps_table
+from .rl.tables import parts_table, rate_table, seconds_table, steps_table
 
 RATES, QUICK_RATES = (1e-6, 1e-5, 1e-4), (1e-4,)
 SEEDS, QUICK_SEEDS = 5, 1
@@ -78,6 +78,7 @@ def parts(
         said += [f"## {plan.name}", steps_table(steps)]
         if plan in seconds:
             said += [f"Seconds, the target with {options.layers} layers:", seconds_table(seconds[plan])]
+            said += ["Of all saved steps together:", parts_table(seconds[plan])]
     return said
 
 

@@ -81,6 +81,24 @@ def seconds_table(seconds: Seconds) -> str:
     return table(["step", "arm", "rollout s", "tail s", "accept length", "tokens per second over none"], rows)
 
 
+def parts_table(seconds: Seconds) -> str:
+    """By arm, over all turns of all saved steps: tokens per second, and the seconds of the wide part, in which most
+    answers are made, and of the tail, over those of no speculation in the same turns.
+    """
+    turns = {arm: [turn for arms in seconds.values() for turn in arms[arm]] for arm in next(iter(seconds.values()))}
+    base = turns.pop(NO_SPECULATION)
+    measures = (
+        lambda turn: turn["tokens"] / turn["seconds"],
+        lambda turn: turn["seconds"] - turn["tail_seconds"],
+        lambda turn: turn["tail_seconds"],
+    )
+    rows = [
+        [arm, *(_shown(ratio([*map(measure, figures)], [*map(measure, base)])) for measure in measures)]
+        for arm, figures in turns.items()
+    ]
+    return table(["arm, over no speculation", "tokens per second", "seconds of the wide part", "of the tail"], rows)
+
+
 def _medians(figures: Figures) -> list[str]:
     rollout, tail = (statistics.median(each[name] for each in figures) for name in ("seconds", "tail_seconds"))
     return [f"{rollout:.1f}", f"{tail:.2f}"]

@@ -18,7 +18,7 @@ from paceline.benchmarks.repeated_prompts import paired as gaining
 from paceline.benchmarks.rl import arms, gate, recorded, seconds
 from paceline.benchmarks.rl.arms import ARMS, StepArms, ensure_arms
 from paceline.benchmarks.rl.recorded import RecordedRun, RunPlan, ensure_run
-from paceline.benchmarks.rl.tables import pooled, rate_table, seconds_table, steps_table
+from paceline.benchmarks.rl.tables import parts_table, pooled, rate_table, seconds_table, steps_table
 from paceline.learner.judging.paired_replay import tallies
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft
 from paceline.policies.acceptance import Tally
@@ -187,6 +187,16 @@ def test_seconds_are_medians_beside_ratios_of_turns() -> None:
     rows = seconds_table({"4": {"no-speculation": plain, "following": fast}}).splitlines()[2:]
     assert rows[0] == "| 4 | no-speculation | 10.0 | 0.50 | 1 (no drafts) | 1 |"
     assert rows[1] == "| 4 | following | 5.0 | 0.50 | 1.500 | 2.000 (2.000 .. 2.000) |"
+
+
+def test_the_wide_part_is_what_the_tail_leaves_of_a_turn() -> None:
+    plain = [{"seconds": each, "tail_seconds": 4.0, "tokens": 100.0} for each in (8.0, 12.0)]
+    drafting = [{"seconds": 10.0, "tail_seconds": 2.0, "tokens": 50.0}] * 2
+    rows = parts_table({"0": {"no-speculation": plain[:1], "following": drafting[:1]},
+                        "7": {"no-speculation": plain[1:], "following": drafting[1:]}}).splitlines()[2:]  # fmt: skip
+    (name, speed, wide, tail) = (cell.strip() for cell in rows[0].strip("|").split("|"))
+    assert (len(rows), name) == (1, "following")
+    assert [cell.split()[0] for cell in (speed, wide, tail)] == ["0.490", "1.414", "0.500"]
 
 
 def test_runs_come_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
