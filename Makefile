@@ -147,7 +147,7 @@ test-faults: $(READY)
 test-releases:
 	@$(MAKE) --no-print-directory test SGLANG=0.5.22 \
 	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py $(DOCTOR)"
-	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.22 ARGS="tests/e2e/test_5_mixed.py \
+	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.22 ARGS="tests/serving tests/e2e/test_5_mixed.py \
 	  tests/e2e/test_5_sampled.py tests/e2e/test_11_target.py"
 	@$(MAKE) --no-print-directory test SGLANG=0.5.21
 	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.21

@@ -10,6 +10,8 @@ import pytest
 from paceline.rig.services import free_port
 from paceline.serving.cpu_host.defaults import server_env
 
+pytestmark = pytest.mark.servers
+
 #: One rank: the numbers, the pacing and the swaps that it settles with the other, and what commits come to.
 RANK = """
 import json, sys
