@@ -16,7 +16,6 @@ import numpy as np
 from ..policies.acceptance import Tally, served_tally
 from ..policies.learn_schedule import USUAL_REQUESTS, LearnChoice, LearnRules, LearnSchedule
 from ..rig.machine import machine
-from ..rig.signals import ending_signals
 from ..rig.trace_file import read_card, read_traces
 from .learning.recorded import add_trace_options, trace_file
 from .measure.command_line import benchmark_parser
@@ -124,5 +123,4 @@ def drawn(mixture: Mapping[str, float], domains: Domains, count: int, rng: np.ra
 
 
 if __name__ == "__main__":
-    with ending_signals():
-        main()
+    main()

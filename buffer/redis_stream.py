@@ -200,7 +200,7 @@ class RedisTraceBuffer:
         with translate_redis_errors(self._client), self._client.pipeline(transaction=False) as trip:
             for args in calls:
                 self._script(keys=self._keys, args=self._words(verb, args), client=trip)
-            replies = trip.execute(raise_on_error=False)  # with it, redis-py would put payloads into its message
+            replies = trip.execute(raise_on_error=False)  # with it, redis-py would repeat a command in its message
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply

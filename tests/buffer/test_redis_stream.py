@@ -251,7 +251,7 @@ def test_what_fails_in_commands_of_its_own_is_told_of_without_its_bytes(redis_cl
             buffer.append(traces)
     finally:
         redis_client.config_set("maxmemory", 0)
-    assert len(str(failed.value)) < 600
+    assert "Command #" not in str(failed.value)  # after which redis-py repeats it
     assert len(set(buffer.append(traces))) == buffer.counts().delivered == 3
 
 

@@ -23,11 +23,16 @@ def assert_started_again(world, before):
 
 
 @pytest.mark.guarantee("redis-killed", "redis-lost-its-data")
-@pytest.mark.parametrize("with_data", cases([True, False], everyday=[False]), ids=["with_data", "without_data"])
-@pytest.mark.parametrize("in_time", [True, False], ids=["back_in_the_round", "back_after_the_round"])
+@pytest.mark.parametrize(
+    "comes_back",
+    cases(
+        ["in the round", "in the round, empty", "after the round", "after the round, empty"],
+        everyday=["in the round", "after the round, empty"],
+    ),
+)
 @pytest.mark.parametrize("point", cases(POINTS, everyday=["between_candidate_and_verdict"]))
-def test_a_learner_outlives_a_redis_killed_in_its_round(own_world, killable_redis, point, in_time, with_data):
-    world = own_world
+def test_a_learner_outlives_a_redis_killed_in_its_round(own_world, killable_redis, point, comes_back):
+    world, in_time, with_data = own_world, comes_back.startswith("in"), not comes_back.endswith("empty")
     learner = world.learn(BATCH)
     before = world.board.read()
     world.send(BATCH)

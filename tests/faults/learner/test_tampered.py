@@ -82,7 +82,7 @@ def test_a_live_version_with_changed_weights_is_never_read_and_is_rolled_back(wo
 
 
 @pytest.mark.guarantee("forged-version")
-@pytest.mark.parametrize("forgery", cases(FORGERIES, everyday=["another_digest"]))
+@pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_live_version_is_rolled_back_and_learning_goes_on(world, forgery):
     learner = world.learn(BATCH)
     before = world.board.read()
