@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from .base import CostTable, PositionAcceptance, StepCosts, bucket_of
 
@@ -9,6 +10,31 @@ from .base import CostTable, PositionAcceptance, StepCosts, bucket_of
 FIRST_MEASURES = 3
 #: Of the step, that one more draft costs at the least: its own forward and a token more to verify.
 DRAFT_SHARE = 0.02
+#: Of its kind, that a trial without a cost is taken for: before it, the draft had to read what it had missed.
+UNTIMED_TRIAL = 2.0
+#: Trials in vain that halve the share of time for further ones.
+VAIN_TRIALS = 8
+#: The share of time for trials falls no lower than by this, however many were in vain.
+LEAST_SHARE = 1 / 6
+
+
+@dataclass(slots=True)
+class Trials:
+    """What the steps of one bucket took, and those of them that were trials. For one draft."""
+
+    time_ms: float = 0.0
+    trials_ms: float = 0.0
+    count: int = 0
+    in_vain: int = 0  # trials since the last one that changed which length is best
+    untimed: int | None = None  # length of the step before, when that was a trial without a cost: it goes on once
+
+    def may_try(self, share: float, free: int) -> bool:
+        """Whether a trial may begin: the first `free` always, later ones while they took their share of the time.
+
+        That is `share` after a trial that changed something, and less after every further one in vain.
+        """
+        share *= max(VAIN_TRIALS / (VAIN_TRIALS + self.in_vain), LEAST_SHARE)
+        return self.count < free or self.trials_ms <= share * self.time_ms
 
 
 class GoodputPacing:
@@ -23,8 +49,10 @@ class GoodputPacing:
     Longer slowness is noticed too: costs are compared at one pace of the machine (StepCosts), and none is believed that
     is above a longer length's (with_shorter_cheaper). Other lengths run only where they are expected to beat it.
     Another length is tried when it might be better by `optimism` standard deviations and its cost is unknown or was
-    measured long ago, while less than `explore_share` of the time in this bucket went into trials; so trials take that
-    share of the time, at most, and `free_trials` steps to begin with. With a table of costs none is unknown.
+    measured long ago, while less than `explore_share` of the time in this bucket went into trials; so trials of a draft
+    take that share of the time, at most, and `free_trials` steps to begin with. The share falls while they show nothing
+    new, since a draft that does not pay now will hardly pay in a moment. A trial that was not timed, since the draft
+    read what it had missed meanwhile, is counted all the same. With a table of costs none is unknown.
     """
 
     def __init__(
@@ -35,15 +63,14 @@ class GoodputPacing:
         explore_share: float = 0.03,
         optimism: float = 2.0,
         recheck_steps: int = 400,
-        free_trials: int = 4,
+        free_trials: int = 8,
     ) -> None:
         self._lengths, self._explore_share, self._optimism = tuple(sorted(lengths)), explore_share, optimism
         self._recheck_steps, self._free_trials = recheck_steps, free_trials
         self._acceptance = PositionAcceptance(self._lengths[-1])
         self._is_table = table is not None
         self._costs = StepCosts(self._lengths, table)
-        self._time_ms: dict[int, float] = {}  # by bucket
-        self._trials_ms: dict[int, list[float]] = {}  # number of trials, and their time
+        self._trials: dict[int, Trials] = {}  # by bucket
         self._steps_run: dict[int, int] = {}  # by bucket
         self._ran_at: dict[tuple[int, int], int] = {}  # bucket, length -> steps run in the bucket when it ran there
 
@@ -58,19 +85,30 @@ class GoodputPacing:
     def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
         """Count acceptance and cost; time spent on another length than the best known one counts as a trial."""
         bucket = bucket_of(batch_size)
+        best = self._best(bucket)
         if cost_ms is not None:
-            trials = self._trials_ms.setdefault(bucket, [0.0, 0.0])
-            if steps != self._best(bucket):
-                trials[:] = trials[0] + 1, trials[1] + cost_ms
-            self._time_ms[bucket] = self._time_ms.get(bucket, 0.0) + cost_ms
             self._ran_at[bucket, steps] = self._steps_run[bucket] = self._steps_run.get(bucket, 0) + 1
             self._costs.observe(bucket, steps, cost_ms)
         self._acceptance.observe(steps, accepted)
+        self._count(bucket, steps, best, cost_ms)
 
     def draft_changed(self) -> None:
-        """Forgets acceptance, keeps costs, and lets every length be tried again."""
+        """Forgets acceptance and trials, keeps costs, and lets every length be tried again."""
         self._acceptance.forget()
+        self._trials.clear()
         self._ran_at = {ran: at - self._recheck_steps for ran, at in self._ran_at.items()}
+
+    def _count(self, bucket: int, steps: int, best: int, cost_ms: float | None) -> None:
+        """A step that was a trial unless it took the length that was `best` before it."""
+        trials = self._trials.setdefault(bucket, Trials())
+        is_untimed = cost_ms is None and steps != best
+        if cost_ms is None:
+            cost_ms = 0.0 if steps == best else UNTIMED_TRIAL * self._costs.predicted(bucket).get(steps, 0.0)
+        trials.time_ms += cost_ms
+        trials.untimed = steps if is_untimed and trials.untimed is None else None
+        if steps != best:
+            trials.count, trials.trials_ms = trials.count + 1, trials.trials_ms + cost_ms
+            trials.in_vain = trials.in_vain + 1 if self._best(bucket) == best else 0
 
     def _known(self, bucket: int) -> Mapping[int, float]:
         """Steps -> milliseconds of what may be chosen without a trial."""
@@ -83,8 +121,10 @@ class GoodputPacing:
 
     def _trial(self, bucket: int) -> int | None:
         """The length worth a trial now: none while trials are over their share, or when none might be better."""
-        count, spent_ms = self._trials_ms.get(bucket, (0.0, 0.0))
-        if count >= self._free_trials and spent_ms > self._explore_share * self._time_ms[bucket]:
+        trials = self._trials.get(bucket, Trials())
+        if trials.untimed is not None:
+            return trials.untimed
+        if not trials.may_try(self._explore_share, self._free_trials):
             return None
         best, known = self._best(bucket), self._known(bucket)
         costs, tokens = self._costs.predicted(bucket), self._acceptance.lengths(self._optimism)

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from paceline.benchmarks.pacing_baselines.smartspec import SmartSpecPacing
 from paceline.policies.pacing.base import CostTable, Pacing, StepCosts
-from paceline.policies.pacing.goodput import DRAFT_SHARE, FIRST_MEASURES, GoodputPacing, with_shorter_cheaper
+from paceline.policies.pacing.goodput import (
+    DRAFT_SHARE,
+    FIRST_MEASURES,
+    LEAST_SHARE,
+    UNTIMED_TRIAL,
+    VAIN_TRIALS,
+    GoodputPacing,
+    Trials,
+    with_shorter_cheaper,
+)
 
 MAX_STEPS = 6
 LENGTHS = range(MAX_STEPS + 1)
@@ -66,6 +75,78 @@ def test_a_dead_draft_is_switched_off_and_costs_its_share_of_trials_at_most() ->
     # Noise may let a length look best for a few steps before acceptance is known.
     assert sum(trials) <= 0.03 * spent + 8 * cost_ms(4, MAX_STEPS)
     assert plain * len(chosen) / spent >= 0.96
+
+
+def caught_up(policy: Pacing, chance: float, batch: int, count: int, rng: np.random.Generator) -> tuple[float, int]:
+    """Goodput of `count` steps over that of plain decoding, and how often the draft read what it had missed.
+
+    It reads before it drafts again, which takes as long as a plain step and leaves the step without a cost.
+    """
+    spent_ms = tokens = passes = 0.0
+    missed = 0
+    for _ in range(count):
+        k = policy.steps(batch)
+        is_accepted = rng.random((batch, k)) < chance
+        accepted = np.cumprod(is_accepted, axis=1).sum(axis=1).tolist() if k else [0] * batch
+        took_ms, reads = cost_ms(batch, k) * float(np.exp(rng.normal(0.0, 0.05))), k > 0 and missed > 0
+        policy.observe(batch, k, accepted, None if reads else took_ms)
+        passes += reads
+        spent_ms += took_ms + reads * cost_ms(batch, 0)
+        tokens += sum(accepted) + batch
+        missed = 0 if k else missed + 1
+    return tokens / spent_ms * cost_ms(batch, 0) / batch, int(passes)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 8])
+@pytest.mark.parametrize("seed", range(4))
+def test_trials_that_no_cost_is_known_of_are_counted(batch: int, seed: int) -> None:
+    policy, rng = GoodputPacing(LENGTHS), np.random.default_rng(seed)
+    goodput, passes = caught_up(policy, 0.02, batch, 3000, rng)
+    assert goodput >= 0.985
+    assert passes <= 20
+
+
+def test_a_trial_without_a_cost_goes_on_for_one_step() -> None:
+    policy = GoodputPacing(LENGTHS)
+    for _ in range(FIRST_MEASURES):
+        policy.observe(1, 0, [0], 8.0)
+    tried = policy.steps(1)
+    policy.observe(1, tried, [0], None)
+    assert policy._trials[1].trials_ms == UNTIMED_TRIAL * 8.0  # as long as twice the only length that is known
+    for _ in range(30):
+        policy.observe(4, 0, [0] * 4, 8.0)  # another batch size meanwhile, and no hope left
+    assert (tried > 0, policy.steps(1)) == (True, tried)
+    policy.observe(1, tried, [0], None)
+    assert policy._trials[1].untimed is None  # however often a prefill comes between
+
+
+def test_trials_in_vain_take_a_falling_share_and_another_draft_starts_anew() -> None:
+    trials = Trials(time_ms=1000.0, trials_ms=30.0, count=9)
+    assert trials.may_try(0.03, free=8)
+    trials.in_vain = VAIN_TRIALS
+    assert not trials.may_try(0.03, free=8)
+    assert trials.may_try(0.03, free=10)
+    trials.trials_ms = 15.0
+    assert trials.may_try(0.03, free=8)
+    trials.in_vain, trials.trials_ms = 1000, 999.0 * 0.03 * LEAST_SHARE
+    assert trials.may_try(0.03, free=8)
+    policy, rng = GoodputPacing(LENGTHS), np.random.default_rng(0)
+    caught_up(policy, 0.02, 1, 500, rng)
+    assert policy._trials[1].in_vain > 0
+    policy.draft_changed()
+    assert policy._trials == {}
+    assert policy.steps(1) > 0
+
+
+def test_a_trial_that_finds_a_better_length_is_not_in_vain() -> None:
+    policy, rng = GoodputPacing(LENGTHS), np.random.default_rng(0)
+    for _ in range(FIRST_MEASURES):
+        policy.observe(1, 0, [0], 8.0)
+    tried = policy.steps(1)
+    policy.observe(1, tried, [0], 20.0)
+    assert policy._trials[1].in_vain == 1
+    goodput, _ = caught_up(policy, 0.9, 1, 400, rng)
+    assert (goodput > 2.0, policy._best(1) > 3) == (True, True)
 
 
 def test_plain_decoding_is_measured_first_in_every_bucket() -> None:
