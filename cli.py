@@ -210,6 +210,7 @@ def demo(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Draws the initial draft and, without --prompts, the prompts.")] = 0,
     paced: Annotated[bool, typer.Option("--paced", help="Choose the number of draft steps, none among them.")] = False,
+    no_speed: Annotated[bool, typer.Option("--no-speed", help="Compare no tokens per second at the end.")] = False,
 ) -> None:
     """Watch a random draft learn from live traffic until the server accepts its tokens; no GPU needed.
 
@@ -220,7 +221,8 @@ def demo(
             from .demo.report import faults
             from .demo.run import DemoOptions, run_demo
         read_settings()
-        options = DemoOptions(requests, concurrency, max_tokens, prompts, data_dir, keep_running, json, seed, paced)
+        asked = requests, concurrency, max_tokens, prompts, data_dir, keep_running, json, seed, paced, no_speed
+        options = DemoOptions(*asked)
         found = faults(run_demo(options))
         if found:
             fail("; ".join(found))

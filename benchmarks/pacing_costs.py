@@ -25,6 +25,7 @@ import numpy as np
 from rich.console import Console
 
 from ..rig.deployment import LocalDeployment, plain_flags
+from ..rig.models.deepened import LAYERS, slower
 from ..rig.models.target import VOCABULARY, TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
@@ -33,7 +34,6 @@ from ..rig.services import sglang_service
 from ..rig.signals import ending_signals
 from ..rig.traffic import Served, send
 from .measure.command_line import benchmark_parser
-from .measure.deepened import deepened
 from .measure.measured_server import MeasuredServer, wait_until
 from .measure.services import cpu_server, running
 from .measure.step_costs import Costs
@@ -52,8 +52,7 @@ def main() -> None:
     with progress_bar("training the target (once)", console) as report:
         target = ensure_target(options.data_dir, TrainPlan(), report=report)
     draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
-    folder = target.folder.with_name(f"{target.key}-{options.layers}-layers")
-    slow = TargetModel(deepened(target.folder, options.layers, folder), target.key, target.held_out_loss, target.steps)
+    slow = slower(target, options.layers)
     with speculating(slow, draft, options.max_steps) as server:
         costs = swept(server, options.batches, options.max_steps)
     with plain(slow) as url:
@@ -68,7 +67,7 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = benchmark_parser("pacing_costs", __doc__)
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of targets and draft")
-    parser.add_argument("--layers", type=int, default=40, help="layers of the deepened target (40)")
+    parser.add_argument("--layers", type=int, default=LAYERS, help=f"layers of the deepened target ({LAYERS})")
     parser.add_argument(
         "--batches",
         type=lambda text: tuple(map(int, text.split(","))),

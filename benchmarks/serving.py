@@ -31,6 +31,7 @@ import torch
 from rich.console import Console
 
 from ..rig.machine import machine
+from ..rig.models.deepened import slower
 from ..rig.models.target import TargetModel, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
@@ -38,7 +39,6 @@ from ..rig.signals import ending_signals
 from ..rig.speed.arm import PACED_STEPS
 from .learning.lab import DOMAINS
 from .measure.command_line import benchmark_parser
-from .measure.deepened import deepened
 from .serving_speed.arms import Drafts, arms, digests
 from .serving_speed.figures import differing
 from .serving_speed.offline_draft import OfflinePlan, ensure_offline_draft, ensure_untrained_draft
@@ -161,8 +161,7 @@ def run(target: TargetModel, drafts: Drafts, options: argparse.Namespace, seed: 
     """One run of one seed, served as far as it was not."""
     size, chosen = options.size, arms(drafts, options.arms)
     chunks = stream(target, options, seed, console)
-    folder = target.folder.with_name(f"{target.key}-{size.layers}-layers")
-    slow = replace(target, folder=deepened(target.folder, size.layers, folder))
+    slow = slower(target, size.layers)
     first = "" if options.prompts else options.domains[0]
     conditions = Conditions(
         options.mode, seed, fingerprint(chunks), first, tuple(arm.name for arm in chosen), digests(chosen),

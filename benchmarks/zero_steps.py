@@ -27,6 +27,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..rig.deployment import LocalDeployment, plain_flags
+from ..rig.models.deepened import LAYERS, slower
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
@@ -37,7 +38,6 @@ from ..rig.signals import ending_signals
 from ..rig.speed.arm import CATCH_UP_BYTES
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
-from .measure.deepened import deepened
 from .measure.measured_server import held_out_prompts, wait_until
 from .measure.paired import in_rounds
 from .measure.services import cpu_server, running
@@ -71,8 +71,7 @@ def main() -> None:
         with progress_bar("training the target (once)", console) as report:
             target = ensure_target(options.data_dir, TrainPlan(), report=report)
     draft = options.draft or ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
-    folder = target.folder.with_name(f"{target.key}-{options.layers}-layers")
-    slow = TargetModel(deepened(target.folder, options.layers, folder), target.key, target.held_out_loss, target.steps)
+    slow = slower(target, options.layers)
     prompts = held_out_prompts(target, max(options.concurrency), SEED)
     with ExitStack() as stack:
         urls = {name: stack.enter_context(serving(name, slow, draft, options)) for name in options.ways}
@@ -91,7 +90,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of targets and draft")
     parser.add_argument("--target", type=Path, help="folder of a target (the demo's)")
     parser.add_argument("--draft", type=Path, help="folder of a draft of that target (a random one)")
-    parser.add_argument("--layers", type=int, default=40, help="layers of the deepened target (40)")
+    parser.add_argument("--layers", type=int, default=LAYERS, help=f"layers of the deepened target ({LAYERS})")
     parser.add_argument("--ways", type=words, default=FLOOR, help=f"what to compare ({','.join(FLOOR)})")
     parser.add_argument("--lengths", type=numbers, default=(0, 1, 2, 3, 4, 5), help="lengths that goodput may choose")
     parser.add_argument("--concurrency", type=numbers, default=(1, 4, 8), help="requests at a time (1,4,8)")

@@ -25,6 +25,7 @@ class Plan:
     max_tokens: int
     prompts: Path | None  # None: source code, then prose
     most_per_step: int  # tokens that a step of the target yields when all drafted ones are accepted
+    skips_speed: bool = False  # tokens per second are not compared at the end
 
     @property
     def traffic_min(self) -> tuple[float, float]:
@@ -35,7 +36,8 @@ class Plan:
     @property
     def total_min(self) -> tuple[float, float]:
         """Minutes of the whole demo, at best and on a busy machine, without training the target."""
-        quick, slow = (sum(each) for each in zip(START_MIN, self.traffic_min, CHECK_MIN, SPEED_MIN, strict=True))
+        stages = START_MIN, self.traffic_min, CHECK_MIN, (0.0, 0.0) if self.skips_speed else SPEED_MIN
+        quick, slow = map(sum, zip(*stages, strict=True))
         return quick, slow
 
 
@@ -66,6 +68,7 @@ def sights(plan: Plan) -> Sequence[tuple[str, str]]:
             "new drafts learn it, and accept length climbs again; a draft that is not shown to help is refused",
         ),
     ]
+    and_speed = "" if plan.skips_speed else ", and so are tokens per second"
     return [
         ("first", f"a small target is trained on local text ({TARGET_MIN:.0f} min, once) and the server starts"),
         ("then", served + traffic),
@@ -74,10 +77,7 @@ def sights(plan: Plan) -> Sequence[tuple[str, str]]:
             "the first learnt draft is swapped into the running server; accept length leaves 1 and climbs",
         ),
         *([] if plan.prompts else turn),
-        (
-            "at the end",
-            "answers are compared with plain decoding, and so are tokens per second; then a table and one picture",
-        ),
+        ("at the end", f"answers are compared with plain decoding{and_speed}; then a table and one picture"),
     ]
 
 

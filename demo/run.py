@@ -65,6 +65,7 @@ class DemoOptions:
     json: Path | None
     seed: int = 0  # draws the initial draft, and the prompts where there is no file of them
     is_paced: bool = False  # paceline chooses the number of draft steps, plain steps among them
+    skips_speed: bool = False  # tokens per second are not compared at the end
 
 
 def run_demo(options: DemoOptions) -> Run:
@@ -93,7 +94,7 @@ def run_demo(options: DemoOptions) -> Run:
 
 def _plan(options: DemoOptions) -> Plan:
     asked = options.requests, options.concurrency, options.max_tokens, options.prompts
-    return Plan(*asked, most_per_step=DRAFT_STEPS + 1)
+    return Plan(*asked, most_per_step=DRAFT_STEPS + 1, skips_speed=options.skips_speed)
 
 
 def _write(console: Console, run: Run, report: Path) -> None:
@@ -129,7 +130,7 @@ def _run(
             _wait_for_ctrl_c(console, local, running)
     with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
         lossless = lossless_check(target.folder, results, options.max_tokens, count=CHECKED_REQUESTS, report=report)
-    if learnt is not None:
+    if learnt is not None and not options.skips_speed:
         print_speed(console, target, (draft, learnt), prompts, options.max_tokens, local)
     return replace(run, lossless=lossless, seconds=dict(seconds))
 

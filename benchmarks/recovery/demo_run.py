@@ -1,7 +1,8 @@
 """One run of the demo's main job by one side: prompts and initial draft are drawn from a seed, both sides get the same.
 
 Whatever revision it is, the demo is used as it is. It is given its prompts as a file, finds the target in its folder
-of data, and an initial draft drawn from the seed where it looks for one; a demo that has --seed is told it as well.
+of data, and an initial draft drawn from the seed where it looks for one; a demo that has --seed is told it as well, and
+one that has --no-speed compares no servers at the end.
 """
 
 import json
@@ -71,9 +72,11 @@ def arguments(side: Side, seed: int, job: Job, data_dir: Path) -> list[str]:
         "--data-dir": data_dir,
         "--json": data_dir.parent / "demo.json",
     }
-    if side.takes_seed():
+    help_text = side.demo_help()
+    if "--seed" in help_text:
         options["--seed"] = seed
-    return [str(word) for option in options.items() for word in option]
+    flags = [flag for flag in ("--no-speed",) if flag in help_text]
+    return [*(str(word) for option in options.items() for word in option), *flags]
 
 
 def prompt_lines(job: Job, seed: int) -> list[str]:

@@ -29,12 +29,12 @@ class Side:
         own = {**_KEEP_VERSIONS, **self.settings, "PYTHONPATH": str(self.root)}
         return ["env", *(f"{name}={value}" for name, value in own.items()), sys.executable, *arguments]
 
-    def takes_seed(self) -> bool:
-        """Whether its demo has the option --seed. SystemExit when another code is run than this side's."""
+    def demo_help(self) -> str:
+        """What its demo says of its options. SystemExit when another code is run than this side's."""
         found = Path(self._said("-c", "import paceline; print(paceline.__file__)").strip())
         if not found.resolve().is_relative_to((self.root / "paceline").resolve()):
             raise SystemExit(f"{self.name}: got the package {found}, expected one below {self.root}")
-        return "--seed" in self._said("-m", "paceline.cli", "demo", "--help")
+        return self._said("-m", "paceline.cli", "demo", "--help")
 
     def _said(self, *arguments: str) -> str:
         done = subprocess.run(self.python(*arguments), cwd=self.root, capture_output=True, text=True, check=False)

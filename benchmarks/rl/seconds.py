@@ -2,9 +2,9 @@
 
 Most answers are short and a few are long, as rollouts are: a wide part in which the server's batch is full, and a tail
 in which one to three requests run. The small target is deepened with layers that change no output, until a draft step
-costs what it does beside a large target (measure/deepened.py). Every arm has a server of its own, without capture; all
-are up at the same time and are asked one after the other, in an order drawn anew each time, so that every figure has a
-partner measured beside it.
+costs what it does beside a large target (rig/models/deepened.py). Every arm has a server of its own, without capture;
+all are up at the same time and are asked one after the other, in an order drawn anew each time, so that every figure
+has a partner measured beside it.
 """
 
 import json
@@ -18,13 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ...rig.deployment import LocalDeployment
+from ...rig.models.deepened import deepened
 from ...rig.models.target import TargetModel
 from ...rig.services import redis_service
 from ...rig.speed.arm import Arm, running_arms
 from ...serving.rollouts.completion import Completion
 from ...serving.rollouts.rollouts import Rollouts
 from ...serving.rollouts.step_figures import rollout_figures
-from ..measure.deepened import deepened
 from .recorded import RecordedRun
 
 NO_SPECULATION, PACED = "no-speculation", "following-paced"

@@ -33,7 +33,7 @@ if "--help" in sys.argv:
     print("options: --requests {seed}")
 elif "--json" in sys.argv:
     given = dict(zip(sys.argv[2::2], sys.argv[3::2]))
-    given |= {{name: os.environ.get(name) for name in ("SIDE", "PYTHONPATH")}}
+    given |= {{name: os.environ.get(name) for name in ("SIDE", "PYTHONPATH")}} | {{"last": sys.argv[-1]}}
     open(given["--json"], "w").write(json.dumps(given))
     sys.exit({code})
 """
@@ -46,12 +46,12 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def house(tmp_path, monkeypatch) -> Path:
-    """A repository with two revisions of a package: `old`, whose demo has no --seed, and HEAD; HEAD is not clean."""
+    """A repository with revisions `old`, whose demo has neither of two options, and HEAD; HEAD is not clean."""
     folder = tmp_path / "house"
     folder.mkdir()
     git(folder, "init", "-q")
     (folder / "__init__.py").touch()
-    for seed, tag in (("", "old"), ("--seed", "new")):
+    for seed, tag in (("", "old"), ("--seed --no-speed", "new")):
         (folder / "cli.py").write_text(CLI.format(seed=seed, code=0))
         git(folder, "add", "-A")
         git(folder, "commit", "-qm", tag)
@@ -72,7 +72,7 @@ def job(tmp_path, tiny_speculator) -> Job:
 def test_a_side_is_the_files_of_its_commit_and_knows_whether_its_demo_takes_a_seed(house, tmp_path):
     old = side.checked_out("before", "old", {"SIDE": "b"}, tmp_path / "checkouts")
     new = side.checked_out("after", "HEAD", {}, tmp_path / "checkouts")
-    assert (old.takes_seed(), new.takes_seed()) == (False, True)
+    assert ["--seed" in each.demo_help() for each in (old, new)] == [False, True]
     assert old.root.name == old.commit[:12] != new.root.name
     assert side.checked_out("after", "new", {}, tmp_path / "checkouts") == new
     with pytest.raises(SystemExit, match="revision 'absent': git says nothing, expected a commit"):
@@ -84,7 +84,7 @@ def test_another_code_than_the_sides_is_noticed(house, tmp_path):
     elsewhere = replace(found, root=tmp_path / "empty")
     elsewhere.root.mkdir()
     with pytest.raises(SystemExit, match=r"before: got the package .*, expected one below .*empty"):
-        elsewhere.takes_seed()
+        elsewhere.demo_help()
 
 
 @pytest.mark.parametrize(("revision", "seed"), [("old", None), ("new", "5")])
@@ -111,6 +111,7 @@ def test_both_sides_get_the_prompts_the_target_and_the_initial_draft_of_the_seed
     demo_run.ensure_run(found, 5, job, tmp_path / "run")
     given = json.loads((tmp_path / "run" / "demo.json").read_text())
     assert (given["--requests"], given["--max-tokens"], given.get("--seed")) == ("40", "20", seed)
+    assert (given["last"] == "--no-speed") is (seed is not None)
     assert (given["SIDE"], given["PYTHONPATH"]) == ("b", str(found.root))
     ensure_random_draft(job.target.folder, tmp_path / "expected", 5)
     assert seen == {

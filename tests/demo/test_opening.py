@@ -1,8 +1,10 @@
 """The first screen says what will be seen and about when, and promises no turn of traffic where there is none."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from paceline.demo.opening import CHECK_MIN, SPEED_MIN, START_MIN, Plan, print_opening, sights
 from paceline.demo.run import DRAFT_STEPS, DemoOptions, _plan
 from rich.console import Console
@@ -40,6 +42,14 @@ def test_the_time_it_takes_grows_with_the_tokens_that_are_served() -> None:
         sum(each) for each in zip(START_MIN, PLAN.traffic_min, CHECK_MIN, SPEED_MIN, strict=True)
     )
     assert "for 1 min" in printed(Plan(8, 1, 8, None, 4))
+
+
+def test_without_the_last_comparison_it_is_shorter_and_promises_none() -> None:
+    short = replace(PLAN, skips_speed=True)
+    longer = [a - b for a, b in zip(PLAN.total_min, short.total_min, strict=True)]
+    assert longer == pytest.approx(SPEED_MIN)
+    assert "tokens per second" in printed(PLAN)
+    assert "tokens per second" not in printed(short)
 
 
 def test_prompts_of_ones_own_turn_nowhere() -> None:

@@ -72,8 +72,8 @@ def test_the_command_line_prints_the_faults_of_a_run(monkeypatch, tmp_path: Path
     assert CliRunner().invoke(app, ["demo", "--data-dir", str(tmp_path)]).exit_code == 0
 
 
-@pytest.mark.parametrize(("given", "seed"), [((), 0), (("--seed", "7"), 7)])
-def test_the_command_line_passes_the_seed(monkeypatch, tmp_path: Path, given, seed) -> None:
+@pytest.mark.parametrize(("given", "seed", "skips"), [((), 0, False), (("--seed", "7", "--no-speed"), 7, True)])
+def test_the_command_line_passes_seed_and_what_to_leave_out(monkeypatch, tmp_path: Path, given, seed, skips) -> None:
     from paceline.cli import app
     from paceline.demo import run as module
     from typer.testing import CliRunner
@@ -82,7 +82,7 @@ def test_the_command_line_passes_the_seed(monkeypatch, tmp_path: Path, given, se
     monkeypatch.setattr(module, "run_demo", asked.append)
     monkeypatch.setattr("paceline.demo.report.faults", lambda _run: [])
     assert CliRunner().invoke(app, ["demo", "--data-dir", str(tmp_path), *given]).exit_code == 0
-    assert [each.seed for each in asked] == [seed]
+    assert [(each.seed, each.skips_speed) for each in asked] == [(seed, skips)]
 
 
 def test_a_seed_has_an_initial_draft_and_prompts_of_its_own(monkeypatch, tmp_path: Path) -> None:

@@ -1,20 +1,8 @@
-"""The target that pacing costs are measured on is slower than the one it was made of, and gives the same answers."""
-
-import importlib.util
-import sys
-from pathlib import Path
+"""A deepened target is slower than the one it was made of, and gives the same answers."""
 
 import torch
+from paceline.rig.models.deepened import deepened
 from transformers import LlamaConfig, LlamaForCausalLM
-
-MEASURE = Path(__file__).resolve().parents[2] / "benchmarks" / "measure" / "deepened.py"
-
-
-def load_deepened():
-    spec = importlib.util.spec_from_file_location("_paceline_test_deepened", MEASURE)
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.deepened
 
 
 def test_further_layers_change_no_hidden_state_and_no_logit(tmp_path):
@@ -24,7 +12,7 @@ def test_further_layers_change_no_hidden_state_and_no_logit(tmp_path):
         torch.manual_seed(0)
         target = LlamaForCausalLM(config).eval()
     target.save_pretrained(tmp_path / "target")
-    folder = load_deepened()(tmp_path / "target", 8, tmp_path / "deep")
+    folder = deepened(tmp_path / "target", 8, tmp_path / "deep")
     deep = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     assert len(deep.model.layers) == 8
     assert all(layer.self_attn.q_proj.weight.abs().sum() > 0 for layer in deep.model.layers)  # at full price
@@ -33,4 +21,4 @@ def test_further_layers_change_no_hidden_state_and_no_logit(tmp_path):
         said, wanted = (model(ids, output_hidden_states=True) for model in (deep, target))
     assert torch.equal(said.logits, wanted.logits)
     assert torch.equal(said.hidden_states[2], wanted.hidden_states[2])
-    assert load_deepened()(tmp_path / "absent", 8, folder) == folder  # made once
+    assert deepened(tmp_path / "absent", 8, folder) == folder  # made once
