@@ -102,12 +102,22 @@ def test_a_seed_has_an_initial_draft_and_prompts_of_its_own(monkeypatch, tmp_pat
     assert drawn == [0, 3]
 
 
-def test_servers_that_do_not_start_at_the_end_are_told_of_and_cost_no_report(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("part", "fault"),
+    [
+        ("running_arms", PacelineError("SGLang server ended while starting, code 137")),
+        ("slower", OSError("No space left on device")),
+    ],
+)
+def test_servers_that_do_not_start_at_the_end_are_told_of_and_cost_no_report(
+    tmp_path: Path, monkeypatch, part, fault
+) -> None:
     def fails(*_: object) -> None:
-        raise PacelineError("SGLang server ended while starting, code 137")
+        raise fault
 
-    monkeypatch.setattr(speed, "running_arms", fails)
+    monkeypatch.setattr(speed, "slower", lambda target: target)
+    monkeypatch.setattr(speed, part, fails)
     console = Console(file=io.StringIO(), width=120)
     speed.print_speed(console, TARGET, (tmp_path, tmp_path), [], 8, PLACE)
     told = console.file.getvalue().splitlines()[-1]
-    assert told == "tokens per second were not compared: SGLang server ended while starting, code 137"
+    assert told == f"tokens per second were not compared: {fault}"
