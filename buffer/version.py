@@ -48,6 +48,8 @@ NOT_OURS = "paceline writes no such event: if something else did, take it off wi
 #: Key in DraftVersion.scores: tokens per verify round, 1 + accepted drafts, of the traffic that this draft was trained
 #: on last, with the weights it had before.
 JUDGED_SCORE = "judged_accept_length"
+#: Key of its standard error, prompts drawn as wholes; absent with few of them.
+JUDGED_STANDARD_ERROR = "judged_standard_error"
 
 
 #: Stands for the labels that a count by label does not name, for their number is bounded. No label is this.

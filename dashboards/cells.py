@@ -22,6 +22,13 @@ def interval(ends: tuple[float, float] | None) -> str:
     return "-" if ends is None else f"{ends[0]:.2f} .. {ends[1]:.2f}"
 
 
+def error(value: float | None, half_width: float | None, absent: str = "-") -> str:
+    """A difference, and half of its 95 % interval where that is known; `absent` where there is none."""
+    if value is None:
+        return absent
+    return f"{value:+.2f}" if half_width is None else f"{value:+.2f} ± {half_width:.2f}"
+
+
 def ago(seconds: float) -> str:
     """A time span for people, in its natural unit."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):

@@ -13,7 +13,7 @@ from ..buffer.version import BoardEvent, BoardRow
 from ..policies.judged_on import sentence
 from ..policies.readings.ratio_sums import RatioSums
 from ..policies.readings.served_drafts import ServedDraft
-from .cells import UNKNOWN, cell, interval
+from .cells import UNKNOWN, cell, error, interval
 from .tables import VersionLine
 
 
@@ -39,7 +39,7 @@ class DraftCard:
             "trained on targets": ", ".join(version.trained_targets) or UNKNOWN,
             "judged (no quality)": judged(self.row),
             "served": served_text(self.line),
-            "error of prediction": UNKNOWN if line.prediction_error is None else f"{line.prediction_error:+.2f}",
+            "error of prediction": error(line.prediction_error, line.error_half_width, UNKNOWN),
             "weights": f"{version.weights_uri}, sha256 {version.sha256[:12]}",
         }
 

@@ -1,5 +1,6 @@
 """What the board and the heartbeats hold, for people: draft versions as rows and as a table, and counts."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -7,10 +8,10 @@ from typing import Literal
 from rich.table import Table
 
 from ..buffer.plain_text import utc_time
-from ..buffer.version import JUDGED_SCORE, BoardRow, BoardState, VersionState
+from ..buffer.version import JUDGED_SCORE, JUDGED_STANDARD_ERROR, BoardRow, BoardState, VersionState
 from ..policies.judged_on import sentence
-from ..policies.readings.ratio_sums import RatioSums
-from .cells import cell, interval, length
+from ..policies.readings.ratio_sums import Z_95, RatioSums
+from .cells import cell, error, interval, length
 
 _STYLES = {
     VersionState.LIVE: "bold green",
@@ -34,6 +35,7 @@ class VersionLine:
     changed_at: float = 0.0  # unix seconds of the last change of state
     served_interval: tuple[float, float] | None = None  # 95 %, requests drawn as wholes; None: too few of them
     requests: int = 0  # that the served accept length was pooled over
+    error_half_width: float | None = None  # of the 95 % interval of the error, by both samples; None: too few in one
 
     @property
     def prediction_error(self) -> float | None:
@@ -53,7 +55,7 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "requests": lambda line: str(line.requests) if line.requests else "-",
     "rounds": lambda line: str(line.rounds) if line.rounds else "-",
     "judged": lambda line: length(line.judged_accept_length),
-    "error": lambda line: "-" if line.prediction_error is None else f"{line.prediction_error:+.2f}",
+    "error": lambda line: error(line.prediction_error, line.error_half_width),
     "changed": lambda line: utc_time(line.changed_at),
     "reason": lambda line: line.reason,
 }
@@ -86,9 +88,15 @@ def version_lines(state: BoardState, served: Mapping[int, RatioSums] | None = No
                 changed_at=row.changed_at,
                 served_interval=sums.interval,
                 requests=sums.requests,
+                error_half_width=_half_width(row.version.scores.get(JUDGED_STANDARD_ERROR), sums.standard_error),
             )
         )
     return lines
+
+
+def _half_width(judged_error: float | None, served_error: float | None) -> float | None:
+    """Of the difference of two accept lengths of other requests each: were their traffic the same, it is noise."""
+    return None if judged_error is None or served_error is None else Z_95 * math.hypot(judged_error, served_error)
 
 
 def versions_table(

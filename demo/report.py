@@ -172,6 +172,8 @@ def _version(line: VersionLine) -> dict[str, object]:
         "judged_accept_length": line.judged_accept_length,
         "served_accept_length": line.served_accept_length,
         "served_interval": line.served_interval,
+        "prediction_error": line.prediction_error,
+        "error_half_width": line.error_half_width,
         "requests": line.requests,
         "rounds": line.rounds,
     }

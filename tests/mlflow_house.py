@@ -16,7 +16,7 @@ MODEL = "paceline-chat"
 GATE = Promotion(
     Verdict.PROMOTE,
     "gain +0.500, 95% interval +0.100 to +0.900",
-    Measured(0.5, (0.1, 0.9), 2.5, 2.0, 12),
+    Measured(0.5, (0.1, 0.9), 2.5, 2.0, 12, 0.25),
     ground=Ground.TRUST,
     reference=0,
 )

@@ -18,6 +18,7 @@ from scipy.stats import t as student
 
 from ...policies.acceptance import Tally
 from ...policies.learn_schedule import requests_since_a_change
+from ...policies.readings.ratio_sums import Z_95
 from ..learning.prediction import standard_error
 from .recorded_run import RecordedRun, ServedVersion
 
@@ -33,6 +34,7 @@ class Compared:
     half_width: float  # of a 95 % prediction interval about `predicted`
     has_drifted: bool
     on_board: float | None
+    board_half_width: float | None  # of the product's own interval about `on_board`; None: it gave none
 
     @property
     def error(self) -> float:
@@ -54,6 +56,8 @@ class Coverage:
     median_error: float  # of absolute errors
     median_half_width: float
     median_board_error: float  # of the absolute errors of the figure on the board, where there is one
+    with_interval: int  # versions with an interval of the product's own
+    inside_it: int  # of these
 
 
 def compared(version: ServedVersion) -> Compared | str:
@@ -67,6 +71,7 @@ def compared(version: ServedVersion) -> Compared | str:
         half_width(judged, served),
         has_drifted([*judged, *served]),
         version.on_board,
+        None if version.board_error is None else Z_95 * math.hypot(version.board_error, standard_error(served)),
     )
 
 
@@ -101,12 +106,19 @@ def of_runs(runs: Iterable[RecordedRun]) -> tuple[list[Compared], Counter[str]]:
 def summed_up(versions: Sequence[Compared]) -> Coverage:
     """The figures of several versions."""
     boards = [abs(each.on_board - each.served) for each in versions if each.on_board is not None]
+    own = [
+        abs(each.on_board - each.served) <= each.board_half_width
+        for each in versions
+        if each.on_board is not None and each.board_half_width is not None
+    ]
     return Coverage(
         len(versions),
         sum(each.is_inside for each in versions),
         _median([abs(each.error) for each in versions]),
         _median([each.half_width for each in versions]),
         _median(boards),
+        len(own),
+        sum(own),
     )
 
 

@@ -16,7 +16,7 @@ from ...buffer.redis_client import connect
 from ...buffer.redis_stream import RedisTraceBuffer
 from ...buffer.settings.table import BY_NAME
 from ...buffer.trace import DraftTrace
-from ...buffer.version import JUDGED_SCORE, BoardState, DraftVersion
+from ...buffer.version import JUDGED_SCORE, JUDGED_STANDARD_ERROR, BoardState, DraftVersion
 from ...learner.intake import is_held_out
 from ...learner.judging import paired_replay
 from ...learner.model.draft_cache import DraftCache
@@ -93,9 +93,8 @@ def served_versions(state: BoardState, entries: Sequence[TraceEntry], target: Ta
         replayed = paired_replay.tallies(draft, sample, DRAFT_STEPS)
         served = [entry.trace for entry in entries if entry.trace.draft_version == number]
         on_board = version.scores.get(JUDGED_SCORE, version.scores.get(_HELD_OUT_SCORE))
-        found.append(
-            ServedVersion(number, tuple(by_request(sample, replayed)), tuple(served_by_request(served)), on_board)
-        )
+        samples = tuple(by_request(sample, replayed)), tuple(served_by_request(served))
+        found.append(ServedVersion(number, *samples, on_board, version.scores.get(JUDGED_STANDARD_ERROR)))
     return tuple(found)
 
 

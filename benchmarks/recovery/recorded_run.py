@@ -29,6 +29,7 @@ class ServedVersion:
     judged: tuple[Tally, ...]  # replayed with its weights: the newest held-out requests when it was trained
     served: tuple[Tally, ...]
     on_board: float | None  # the accept length that the gate put on the board; None: none
+    board_error: float | None = None  # its standard error as the board has it; None: none, or an older release's
 
 
 @dataclass(frozen=True, slots=True)

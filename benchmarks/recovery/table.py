@@ -17,7 +17,7 @@ _RECOVERY = (
 )  # fmt: skip
 _COVERAGE = (
     "side", "traffic", "versions", "served inside the interval", "median absolute error", "median half width",
-    "median absolute error of the board's figure",
+    "median absolute error of the board's figure", "served inside the board's interval",
 )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ _INTERVAL = (
     f"Predicted is the replay of a version's weights on the newest {JUDGED_REQUESTS} held-out requests that had come "
     "when it was trained. The interval of 95 % holds the noise of both samples, requests being what is drawn. Listed "
     "apart are versions among whose requests, judged and then served, ADWIN finds a change. The figure on the board is "
-    "what the gate of each side put there.\n"
+    "what the gate of each side put there, and its interval what `paceline versions` shows beside the error.\n"
 )
 
 
@@ -87,8 +87,11 @@ def _coverage_lines(runs: Sequence[Runs]) -> Iterable[list[str]]:
             found = summed_up([each for each in versions if each.has_drifted is has_drifted])
             share = f" ({found.inside / found.versions:.0%})" if found.versions else ""
             lengths = (found.median_error, found.median_half_width, found.median_board_error)
-            inside = f"{found.inside} of {found.versions}{share}"
-            yield [name, traffic, str(found.versions), inside, *map(_figure, lengths)]
+            inside, own = f"{found.inside} of {found.versions}{share}", "–"  # noqa: RUF001 - a dash in a table
+            if found.with_interval:
+                share = f"{found.inside_it / found.with_interval:.0%}"
+                own = f"{found.inside_it} of {found.with_interval} ({share})"
+            yield [name, traffic, str(found.versions), inside, *map(_figure, lengths), own]
 
 
 def _left_out(runs: Sequence[Runs]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from ...buffer.version import JUDGED_SCORE, DraftVersion
+from ...buffer.version import JUDGED_SCORE, JUDGED_STANDARD_ERROR, DraftVersion
 from ...policies.judged_on import figures, sentence
 from ...policies.promotion import Promotion
 from ..training.plan import TrainingPlan
@@ -89,6 +89,7 @@ def scores_of(promotion: Promotion) -> dict[str, float]:
     low, high = measured.interval
     found = {
         JUDGED_SCORE: measured.line_accept_length,
+        JUDGED_STANDARD_ERROR: measured.line_standard_error,
         "reference_accept_length": measured.reference_accept_length,
         "gain": measured.gain,
         "gain_low": low,

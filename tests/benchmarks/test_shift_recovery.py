@@ -127,7 +127,7 @@ def test_a_version_that_served_thirty_requests_after_the_shift_is_listed_apart_a
 def test_versions_that_cannot_be_compared_are_counted_with_the_reason():
     some, none = (Tally(5.0, 10.0), Tally(8.0, 10.0)), (Tally(5.0, 10.0), Tally())
     versions = [
-        ServedVersion(1, some, some, 1.7),
+        ServedVersion(1, some, some, 1.7, 0.01),
         ServedVersion(2, none, some, None),
         ServedVersion(3, some, some[:1], None),
     ]
@@ -136,6 +136,13 @@ def test_versions_that_cannot_be_compared_are_counted_with_the_reason():
     summed = coverage.summed_up(found)
     assert (summed.versions, summed.inside, summed.median_error) == (1, 1, 0.0)
     assert summed.median_board_error == pytest.approx(0.05)
+    assert (summed.with_interval, summed.inside_it) == (1, 1)
+    steady = (Tally(8.0, 10.0), Tally(8.0, 10.0))  # served without noise: the board's own is all there is
+    boards = [(1.7, 0.06, 1), (1.7, 0.05, 0), (1.7, None, None), (None, None, None)]
+    for on_board, error, inside in boards:
+        found, _ = coverage.of_runs([made_run([1.5] * 30, versions=[ServedVersion(1, some, steady, on_board, error)])])
+        own = coverage.summed_up(found)
+        assert (own.with_interval, own.inside_it) == ((0, 0) if inside is None else (1, inside))
     empty = coverage.summed_up([])
     assert (empty.versions, empty.inside, math.isnan(empty.median_error)) == (0, 0, True)
 

@@ -58,6 +58,26 @@ def test_the_boards_table_shows_parents_and_times_and_the_runs_table_what_was_se
     assert [text for text in ("judged", "served", "rounds", "1.75", "│      4 │") if text not in run] == []
 
 
+def test_the_error_of_a_prediction_has_the_noise_of_both_samples() -> None:
+    rounds, accepted = range(10, 20), (9, 14, 8, 17, 12, 20, 11, 15, 21, 13)
+    sums = sum((RatioSums.of(*each) for each in zip(rounds, accepted, strict=True)), RatioSums())
+    judged = DraftVersion(2, 1, "t", "1", "eagle3", "file:///d", "0" * 64, "soft", ("", ""), {})
+    lines = []
+    for scores in ({"judged_accept_length": 1.5, "judged_standard_error": 0.3}, {"judged_accept_length": 1.5}, {}):
+        board = MemoryVersionBoard(clock=lambda: 9.0)
+        board.register(replace(judged, scores=scores), "learner", "made")
+        lines += version_lines(board.read(), {2: sums})
+    ratio = sum(accepted) / sum(rounds)
+    squares = sum((a - ratio * r) ** 2 for a, r in zip(accepted, rounds, strict=True))
+    served_error = (squares * 10 / 9) ** 0.5 / sum(rounds)
+    half = 1.959964 * (0.3**2 + served_error**2) ** 0.5
+    assert [line.error_half_width for line in lines] == [pytest.approx(half), None, None]
+    assert f"{ratio - 0.5:+.2f} ± {half:.2f}" in printed(versions_table(lines[:1]))
+    assert "±" not in printed(versions_table(lines[1:]))
+    few = version_lines(board_state(), {1: RatioSums.of(4, 3)})[1]
+    assert (few.prediction_error, few.error_half_width) == (0.0, None)
+
+
 def test_every_version_says_once_what_it_was_judged_on_whatever_became_of_it() -> None:
     judged_on = JudgedOn({"code": 12}, {"code": 3, "": 1}, 40.0, 90.0)
     board = MemoryVersionBoard(clock=lambda: 9.0)

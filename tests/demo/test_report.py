@@ -79,6 +79,8 @@ def test_the_json_has_every_documented_field() -> None:
             "judged_accept_length": 1.5,
             "served_accept_length": 1.4,
             "served_interval": None,
+            "prediction_error": pytest.approx(-0.1),
+            "error_half_width": None,
             "requests": 0,
             "rounds": 800,
         }

@@ -17,8 +17,10 @@ class Calibrated:
     number: int
     predicted: float
     served: float
-    low: float | None = None
+    low: float | None = None  # of what was served; None: not known
     high: float | None = None
+    predicted_low: float | None = None
+    predicted_high: float | None = None
 
 
 def gate_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -42,17 +44,20 @@ def calibration_figure(drafts: Sequence[Calibrated], shown: int) -> Any:
     """What was predicted of each draft against what it served; the draft `shown` stands out. At least one draft."""
     figure = Figure(figsize=(5.0, 4.6), layout="constrained")
     axes = figure.subplots()
-    ends = [value for d in drafts for value in (d.predicted, d.served, d.low, d.high) if value is not None]
+    figures = [(d.predicted, d.served, d.low, d.high, d.predicted_low, d.predicted_high) for d in drafts]
+    ends = [value for each in figures for value in each if value is not None]
     span = min(ends) - 0.1, max(ends) + 0.1
     axes.plot(span, span, color=_GREY, linewidth=0.8, linestyle="--", label="as predicted")
     for draft in drafts:
         colour = _WORSE if draft.number == shown else _GREY
         if draft.low is not None and draft.high is not None:
             axes.plot([draft.predicted] * 2, [draft.low, draft.high], color=colour, linewidth=1.2)
+        if draft.predicted_low is not None and draft.predicted_high is not None:
+            axes.plot([draft.predicted_low, draft.predicted_high], [draft.served] * 2, color=colour, linewidth=0.6)
         axes.plot([draft.predicted], [draft.served], "o", color=colour, markersize=5)
         axes.annotate(str(draft.number), (draft.predicted, draft.served), (5, 3), textcoords="offset points")
     axes.set_title(f"accept length of {len(drafts)} drafts; draft {shown} is coloured")
-    axes.set_xlabel("predicted by the gate")
+    axes.set_xlabel("predicted by the gate, with its 95 % interval")
     axes.set_ylabel("served, with its 95 % interval")
     axes.legend(frameon=False)
     return figure

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from ....buffer.version import JUDGED_SCORE
+from ....buffer.version import JUDGED_SCORE, JUDGED_STANDARD_ERROR
+from ....policies.readings.ratio_sums import Z_95
 from ....policies.readings.served_drafts import ServedDraft
 from ..run_record import Point
 from .figures import Calibrated, calibration_figure, lineage_figure
@@ -30,10 +31,21 @@ def lineage_run(store: ModelStore, started_at: float) -> str:
     return run
 
 
-def predicted_point(number: int, scores: Mapping[str, float], live_at: float) -> list[Point]:
-    """What the gate predicted of a draft that went live at `live_at`; empty where it measured nothing."""
-    predicted = scores.get(JUDGED_SCORE)
-    return [] if predicted is None else [Point(PREDICTED, predicted, number, live_at)]
+def predicted_points(number: int, scores: Mapping[str, float], live_at: float) -> list[Point]:
+    """What the gate predicted of a draft that went live at `live_at`, with the 95 % interval that its requests allow.
+
+    Empty where it measured nothing; without the interval where it measured few requests.
+    """
+    predicted, error = scores.get(JUDGED_SCORE), scores.get(JUDGED_STANDARD_ERROR)
+    if predicted is None:
+        return []
+    figures = {PREDICTED: predicted}
+    if error is not None:
+        figures |= {
+            f"{PREDICTED}_low": max(predicted - Z_95 * error, 1.0),
+            f"{PREDICTED}_high": predicted + Z_95 * error,
+        }
+    return [Point(name, value, number, live_at) for name, value in figures.items()]
 
 
 def served_points(
@@ -54,12 +66,11 @@ def served_points(
 
 def calibrated(store: ModelStore, run: str) -> list[Calibrated]:
     """The drafts of which both are known, by number; of one that still serves, what its first rounds were."""
-    predicted, first, served, low, high = (
-        _by_number(store, run, name) for name in (PREDICTED, SERVED_FIRST, SERVED, f"{SERVED}_low", f"{SERVED}_high")
-    )
+    predicted, first, served = (_by_number(store, run, name) for name in (PREDICTED, SERVED_FIRST, SERVED))
+    ends = [_by_number(store, run, f"{name}_{end}") for name in (SERVED, PREDICTED) for end in ("low", "high")]
     found = first | served
     return [
-        Calibrated(number, predicted[number], found[number], low.get(number), high.get(number))
+        Calibrated(number, predicted[number], found[number], *(each.get(number) for each in ends))
         for number in sorted(predicted.keys() & found.keys())
     ]
 

@@ -11,7 +11,7 @@ from ..run_record import VERSION_TAG, RunRecord, record_from_board
 from ..version_folders import files_of
 from .aliases import set_aliases
 from .history import Change, histories, went_live_at
-from .lineage import lineage_run, log_calibration, predicted_point, served_points
+from .lineage import lineage_run, log_calibration, predicted_points, served_points
 from .links import run_path
 from .logged_models import upload, write_model
 from .model_card import RunFacts, model_card
@@ -86,7 +86,7 @@ class BoardMirror:
         for row in changed:
             number, live_at = row.version.number, went_live_at(changes.get(row.version.number, ()))
             if live_at is not None:
-                points += predicted_point(number, row.version.scores, live_at)
+                points += predicted_points(number, row.version.scores, live_at)
         for number, served in logged.items():
             row = state.rows[number]
             live_at = went_live_at(changes.get(number, ()))

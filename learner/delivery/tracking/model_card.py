@@ -4,11 +4,13 @@ What is not known is said to be unknown, with the reason. A column of a table is
 from others.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from ....buffer.version import BoardRow, VersionState
+from ....buffer.version import JUDGED_STANDARD_ERROR, BoardRow, VersionState
+from ....policies.readings.ratio_sums import Z_95
 from ..round_evidence import JUDGED, TRAFFIC_WINDOW
 from ..run_record import FIT, GATE
 from .history import Change
@@ -81,8 +83,16 @@ def _served(found: Mapping[str, float]) -> str:
     interval = "too few requests for an interval" if low is None else f"95 % interval {low:.2f} to {high:.2f}"
     counts = f"{found[f'{SERVED}requests']:.0f} requests, {found[f'{SERVED}rounds']:.0f} rounds"
     predicted = found.get(f"{GATE}judged_accept_length")
-    error = "" if predicted is None else f"; {length - predicted:+.2f} against what was predicted"
+    error = "" if predicted is None else f"; {length - predicted:+.2f}{_noise(found)} against what was predicted"
     return f"accept length {length:.2f} ({interval}, {counts}){error}"
+
+
+def _noise(found: Mapping[str, float]) -> str:
+    """Half of the 95 % interval of served minus predicted, by both samples; empty where one is not known."""
+    high, error = found.get(f"{SERVED}accept_length_high"), found.get(f"{GATE}{JUDGED_STANDARD_ERROR}")
+    if high is None or error is None:
+        return ""
+    return f" ± {math.hypot(high - found[f'{SERVED}accept_length'], Z_95 * error):.2f}"
 
 
 def _traffic(tags: Mapping[str, str] | None) -> str:
