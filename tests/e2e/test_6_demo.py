@@ -78,7 +78,7 @@ def test_the_report_has_the_promised_keys_and_no_others(demo):
     assert set(report["swaps"]["stall_ms"]) == {"p50", "max"}
     # So few traces make at most one round, and it may come too late to publish anything.
     keys = {"number", "state", "reason", "judged_accept_length", "served_accept_length", "rounds"}
-    keys |= {"served_interval", "requests"}
+    keys |= {"served_interval", "requests", "prediction_error", "error_half_width"}
     assert [set(line) for line in report["by_version"]] == [keys] * len(report["by_version"])
 
 
