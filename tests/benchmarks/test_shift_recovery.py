@@ -119,9 +119,9 @@ def test_a_change_among_the_requests_of_one_draft_is_found_and_noise_is_none():
 
 def test_a_version_that_served_thirty_requests_after_the_shift_is_listed_apart_and_hardly_any_other():
     rng = np.random.default_rng(3)
-    shifted = [coverage.has_drifted([*requests(rng, 48, 1.4), *requests(rng, 30, 0.4)]) for _ in range(40)]
-    steady = [coverage.has_drifted([*requests(rng, 48, 1.4), *requests(rng, 30, 1.4)]) for _ in range(40)]
-    assert (sum(shifted) >= 36, sum(steady) <= 2) == (True, True)
+    shifted = [coverage.has_drifted([*requests(rng, 48, 1.4), *requests(rng, 30, 0.4)]) for _ in range(15)]
+    steady = [coverage.has_drifted([*requests(rng, 48, 1.4), *requests(rng, 30, 1.4)]) for _ in range(15)]
+    assert (sum(shifted) >= 13, sum(steady) <= 1) == (True, True)
 
 
 def test_versions_that_cannot_be_compared_are_counted_with_the_reason():
