@@ -1,12 +1,10 @@
 """What only the Redis board can get wrong: its members' index, and writers that lose races."""
 
-import time
-
 import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, DecodeError
 from paceline.buffer.event_codec import encode_event
-from paceline.buffer.keys import EVENTS, HEARTBEAT, LAST_STATUS, LEASE, MEMBERS
+from paceline.buffer.keys import EVENTS, HEARTBEAT, LAST_STATUS, MEMBERS
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 
@@ -103,19 +101,6 @@ def test_a_last_status_in_a_key_of_another_type_is_unknown_until_the_next_beat(r
     assert board.last_status("replica") == {}
     board.beat("replica", {"draft": 1}, 60.0)
     assert board.last_status("replica") == {"draft": 1}
-
-
-def test_a_lease_is_renewed_while_its_body_runs(redis_client, board):
-    key = LEASE.name("default", "round")
-    with board.lease("round", 0.3) as is_held:
-        assert is_held
-        left_ms = [redis_client.pttl(key)]
-        deadline = time.monotonic() + 5.0
-        while left_ms[-1] <= min(left_ms) + 20:  # falls until it is renewed
-            assert time.monotonic() < deadline
-            left_ms.append(redis_client.pttl(key))
-        assert min(left_ms) > 0
-    assert redis_client.pttl(key) == -2  # gone
 
 
 def test_a_history_is_read_once_and_answers_as_if_all_of_it_were_read_again(redis_client, board):

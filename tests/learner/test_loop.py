@@ -1,7 +1,6 @@
 """A learner on a real buffer, board and trainer: what it acks, what it trains on, what survives its death."""
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -32,6 +31,7 @@ from paceline.learner.training.first_position import FirstPosition
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Measured, Promotion, Verdict
+from waiting import until
 
 MEASURED = Measured(0.1, (0.0, 0.2), 2.1, 2.0, 9)
 
@@ -596,9 +596,7 @@ def test_the_heartbeat_of_a_learning_round_is_renewed_while_it_runs_and_ends_soo
         beat(member, status, ttl_s)
 
     def long(self: DraftTrainer, *traces: Any) -> Any:
-        deadline = time.monotonic() + 10.0
-        while beats.count(("learning", 0.3)) < 3:
-            assert time.monotonic() < deadline
+        until(lambda: beats.count(("learning", 0.3)) >= 3, "three beats of the round")
         return fit(self, *traces)
 
     monkeypatch.setattr(house.board, "beat", noted)
