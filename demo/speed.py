@@ -1,8 +1,8 @@
 """The demo's last minute and a half: what its drafts bring in tokens per second, against a server without one.
 
-The demo's target is so small that its steps cost little more than the draft's, and drafting loses time although drafts
-are accepted. So it is deepened first by layers that change no answer, as in benchmarks/serving.py, of which this is a
-small form: a step then costs some ten of the draft's, as with a large target.
+The demo's target is so small that its steps cost little more than the draft's, and accepted drafts save no time. So it
+is deepened first by layers that change no answer, as in benchmarks/serving.py, of which this is a small form: a step
+then costs some ten of the draft's, as with a large target.
 """
 
 import random
@@ -56,7 +56,7 @@ def print_speed(
     console.print(speed_table(blocks))
     console.print(
         f"On this machine, with the target deepened to {LAYERS} layers that change no answer, so that a step "
-        "costs some ten of the draft's, as with large targets; of the demo's own, so small, no draft saves time.",
+        "costs some ten of the draft's, as with large targets; a step of the demo's own costs little more than one.",
         highlight=False,
     )
 

@@ -7,9 +7,6 @@ from paceline.policies.pacing.base import CostTable, Pacing, StepCosts
 from paceline.policies.pacing.goodput import (
     DRAFT_SHARE,
     FIRST_MEASURES,
-    LEAST_SHARE,
-    UNTIMED_TRIAL,
-    VAIN_TRIALS,
     GoodputPacing,
     Trials,
     with_shorter_cheaper,
@@ -112,7 +109,7 @@ def test_a_trial_without_a_cost_goes_on_for_one_step() -> None:
         policy.observe(1, 0, [0], 8.0)
     tried = policy.steps(1)
     policy.observe(1, tried, [0], None)
-    assert policy._trials[1].trials_ms == UNTIMED_TRIAL * 8.0  # as long as twice the only length that is known
+    assert policy._trials[1].trials_ms == 16.0  # as long as twice the only length that is known
     for _ in range(30):
         policy.observe(4, 0, [0] * 4, 8.0)  # another batch size meanwhile, and no hope left
     assert (tried > 0, policy.steps(1)) == (True, tried)
@@ -123,13 +120,15 @@ def test_a_trial_without_a_cost_goes_on_for_one_step() -> None:
 def test_trials_in_vain_take_a_falling_share_and_another_draft_starts_anew() -> None:
     trials = Trials(time_ms=1000.0, trials_ms=30.0, count=9)
     assert trials.may_try(0.03, free=8)
-    trials.in_vain = VAIN_TRIALS
+    trials.in_vain = 8
     assert not trials.may_try(0.03, free=8)
     assert trials.may_try(0.03, free=10)
     trials.trials_ms = 15.0
     assert trials.may_try(0.03, free=8)
-    trials.in_vain, trials.trials_ms = 1000, 999.0 * 0.03 * LEAST_SHARE
+    trials.in_vain, trials.trials_ms = 1000, 4.9
     assert trials.may_try(0.03, free=8)
+    trials.trials_ms = 5.1
+    assert not trials.may_try(0.03, free=8)
     policy, rng = GoodputPacing(LENGTHS), np.random.default_rng(0)
     caught_up(policy, 0.02, 1, 500, rng)
     assert policy._trials[1].in_vain > 0
@@ -145,6 +144,9 @@ def test_a_trial_that_finds_a_better_length_is_not_in_vain() -> None:
     tried = policy.steps(1)
     policy.observe(1, tried, [0], 20.0)
     assert policy._trials[1].in_vain == 1
+    found = policy.steps(1)
+    policy.observe(1, found, [found], 8.5)
+    assert (found > 0, policy._best(1), policy._trials[1].in_vain) == (True, found, 0)
     goodput, _ = caught_up(policy, 0.9, 1, 400, rng)
     assert (goodput > 2.0, policy._best(1) > 3) == (True, True)
 
