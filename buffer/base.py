@@ -114,11 +114,11 @@ class TraceBuffer(Protocol):
         """
         ...
 
-    def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
+    def replay(self, max_traces: int, acked_only: bool = False, after_id: str = "") -> Iterator[TraceEntry]:
         """Yield the newest `max_traces` traces still in the stream, oldest first, consuming nothing.
 
-        `acked_only` leaves out entries that are pending, unread or dead letters. Undecodable entries are skipped
-        (claim is what makes them dead letters). This call fixes what is yielded; the iterator decodes one by one.
+        `acked_only` leaves out entries that are pending, unread or dead letters, `after_id` those up to it. Undecodable
+        entries are skipped (claim makes them dead letters). This call fixes what is yielded; each is decoded in turn.
         """
         ...
 

@@ -135,21 +135,21 @@ class RedisTraceBuffer:
     def ack(self, entry_ids: Sequence[str], outcome: str) -> int:
         return int(self._run("ack", outcome, *entry_ids)) if entry_ids else 0
 
-    def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
+    def replay(self, max_traces: int, acked_only: bool = False, after_id: str = "") -> Iterator[TraceEntry]:
         acked = self._is_acked() if acked_only else lambda _: True
         rows: list[tuple[str, bytes]] = []
         newest = "+"
         while len(rows) < max_traces:
-            page = self._page(newest, _REPLAY_PAGE)
+            page = self._page(newest, f"({after_id}" if after_id else "-", _REPLAY_PAGE)
             rows += [row for row in page if acked(row[0])][: max_traces - len(rows)]
             if len(page) < _REPLAY_PAGE:
                 break
             newest = f"({page[-1][0]}"
         return decode_entries(reversed(rows))
 
-    def _page(self, newest: str, max_rows: int) -> list[tuple[str, bytes]]:
+    def _page(self, newest: str, oldest: str, max_rows: int) -> list[tuple[str, bytes]]:
         with translate_redis_errors(self._client):
-            page: Any = self._client.xrevrange(self._traces, max=newest, count=max_rows)
+            page: Any = self._client.xrevrange(self._traces, max=newest, min=oldest, count=max_rows)
         return _rows(page)
 
     def _is_acked(self) -> Callable[[str], bool]:

@@ -45,13 +45,6 @@ MOVES: Mapping[VersionState | None, frozenset[VersionState]] = MappingProxyType(
 #: Hint appended to errors about events that paceline did not write.
 NOT_OURS = "paceline writes no such event: if something else did, take it off with XDEL"
 
-#: Key in DraftVersion.scores: tokens per verify round, 1 + accepted drafts, of the traffic that this draft was trained
-#: on last, with the weights it had before.
-JUDGED_SCORE = "judged_accept_length"
-#: Key of its standard error, prompts drawn as wholes; absent with few of them.
-JUDGED_STANDARD_ERROR = "judged_standard_error"
-
-
 #: Stands for the labels that a count by label does not name, for their number is bounded. No label is this.
 OTHER_LABELS = "*"
 
@@ -92,7 +85,7 @@ class DraftVersion:
     sha256: str  # of model.safetensors, lower-case hex
     objective: str
     trained_on: tuple[str, str]  # first and last stream id learned from; ("", "") for the initial draft
-    scores: Mapping[str, float] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)  # by the names in scores.py
     judged_on: JudgedOn | None = None  # None: nothing was judged, or an older release judged it
     #: Target versions whose traces it was trained on in its last learning round, oldest first; empty: not known.
     trained_targets: tuple[str, ...] = ()

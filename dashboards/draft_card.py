@@ -9,9 +9,10 @@ from rich.text import Text
 
 from ..buffer.audit import entry_time
 from ..buffer.plain_text import utc_time
+from ..buffer.scores import PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ..buffer.version import BoardEvent, BoardRow
 from ..policies.judged_on import sentence
-from ..policies.readings.ratio_sums import RatioSums
+from ..policies.readings.ratio_sums import Z_95, RatioSums
 from ..policies.readings.served_drafts import ServedDraft
 from .cells import UNKNOWN, cell, error, interval
 from .tables import VersionLine
@@ -38,6 +39,7 @@ class DraftCard:
             "target": f"{version.target}, version {version.target_version or UNKNOWN}",
             "trained on targets": ", ".join(version.trained_targets) or UNKNOWN,
             "judged (no quality)": judged(self.row),
+            "predicted (no quality)": predicted(version.scores),
             "served": served_text(self.line),
             "error of prediction": error(line.prediction_error, line.error_half_width, UNKNOWN),
             "weights": f"{version.weights_uri}, sha256 {version.sha256[:12]}",
@@ -63,7 +65,7 @@ class DraftCard:
     def _facts(self) -> Table:
         table = Table.grid(padding=(0, 2))
         for heading, text in self.facts().items():
-            style = "dim" if heading.startswith("judged") else ""
+            style = "dim" if heading.endswith("(no quality)") else ""
             table.add_row(cell(heading, "bold"), cell(text, style))
         return table
 
@@ -91,10 +93,20 @@ def traffic_window(trained_on: tuple[str, str]) -> str:
 
 
 def judged(row: BoardRow) -> str:
-    """What was predicted, and on what."""
-    scores = ", ".join(f"{name} {value:.2f}" for name, value in sorted(row.version.scores.items()))
+    """What the gate measured, and on what."""
+    measured = {name: value for name, value in row.version.scores.items() if not name.startswith("predicted_")}
+    scores = ", ".join(f"{name} {value:.2f}" for name, value in sorted(measured.items()))
     on = "" if row.version.judged_on is None else f"; {sentence(row.version.judged_on)}"
     return f"{scores or 'no figure'}{on}"
+
+
+def predicted(scores: Mapping[str, float]) -> str:
+    """Accept length with its 95 % interval."""
+    length, standard_error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
+    if length is None or standard_error is None:
+        return f"{UNKNOWN}: it was not to serve, or too few requests waited"
+    noise = Z_95 * standard_error
+    return f"{length:.2f} (95 % over requests {interval((max(length - noise, 1.0), length + noise))})"
 
 
 def served_text(line: VersionLine) -> str:

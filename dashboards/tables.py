@@ -8,7 +8,8 @@ from typing import Literal
 from rich.table import Table
 
 from ..buffer.plain_text import utc_time
-from ..buffer.version import JUDGED_SCORE, JUDGED_STANDARD_ERROR, BoardRow, BoardState, VersionState
+from ..buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
+from ..buffer.version import BoardRow, BoardState, VersionState
 from ..policies.judged_on import sentence
 from ..policies.readings.ratio_sums import Z_95, RatioSums
 from .cells import cell, error, interval, length
@@ -36,13 +37,14 @@ class VersionLine:
     served_interval: tuple[float, float] | None = None  # 95 %, requests drawn as wholes; None: too few of them
     requests: int = 0  # that the served accept length was pooled over
     error_half_width: float | None = None  # of the 95 % interval of the error, by both samples; None: too few in one
+    predicted_accept_length: float | None = None
 
     @property
     def prediction_error(self) -> float | None:
-        """By how much more was served than was judged; None while either is unknown."""
-        if self.served_accept_length is None or self.judged_accept_length is None:
+        """By how much more was served than was predicted; None while either is unknown."""
+        if self.served_accept_length is None or self.predicted_accept_length is None:
             return None
-        return self.served_accept_length - self.judged_accept_length
+        return self.served_accept_length - self.predicted_accept_length
 
 
 #: Heading -> the cell below it.
@@ -54,7 +56,7 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "95 %": lambda line: interval(line.served_interval),
     "requests": lambda line: str(line.requests) if line.requests else "-",
     "rounds": lambda line: str(line.rounds) if line.rounds else "-",
-    "judged": lambda line: length(line.judged_accept_length),
+    "predicted": lambda line: length(line.predicted_accept_length),
     "error": lambda line: error(line.prediction_error, line.error_half_width),
     "changed": lambda line: utc_time(line.changed_at),
     "reason": lambda line: line.reason,
@@ -62,41 +64,42 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
 _MIN_WIDTHS = {"reason": 30}  # characters that a narrow terminal leaves it
 _LEFT = frozenset(("state", "changed", "reason"))
 
-#: What was predicted is no quality: requests that a draft was judged on are not those that it served.
-_DIM = frozenset(("judged",))
+#: No quality: the requests that a draft was predicted by are not those that it served.
+_DIM = frozenset(("predicted",))
 
 #: Columns of `paceline versions`.
-BOARD_COLUMNS = ("version", "state", "parent", "served", "95 %", "requests", "judged", "error", "changed", "reason")
+BOARD_COLUMNS = ("version", "state", "parent", "served", "95 %", "requests", "predicted", "error", "changed", "reason")
 #: Columns for what one run has seen of each version.
-RUN_COLUMNS = ("version", "state", "served", "95 %", "rounds", "judged", "reason")
+RUN_COLUMNS = ("version", "state", "served", "95 %", "rounds", "predicted", "reason")
 
 
 def version_lines(state: BoardState, served: Mapping[int, RatioSums] | None = None) -> list[VersionLine]:
     """All versions, oldest first; `served` holds by number what each had accepted, where that is known."""
     lines = []
     for number, row in sorted(state.rows.items()):
-        sums = (served or {}).get(number, RatioSums())
+        sums, scores = (served or {}).get(number, RatioSums()), row.version.scores
         lines.append(
             VersionLine(
                 number=number,
                 state=row.state,
                 reason=_reason(row),
-                judged_accept_length=row.version.scores.get(JUDGED_SCORE),
+                judged_accept_length=scores.get(JUDGED_SCORE),
+                predicted_accept_length=scores.get(PREDICTED_SCORE),
                 served_accept_length=sums.accept_length,
                 rounds=sums.rounds,
                 parent=row.version.parent,
                 changed_at=row.changed_at,
                 served_interval=sums.interval,
                 requests=sums.requests,
-                error_half_width=_half_width(row.version.scores.get(JUDGED_STANDARD_ERROR), sums.standard_error),
+                error_half_width=_half_width(scores.get(PREDICTED_STANDARD_ERROR), sums.standard_error),
             )
         )
     return lines
 
 
-def _half_width(judged_error: float | None, served_error: float | None) -> float | None:
+def _half_width(predicted_error: float | None, served_error: float | None) -> float | None:
     """Of the difference of two accept lengths of other requests each: were their traffic the same, it is noise."""
-    return None if judged_error is None or served_error is None else Z_95 * math.hypot(judged_error, served_error)
+    return None if predicted_error is None or served_error is None else Z_95 * math.hypot(predicted_error, served_error)
 
 
 def versions_table(

@@ -170,6 +170,7 @@ def _version(line: VersionLine) -> dict[str, object]:
         "state": line.state.value,
         "reason": line.reason,
         "judged_accept_length": line.judged_accept_length,
+        "predicted_accept_length": line.predicted_accept_length,
         "served_accept_length": line.served_accept_length,
         "served_interval": line.served_interval,
         "prediction_error": line.prediction_error,

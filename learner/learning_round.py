@@ -8,14 +8,15 @@ twice. A learner that lost its lease publishes and saves nothing more: another o
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ..buffer.base import TraceEntry, VersionBoard
+from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
 from ..buffer.lease import Lease, require
+from ..buffer.plain_text import printable
 from ..buffer.version import BoardState, DraftVersion
 from ..policies.guard import Alarm
 from ..policies.learn_schedule import LearnChoice, LearnDecision
-from ..policies.promotion import Promotion
+from ..policies.promotion import Promotion, Verdict
 from . import checkpoint
 from .delivery.delivery import deliver, judge_candidate, reserve
 from .delivery.mlflow_registry import Registry
@@ -27,6 +28,7 @@ from .judging.alarms import gap_alarm, rest_for
 from .judging.calibration import Calibration
 from .learning_blocks import blocks_of, learn
 from .learning_report import LearningKind, LearningReport
+from .prediction import predict
 from .state import LearnerState
 from .training.trainer import FitReport
 
@@ -38,6 +40,7 @@ class LearningRound:
     """A claim being worked on, with all that it changes."""
 
     state: LearnerState
+    buffer: TraceBuffer  # only read: what waits for the next round predicts
     board: VersionBoard
     board_state: BoardState  # read before the claim
     registry: Registry
@@ -109,6 +112,7 @@ class LearningRound:
             number = reserve(state, self.board, judge)
             with tally.phase("judge"):
                 promotion = judge_candidate(state, self.board_state, self.claimed, judge, number, time.time())
+                promotion = self._predicted(promotion)
             state.record_verdict(fit, promotion, time.time())
             evidence = evidence_of(state, self.claimed, replayed, judge, self.started_at)
             with tally.phase("publish"):
@@ -134,6 +138,19 @@ class LearningRound:
             decision=decision,
             replayed=len(replayed),
         )
+
+    def _predicted(self, promotion: Promotion) -> Promotion:
+        """The same with what the draft should have accepted, where it is to serve."""
+        # Traces that wait may be what learning failed of, and are not what this round is about.
+        if promotion.verdict not in {Verdict.PROMOTE, Verdict.UNJUDGED} or not self.may_replay:
+            return promotion
+        try:
+            found = predict(self.state, self.claimed, self.buffer)
+        except Exception as failure:  # noqa: BLE001 - a draft that is trained must not be lost for a figure about it
+            _log.warning("the draft is not predicted: %s", printable(f"{type(failure).__name__}: {failure}"))
+            return promotion
+        reason = promotion.reason if found is None else f"{promotion.reason}; {found.sentence}"
+        return replace(promotion, prediction=found, reason=reason)
 
     def _publish(
         self,

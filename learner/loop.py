@@ -126,6 +126,7 @@ class Learner:
         _log.info("learning round starts: %s", due.why)
         work = LearningRound(
             state,
+            self._buffer,
             self._board,
             board_state,
             self._registry,

@@ -7,7 +7,6 @@ and the answers to one prompt, resemble each other, so a bootstrap over them wou
 what makes a request easy or hard out of the difference.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +21,7 @@ from .acceptance import Tally
 from .judged_on import sentence
 from .line_delivery import Delivery, Ground
 from .paired import Paired, by_prompt
-from .readings.ratio_sums import MIN_REQUESTS
+from .prediction import Prediction
 
 Floats = npt.NDArray[np.float64]
 
@@ -54,7 +53,6 @@ class Measured:
     line_accept_length: float  # pooled, bonus token included; 1.0 without requests
     reference_accept_length: float
     requests: int  # with verify rounds of both
-    line_standard_error: float = math.nan  # of line_accept_length, prompts drawn as wholes; NaN: too few of them
 
     @property
     def sentence(self) -> str:
@@ -76,6 +74,7 @@ class Promotion:
     ground: Ground | None = None  # why another version serves next, or none; None while waiting or unjudged
     reference: int | None = None  # the version that the line was compared with
     serves: int | None = None  # the version that was decided to serve next
+    prediction: Prediction | None = None  # of the candidate where it serves; None: it does not, or too little is known
 
 
 def judge(
@@ -113,7 +112,7 @@ def measure(pairs: Sequence[Paired], *, confidence: float, rng: np.random.Genera
     lengths = _accept_length(counts[0], counts[1]), _accept_length(counts[2], counts[3])
     interval = _interval(counts, confidence, rng) if counts.shape[1] >= _MIN_PROMPTS else (-np.inf, np.inf)
     requests = sum(pair.has_rounds for pair in pairs)
-    return Measured(lengths[0] - lengths[1], interval, *lengths, requests, _standard_error(counts[0], counts[1]))
+    return Measured(lengths[0] - lengths[1], interval, *lengths, requests)
 
 
 def _spread(measured: Measured, confidence: float) -> str:
@@ -135,15 +134,6 @@ def _counts(pairs: Sequence[Paired]) -> Floats:
 
 def _accept_length(accepted: Floats, rounds: Floats) -> float:
     return 1.0 + float(accepted.sum() / rounds.sum()) if len(rounds) else 1.0
-
-
-def _standard_error(accepted: Floats, rounds: Floats) -> float:
-    """Of the accept length, as RatioSums has it for what was served: linearised variance of a ratio."""
-    n = len(rounds)
-    if n < MIN_REQUESTS:
-        return math.nan
-    residuals = accepted - accepted.sum() / rounds.sum() * rounds
-    return math.sqrt(float((residuals**2).sum()) * n / (n - 1)) / float(rounds.sum())
 
 
 def _interval(counts: Floats, confidence: float, rng: np.random.Generator) -> tuple[float, float]:

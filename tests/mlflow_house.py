@@ -10,15 +10,17 @@ from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.delivery.run_record import record_of, scores_of
 from paceline.learner.training.trainer import FitReport, TrainingPlan
 from paceline.policies.line_delivery import Ground
+from paceline.policies.prediction import Prediction
 from paceline.policies.promotion import Measured, Promotion, Verdict
 
 MODEL = "paceline-chat"
 GATE = Promotion(
     Verdict.PROMOTE,
     "gain +0.500, 95% interval +0.100 to +0.900",
-    Measured(0.5, (0.1, 0.9), 2.5, 2.0, 12, 0.25),
+    Measured(0.5, (0.1, 0.9), 2.5, 2.0, 12),
     ground=Ground.TRUST,
     reference=0,
+    prediction=Prediction(2.6, 0.25, 30),
 )
 FIT = FitReport(
     losses=(3.0, 2.0, 1.0),

@@ -24,7 +24,11 @@ def version(number: int, **changes: object) -> DraftVersion:
         "sha256": "ab" * 32,
         "objective": "soft",
         "trained_on": ("8000000-0", "8986000-0"),
-        "scores": {"judged_accept_length": 2.0 + number},
+        "scores": {
+            "judged_accept_length": 1.5 + number,
+            "predicted_accept_length": 2.0 + number,
+            "predicted_standard_error": 0.1,
+        },
         "judged_on": JudgedOn({"py": 40}, {"py": 40}, 30.0, 80.0),
     }
     return DraftVersion(**(fields | changes))

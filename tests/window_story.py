@@ -47,7 +47,10 @@ class Story:
     def publish(self, number: int, parent: int | None, score: float | None = None, **changes: Any) -> None:
         """A new draft, judged by the learner."""
         uri, sha256 = self.weights
-        scores = {} if score is None else {"judged_accept_length": score}
+        scores = {}
+        if score is not None:
+            predicted = {"predicted_accept_length": score, "predicted_standard_error": 0.1}
+            scores = {"judged_accept_length": score - 0.1, **predicted}
         window = (
             (f"{int((self.now - 60) * 1000)}-0", f"{int((self.now - 12) * 1000)}-0") if parent is not None else ("", "")
         )

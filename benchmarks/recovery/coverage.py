@@ -1,11 +1,11 @@
 """Predicted against served accept length of every version, with an interval that holds the noise of both samples.
 
-Predicted is what a version's own weights would have had accepted on held-out requests that had come when it was
-trained; no version learnt them. Served is what it had accepted afterwards, of other requests. If both samples were
-drawn from the same traffic, their difference is noise: that of two ratios of sums, over requests, since rounds of one
-request resemble each other. Where traffic changed in between they differ by more, and such versions are listed apart:
-those among whose requests, judged and then served, ADWIN finds a change. It is asked for the confidence of the
-intervals, and not for the learner's 99.8 %: a version serves some thirty requests, of which that finds only a collapse.
+Predicted is what a version's own weights would have had accepted of the newest requests that had come when it was
+published and that it learnt nothing of. Served is what it had accepted afterwards, of other requests. If both samples
+were drawn from the same traffic, their difference is noise: that of two ratios of sums, over requests, since rounds of
+one request resemble each other. Where traffic changed in between they differ by more, and such versions are listed
+apart. Whether it did is asked of a draft that learns nothing meanwhile, as a learner at rest asks: an earlier version
+is replayed on all that came since its own last request, and the learner's drift test looks for a change among those.
 """
 
 import math
@@ -32,7 +32,7 @@ class Compared:
     predicted: float
     served: float
     half_width: float  # of a 95 % prediction interval about `predicted`
-    has_drifted: bool
+    has_drifted: bool | None  # None: no earlier version watched
     on_board: float | None
     board_half_width: float | None  # of the product's own interval about `on_board`; None: it gave none
 
@@ -69,7 +69,7 @@ def compared(version: ServedVersion) -> Compared | str:
         sum(judged, Tally()).accept_length,
         sum(served, Tally()).accept_length,
         half_width(judged, served),
-        has_drifted([*judged, *served]),
+        has_drifted(_with_rounds(version.watched), len(judged) + len(served)) if version.watched else None,
         version.on_board,
         None if version.board_error is None else Z_95 * math.hypot(version.board_error, standard_error(served)),
     )
@@ -85,10 +85,10 @@ def half_width(judged: Sequence[Tally], served: Sequence[Tally]) -> float:
     return float(student.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(variance)
 
 
-def has_drifted(tallies: Sequence[Tally]) -> bool:
-    """Whether accepted drafts per round changed among requests that one draft was tried on, in their order."""
+def has_drifted(tallies: Sequence[Tally], newest: int) -> bool:
+    """Whether accepted drafts per round changed among the `newest` of the requests that one draft was tried on."""
     values = [tally.accepted / tally.rounds for tally in tallies]
-    return requests_since_a_change(values, delta=1.0 - CONFIDENCE) < len(values)
+    return requests_since_a_change(values) < min(len(values), newest)
 
 
 def of_runs(runs: Iterable[RecordedRun]) -> tuple[list[Compared], Counter[str]]:

@@ -75,7 +75,7 @@ def arguments(side: Side, seed: int, job: Job, data_dir: Path) -> list[str]:
     help_text = side.demo_help()
     if "--seed" in help_text:
         options["--seed"] = seed
-    flags = [flag for flag in ("--no-speed",) if flag in help_text]
+    flags = ["--no-speed"] if "--no-speed" in help_text else []
     return [*(str(word) for option in options.items() for word in option), *flags]
 
 

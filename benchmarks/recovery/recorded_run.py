@@ -23,11 +23,14 @@ class ServedRequest:
 
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
-    """One version that served: both samples by request, in the order sent."""
+    """One version that served: samples by request, in the order they ended."""
 
     number: int
-    judged: tuple[Tally, ...]  # replayed with its weights: the newest held-out requests when it was trained
+    judged: tuple[Tally, ...]  # replayed with its weights: the newest requests, when it was published, not learnt from
     served: tuple[Tally, ...]
+    #: Replayed with an earlier version's weights: all requests since that one's last, up to the last one served here.
+    #: That draft learnt from none of them, so only traffic changes what it has accepted. Empty: no version is so early.
+    watched: tuple[Tally, ...]
     on_board: float | None  # the accept length that the gate put on the board; None: none
     board_error: float | None = None  # its standard error as the board has it; None: none, or an older release's
 

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Sequence
 
+from ...learner.prediction import MOST_REQUESTS
 from ...rig.ratio import ratio
 from .coverage import of_runs, summed_up
 from .levels import SHARE, WINDOW, Pair, Recovery, paired
-from .reading import JUDGED_REQUESTS
 from .recorded_run import RecordedRun
 
 Runs = tuple[RecordedRun, RecordedRun]
@@ -27,10 +27,12 @@ _LEVEL = (
     f"length of the latest {WINDOW} is as high; no window begins before the shift.\n"
 )
 _INTERVAL = (
-    f"Predicted is the replay of a version's weights on the newest {JUDGED_REQUESTS} held-out requests that had come "
-    "when it was trained. The interval of 95 % holds the noise of both samples, requests being what is drawn. Listed "
-    "apart are versions among whose requests, judged and then served, ADWIN finds a change. The figure on the board is "
-    "what the gate of each side put there, and its interval what `paceline versions` shows beside the error.\n"
+    f"Predicted is the replay of a version's weights on the newest requests, {MOST_REQUESTS} at most, that had come "
+    "when it was published and that it had not learnt. The interval of 95 % holds the noise of both samples, "
+    "requests being what is drawn. Listed apart are versions among whose requests, predicted by and then served, the "
+    "learner's drift test finds a change: in replays with a draft three versions older, which learnt from none of "
+    "them; of the first versions that is not known. The figure on the board is what each side predicted there, and its "
+    "interval what `paceline versions` shows beside the error.\n"
 )
 
 
@@ -83,7 +85,7 @@ def _ratios(pairs: Sequence[Pair]) -> str:
 def _coverage_lines(runs: Sequence[Runs]) -> Iterable[list[str]]:
     for name, side in zip(("before", "after"), zip(*runs, strict=True), strict=True):
         versions, _ = of_runs(side)
-        for traffic, has_drifted in (("no change found", False), ("changed", True)):
+        for traffic, has_drifted in (("no change found", False), ("changed", True), ("not known", None)):
             found = summed_up([each for each in versions if each.has_drifted is has_drifted])
             share = f" ({found.inside / found.versions:.0%})" if found.versions else ""
             lengths = (found.median_error, found.median_half_width, found.median_board_error)

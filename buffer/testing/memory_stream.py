@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from ..base import MAX_DELIVERIES, MAX_WAIT_S, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
 from ..config import BufferConfig
@@ -140,10 +140,13 @@ class MemoryTraceBuffer:
                 self._stream.acked[outcome] += ended
         return ended
 
-    def replay(self, max_traces: int, acked_only: bool = False) -> Iterator[TraceEntry]:
+    def replay(self, max_traces: int, acked_only: bool = False, after_id: str = "") -> Iterator[TraceEntry]:
         with self._lock:
             newest_first = reversed(self._stream.entries.values())
-            shown = (entry for entry in newest_first if not acked_only or entry.state is EntryState.ACKED)
+            later = takewhile(
+                lambda entry: not after_id or entry_order(entry.entry_id) > entry_order(after_id), newest_first
+            )
+            shown = (entry for entry in later if not acked_only or entry.state is EntryState.ACKED)
             rows = [(entry.entry_id, entry.raw) for entry in islice(shown, max(max_traces, 0))]
         return decode_entries(reversed(rows))
 

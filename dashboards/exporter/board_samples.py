@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from ...buffer.base import MemberSeen
 from ...buffer.counters import COUNTERS, Counters, counters_of
-from ...buffer.version import JUDGED_SCORE, BoardRow
+from ...buffer.scores import PREDICTED_SCORE
+from ...buffer.version import BoardRow
 from ..alarm_lines import standing_and_recent
 from ..snapshot import Snapshot, has_ended
 from .learner_samples import learner_samples
@@ -66,8 +67,8 @@ def _version(row: BoardRow) -> Iterator[Sample]:
     labels = {"state": row.state.value, "parent": parent, "sha256": version.sha256}
     yield Sample("paceline_draft_info", labels, 1.0)
     yield Sample("paceline_draft_changed_timestamp_seconds", {}, row.changed_at)
-    if JUDGED_SCORE in version.scores:
-        yield Sample("paceline_gate_predicted_accept_length", {}, version.scores[JUDGED_SCORE])
+    if PREDICTED_SCORE in version.scores:
+        yield Sample("paceline_gate_predicted_accept_length", {}, version.scores[PREDICTED_SCORE])
     if judged is not None:
         yield Sample("paceline_gate_requests", {}, judged.requests)
         if judged.median_age_s is not None:

@@ -57,7 +57,7 @@ _BOARD = (
     _gauge("canary_draft", _ONE, "number of the version on trial; absent while there is none"),
     _gauge("draft_info", (*_DRAFT, "state", "parent", "sha256"), "1 for each of the newest versions"),
     _gauge("draft_changed_timestamp_seconds", _DRAFT, "when the state of the version changed last, unix seconds"),
-    _gauge("gate_predicted_accept_length", _DRAFT, "accept length that the gate predicts, on the requests judged"),
+    _gauge("gate_predicted_accept_length", _DRAFT, "accept length predicted by replay when it was published"),
     _gauge("gate_requests", _DRAFT, "requests that the verdict on the version was judged on"),
     _gauge("gate_median_age_seconds", _DRAFT, "median age of these requests when they were judged"),
 )

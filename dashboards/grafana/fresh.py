@@ -21,7 +21,7 @@ FRESH = Page(
         Answer(
             "Served over predicted",
             "paceline:live_accept_length:rate5m{S} / paceline:live_predicted_accept_length{S}",
-            "Accept length that the live draft serves, over what the gate predicted from its held-out requests.",
+            "Accept length that the live draft serves, over what replay predicted when it was published.",
             "unknown: nothing served, or nothing predicted",
             steps={0.0: WRONG, 0.85: "yellow", 0.95: "green"},
         ),
@@ -35,7 +35,7 @@ FRESH = Page(
         ),
         Graph(
             "Accept length by draft",
-            "As served, of the last 5 minutes. The held-out figure of the gate is a prediction and stands beside.",
+            "As served, of the last 5 minutes. What was predicted stands beside.",
             {"draft {{draft}}": "paceline:draft_accept_length:rate5m{S}"},
         ),
         Graph(
@@ -67,8 +67,8 @@ FRESH = Page(
             unit="percentunit",
         ),
         Rows(
-            "Accept length that the gate predicted",
-            "By draft, on the requests that it was judged on.",
+            "Accept length that was predicted",
+            "By draft, with its own weights on the newest requests when it was published.",
             "max by (speculator, draft) (paceline_gate_predicted_accept_length{S})",
         ),
     ),

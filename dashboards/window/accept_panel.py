@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from ...buffer.version import JUDGED_SCORE, OTHER_LABELS, VersionState
+from ...buffer.scores import PREDICTED_SCORE
+from ...buffer.version import OTHER_LABELS, VersionState
 from ...policies.readings.accept_series import NOTHING, AcceptStretch, accept_series, length_of
 from ...policies.readings.definitions import DEFINITIONS
 from ...policies.readings.tables import CellSums
@@ -120,7 +121,7 @@ def label_word(label: str) -> str:
 
 def _predicted(look: Look, at: float) -> float | None:
     live = look.lives.live_at(at)
-    return None if live is None else look.seen.state.rows[live].version.scores.get(JUDGED_SCORE)
+    return None if live is None else look.seen.state.rows[live].version.scores.get(PREDICTED_SCORE)
 
 
 def _moved(look: Look, stretches: Sequence[AcceptStretch], width_s: float) -> list[tuple[float, float]]:

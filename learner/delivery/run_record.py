@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from ...buffer.version import JUDGED_SCORE, JUDGED_STANDARD_ERROR, DraftVersion
+from ...buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
+from ...buffer.version import DraftVersion
 from ...policies.judged_on import figures, sentence
 from ...policies.promotion import Promotion
 from ..training.plan import TrainingPlan
@@ -83,18 +84,18 @@ class RunRecord:
 
 def scores_of(promotion: Promotion) -> dict[str, float]:
     """The gate's figures as a version carries them on the board, without those that are not known."""
-    measured = promotion.measured
-    if measured is None:
-        return {}
-    low, high = measured.interval
-    found = {
-        JUDGED_SCORE: measured.line_accept_length,
-        JUDGED_STANDARD_ERROR: measured.line_standard_error,
-        "reference_accept_length": measured.reference_accept_length,
-        "gain": measured.gain,
-        "gain_low": low,
-        "gain_high": high,
-    }
+    found = dict[str, float]()
+    if (measured := promotion.measured) is not None:
+        low, high = measured.interval
+        found |= {
+            JUDGED_SCORE: measured.line_accept_length,
+            "reference_accept_length": measured.reference_accept_length,
+            "gain": measured.gain,
+            "gain_low": low,
+            "gain_high": high,
+        }
+    if (predicted := promotion.prediction) is not None:
+        found |= {PREDICTED_SCORE: predicted.accept_length, PREDICTED_STANDARD_ERROR: predicted.standard_error}
     return {name: figure for name, figure in found.items() if math.isfinite(figure)}
 
 

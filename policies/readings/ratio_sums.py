@@ -42,15 +42,8 @@ class RatioSums:
 
     @property
     def standard_error(self) -> float | None:
-        """Of the accept length, requests drawn as wholes: linearised variance of a ratio (Cochran 1977, eq. 6.13).
-
-        None below MIN_REQUESTS requests.
-        """
-        if self.requests < MIN_REQUESTS or not self.rounds:
-            return None
-        ratio, n = self.accepted / self.rounds, self.requests
-        residuals = self.accepted_squared - 2 * ratio * self.rounds_accepted + ratio**2 * self.rounds_squared
-        return math.sqrt(max(residuals, 0.0) * n / (n - 1)) / self.rounds
+        """Of the accept length, requests drawn as wholes; None below MIN_REQUESTS requests."""
+        return ratio_standard_error(*_SUMS(self))
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -59,6 +52,20 @@ class RatioSums:
         if length is None or error is None:
             return None
         return max(length - Z_95 * error, 1.0), length + Z_95 * error
+
+
+def ratio_standard_error(
+    count: int, rounds: float, accepted: float, rounds_squared: float, rounds_accepted: float, accepted_squared: float
+) -> float | None:
+    """Standard error of accepted / rounds, from sums over `count` stretches drawn as wholes.
+
+    Linearised variance of a ratio (Cochran 1977, eq. 6.13). None below MIN_REQUESTS stretches, and without rounds.
+    """
+    if count < MIN_REQUESTS or not rounds:
+        return None
+    ratio = accepted / rounds
+    residuals = accepted_squared - 2 * ratio * rounds_accepted + ratio**2 * rounds_squared
+    return math.sqrt(max(residuals, 0.0) * count / (count - 1)) / rounds
 
 
 #: All sums of one, in their order; dataclasses.astuple copies as it goes, and pages add thousands of these a second.

@@ -102,7 +102,7 @@ def test_the_interval_is_welchs_where_requests_are_equally_long():
 
 def test_of_samples_of_the_same_traffic_19_in_20_are_inside():
     rng = np.random.default_rng(5)
-    versions = [ServedVersion(1, tuple(requests(rng, 12)), tuple(requests(rng, 40)), None) for _ in range(400)]
+    versions = [ServedVersion(1, tuple(requests(rng, 12)), tuple(requests(rng, 40)), (), None) for _ in range(400)]
     found = [coverage.compared(version) for version in versions]
     inside = sum(each.is_inside for each in found)
     assert stats.binomtest(inside, 400, 0.95).pvalue > 0.01
@@ -110,26 +110,30 @@ def test_of_samples_of_the_same_traffic_19_in_20_are_inside():
     assert sum(coverage.compared(each).is_inside for each in shifted) < 40
 
 
-def test_a_change_among_the_requests_of_one_draft_is_found_and_noise_is_none():
+def test_a_change_among_the_newest_requests_of_one_draft_is_found_and_noise_and_an_older_change_are_none():
     rng = np.random.default_rng(2)
-    usual = requests(rng, 60)
-    assert not coverage.has_drifted(usual)
-    assert coverage.has_drifted([*usual, *requests(rng, 60, 2.4)])
+    usual, other = requests(rng, 100, 1.8), requests(rng, 60, 0.5)
+    assert not coverage.has_drifted(usual, 60)
+    assert not coverage.has_drifted([], 60)
+    for came in (20, 40, 60):
+        assert coverage.has_drifted([*usual, *other[:came]], 60)
+    assert not coverage.has_drifted([*usual[:40], *other, *requests(rng, 40, 0.5)], 60)
 
 
-def test_a_version_that_served_thirty_requests_after_the_shift_is_listed_apart_and_hardly_any_other():
-    rng = np.random.default_rng(3)
-    shifted = [coverage.has_drifted([*requests(rng, 48, 1.4), *requests(rng, 30, 0.4)]) for _ in range(15)]
-    steady = [coverage.has_drifted([*requests(rng, 48, 1.4), *requests(rng, 30, 1.4)]) for _ in range(15)]
-    assert (sum(shifted) >= 13, sum(steady) <= 1) == (True, True)
+def test_versions_are_told_apart_by_what_watched_them():
+    rng = np.random.default_rng(2)
+    usual, other = (tuple(requests(rng, 90, mean)) for mean in (1.8, 0.5))
+    samples = usual[:40], other[:20]
+    for watched, has_drifted in (((), None), (usual, False), ((*usual, *other[:20]), True)):
+        assert coverage.compared(ServedVersion(4, *samples, watched, None)).has_drifted is has_drifted
 
 
 def test_versions_that_cannot_be_compared_are_counted_with_the_reason():
     some, none = (Tally(5.0, 10.0), Tally(8.0, 10.0)), (Tally(5.0, 10.0), Tally())
     versions = [
-        ServedVersion(1, some, some, 1.7, 0.01),
-        ServedVersion(2, none, some, None),
-        ServedVersion(3, some, some[:1], None),
+        ServedVersion(1, some, some, (), 1.7, 0.01),
+        ServedVersion(2, none, some, (), None),
+        ServedVersion(3, some, some[:1], (), None),
     ]
     found, left_out = coverage.of_runs([made_run([1.5] * 30, versions=versions)])
     assert left_out == {"judged on fewer than two requests": 1, "served fewer than two requests": 1}
@@ -140,7 +144,9 @@ def test_versions_that_cannot_be_compared_are_counted_with_the_reason():
     steady = (Tally(8.0, 10.0), Tally(8.0, 10.0))  # served without noise: the board's own is all there is
     boards = [(1.7, 0.06, 1), (1.7, 0.05, 0), (1.7, None, None), (None, None, None)]
     for on_board, error, inside in boards:
-        found, _ = coverage.of_runs([made_run([1.5] * 30, versions=[ServedVersion(1, some, steady, on_board, error)])])
+        found, _ = coverage.of_runs(
+            [made_run([1.5] * 30, versions=[ServedVersion(1, some, steady, (), on_board, error)])]
+        )
         own = coverage.summed_up(found)
         assert (own.with_interval, own.inside_it) == ((0, 0) if inside is None else (1, inside))
     empty = coverage.summed_up([])
@@ -149,8 +155,8 @@ def test_versions_that_cannot_be_compared_are_counted_with_the_reason():
 
 def test_the_page_has_every_pair_and_names_what_was_left_out():
     some = (Tally(5.0, 10.0), Tally(8.0, 10.0), Tally(2.0, 10.0))
-    slow = made_run([1.2] * 40 + [2.0] * 40, versions=[ServedVersion(1, some, some, 1.6)])
-    fast = made_run([1.2] * 10 + [2.0] * 70, versions=[ServedVersion(2, some[:1], some, None)])
+    slow = made_run([1.2] * 40 + [2.0] * 40, versions=[ServedVersion(1, some, some, some, 1.6)])
+    fast = made_run([1.2] * 10 + [2.0] * 70, versions=[ServedVersion(2, some[:1], some, (), None)])
     other = replace(CONDITIONS, seed=4)
     pairs = [(slow, fast), (replace(slow, conditions=other), replace(fast, conditions=other))]
     text = table.markdown("make bench-shift", pairs)
@@ -169,7 +175,7 @@ def test_the_page_has_every_pair_and_names_what_was_left_out():
 
 
 def test_a_run_is_kept_and_taken_up_under_the_same_conditions_alone(tmp_path):
-    run = made_run([1.5] * 30, versions=[ServedVersion(1, (Tally(1.0, 2.0),), (Tally(3.5, 4.0),), None)])
+    run = made_run([1.5] * 30, versions=[ServedVersion(1, (Tally(1.0, 2.0),), (Tally(3.5, 4.0),), (), None)])
     assert recorded_run.kept(tmp_path, CONDITIONS) is None
     recorded_run.save(tmp_path, run)
     assert recorded_run.kept(tmp_path, CONDITIONS) == run

@@ -14,7 +14,8 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.version import JUDGED_SCORE, DraftVersion, VersionState
+from paceline.buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
+from paceline.buffer.version import BoardRow, BoardState, DraftVersion, VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.learner.intake import is_held_out
 from paceline.learner.judging.replay import replay_traces
@@ -152,11 +153,18 @@ def test_a_demo_that_fails_ends_the_bench_with_its_log_and_keeps_no_run(house, j
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["demo.log"]
 
 
+def let_its_clock_tick(client):
+    """Ids of entries are of whole milliseconds."""
+    began = client.time()
+    while client.time()[1] // 1000 == began[1] // 1000:
+        pass
+
+
 def test_a_run_is_read_from_the_redis_it_left(job, tiny_speculator, tmp_path):
     folder = tmp_path / "data" / "runs" / "20260101" / "redis"
     later = tmp_path / "later"
     random_draft(tiny_speculator.target, later, seed=9)
-    # Sent in the order of their numbers, ended in another; version 1 learnt what came before the tenth last.
+    # Sent in the order of their numbers, ended in another; version 1 learnt the first 30, and was published after 35.
     sent = [(n, "py" if n <= 20 else "prose") for n in range(1, 40)]
     traces = [
         tiny_speculator.serve(
@@ -167,15 +175,18 @@ def test_a_run_is_read_from_the_redis_it_left(job, tiny_speculator, tmp_path):
     ]  # fmt: skip
     port = free_port()
     with redis_service(folder, port), connect(f"redis://127.0.0.1:{port}/0") as client:
-        ids = RedisTraceBuffer(client, CONFIG).append(traces)
-        board = RedisVersionBoard(client, CONFIG)
-        learnt = ("", ""), (ids[0], ids[-10])
+        buffer, board = RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
+        ids = buffer.append(traces[:-4])
+        let_its_clock_tick(client)
+        learnt = ("", ""), (ids[0], ids[-6])
         for number, (draft, trained_on) in enumerate(zip((tiny_speculator.draft, later), learnt, strict=True)):
             weights = draft.as_uri(), sha256_of(draft / WEIGHTS_FILE)
-            scores = {JUDGED_SCORE: 1.25} if number else {}
+            scores = {JUDGED_SCORE: 1.1, PREDICTED_SCORE: 1.25, PREDICTED_STANDARD_ERROR: 0.2} if number else {}
             row = DraftVersion(board.next_number(), None, "t", "key", "eagle3", *weights, "soft", trained_on, scores)
             board.register(row, "learner", "made")
             board.move(number, VersionState.LIVE, "learner", "made")
+        let_its_clock_tick(client)
+        buffer.append(traces[-4:])
     conditions = job.conditions(side.Side("before", "c", tmp_path, {}), 5)
     run = reading.recorded(tmp_path / "data", job.target, conditions, 12.34)
     by_id = {trace.request_id: trace for trace in traces}
@@ -184,31 +195,60 @@ def test_a_run_is_read_from_the_redis_it_left(job, tiny_speculator, tmp_path):
     assert (run.missing, run.published, run.seconds) == (1, 2, 12.3)
     assert run.initial_draft == sha256_of(tiny_speculator.draft / WEIGHTS_FILE)
     (version,) = run.versions
-    judged = [trace for trace in traces[:-9] if is_held_out(trace.request_id, 0.1)]
-    assert judged
-    assert len(judged) < len([trace for trace in traces if is_held_out(trace.request_id, 0.1)])
+    judged = [trace for trace in traces[:30] if is_held_out(trace.request_id, 0.1)] + traces[30:35]
+    assert len(judged) > 5
     draft = load_draft(later, load_target_embedding(tiny_speculator.target))
     expected = [replayed_tally(trace, replay_traces(draft, [trace], 3)[0]) for trace in judged]
     assert version.judged == tuple(expected)
     assert version.served == tuple(served_tally(trace) for trace in traces if trace.draft_version == 1)
-    assert (version.number, version.on_board) == (1, 1.25)
+    assert (version.number, version.on_board, version.board_error) == (1, 1.25, 0.2)
     with pytest.raises(SystemExit, match="got traces of targets \\['key'\\], expected other alone"):
         reading.recorded(tmp_path / "data", replace(job.target, key="other"), conditions, 1.0)
     with pytest.raises(SystemExit, match="got 0 runs with a Redis, expected one"):
         reading.recorded(tmp_path / "nothing", job.target, conditions, 1.0)
 
 
-def test_the_newest_held_out_requests_judge_with_all_their_traces(make_trace, monkeypatch):
-    monkeypatch.setattr(reading, "JUDGED_REQUESTS", 2)
-    names = [name for name in (f"py-{n:04d}" for n in range(400)) if is_held_out(name, 0.1)][:4]
-    order = [names[0], names[1], names[0], names[2], names[3], "py-never"]
+def rows(*trained_on):
+    """A board of which the versions, from 0, were trained up to these entries."""
+    found = {}
+    for number, last in enumerate(trained_on):
+        version = DraftVersion(number, None, "t", "k", "eagle3", "u", "s", "soft", ("0-0", last) if last else ("", ""))
+        found[number] = BoardRow(version, VersionState.LIVE, "made", 0.0)
+    return BoardState(found, len(trained_on) - 1, None, "")
+
+
+def test_a_version_is_predicted_by_the_newest_requests_that_it_had_not_learnt(make_trace, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_REQUESTS", 3)
+    names = [f"py-{n:04d}" for n in range(60)]
+    held = next(name for name in names if is_held_out(name, 0.1))
+    a, b, c, d, late, *_ = (name for name in names if not is_held_out(name, 0.1))
+    order = [a, held, held, b, c, c, d, late]
     entries = [
         reading.TraceEntry(f"{n}-0", make_trace(n, request_id=name, trace_id=f"{n}")) for n, name in enumerate(order)
     ]
-    version = DraftVersion(1, 0, "t", "k", "eagle3", "u", "s", "soft", ("0-0", "3-0"))
-    assert [trace.trace_id for trace in reading.judging(version, entries)] == ["0", "2", "3"]
+    chosen = {
+        learnt: [trace.trace_id for trace in reading.unlearnt(rows("", *learnt), len(learnt), "7-0", entries)]
+        for learnt in (("1-0", "3-0"), ("1-0", "2-0"), ("3-0",), ("2-0", "3-0"))
+    }
+    # What was held out since the version before counts, and a fourth request is too many.
+    assert chosen == {
+        ("1-0", "3-0"): ["2", "4", "5", "6"],
+        ("1-0", "2-0"): ["3", "4", "5", "6"],
+        ("3-0",): ["1", "2", "4", "5", "6"],
+        ("2-0", "3-0"): ["4", "5", "6"],
+    }
     sums = reading.by_request([entry.trace for entry in entries[:3]], {f"{n}": Tally(n, 1) for n in range(3)})
-    assert sums == [Tally(2, 2), Tally(1, 1)]
+    assert sums == [Tally(0, 1), Tally(3, 2)]
+
+
+def test_traffic_is_watched_by_a_draft_that_learnt_none_of_it(make_trace):
+    entries = [
+        reading.TraceEntry(f"{n}-0", make_trace(n, request_id=f"py-{n}", trace_id=f"{n}", draft_version=n // 2))
+        for n in range(12)
+    ]
+    board = rows("", "1-0", "3-0", "5-0", "7-0", "9-0")
+    seen = [[trace.trace_id for trace in reading.watched(board, number, entries)] for number in range(1, 6)]
+    assert seen == [[], [], [], [f"{n}" for n in range(2, 10)], [f"{n}" for n in range(4, 12)]]
 
 
 def test_settings_are_names_with_values():

@@ -342,6 +342,19 @@ def test_replay_reads_more_than_one_page(buffer, make_trace):
     assert names(buffer.replay(70)) == [f"trace-{seed}" for seed in range(10, 80)]
 
 
+def test_replay_of_what_came_after_an_entry(buffer, make_trace):
+    ids = buffer.append([make_trace(seed, rounds=1) for seed in range(70)])
+    assert names(buffer.replay(99, after_id=ids[1])) == [f"trace-{seed}" for seed in range(2, 70)]
+    assert names(buffer.replay(2, after_id=ids[1])) == ["trace-68", "trace-69"]
+    assert list(buffer.replay(99, after_id=ids[-1])) == []
+    ms, sequence = entry_order(ids[1])
+    assert names(buffer.replay(99, after_id=f"{ms}-{sequence + 1}"))[-1] == "trace-69"  # there may be no such entry
+    assert list(buffer.replay(99, after_id=f"{ms + 10**9}-0")) == []
+    buffer.claim("a", 4)
+    buffer.ack(ids[:3], "trained")
+    assert names(buffer.replay(99, acked_only=True, after_id=ids[0])) == ["trace-1", "trace-2"]
+
+
 def test_replay_of_acked_traces_leaves_out_pending_and_unread_ones(buffer, make_trace):
     ids = buffer.append([make_trace(seed) for seed in range(6)])
     buffer.claim("a", 4)

@@ -93,7 +93,7 @@ CASES = {
     "PacelineAcceptLengthBelowPredicted": Case(
         fired=serving(15),
         quiet=serving(18),
-        summary="s: the live draft serves an accept length of 2.50, under 0.85 of what the gate predicted",
+        summary="s: the live draft serves an accept length of 2.50, under 0.85 of what was predicted",
         labels=OF_S,
         at="30m",
     ),

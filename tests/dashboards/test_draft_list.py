@@ -63,7 +63,7 @@ def test_a_live_version_without_a_server_is_not_shown_as_well():
         assert ("no server is alive" in green.file.getvalue()) == (not is_green)
 
 
-def test_what_was_judged_is_dim():
+def test_what_was_predicted_is_dim():
     console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
     console.print(draft_list(seen(3, replica_a=replica(99.0, is_alive=False)), 20).view())
     (row,) = [line for line in console.file.getvalue().splitlines() if "live" in line and "4.00" in line]
@@ -75,7 +75,8 @@ def test_the_card_says_where_a_draft_comes_from_what_it_served_and_who_did_what(
     shown = printed(card.view())
     for text in (
         "1970-01-01 02:13:20Z .. 1970-01-01 02:29:46Z",
-        "judged_accept_length 3.00; judged on 40 requests, median age 30 s",
+        "judged_accept_length 2.50; judged on 40 requests, median age 30 s",
+        "3.00 (95 % over requests 2.80 .. 3.20)",
         "2.26 (95 % over requests",
         "without one",
         "operator:me",
@@ -83,6 +84,9 @@ def test_the_card_says_where_a_draft_comes_from_what_it_served_and_who_did_what(
     ):
         assert text in shown
     assert "odds too low" not in shown
+    for scores in ({"judged_accept_length": 2.5}, {"predicted_accept_length": 2.5}):
+        bare = draft_card(snapshot(board(2, scores=scores), HISTORIES, replica_a=replica()), [], 1)
+        assert bare.facts()["predicted (no quality)"] == "unknown: it was not to serve, or too few requests waited"
     assert card.as_json()["served"]["py"]["requests"] == 3
     assert [event["state"] for event in card.as_json()["history"]] == ["candidate", "live"]
 
@@ -98,7 +102,14 @@ def test_two_drafts_side_by_side_say_what_differs():
     found = Comparison(*cards)
     lines = printed(found.view()).splitlines()
     differs = {line.split("│")[1].strip() for line in lines if "differs" in line}
-    assert differs == {"state", "parent", "judged (no quality)", "served", "error of prediction"}
+    assert differs == {
+        "state",
+        "parent",
+        "judged (no quality)",
+        "predicted (no quality)",
+        "served",
+        "error of prediction",
+    }
     gap = found.as_json()["difference"]
     assert lines[-1].startswith(f"served, draft 1 against draft 0: {gap['value']:+.2f} ({gap['low']:+.2f} .. ")
     assert ", more; they served other requests" in printed(found.view())

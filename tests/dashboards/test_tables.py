@@ -25,7 +25,7 @@ from rich.table import Table
 def board_state() -> BoardState:
     """Version 0 served first, version 1 replaced it, both at 00:00:09 on the first day."""
     board = MemoryVersionBoard(clock=lambda: 9.0)
-    for number, scores in enumerate(({}, {"judged_accept_length": 1.75})):
+    for number, scores in enumerate(({}, {"judged_accept_length": 1.5, "predicted_accept_length": 1.75})):
         parent = number - 1 if number else None
         version = DraftVersion(number, parent, "t", "1", "eagle3", "file:///d", "0" * 64, "committed", ("", ""), scores)
         board.register(version, "learner", "made")
@@ -43,7 +43,18 @@ def printed(table: Table) -> str:
 def test_lines_hold_what_the_board_and_the_traffic_report() -> None:
     assert version_lines(board_state(), {1: RatioSums.of(4, 3), 0: RatioSums()}) == [
         VersionLine(0, VersionState.RETIRED, "replaced by version 1", changed_at=9.0),
-        VersionLine(1, VersionState.LIVE, "better by [0.1, 0.4]", 1.75, 1.75, 4, 0, 9.0, requests=1),
+        VersionLine(
+            1,
+            VersionState.LIVE,
+            "better by [0.1, 0.4]",
+            1.5,
+            1.75,
+            4,
+            0,
+            9.0,
+            requests=1,
+            predicted_accept_length=1.75,
+        ),
     ]
 
 
@@ -55,7 +66,7 @@ def test_the_boards_table_shows_parents_and_times_and_the_runs_table_what_was_se
     ]
     assert "1970-01-01 00:00:09Z" in board
     assert "1970" not in run
-    assert [text for text in ("judged", "served", "rounds", "1.75", "│      4 │") if text not in run] == []
+    assert [text for text in ("predicted", "served", "rounds", "1.75", "│      4 │") if text not in run] == []
 
 
 def test_the_error_of_a_prediction_has_the_noise_of_both_samples() -> None:
@@ -63,7 +74,8 @@ def test_the_error_of_a_prediction_has_the_noise_of_both_samples() -> None:
     sums = sum((RatioSums.of(*each) for each in zip(rounds, accepted, strict=True)), RatioSums())
     judged = DraftVersion(2, 1, "t", "1", "eagle3", "file:///d", "0" * 64, "soft", ("", ""), {})
     lines = []
-    for scores in ({"judged_accept_length": 1.5, "judged_standard_error": 0.3}, {"judged_accept_length": 1.5}, {}):
+    predicted = {"predicted_accept_length": 1.5, "predicted_standard_error": 0.3}
+    for scores in (predicted, {"judged_accept_length": 1.5}, {}):
         board = MemoryVersionBoard(clock=lambda: 9.0)
         board.register(replace(judged, scores=scores), "learner", "made")
         lines += version_lines(board.read(), {2: sums})

@@ -77,7 +77,15 @@ def test_the_report_has_the_promised_keys_and_no_others(demo):
     assert {name: set(report[name]) for name, keys in KEYS.items() if keys} == {n: k for n, k in KEYS.items() if k}
     assert set(report["swaps"]["stall_ms"]) == {"p50", "max"}
     # So few traces make at most one round, and it may come too late to publish anything.
-    keys = {"number", "state", "reason", "judged_accept_length", "served_accept_length", "rounds"}
+    keys = {
+        "number",
+        "state",
+        "reason",
+        "judged_accept_length",
+        "predicted_accept_length",
+        "served_accept_length",
+        "rounds",
+    }
     keys |= {"served_interval", "requests", "prediction_error", "error_half_width"}
     assert [set(line) for line in report["by_version"]] == [keys] * len(report["by_version"])
 

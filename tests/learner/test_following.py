@@ -248,6 +248,7 @@ def test_requests_of_every_trained_version_judge_and_the_record_says_which(house
     assert report.promotion.reason.endswith(
         "target versions and in brackets their requests: "
         + ", ".join(f"{name} ({count})" for name, count in judged.targets.items())
+        + f"; {report.promotion.prediction.sentence}"
     )
 
 

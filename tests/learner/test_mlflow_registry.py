@@ -95,8 +95,8 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
     }
     losses = [(point.step, point.value) for point in client.get_metric_history(found.run_id, "fit/loss")]
     assert losses == [(40, 3.0), (41, 2.0), (42, 1.0)]
-    gate = ("judged_accept_length", "reference_accept_length", "gain_low")
-    assert [run.data.metrics[f"gate/{key}"] for key in gate] == [2.5, 2.0, 0.1]
+    gate = ("judged_accept_length", "reference_accept_length", "gain_low", "predicted_accept_length")
+    assert [run.data.metrics[f"gate/{key}"] for key in gate] == [2.5, 2.0, 0.1, 2.6]
     assert "fit/first_position_accept" not in run.data.metrics  # not a number, so not a figure
     assert weights_of(client, found) == {"config.json"}
     assert code_version() == client.get_run(alias(client, "previous").run_id).data.params["code_version"]

@@ -101,13 +101,13 @@ def test_what_a_draft_served_is_logged_at_200_rounds_and_at_its_end(house: House
     assert points(client, run, "served/accept_length") == [(240, 2.5), (400, late.accept_length)]
     assert points(client, lineage(client).info.run_id, "served") == [(1, late.accept_length)]
     errors = points(client, lineage(client).info.run_id, "served_minus_predicted")
-    assert errors == [(1, late.accept_length - 2.5)]
+    assert errors == [(1, late.accept_length - 2.6)]
     assert {"calibration.png"} <= {file.path for file in client.list_artifacts(run)}
     half = ((late.interval[1] - late.accept_length) ** 2 + (1.959964 * 0.25) ** 2) ** 0.5
-    assert (
-        f"{late.accept_length - 2.5:+.2f} ± {half:.2f} against what was predicted"
-        in alias(client, "draft-1").description
-    )
+    card = alias(client, "draft-1").description
+    assert f"{late.accept_length - 2.6:+.2f} ± {half:.2f} against what was predicted" in card
+    assert "| Predicted | accept length 2.60 ± 0.49 |" in card
+    assert "| Predicted | unknown: it was not to serve" in alias(client, "draft-0").description
 
 
 def test_the_lineage_has_a_step_per_draft_at_the_time_it_went_live(house: House, client: Any) -> None:
@@ -127,10 +127,10 @@ def test_the_lineage_has_a_step_per_draft_at_the_time_it_went_live(house: House,
     run = lineage(client)
     assert run.info.run_name == "lineage"
     predicted = client.get_metric_history(run.info.run_id, "predicted")
-    assert [(point.step, point.value) for point in predicted] == [(1, 2.5), (3, 2.5)]
+    assert [(point.step, point.value) for point in predicted] == [(1, 2.6), (3, 2.6)]
     assert predicted[0].timestamp == went_live_ms
     for end, sign in (("low", -1), ("high", 1)):
-        expected = pytest.approx(2.5 + sign * 1.959964 * 0.25)
+        expected = pytest.approx(2.6 + sign * 1.959964 * 0.25)
         assert points(client, run.info.run_id, f"predicted_{end}") == [(1, expected), (3, expected)]
     assert points(client, run.info.run_id, "served_first_rounds") == [(1, 2.5)]
     serve(house, 3, 30, accepted=10)

@@ -8,7 +8,6 @@ from paceline.policies.acceptance import Tally
 from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, LineDelivery
 from paceline.policies.paired import Paired
 from paceline.policies.promotion import Measured, Verdict, judge, measure
-from paceline.policies.readings.ratio_sums import RatioSums
 
 CONFIDENCE = 0.9
 
@@ -108,20 +107,6 @@ def test_drafts_that_are_equal_everywhere_have_an_empty_interval() -> None:
 def test_requests_without_a_round_on_one_side_are_not_compared() -> None:
     with_gap = compare(tallies((5, 2), (7, 3), (9, 1)), tallies((1, 2), (2, 3), (0, 0)))
     assert with_gap == compare(tallies((5, 2), (7, 3)), tallies((1, 2), (2, 3)))
-
-
-def test_the_lines_length_has_the_error_of_a_ratio_of_sums_over_requests() -> None:
-    rng = np.random.default_rng(4)
-    line = [Tally(int(rng.integers(0, 3 * n)), n) for n in rng.integers(10, 40, 12).tolist()]
-    found = compare(line, line)
-    ratio, n = found.line_accept_length - 1.0, len(line)
-    squares = sum((tally.accepted - ratio * tally.rounds) ** 2 for tally in line)
-    assert found.line_standard_error == pytest.approx((squares * n / (n - 1)) ** 0.5 / sum(t.rounds for t in line))
-    served = sum((RatioSums.of(int(tally.rounds), int(tally.accepted)) for tally in line), RatioSums())
-    assert found.line_standard_error == pytest.approx(served.standard_error)  # as of what is served
-    assert np.isnan(compare(line[:7], line[:7]).line_standard_error)
-    one_prompt = [Paired("", tally, tally, "same") for tally in line]
-    assert np.isnan(measure(one_prompt, confidence=CONFIDENCE, rng=rng).line_standard_error)
 
 
 def test_the_same_generator_gives_the_same_interval() -> None:

@@ -68,7 +68,7 @@ def version(number: int) -> DraftVersion:
         sha256="ab" * 32,
         objective="soft",
         trained_on=("8000000-0", "8986000-0"),
-        scores={"judged_accept_length": 2.4},
+        scores={"judged_accept_length": 2.3, "predicted_accept_length": 2.4, "predicted_standard_error": 0.1},
         judged_on=JudgedOn({"py": 40}, {"py": 40}, 30.0, 80.0),
     )
 

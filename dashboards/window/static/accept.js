@@ -132,7 +132,7 @@ function rangeOf(low, high) {
 
 function entries(panel) {
   const entry = (kind, text) => el("li", "", el("span", `swatch ${kind}`), text);
-  const fixed = [entry("pooled", "all requests, with 95 % interval"), entry("predicted", "what the gate measured before each draft went live"),
+  const fixed = [entry("pooled", "all requests, with 95 % interval"), entry("predicted", "what was predicted before each draft went live"),
     entry("swap", "a draft went live (its number)"), entry("refused", "a draft was refused")];
   const moved = panel.moved.length ? [entry("moved", "traffic moved: other labels than when the live draft was judged")] : [];
   const drifted = panel.drifted.length ? [entry("drifted", "drift: the learner's test fired, until a draft went live or it rested again")] : [];

@@ -57,7 +57,7 @@ def calibration_figure(drafts: Sequence[Calibrated], shown: int) -> Any:
         axes.plot([draft.predicted], [draft.served], "o", color=colour, markersize=5)
         axes.annotate(str(draft.number), (draft.predicted, draft.served), (5, 3), textcoords="offset points")
     axes.set_title(f"accept length of {len(drafts)} drafts; draft {shown} is coloured")
-    axes.set_xlabel("predicted by the gate, with its 95 % interval")
+    axes.set_xlabel("predicted, with its 95 % interval")
     axes.set_ylabel("served, with its 95 % interval")
     axes.legend(frameon=False)
     return figure
@@ -68,7 +68,7 @@ def lineage_figure(drafts: Sequence[Calibrated]) -> Any:
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
     axes = figure.subplots()
     numbers = [draft.number for draft in drafts]
-    axes.plot(numbers, [draft.predicted for draft in drafts], "s--", color=_GREY, label="predicted by the gate")
+    axes.plot(numbers, [draft.predicted for draft in drafts], "s--", color=_GREY, label="predicted")
     axes.plot(numbers, [draft.served for draft in drafts], "o-", color=_BETTER, label="served, 95 % interval")
     for draft in drafts:
         if draft.low is not None and draft.high is not None:

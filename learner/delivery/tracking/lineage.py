@@ -1,8 +1,8 @@
-"""One run for the whole lineage: by the draft's number, what the gate predicted beside what was served."""
+"""One run for the whole lineage: by the draft's number, what was predicted beside what was served."""
 
 from collections.abc import Iterable, Mapping
 
-from ....buffer.version import JUDGED_SCORE, JUDGED_STANDARD_ERROR
+from ....buffer.scores import PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ....policies.readings.ratio_sums import Z_95
 from ....policies.readings.served_drafts import ServedDraft
 from ..run_record import Point
@@ -32,11 +32,11 @@ def lineage_run(store: ModelStore, started_at: float) -> str:
 
 
 def predicted_points(number: int, scores: Mapping[str, float], live_at: float) -> list[Point]:
-    """What the gate predicted of a draft that went live at `live_at`, with the 95 % interval that its requests allow.
+    """What was predicted of a draft that went live at `live_at`, with the 95 % interval that its requests allow.
 
     Empty where it measured nothing; without the interval where it measured few requests.
     """
-    predicted, error = scores.get(JUDGED_SCORE), scores.get(JUDGED_STANDARD_ERROR)
+    predicted, error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
     if predicted is None:
         return []
     figures = {PREDICTED: predicted}
@@ -58,7 +58,7 @@ def served_points(
     if not is_all:
         return [Point(SERVED_FIRST, reading.value, number, live_at)]
     ends = {f"{SERVED}_low": reading.low, f"{SERVED}_high": reading.high}
-    predicted = scores.get(JUDGED_SCORE)
+    predicted = scores.get(PREDICTED_SCORE)
     error = None if predicted is None else reading.value - predicted
     figures = {SERVED: reading.value, **ends, ERROR: error}
     return [Point(name, value, number, live_at) for name, value in figures.items() if value is not None]

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from ....buffer.version import JUDGED_STANDARD_ERROR, BoardRow, VersionState
+from ....buffer.scores import PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
+from ....buffer.version import BoardRow, VersionState
 from ....policies.readings.ratio_sums import Z_95
 from ..round_evidence import JUDGED, TRAFFIC_WINDOW
 from ..run_record import FIT, GATE
@@ -18,8 +19,8 @@ from .served_figures import SERVED
 
 _STATES = {VersionState.ROLLED_BACK: "rolled back"}
 _LIMITS = (
-    "Judged by replay of recorded requests with the weights from before they were learnt: the nearest thing to a "
-    "prediction for such traffic, and no promise. "
+    "Judged by replay of recorded requests with the weights from before they were learnt; predicted by replay of the "
+    "newest requests with its own weights. Neither is a promise. "
     "Intervals hold the chance of the requests alone. A draft changes the speed of answers, never their tokens."
 )
 
@@ -42,7 +43,8 @@ def model_card(row: BoardRow, facts: RunFacts, changes: Sequence[Change], model:
     answers = {
         "State": _state(row, changes),
         "Judged": _judged(row, facts),
-        "Served": _served(facts.metrics),
+        "Predicted": _predicted(row.version.scores),
+        "Served": _served(row.version.scores, facts.metrics),
         "Learnt from": _traffic(facts.traffic.get(TRAFFIC_WINDOW)),
         "Judged on": _traffic(facts.traffic.get(JUDGED)),
         "Cost": _cost(facts),
@@ -75,21 +77,30 @@ def _judged(row: BoardRow, facts: RunFacts) -> str:
     return f"{text}; its parent is {'no draft' if parent is None else f'draft {parent}'}"
 
 
-def _served(found: Mapping[str, float]) -> str:
+def _predicted(scores: Mapping[str, float]) -> str:
+    length, standard_error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
+    if length is None or standard_error is None:
+        return "unknown: it was not to serve, too few requests waited, or its learner is of an older release"
+    return f"accept length {length:.2f} ± {Z_95 * standard_error:.2f}"
+
+
+def _served(scores: Mapping[str, float], found: Mapping[str, float]) -> str:
     length = found.get(f"{SERVED}accept_length")
     if length is None:
         return "unknown: it has not served enough rounds yet, or no server sent counters"
     low, high = found.get(f"{SERVED}accept_length_low"), found.get(f"{SERVED}accept_length_high")
     interval = "too few requests for an interval" if low is None else f"95 % interval {low:.2f} to {high:.2f}"
     counts = f"{found[f'{SERVED}requests']:.0f} requests, {found[f'{SERVED}rounds']:.0f} rounds"
-    predicted = found.get(f"{GATE}judged_accept_length")
-    error = "" if predicted is None else f"; {length - predicted:+.2f}{_noise(found)} against what was predicted"
-    return f"accept length {length:.2f} ({interval}, {counts}){error}"
+    predicted, error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
+    text = f"accept length {length:.2f} ({interval}, {counts})"
+    if predicted is None:
+        return text
+    return f"{text}; {length - predicted:+.2f}{_noise(found, error)} against what was predicted"
 
 
-def _noise(found: Mapping[str, float]) -> str:
+def _noise(found: Mapping[str, float], error: float | None) -> str:
     """Half of the 95 % interval of served minus predicted, by both samples; empty where one is not known."""
-    high, error = found.get(f"{SERVED}accept_length_high"), found.get(f"{GATE}{JUDGED_STANDARD_ERROR}")
+    high = found.get(f"{SERVED}accept_length_high")
     if high is None or error is None:
         return ""
     return f" ± {math.hypot(high - found[f'{SERVED}accept_length'], Z_95 * error):.2f}"

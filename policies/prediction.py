@@ -1,0 +1,47 @@
+"""What a draft about to serve should have accepted: its own weights, replayed on requests it learnt nothing of.
+
+The newest requests stand for those that follow. Where traffic changes in between the prediction fails, and no interval
+holds that.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from .acceptance import Tally
+from .readings.ratio_sums import Z_95, ratio_standard_error
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Of the accept length, bonus token included."""
+
+    accept_length: float
+    standard_error: float  # prompts drawn as wholes
+    requests: int
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        noise = Z_95 * self.standard_error
+        return f"predicted {self.accept_length:.3f} ± {noise:.3f} by {self.requests} requests that it had not learnt"
+
+
+def prediction(replayed: Iterable[tuple[Hashable, str, Tally]]) -> Prediction | None:
+    """Pooled over traces, (prompt, request id, tally) each; None where prompts are too few for a standard error.
+
+    Traces without rounds do not count. Prompts are what is drawn, since answers to one prompt resemble each other.
+    """
+    by_prompt, requests = defaultdict[Hashable, Tally](Tally), set[str]()
+    for prompt, request, tally in replayed:
+        if tally.rounds:
+            by_prompt[prompt] += tally
+            requests.add(request)
+    rounds, accepted = [each.rounds for each in by_prompt.values()], [each.accepted for each in by_prompt.values()]
+    squares = _dot(rounds, rounds), _dot(rounds, accepted), _dot(accepted, accepted)
+    error = ratio_standard_error(len(by_prompt), sum(rounds), sum(accepted), *squares)
+    return None if error is None else Prediction(1.0 + sum(accepted) / sum(rounds), error, len(requests))
+
+
+def _dot(ones: Sequence[float], others: Sequence[float]) -> float:
+    return sum(one * other for one, other in zip(ones, others, strict=True))
