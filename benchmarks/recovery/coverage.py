@@ -4,8 +4,10 @@ Predicted is what a version's own weights would have had accepted of the newest 
 published and that it learnt nothing of. Served is what it had accepted afterwards, of other requests. If both samples
 were drawn from the same traffic, their difference is noise: that of two ratios of sums, over requests, since rounds of
 one request resemble each other. Where traffic changed in between they differ by more, and such versions are listed
-apart. Whether it did is asked of a draft that learns nothing meanwhile, as a learner at rest asks: an earlier version
-is replayed on all that came since its own last request, and the learner's drift test looks for a change among those.
+apart: those whose two samples are of other domains, and those where the learner's drift test finds a change. It is
+asked of a draft that learns nothing meanwhile, as a learner at rest asks: an earlier version is replayed on all that
+came since its own last request. By itself it would not do, since at the end of a version's thirty requests it misses
+shifts that began among them.
 """
 
 import math
@@ -13,16 +15,26 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from scipy.stats import t as student
 
 from ...policies.acceptance import Tally
 from ...policies.learn_schedule import requests_since_a_change
 from ...policies.readings.ratio_sums import Z_95
+from ...policies.readings.traffic_move import MOVED_SHARE
 from ..learning.prediction import standard_error
 from .recorded_run import RecordedRun, ServedVersion
 
 CONFIDENCE = 0.95
+
+
+class Traffic(StrEnum):
+    """What became of it between the requests that a version is predicted by and those that it served."""
+
+    SAME = "no change"
+    DRIFTED = "the drift test alone finds a change"
+    MOVED = "other domains"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +44,17 @@ class Compared:
     predicted: float
     served: float
     half_width: float  # of a 95 % prediction interval about `predicted`
+    has_moved: bool  # `served` is of other domains
     has_drifted: bool | None  # None: no earlier version watched
     on_board: float | None
     board_half_width: float | None  # of the product's own interval about `on_board`; None: it gave none
+
+    @property
+    def traffic(self) -> Traffic:
+        """Where the drift test cannot be asked, domains alone say it."""
+        if self.has_moved:
+            return Traffic.MOVED
+        return Traffic.DRIFTED if self.has_drifted else Traffic.SAME
 
     @property
     def error(self) -> float:
@@ -69,6 +89,7 @@ def compared(version: ServedVersion) -> Compared | str:
         sum(judged, Tally()).accept_length,
         sum(served, Tally()).accept_length,
         half_width(judged, served),
+        version.moved is not None and version.moved >= MOVED_SHARE,
         has_drifted(_with_rounds(version.watched), len(judged) + len(served)) if version.watched else None,
         version.on_board,
         None if version.board_error is None else Z_95 * math.hypot(version.board_error, standard_error(served)),

@@ -4,6 +4,7 @@ So a run need not report anything by itself, whichever revision it was of: reade
 releases.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from ...learner.model.draft_cache import DraftCache
 from ...learner.model.draft_io import load_target_embedding
 from ...learner.prediction import MOST_REQUESTS
 from ...policies.acceptance import Tally, served_by_request
+from ...policies.readings.traffic_move import moved_share
 from ...rig.deployment import DRAFT_STEPS, SPECULATOR
 from ...rig.models.target import TargetModel
 from ...rig.services import free_port, redis_service
@@ -98,17 +100,25 @@ def served_versions(
     for number in sorted({entry.trace.draft_version for entry in entries} & state.rows.keys() - {_INITIAL}):
         scores = state.rows[number].version.scores
         figures = (scores[name] for name in (PREDICTED_SCORE, _HELD_OUT_SCORE, JUDGED_SCORE) if name in scores)
+        judged = unlearnt(state, number, published[number], entries)
+        served = [each.trace for each in entries if each.trace.draft_version == number]
         found.append(
             ServedVersion(
                 number,
-                replayed(drafts, state, number, unlearnt(state, number, published[number], entries)),
-                tuple(served_by_request([each.trace for each in entries if each.trace.draft_version == number])),
+                replayed(drafts, state, number, judged),
+                tuple(served_by_request(served)),
                 replayed(drafts, state, number - _WATCHES_AFTER, watched(state, number, entries)),
+                moved_share(by_domain(judged), by_domain(served)) if judged else None,
                 next(figures, None),
                 scores.get(PREDICTED_STANDARD_ERROR),
             )
         )
     return tuple(found)
+
+
+def by_domain(traces: Sequence[DraftTrace]) -> Counter[str]:
+    """Requests of each domain, by the names that rig/prompts.py gives them."""
+    return Counter(name.rpartition("-")[0] for name in {trace.request_id for trace in traces})
 
 
 def unlearnt(state: BoardState, number: int, published: str, entries: Sequence[TraceEntry]) -> list[DraftTrace]:

@@ -31,6 +31,9 @@ class ServedVersion:
     #: Replayed with an earlier version's weights: all requests since that one's last, up to the last one served here.
     #: That draft learnt from none of them, so only traffic changes what it has accepted. Empty: no version is so early.
     watched: tuple[Tally, ...]
+    #: How far the domains of `judged` and `served` differ, as policies/readings/traffic_move.py measures labels; None:
+    #: `judged` is empty.
+    moved: float | None
     on_board: float | None  # the accept length that the gate put on the board; None: none
     board_error: float | None = None  # its standard error as the board has it; None: none, or an older release's
 

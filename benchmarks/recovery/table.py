@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ...learner.prediction import MOST_REQUESTS
+from ...policies.readings.traffic_move import MOVED_SHARE
 from ...rig.ratio import ratio
-from .coverage import of_runs, summed_up
+from .coverage import Traffic, of_runs, summed_up
 from .levels import SHARE, WINDOW, Pair, Recovery, paired
 from .recorded_run import RecordedRun
 
@@ -29,10 +30,11 @@ _LEVEL = (
 _INTERVAL = (
     f"Predicted is the replay of a version's weights on the newest requests, {MOST_REQUESTS} at most, that had come "
     "when it was published and that it had not learnt. The interval of 95 % holds the noise of both samples, "
-    "requests being what is drawn. Listed apart are versions among whose requests, predicted by and then served, the "
-    "learner's drift test finds a change: in replays with a draft three versions older, which learnt from none of "
-    "them; of the first versions that is not known. The figure on the board is what each side predicted there, and its "
-    "interval what `paceline versions` shows beside the error.\n"
+    "requests being what is drawn. Listed apart are versions of which the traffic changed: those whose requests, "
+    f"predicted by and then served, are of other domains ({MOVED_SHARE:.0%} would have to be of another one for the "
+    "two to agree), and those among whose requests the learner's drift test finds a change, in replays with a draft "
+    "three versions older, which learnt from none of them (it cannot be asked of the first versions). The figure on "
+    "the board is what each side predicted there, and its interval what `paceline versions` shows beside the error.\n"
 )
 
 
@@ -85,15 +87,15 @@ def _ratios(pairs: Sequence[Pair]) -> str:
 def _coverage_lines(runs: Sequence[Runs]) -> Iterable[list[str]]:
     for name, side in zip(("before", "after"), zip(*runs, strict=True), strict=True):
         versions, _ = of_runs(side)
-        for traffic, has_drifted in (("no change found", False), ("changed", True), ("not known", None)):
-            found = summed_up([each for each in versions if each.has_drifted is has_drifted])
+        for traffic in Traffic:
+            found = summed_up([each for each in versions if each.traffic is traffic])
             share = f" ({found.inside / found.versions:.0%})" if found.versions else ""
             lengths = (found.median_error, found.median_half_width, found.median_board_error)
             inside, own = f"{found.inside} of {found.versions}{share}", "–"  # noqa: RUF001 - a dash in a table
             if found.with_interval:
                 share = f"{found.inside_it / found.with_interval:.0%}"
                 own = f"{found.inside_it} of {found.with_interval} ({share})"
-            yield [name, traffic, str(found.versions), inside, *map(_figure, lengths), own]
+            yield [name, str(traffic), str(found.versions), inside, *map(_figure, lengths), own]
 
 
 def _left_out(runs: Sequence[Runs]) -> str:

@@ -26,8 +26,14 @@ class TrafficMove:
         return self.share is not None and self.share >= MOVED_SHARE
 
 
+def moved_share(then: Mapping[str, int], now: Mapping[str, int]) -> float:
+    """Share of requests that would have to change their label for two counts to agree; neither may be empty."""
+    requests = sum(then.values()), sum(now.values())
+    return sum(abs(now.get(each, 0) / requests[1] - then.get(each, 0) / requests[0]) for each in {*then, *now}) / 2
+
+
 def traffic_move(then: Mapping[str, int], now: Mapping[str, int]) -> TrafficMove:
-    """Compare two counts of requests by label; "" is of requests without one. Half the sum of the differences."""
+    """Compare two counts of requests by label; "" is of requests without one."""
     requests = sum(then.values()), sum(now.values())
     if not {label for label in (*then, *now) if label}:
         return TrafficMove(None, "requests name no paceline_label")
@@ -35,4 +41,4 @@ def traffic_move(then: Mapping[str, int], now: Mapping[str, int]) -> TrafficMove
         return TrafficMove(None, f"{requests[0]} requests then and {requests[1]} now, {MIN_REQUESTS} of each needed")
     shares = {label: (then.get(label, 0) / requests[0], now.get(label, 0) / requests[1]) for label in {*then, *now}}
     label, (was, is_now) = max(sorted(shares.items()), key=lambda item: abs(item[1][1] - item[1][0]))
-    return TrafficMove(sum(abs(b - a) for a, b in shares.values()) / 2, "", label, was, is_now)
+    return TrafficMove(moved_share(then, now), "", label, was, is_now)

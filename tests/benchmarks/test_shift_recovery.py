@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from paceline.benchmarks.recovery import coverage, levels, recorded_run, table
+from paceline.benchmarks.recovery.coverage import Traffic
 from paceline.benchmarks.recovery.levels import WINDOW
 from paceline.benchmarks.recovery.recorded_run import Conditions, RecordedRun, ServedRequest, ServedVersion
 from paceline.policies.acceptance import Tally
@@ -102,7 +103,7 @@ def test_the_interval_is_welchs_where_requests_are_equally_long():
 
 def test_of_samples_of_the_same_traffic_19_in_20_are_inside():
     rng = np.random.default_rng(5)
-    versions = [ServedVersion(1, tuple(requests(rng, 12)), tuple(requests(rng, 40)), (), None) for _ in range(400)]
+    versions = [ServedVersion(1, tuple(requests(rng, 12)), tuple(requests(rng, 40)), (), 0.0, None) for _ in range(400)]
     found = [coverage.compared(version) for version in versions]
     inside = sum(each.is_inside for each in found)
     assert stats.binomtest(inside, 400, 0.95).pvalue > 0.01
@@ -120,20 +121,23 @@ def test_a_change_among_the_newest_requests_of_one_draft_is_found_and_noise_and_
     assert not coverage.has_drifted([*usual[:40], *other, *requests(rng, 40, 0.5)], 60)
 
 
-def test_versions_are_told_apart_by_what_watched_them():
+def test_versions_are_told_apart_by_their_domains_and_by_what_watched_them():
     rng = np.random.default_rng(2)
     usual, other = (tuple(requests(rng, 90, mean)) for mean in (1.8, 0.5))
     samples = usual[:40], other[:20]
     for watched, has_drifted in (((), None), (usual, False), ((*usual, *other[:20]), True)):
-        assert coverage.compared(ServedVersion(4, *samples, watched, None)).has_drifted is has_drifted
+        same, moved = (coverage.compared(ServedVersion(4, *samples, watched, share, None)) for share in (0.29, 0.3))
+        assert same.has_drifted is moved.has_drifted is has_drifted
+        assert same.traffic is (Traffic.DRIFTED if has_drifted else Traffic.SAME)
+        assert moved.traffic is Traffic.MOVED
 
 
 def test_versions_that_cannot_be_compared_are_counted_with_the_reason():
     some, none = (Tally(5.0, 10.0), Tally(8.0, 10.0)), (Tally(5.0, 10.0), Tally())
     versions = [
-        ServedVersion(1, some, some, (), 1.7, 0.01),
-        ServedVersion(2, none, some, (), None),
-        ServedVersion(3, some, some[:1], (), None),
+        ServedVersion(1, some, some, (), 0.0, 1.7, 0.01),
+        ServedVersion(2, none, some, (), None, None),
+        ServedVersion(3, some, some[:1], (), 0.0, None),
     ]
     found, left_out = coverage.of_runs([made_run([1.5] * 30, versions=versions)])
     assert left_out == {"judged on fewer than two requests": 1, "served fewer than two requests": 1}
@@ -145,7 +149,7 @@ def test_versions_that_cannot_be_compared_are_counted_with_the_reason():
     boards = [(1.7, 0.06, 1), (1.7, 0.05, 0), (1.7, None, None), (None, None, None)]
     for on_board, error, inside in boards:
         found, _ = coverage.of_runs(
-            [made_run([1.5] * 30, versions=[ServedVersion(1, some, steady, (), on_board, error)])]
+            [made_run([1.5] * 30, versions=[ServedVersion(1, some, steady, (), 0.0, on_board, error)])]
         )
         own = coverage.summed_up(found)
         assert (own.with_interval, own.inside_it) == ((0, 0) if inside is None else (1, inside))
@@ -155,8 +159,8 @@ def test_versions_that_cannot_be_compared_are_counted_with_the_reason():
 
 def test_the_page_has_every_pair_and_names_what_was_left_out():
     some = (Tally(5.0, 10.0), Tally(8.0, 10.0), Tally(2.0, 10.0))
-    slow = made_run([1.2] * 40 + [2.0] * 40, versions=[ServedVersion(1, some, some, some, 1.6)])
-    fast = made_run([1.2] * 10 + [2.0] * 70, versions=[ServedVersion(2, some[:1], some, (), None)])
+    slow = made_run([1.2] * 40 + [2.0] * 40, versions=[ServedVersion(1, some, some, some, 0.1, 1.6)])
+    fast = made_run([1.2] * 10 + [2.0] * 70, versions=[ServedVersion(2, some[:1], some, (), 1.0, None)])
     other = replace(CONDITIONS, seed=4)
     pairs = [(slow, fast), (replace(slow, conditions=other), replace(fast, conditions=other))]
     text = table.markdown("make bench-shift", pairs)
@@ -169,13 +173,13 @@ def test_the_page_has_every_pair_and_names_what_was_left_out():
     assert row.split(" | ")[2:4] == [str(before), "2.00"]
     assert row.split(" | ")[5:7] == [str(after), "2.00"]
     assert "seeds 3, 4; requests without a trace: 0." in text
-    assert "| before | no change found | 2 | 2 of 2 (100%) | 0.000 | " in text
-    assert "| after | no change found | 0 | 0 of 0 | – | – | – |" in text  # noqa: RUF001 - a dash in a table
+    assert "| before | no change | 2 | 2 of 2 (100%) | 0.000 | " in text
+    assert "| after | no change | 0 | 0 of 0 | – | – | – |" in text  # noqa: RUF001 - a dash in a table
     assert "before: never served: 6; after: never served: 6, judged on fewer than two requests: 2" in text
 
 
 def test_a_run_is_kept_and_taken_up_under_the_same_conditions_alone(tmp_path):
-    run = made_run([1.5] * 30, versions=[ServedVersion(1, (Tally(1.0, 2.0),), (Tally(3.5, 4.0),), (), None)])
+    run = made_run([1.5] * 30, versions=[ServedVersion(1, (Tally(1.0, 2.0),), (Tally(3.5, 4.0),), (), 0.5, None)])
     assert recorded_run.kept(tmp_path, CONDITIONS) is None
     recorded_run.save(tmp_path, run)
     assert recorded_run.kept(tmp_path, CONDITIONS) == run

@@ -201,6 +201,10 @@ def test_a_run_is_read_from_the_redis_it_left(job, tiny_speculator, tmp_path):
     expected = [replayed_tally(trace, replay_traces(draft, [trace], 3)[0]) for trace in judged]
     assert version.judged == tuple(expected)
     assert version.served == tuple(served_tally(trace) for trace in traces if trace.draft_version == 1)
+    domains = [[trace.request_id[:2] for trace in sample] for sample in (judged, traces[30:])]
+    before, after = (sample.count("py") / len(sample) for sample in domains)
+    assert version.moved == pytest.approx(abs(after - before))
+    assert 0.1 < version.moved < 0.9
     assert (version.number, version.on_board, version.board_error) == (1, 1.25, 0.2)
     with pytest.raises(SystemExit, match="got traces of targets \\['key'\\], expected other alone"):
         reading.recorded(tmp_path / "data", replace(job.target, key="other"), conditions, 1.0)
