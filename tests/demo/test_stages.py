@@ -28,7 +28,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     code = "import signal; print('up and then gone', flush=True); signal.pause()"
     ready = lambda it: it.log_contains("up")  # noqa: E731
     command = [sys.executable, "-c", code]
-    with Service("probe", command, log=tmp_path / "log", is_ready=ready, start_limit_s=10.0) as started:
+    with Service("probe", command, log=tmp_path / "log", is_ready=ready, start_limit_s=60.0) as started:
         yield started
 
 

@@ -27,13 +27,13 @@ DOCILE = "import signal; print('up', flush=True); signal.pause()"
 
 def service(tmp_path: Path, code: str, **changes: object) -> Service:
     limits = {
-        "start_limit_s": 10.0,
+        "start_limit_s": 60.0,
         "stop_limit_s": 5.0,
         "log": tmp_path / "log",
         "env": {"PACELINE_TEST_WORD": "hello"},
     }
-    ready = lambda it: it.log_contains("here I am")  # noqa: E731
-    return Service("probe", [sys.executable, "-c", code], is_ready=ready, **(limits | changes))
+    ready = {"is_ready": lambda it: it.log_contains("here I am")}
+    return Service("probe", [sys.executable, "-c", code], **(limits | ready | changes))
 
 
 def is_alive(pid: int) -> bool:
@@ -151,10 +151,13 @@ def test_a_service_that_dies_while_starting_shows_the_end_of_its_log(tmp_path: P
 
 
 def test_a_service_that_is_never_ready_is_stopped_and_named(tmp_path: Path) -> None:
-    slow = service(tmp_path, "import os, signal; print(os.getpid(), flush=True); signal.pause()", start_limit_s=0.5)
+    started = set[int]()
+    never = lambda it: started.add(it.pid)  # noqa: E731 - nothing comes back, which is not ready
+    slow = service(tmp_path, "import signal; signal.pause()", start_limit_s=0.5, is_ready=never)
     with pytest.raises(PacelineError, match="probe was not ready after"):
         slow.start()
-    assert not is_alive(int(slow.log.read_text().split()[0]))
+    (pid,) = started
+    assert not is_alive(pid)
     assert not slow.is_running()
 
 
