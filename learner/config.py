@@ -45,9 +45,9 @@ def name_on(host: str) -> str:
 class LearnerConfig:
     """Every setting of a learner. ConfigError, naming the setting and its value, when one is wrong."""
 
-    target: str = required_setting("TARGET")
     target_path: Path = required_setting("TARGET_PATH")
     initial_draft: Path = required_setting("DRAFT")
+    target: str = setting("TARGET")
     redis_url: str = setting("REDIS_URL", default=LOCAL_REDIS)
     redis_ca: str | None = setting("REDIS_CA")
     buffer: BufferConfig = field(default_factory=BufferConfig)  # speculator, and the bounds of its stream

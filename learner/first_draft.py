@@ -120,8 +120,8 @@ def init_draft(
     lines = (
         f"{out}: an untrained draft that may propose {len(chosen.ids)} of {made.words} tokens{share}",
         *notes,
-        f"serve it:  paceline serve -- {flags}",
-        f"train it:  PACELINE_TARGET_PATH={model} PACELINE_DRAFT={draft} paceline learn",
+        f"serve it:  PACELINE_REDIS_URL=redis://... paceline serve -- {flags}",
+        f"train it:  PACELINE_REDIS_URL=redis://... PACELINE_TARGET_PATH={model} PACELINE_DRAFT={draft} paceline learn",
     )
     return "\n".join(lines)
 

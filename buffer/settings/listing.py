@@ -17,7 +17,7 @@ _TITLES: Final = {
 _INTRODUCTION: Final = """\
 # Settings
 
-<!-- Written by `paceline settings --markdown > docs/settings.md`; edit buffer/settings/table.py instead. -->
+<!-- Written by `paceline settings --markdown > docs/settings.md`; edit the tables of buffer/settings instead. -->
 
 A setting is an environment variable, or a line of a TOML file: `paceline.toml` in the working directory, or the file
 that `PACELINE_CONFIG` names. There it is written in lower case without `PACELINE_`, at the top or in one of the tables

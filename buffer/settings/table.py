@@ -38,7 +38,7 @@ _BUFFER = (
     ),
     Setting("REDIS_CA", str, None, "PEM file of the CA of Redis' certificate.", unset="the system's certificates"),
     Setting("SPECULATOR", Name, "default", "One draft and its traffic: part of every Redis key, folder and queue."),
-    Setting("TARGET", Text, "target", "Name of the served model; the same on servers and learner, which needs it."),
+    Setting("TARGET", Text, "target", "Name of the served model. Learners refuse traces that name another one."),
     Setting(
         "TARGET_VERSION",
         Text,

@@ -129,7 +129,6 @@ def test_the_command_ends_at_once_with_one_line(config, redis_url, redis_client)
     env = {
         **os.environ,
         "PACELINE_REDIS_URL": redis_url,
-        "PACELINE_TARGET": "target",
         "PACELINE_TARGET_PATH": str(config.target_path),
         "PACELINE_DRAFT": str(config.initial_draft),
         "PACELINE_DATA_DIR": str(config.data_dir),

@@ -13,19 +13,22 @@ from paceline.learner.config import LearnerConfig, from_env, name_on
 from paceline.learner.training.plan import TrainingPlan
 from paceline.policies.learn_schedule import LearnMode, LearnRules
 from paceline.policies.objectives.names import Objective
+from paceline.serving.config import ServingConfig
 
-NEEDED = {"PACELINE_TARGET": "llama", "PACELINE_TARGET_PATH": "/m/llama", "PACELINE_DRAFT": "/m/draft"}
+NEEDED = {"PACELINE_TARGET_PATH": "/m/llama", "PACELINE_DRAFT": "/m/draft"}
 
 
-def test_only_the_three_paths_are_needed() -> None:
+def test_only_the_two_paths_are_needed_and_the_target_is_named_as_a_server_names_it() -> None:
     config = from_env(NEEDED)
-    assert config == LearnerConfig(target="llama", target_path=Path("/m/llama"), initial_draft=Path("/m/draft"))
+    assert config == LearnerConfig(target_path=Path("/m/llama"), initial_draft=Path("/m/draft"))
+    assert config.target == ServingConfig().target == "target"
     assert config.max_wait_s == 600.0
     assert (config.min_new_traces, config.replay_traces, config.passes, config.draft_steps) == (40, 200, 4, None)
 
 
 def test_every_setting_comes_from_its_key() -> None:
     given = {
+        "PACELINE_TARGET": "llama",
         "PACELINE_REDIS_URL": "rediss://r:1/2",
         "PACELINE_REDIS_CA": "/ca.pem",
         "PACELINE_SPECULATOR": "chat",
@@ -129,7 +132,7 @@ def test_a_learner_is_named_after_its_host(
     first, restarted = from_env(NEEDED), from_env(NEEDED)
     assert (first.name, restarted.name) == (name, name)
     assert len(name) <= 64
-    assert LearnerConfig("t", tmp_path, tmp_path, name="mine").name == "mine"
+    assert LearnerConfig(tmp_path, tmp_path, name="mine").name == "mine"
 
 
 def test_hosts_that_differ_in_what_a_name_cannot_hold_have_learners_of_different_names() -> None:
@@ -187,9 +190,9 @@ def test_a_wrong_value_is_refused_by_name(name: str, value: str, expected: str) 
 
 def test_a_wrong_value_in_code_is_refused_too(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"PACELINE_HOLDOUT_SHARE: got 1\.0, expected a finite number"):
-        LearnerConfig("t", tmp_path, tmp_path, holdout_share=1.0)
+        LearnerConfig(tmp_path, tmp_path, holdout_share=1.0)
     with pytest.raises(ConfigError, match="PACELINE_TARGET: got '', expected text"):
-        LearnerConfig("", tmp_path, tmp_path)
+        LearnerConfig(tmp_path, tmp_path, "")
 
 
 def test_versions_of_the_target_must_end_with_its_own() -> None:
@@ -217,7 +220,7 @@ def test_a_file_sets_what_the_environment_does_not(tmp_path: Path) -> None:
     file = tmp_path / "paceline.toml"
     file.write_text("target = 'llama'\ndraft = '/m/draft'\n[learner]\ntarget_path = '/m/llama'\npasses = 2\n")
     config = from_env({"PACELINE_CONFIG": str(file), "PACELINE_PASSES": "3"})
-    assert config == LearnerConfig("llama", Path("/m/llama"), Path("/m/draft"), passes=3)
+    assert config == LearnerConfig(Path("/m/llama"), Path("/m/draft"), "llama", passes=3)
 
 
 @pytest.mark.parametrize("name", sorted({row.variable for row in SETTINGS} - NEEDED.keys()))

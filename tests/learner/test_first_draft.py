@@ -208,10 +208,13 @@ def test_the_command_prints_how_to_serve_and_train_it(tmp_path, target, text):
     first, serve, train = result.stdout.splitlines()
     assert first.startswith(f"{out}: an untrained draft that may propose 250 of 300 tokens, 100.0% of the ")
     assert serve == (
-        f"serve it:  paceline serve -- --model-path {target} --speculative-algorithm EAGLE3 "
+        f"serve it:  PACELINE_REDIS_URL=redis://... paceline serve -- --model-path {target} "
+        "--speculative-algorithm EAGLE3 "
         f"--speculative-draft-model-path '{out}' {CHAIN_FLAGS}"
     )
-    assert train == f"train it:  PACELINE_TARGET_PATH={target} PACELINE_DRAFT='{out}' paceline learn"
+    assert train == (
+        f"train it:  PACELINE_REDIS_URL=redis://... PACELINE_TARGET_PATH={target} PACELINE_DRAFT='{out}' paceline learn"
+    )
     assert load_draft(out, load_target_embedding(target)).config.draft_vocab_size == 250
 
 
