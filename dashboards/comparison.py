@@ -62,7 +62,7 @@ class Comparison:
             table.add_column(heading, overflow="fold")
         theirs = self.other.facts()
         for heading, ours in self.one.facts().items():
-            style = "dim" if heading.startswith("judged") else ""
+            style = "dim" if heading.endswith("(no quality)") else ""
             mark = "" if ours == theirs[heading] else "differs"
             table.add_row(*(cell(text, style) for text in (heading, mark, ours, theirs[heading])))
         return Group(table, Text(self.served.sentence(*numbers)))

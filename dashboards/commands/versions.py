@@ -26,9 +26,9 @@ def list_versions(
 ) -> None:
     """List drafts with their state, what each served, and what was predicted of it; `versions show N` has one in full.
 
-    `served` is the accept length of the requests that ended, with its 95 % interval over requests. `judged` was
-    measured before, on other requests, with the weights before the last training: it is no quality; `error` says how
-    far off it was.
+    `served` is the accept length of the requests that ended, with its 95 % interval over requests. `predicted`
+    was known before: the draft's own weights, replayed on the newest requests when it was published. It is no quality;
+    `error` (served minus predicted) says how far off it was.
     """
     from rich.console import Console
 
