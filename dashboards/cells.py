@@ -3,6 +3,7 @@
 from rich.text import Text
 
 from ..buffer.plain_text import printable
+from ..buffer.version import OTHER_LABELS
 
 UNKNOWN = "unknown"
 
@@ -27,6 +28,11 @@ def error(value: float | None, half_width: float | None, absent: str = "-") -> s
     if value is None:
         return absent
     return f"{value:+.2f}" if half_width is None else f"{value:+.2f} ± {half_width:.2f}"
+
+
+def label_word(label: str) -> str:
+    """A label for people; requests without one, and those of further labels, have names."""
+    return {"": "no label", OTHER_LABELS: "other labels"}.get(label, label)
 
 
 def ago(seconds: float) -> str:

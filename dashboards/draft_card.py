@@ -14,7 +14,8 @@ from ..buffer.version import BoardEvent, BoardRow
 from ..policies.judged_on import sentence
 from ..policies.readings.ratio_sums import Z_95, RatioSums
 from ..policies.readings.served_drafts import ServedDraft
-from .cells import UNKNOWN, cell, error, interval
+from ..policies.readings.traffic_move import traffic_move
+from .cells import UNKNOWN, cell, error, interval, label_word
 from .tables import VersionLine
 
 
@@ -41,9 +42,18 @@ class DraftCard:
             "judged (no quality)": judged(self.row),
             "predicted (no quality)": predicted(version.scores),
             "served": served_text(self.line),
-            "error of prediction": error(line.prediction_error, line.error_half_width, UNKNOWN),
+            "error of prediction": error(line.prediction_error, line.error_half_width, UNKNOWN) + self._moved(),
             "weights": f"{version.weights_uri}, sha256 {version.sha256[:12]}",
         }
+
+    def _moved(self) -> str:
+        """Why an error may be none of the draft's: it served other requests than there were when it was judged."""
+        on = self.row.version.judged_on
+        requests = {label: sums.requests for label, sums in self.by_label.items()}
+        if on is None or not (move := traffic_move(on.newest_labels, requests)).has_moved:
+            return ""
+        then, served = f"{move.was:.0%} when it was judged", f"{move.now:.0%} of what it served"
+        return f"; traffic moved: {label_word(move.label)} {then}, {served}"
 
     def as_json(self) -> dict[str, object]:
         """As JSON values."""
@@ -125,8 +135,9 @@ def _sums_table(title: str, heading: str, found: Mapping[str, RatioSums]) -> Tab
         table.add_column(name, justify="left" if name == heading else "right")
     for name, sums in sorted(found.items(), key=lambda item: -item[1].rounds):
         length = "-" if sums.accept_length is None else f"{sums.accept_length:.2f}"
-        shown = {"": "without one", "*": "others"}.get(name, name)
-        table.add_row(*map(cell, (shown, length, interval(sums.interval), str(sums.requests), str(sums.rounds))))
+        table.add_row(
+            *map(cell, (label_word(name), length, interval(sums.interval), str(sums.requests), str(sums.rounds)))
+        )
     return table
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ...buffer.scores import PREDICTED_SCORE
-from ...buffer.version import OTHER_LABELS, VersionState
+from ...buffer.version import VersionState
 from ...policies.readings.accept_series import NOTHING, AcceptStretch, accept_series, length_of
 from ...policies.readings.definitions import DEFINITIONS
 from ...policies.readings.tables import CellSums
 from ...policies.readings.traffic_move import MIN_REQUESTS, traffic_move
-from ..cells import ago, length
+from ..cells import ago, label_word, length
 from ..headline import nobody_serves
 from .drift_shades import drift_shades
 from .lives import Lives, Stay
@@ -112,11 +112,6 @@ def label_lines(stretches: Sequence[AcceptStretch]) -> list[dict[str, object]]:
 
 def _line(sums: CellSums) -> float | None:
     return length_of(sums) if sums.rounds >= _LEAST_ROUNDS else None
-
-
-def label_word(label: str) -> str:
-    """A label for people; requests without one, and those of further labels, have names."""
-    return {"": "no label", OTHER_LABELS: "other labels"}.get(label, label)
 
 
 def _predicted(look: Look, at: float) -> float | None:

@@ -6,8 +6,8 @@ from ...buffer.version import VersionState
 from ...policies.readings.ratio_sums import RatioSums
 from ...policies.readings.served_drafts import ServedDraft, served_drafts
 from ...policies.readings.served_labels import served_labels
+from ..cells import label_word
 from ..draft_card import sums_json
-from .accept_panel import label_word
 from .lives import Stay
 from .look import Look
 

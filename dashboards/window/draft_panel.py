@@ -5,9 +5,9 @@ from collections import Counter
 from ...buffer.version import MOVES, BoardRow, BoardState, VersionState
 from ...policies.judged_on import sentence
 from ...policies.readings.served_labels import served_labels
+from ..cells import label_word
 from ..draft_list import draft_card
 from ..mlflow_link import mlflow_link
-from .accept_panel import label_word
 from .look import Look
 
 

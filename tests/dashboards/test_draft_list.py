@@ -78,7 +78,7 @@ def test_the_card_says_where_a_draft_comes_from_what_it_served_and_who_did_what(
         "judged_accept_length 2.50; judged on 40 requests, median age 30 s",
         "3.00 (95 % over requests 2.80 .. 3.20)",
         "2.26 (95 % over requests",
-        "without one",
+        "no label",
         "operator:me",
         "looks good",
     ):
@@ -89,6 +89,25 @@ def test_the_card_says_where_a_draft_comes_from_what_it_served_and_who_did_what(
         assert bare.facts()["predicted (no quality)"] == "unknown: it was not to serve, or too few requests waited"
     assert card.as_json()["served"]["py"]["requests"] == 3
     assert [event["state"] for event in card.as_json()["history"]] == ["candidate", "live"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "moved"),
+    [
+        ({"py": 30, "prose": 9}, ""),
+        ({"py": 21, "prose": 9}, "; traffic moved: py 100% when it was judged, 70% of what it served"),
+        ({"": 90}, "; traffic moved: no label 0% when it was judged, 100% of what it served"),
+        ({"prose": 29}, ""),  # too few to tell
+    ],
+)
+def test_beside_the_error_stands_whether_the_draft_served_other_traffic_than_it_was_judged_on(labels, moved):
+    cells = [requests(1, label, [(10, 5)] * count) for label, count in labels.items()]
+    card = draft_card(snapshot(board(2), {"replica:a": [counted(NOW, *cells)]}, replica_a=replica()), [], 1)
+    assert card.facts()["error of prediction"].partition(";")[::2] == ("-1.50 ± 0.20", moved[1:])
+    unjudged = draft_card(
+        snapshot(board(2, judged_on=None), {"replica:a": [counted(NOW, *cells)]}, replica_a=replica()), [], 1
+    )
+    assert ";" not in unjudged.facts()["error of prediction"]
 
 
 def test_a_draft_that_served_nothing_says_so():
