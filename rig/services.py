@@ -209,7 +209,7 @@ def sglang_service(
     log: Path,
     env: Mapping[str, str],
     report: Report = quiet,
-    start_limit_s: float = 240.0,
+    start_limit_s: float = 600.0,
 ) -> Service:
     """`paceline serve` with SGLang's own flags on `port` of 127.0.0.1; ready when it has generated a token."""
     command = [sys.executable, "-m", "paceline.cli", "serve", "--", "--host", "127.0.0.1", "--port", str(port), *flags]

@@ -20,12 +20,24 @@ import pytest
 import redis
 from filelock import FileLock
 from grouping import ORDER, SLOW, group_of
+from hypothesis import HealthCheck, settings
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
+from paceline.rig import services
 from paceline.rig.services import free_port
 from xdist.scheduler import LoadScopeScheduling
 
 TraceMaker = Callable[..., DraftTrace]
+
+# A pause of the machine is no finding: an example may take as long as it takes, wherever it runs.
+settings.register_profile("patient", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+# A port is free when it is drawn, and bound only later: no two workers draw from the same ones.
+_FIRST, _LAST = services._PORTS
+_PART, _WORKER = (_LAST - _FIRST) // 8, int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
+services._PORTS = (_FIRST + _WORKER * _PART, _FIRST + (_WORKER + 1) * _PART)
+#: For clients of tests, where the product gives up after two seconds: a busy disk or machine may be away for longer.
+REDIS_PATIENCE_S = 30.0
 
 
 class GroupScheduling(LoadScopeScheduling):
@@ -63,11 +75,16 @@ def _signals_are_not_ignored() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+#: Files that need no disk.
+_MEMORY = Path("/dev/shm")
+
+
 class RedisServer:
     """A redis-server of our own on a free port; `start` again after `stop` to meet the same port and folder."""
 
     def __init__(self, binary: str, folder: Path) -> None:
         port = free_port()
+        self.folder = folder
         self.url = f"redis://127.0.0.1:{port}/0"
         self._command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
         self._process: subprocess.Popen | None = None
@@ -115,21 +132,25 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture
 def redis_client(redis_url: str) -> Iterator[redis.Redis]:
-    """A client of an empty Redis, as the product makes it."""
+    """A client of an empty Redis, as the product makes it, but patient."""
     from paceline.buffer.redis_client import connect
 
-    with connect(redis_url) as client:
+    with connect(redis_url, timeout_s=REDIS_PATIENCE_S) as client:
         client.flushall()
         yield client
 
 
 @pytest.fixture
-def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis that the test may stop and start; it is up when the test begins and keeps an append-only file."""
-    server = RedisServer(redis_binary(), tmp_path)
-    server.start("--appendonly", "yes", "--appendfsync", "always")
-    yield server
-    server.stop()
+def own_redis() -> Iterator[RedisServer]:
+    """A Redis that the test may stop and start; it is up when the test begins and keeps an append-only file.
+
+    In memory: a killed process is not a machine without power, and no command waits for a busy disk.
+    """
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        server = RedisServer(redis_binary(), Path(folder))
+        server.start("--appendonly", "yes", "--appendfsync", "always")
+        yield server
+        server.stop()
 
 
 @pytest.fixture

@@ -25,10 +25,10 @@ from paceline.buffer.counters import Counters, as_json
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 
-board = RedisVersionBoard(connect(sys.argv[1]), BufferConfig())
+board = RedisVersionBoard(connect(sys.argv[1], timeout_s=30.0), BufferConfig())
 while True:
     said = {"draft_version": 1, "captured": 3, "delivered": 3, "capture": "on", "at": time.time()}
-    board.beat(sys.argv[2], said | {"counters": as_json(Counters(at=time.time(), boot="b"))}, 2.0)
+    board.beat(sys.argv[2], said | {"counters": as_json(Counters(at=time.time(), boot="b"))}, 6.0)
     time.sleep(0.2)
 """
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 
-def until(holds: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
+def until(holds: Callable[[], object], what: str, limit_s: float = 240.0) -> None:
     """Wait for a condition; fail, saying what was waited for, after `limit_s`."""
     deadline_s, pause = time.monotonic() + limit_s, threading.Event()
     while not holds():

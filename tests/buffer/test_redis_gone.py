@@ -4,7 +4,6 @@ import pickle
 import shutil
 import socket
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import redis
@@ -65,8 +64,9 @@ def test_masking_keeps_everything_but_secrets():
     assert masked("unix://:secret@/run/redis.sock") == "unix://:***@/run/redis.sock"
 
 
-def test_the_client_waits_briefly_and_retries_nothing(redis_client, redis_url):
-    settings = redis_client.get_connection_kwargs()
+def test_the_client_waits_briefly_and_retries_nothing(redis_url):
+    with connect(redis_url) as client:
+        settings = client.get_connection_kwargs()
     assert settings["socket_timeout"] == settings["socket_connect_timeout"] == TIMEOUT_S == 2.0
     assert settings["retry"].get_retries() == 0
     assert settings["protocol"] == 2
@@ -88,7 +88,7 @@ def test_a_server_that_accepts_and_never_answers_is_unavailable():
 
 @contextmanager
 def everybody(url: str):
-    with connect(url) as client:
+    with connect(url, timeout_s=30.0) as client:
         yield RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
 
 
@@ -150,12 +150,12 @@ def test_everything_continues_after_a_restart_with_data(own_redis, make_trace):
         assert board.next_number() == 1
 
 
-def test_everything_starts_over_after_a_restart_without_data(own_redis, make_trace, tmp_path: Path):
+def test_everything_starts_over_after_a_restart_without_data(own_redis, make_trace):
     with everybody(own_redis.url) as (buffer, board):
         buffer.append([make_trace(seed) for seed in range(3)])
         buffer.claim("a", 2)
         own_redis.stop()
-        for left in tmp_path.iterdir():
+        for left in own_redis.folder.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         own_redis.start()
         assert names(buffer.claim("a", 9)) == []

@@ -30,7 +30,7 @@ def assert_hidden(text: str) -> None:
 
 @pytest.mark.guarantee("redis-tls")
 def test_everything_works_behind_tls_for_a_user_who_may_touch_one_speculator(secure_redis, make_trace):
-    with connect(secure_redis.url, secure_redis.ca) as client:
+    with connect(secure_redis.url, secure_redis.ca, timeout_s=30.0) as client:
         buffer, board = RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
         buffer.append([make_trace(0), make_trace(1)])
         claimed = buffer.claim("a", 2)
@@ -52,7 +52,7 @@ def test_everything_works_behind_tls_for_a_user_who_may_touch_one_speculator(sec
 
 @pytest.mark.guarantee("redis-acl")
 def test_that_user_may_touch_no_other_speculator_and_no_setting_of_redis(secure_redis):
-    with connect(secure_redis.url, secure_redis.ca) as client:
+    with connect(secure_redis.url, secure_redis.ca, timeout_s=30.0) as client:
         with pytest.raises(BufferUnavailable, match="check user and password in PACELINE_REDIS_URL and the user's ACL"):
             RedisVersionBoard(client, BufferConfig(speculator="other")).read()
         for command in (["CONFIG", "GET", "*"], ["FLUSHALL"], ["KEYS", "*"], ["ACL", "LIST"], ["SHUTDOWN"]):
@@ -168,7 +168,7 @@ def test_the_command_line_reaches_it_too(secure_redis):
     from typer.testing import CliRunner
 
     env = {"PACELINE_REDIS_URL": secure_redis.url, "PACELINE_OPERATOR_TOKEN": "a token of some length"}
-    with connect(secure_redis.url, secure_redis.ca) as client:
+    with connect(secure_redis.url, secure_redis.ca, timeout_s=30.0) as client:
         RedisVersionBoard(client, CONFIG).register(version(0), "learner", "trained")
     commands = (["token", "set"], ["promote", "0", "--unchecked"], ["versions"], ["audit"])
     done = [CliRunner().invoke(app, command, env=env) for command in commands]
@@ -200,7 +200,7 @@ def test_the_password_stands_in_no_error_no_log_and_no_repr(secure_redis, own_re
 
 @pytest.mark.guarantee("password-hidden")
 def test_a_client_shows_neither_user_nor_password(secure_redis):
-    with connect(secure_redis.url, secure_redis.ca) as client:
+    with connect(secure_redis.url, secure_redis.ca, timeout_s=30.0) as client:
         pool = client.connection_pool
         connection = pool.get_connection()
         shown = [client, pool, connection, client.get_connection_kwargs(), pool.connection_kwargs]

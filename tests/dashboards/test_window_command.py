@@ -36,7 +36,7 @@ def page(redis_client, env, tmp_path) -> Iterator[httpx.Client]:
     port = free_port()
     with window_service(port, log=tmp_path / "window.log", env=env):
         url = f"http://127.0.0.1:{port}"
-        with httpx.Client(base_url=url, headers={"Origin": url, "X-Paceline-Token": TOKEN}) as client:
+        with httpx.Client(base_url=url, headers={"Origin": url, "X-Paceline-Token": TOKEN}, timeout=60.0) as client:
             until(lambda: answers(client), "the page answers")
             yield client
 
@@ -44,7 +44,7 @@ def page(redis_client, env, tmp_path) -> Iterator[httpx.Client]:
 def answers(client: httpx.Client) -> bool:
     try:
         return client.get("/").is_success
-    except httpx.ConnectError:
+    except httpx.TransportError:
         return False
 
 
@@ -62,7 +62,7 @@ def test_it_starts_without_a_redis_and_says_so_and_ends_with_ctrl_c(env):
     command = [sys.executable, "-m", "paceline.cli", "window", "--port", str(port)]
     away = {**env, "PACELINE_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
     with subprocess.Popen(command, env=away, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client:
             until(lambda: answers(client), "the page answers")
             answer = client.get("/api/headline.json")
         started.send_signal(signal.SIGINT)

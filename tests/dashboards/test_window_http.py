@@ -53,7 +53,7 @@ def page(access, redis_client):
     readings = Readings(partial(speculators, redis_client), lambda _: access.board)
     with (
         served(make_app(readings, acts), readings) as url,
-        httpx.Client(base_url=url, headers={"Origin": url}) as client,
+        httpx.Client(base_url=url, headers={"Origin": url}, timeout=60.0) as client,
     ):
         yield client
 

@@ -135,7 +135,7 @@ def running(
     settings = server_env(url) | env
     server = sglang_service([*flags(target, draft, chain), *more], port, log=folder / "sglang.log", env=settings)
     with redis_service(folder / "redis", redis_port) as redis, killed_at_the_end(server):
-        client = connect(url)
+        client = connect(url, timeout_s=30.0)
         made = Rig(
             folder, target, draft, redis, url, port, RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
         )

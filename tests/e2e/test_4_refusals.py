@@ -24,7 +24,7 @@ pytestmark = pytest.mark.e2e
 
 def run(*arguments, **env):
     command = [sys.executable, "-m", "paceline.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | env, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=os.environ | env, check=False)
 
 
 def test_a_learner_without_redis_ends_at_once_and_says_what_to_do(rig):

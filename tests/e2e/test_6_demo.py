@@ -56,7 +56,7 @@ def demo(models, tmp_path_factory):
         env={**os.environ, "PACELINE_TEST_MARK": mark, "SPT_NOENV": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     left = marked(mark)

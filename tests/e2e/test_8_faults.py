@@ -93,16 +93,16 @@ def courier_pid(rig):
 @pytest.mark.guarantee("courier-killed")
 def test_a_courier_killed_at_work_is_replaced_and_what_it_held_is_counted(rig, plain):
     text = rig.texts[CROWD][100:260]
-    calm = rig.generate("streamed-calm", text, max_tokens=150)
+    calm = rig.generate("streamed-calm", text, max_tokens=400)
     before = assert_balanced(rig)
-    params = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": 150}
+    params = {"temperature": 0.0, "ignore_eos": True, "max_new_tokens": 400}
     body = {"rid": "streamed-orphan", "text": text, "stream": True, "sampling_params": params}
-    url = f"http://127.0.0.1:{rig.port}/generate"
-    with httpx.stream("POST", url, json=body, timeout=60.0, trust_env=False) as lines:
+    url, pid = f"http://127.0.0.1:{rig.port}/generate", courier_pid(rig)
+    with httpx.stream("POST", url, json=body, timeout=600.0, trust_env=False) as lines:
         chunks = (line.removeprefix("data: ") for line in lines.iter_lines() if line.startswith("data: {"))
         for _ in range(30):  # rounds of this request have left the scheduler process by then
             next(chunks)
-        os.kill(courier_pid(rig), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         *_, last = chunks
     assert json.loads(last)["text"] == calm["text"]
     until(lambda: rig.status().get("courier_restarts", 0) > before["courier_restarts"], "another courier")

@@ -91,7 +91,7 @@ class KillableReplica:
             [*command, "--host", "127.0.0.1", "--port", str(self.port), *self._flags()],
             log=self.folder / "sglang.log",
             is_ready=lambda _: is_healthy(self.port),
-            start_limit_s=240.0,
+            start_limit_s=600.0,
             env=env,
         )
 
@@ -201,7 +201,7 @@ def replica_in(folder: Path, models: tuple[Path, Path], **fields: Any) -> Iterat
     (target, draft), port = models, free_port()
     url = f"redis://127.0.0.1:{port}/0"
     texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > MIN_TEXT_CHARS]
-    with redis_service(folder / "redis", port) as redis, closing(client_for(url)) as client:
+    with redis_service(folder / "redis", port) as redis, closing(client_for(url, timeout_s=30.0)) as client:
         buffer, board = RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
         made = KillableReplica(folder, target, draft, redis, url, buffer, board, texts, **fields)
         try:

@@ -134,7 +134,7 @@ def test_the_command_ends_at_once_with_one_line(config, redis_url, redis_client)
         "PACELINE_DATA_DIR": str(config.data_dir),
     }
     command = [sys.executable, "-m", "paceline.cli", "learn"]
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 1
     assert "PACELINE_DRAFT: " in ended.stderr
     assert "got int for 'epoch'" in " ".join(ended.stderr.split())

@@ -117,10 +117,10 @@ def test_large_arrays_cross_the_line_without_a_copy_and_are_let_go_once_they_are
         del rows
         assert held() is not None  # nobody listens yet: what waits is the array itself
         with contextlib.closing(CourierReceiver(endpoint, TeacherWidth(1, 1), lambda _: None, clock)) as receiver:
-            until(lambda: arrived.extend(receiver.take(0.005)) or arrived, "the message", 10.0)
+            until(lambda: arrived.extend(receiver.take(0.005)) or arrived, "the message")
             (share,) = arrived[0].forwards[0].split()
             assert share.features.tolist() == wanted
-            until(lambda: held() is None, "the array to be let go", 10.0)
+            until(lambda: held() is None, "the array to be let go")
             receiver.acknowledge({})
             until(lambda: sender.has_room(8 * LARGE_BYTES), "the receipt of all of it")
 
@@ -139,7 +139,7 @@ assert sender.offer([to_wire(head, {FEATURES: np.zeros(1 << 20, np.uint8)})])
 """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", program, f"ipc://{folder}/line"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600.0, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -151,9 +151,9 @@ def test_a_full_line_loses_whole_forwards_names_their_requests_and_recovers_once
     assert not any(are_sent[fits:])
     assert taken(receiver, fits) == ([f"r{i}" for i in range(fits)], set())
     receiver.acknowledge({})
-    tries = next(n for n in range(100_000) if sender.offer([prefill(f"late-{n}")]))  # the receipt takes its time
-    refused = {f"r{i}" for i in range(fits, 60)} | {f"late-{n}" for n in range(tries)}
-    assert taken(receiver, 1) == ([f"late-{tries}"], refused)
+    until(lambda: sender._socket.poll(0), "the receipt")
+    assert sender.offer([prefill("late")])
+    assert taken(receiver, 1) == (["late"], {f"r{i}" for i in range(fits, 60)})
 
 
 def test_requests_that_a_fault_lost_are_told_from_those_that_found_the_line_full(line):
@@ -162,7 +162,7 @@ def test_requests_that_a_fault_lost_are_told_from_those_that_found_the_line_full
     sender.refuse([prefill(name).head for name in ("both", "full")])
     sender.offer([prefill("a")])
     arrived = []
-    until(lambda: arrived.extend(receiver.take(0.005)) or arrived, "the message", 10.0)
+    until(lambda: arrived.extend(receiver.take(0.005)) or arrived, "the message")
     assert arrived[0].lost == dict.fromkeys(("faulty", "both"), DropReason.FAULT) | {"full": DropReason.QUEUE_FULL}
 
 
@@ -297,10 +297,11 @@ def hang(courier, clock):
     hung = courier._process
     os.kill(hung.pid, signal.SIGSTOP)
     until(lambda: os.waitid(os.P_PID, hung.pid, os.WSTOPPED | os.WNOWAIT | os.WNOHANG), "the courier to stop")
-    for _ in range(int(MAX_SILENCE_S / LOOK_S) + 2):
-        clock.now_s += LOOK_S
-        courier.look()
-    assert hung.wait(30.0) == -signal.SIGKILL
+    for _ in range(10 * int(MAX_SILENCE_S / LOOK_S)):  # a receipt from before may come to light only now
+        if not courier._is_hung:
+            clock.now_s += LOOK_S
+            courier.look()
+    assert hung.wait(240.0) == -signal.SIGKILL
 
 
 @pytest.mark.guarantee("courier-hangs")

@@ -27,7 +27,8 @@ sys.path.append(str(Path(__file__).parent))
 from learner_processes import ForkServer, LearnerProcess
 
 SHARE = 0.25
-#: Long enough that a busy machine keeps it, since a lost one fails its round; a dead learner's ends that much later.
+#: A dead learner's ends that much later. A pause of the machine may cost it, which is a failed round: tests that look
+#: at every answer, and kill nobody at work, ask for a longer one.
 LEASE_S = 2.0
 #: Nothing listens there: versions wait to be registered.
 NO_MLFLOW = "http://127.0.0.1:9"
@@ -174,7 +175,7 @@ def build_world(tiny_speculator: Any, fork_server: ForkServer, tmp_path: Path) -
             return learner
 
         def build(url: str) -> World:
-            client = stack.enter_context(client_for(url))
+            client = stack.enter_context(client_for(url, timeout_s=30.0))
             return World(tiny_speculator, url, tmp_path, start, _settings(tiny_speculator, url, tmp_path), client)
 
         yield build

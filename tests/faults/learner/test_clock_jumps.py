@@ -20,7 +20,7 @@ both_ways = pytest.mark.parametrize("seconds", cases([DAY_S, -DAY_S], everyday=[
     cases(["between_two_rounds", "before_the_gate", "between_candidate_and_verdict"], everyday=["before_the_gate"]),
 )
 def test_rounds_go_on_over_a_jump_of_the_clock(world, point, seconds):
-    learner = world.learn(BATCH)
+    learner = world.learn(BATCH, ROUND_LEASE_S="60")
     world.send(BATCH)
     if point == "between_two_rounds":
         learner.order("skew", seconds=seconds)
@@ -68,7 +68,7 @@ def put_canary(world):
 @pytest.mark.guarantee("canary-clock-jumps")
 @both_ways
 def test_a_canary_has_its_time_whatever_the_clock_says(world, seconds):
-    learner = world.learn(BATCH, GATE_CONFIDENCE="0.999999")
+    learner = world.learn(BATCH, GATE_CONFIDENCE="0.999999", ROUND_LEASE_S="60")
     number = put_canary(world)
     learner.order("skew", seconds=seconds)
     assert learner.round()["why"].startswith(f"version {number} is canary")

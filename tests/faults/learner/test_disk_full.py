@@ -22,7 +22,7 @@ def names_the_path(answer, world):
 @pytest.mark.guarantee("disk-full")
 @pytest.mark.parametrize("point", cases(POINTS, everyday=["before_the_gate"]))
 def test_a_round_without_room_fails_says_so_and_is_made_up_for(world, point):
-    learner = world.learn(BATCH)
+    learner = world.learn(BATCH, ROUND_LEASE_S="60")
     before = world.board.read()
     world.send(BATCH)
     learner.order("arm", point=point, how="pause")
@@ -47,7 +47,7 @@ def test_a_round_without_room_fails_says_so_and_is_made_up_for(world, point):
 @pytest.mark.guarantee("disk-full")
 def test_a_first_round_without_room_puts_nothing_on_the_board(world):
     world.send(BATCH)
-    learner = world.learner()
+    learner = world.learner(ROUND_LEASE_S="60")
     learner.order("fill_disk")
     answer = learner.round()
     assert names_the_path(answer, world), answer

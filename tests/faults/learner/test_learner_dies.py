@@ -79,7 +79,7 @@ def test_of_many_traces_the_one_that_kills_every_learner_ends_alone(world):
 @pytest.mark.guarantee("two-learners")
 def test_two_learners_at_once_learn_every_trace_once(world):
     world.send(TRACES)
-    pair = [world.learner(LEARNER=name) for name in ("first", "second")]
+    pair = [world.learner(LEARNER=name, ROUND_LEASE_S="60") for name in ("first", "second")]
     for learner in pair:
         learner.send("round")
     answers = [learner.receive() for learner in pair]

@@ -65,7 +65,7 @@ def test_a_board_that_lost_its_data_between_two_rounds_starts_again_by_itself(
     own_world, killable_redis, is_same_process
 ):
     world = own_world
-    learner = world.learn(BATCH)
+    learner = world.learn(BATCH, ROUND_LEASE_S="60")
     world.learn_more(learner, BATCH)
     before = world.board.read()
     rounds = world.board.heartbeats()["learner:killable"]["rounds"]

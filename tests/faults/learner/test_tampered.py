@@ -98,10 +98,10 @@ def test_a_forged_live_version_is_rolled_back_and_learning_goes_on(world, forger
 
 @pytest.mark.guarantee("not-a-draft")
 def test_a_file_that_is_no_draft_stops_no_round(world):
-    learner = world.learn(BATCH)
+    learner = world.learn(BATCH, ROUND_LEASE_S="60")
     folder = no_draft(world)
     make_live(world, world.board.next_number(), folder.as_uri(), digest(folder))
-    for worker in (learner, world.learner()):
+    for worker in (learner, world.learner(ROUND_LEASE_S="60")):
         world.send(BATCH)
         answers = world.learn_all(worker)
         assert [answer["kind"] for answer in answers] == ["learned"], answers
