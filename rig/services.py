@@ -198,7 +198,7 @@ def redis_service(folder: Path, port: int) -> Service:
         [redis_server(), *flags],
         log=folder / "redis.log",
         is_ready=lambda _: redis_answers(port),
-        start_limit_s=20.0,
+        start_limit_s=60.0,
     )
 
 
@@ -232,7 +232,7 @@ def learner_service(*, log: Path, env: Mapping[str, str], report: Report = quiet
         command,
         log=log,
         is_ready=lambda worker: worker.log_contains(" ready."),
-        start_limit_s=120.0,
+        start_limit_s=300.0,
         stop_limit_s=30.0,  # a warm shutdown ends the optimiser step and its checkpoint
         env=env,
         report=report,
