@@ -88,7 +88,7 @@ def asked(address: str, call: str, **body: object) -> Any:
 
 
 def pages_of(address: str) -> list[Page]:
-    """The pages of the only registered model, for its live draft and the one before it."""
+    """The pages of the only registered model for its live draft, and the card of the one before, which has served."""
     (model,) = asked(address, "registered-models/search?max_results=2")["registered_models"]
     name = model["name"]
     at = {alias["alias"]: alias["version"] for alias in model["aliases"]}
@@ -103,7 +103,9 @@ def pages_of(address: str) -> list[Page]:
     pair = json.dumps({version["version"]: version["run_id"] for version in (before, live)})
     return [
         Page(
-            "mlflow-card.png", f"#/models/{name}/versions/{at['live']}", (f"draft {number}: live", "Judged", "Served")
+            "mlflow-card.png",
+            f"#/models/{name}/versions/{at['previous']}",
+            (f"draft {other}: retired", "Judged", "Predicted", "Served"),
         ),
         Page("mlflow-drafts.png", f"#/models/{name}", (f"@ draft-{number}", "@ live")),
         Page("mlflow-run.png", f"{runs}/{live['run_id']}", (f"draft {number}", "traffic window")),
