@@ -76,7 +76,7 @@ def test_what_a_service_started_is_gone_with_it(tmp_path: Path, child: str) -> N
         assert is_alive(started)
         assert running.is_running()
     assert not is_alive(leader)
-    until(lambda: not is_alive(started), "the end of what it had started")
+    assert not is_alive(started)
     assert not running.is_running()
 
 
@@ -103,7 +103,7 @@ def test_a_leader_that_must_be_killed_takes_its_children_of_other_sessions_along
         leader, started = running.pid, child_of(running)
         assert os.getsid(started) == started
     assert not is_alive(leader)
-    until(lambda: not is_alive(started), "the end of what it had started")
+    assert not is_alive(started)
 
 
 def test_a_second_ctrl_c_kills_at_once_and_leaves_nothing(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_killed_service_is_gone_at_once_and_may_be_started_again(tmp_path: Pat
         leader, child = running.pid, child_of(running)
         running.kill()
         assert not is_alive(leader)
-        until(lambda: not is_alive(child), "the end of what it had started")
+        assert not is_alive(child)
         running.start()
         assert running.is_running()
     with pytest.raises(PacelineError, match="got no process"):
