@@ -80,7 +80,7 @@ def save_notes(folder: Path, notes: LearnerNotes) -> None:
 def require_room(folder: Path) -> None:
     """OSError unless a checkpoint and a version fit on the disk beside the newest checkpoint; without one, nothing."""
     newest = _rounds(folder)[-1:]
-    # Weights are at most a third of a checkpoint: the rest is the optimiser's two moments.
+    # Weights are at most half of a checkpoint: the rest is what the optimiser keeps, one number per weight or two.
     needed_bytes = 3 * sum(path.stat().st_size for found in newest for path in found.iterdir()) // 2
     free_bytes = shutil.disk_usage(folder).free if newest else 0
     if free_bytes < needed_bytes:

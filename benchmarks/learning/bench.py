@@ -34,7 +34,7 @@ from ..measure.command_line import benchmark_parser
 from .cost import seconds
 from .lab import Lab, open_lab
 from .plots import plot_all
-from .programme import FULL, QUICK, STARTS, Job, Programme, RateKey
+from .programme import FULL, NAMED, QUICK, STARTS, Job, Programme, RateKey
 from .record import ensure_recorded, settings
 from .results import Part, Results, TunedRate, fingerprint, merged, read_results, write_results
 from .runs import Run, run_job, use_one_thread
@@ -112,7 +112,7 @@ def chosen(options: argparse.Namespace) -> Programme:
     """The programme that the command line asks for."""
     programme = QUICK if options.quick else FULL
     if options.stage:
-        programme = programme.of(options.stage)
+        programme = (QUICK if options.quick else NAMED).of(options.stage)
     if options.row:
         programme = programme.with_rows(options.row)
     if options.start:

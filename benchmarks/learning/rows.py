@@ -35,6 +35,7 @@ PLAIN: Mapping[str, Any] = {
     "weighting": Weighting.GEOMETRIC,
     "off_path_weight": 0.0,
     "teacher_temperature": 1.0,
+    "matrix_rate": 0.0,
 }
 
 
@@ -138,3 +139,12 @@ TEACHERS = (SOFT, *(SOFT.but(f"soft, teacher at {t:g}", teacher_temperature=t) f
 PASSES = (COMMITTED, *(COMMITTED.but(f"committed, {n} passes", passes=n) for n in (2, 4)))
 CADENCES = (COMMITTED, *(replace(COMMITTED, name=f"committed, cadence {n}", cadence=n) for n in (60, 180)))
 WARM_RATES = (PRODUCT, *(PRODUCT.but(f"product, warm rate {r:g}", warm_learning_rate=r) for r in (3e-4, 3e-3)))
+_WITH_ADAM = PRODUCT.but("product, AdamW alone", matrix_rate=0.0)
+#: Muon for hidden matrices, at rates over AdamW's.
+OPTIMISERS = (
+    _WITH_ADAM,
+    *(_WITH_ADAM.but(f"product, Muon at {r:g} of the rate", matrix_rate=r) for r in (1.0, 4.0)),
+    PRODUCT,
+    PRODUCT.but("product, 2 passes", passes=2),
+    _WITH_ADAM.but("product, AdamW alone, 2 passes", passes=2),
+)

@@ -12,7 +12,8 @@ from torch import nn
 from ...buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from ...learner.model.eagle3 import Eagle3Draft
 from ...learner.training.batch import Batch, collate
-from ...learner.training.plan import TrainingPlan
+from ...learner.training.optimiser import DraftOptimiser
+from ...learner.training.plan import RECIPE, TrainingPlan
 from ...learner.training.scoring import BatchScores, score_batch
 from ...learner.training.trainer import GRAD_CLIP, WARM_UP_STEPS, DraftTrainer, FitReport, has_bfloat16
 from ...policies.objectives.names import Objective, Weighting
@@ -79,7 +80,7 @@ def against_bare(hidden: int, vocabulary: int, traces: int, tokens: int, rounds:
 def bare_loop(draft: Eagle3Draft, batches: Sequence[Batch], plan: TrainingPlan, report: FitReport) -> list[float]:
     """An optimiser step per batch, as `report`'s fit made them; the losses."""
     spec, weighting = OBJECTIVES[Objective(plan.objective)], Weighting(report.weighting)
-    optimiser = torch.optim.AdamW(draft.parameters(), lr=1.0, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    optimiser = DraftOptimiser(draft, RECIPE.matrix_rate)
     low_precision, losses = has_bfloat16(draft.device), []
     for step, batch in enumerate(batches, 1):
         optimiser.zero_grad()
@@ -87,9 +88,7 @@ def bare_loop(draft: Eagle3Draft, batches: Sequence[Batch], plan: TrainingPlan, 
             loss = score_batch(draft, batch, plan.steps, weighting, spec).loss
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(draft.parameters(), GRAD_CLIP)
-        for group in optimiser.param_groups:
-            group["lr"] = report.learning_rate * min(1.0, step / WARM_UP_STEPS)
-        optimiser.step()
+        optimiser.step(report.learning_rate * min(1.0, step / WARM_UP_STEPS))
         losses.append(loss.item())
     return losses
 

@@ -1,5 +1,6 @@
 """How one learning round trains: what a learner's settings decide, and the numbers that the learning bench found."""
 
+import math
 from dataclasses import dataclass
 
 from ...buffer.errors import ConfigError
@@ -35,13 +36,15 @@ class Recipe:
     replay_share: float = 0.5  # of every batch, drawn from the replay buffer
     cold_learning_rate: float = 5e-3
     warm_learning_rate: float = 5e-4
+    matrix_rate: float = 2.0  # learning rate of Muon, which moves hidden matrices, over AdamW's; 0: AdamW moves all
     cold_below: float = 0.5  # share of the attainable acceptance at the first position under which a draft is cold
 
     def __post_init__(self) -> None:
-        if self.batch_traces < 1 or not 0.0 <= self.replay_share < 1.0:
+        if self.batch_traces < 1 or not 0.0 <= self.replay_share < 1.0 or not 0.0 <= self.matrix_rate < math.inf:
             raise ConfigError(
-                f"recipe: got batch_traces {self.batch_traces}, replay_share {self.replay_share}; "
-                "expected batch_traces at least 1 and 0 <= replay_share < 1"
+                f"recipe: got batch_traces {self.batch_traces}, replay_share {self.replay_share}, "
+                f"matrix_rate {self.matrix_rate}; expected batch_traces at least 1, 0 <= replay_share < 1 and a "
+                "finite matrix_rate of at least 0"
             )
 
 

@@ -18,6 +18,7 @@ from .batch import collate, verdict_rows, verdict_rows_by_step
 from .batch_sampling import draw_batches, log_replay_weights
 from .device_memory import PartBound
 from .first_position import first_position
+from .optimiser import DraftOptimiser
 from .plan import RECIPE, Recipe, TrainingPlan
 from .scoring import BatchScores, score_batch
 
@@ -78,9 +79,7 @@ class DraftTrainer:
         self.draft, self.plan, self.recipe = draft, plan, recipe
         self.target_versions = tuple(target_versions)
         self._low_precision = has_bfloat16(draft.device)
-        self._optimiser = torch.optim.AdamW(
-            draft.parameters(), lr=recipe.cold_learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
-        )
+        self._optimiser = DraftOptimiser(draft, recipe.matrix_rate)
         self._random = torch.Generator().manual_seed(plan.seed)
         self._bound = PartBound(plan.batch_tokens)
         self._applied_steps = 0
@@ -151,7 +150,10 @@ class DraftTrainer:
         torch.save(state, path)
 
     def load(self, path: Path) -> None:
-        """Continue from a saved state. ConfigError, and no change, when the file is not one of a draft like this."""
+        """Continue from a saved state. ConfigError, and no change, when the file is not one of a draft like this.
+
+        What an earlier release saved of its optimiser is left: weights and regime go on, the optimiser starts afresh.
+        """
         try:
             state = torch.load(path, map_location=self.draft.device, weights_only=True)
             shapes = {name: tensor.shape for name, tensor in state["draft"].items()}
@@ -161,9 +163,9 @@ class DraftTrainer:
         if shapes != own:
             raise ConfigError(f"{path}: got tensors {shapes}, expected {own}; it belongs to another draft")
         self.draft.load_state_dict(state["draft"])
-        self._optimiser.load_state_dict(state["optimiser"])
+        goes_on = self._optimiser.load_state_dict(state["optimiser"])
         self._random.set_state(state["random"].cpu())
-        self._applied_steps, self._is_cold = state["applied_steps"], state["is_cold"]
+        self._applied_steps, self._is_cold = state["applied_steps"] if goes_on else 0, state["is_cold"]
 
     def keep_regime(self, before: "DraftTrainer") -> None:
         """Take over cold or warm from `before`: between the two thresholds a trainer keeps the regime it had."""
@@ -228,9 +230,7 @@ class DraftTrainer:
 
     def _apply(self) -> None:
         self._applied_steps += 1
-        for group in self._optimiser.param_groups:
-            group["lr"] = self._learning_rate * min(1.0, self._applied_steps / WARM_UP_STEPS)
-        self._optimiser.step()
+        self._optimiser.step(self._learning_rate * min(1.0, self._applied_steps / WARM_UP_STEPS))
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -77,6 +77,7 @@ VARIED = {
     "passes": {"passes"},
     "cadence": {"cadence"},
     "warm-rate": {"warm_learning_rate"},
+    "optimiser": {"matrix_rate", "passes"},
 }
 
 

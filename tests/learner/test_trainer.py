@@ -109,23 +109,28 @@ def test_a_trainer_continues_from_its_file_bit_by_bit(tmp_path, make_traces, mak
 def test_a_state_of_an_earlier_release_goes_on_from_its_draft_whatever_else_it_holds(
     tmp_path, make_traces, make_draft, extra
 ):
-    trainer, resumed = (DraftTrainer(make_draft(1), TrainingPlan(passes=1)) for _ in range(2))
+    trainer, resumed, afresh = (DraftTrainer(make_draft(1), TrainingPlan(passes=1)) for _ in range(3))
     trainer.fit(make_traces(range(3)), [])
-    other = make_draft(2).state_dict()
+    adam = torch.optim.AdamW(trainer.draft.parameters(), lr=5e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    adam.step()  # makes the moments that such a release kept of every weight, and moves each
     earlier = {
         "draft": trainer.draft.state_dict(),
-        "optimiser": trainer._optimiser.state_dict(),
+        "optimiser": adam.state_dict(),
         "random": trainer._random.get_state(),
         "applied_steps": trainer._applied_steps,
         "is_cold": trainer._is_cold,
     }
-    torch.save(earlier | dict.fromkeys(extra, other), tmp_path / "earlier.pt")
+    torch.save(earlier | dict.fromkeys(extra, make_draft(2).state_dict()), tmp_path / "earlier.pt")
     resumed.load(tmp_path / "earlier.pt")
     trainer.save(tmp_path / "now.pt")
     assert set(torch.load(tmp_path / "now.pt", weights_only=True)) == set(earlier)
-    for each in (trainer, resumed):
+    afresh.draft.load_state_dict(trainer.draft.state_dict())
+    afresh._random.set_state(trainer._random.get_state())
+    afresh.keep_regime(trainer)
+    for each in (resumed, afresh):
         each.fit(make_traces(range(3, 6)), make_traces(range(3)))
-    assert are_equal(weights_of(trainer.draft), weights_of(resumed.draft))
+    assert are_equal(weights_of(afresh.draft), weights_of(resumed.draft))
+    assert not are_equal(weights_of(trainer.draft), weights_of(resumed.draft))
 
 
 def test_a_state_of_another_draft_or_no_state_changes_nothing(tmp_path, make_traces, make_draft):
@@ -197,8 +202,11 @@ def test_the_learning_rate_warms_up_over_ten_applied_steps(make_traces, make_dra
     rates = []
     for trace in make_traces(range(12)):
         trainer.fit([trace], [])
-        rates.append(trainer._optimiser.param_groups[0]["lr"])
-    assert rates == pytest.approx([5e-3 * min(1.0, n / 10) for n in range(1, 13)])
+        optimiser = trainer._optimiser
+        rates.append([each.param_groups[0]["lr"] for each in (optimiser._adam, optimiser._muon)])
+    warmed = [min(1.0, n / 10) for n in range(1, 13)]
+    assert [rate for rate, _ in rates] == pytest.approx([5e-3 * share for share in warmed])
+    assert [rate for _, rate in rates] == pytest.approx([2.0 * 5e-3 * share for share in warmed])
 
 
 def test_a_long_gradient_is_clipped_before_it_is_applied(make_traces, make_draft, monkeypatch):
@@ -240,7 +248,9 @@ def test_a_plan_that_cannot_be_followed_is_refused(bad):
         TrainingPlan(**bad)
 
 
-@pytest.mark.parametrize("bad", [{"batch_traces": 0}, {"replay_share": 1.0}, {"replay_share": -0.1}])
+@pytest.mark.parametrize(
+    "bad", [{"batch_traces": 0}, {"replay_share": 1.0}, {"replay_share": -0.1}, {"matrix_rate": -1.0}]
+)
 def test_a_recipe_that_cannot_be_followed_is_refused(bad):
     ((name, value),) = bad.items()
     with pytest.raises(ConfigError, match=f"{name} {value}.*expected"):
@@ -256,6 +266,7 @@ def test_production_trains_by_the_numbers_the_bench_found(make_draft):
         "replay_share": 0.5,
         "cold_learning_rate": 5e-3,
         "warm_learning_rate": 5e-4,
+        "matrix_rate": 2.0,
         "cold_below": 0.5,
     }
 

@@ -26,6 +26,7 @@ class BenchPlan:
     replay_share: float = RECIPE.replay_share
     cold_learning_rate: float = RECIPE.cold_learning_rate
     warm_learning_rate: float = RECIPE.warm_learning_rate
+    matrix_rate: float = RECIPE.matrix_rate
     cold_below: float = RECIPE.cold_below
     weighting: str | None = None  # None: as production, survival while the draft is cold, 0.8^i from there on
     off_path_weight: float = 0.0  # of nodes after a first rejection, against those of the committed text; 0: left out
@@ -54,7 +55,12 @@ class BenchPlan:
     def recipe(self) -> Recipe:
         """The numbers that are constants in production."""
         return Recipe(
-            self.batch_traces, self.replay_share, self.cold_learning_rate, self.warm_learning_rate, self.cold_below
+            self.batch_traces,
+            self.replay_share,
+            self.cold_learning_rate,
+            self.warm_learning_rate,
+            self.matrix_rate,
+            self.cold_below,
         )
 
     @property
