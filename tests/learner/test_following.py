@@ -231,7 +231,7 @@ def test_requests_of_every_trained_version_judge_and_the_record_says_which(house
     monkeypatch.setattr(
         line_judge, "is_ruined", lambda pairs, rules: looked.append(len(pairs)) or is_ruined(pairs, rules)
     )
-    learner = house.learner(**EAGER)
+    learner = house.learner(**{**EAGER, "passes": 8})
     rollouts(house, 5)
     learner.learn_once()
     traces = [trace for version, count in ((5, 21), (6, 21), (7, 22)) for trace in rollouts(house, version, count)]
@@ -257,9 +257,10 @@ DRIFT = {**FOLLOW, "rest_after_rounds": 2, "cool_down_s": 0.0, "passes": 6}
 
 def test_a_moving_target_wakes_a_resting_learner_only_when_less_is_accepted(house, monkeypatch) -> None:
     learner = house.learner(**DRIFT)
-    for _ in range(4):
+    for _ in range(12):  # no round is flat before a draft is better and after it
         house.send(target_version="1")
-        learner.learn_once()
+        if learner.learn_once().promotion.verdict is Verdict.PROMOTE:
+            break
     live = house.board.read().live
     assert live > 0
     refused = Promotion(Verdict.REFUSE, "test says refuse", Measured(0.1, (0.0, 0.2), 2.1, 2.0, 9))

@@ -84,7 +84,7 @@ def test_held_out_requests_are_never_trained_on(house) -> None:
 
 
 def test_a_better_draft_goes_live_with_the_lengths_of_the_requests_that_judged_it(house) -> None:
-    learner = house.learner(passes=6)
+    learner = house.learner(passes=12)
     for _ in range(3):
         traces = house.send()
         reference = learner._state.notes.line["reference"] if learner._state else None
@@ -277,7 +277,7 @@ def test_with_two_replicas_a_winner_is_canary_first_and_traces_stay_pending_unti
 
 
 def test_the_gate_compares_with_the_version_an_operator_made_live(house) -> None:
-    learner = house.learner(passes=6)
+    learner = house.learner(passes=12)
     for _ in range(3):
         house.send()
         learner.learn_once()
@@ -311,7 +311,7 @@ def test_replay_of_the_serving_version_gives_the_served_lengths(house) -> None:
 
 
 def test_a_server_that_drafts_with_other_weights_shows_in_the_calibration(house) -> None:
-    learner = house.learner(passes=6)
+    learner = house.learner(passes=12)
     for _ in range(3):
         house.send()
         learner.learn_once()
@@ -653,7 +653,7 @@ def test_weights_of_old_versions_leave_the_disk_and_their_rows_stay(house, monke
 
 
 def test_a_learner_without_its_checkpoint_continues_from_the_live_version(house) -> None:
-    learner = house.learner(passes=6)
+    learner = house.learner(passes=12)
     for _ in range(2):
         house.send()
         learner.learn_once()
