@@ -42,15 +42,23 @@ class Size:
 
     rounds: int
     hand_over: Mapping[str, int]  # of the load
-    trips: int
+    ingest: tuple[int, int]  # rounds, trips of each
     fit: tuple[int, int, int, int]  # hidden size, vocabulary, traces, tokens of each
     swap_vocabulary: int
     swap_repeats: int
 
 
-QUICK = Size(5, {"requests": 8, "at_once": 8, "output_tokens": 32, "prompt_tokens": 256}, 2, (512, 512, 4, 64), 2048, 1)
+QUICK = Size(
+    5, {"requests": 8, "at_once": 8, "output_tokens": 32, "prompt_tokens": 256}, (5, 2), (512, 512, 4, 64), 2048, 1
+)
+# Redis rewrites its file in some rounds and not in others, so ingest needs many.
 FULL = Size(
-    10, {"requests": 32, "at_once": 32, "output_tokens": 64, "prompt_tokens": 256}, 4, (1024, 4096, 8, 64), 32_000, 3
+    10,
+    {"requests": 32, "at_once": 32, "output_tokens": 64, "prompt_tokens": 256},
+    (40, 4),
+    (1024, 4096, 8, 64),
+    32_000,
+    3,
 )
 #: In place of the usual load with --quick.
 QUICK_REQUESTS, QUICK_OUTPUT_TOKENS = 16, 32
@@ -132,11 +140,12 @@ def print_hand_over(folder: Path, load: Load, size: Size) -> None:
 
 
 def print_ingest(folder: Path, load: Load, size: Size) -> None:
-    """Payloads as small as a chat's at a small width, and as large as this load's."""
+    """Payloads as small as those of tokens alone, and as large as this load's."""
+    rounds, trips = size.ingest
     large = (min(load.prompt_tokens, KEPT_PROMPT) + load.output_tokens) * load.row_bytes
     print("\n| bytes | per trip | buffer, MB/s | bare XADD, MB/s | buffer over bare |\n|---|---|---|---|---|")
-    for payload_bytes, depth in ((64 << 10, 16), (1 << 20, 16), (large, 2)):
-        found = ingest_against_bare(folder / str(payload_bytes), payload_bytes, depth, size.trips, size.rounds)
+    for payload_bytes, depth in ((4 << 10, 16), (64 << 10, 16), (1 << 20, 16), (large, 2)):
+        found = ingest_against_bare(folder / str(payload_bytes), payload_bytes, depth, trips, rounds)
         print(found.line(), flush=True)
 
 

@@ -1,8 +1,8 @@
 """Every Redis key of paceline: name, type, who writes it, who reads it, how long it lives.
 
 All names begin with ``paceline:{speculator}:``, braces included: they are a Redis Cluster hash tag that keeps one
-speculator in one slot, which the Lua scripts and transactions need. Run Redis with ``maxmemory-policy noeviction``
-(or a ``volatile-*`` one): an evicted stream is lost traffic. Delete all keys of a speculator or none: the next append,
+speculator in one slot, which the Lua scripts and transactions need. Run Redis with ``maxmemory-policy noeviction``:
+whatever else it evicts is lost traffic or a lost version. Delete all keys of a speculator or none: the next append,
 claim or event makes them again together.
 """
 
@@ -28,10 +28,18 @@ class RedisKey:
 TRACES = RedisKey(
     suffix="traces",
     type="stream",
-    holds="entry <ms>-<ordinal>, field trace: one encoded DraftTrace; consumer group of BufferConfig.group",
+    holds="entry <ms>-<ordinal>, field bytes: the size of its payload; consumer group of BufferConfig.group",
     writer="stream.lua, for serving (append) and learners (claim, ack)",
     reader="learners, dashboards",
     lifetime="entries until they exceed the bounds, checked by every append, claim and count",
+)
+PAYLOAD = RedisKey(
+    suffix="payload:",
+    type="string",
+    holds="one encoded DraftTrace, under the id of its entry in traces; under new-<trip>-<number> until that is made",
+    writer="serving (SET), stream.lua",
+    reader="learners",
+    lifetime="as long as its entry; expires a minute after the bound on age, or after one when no entry is made",
 )
 COUNTS = RedisKey(
     suffix="counts",
@@ -52,7 +60,7 @@ BOUNDS = RedisKey(
 LEDGER = RedisKey(
     suffix="ledger",
     type="list",
-    holds="'<id> <payload bytes> <trace_id>' of every entry in traces, oldest first, so that trimming reads no payload",
+    holds="'<id> <payload bytes> <trace_id>' of every entry in traces, oldest first, so that they can be trimmed",
     writer="stream.lua",
     reader="stream.lua",
     lifetime="an item as long as its entry",
@@ -174,6 +182,7 @@ REFUSED_OPERATORS = RedisKey(
 
 ALL_KEYS = (
     TRACES,
+    PAYLOAD,
     COUNTS,
     BOUNDS,
     LEDGER,

@@ -1,25 +1,37 @@
 """RedisTraceBuffer: the trace stream in Redis 6.2 or later. Whatever must be atomic happens in stream.lua."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import redis
+from redis.exceptions import NoScriptError, OutOfMemoryError
 
 from .base import MAX_DELIVERIES, MAX_WAIT_S, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
 from .config import BufferConfig
 from .errors import DecodeError
-from .keys import ASKED_ROUND, BOUNDS, BURIED, COUNTS, DEAD_LETTERS, DEAD_LETTERS_KEPT, LEDGER, TRACE_IDS, TRACES
+from .keys import (
+    ASKED_ROUND,
+    BOUNDS,
+    BURIED,
+    COUNTS,
+    DEAD_LETTERS,
+    DEAD_LETTERS_KEPT,
+    LEDGER,
+    PAYLOAD,
+    TRACE_IDS,
+    TRACES,
+)
 from .redis_client import load_script, refuse_text_client, translate_redis_errors
+from .redis_payloads import NO_PAYLOAD, Page, Row, new_name, read_rows, send
 from .trace import DraftTrace
 from .trace_codec import decode_entries, decode_trace, encode_trace
 
-#: Of payload per command when appending; more go in several commands of one trip. A command of many large payloads is
-#: received whole before Redis begins with it, and everything that it holds is copied while it is out of the caches.
-_CALL_BYTES = 1 << 20
 #: Entries fetched per round trip by replay: enough to hide the trip, few enough for one reply to stay small.
 _REPLAY_PAGE = 32
+
+_Word = str | float | bytes
 
 
 class RedisTraceBuffer:
@@ -40,9 +52,9 @@ class RedisTraceBuffer:
         self._config = config
         self._clock = clock
         self._script = load_script(client, "stream.lua")
-        keys = (TRACES, COUNTS, LEDGER, DEAD_LETTERS, TRACE_IDS, BURIED, BOUNDS)
+        keys = (TRACES, COUNTS, LEDGER, DEAD_LETTERS, TRACE_IDS, BURIED, BOUNDS, PAYLOAD)
         self._keys = [key.name(config.speculator) for key in keys]
-        self._traces, _, _, self._dead_letters, *_ = self._keys
+        self._traces, _, _, self._dead_letters, *_, self._payload = self._keys
         self._asked = ASKED_ROUND.name(config.speculator)
         self._resumed: dict[str, str] = {}  # consumer -> id after which its own pending entries go on; "": none left
 
@@ -52,9 +64,32 @@ class RedisTraceBuffer:
 
     def _append_raw(self, payloads: Sequence[bytes], trace_ids: Sequence[str] = ()) -> list[str]:
         """Append bytes as they are; without `trace_ids` duplicates are not recognised."""
-        calls = _calls(zip(trace_ids or [""] * len(payloads), payloads, strict=True))
-        replies = self._run_all("append", calls) if calls else []
-        return [entry_id.decode() for reply in replies for entry_id in reply]
+        if not payloads:
+            return []
+        name, ids = new_name(), trace_ids or [""] * len(payloads)
+        sized = [f"{len(payload)} {trace_id}" for payload, trace_id in zip(payloads, ids, strict=True)]
+        words = self._words("append", [name, *sized])
+        replies = self._trip(name, payloads, words)
+        if any(isinstance(reply, OutOfMemoryError) for reply in replies):
+            replies = self._trip(name, payloads, words)  # The script of the first trip may have made room.
+        return [entry_id.decode() for entry_id in self._entered(replies, words)]
+
+    def _trip(self, name: str, payloads: Sequence[bytes], words: Sequence[_Word]) -> list[Any]:
+        """Set payloads and enter them in the stream, in one round trip; replies or what each command met."""
+        with translate_redis_errors(self._client), self._client.pipeline(transaction=False) as trip:
+            send(trip, self._payload, name, payloads)
+            trip.evalsha(self._script.sha, len(self._keys), *self._keys, *words)
+            return trip.execute(raise_on_error=False)  # with it, redis-py would repeat a command in its message
+
+    def _entered(self, replies: Sequence[Any], words: Sequence[_Word]) -> Any:
+        """Ids of the entries; raises the first error. A server that does not know the script yet is sent it."""
+        with translate_redis_errors(self._client):
+            for reply in replies:
+                if isinstance(reply, NoScriptError):
+                    return self._script(keys=self._keys, args=words)
+                if isinstance(reply, Exception):
+                    raise reply
+        return replies[-1]
 
     def claim(
         self, consumer: str, max_traces: int, before_decoding: Callable[[Sequence[str]], object] | None = None
@@ -71,7 +106,7 @@ class RedisTraceBuffer:
     def resume(self, consumer: str) -> None:
         self._resumed.pop(consumer, None)
 
-    def _claim_raw(self, consumer: str, max_traces: int) -> list[tuple[str, bytes]]:
+    def _claim_raw(self, consumer: str, max_traces: int) -> list[Row]:
         self._run("prepare")
         resume = self._resumed.get(consumer, "0-0")
         if resume:
@@ -82,9 +117,9 @@ class RedisTraceBuffer:
         rows = self._abandoned(consumer, max_traces)
         return rows + self._read_group(consumer, ">", max_traces - len(rows))
 
-    def _abandoned(self, consumer: str, max_rows: int) -> list[tuple[str, bytes]]:
+    def _abandoned(self, consumer: str, max_rows: int) -> list[Row]:
         """Take over what any consumer left idle. One command looks at only a part of the pending entries."""
-        rows: list[tuple[str, bytes]] = []
+        rows: list[Row] = []
         start = b"0-0"
         while len(rows) < max_rows:
             with translate_redis_errors(self._client):
@@ -96,13 +131,13 @@ class RedisTraceBuffer:
                     start_id=start,
                     count=max_rows - len(rows),
                 )
-            rows += _rows(reply[1])
+            rows += self._rows(reply[1])
             start = reply[0]
             if start == b"0-0":
                 break
         return rows
 
-    def _read_group(self, consumer: str, after: str, max_rows: int) -> list[tuple[str, bytes]]:
+    def _read_group(self, consumer: str, after: str, max_rows: int) -> list[Row]:
         """Unread entries with ">", else this consumer's own pending entries after the id `after`."""
         if max_rows < 1:  # to Redis, a count of 0 is no limit
             return []
@@ -111,18 +146,25 @@ class RedisTraceBuffer:
         # redis-py answers [[name, rows]] in RESP2, {name: rows} or {name: [rows]} in RESP3.
         pages = list(reply.values()) if isinstance(reply, dict) else [page for _, page in reply]
         page = pages[0] if pages else []
-        return _rows(page[0] if page and isinstance(page[0], list) else page)
+        return self._rows(page[0] if page and isinstance(page[0], list) else page)
 
-    def _bury_too_often_delivered(self, rows: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    def _rows(self, page: Page) -> list[Row]:
+        with translate_redis_errors(self._client):
+            return read_rows(self._client, self._payload, page)
+
+    def _bury_too_often_delivered(self, rows: list[Row]) -> list[Row]:
         """Return the other rows. What is buried stays undecoded: decoding may be what kills its readers."""
         found = self._run("delivered_too_often", MAX_DELIVERIES, *(row[0] for row in rows))
         gone = {entry_id.decode() for entry_id in found}
         for entry_id, raw in rows:
             if entry_id in gone:
-                self._run("bury", entry_id, TOO_MANY_DELIVERIES, raw)
+                self._run("bury", entry_id, TOO_MANY_DELIVERIES, raw or b"")
         return [row for row in rows if row[0] not in gone]
 
-    def _decode(self, entry_id: str, raw: bytes) -> TraceEntry | None:
+    def _decode(self, entry_id: str, raw: bytes | None) -> TraceEntry | None:
+        if raw is None:  # Nothing happens if it was trimmed since it was claimed: it is not pending any more.
+            self._run("bury", entry_id, NO_PAYLOAD, b"")
+            return None
         try:
             return TraceEntry(entry_id, decode_trace(raw))
         except DecodeError as error:
@@ -137,20 +179,18 @@ class RedisTraceBuffer:
 
     def replay(self, max_traces: int, acked_only: bool = False, after_id: str = "") -> Iterator[TraceEntry]:
         acked = self._is_acked() if acked_only else lambda _: True
-        rows: list[tuple[str, bytes]] = []
+        rows: list[Row] = []
         newest = "+"
         while len(rows) < max_traces:
-            page = self._page(newest, f"({after_id}" if after_id else "-", _REPLAY_PAGE)
-            rows += [row for row in page if acked(row[0])][: max_traces - len(rows)]
+            with translate_redis_errors(self._client):
+                oldest = f"({after_id}" if after_id else "-"
+                page: Any = self._client.xrevrange(self._traces, max=newest, min=oldest, count=_REPLAY_PAGE)
+            wanted = [row for row in page if acked(row[0].decode())]
+            rows += self._rows(wanted[: max_traces - len(rows)])
             if len(page) < _REPLAY_PAGE:
                 break
-            newest = f"({page[-1][0]}"
-        return decode_entries(reversed(rows))
-
-    def _page(self, newest: str, oldest: str, max_rows: int) -> list[tuple[str, bytes]]:
-        with translate_redis_errors(self._client):
-            page: Any = self._client.xrevrange(self._traces, max=newest, min=oldest, count=max_rows)
-        return _rows(page)
+            newest = f"({page[-1][0].decode()}"
+        return decode_entries((entry_id, raw) for entry_id, raw in reversed(rows) if raw is not None)
 
     def _is_acked(self) -> Callable[[str], bool]:
         last_read, *others = (entry_id.decode() for entry_id in self._run("unacked"))
@@ -189,47 +229,14 @@ class RedisTraceBuffer:
             page: Any = self._client.xrevrange(self._dead_letters, count=max_letters)
         return [(fields[b"reason"].decode(), fields[b"raw"]) for _, fields in reversed(page)]
 
-    def _run(self, verb: str, *args: str | float | bytes) -> Any:
+    def _run(self, verb: str, *args: _Word) -> Any:
         with translate_redis_errors(self._client):
             return self._script(keys=self._keys, args=self._words(verb, args))
 
-    def _run_all(self, verb: str, calls: Sequence[Sequence[str | bytes]]) -> list[Any]:
-        """The replies to all calls, sent in one trip; raises what the first one met that failed, once all have run."""
-        if len(calls) == 1:
-            return [self._run(verb, *calls[0])]
-        with translate_redis_errors(self._client), self._client.pipeline(transaction=False) as trip:
-            for args in calls:
-                self._script(keys=self._keys, args=self._words(verb, args), client=trip)
-            replies = trip.execute(raise_on_error=False)  # with it, redis-py would repeat a command in its message
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    raise reply
-        return replies
-
-    def _words(self, verb: str, args: Sequence[str | float | bytes]) -> list[str | float | bytes]:
+    def _words(self, verb: str, args: Sequence[_Word]) -> list[_Word]:
         config = self._config
         now_ms = "" if self._clock is None else int(self._clock() * 1000)
         return [verb, config.group, now_ms, config.max_bytes, int(config.max_age_s * 1000), DEAD_LETTERS_KEPT, *args]
-
-
-def _rows(page: Sequence[tuple[bytes | None, Mapping[bytes, bytes] | None]]) -> list[tuple[str, bytes]]:
-    """Ids and payloads. A pending id whose entry was deleted by hand comes back empty and is left out; an entry that
-    was added by hand without our field becomes a dead letter.
-    """
-    return [(entry_id.decode(), fields.get(b"trace", b"")) for entry_id, fields in page if entry_id and fields]
-
-
-def _calls(named: Iterable[tuple[str, bytes]]) -> list[list[str | bytes]]:
-    """Names and payloads in turn, cut before a payload that would make a call longer than _CALL_BYTES."""
-    calls: list[list[str | bytes]] = []
-    call_bytes = 0
-    for trace_id, payload in named:
-        call_bytes += len(payload)
-        if call_bytes > _CALL_BYTES or not calls:
-            calls.append([])
-            call_bytes = len(payload)
-        calls[-1] += [trace_id, payload]
-    return calls
 
 
 def _s(ms: int | None) -> float | None:

@@ -1,7 +1,8 @@
--- Everything that counts traces; each call is atomic on the server. Payloads pass through here once, on their way in:
--- Redis copies every reply that a script reads several times, so reading traces is left to plain commands.
+-- Everything that counts traces; each call is atomic on the server. Payloads do not pass through here, those of dead
+-- letters excepted, since every word of a script is copied into Lua and out again: callers set and get them by plain
+-- commands, and here they are renamed.
 --
--- KEYS[1]  paceline:{speculator}:traces        stream  id <ms>-<ordinal>, field trace; with one consumer group
+-- KEYS[1]  paceline:{speculator}:traces        stream  id <ms>-<ordinal>, field bytes; with one consumer group
 -- KEYS[2]  paceline:{speculator}:counts        hash    delivered, dead_lettered, trimmed, bytes, acked:<outcome>,
 --                                                      last (id of the newest entry), cut (last trimmed ordinal)
 -- KEYS[3]  paceline:{speculator}:ledger        list    "<id> <payload bytes> <trace_id>" of every entry in traces,
@@ -10,6 +11,7 @@
 -- KEYS[5]  paceline:{speculator}:trace_ids     hash    trace_id -> id, for every entry in traces
 -- KEYS[6]  paceline:{speculator}:buried        set     ids of the entries in traces that are dead letters
 -- KEYS[7]  paceline:{speculator}:bounds        hash    max_bytes (of payload), max_age_ms: those of the last append
+-- KEYS[8]  paceline:{speculator}:payload:      string  one per entry in traces, this prefix followed by the entry's id
 -- ARGV[1]  verb, one of the functions of `verbs`
 -- ARGV[2]  consumer group
 -- ARGV[3]  now, unix milliseconds; empty: the server's clock
@@ -21,10 +23,14 @@
 -- The ordinal of an entry is its position since the stream was made (1, 2, 3, ...), so that unread entries can be
 -- counted by subtraction. It holds: delivered == pending + dead_lettered + sum(acked) + trimmed.
 
-local traces, counts, ledger, dead_letters, trace_ids, buried, bounds =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local traces, counts, ledger, dead_letters, trace_ids, buried, bounds, payload =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, dead_kept = ARGV[2], ARGV[6]
 local FIRST = 7
+-- A payload leaves with its entry. For this much longer than the stream's bound on age it would stay by itself, so that
+-- content also leaves where nobody calls, and where a release that knows no payloads removes their entries.
+local GRACE_MS = 60000
+local LONGEST_MS = 1e15 -- PEXPIRE takes not much more
 
 local function now_ms()
   if ARGV[3] ~= '' then return tonumber(ARGV[3]) end
@@ -40,6 +46,15 @@ local function whole(number) return string.format('%.0f', number) end
 local function split(id)
   local ms, ordinal = string.match(id, '(%d+)-(%d+)')
   return tonumber(ms), tonumber(ordinal)
+end
+
+-- Ids of all entries in the ledger, oldest first.
+local function each_id()
+  local rows, at = redis.call('LRANGE', ledger, 0, -1), 0
+  return function()
+    at = at + 1
+    return rows[at] and string.match(rows[at], '^%S+')
+  end
 end
 
 -- Id of the last entry that a consumer was given ('0-0': none yet) and number of pending entries; nil without a group.
@@ -64,6 +79,9 @@ local function ensure_group()
   if here > 0 and last then
     redis.call('HSET', counts, 'delivered', here, 'bytes', whole(bytes), 'last', last, 'cut', whole(cut))
   else
+    if here == 0 then
+      for id in each_id() do redis.call('UNLINK', payload .. id) end
+    end
     redis.call('DEL', ledger, trace_ids)
   end
 end
@@ -86,6 +104,7 @@ local function trim(now, max_bytes, max_age_ms)
     local ms, ordinal = split(id)
     if bytes <= max_bytes and ms >= now - max_age_ms then break end
     redis.call('LPOP', ledger)
+    redis.call('UNLINK', payload .. id)
     redis.call('HDEL', trace_ids, trace_id)
     redis.call('SREM', buried, id)
     if redis.call('XACK', traces, group, id) == 1 or ordinal > read then lost = lost + 1 end
@@ -97,6 +116,18 @@ local function trim(now, max_bytes, max_age_ms)
   redis.call('HSET', counts, 'bytes', whole(bytes), 'cut', whole(cut))
 end
 
+local function expire_payload(id, max_age_ms)
+  redis.call('PEXPIRE', payload .. id, whole(math.min(max_age_ms, LONGEST_MS) + GRACE_MS))
+end
+
+-- Make the caller's bounds the stream's. Where entries may grow older than before, so may their payloads.
+local function set_bounds(max_bytes, max_age_ms)
+  local before = tonumber(redis.call('HGET', bounds, 'max_age_ms') or max_age_ms)
+  redis.call('HSET', bounds, 'max_bytes', whole(max_bytes), 'max_age_ms', whole(max_age_ms))
+  if max_age_ms <= before then return end
+  for id in each_id() do expire_payload(id, max_age_ms) end
+end
+
 -- One call for many words, which costs as much as one for a few; an even number of them, below the size of Lua's stack.
 local function call_with_all(command, key, words)
   for first = 1, #words, 1000 do
@@ -104,34 +135,55 @@ local function call_with_all(command, key, words)
   end
 end
 
+-- trace_id -> id of the entry that has it, for those of `names` that are in the stream; '' never is.
+local function entered(names)
+  local found = {}
+  for first = 1, #names, 1000 do
+    local last = math.min(first + 999, #names)
+    local ids = redis.call('HMGET', trace_ids, unpack(names, first, last))
+    for i = first, last do found[names[i]] = ids[i - first + 1] or nil end
+  end
+  return found
+end
+
 local verbs = {}
 
--- (trace_id or '', payload)... -> ids. Ids never decrease, even when the clock does. A trace_id that is already in
--- the stream is not stored again; '' is no trace_id.
+-- name, '<bytes> <trace_id or nothing>'... -> ids. Payloads were set just before, to expire soon, as name .. 1, name .. 2
+-- and so on. Ids never decrease, even when the clock does. A trace_id that is already in the stream is not stored again.
+-- An error at the first payload that is not there: what comes before it is stored, nothing else is.
 function verbs.append()
   ensure_group()
-  local now, bytes, ids, new = now_ms(), 0, {}, nil
+  local now, bytes, ids, new, missing = now_ms(), 0, {}, nil, nil
   local max_bytes, max_age_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
   -- An entry that is about to leave must not keep its own trace from being stored again. Trimming comes before any
   -- other write: a Redis without memory lets a script begin with a removal, and lets it go on after that.
   trim(now, max_bytes, max_age_ms)
-  redis.call('HSET', bounds, 'max_bytes', ARGV[4], 'max_age_ms', ARGV[5])
+  set_bounds(max_bytes, max_age_ms)
   local last_ms, ordinal = split(redis.call('HGET', counts, 'last') or '0-0')
   local ms = whole(math.max(now, last_ms))
-  local rows, named, stored = {}, {}, {}
-  for i = FIRST, #ARGV, 2 do
-    local trace_id, payload = ARGV[i], ARGV[i + 1]
-    local id = trace_id ~= '' and (stored[trace_id] or redis.call('HGET', trace_ids, trace_id))
-    if not id then
+  local rows, named, sizes, names = {}, {}, {}, {}
+  for i = FIRST + 1, #ARGV do
+    sizes[#sizes + 1], names[#names + 1] = string.match(ARGV[i], '^(%d+) (.*)$')
+  end
+  local stored = entered(names)
+  for i, trace_id in ipairs(names) do
+    local id, size, arrived = stored[trace_id], sizes[i], payload .. ARGV[FIRST] .. i
+    if id then
+      redis.call('UNLINK', arrived)
+    else
+      id = ms .. '-' .. whole(ordinal + 1)
+      missing = redis.pcall('RENAME', arrived, payload .. id).err
+      if missing then break end
+      redis.call('XADD', traces, id, 'bytes', size)
+      expire_payload(id, max_age_ms)
       ordinal = ordinal + 1
-      id = redis.call('XADD', traces, ms .. '-' .. whole(ordinal), 'trace', payload)
-      rows[#rows + 1] = id .. ' ' .. #payload .. ' ' .. trace_id
+      rows[#rows + 1] = id .. ' ' .. size .. ' ' .. trace_id
       if trace_id ~= '' then
         stored[trace_id] = id
         named[#named + 1] = trace_id
         named[#named + 1] = id
       end
-      bytes, new = bytes + #payload, id
+      bytes, new = bytes + tonumber(size), id
     end
     ids[#ids + 1] = id
   end
@@ -143,6 +195,7 @@ function verbs.append()
   call_with_all('HSET', trace_ids, named)
   redis.call('HINCRBY', counts, 'bytes', whole(bytes))
   trim(now, max_bytes, max_age_ms)
+  if missing then return redis.error_reply('ERR payload ' .. #ids + 1 .. ' is not there: ' .. missing) end
   return ids
 end
 

@@ -19,7 +19,7 @@ from counted_members import beating, learner_status, replica_status
 from paceline.buffer.board_access import BoardAccess, list_speculators, open_board
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
-from paceline.buffer.keys import TRACES
+from paceline.buffer.keys import PAYLOAD, TRACES
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.settings.sources import read_settings
@@ -99,6 +99,7 @@ def test_every_command_runs_in_its_order(house: BoardAccess, own_redis, tmp_path
     with connect(own_redis.url) as client:  # what the page says of the removal of traces
         buffer = RedisTraceBuffer(client, BufferConfig())
         assert buffer.counts().entries == 0
+        assert list(client.scan_iter(match=PAYLOAD.name("default") + "*")) == []
         assert len(house.board.members()) == 2
         assert house.board.read().live == 0
 

@@ -64,7 +64,7 @@ class Journey:
             Station("line, other threads of the scheduler process", self.line_bytes, self.cpu.hand_over),
             Station("courier process, all of it", payload_bytes, self.cpu.courier),
             Station("of that, compression", payload_bytes, claimed.encode_s),
-            Station("Redis, XADD and its file", payload_bytes, self.cpu.redis),
+            Station("Redis, a trace and its file", payload_bytes, self.cpu.redis),
             Station("Redis, claim", payload_bytes, self.claim_cpu.redis),
             Station("learner, claim and decode", claimed.array_bytes, claimed.cpu_s),
         ]

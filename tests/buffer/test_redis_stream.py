@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 import redis
-from paceline.buffer import redis_stream
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError, OperatorRefused
-from paceline.buffer.keys import ALL_KEYS, BOUNDS, COUNTS, DEAD_LETTERS, LEDGER, TRACE_IDS, TRACES
+from paceline.buffer.keys import ALL_KEYS, BOUNDS, COUNTS, DEAD_LETTERS, LEDGER, PAYLOAD, TRACE_IDS, TRACES
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.redis_stream import RedisTraceBuffer
@@ -191,8 +190,8 @@ def test_speculators_do_not_see_each_other(redis_client, make_trace):
 
 def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
     buffer, board = RedisTraceBuffer(redis_client, CONFIG), RedisVersionBoard(redis_client, CONFIG)
-    buffer.append([make_trace()])
-    buffer._append_raw([b"bad"])
+    (bad,) = buffer._append_raw([b"bad"])
+    (good,) = buffer.append([make_trace()])
     buffer.ack([entry.entry_id for entry in buffer.claim("a", 9)], "trained")
     board.register(version(board.next_number()), "test", "first")
     board.beat("m", {"counters": {"at": 1.0, "boot": "a"}}, 60.0)
@@ -203,7 +202,8 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
         auth.require(None, "operator:eve", "rollback")
     with board.lease("l", 60.0):
         found = {name.decode(): redis_client.type(name).decode() for name in redis_client.scan_iter()}
-    member = {"heartbeat:": "m", "last_reading:": "m", "history:": "m", "lease:": "l"}
+    assert found.pop(PAYLOAD.name("default", bad)) == PAYLOAD.type
+    member = {"payload:": good, "heartbeat:": "m", "last_reading:": "m", "history:": "m", "lease:": "l"}
     assert found == {key.name("default", member.get(key.suffix, "")): key.type for key in ALL_KEYS}
     assert all(name.startswith("paceline:{default}:") for name in found)
 
@@ -223,27 +223,19 @@ def test_a_batch_that_redis_has_no_memory_for_is_not_stored_in_part(redis_client
     assert (counts.delivered, counts.acked, balance(counts)) == (1, {"trained": 1}, 0)
 
 
-def test_large_traces_go_in_commands_of_their_own_and_are_counted_once(redis_client, make_trace, monkeypatch):
-    monkeypatch.setattr(redis_stream, "_CALL_BYTES", 1)
+def test_a_batch_is_one_trip_and_what_it_repeats_is_counted_once(redis_client, make_trace):
     traces, buffer = [make_trace(seed) for seed in range(4)], RedisTraceBuffer(redis_client, CONFIG)
+    buffer.counts()  # the script is there
     redis_client.config_resetstat()
     ids = buffer.append([traces[3], *traces, traces[0]])
-    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] == 6
+    calls = {name: row["calls"] for name, row in redis_client.info("commandstats").items()}
+    assert (calls["cmdstat_set"], calls["cmdstat_evalsha"], calls["cmdstat_rename"]) == (6, 1, 4)
     assert [ids[4], ids[5]] == [ids[0], ids[1]]
     assert names(buffer.claim("a", 9)) == ["trace-3", "trace-0", "trace-1", "trace-2"]
     assert (buffer.append(traces), buffer.counts().delivered) == ([*ids[1:4], ids[0]], 4)
 
 
-def test_payloads_share_a_command_until_they_are_too_many_bytes(monkeypatch):
-    monkeypatch.setattr(redis_stream, "_CALL_BYTES", 3)
-    sizes = [1, 2, 1, 3, 4, 0, 1]
-    calls = redis_stream._calls((str(size), b"x" * size) for size in sizes)
-    assert [list(call[::2]) for call in calls] == [["1", "2"], ["1"], ["3"], ["4"], ["0", "1"]]
-    assert [part for call in calls for part in call[1::2]] == [b"x" * size for size in sizes]
-
-
-def test_what_fails_in_commands_of_its_own_is_told_of_without_its_bytes(redis_client, make_trace, monkeypatch):
-    monkeypatch.setattr(redis_stream, "_CALL_BYTES", 1)
+def test_what_fails_is_told_of_without_its_bytes(redis_client, make_trace):
     buffer, traces = RedisTraceBuffer(redis_client, CONFIG), [make_trace(seed) for seed in range(3)]
     redis_client.config_set("maxmemory", 1)
     try:
@@ -255,15 +247,17 @@ def test_what_fails_in_commands_of_its_own_is_told_of_without_its_bytes(redis_cl
     assert len(set(buffer.append(traces))) == buffer.counts().delivered == 3
 
 
-def test_lower_bounds_make_room_in_a_redis_without_memory(redis_client, make_trace):
-    RedisTraceBuffer(redis_client, CONFIG).append([make_trace(seed) for seed in range(6)])
-    largest = max(len(encode_trace(make_trace(seed))) for seed in range(7))
-    lower = RedisTraceBuffer(redis_client, replace(CONFIG, max_bytes=largest))  # what the error tells people to do
-    redis_client.config_set("maxmemory", 1)
+def test_lower_bounds_make_room_in_a_redis_without_memory(redis_client):
+    size = 1 << 20
+    RedisTraceBuffer(redis_client, CONFIG)._append_raw([b"old" + bytes(size)] * 6)
+    lower = RedisTraceBuffer(redis_client, replace(CONFIG, max_bytes=3 * size))  # what the error tells people to do
+    redis_client.config_set("maxmemory", redis_client.info("memory")["used_memory"] - size)
     try:
-        lower.append([make_trace(6)])
-        assert names(lower.claim("a", 9)) == ["trace-6"]
-        assert lower.counts().trimmed == 6
+        with pytest.raises(BufferUnavailable, match="maxmemory"):
+            RedisTraceBuffer(redis_client, CONFIG)._append_raw([bytes(size)])
+        (newest,) = lower._append_raw([bytes(size)])
+        assert redis_client.get(PAYLOAD.name("default", newest)) == bytes(size)
+        assert (lower.counts().trimmed, lower.counts().entries) == (5, 2)
     finally:
         redis_client.config_set("maxmemory", 0)
 
