@@ -103,11 +103,11 @@ class RedisMembers:
 def speculators(client: redis.Redis) -> list[str]:
     """Names of the speculators that have a board or members in this Redis. BufferUnavailable.
 
-    Blocks while Redis walks over its keys.
+    Blocks while Redis walks over its keys, of which large payloads are the most.
     """
     ends = {key.suffix for key in (EVENTS, MEMBERS)}
     with translate_redis_errors(client):
-        names = [_text(name) for name in client.scan_iter(match="paceline:{*}:*", count=1000)]
+        names = [_text(name) for name in client.scan_iter(match="paceline:{*}:[em]*s", count=10_000)]
     parts = (name.removeprefix("paceline:{").rpartition("}:") for name in names)
     return sorted({name for name, _, suffix in parts if suffix in ends})
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError, OutOfMemoryError
 
 from .base import MAX_DELIVERIES, MAX_WAIT_S, TOO_MANY_DELIVERIES, BufferCounts, TraceEntry, entry_order
 from .config import BufferConfig
@@ -24,14 +23,12 @@ from .keys import (
     TRACES,
 )
 from .redis_client import load_script, refuse_text_client, translate_redis_errors
-from .redis_payloads import NO_PAYLOAD, Page, Row, new_name, read_rows, send
+from .redis_payloads import NO_PAYLOAD, Page, RedisPayloads, Row, Word
 from .trace import DraftTrace
 from .trace_codec import decode_entries, decode_trace, encode_trace
 
 #: Entries fetched per round trip by replay: enough to hide the trip, few enough for one reply to stay small.
 _REPLAY_PAGE = 32
-
-_Word = str | float | bytes
 
 
 class RedisTraceBuffer:
@@ -54,7 +51,8 @@ class RedisTraceBuffer:
         self._script = load_script(client, "stream.lua")
         keys = (TRACES, COUNTS, LEDGER, DEAD_LETTERS, TRACE_IDS, BURIED, BOUNDS, PAYLOAD)
         self._keys = [key.name(config.speculator) for key in keys]
-        self._traces, _, _, self._dead_letters, *_, self._payload = self._keys
+        self._traces, _, _, self._dead_letters, *_ = self._keys
+        self._payloads = RedisPayloads(client, self._script, self._keys)
         self._asked = ASKED_ROUND.name(config.speculator)
         self._resumed: dict[str, str] = {}  # consumer -> id after which its own pending entries go on; "": none left
 
@@ -66,30 +64,9 @@ class RedisTraceBuffer:
         """Append bytes as they are; without `trace_ids` duplicates are not recognised."""
         if not payloads:
             return []
-        name, ids = new_name(), trace_ids or [""] * len(payloads)
-        sized = [f"{len(payload)} {trace_id}" for payload, trace_id in zip(payloads, ids, strict=True)]
-        words = self._words("append", [name, *sized])
-        replies = self._trip(name, payloads, words)
-        if any(isinstance(reply, OutOfMemoryError) for reply in replies):
-            replies = self._trip(name, payloads, words)  # The script of the first trip may have made room.
-        return [entry_id.decode() for entry_id in self._entered(replies, words)]
-
-    def _trip(self, name: str, payloads: Sequence[bytes], words: Sequence[_Word]) -> list[Any]:
-        """Set payloads and enter them in the stream, in one round trip; replies or what each command met."""
-        with translate_redis_errors(self._client), self._client.pipeline(transaction=False) as trip:
-            send(trip, self._payload, name, payloads)
-            trip.evalsha(self._script.sha, len(self._keys), *self._keys, *words)
-            return trip.execute(raise_on_error=False)  # with it, redis-py would repeat a command in its message
-
-    def _entered(self, replies: Sequence[Any], words: Sequence[_Word]) -> Any:
-        """Ids of the entries; raises the first error. A server that does not know the script yet is sent it."""
         with translate_redis_errors(self._client):
-            for reply in replies:
-                if isinstance(reply, NoScriptError):
-                    return self._script(keys=self._keys, args=words)
-                if isinstance(reply, Exception):
-                    raise reply
-        return replies[-1]
+            ids = self._payloads.append(self._words("append", ()), payloads, trace_ids or [""] * len(payloads))
+        return [entry_id.decode() for entry_id in ids]
 
     def claim(
         self, consumer: str, max_traces: int, before_decoding: Callable[[Sequence[str]], object] | None = None
@@ -150,7 +127,7 @@ class RedisTraceBuffer:
 
     def _rows(self, page: Page) -> list[Row]:
         with translate_redis_errors(self._client):
-            return read_rows(self._client, self._payload, page)
+            return self._payloads.rows(page)
 
     def _bury_too_often_delivered(self, rows: list[Row]) -> list[Row]:
         """Return the other rows. What is buried stays undecoded: decoding may be what kills its readers."""
@@ -229,11 +206,11 @@ class RedisTraceBuffer:
             page: Any = self._client.xrevrange(self._dead_letters, count=max_letters)
         return [(fields[b"reason"].decode(), fields[b"raw"]) for _, fields in reversed(page)]
 
-    def _run(self, verb: str, *args: _Word) -> Any:
+    def _run(self, verb: str, *args: Word) -> Any:
         with translate_redis_errors(self._client):
             return self._script(keys=self._keys, args=self._words(verb, args))
 
-    def _words(self, verb: str, args: Sequence[_Word]) -> list[_Word]:
+    def _words(self, verb: str, args: Sequence[Word]) -> list[Word]:
         config = self._config
         now_ms = "" if self._clock is None else int(self._clock() * 1000)
         return [verb, config.group, now_ms, config.max_bytes, int(config.max_age_s * 1000), DEAD_LETTERS_KEPT, *args]

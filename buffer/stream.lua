@@ -1,8 +1,9 @@
--- Everything that counts traces; each call is atomic on the server. Payloads do not pass through here, those of dead
--- letters excepted, since every word of a script is copied into Lua and out again: callers set and get them by plain
--- commands, and here they are renamed.
+-- Everything that counts traces; each call is atomic on the server. Large payloads do not pass through here on their way
+-- in, since every word of a script is copied into Lua and out again: they are set before, and here they are renamed.
+-- Redis copies every reply that a script reads several times, so reading traces is left to plain commands.
 --
--- KEYS[1]  paceline:{speculator}:traces        stream  id <ms>-<ordinal>, field bytes; with one consumer group
+-- KEYS[1]  paceline:{speculator}:traces        stream  id <ms>-<ordinal>, field trace, or bytes where that is apart; with one
+--                                                      consumer group
 -- KEYS[2]  paceline:{speculator}:counts        hash    delivered, dead_lettered, trimmed, bytes, acked:<outcome>,
 --                                                      last (id of the newest entry), cut (last trimmed ordinal)
 -- KEYS[3]  paceline:{speculator}:ledger        list    "<id> <payload bytes> <trace_id>" of every entry in traces,
@@ -10,8 +11,9 @@
 -- KEYS[4]  paceline:{speculator}:dead_letters  stream  fields reason, raw
 -- KEYS[5]  paceline:{speculator}:trace_ids     hash    trace_id -> id, for every entry in traces
 -- KEYS[6]  paceline:{speculator}:buried        set     ids of the entries in traces that are dead letters
--- KEYS[7]  paceline:{speculator}:bounds        hash    max_bytes (of payload), max_age_ms: those of the last append
--- KEYS[8]  paceline:{speculator}:payload:      string  one per entry in traces, this prefix followed by the entry's id
+-- KEYS[7]  paceline:{speculator}:bounds        hash    max_bytes (of payload), max_age_ms: those of the last append;
+--                                                      longest_age_ms of all appends
+-- KEYS[8]  paceline:{speculator}:payload:      string  this prefix followed by an entry's id: its payload, if it is large
 -- ARGV[1]  verb, one of the functions of `verbs`
 -- ARGV[2]  consumer group
 -- ARGV[3]  now, unix milliseconds; empty: the server's clock
@@ -27,8 +29,8 @@ local traces, counts, ledger, dead_letters, trace_ids, buried, bounds, payload =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, dead_kept = ARGV[2], ARGV[6]
 local FIRST = 7
--- A payload leaves with its entry. For this much longer than the stream's bound on age it would stay by itself, so that
--- content also leaves where nobody calls, and where a release that knows no payloads removes their entries.
+-- A payload that is apart leaves with its entry. By itself it stays this much longer than its age allows, so that content
+-- also leaves where nobody calls, and where a release that knows of none apart removes their entries.
 local GRACE_MS = 60000
 local LONGEST_MS = 1e15 -- PEXPIRE takes not much more
 
@@ -72,16 +74,18 @@ end
 -- reads from the beginning of the stream, so everything in it is delivered again and the counts start from that.
 local function ensure_group()
   if group_state() then return end
+  local here = redis.call('XLEN', traces)
+  if here == 0 and redis.call('LLEN', ledger) > 0 then -- Before any other write, as in append.
+    for id in each_id() do redis.call('UNLINK', payload .. id) end
+    redis.call('DEL', ledger, trace_ids)
+    redis.call('HDEL', bounds, 'longest_age_ms')
+  end
   redis.call('XGROUP', 'CREATE', traces, group, '0', 'MKSTREAM')
-  local here, bytes, last = redis.call('XLEN', traces), count('bytes'), redis.call('HGET', counts, 'last')
-  local cut = count('cut')
+  local bytes, cut, last = count('bytes'), count('cut'), redis.call('HGET', counts, 'last')
   redis.call('DEL', counts, buried)
   if here > 0 and last then
     redis.call('HSET', counts, 'delivered', here, 'bytes', whole(bytes), 'last', last, 'cut', whole(cut))
   else
-    if here == 0 then
-      for id in each_id() do redis.call('UNLINK', payload .. id) end
-    end
     redis.call('DEL', ledger, trace_ids)
   end
 end
@@ -116,16 +120,21 @@ local function trim(now, max_bytes, max_age_ms)
   redis.call('HSET', counts, 'bytes', whole(bytes), 'cut', whole(cut))
 end
 
-local function expire_payload(id, max_age_ms)
-  redis.call('PEXPIRE', payload .. id, whole(math.min(max_age_ms, LONGEST_MS) + GRACE_MS))
+local function expire_payload(id, age_ms)
+  redis.call('PEXPIRE', payload .. id, whole(math.min(age_ms, LONGEST_MS) + GRACE_MS))
 end
 
--- Make the caller's bounds the stream's. Where entries may grow older than before, so may their payloads.
+-- Make the caller's bounds the stream's -> the longest age that any caller asked for, by which payloads expire: callers
+-- whose ages differ take turns, and no payload may be gone before its entry.
 local function set_bounds(max_bytes, max_age_ms)
-  local before = tonumber(redis.call('HGET', bounds, 'max_age_ms') or max_age_ms)
+  local before_ms = tonumber(redis.call('HGET', bounds, 'longest_age_ms') or 0)
+  local longest_ms = math.max(before_ms, max_age_ms)
   redis.call('HSET', bounds, 'max_bytes', whole(max_bytes), 'max_age_ms', whole(max_age_ms))
-  if max_age_ms <= before then return end
-  for id in each_id() do expire_payload(id, max_age_ms) end
+  if longest_ms > before_ms then
+    redis.call('HSET', bounds, 'longest_age_ms', whole(longest_ms))
+    for id in each_id() do expire_payload(id, longest_ms) end
+  end
+  return longest_ms
 end
 
 -- One call for many words, which costs as much as one for a few; an even number of them, below the size of Lua's stack.
@@ -148,9 +157,10 @@ end
 
 local verbs = {}
 
--- name, '<bytes> <trace_id or nothing>'... -> ids. Payloads were set just before, to expire soon, as name .. 1, name .. 2
--- and so on. Ids never decrease, even when the clock does. A trace_id that is already in the stream is not stored again.
--- An error at the first payload that is not there: what comes before it is stored, nothing else is.
+-- name, ('<bytes> <trace_id or nothing>', payload or nothing)... -> ids. A payload that is not given was set just before,
+-- to expire soon, as name .. 1 if it is of the first trace, as name .. 2 if of the second one, and so on. Ids never
+-- decrease, even when the clock does. A trace_id that is already in the stream is not stored again. An error at the
+-- first payload that is not there: what comes before it is stored, nothing else is.
 function verbs.append()
   ensure_group()
   local now, bytes, ids, new, missing = now_ms(), 0, {}, nil, nil
@@ -158,24 +168,29 @@ function verbs.append()
   -- An entry that is about to leave must not keep its own trace from being stored again. Trimming comes before any
   -- other write: a Redis without memory lets a script begin with a removal, and lets it go on after that.
   trim(now, max_bytes, max_age_ms)
-  set_bounds(max_bytes, max_age_ms)
+  local longest_ms = set_bounds(max_bytes, max_age_ms)
   local last_ms, ordinal = split(redis.call('HGET', counts, 'last') or '0-0')
-  local ms = whole(math.max(now, last_ms))
+  local ms = math.max(now, last_ms)
   local rows, named, sizes, names = {}, {}, {}, {}
-  for i = FIRST + 1, #ARGV do
+  for i = FIRST + 1, #ARGV, 2 do
     sizes[#sizes + 1], names[#names + 1] = string.match(ARGV[i], '^(%d+) (.*)$')
   end
   local stored = entered(names)
   for i, trace_id in ipairs(names) do
-    local id, size, arrived = stored[trace_id], sizes[i], payload .. ARGV[FIRST] .. i
+    local id, size, inside = stored[trace_id], sizes[i], ARGV[FIRST + 2 * i]
+    local arrived = #inside < tonumber(size) and payload .. ARGV[FIRST] .. i
     if id then
-      redis.call('UNLINK', arrived)
+      if arrived then redis.call('UNLINK', arrived) end
     else
-      id = ms .. '-' .. whole(ordinal + 1)
-      missing = redis.pcall('RENAME', arrived, payload .. id).err
+      id = whole(ms) .. '-' .. whole(ordinal + 1)
+      missing = arrived and redis.pcall('RENAME', arrived, payload .. id).err
       if missing then break end
-      redis.call('XADD', traces, id, 'bytes', size)
-      expire_payload(id, max_age_ms)
+      if arrived then
+        redis.call('XADD', traces, id, 'bytes', size)
+        expire_payload(id, ms - now + longest_ms)
+      else
+        redis.call('XADD', traces, id, 'trace', inside)
+      end
       ordinal = ordinal + 1
       rows[#rows + 1] = id .. ' ' .. size .. ' ' .. trace_id
       if trace_id ~= '' then

@@ -5,7 +5,7 @@ holding a msgpack map of the fields of DraftTrace. An array is ``[dtype, shape, 
 The schema number is outside the frame so that a later schema may change everything in it.
 
 A release reads what it writes and what the release before it wrote. A trace is written in the oldest schema that holds
-all of it, so that learners may be upgraded after the servers.
+all of it, which most releases read.
 
 Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes. Decoded arrays are read-only.
 """

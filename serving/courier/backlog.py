@@ -4,7 +4,7 @@ from collections import deque
 
 from ...buffer.trace import DraftTrace
 
-#: Traces, and bytes of their arrays, per append; one append is one atomic round trip, and Redis must answer it within
+#: Traces, and bytes of their arrays, per append; one append is one round trip, and Redis must answer it within
 #: redis_client.TIMEOUT_S. A larger trace goes alone.
 APPEND_TRACES, APPEND_BYTES = 16, 32 << 20
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import redis
+from paceline.buffer import redis_payloads
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError, OperatorRefused
 from paceline.buffer.keys import ALL_KEYS, BOUNDS, COUNTS, DEAD_LETTERS, LEDGER, PAYLOAD, TRACE_IDS, TRACES
@@ -188,7 +189,8 @@ def test_speculators_do_not_see_each_other(redis_client, make_trace):
     assert names(one.claim("a", 9)) == ["trace-1"]
 
 
-def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace):
+def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace, monkeypatch):
+    monkeypatch.setattr(redis_payloads, "APART_BYTES", 1)
     buffer, board = RedisTraceBuffer(redis_client, CONFIG), RedisVersionBoard(redis_client, CONFIG)
     (bad,) = buffer._append_raw([b"bad"])
     (good,) = buffer.append([make_trace()])
@@ -223,7 +225,8 @@ def test_a_batch_that_redis_has_no_memory_for_is_not_stored_in_part(redis_client
     assert (counts.delivered, counts.acked, balance(counts)) == (1, {"trained": 1}, 0)
 
 
-def test_a_batch_is_one_trip_and_what_it_repeats_is_counted_once(redis_client, make_trace):
+def test_a_batch_is_one_trip_and_what_it_repeats_is_counted_once(redis_client, make_trace, monkeypatch):
+    monkeypatch.setattr(redis_payloads, "APART_BYTES", 1)
     traces, buffer = [make_trace(seed) for seed in range(4)], RedisTraceBuffer(redis_client, CONFIG)
     buffer.counts()  # the script is there
     redis_client.config_resetstat()
@@ -235,7 +238,9 @@ def test_a_batch_is_one_trip_and_what_it_repeats_is_counted_once(redis_client, m
     assert (buffer.append(traces), buffer.counts().delivered) == ([*ids[1:4], ids[0]], 4)
 
 
-def test_what_fails_is_told_of_without_its_bytes(redis_client, make_trace):
+@pytest.mark.parametrize("apart_bytes", [1, redis_payloads.APART_BYTES])
+def test_what_fails_is_told_of_without_its_bytes(redis_client, make_trace, monkeypatch, apart_bytes):
+    monkeypatch.setattr(redis_payloads, "APART_BYTES", apart_bytes)
     buffer, traces = RedisTraceBuffer(redis_client, CONFIG), [make_trace(seed) for seed in range(3)]
     redis_client.config_set("maxmemory", 1)
     try:
@@ -247,7 +252,8 @@ def test_what_fails_is_told_of_without_its_bytes(redis_client, make_trace):
     assert len(set(buffer.append(traces))) == buffer.counts().delivered == 3
 
 
-def test_lower_bounds_make_room_in_a_redis_without_memory(redis_client):
+@pytest.mark.parametrize("restarted", [False, True])
+def test_lower_bounds_make_room_in_a_redis_without_memory(redis_client, restarted):
     size = 1 << 20
     RedisTraceBuffer(redis_client, CONFIG)._append_raw([b"old" + bytes(size)] * 6)
     lower = RedisTraceBuffer(redis_client, replace(CONFIG, max_bytes=3 * size))  # what the error tells people to do
@@ -255,9 +261,56 @@ def test_lower_bounds_make_room_in_a_redis_without_memory(redis_client):
     try:
         with pytest.raises(BufferUnavailable, match="maxmemory"):
             RedisTraceBuffer(redis_client, CONFIG)._append_raw([bytes(size)])
+        if restarted:
+            redis_client.script_flush()
         (newest,) = lower._append_raw([bytes(size)])
         assert redis_client.get(PAYLOAD.name("default", newest)) == bytes(size)
         assert (lower.counts().trimmed, lower.counts().entries) == (5, 2)
+    finally:
+        redis_client.config_set("maxmemory", 0)
+
+
+def test_lower_bounds_make_room_for_small_traces_however_full_redis_is(redis_client, make_trace):
+    RedisTraceBuffer(redis_client, CONFIG).append([make_trace(seed) for seed in range(6)])
+    largest = max(len(encode_trace(make_trace(seed))) for seed in range(7))
+    lower = RedisTraceBuffer(redis_client, replace(CONFIG, max_bytes=largest))
+    redis_client.config_set("maxmemory", 1)
+    try:
+        lower.append([make_trace(6)])
+        assert names(lower.claim("a", 9)) == ["trace-6"]
+        assert lower.counts().trimmed == 6
+    finally:
+        redis_client.config_set("maxmemory", 0)
+
+
+def test_a_batch_that_found_memory_for_its_beginning_alone_is_stored_once_when_it_is_sent_again(redis_client):
+    size, buffer = 1 << 20, RedisTraceBuffer(redis_client, CONFIG)
+    payloads, trace_ids = [bytes([n]) + bytes(size) for n in range(6)], [f"trace-{n}" for n in range(6)]
+    buffer.counts()
+    redis_client.config_set("maxmemory", redis_client.info("memory")["used_memory"] + 3 * size + (size >> 1))
+    try:
+        with pytest.raises(BufferUnavailable, match="maxmemory"):
+            buffer._append_raw(payloads, trace_ids)
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    first = buffer.counts()
+    assert 0 < first.delivered < 6
+    assert first.bytes == first.delivered * (size + 1)
+    assert len(list(redis_client.scan_iter(match=PAYLOAD.name("default") + "*"))) == first.delivered
+    ids = buffer._append_raw(payloads, trace_ids)
+    assert [redis_client.get(PAYLOAD.name("default", entry_id)) for entry_id in ids] == payloads
+    assert (buffer.counts().delivered, balance(buffer.counts())) == (6, 0)
+
+
+def test_a_full_redis_whose_stream_was_deleted_gets_its_memory_back(redis_client):
+    size, buffer = 1 << 20, RedisTraceBuffer(redis_client, CONFIG)
+    buffer._append_raw([bytes(size)] * 4)
+    redis_client.delete(TRACES.name("default"))
+    redis_client.config_set("maxmemory", redis_client.info("memory")["used_memory"] - size)
+    try:
+        assert buffer.claim("a", 9) == []
+        (entry_id,) = buffer._append_raw([bytes(size)])
+        assert redis_client.get(PAYLOAD.name("default", entry_id)) == bytes(size)
     finally:
         redis_client.config_set("maxmemory", 0)
 
