@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,4 +73,15 @@ def test_an_empty_name_is_found(name: str) -> None:
 def test_ruff_has_nothing_to_say(command: list[str]) -> None:
     ruff = [Path(sys.executable).with_name("ruff"), *command, "--no-cache", "."]
     done = subprocess.run(ruff, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_ruff_has_nothing_to_say_about_the_name_of_the_clone(tmp_path: Path) -> None:
+    clone = tmp_path / "Paceline-main"
+    for name in ("pyproject.toml", "__init__.py", "serving/__init__.py", "serving/courier/__main__.py"):
+        copy = clone / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, copy)
+    ruff = [Path(sys.executable).with_name("ruff"), "check", "--no-cache", "--select", "N999", "."]
+    done = subprocess.run(ruff, cwd=clone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
