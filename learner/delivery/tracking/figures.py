@@ -68,9 +68,12 @@ def lineage_figure(drafts: Sequence[Calibrated]) -> Any:
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
     axes = figure.subplots()
     numbers = [draft.number for draft in drafts]
-    axes.plot(numbers, [draft.predicted for draft in drafts], "s--", color=_GREY, label="predicted")
+    axes.plot(numbers, [draft.predicted for draft in drafts], "s--", color=_GREY, label="predicted, 95 % interval")
     axes.plot(numbers, [draft.served for draft in drafts], "o-", color=_BETTER, label="served, 95 % interval")
     for draft in drafts:
+        beside = draft.number + 0.08  # two intervals of one draft would hide each other
+        if draft.predicted_low is not None and draft.predicted_high is not None:
+            axes.plot([beside] * 2, [draft.predicted_low, draft.predicted_high], color=_GREY, linewidth=1.2)
         if draft.low is not None and draft.high is not None:
             axes.plot([draft.number] * 2, [draft.low, draft.high], color=_BETTER, linewidth=1.2)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
