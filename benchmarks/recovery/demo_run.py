@@ -7,12 +7,12 @@ one that has --no-speed compares no servers at the end.
 
 import json
 import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...rig.foreground import run_to_its_end
 from ...rig.machine import machine
 from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ...rig.models.target import TargetModel, ensure_random_draft, load_tokenizer
@@ -90,10 +90,9 @@ def prompt_lines(job: Job, seed: int) -> list[str]:
 
 def _run_demo(side: Side, options: Sequence[str], log: Path) -> None:
     command = side.python("-m", "paceline.cli", "demo", *options)
-    with log.open("w", encoding="utf-8") as out:
-        done = subprocess.run(command, cwd=side.root, stdout=out, stderr=subprocess.STDOUT, check=False)
-    if done.returncode:
+    code = run_to_its_end(command, log, side.root)
+    if code:
         end = "\n".join(log.read_text(encoding="utf-8").splitlines()[-_SHOWN_LINES:])
         raise SystemExit(
-            f"{side.name} at {side.commit[:12]}: the demo ended with code {done.returncode}; the end of {log}:\n{end}"
+            f"{side.name} at {side.commit[:12]}: the demo ended with code {code}; the end of {log}:\n{end}"
         )

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...buffer.trace import DraftTrace
+from ...rig.foreground import run_to_its_end
 from ...rig.trace_file import read_traces
 
 _RUN, _TRACES, _DRAFTS, _TARGETS = "run.json", "traces.bin", "drafts", "targets"
@@ -98,8 +98,7 @@ def _make(plan: RunPlan, folder: Path, data_dir: Path) -> None:
     words = [str(word) for option in options.items() for word in option]
     command = [sys.executable, "-m", "paceline.demo.grpo", *words]
     log = folder.with_suffix(".log")
-    with log.open("w", encoding="utf-8") as out:
-        code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
+    code = run_to_its_end(command, log)
     if code:
         end = "\n".join(log.read_text(encoding="utf-8").splitlines()[-_SHOWN_LINES:])
         raise SystemExit(f"{plan.name}: the run ended with exit code {code}; the end of {log}:\n{end}")

@@ -3,11 +3,9 @@
 import json
 import random
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,14 +75,14 @@ def test_a_run_is_made_once_and_one_that_was_interrupted_is_made_again(
 ) -> None:
     folder, commands = tmp_path / "runs" / PLAN.name, []
 
-    def demo(command: list[str], **_: Any) -> Any:
+    def demo(command: list[str], _log: Path) -> int:
         assert not folder.exists()
         commands.append(command)
         folder.mkdir()
         (folder / "run.json").write_text("{}", encoding="utf-8")
-        return SimpleNamespace(returncode=0)
+        return 0
 
-    monkeypatch.setattr(recorded.subprocess, "run", demo)
+    monkeypatch.setattr(recorded, "run_to_its_end", demo)
     folder.mkdir(parents=True)
     (folder / "traces.bin").touch()
     for _ in range(2):
@@ -99,9 +97,9 @@ def test_a_run_is_made_once_and_one_that_was_interrupted_is_made_again(
 
 
 def test_a_run_that_fails_is_told_of_with_the_end_of_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = subprocess.run
+    real = recorded.run_to_its_end
     failing = [sys.executable, "-c", "print('no such flag'); raise SystemExit(3)"]
-    monkeypatch.setattr(recorded.subprocess, "run", lambda _, **named: real(failing, **named))
+    monkeypatch.setattr(recorded, "run_to_its_end", lambda _, log: real(failing, log))
     with pytest.raises(SystemExit, match=r"(?s)exit code 3; the end of .*no such flag"):
         ensure_run(PLAN, tmp_path / PLAN.name, tmp_path)
 
