@@ -12,7 +12,7 @@ from ..policies.readings.served_drafts import ServedDraft, served_drafts
 from ..policies.readings.served_labels import served_labels
 from .draft_card import DraftCard
 from .snapshot import REPLICA, Snapshot
-from .tables import VersionLine, version_lines, versions_table
+from .tables import VersionLine, VersionsTable, version_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class DraftList:
 
     def view(self) -> RenderableType:
         """For a terminal, with what it leaves out."""
-        table = versions_table(self.lines, is_served=self.is_served)
+        table = VersionsTable(self.lines, is_served=self.is_served)
         total = self.older + len(self.lines)
         notes = [f"and {self.older} older: --newest {total} shows all"] if self.older else []
         if not self.is_served:

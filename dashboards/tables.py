@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from ..buffer.plain_text import utc_time
 from ..buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
@@ -61,7 +63,9 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "changed": lambda line: utc_time(line.changed_at),
     "reason": lambda line: line.reason,
 }
-_MIN_WIDTHS = {"reason": 30}  # characters that a narrow terminal leaves it
+_TITLE = "draft versions"
+_LONG, _LONG_WIDTH = "reason", 30  # the one column whose text wraps, and the fewest characters it may have
+_ANY_WIDTH = 10_000  # characters; rich measures nothing beyond the width that it is given
 _LEFT = frozenset(("state", "changed", "reason"))
 
 #: No quality: the requests that a draft was predicted by are not those that it served.
@@ -102,19 +106,50 @@ def _half_width(predicted_error: float | None, served_error: float | None) -> fl
     return None if predicted_error is None or served_error is None else Z_95 * math.hypot(predicted_error, served_error)
 
 
-def versions_table(
-    lines: Sequence[VersionLine], columns: Sequence[str] = BOARD_COLUMNS, *, is_served: bool = True
-) -> Table:
-    """One row per version in the given order; the live one in green, unless no server is alive to draft with it."""
-    table = Table(title="draft versions", title_justify="left", expand=False)
-    for heading in columns:
-        justify: Literal["left", "right"] = "left" if heading in _LEFT else "right"
-        table.add_column(heading, justify=justify, overflow="fold", min_width=_MIN_WIDTHS.get(heading))
-    for line in lines:
-        is_green = is_served or line.state is not VersionState.LIVE
-        cells = [cell(_CELLS[heading](line), "dim" if heading in _DIM else "") for heading in columns]
-        table.add_row(*cells, style=_STYLES.get(line.state) if is_green else None)
-    return table
+@dataclass(frozen=True, slots=True)
+class VersionsTable:
+    """For a terminal: one row per version in the given order, or a paragraph each where it is too narrow for a table.
+
+    The live version is green, unless no server is alive to draft with it.
+    """
+
+    lines: Sequence[VersionLine]
+    columns: Sequence[str] = BOARD_COLUMNS
+    is_served: bool = True
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Rich's protocol: what it prints in place of this."""
+        narrowest = self._table(_LONG_WIDTH)
+        if console.measure(narrowest, options=options.update(max_width=_ANY_WIDTH)).maximum <= options.max_width:
+            yield self._table()
+        else:
+            yield cell(_TITLE, "italic")
+            yield from map(self._paragraph, self.lines)
+
+    def _table(self, long_width: int | None = None) -> Table:
+        table = Table(title=_TITLE, title_justify="left", expand=False)
+        for heading in self.columns:
+            justify: Literal["left", "right"] = "left" if heading in _LEFT else "right"
+            if heading == _LONG:
+                table.add_column(heading, justify=justify, overflow="fold", width=long_width)
+            else:
+                table.add_column(heading, justify=justify, no_wrap=True)
+        for line in self.lines:
+            table.add_row(*self._cells(line).values(), style=self._style(line))
+        return table
+
+    def _paragraph(self, line: VersionLine) -> Text:
+        """All cells that hold something, and the long one in a line of its own."""
+        cells = self._cells(line)
+        long = cells.pop(_LONG, None)
+        facts = Text(", ").join(Text.assemble(f"{heading} ", text) for heading, text in cells.items() if text)
+        return Text.assemble(facts, *(("\n", long) if long else ()), style=self._style(line) or "")
+
+    def _cells(self, line: VersionLine) -> dict[str, Text]:
+        return {name: cell(_CELLS[name](line), "dim" if name in _DIM else "") for name in self.columns}
+
+    def _style(self, line: VersionLine) -> str | None:
+        return _STYLES.get(line.state) if self.is_served or line.state is not VersionState.LIVE else None
 
 
 def as_int(status: Mapping[str, object], key: str) -> int:

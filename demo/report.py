@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..buffer.trace import DraftTrace
-from ..dashboards.tables import RUN_COLUMNS, VersionLine, versions_table
+from ..dashboards.tables import RUN_COLUMNS, VersionLine, VersionsTable
 from ..policies.acceptance import Tally, served_tally
 from ..policies.readings.ratio_sums import RatioSums
 from ..rig.machine import machine
@@ -100,7 +100,7 @@ def closing_table(run: Run) -> Table:
 
 def print_closing(console: Console, run: Run) -> None:
     """Print the versions, the closing table and the command that opens MLflow."""
-    console.print(versions_table(run.versions[-_SHOWN_VERSIONS:], RUN_COLUMNS))
+    console.print(VersionsTable(run.versions[-_SHOWN_VERSIONS:], RUN_COLUMNS))
     console.print(closing_table(run))
     console.print(
         f"MLflow: mlflow ui --backend-store-uri {run.mlflow_uri}", highlight=False, soft_wrap=True, markup=False

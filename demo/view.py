@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..dashboards.tables import RUN_COLUMNS, versions_table
+from ..dashboards.tables import RUN_COLUMNS, VersionsTable
 from ..rig.reader import TraceAccount
 from .view_state import ViewState
 
@@ -51,7 +51,7 @@ class LiveView:
 
 def render(state: ViewState) -> Group:
     """The whole view."""
-    versions = versions_table(state.versions[-_SHOWN_VERSIONS:], RUN_COLUMNS)
+    versions = VersionsTable(state.versions[-_SHOWN_VERSIONS:], RUN_COLUMNS)
     return Group(_headline(state), _curves(state.curves), versions, _flows(state))
 
 

@@ -1,6 +1,7 @@
 """Draft versions and alarms as rows and as tables: what Redis holds, in full, and nothing that harms a terminal."""
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,15 +12,14 @@ from paceline.dashboards.tables import (
     BOARD_COLUMNS,
     RUN_COLUMNS,
     VersionLine,
+    VersionsTable,
     as_counts,
     as_int,
     version_lines,
-    versions_table,
 )
 from paceline.policies.judged_on import sentence
 from paceline.policies.readings.ratio_sums import RatioSums
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 
 def board_state() -> BoardState:
@@ -33,9 +33,9 @@ def board_state() -> BoardState:
     return board.read()
 
 
-def printed(table: Table) -> str:
+def printed(table: RenderableType, width: int = 160) -> str:
     """The table as a file gets it, where rich itself writes no escape sequence."""
-    console = Console(file=io.StringIO(), width=160)
+    console = Console(file=io.StringIO(), width=width)
     console.print(table)
     return console.file.getvalue()
 
@@ -60,13 +60,28 @@ def test_lines_hold_what_the_board_and_the_traffic_report() -> None:
 
 def test_the_boards_table_shows_parents_and_times_and_the_runs_table_what_was_served() -> None:
     lines = version_lines(board_state(), {1: RatioSums.of(4, 3)})
-    board, run = (printed(versions_table(lines, columns)) for columns in (BOARD_COLUMNS, RUN_COLUMNS))
+    board, run = (printed(VersionsTable(lines, columns)) for columns in (BOARD_COLUMNS, RUN_COLUMNS))
     assert [row.split()[1::2] for row in board.splitlines() if "│ live" in row] == [
         ["1", "live", "0", "1.75", "-", "1", "1.75", "+0.00", "1970-01-01", "│", "by", "0.4]"]
     ]
     assert "1970-01-01 00:00:09Z" in board
     assert "1970" not in run
     assert [text for text in ("predicted", "served", "rounds", "1.75", "│      4 │") if text not in run] == []
+
+
+@pytest.mark.parametrize("columns", [BOARD_COLUMNS, RUN_COLUMNS])
+def test_where_a_table_is_too_wide_nothing_of_it_is_cut(columns: Sequence[str]) -> None:
+    reason = "the line is taken for better after 3 rounds; " * 3 + "the end"
+    lines = [VersionLine(7, VersionState.LIVE, reason, served_accept_length=1.75, requests=4, rounds=90)]
+    narrowest = next(width for width in range(40, 200) if "│" in printed(VersionsTable(lines, columns), width))
+    for width in range(narrowest - 5, narrowest + 2):
+        shown = printed(VersionsTable(lines, columns), width)
+        # Words of a table's cells stand between borders; a paragraph has none.
+        words = " ".join(shown.replace("│", " ").replace("┃", " ").split())
+        assert max(map(len, shown.splitlines())) <= width
+        assert ("version 7, state live, " in words) == (width < narrowest)
+        assert [word for word in ("served", "1.75", *columns[:2]) if word not in words] == []
+        assert reason in words
 
 
 def test_the_error_of_a_prediction_has_the_noise_of_both_samples() -> None:
@@ -84,8 +99,8 @@ def test_the_error_of_a_prediction_has_the_noise_of_both_samples() -> None:
     served_error = (squares * 10 / 9) ** 0.5 / sum(rounds)
     half = 1.959964 * (0.3**2 + served_error**2) ** 0.5
     assert [line.error_half_width for line in lines] == [pytest.approx(half), None, None]
-    assert f"{ratio - 0.5:+.2f} ± {half:.2f}" in printed(versions_table(lines[:1]))
-    assert "±" not in printed(versions_table(lines[1:]))
+    assert f"{ratio - 0.5:+.2f} ± {half:.2f}" in printed(VersionsTable(lines[:1]))
+    assert "±" not in printed(VersionsTable(lines[1:]))
     few = version_lines(board_state(), {1: RatioSums.of(4, 3)})[1]
     assert (few.prediction_error, few.error_half_width) == (0.0, None)
 
@@ -118,7 +133,7 @@ def test_a_version_says_which_targets_it_was_trained_and_judged_on() -> None:
 
 def test_a_reason_is_text_and_never_markup() -> None:
     why = "refused [bold red]really[/] [0.1, 0.2] [/nothing]"
-    assert why in printed(versions_table([VersionLine(1, VersionState.REFUSED, why)], RUN_COLUMNS))
+    assert why in printed(VersionsTable([VersionLine(1, VersionState.REFUSED, why)], RUN_COLUMNS))
 
 
 @pytest.mark.parametrize("harmful", ["\x1b[2J", "\x1b]0;title\x07", "\x9b31m", "\r", "\x08", "\u202e", "\ud800"])
@@ -131,7 +146,7 @@ def test_no_text_out_of_redis_steers_the_terminal(harmful: str) -> None:
     state = replace(board.read(), rows={0: replace(row, why=why)})
     alarm = {"name": name, "reading": detail, "action": action}
     alarms = alarm_lines({member: {"standing_alarms": [alarm], "alarms": [{**alarm, "at": 9.0}]}})
-    shown = printed(versions_table(version_lines(state))) + printed(alarms_table(alarms))
+    shown = printed(VersionsTable(version_lines(state))) + printed(alarms_table(alarms))
     assert all(line.isprintable() for line in shown.splitlines())
     assert [text for text in texts if text.replace(harmful[0], "\N{REPLACEMENT CHARACTER}")[:12] not in shown] == []
 
@@ -139,8 +154,8 @@ def test_no_text_out_of_redis_steers_the_terminal(harmful: str) -> None:
 @pytest.mark.parametrize("at", [1e300, -1e300, 1e12])
 def test_an_absurd_time_hides_no_other_row(at: float) -> None:
     lines = [VersionLine(0, VersionState.LIVE, "first", changed_at=at), VersionLine(1, VersionState.CANARY, "second")]
-    assert f"{at:g} s" in printed(versions_table(lines))
-    assert "second" in printed(versions_table(lines))
+    assert f"{at:g} s" in printed(VersionsTable(lines))
+    assert "second" in printed(VersionsTable(lines))
     assert f"{at:g} s" in printed(alarms_table([AlarmLine("replica:a", "name", "detail", "tell", at=at)]))
 
 
