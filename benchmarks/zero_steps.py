@@ -1,7 +1,8 @@
 """What a draft that is not used costs: tokens per second of servers that draft nothing over one that loaded no draft.
 
 All servers are up at the same time, with a target deepened as in pacing_costs.py, and are asked the same prompts in
-turn, in an order drawn anew each round; so every figure has a partner measured seconds before or after it. Ways:
+turn, other ones each round, in an order drawn anew; so every figure has a partner measured seconds before or after it.
+With --draft, the folder of one that has learnt, goodput and fixed-K compare pacing with lengths that stay. Ways:
 
     plain      a server without speculation
     extending  SGLang alone at steps 0: the draft runs over every committed token
@@ -72,15 +73,14 @@ def main() -> None:
             target = ensure_target(options.data_dir, TrainPlan(), report=report)
     draft = options.draft or ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
     slow = slower(target, options.layers)
-    prompts = held_out_prompts(target, max(options.concurrency), SEED)
+    # One round more than is counted: the first ones load what later ones find, and pacing measures its costs.
+    prompts = held_out_prompts(target, max(options.concurrency) * (1 + options.rounds), SEED)
     with ExitStack() as stack:
         urls = {name: stack.enter_context(serving(name, slow, draft, options)) for name in options.ways}
         for concurrency in options.concurrency:
-            ways = {
-                name: partial(speed, url, prompts[:concurrency], concurrency, options.tokens)
-                for name, url in urls.items()
-            }
-            in_rounds(ways, 1, SEED)  # the first ones load what later ones find, and pacing measures its costs
+            blocks = [prompts[begin : begin + concurrency] for begin in range(0, len(prompts), concurrency)]
+            ways = {name: partial(speed, url, iter(blocks), options.tokens) for name, url in urls.items()}
+            in_rounds(ways, 1, SEED)
             print_row(concurrency, in_rounds(ways, options.rounds, SEED))
 
 
@@ -161,9 +161,13 @@ def speculating(way: Way, local: LocalDeployment, target: TargetModel, draft: Pa
             yield
 
 
-def speed(url: str, prompts: Sequence[Prompt], concurrency: int, tokens: int) -> float:
-    """Output tokens per second while every prompt is answered once; prefill and the client's own time included."""
-    return answer_all(url, asks(prompts, "zero", tokens), concurrency).tokens_per_second
+def speed(url: str, blocks: Iterator[Sequence[Prompt]], tokens: int) -> float:
+    """Output tokens per second while the next block is answered, all of it at a time.
+
+    Prefill and the client's own time are included.
+    """
+    prompts = next(blocks)
+    return answer_all(url, asks(prompts, "zero", tokens), len(prompts)).tokens_per_second
 
 
 def print_row(concurrency: int, figures: Mapping[str, Sequence[float]]) -> None:
