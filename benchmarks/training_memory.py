@@ -22,8 +22,8 @@ import torch
 from ..learner.model.eagle3 import Eagle3Config, Eagle3Draft
 from ..learner.model.logits import CHUNK_BYTES
 from ..learner.training.batch import Batch
+from ..learner.training.device_memory import has_bfloat16
 from ..learner.training.scoring import BatchScores, score_batch, score_text, unrolled
-from ..learner.training.trainer import has_bfloat16
 from ..policies.objectives.names import Objective, Weighting
 from ..policies.objectives.table import OBJECTIVES
 from ..rig.machine import machine

@@ -139,7 +139,7 @@ def _on_board(notes: LearnerNotes, board_state: BoardState) -> LearnerNotes:
 def plan_of(config: LearnerConfig, notes: LearnerNotes) -> TrainingPlan:
     """How a learner trains that continues from `notes`."""
     steps = config.draft_steps or notes.draft_steps or _FIRST_GUESS_STEPS
-    return TrainingPlan(steps, config.passes, config.objective, config.seed, config.batch_tokens)
+    return TrainingPlan(steps, config.passes, config.objective, config.seed, config.batch_tokens, config.context_weight)
 
 
 def device_of(wanted: str) -> torch.device:

@@ -32,6 +32,7 @@ FIT = FitReport(
     mean_acceptance=(),
     is_cold=True,
     weighting="survival",
+    context_weight=1.0,
     learning_rate=0.003,
     out_of_vocabulary_labels=0,
     unusable_traces=0,

@@ -10,6 +10,7 @@ from .rows import (
     BATCHES,
     CADENCES,
     COMMITTED,
+    CONTEXTS,
     DEFAULT_ONCE,
     MATCHED,
     OFF_PATH,
@@ -219,7 +220,12 @@ FULL = Programme(
 )
 #: With what is run when it is named alone, since all stages together are to end within 45 minutes.
 NAMED = replace(
-    FULL, stages=(*FULL.stages, _ablation("optimiser", "how hidden matrices move", OPTIMISERS, starts=STARTS))
+    FULL,
+    stages=(
+        *FULL.stages,
+        _ablation("optimiser", "how hidden matrices move", OPTIMISERS, starts=STARTS),
+        _ablation("context", "prompts beside what has a verdict", CONTEXTS, (_GREEDY, _SAMPLED), STARTS),
+    ),
 )
 #: By name, for tables of runs from anywhere.
 STAGES = (*NAMED.stages, *QUICK.stages)

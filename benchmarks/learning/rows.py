@@ -36,6 +36,7 @@ PLAIN: Mapping[str, Any] = {
     "off_path_weight": 0.0,
     "teacher_temperature": 1.0,
     "matrix_rate": 0.0,
+    "context_weight": 0.0,
 }
 
 
@@ -147,4 +148,13 @@ OPTIMISERS = (
     PRODUCT,
     PRODUCT.but("product, 2 passes", passes=2),
     _WITH_ADAM.but("product, AdamW alone, 2 passes", passes=2),
+)
+_JUDGED_ALONE = PRODUCT.but("product, no rows of the context", context_weight=0.0)
+#: Whether prompts are trained on, at as many passes and at about as many seconds.
+CONTEXTS = (
+    _JUDGED_ALONE,
+    PRODUCT,
+    PRODUCT.but("product, context at half the weight", context_weight=0.5),
+    PRODUCT.but("product, 3 passes", passes=3),
+    _JUDGED_ALONE.but("product, no rows of the context, 5 passes", passes=5),
 )

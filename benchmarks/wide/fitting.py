@@ -12,10 +12,11 @@ from torch import nn
 from ...buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from ...learner.model.eagle3 import Eagle3Draft
 from ...learner.training.batch import Batch, collate
+from ...learner.training.device_memory import has_bfloat16
 from ...learner.training.optimiser import DraftOptimiser
 from ...learner.training.plan import RECIPE, TrainingPlan
 from ...learner.training.scoring import BatchScores, score_batch
-from ...learner.training.trainer import GRAD_CLIP, WARM_UP_STEPS, DraftTrainer, FitReport, has_bfloat16
+from ...learner.training.trainer import GRAD_CLIP, WARM_UP_STEPS, DraftTrainer, FitReport
 from ...policies.objectives.names import Objective, Weighting
 from ...policies.objectives.table import OBJECTIVES
 from ...rig.ratio import Ratio, ratio
@@ -60,7 +61,8 @@ def against_bare(hidden: int, vocabulary: int, traces: int, tokens: int, rounds:
     recorder.parts = []
     report = recorder.fit(fresh, [])
     spec = OBJECTIVES[Objective(plan.objective)]
-    batches = [collate(part, draft.device, soft=spec.needs_teacher) for part in recorder.parts]
+    asked = {"soft": spec.needs_teacher, "with_context": report.context_weight > 0.0}
+    batches = [collate(part, draft.device, **asked) for part in recorder.parts]
     check_same(report.losses, bare_loop(copy.deepcopy(draft), batches, plan, report))
     trained = sum(len(trace.tokens) for part in recorder.parts for trace in part)
 
@@ -85,7 +87,8 @@ def bare_loop(draft: Eagle3Draft, batches: Sequence[Batch], plan: TrainingPlan, 
     for step, batch in enumerate(batches, 1):
         optimiser.zero_grad()
         with torch.autocast(draft.device.type, torch.bfloat16, enabled=low_precision):
-            loss = score_batch(draft, batch, plan.steps, weighting, spec).loss
+            scores = score_batch(draft, batch, plan.steps, weighting, spec, context_weight=report.context_weight)
+        loss = scores.loss
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(draft.parameters(), GRAD_CLIP)
         optimiser.step(report.learning_rate * min(1.0, step / WARM_UP_STEPS))

@@ -9,6 +9,7 @@ Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
 Interval = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(gt=0, lt=1)]
+Portion = Annotated[float, Meta(ge=0, le=1)]
 Text = Annotated[str, Meta(min_length=1)]
 #: A name becomes a Redis key, a folder, a queue and a registered model: no separators, no blanks, no braces.
 NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"

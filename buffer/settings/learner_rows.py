@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ..masking import masked
-from .kinds import Count, Interval, Name, Seconds, Share, Text, Whole
+from .kinds import Count, Interval, Name, Portion, Seconds, Share, Text, Whole
 from .setting import Setting
 
 LEARNER_ROWS: Final = (
@@ -67,6 +67,13 @@ LEARNER_ROWS: Final = (
     ),
     Setting("REPLAY_TRACES", Count, 200, "Learned traces kept for replay.", "traces"),
     Setting("PASSES", Count, 4, "Training passes over every new trace.", "passes"),
+    Setting(
+        "CONTEXT_WEIGHT",
+        Portion,
+        1.0,
+        "How much a token of a prompt counts in training against one with a verdict, while nothing is accepted; less, "
+        "the more is. 0: prompts are not trained on (docs/learning.md).",
+    ),
     Setting("HOLDOUT_SHARE", Share, 0.1, "Share of requests, by hash, that are never trained on."),
     Setting(
         "GATE_CONFIDENCE",

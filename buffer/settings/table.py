@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from ..masking import masked
-from .kinds import Count, Name, Seconds, Text, Whole
+from .kinds import Count, Name, Portion, Seconds, Text, Whole
 from .learner_rows import LEARNER_ROWS
 from .pacing_names import PacingName
 from .setting import Reader, Setting
@@ -74,7 +74,7 @@ _SERVING = (
     ),
     Setting(
         "SAMPLE_RATE",
-        Annotated[float, Meta(ge=0, le=1)],
+        Portion,
         1.0,
         "Share of requests that are captured, chosen by a hash of the request id.",
     ),

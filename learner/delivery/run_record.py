@@ -197,6 +197,7 @@ def _fit_metrics(fit: FitReport, evidence: RoundEvidence | None) -> dict[str, fl
         "first_position_attainable": fit.first_position_attainable,
         "is_cold": float(fit.is_cold),
         "learning_rate": fit.learning_rate,
+        "context_weight": fit.context_weight,
         "out_of_vocabulary_labels": fit.out_of_vocabulary_labels,
         "unusable_traces": fit.unusable_traces,
         "part_tokens": fit.part_tokens,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...buffer.errors import ConfigError
-from ...buffer.trace import DraftTrace, Int32s, Sampling, VerdictRule
+from ...buffer.trace import DraftTrace, Int32s, Sampling, VerdictRule, no_tokens
 from ...policies.objectives.losses import served_probs
 
 
@@ -28,6 +28,7 @@ class Batch:
     rows_BQ: Tensor  # int64
     row_mask_BQ: Tensor  # bool
     rejection_B: Tensor  # bool, judged under `rejection`
+    context_BQ: Tensor | None = None  # bool, rows of `context_rows`; None: without any
     teacher_ids_BTK: Tensor | None = None  # int64 target ids, indexed by the token they judge; None: committed only
     teacher_probs_BTK: Tensor | None = None  # float32, sums to one
 
@@ -54,6 +55,16 @@ def verdict_rows(trace: DraftTrace) -> Int32s:
     return np.arange(max(trace.context_len - 2, 0), min(len(trace.features), len(trace.tokens) - 2), dtype=np.int32)
 
 
+def context_rows(trace: DraftTrace) -> Int32s:
+    """Rows of the context that may be trained on beside the verdict rows: the nearest before them, no more than these.
+
+    What they predict was read, in most traces from a prompt, and not committed. The bound keeps a long prompt with a
+    short answer from taking all of the training.
+    """
+    begin, verdicts = max(trace.context_len - 2, 0), len(verdict_rows(trace))
+    return np.arange(max(begin - verdicts, 0), begin if verdicts else 0, dtype=np.int32)
+
+
 def verdict_rows_by_step(traces: Sequence[DraftTrace], steps: int) -> npt.NDArray[np.int64]:
     """How many of the traces' `verdict_rows` predict a token inside their trace at each step, int64[steps]."""
     counts_S = np.zeros(steps, np.int64)
@@ -61,6 +72,12 @@ def verdict_rows_by_step(traces: Sequence[DraftTrace], steps: int) -> npt.NDArra
         predicted_QS = verdict_rows(trace)[:, None] + 2 + np.arange(steps)
         counts_S += (predicted_QS < len(trace.tokens)).sum(0)
     return counts_S
+
+
+def summed_weights(traces: Sequence[DraftTrace], context_weight: float) -> float:
+    """What the rows of traces count together: each row with a verdict 1, each of the context `context_weight`."""
+    context = sum(len(context_rows(trace)) for trace in traces) if context_weight else 0
+    return sum(len(verdict_rows(trace)) for trace in traces) + context_weight * context
 
 
 def teacher_nodes(trace: DraftTrace) -> Int32s:
@@ -84,15 +101,25 @@ def teacher_nodes(trace: DraftTrace) -> Int32s:
 
 
 def collate(
-    traces: Sequence[DraftTrace], device: torch.device, *, every_row: bool = False, soft: bool = False
+    traces: Sequence[DraftTrace],
+    device: torch.device,
+    *,
+    every_row: bool = False,
+    with_context: bool = False,
+    soft: bool = False,
 ) -> Batch:
     """Pad `traces` into one Batch on `device`.
 
-    Drafts from the rows that a verdict exists for, or from all that can draft (`every_row`). `soft` adds the
-    teacher, at each request's own sampling. Traces without a row must be left out before. ConfigError when feature
-    widths differ.
+    Drafts from the rows that a verdict exists for, with those of the context before them (`with_context`), or from
+    all that can draft (`every_row`). `soft` adds the teacher, at each request's own sampling. Traces without a row must
+    be left out before. ConfigError when feature widths differ.
     """
-    rows = [np.arange(draftable_rows(trace)) if every_row else verdict_rows(trace) for trace in traces]
+    before = [context_rows(trace) if with_context else no_tokens() for trace in traces]
+    rows = [
+        np.arange(draftable_rows(trace)) if every_row else np.concatenate([context, verdict_rows(trace)])
+        for trace, context in zip(traces, before, strict=True)
+    ]
+    is_context = [np.arange(len(of_trace)) < len(context) for of_trace, context in zip(rows, before, strict=True)]
     teacher_ids_BTK, teacher_probs_BTK = _soft_labels(traces) if soft else (None, None)
     return Batch(
         tokens_BT=torch.from_numpy(_padded([trace.tokens for trace in traces])).to(device),
@@ -101,6 +128,7 @@ def collate(
         rows_BQ=torch.from_numpy(_padded(rows)).to(device),
         row_mask_BQ=torch.from_numpy(_padded([np.ones(len(r)) for r in rows]).astype(bool)).to(device),
         rejection_B=torch.tensor([trace.verdict_rule is VerdictRule.REJECTION for trace in traces], device=device),
+        context_BQ=torch.from_numpy(_padded(is_context).astype(bool)).to(device) if with_context else None,
         teacher_ids_BTK=None if teacher_ids_BTK is None else teacher_ids_BTK.to(device),
         teacher_probs_BTK=None if teacher_probs_BTK is None else teacher_probs_BTK.to(device),
     )

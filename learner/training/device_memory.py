@@ -90,3 +90,10 @@ class PartBound:
         self.tokens = size // 2
         said = "%d traces, padded to %d tokens, do not fit into the device's memory; on in parts of at most %d (%s)"
         _log.warning(said, len(part), size, self.tokens, str(failure).partition("\n")[0])
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions that multiply in bfloat16; without them it would only be slower."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001 - no public name

@@ -16,11 +16,14 @@ class TrainingPlan:
     objective: str = Objective.SOFT
     seed: int = 0
     batch_tokens: int = 8192  # through the device at once, padding included; more of a batch is taken in parts
+    context_weight: float = 1.0  # of rows of the context, for a draft that reaches nothing; see context_weight()
 
     def __post_init__(self) -> None:
         if min(self.steps, self.passes, self.batch_tokens) < 1:
             got = f"steps {self.steps}, passes {self.passes}, batch_tokens {self.batch_tokens}"
             raise ConfigError(f"plan: got {got}; expected each at least 1")
+        if not 0.0 <= self.context_weight <= 1.0:
+            raise ConfigError(f"plan: got context_weight {self.context_weight}, expected 0 to 1")
         if self.objective not in set(Objective):
             raise ConfigError(f"objective: got {self.objective!r}, expected one of {[str(o) for o in Objective]}")
 
@@ -49,3 +52,16 @@ class Recipe:
 
 
 RECIPE = Recipe()
+#: Below it rows of the context are left out: they would take their time and change next to nothing.
+_LEAST_CONTEXT_WEIGHT = 0.1
+
+
+def context_weight(most: float, share: float) -> float:
+    """How much a row of the context counts for a draft with this share of the attainable acceptance; 0: not at all.
+
+    `most` at a share of 0, and less the more the draft reaches: what a prompt goes on with is not what the target would
+    have said, and only a draft that has much to learn gains by it (docs/learning.md). `share` NaN, which stands for no
+    rows at all, gives 0.
+    """
+    weight = most * (1.0 - share)
+    return min(weight, most) if weight >= _LEAST_CONTEXT_WEIGHT else 0.0

@@ -21,8 +21,9 @@ from .chunked_loss import Chunk, row_chunks, summed_loss
 class BatchScores:
     """What one forward pass found; only `loss` carries gradient."""
 
-    loss: Tensor  # scalar, mean over the rows with a verdict
-    acceptance_S: Tensor  # mean A by step; a token outside the draft's vocabulary counts as never accepted
+    loss: Tensor  # scalar, mean over the rows, each counted by its weight
+    #: Mean A by step over the rows with a verdict; a token outside the draft's vocabulary counts as never accepted.
+    acceptance_S: Tensor
     out_of_vocabulary_labels: int  # (row, step) pairs left out because their label is outside the draft's vocabulary
 
 
@@ -42,25 +43,28 @@ def score_batch(
     weighting: Weighting,
     spec: ObjectiveSpec,
     chunk_bytes: int = CHUNK_BYTES,
+    context_weight: float = 1.0,
 ) -> BatchScores:
     """Unroll `draft` over the committed text and score it, with logits of about `chunk_bytes` at a time.
 
-    Labels are the committed tokens where the objective needs no teacher, or the batch holds none. The gradients of
-    the logits are found here, whatever the gradient mode; `loss.backward()` works once.
+    Rows of the context, where the batch has some, count `context_weight` each, the others 1. Labels are the tokens of
+    the text where the objective needs no teacher, or the batch holds none. The gradients of the logits are found here,
+    whatever the gradient mode; `loss.backward()` works once.
     """
     labels, scored_BQS, inside_BQS = _labelled(draft, batch, steps, spec)
-    rounds, scored_RS, found = int(batch.row_mask_BQ.sum()), scored_BQS.flatten(0, 1), list[Tensor]()
+    rows, scored_RS, found = _Rows.of(batch, context_weight), scored_BQS.flatten(0, 1), list[Tensor]()
 
     def loss_of(logits_NV: Tensor, chunk: Chunk) -> Tensor:
         at, chunk_BRS = labels.beside(logits_NV, chunk.positions), scored_RS[None, chunk.rows]
-        chains = chains_of(spec, at, chunk_BRS, rounds=rounds, weighting=weighting)
+        weights_BR = None if rows.weights_BQ is None else rows.weights_BQ.flatten()[None, chunk.rows]
+        chains = chains_of(spec, at, chunk_BRS, rounds=rows.total, weighting=weighting, row_weights_BQ=weights_BR)
         found.append(chains.log_accepts_BQS.detach()[0])
         return spec.chain_loss(chains)
 
     weight_VH = draft.lm_head.weight
     chunks = row_chunks(scored_RS, positions_at_once(len(labels.committed_N), weight_VH.shape, chunk_bytes))
     loss = summed_loss(_hidden_at(draft, batch, scored_BQS), weight_VH, loss_of, chunks)
-    acceptance_S = mean_acceptance(torch.cat(found).view_as(scored_BQS), inside_BQS)
+    acceptance_S = mean_acceptance(torch.cat(found).view_as(scored_BQS), rows.judged(inside_BQS))
     return BatchScores(loss, acceptance_S, int(inside_BQS.sum()) - len(labels.committed_N))
 
 
@@ -70,13 +74,18 @@ def unrolled(draft: Eagle3Draft, batch: Batch, steps: int, spec: ObjectiveSpec) 
     return ScoredText(labels.beside(logits_at(draft, batch, scored_BQS)), scored_BQS, inside_BQS)
 
 
-def score_text(text: ScoredText, batch: Batch, weighting: Weighting, spec: ObjectiveSpec) -> BatchScores:
+def score_text(
+    text: ScoredText, batch: Batch, weighting: Weighting, spec: ObjectiveSpec, context_weight: float = 1.0
+) -> BatchScores:
     """The loss of `text`, which is that of `batch`, under `spec`: what `score_batch` finds, from all logits at once.
 
     For objectives whose positions depend on each other, and to compare with.
     """
-    rounds = int(batch.row_mask_BQ.sum())
-    found = grid_loss(spec, text.at, text.scored_BQS, text.inside_BQS, rounds=rounds, weighting=weighting)
+    rows = _Rows.of(batch, context_weight)
+    found = grid_loss(
+        spec, text.at, text.scored_BQS, rows.judged(text.inside_BQS),
+        rounds=rows.total, weighting=weighting, row_weights_BQ=rows.weights_BQ,
+    )  # fmt: skip
     return BatchScores(found.loss, found.acceptance_S, int(text.inside_BQS.sum()) - len(text.at.committed_N))
 
 
@@ -97,6 +106,26 @@ def _labelled(draft: Eagle3Draft, batch: Batch, steps: int, spec: ObjectiveSpec)
     inside_BQS = batch.scored_mask(steps)
     scored_BQS = inside_BQS & labels.gathered(labels.has_label_BT, batch, steps)
     return labels.at(batch, scored_BQS), scored_BQS, inside_BQS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """How much the rows of a batch count, and which of them have a verdict."""
+
+    total: float  # of all weights
+    weights_BQ: Tensor | None  # float32; None: every row weighs 1
+    context_BQ: Tensor | None  # bool
+
+    @classmethod
+    def of(cls, batch: Batch, context_weight: float) -> "_Rows":
+        if batch.context_BQ is None:
+            return cls(float(batch.row_mask_BQ.sum()), None, None)
+        weights_BQ = torch.where(batch.context_BQ, context_weight, 1.0)
+        return cls(float((weights_BQ * batch.row_mask_BQ).sum()), weights_BQ, batch.context_BQ)
+
+    def judged(self, inside_BQS: Tensor) -> Tensor:
+        """Of these positions the ones whose row has a verdict, bool[B, Q, S]."""
+        return inside_BQS if self.context_BQ is None else inside_BQS & ~self.context_BQ[..., None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,12 +14,12 @@ from ...buffer.trace import DraftTrace
 from ...policies.objectives.names import Objective, Weighting
 from ...policies.objectives.table import OBJECTIVES
 from ..model.eagle3 import Eagle3Draft
-from .batch import collate, verdict_rows, verdict_rows_by_step
+from .batch import collate, summed_weights, verdict_rows, verdict_rows_by_step
 from .batch_sampling import draw_batches, log_replay_weights
-from .device_memory import PartBound
+from .device_memory import PartBound, has_bfloat16
 from .first_position import first_position
 from .optimiser import DraftOptimiser
-from .plan import RECIPE, Recipe, TrainingPlan
+from .plan import RECIPE, Recipe, TrainingPlan, context_weight
 from .scoring import BatchScores, score_batch
 
 __all__ = ["DraftTrainer", "FitReport", "TrainingPlan"]
@@ -43,6 +43,7 @@ class FitReport:
     mean_acceptance: tuple[float, ...]  # mean A by draft step over the last batch; empty without a step
     is_cold: bool  # whether the draft was trained as a cold one
     weighting: str
+    context_weight: float  # of rows of the context, against those with a verdict; 0: they were left out
     learning_rate: float  # after the warm-up
     out_of_vocabulary_labels: int  # labels outside the draft vocabulary, masked out
     unusable_traces: int  # fresh traces without a feature row that a verdict belongs to
@@ -83,7 +84,7 @@ class DraftTrainer:
         self._random = torch.Generator().manual_seed(plan.seed)
         self._bound = PartBound(plan.batch_tokens)
         self._applied_steps = 0
-        self._is_cold = True
+        self._is_cold, self._context_weight = True, 0.0
         #: Called with the step that has ended and how many this fit has.
         self.on_step: Callable[[int, int], object] = lambda _step, _steps: None
 
@@ -128,6 +129,7 @@ class DraftTrainer:
             mean_acceptance=counts.acceptance,
             is_cold=self._is_cold,
             weighting=self._weighting,
+            context_weight=self._context_weight,
             learning_rate=self._learning_rate,
             out_of_vocabulary_labels=counts.out_of_vocabulary_labels,
             unusable_traces=len(fresh) - len(usable),
@@ -184,15 +186,19 @@ class DraftTrainer:
 
     def _score(self, traces: Sequence[DraftTrace]) -> BatchScores:
         spec = OBJECTIVES[Objective(self.plan.objective)]
-        batch = collate(traces, self.draft.device, soft=spec.needs_teacher)
+        weight = self._context_weight
+        batch = collate(traces, self.draft.device, soft=spec.needs_teacher, with_context=weight > 0.0)
         with self._autocast():
-            return score_batch(self.draft, batch, self.plan.steps, self._weighting, spec)
+            return score_batch(self.draft, batch, self.plan.steps, self._weighting, spec, context_weight=weight)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.draft.device.type, torch.bfloat16, enabled=self._low_precision)
 
     def _choose_regime(self, share: float) -> None:
-        """Cold until FirstPosition.share reaches `cold_below`; NaN leaves the regime as it is."""
+        """Cold until FirstPosition.share reaches `cold_below`; NaN leaves the regime as it is. The context counts less
+        the better a draft is.
+        """
+        self._context_weight = context_weight(self.plan.context_weight, share)
         if share >= self.recipe.cold_below:
             self._is_cold = False
         elif share < COLD_AGAIN * self.recipe.cold_below:
@@ -212,11 +218,12 @@ class DraftTrainer:
 
     def _find_gradient(self, traces: Sequence[DraftTrace]) -> BatchScores:
         """Add up the gradient of a batch over its parts; a part counts as much as its rows."""
-        all_rows_S = verdict_rows_by_step(traces, self.plan.steps)
+        all_rows_S, weight = verdict_rows_by_step(traces, self.plan.steps), self._context_weight
+        all_weights = summed_weights(traces, weight)
 
         def backward(part: Sequence[DraftTrace]) -> BatchScores:
             scores, rows_S = self._score(part), verdict_rows_by_step(part, self.plan.steps)
-            loss = scores.loss * float(rows_S[0] / all_rows_S[0])
+            loss = scores.loss * (summed_weights(part, weight) / all_weights)
             loss.backward()  # type: ignore[no-untyped-call]
             share_S = torch.from_numpy(rows_S / np.maximum(all_rows_S, 1)).to(scores.acceptance_S)
             return BatchScores(loss.detach(), scores.acceptance_S * share_S, scores.out_of_vocabulary_labels)
@@ -231,13 +238,6 @@ class DraftTrainer:
     def _apply(self) -> None:
         self._applied_steps += 1
         self._optimiser.step(self._learning_rate * min(1.0, self._applied_steps / WARM_UP_STEPS))
-
-
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions that multiply in bfloat16; without them it would only be slower."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001 - no public name
 
 
 def _usable(traces: Sequence[DraftTrace]) -> list[DraftTrace]:

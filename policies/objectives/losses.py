@@ -64,7 +64,7 @@ def position_weights(log_accepts_BQS: Tensor, weighting: Weighting) -> Tensor:
     return functional.pad(survived_BQS[..., :-1], (1, 0), value=1.0)
 
 
-def weighted_loss(losses_BQS: Tensor, weights_BQS: Tensor, mask_BQS: Tensor, rounds: int) -> Tensor:
+def weighted_loss(losses_BQS: Tensor, weights_BQS: Tensor, mask_BQS: Tensor, rounds: float) -> Tensor:
     """Mean over `rounds` of the weighted sum over steps: the scalar loss. Masked positions add exactly nothing.
 
     Dividing by rounds, not by the weights, keeps the loss that of a round: a row that survives further counts

@@ -69,8 +69,8 @@ class Chains:
     scored_BQS: Tensor  # bool
     losses_BQS: Tensor  # of each position, with gradient; 0 at positions that are not scored
     log_accepts_BQS: Tensor  # -inf at positions that are not scored
-    weights_BQS: Tensor  # of the weighting asked for, without gradient
-    rounds: int
+    weights_BQS: Tensor  # of the weighting asked for, times that of the row, without gradient
+    rounds: float  # all rows, each counted by its weight
 
 
 def weighted_positions(chains: Chains) -> Tensor:
@@ -102,6 +102,11 @@ class ObjectiveSpec:
     needs_served_rounds: bool = False  # the teacher on drafted chains, scored beside the committed text
     as_served: bool = True  # the teacher at the request's own sampling; else at temperature 1
 
+    @property
+    def weighs_rows(self) -> bool:
+        """Whether rows may count differently: those of the context then count less than those with a verdict."""
+        return self.chain_loss is weighted_positions and not self.needs_verdicts
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GridLoss:
@@ -117,27 +122,40 @@ def grid_loss(
     scored_BQS: Tensor,
     inside_BQS: Tensor,
     *,
-    rounds: int,
+    rounds: float,
     weighting: Weighting,
+    row_weights_BQ: Tensor | None = None,
 ) -> GridLoss:
     """Loss of the N positions that `scored_BQS` marks in row-major order; acceptance is that over `inside_BQS`.
 
-    A chain loss of its own may leave `weighting` aside. ValueError when the objective needs reference logits and
+    A chain loss of its own may leave weights aside. ValueError when the objective needs reference logits and
     `at` has none.
     """
-    chains = chains_of(spec, at, scored_BQS, rounds=rounds, weighting=weighting)
+    chains = chains_of(spec, at, scored_BQS, rounds=rounds, weighting=weighting, row_weights_BQ=row_weights_BQ)
     return GridLoss(spec.chain_loss(chains), mean_acceptance(chains.log_accepts_BQS, inside_BQS))
 
 
-def chains_of(spec: ObjectiveSpec, at: Positions, scored_BQS: Tensor, *, rounds: int, weighting: Weighting) -> Chains:
-    """Put losses, log acceptances and weights of the N positions on the grid that `scored_BQS` marks them in."""
+def chains_of(
+    spec: ObjectiveSpec,
+    at: Positions,
+    scored_BQS: Tensor,
+    *,
+    rounds: float,
+    weighting: Weighting,
+    row_weights_BQ: Tensor | None = None,
+) -> Chains:
+    """Put losses, log acceptances and weights of the N positions on the grid that `scored_BQS` marks them in.
+
+    `rounds` is the sum of all rows' weights; `row_weights_BQ` None: every row weighs 1.
+    """
     losses_N, log_accepts_N = spec.position_loss(at)
     log_accepts_BQS = onto_grid(log_accepts_N, scored_BQS, _NEVER)
+    weights_BQS = position_weights(log_accepts_BQS, weighting)
     return Chains(
         at,
         scored_BQS,
         onto_grid(losses_N, scored_BQS, 0.0),
         log_accepts_BQS,
-        position_weights(log_accepts_BQS, weighting),
+        weights_BQS if row_weights_BQ is None else weights_BQS * row_weights_BQ[..., None],
         rounds,
     )

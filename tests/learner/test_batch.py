@@ -8,7 +8,14 @@ import torch
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.feature_rows import as_float32
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
-from paceline.learner.training.batch import collate, draftable_rows, teacher_nodes, verdict_rows
+from paceline.learner.training.batch import (
+    collate,
+    context_rows,
+    draftable_rows,
+    summed_weights,
+    teacher_nodes,
+    verdict_rows,
+)
 from paceline.learner.training.first_position import judged_rows
 
 CPU = torch.device("cpu")
@@ -22,6 +29,28 @@ def test_every_row_before_a_committed_token_is_scored_and_not_only_the_served_ro
     assert draftable_rows(trace) == len(trace.tokens) - 1
     assert verdict_rows(make_trace(1, context_len=0)).tolist()[0] == 0
     assert verdict_rows(make_trace(1, feature_dim=0)).tolist() == []
+
+
+@pytest.mark.parametrize(("context_len", "rounds"), [(0, 2), (1, 2), (2, 2), (8, 4), (30, 2)])
+def test_rows_of_the_context_come_before_those_with_a_verdict_and_are_no_more(make_trace, context_len, rounds):
+    trace = make_trace(1, context_len=context_len, rounds=rounds)
+    judged = verdict_rows(trace).tolist()
+    before = [p for p in range(len(trace.features)) if p + 2 < trace.context_len]
+    assert context_rows(trace).tolist() == before[-len(judged) :]
+    other = make_trace(2, context_len=5)
+    batch = collate([trace, other], CPU, with_context=True)
+    for b, each in enumerate((trace, other)):
+        context, rows = context_rows(each).tolist(), batch.rows_BQ[b][batch.row_mask_BQ[b]].tolist()
+        assert rows == context + verdict_rows(each).tolist()
+        assert batch.context_BQ[b].nonzero().flatten().tolist() == list(range(len(context)))
+    weights = torch.where(batch.context_BQ, 0.25, 1.0)[batch.row_mask_BQ]
+    assert summed_weights([trace, other], 0.25) == pytest.approx(float(weights.sum()))
+    assert summed_weights([trace], 0.0) == len(judged)
+    assert collate([trace], CPU).context_BQ is None
+
+
+def test_a_trace_without_a_verdict_has_no_context_to_train_on(make_trace):
+    assert context_rows(make_trace(1, feature_dim=0)).tolist() == []
 
 
 def test_scored_mask_keeps_predictions_inside_their_own_trace(make_trace):

@@ -24,6 +24,7 @@ FIT = FitReport(
     mean_acceptance=(0.5, 0.25),
     is_cold=True,
     weighting="survival",
+    context_weight=1.0,
     learning_rate=0.003,
     out_of_vocabulary_labels=4,
     unusable_traces=1,
@@ -141,7 +142,7 @@ def test_each_block_is_judged_before_it_is_learnt_and_then_replayed(make_trace) 
 def test_two_reports_add_up_to_one() -> None:
     second = replace(
         FIT, losses=(1.0,), steps=1, seconds=0.5, first_position_accept=0.9, mean_acceptance=(0.75,), is_cold=False,
-        weighting="geometric", learning_rate=0.001, out_of_vocabulary_labels=1, part_tokens=4096,
+        weighting="geometric", context_weight=0.25, learning_rate=0.001, out_of_vocabulary_labels=1, part_tokens=4096,
     )  # fmt: skip
     assert merged([FIT, second]) == FitReport(
         losses=(3.0, 2.0, 1.0),
@@ -153,6 +154,7 @@ def test_two_reports_add_up_to_one() -> None:
         mean_acceptance=(0.75,),
         is_cold=False,
         weighting="geometric",
+        context_weight=0.25,
         learning_rate=0.001,
         out_of_vocabulary_labels=5,
         unusable_traces=2,

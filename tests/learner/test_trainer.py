@@ -10,9 +10,9 @@ import torch
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.trace import Sampling, VerdictRule
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.training.batch import collate, verdict_rows
+from paceline.learner.training.batch import collate, context_rows, verdict_rows
 from paceline.learner.training.first_position import FirstPosition
-from paceline.learner.training.plan import RECIPE, Recipe
+from paceline.learner.training.plan import RECIPE, Recipe, context_weight
 from paceline.learner.training.scoring import score_batch
 from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import Tally, replayed_tally
@@ -52,27 +52,37 @@ def test_a_few_traces_are_learnt_by_heart(make_traces, make_draft, objective):
 
 @pytest.mark.parametrize("weighting", list(Weighting))
 @pytest.mark.parametrize("draft_ids", [None, list(range(0, 50, 2))])
-def test_batch_loss_equals_rounds_decoded_one_by_one(make_traces, make_draft, naive_draft, weighting, draft_ids):
+@pytest.mark.parametrize("context_weight", [0.0, 0.25])
+def test_batch_loss_equals_rounds_decoded_one_by_one(
+    make_traces, make_draft, naive_draft, weighting, draft_ids, context_weight
+):
     draft, steps = make_draft(2, draft_ids=draft_ids), 3
     traces = [*make_traces([1], rounds=1), *make_traces([2], rounds=3, context_len=5)]
     to_draft = {int(t): d for d, t in enumerate(draft.draft_to_target_V)}
-    total, rounds, out_of_vocabulary = 0.0, 0, 0
+    total, rounds, out_of_vocabulary, accepts = 0.0, 0.0, 0, [list[float]() for _ in range(steps)]
     for trace in traces:
-        for root in verdict_rows(trace) + 1:
-            rounds, survival = rounds + 1, 1.0
+        first, last = trace.context_len - 1, len(trace.tokens) - 2
+        judged = last - first + 1
+        for root in range(max(first - judged, 1) if context_weight else first, last + 1):
+            counts, survival = 1.0 if root >= first else context_weight, 1.0
+            rounds += counts
             following = trace.tokens[root + 1 :]
             reach = min(steps, len(following))
             _, logits = naive_draft(draft, trace.tokens, trace.features, int(root), reach, fed=following)
             for step in range(reach):
-                if int(following[step]) not in to_draft:
-                    out_of_vocabulary, survival = out_of_vocabulary + 1, 0.0
-                    continue
-                probs = np.exp(logits[step] - logits[step].max())
-                accept = probs[to_draft[int(following[step])]] / probs.sum()
-                total -= math.log(accept) * (survival if weighting is Weighting.SURVIVAL else 0.8**step)
-                survival *= accept
-    scores = score_batch(draft, collate(traces, CPU), steps, weighting, SOFT)
+                accept = 0.0
+                if int(following[step]) in to_draft:
+                    probs = np.exp(logits[step] - logits[step].max())
+                    accept = probs[to_draft[int(following[step])]] / probs.sum()
+                    weight = survival if weighting is Weighting.SURVIVAL else 0.8**step
+                    total -= counts * weight * math.log(accept)
+                out_of_vocabulary, survival = out_of_vocabulary + (not accept), survival * accept
+                if root >= first:
+                    accepts[step].append(accept)
+    batch = collate(traces, CPU, with_context=context_weight > 0.0)
+    scores = score_batch(draft, batch, steps, weighting, SOFT, context_weight=context_weight)
     assert scores.loss.item() == pytest.approx(total / rounds, rel=1e-4)
+    assert scores.acceptance_S.tolist() == pytest.approx([np.mean(each) for each in accepts], rel=1e-4)
     assert scores.out_of_vocabulary_labels == out_of_vocabulary
     assert (out_of_vocabulary > 0) == (draft_ids is not None)
 
@@ -177,6 +187,24 @@ def test_the_regime_does_not_toggle_on_noise(make_draft):
     assert "".join(seen) == "ssggggssg"
 
 
+def test_the_context_counts_less_the_more_a_draft_reaches_and_is_left_out_near_all_of_it() -> None:
+    shares = (0.0, 0.25, 0.6, 0.85, 0.95, 1.0, 1.2, math.nan)
+    assert [context_weight(1.0, share) for share in shares] == pytest.approx([1.0, 0.75, 0.4, 0.15, 0, 0, 0, 0])
+    assert [context_weight(0.5, share) for share in shares] == pytest.approx([0.5, 0.375, 0.2, 0, 0, 0, 0, 0])
+    assert [context_weight(0.0, share) for share in shares] == [0.0] * len(shares)
+
+
+def test_a_fit_trains_on_the_context_only_where_it_has_a_weight(make_traces, make_draft, monkeypatch):
+    traces = make_traces(range(4), context_len=6)
+    monkeypatch.setattr("paceline.learner.training.trainer.first_position", lambda *_: FirstPosition(0.25, 0.5))
+    plans = [TrainingPlan(passes=1, context_weight=weight) for weight in (0.0, 0.1, 1.0)]
+    fits = [(DraftTrainer(make_draft(1), plan), plan) for plan in plans]
+    found = [trainer.fit(traces, []) for trainer, _ in fits]
+    assert [fit.context_weight for fit in found] == [0.0, 0.0, 0.5]
+    assert are_equal(weights_of(fits[0][0].draft), weights_of(fits[1][0].draft))
+    assert not are_equal(weights_of(fits[0][0].draft), weights_of(fits[2][0].draft))
+
+
 def test_first_position_acceptance_is_measured_before_training(make_traces, make_draft, naive_draft):
     draft, traces = make_draft(3, vocab=5), make_traces(range(3), vocab=5)
     hits = [
@@ -234,13 +262,22 @@ def test_labels_outside_the_draft_vocabulary_are_counted_and_a_batch_of_nothing_
     absent = [i for i in range(50) if i not in traces[0].tokens][:5]
     trainer = DraftTrainer(make_draft(1, draft_ids=absent), TrainingPlan(passes=1, steps=2))
     report = trainer.fit(traces, [])
-    rows = len(verdict_rows(traces[0]))
-    assert report.out_of_vocabulary_labels == rows + (rows - 1)
+    rows, context = len(verdict_rows(traces[0])), len(context_rows(traces[0]))
+    assert report.out_of_vocabulary_labels == rows + (rows - 1) + 2 * context
     assert (report.losses, report.mean_acceptance) == ((0.0,), (0.0, 0.0))
 
 
 @pytest.mark.parametrize(
-    "bad", [{"steps": 0}, {"passes": 0}, {"batch_tokens": 0}, {"objective": "rl"}, {"objective": "reinforce"}]
+    "bad",
+    [
+        {"steps": 0},
+        {"passes": 0},
+        {"batch_tokens": 0},
+        {"objective": "rl"},
+        {"objective": "reinforce"},
+        {"context_weight": 1.5},
+        {"context_weight": -0.5},
+    ],
 )
 def test_a_plan_that_cannot_be_followed_is_refused(bad):
     ((name, value),) = bad.items()
@@ -259,7 +296,14 @@ def test_a_recipe_that_cannot_be_followed_is_refused(bad):
 
 def test_production_trains_by_the_numbers_the_bench_found(make_draft):
     trainer = DraftTrainer(make_draft(1), TrainingPlan())
-    assert asdict(trainer.plan) == {"steps": 3, "passes": 4, "objective": "soft", "seed": 0, "batch_tokens": 8192}
+    assert asdict(trainer.plan) == {
+        "steps": 3,
+        "passes": 4,
+        "objective": "soft",
+        "seed": 0,
+        "batch_tokens": 8192,
+        "context_weight": 1.0,
+    }
     assert trainer.recipe is RECIPE
     assert asdict(RECIPE) == {
         "batch_traces": 4,

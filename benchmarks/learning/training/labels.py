@@ -5,6 +5,7 @@ Axes as in learner/training/batch.py.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
@@ -18,14 +19,20 @@ _UNTEMPERED = Sampling(temperature=1.0)
 
 
 def labelled_batch(
-    traces: Sequence[DraftTrace], draft: Eagle3Draft, spec: ObjectiveSpec, teacher_temperature: float = 1.0
+    traces: Sequence[DraftTrace],
+    draft: Eagle3Draft,
+    spec: ObjectiveSpec,
+    teacher_temperature: float = 1.0,
+    *,
+    with_context: bool = False,
 ) -> Batch:
     """`traces` on the draft's device with what `spec` asks for; a teacher is sharpened by `teacher_temperature`."""
+    as_asked = partial(collate, device=draft.device, with_context=with_context)
     if not spec.needs_teacher:
-        return collate(traces, draft.device)
+        return as_asked(traces)
     if spec.as_served:
-        return sharpened(collate(traces, draft.device, soft=True), teacher_temperature)
-    untempered = collate([replace(trace, sampling=_UNTEMPERED) for trace in traces], draft.device, soft=True)
+        return sharpened(as_asked(traces, soft=True), teacher_temperature)
+    untempered = as_asked([replace(trace, sampling=_UNTEMPERED) for trace in traces], soft=True)
     return where_best_is_in_vocabulary(sharpened(untempered, teacher_temperature), draft)
 
 

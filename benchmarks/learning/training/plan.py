@@ -27,6 +27,7 @@ class BenchPlan:
     cold_learning_rate: float = RECIPE.cold_learning_rate
     warm_learning_rate: float = RECIPE.warm_learning_rate
     matrix_rate: float = RECIPE.matrix_rate
+    context_weight: float = _PRODUCT.context_weight  # where the objective weighs rows; others have none of the context
     cold_below: float = RECIPE.cold_below
     weighting: str | None = None  # None: as production, survival while the draft is cold, 0.8^i from there on
     off_path_weight: float = 0.0  # of nodes after a first rejection, against those of the committed text; 0: left out
@@ -49,7 +50,8 @@ class BenchPlan:
     @property
     def product(self) -> TrainingPlan:
         """What production's trainer is given; the objective is the bench's own to score."""
-        return TrainingPlan(self.steps, self.passes, seed=self.seed)
+        weight = self.context_weight if BENCH_OBJECTIVES[self.objective].weighs_rows else 0.0
+        return TrainingPlan(self.steps, self.passes, seed=self.seed, context_weight=weight)
 
     @property
     def recipe(self) -> Recipe:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ....buffer.errors import ConfigError
 from ....learner.model.eagle3 import Eagle3Draft
 from ....learner.training.batch import Batch
-from ....learner.training.scoring import BatchScores, logits_at, score_text, unrolled
+from ....learner.training.scoring import BatchScores, ScoredText, logits_at, score_text, unrolled
 from ....policies.objectives.baselines.divergence import on_policy_mix
 from ....policies.objectives.baselines.reinforce import reinforce_losses
 from ....policies.objectives.baselines.table import BENCH_OBJECTIVES
@@ -37,6 +37,7 @@ def score_all(
     verdicts: Verdicts | None = None,
     rounds: ServedRounds | None = None,
     off_path_weight: float = 0.0,
+    context_weight: float = 1.0,
 ) -> BatchScores:
     """Unroll `draft` and score it under `objective`, a name of BENCH_OBJECTIVES.
 
@@ -44,13 +45,15 @@ def score_all(
     `verdicts` and `rounds` are those of the traces in `batch`. Of the rounds `off_path_weight` adds that much
     cross-entropy to the teacher at nodes after a first rejection, weighted by position and divided by the rows with a
     verdict, as if they were positions of committed text. ON_POLICY_MIX adds all nodes, and halves the loss of
-    committed text. ConfigError when the call lacks what is asked for.
+    committed text. Rows of the context count `context_weight`, where the batch has some. ConfigError when the call
+    lacks what is asked for.
     """
     spec = BENCH_OBJECTIVES[objective]
     if spec.needs_verdicts:
         scores = _score_verdicts(draft, batch, steps, _given(objective, "verdicts", verdicts), reference)
     else:
-        scores = _score_text(draft, batch, steps, weighting, objective, reference)
+        text = _scored_text(draft, batch, steps, objective, reference)
+        scores = score_text(text, batch, weighting, spec, context_weight)
     if not spec.needs_served_rounds and not off_path_weight:
         return scores
     found_rounds = _given(f"{objective} with off_path_weight {off_path_weight}", "served rounds", rounds)
@@ -83,15 +86,10 @@ def _with_nodes(
     return replace(scores, loss=loss, out_of_vocabulary_labels=scores.out_of_vocabulary_labels + out_of_vocabulary)
 
 
-def _score_text(
-    draft: Eagle3Draft,
-    batch: Batch,
-    steps: int,
-    weighting: Weighting,
-    objective: str,
-    reference: Eagle3Draft | None,
-) -> BatchScores:
-    """Every row with a verdict, on committed text."""
+def _scored_text(
+    draft: Eagle3Draft, batch: Batch, steps: int, objective: str, reference: Eagle3Draft | None
+) -> ScoredText:
+    """Every row of the batch, on the text as it went on, beside a reference where the objective needs one."""
     spec = BENCH_OBJECTIVES[objective]
     if spec.needs_reference and reference is None:
         raise ConfigError(f"objective {objective}: got no reference draft, expected one to compare with; pass it")
@@ -99,7 +97,7 @@ def _score_text(
     if spec.needs_reference and reference is not None:
         frozen_NV = _frozen_logits(reference, batch, text.scored_BQS)
         text = replace(text, at=replace(text.at, reference_NV=frozen_NV))
-    return score_text(text, batch, weighting, spec)
+    return text
 
 
 def _score_verdicts(

@@ -70,7 +70,8 @@ class BenchTrainer(DraftTrainer):
 
     def _score(self, traces: Sequence[DraftTrace]) -> BatchScores:
         plan, spec, device = self.bench_plan, self._spec, self.draft.device
-        batch = labelled_batch(traces, self.draft, spec, plan.teacher_temperature)
+        weight = self._context_weight
+        batch = labelled_batch(traces, self.draft, spec, plan.teacher_temperature, with_context=weight > 0.0)
         verdicts = collate_verdicts(traces, device) if spec.needs_verdicts else None
         rounds = self._rounds(traces)
         with self._autocast():
@@ -84,6 +85,7 @@ class BenchTrainer(DraftTrainer):
                 verdicts=verdicts,
                 rounds=rounds,
                 off_path_weight=plan.off_path_weight,
+                context_weight=weight,
             )
 
     def _rounds(self, traces: Sequence[DraftTrace]) -> ServedRounds | None:

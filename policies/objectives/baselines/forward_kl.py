@@ -16,7 +16,7 @@ from ..names import Weighting
 SELECTED_SHARE = 0.4
 
 
-def accepted_weights(log_accepts_BQS: Tensor, mask_BQS: Tensor, rounds: int) -> Tensor:
+def accepted_weights(log_accepts_BQS: Tensor, mask_BQS: Tensor, rounds: float) -> Tensor:
     """Weights that make `weighted_loss` of soft losses the loss of Aurora's release, float[B, Q, S]:
 
         sum_i 0.8^i mean over valid positions of [ -sum_v p(v) log q_i(v) ]
@@ -25,7 +25,7 @@ def accepted_weights(log_accepts_BQS: Tensor, mask_BQS: Tensor, rounds: int) -> 
     code does not): every draft step has its own mean over the accepted text, that is all tokens that were committed,
     the target's own among them; p is at temperature 1 whatever the request's; it is taken over the draft's
     vocabulary and positions whose most likely token is outside are not valid. Chosen here: prompt positions,
-    which no verdict belongs to, are left out as for every other objective.
+    which no verdict belongs to, are left out, as for every objective that is compared at equal traces.
     """
     valid_S = mask_BQS.sum((0, 1)).clamp(min=1)
     return position_weights(log_accepts_BQS, Weighting.GEOMETRIC) * rounds / valid_S
