@@ -52,16 +52,14 @@ class Recipe:
 
 
 RECIPE = Recipe()
-#: Below it rows of the context are left out: they would take their time and change next to nothing.
-_LEAST_CONTEXT_WEIGHT = 0.1
+#: From here on a draft gains no more by rows of the context, which take half as long again (docs/learning.md).
+_LEAVES_CONTEXT_AT = 0.6
 
 
 def context_weight(most: float, share: float) -> float:
     """How much a row of the context counts for a draft with this share of the attainable acceptance; 0: not at all.
 
     `most` at a share of 0, and less the more the draft reaches: what a prompt goes on with is not what the target would
-    have said, and only a draft that has much to learn gains by it (docs/learning.md). `share` NaN, which stands for no
-    rows at all, gives 0.
+    have said, and only a draft that has much to learn gains by it. `share` NaN, for no rows at all, gives 0.
     """
-    weight = most * (1.0 - share)
-    return min(weight, most) if weight >= _LEAST_CONTEXT_WEIGHT else 0.0
+    return most * (1.0 - share) if share < _LEAVES_CONTEXT_AT else 0.0

@@ -187,22 +187,24 @@ def test_the_regime_does_not_toggle_on_noise(make_draft):
     assert "".join(seen) == "ssggggssg"
 
 
-def test_the_context_counts_less_the_more_a_draft_reaches_and_is_left_out_near_all_of_it() -> None:
-    shares = (0.0, 0.25, 0.6, 0.85, 0.95, 1.0, 1.2, math.nan)
-    assert [context_weight(1.0, share) for share in shares] == pytest.approx([1.0, 0.75, 0.4, 0.15, 0, 0, 0, 0])
-    assert [context_weight(0.5, share) for share in shares] == pytest.approx([0.5, 0.375, 0.2, 0, 0, 0, 0, 0])
+def test_the_context_counts_less_the_more_a_draft_reaches_and_nothing_from_six_tenths_on() -> None:
+    shares = (0.0, 0.25, 0.5, 0.6, 0.9, 1.0, 1.2, math.nan)
+    assert [context_weight(1.0, share) for share in shares] == pytest.approx([1.0, 0.75, 0.5, 0, 0, 0, 0, 0])
+    assert [context_weight(0.5, share) for share in shares] == pytest.approx([0.5, 0.375, 0.25, 0, 0, 0, 0, 0])
     assert [context_weight(0.0, share) for share in shares] == [0.0] * len(shares)
 
 
 def test_a_fit_trains_on_the_context_only_where_it_has_a_weight(make_traces, make_draft, monkeypatch):
-    traces = make_traces(range(4), context_len=6)
-    monkeypatch.setattr("paceline.learner.training.trainer.first_position", lambda *_: FirstPosition(0.25, 0.5))
-    plans = [TrainingPlan(passes=1, context_weight=weight) for weight in (0.0, 0.1, 1.0)]
-    fits = [(DraftTrainer(make_draft(1), plan), plan) for plan in plans]
-    found = [trainer.fit(traces, []) for trainer, _ in fits]
-    assert [fit.context_weight for fit in found] == [0.0, 0.0, 0.5]
-    assert are_equal(weights_of(fits[0][0].draft), weights_of(fits[1][0].draft))
-    assert not are_equal(weights_of(fits[0][0].draft), weights_of(fits[2][0].draft))
+    traces, found = make_traces(range(4), context_len=6), []
+    for accept, weight in ((0.25, 0.0), (0.25, 1.0), (0.35, 0.0), (0.35, 1.0)):
+        first = FirstPosition(accept, 0.5)
+        monkeypatch.setattr("paceline.learner.training.trainer.first_position", lambda *_, first=first: first)
+        trainer = DraftTrainer(make_draft(1), TrainingPlan(passes=1, context_weight=weight))
+        found.append((trainer.fit(traces, []).context_weight, weights_of(trainer.draft)))
+    assert [weight for weight, _ in found] == [0.0, 0.5, 0.0, 0.0]
+    low, low_with_context, high, high_with_context = (weights for _, weights in found)
+    assert not are_equal(low, low_with_context)
+    assert are_equal(high, high_with_context)
 
 
 def test_first_position_acceptance_is_measured_before_training(make_traces, make_draft, naive_draft):
