@@ -85,6 +85,7 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
         "passes": "4",
         "seed": "0",
         "batch_tokens": "8192",
+        "context_weight": "1.0",
         "regime": "cold",
         "weighting": "survival",
         "learning_rate": "0.003",
