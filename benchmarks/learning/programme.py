@@ -167,7 +167,6 @@ _LENGTHS = (Setting(0.0, 3), _GREEDY, Setting(0.0, 10), _SAMPLED)
 _USUAL = Sizes(before_shift=150, after_shift=60, cadence=20)
 _MIDDLE = Sizes(before_shift=100, after_shift=40, cadence=20)
 _SHORT = Sizes(before_shift=60, after_shift=40, cadence=20)
-_LONG_AFTER = Sizes(before_shift=100, after_shift=160, cadence=20)
 _MAIN = (AURORA, PRODUCT, DEFAULT_ONCE, UNTRAINED)
 _SYSTEM_QUESTION = "objectives under the product's schedule"
 _AT_EQUAL_SYSTEM = (AURORA_AS_PRODUCT, PRODUCT)
@@ -225,7 +224,7 @@ NAMED = replace(
     stages=(
         *FULL.stages,
         _ablation("optimiser", "how hidden matrices move", OPTIMISERS, starts=STARTS),
-        _ablation("context", "prompts beside what has a verdict", CONTEXTS, (_GREEDY, _SAMPLED), STARTS, _LONG_AFTER),
+        _ablation("context", "prompts beside what has a verdict", CONTEXTS, (_GREEDY, _SAMPLED), STARTS, _USUAL),
     ),
 )
 #: By name, for tables of runs from anywhere.
