@@ -9,7 +9,9 @@ import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.settings.table import BY_NAME, SETTINGS
+from paceline.learner.checkpoint import LearnerNotes
 from paceline.learner.config import LearnerConfig, from_env, name_on
+from paceline.learner.recovery import plan_of
 from paceline.learner.training.plan import TrainingPlan
 from paceline.policies.learn_schedule import LearnMode, LearnRules
 from paceline.policies.objectives.names import Objective
@@ -258,6 +260,16 @@ def test_the_objectives_that_may_be_set_are_those_of_production() -> None:
 @pytest.mark.parametrize("objective", get_args(BY_NAME["OBJECTIVE"].kind))
 def test_every_objective_that_may_be_set_can_be_trained_on(objective: str) -> None:
     assert TrainingPlan(objective=from_env(NEEDED | {"PACELINE_OBJECTIVE": objective}).objective).objective == objective
+
+
+def test_a_learner_trains_by_its_settings() -> None:
+    asked = {
+        "PACELINE_DRAFT_STEPS": "5", "PACELINE_PASSES": "2", "PACELINE_OBJECTIVE": "matched",
+        "PACELINE_BATCH_TOKENS": "99", "PACELINE_CONTEXT_WEIGHT": "0",
+    }  # fmt: skip
+    found = plan_of(from_env(NEEDED | asked), LearnerNotes())
+    assert found == TrainingPlan(steps=5, passes=2, objective="matched", batch_tokens=99, context_weight=0.0)
+    assert plan_of(from_env(NEEDED), LearnerNotes(draft_steps=4)) == TrainingPlan(steps=4)
 
 
 def test_the_password_of_redis_is_not_shown() -> None:
