@@ -154,7 +154,5 @@ _JUDGED_ALONE = PRODUCT.but("product, no rows of the context", context_weight=0.
 CONTEXTS = (
     _JUDGED_ALONE,
     PRODUCT,
-    PRODUCT.but("product, context at half the weight", context_weight=0.5),
     PRODUCT.but("product, 3 passes", passes=3),
-    _JUDGED_ALONE.but("product, no rows of the context, 5 passes", passes=5),
 )

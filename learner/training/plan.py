@@ -52,7 +52,7 @@ class Recipe:
 
 
 RECIPE = Recipe()
-#: From here on a draft gains no more by rows of the context, which take half as long again (docs/learning.md).
+#: From here on rows of the context, which take half as long again, gained nothing measurable (docs/learning.md).
 _LEAVES_CONTEXT_AT = 0.6
 
 

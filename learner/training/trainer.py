@@ -104,6 +104,7 @@ class DraftTrainer:
         usable, replayable = _usable(fresh), _usable(replay)
         first = first_position(self.draft, usable, self._bound)
         self._choose_regime(first.share)
+        self._context_weight = context_weight(self.plan.context_weight, first.share)
         counts = _Counts([])
         batches = list(
             draw_batches(
@@ -195,10 +196,7 @@ class DraftTrainer:
         return torch.autocast(self.draft.device.type, torch.bfloat16, enabled=self._low_precision)
 
     def _choose_regime(self, share: float) -> None:
-        """Cold until FirstPosition.share reaches `cold_below`; NaN leaves the regime as it is. The context counts less
-        the better a draft is.
-        """
-        self._context_weight = context_weight(self.plan.context_weight, share)
+        """Cold until FirstPosition.share reaches `cold_below`; NaN leaves the regime as it is."""
         if share >= self.recipe.cold_below:
             self._is_cold = False
         elif share < COLD_AGAIN * self.recipe.cold_below:
