@@ -67,6 +67,7 @@ class LearnerConfig:
     max_wait_s: float = setting("MAX_WAIT_S")
     replay_traces: int = setting("REPLAY_TRACES")
     passes: int = setting("PASSES")
+    training_share: float = setting("TRAINING_SHARE")
     context_weight: float = setting("CONTEXT_WEIGHT")
     holdout_share: float = setting("HOLDOUT_SHARE")
     gate_confidence: float = setting("GATE_CONFIDENCE")

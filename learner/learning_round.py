@@ -8,6 +8,7 @@ twice. A learner that lost its lease publishes and saves nothing more: another o
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
@@ -26,6 +27,7 @@ from .heartbeat import Heartbeat
 from .intake import ByOutcome, Outcome, as_misreplayed, as_rested, counts_of
 from .judging.alarms import gap_alarm, rest_for
 from .judging.calibration import Calibration
+from .judging.line_judge import LineJudge
 from .learning_blocks import blocks_of, learn
 from .learning_report import LearningKind, LearningReport
 from .prediction import predict
@@ -108,7 +110,7 @@ class LearningRound:
         judge = state.line_judge(self.board_state)
         if learned:
             replayed = self._replayed()
-            fit = learn(state.trainer, blocks_of(self.claimed), [entry.trace for entry in replayed], judge, tally)
+            fit = self._fit(replayed, judge)
             number = reserve(state, self.board, judge)
             with tally.phase("judge"):
                 promotion = judge_candidate(state, self.board_state, self.claimed, judge, number, time.time())
@@ -125,8 +127,9 @@ class LearningRound:
                 state.config.checkpoints_dir, state.notes, state.trainer.save, state.config.kept_checkpoints
             )
         why = promotion.reason if promotion else "every claimed trace was held out"
-        done = state.notes.rounds_trained, len(learned), len(held_out), why, decision.reason
-        _log.info("learning round %d: %d traces learned, %d held out; %s (%s)", *done)
+        passes = state.trainer.plan.passes
+        done = state.notes.rounds_trained, len(learned), passes, len(held_out), why, decision.reason
+        _log.info("learning round %d: %d traces learned in %d passes, %d held out; %s (%s)", *done)
         return LearningReport(
             LearningKind.LEARNED,
             why,
@@ -138,6 +141,16 @@ class LearningRound:
             decision=decision,
             replayed=len(replayed),
         )
+
+    def _fit(self, replayed: Sequence[TraceEntry], judge: LineJudge | None) -> FitReport:
+        """Train on the claim, with as many passes as the learner has time for."""
+        state, traces = self.state, len(self.claimed[Outcome.LEARNED])
+        passes = state.pass_budget.begin(traces)
+        state.trainer.plan = replace(state.trainer.plan, passes=passes)
+        fresh, old = blocks_of(self.claimed), [entry.trace for entry in replayed]
+        fit = learn(state.trainer, fresh, old, judge, self.heartbeat.tally)
+        state.pass_budget.end(traces, passes, fit.seconds)
+        return fit
 
     def _predicted(self, promotion: Promotion) -> Promotion:
         """The same with what the draft should have accepted, where it is to serve."""

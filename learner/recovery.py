@@ -28,6 +28,7 @@ from .model.draft_io import load_target_embedding, load_target_head
 from .model.eagle3 import Eagle3Draft
 from .model.eagle3_config import Eagle3Config
 from .model.target_features import TargetFeatures
+from .pass_budget import PassBudget
 from .recomputed import with_features
 from .state import LearnerState
 from .training.trainer import DraftTrainer, TrainingPlan
@@ -80,7 +81,10 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     drafts = DraftCache(models.embedding, device, head=models.head)
     schedule = LearnSchedule(config.learn_rules)
     schedule.restore(notes.schedule)
-    state = LearnerState(config, trainer, notes, replay_buffer, held_out_ids, drafts, schedule, targets, features)
+    budget = PassBudget(config.passes, config.training_share)
+    state = LearnerState(
+        config, trainer, notes, replay_buffer, held_out_ids, drafts, schedule, targets, budget, features
+    )
     _read_back(state, buffer)
     return state
 

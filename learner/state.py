@@ -26,6 +26,7 @@ from .judging.calibration import Calibration, compare_with_served
 from .judging.line_judge import LineJudge, Unlearnt
 from .model.draft_cache import DraftCache
 from .model.target_features import TargetFeatures
+from .pass_budget import PassBudget
 from .training.trainer import DraftTrainer, FitReport, TrainingPlan
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class LearnerState:
     drafts: DraftCache
     schedule: LearnSchedule
     targets: TargetHistory
+    pass_budget: PassBudget
     target_features: TargetFeatures | None = None  # None: a trace without features is refused
 
     @property

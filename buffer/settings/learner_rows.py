@@ -66,7 +66,14 @@ LEARNER_ROWS: Final = (
         "s",
     ),
     Setting("REPLAY_TRACES", Count, 200, "Learned traces kept for replay.", "traces"),
-    Setting("PASSES", Count, 4, "Training passes over every new trace.", "passes"),
+    Setting("PASSES", Count, 4, "Training passes over every new trace, at most.", "passes"),
+    Setting(
+        "TRAINING_SHARE",
+        Portion,
+        0.6,
+        "How much of the time between two learning rounds training may take: a learner that would need more passes "
+        "over its traces less often, at least once. 0: always PACELINE_PASSES (docs/when-to-learn.md).",
+    ),
     Setting(
         "CONTEXT_WEIGHT",
         Portion,
