@@ -42,7 +42,7 @@ from .speed import print_speed
 from .stages import Running, measured, serve_traffic, settle
 
 #: Traces of a learning round: few, so that a short run produces many versions.
-MIN_NEW_TRACES = 32
+MIN_NEW_TRACES = 16
 #: How long the demo waits for a reply of its own Redis; on a busy machine two seconds may be too short.
 REDIS_PATIENCE_S = 30.0
 #: How long delivering and learning the last traces may take once the traffic has ended.
