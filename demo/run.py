@@ -146,6 +146,7 @@ def learner_env(local: LocalDeployment, target: TargetModel, draft: Path) -> dic
         "PACELINE_MIN_NEW_TRACES": str(MIN_NEW_TRACES),
         "PACELINE_DRAFT_STEPS": str(DRAFT_STEPS),
         "PACELINE_ROUND_INTERVAL_S": "1.0",
+        "PACELINE_COOL_DOWN_S": "5.0",  # a rest of a minute would outlast half of a domain
     }
 
 

@@ -59,6 +59,7 @@ class LearnerConfig:
     name: str = setting("LEARNER", default_factory=lambda: name_on(socket.gethostname()))
     learn: str = setting("LEARN")
     rest_after_rounds: int = setting("REST_AFTER_ROUNDS")
+    rest_after_requests: int = setting("REST_AFTER_REQUESTS")
     cool_down_s: float = setting("COOL_DOWN_S")
     trace_ttl_s: float = setting("TRACE_TTL_S")
     target_max_age: int | None = setting("TARGET_MAX_AGE")  # None: 2 where the learner follows, else 0
@@ -117,7 +118,7 @@ class LearnerConfig:
     @property
     def learn_rules(self) -> LearnRules:
         """When this learner trains and when it rests."""
-        return LearnRules(LearnMode(self.learn), self.rest_after_rounds, self.cool_down_s)
+        return LearnRules(LearnMode(self.learn), self.rest_after_rounds, self.rest_after_requests, self.cool_down_s)
 
     @property
     def follows_target(self) -> bool:

@@ -38,31 +38,34 @@ class LearnDecision:
     has_drifted: bool = False  # whether what is served changed, which ends a rest
 
 
+#: Requests before a rest that its traffic is compared with.
+USUAL_REQUESTS = 200
+#: Requests that are remembered, of a rest and before one; a change is found in far fewer.
+REMEMBERED_REQUESTS = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class LearnRules:
     """The numbers of the decision. ValueError when one is out of its range."""
 
     mode: LearnMode = LearnMode.DRIFT
     flat_rounds: int = 6  # learning rounds in a row without a better draft that begin a rest
+    flat_requests: int = 200  # served in them, at least: a few small learning rounds prove no gain, however large
     cool_down_s: float = 60.0  # the shortest rest
     fall_share: float = 0.10  # loss of accepted drafts per round that ends a rest
     sustained_requests: int = 20  # requests since the fall before it counts
     low_share: float = 0.10  # of the requests before the rest: the worst ones, which set what counts as low
     unexplored_share: float = 0.30  # of the latest requests being that low ends a rest
-    latest_requests: int = 40  # how many the latest are; a rest begins only once there are as many to compare with
+    latest_requests: int = 40  # how many the latest are
     delta: float = 0.002  # ADWIN's confidence: a smaller one cuts later and less often by mistake
 
     def __post_init__(self) -> None:
         if min(self.flat_rounds, self.sustained_requests, self.latest_requests) < 1 or self.cool_down_s < 0.0:
             raise ValueError(f"rules: got {self}, expected counts of at least 1 and a cool-down of at least 0 s")
+        if not 1 <= self.flat_requests <= REMEMBERED_REQUESTS:
+            raise ValueError(f"rules: got {self}, expected 1 to {REMEMBERED_REQUESTS} flat_requests")
         if not 0.0 < self.low_share < self.unexplored_share < 1.0 or not 0.0 < self.fall_share < 1.0:
             raise ValueError(f"rules: got {self}, expected 0 < low_share < unexplored_share < 1 and 0 < fall_share < 1")
-
-
-#: Requests before a rest that its traffic is compared with.
-USUAL_REQUESTS = 200
-#: Requests of a rest that are remembered; a change is found in far fewer.
-REMEMBERED_REQUESTS = 1000
 
 
 @dataclass(slots=True)
@@ -133,10 +136,15 @@ class LearnSchedule:
 
     def _rest_if_done(self, now_s: float) -> None:
         rules = self._rules
-        is_done = self._flat_rounds >= rules.flat_rounds and len(self._latest) >= rules.latest_requests
+        is_done = self._flat_rounds >= rules.flat_rounds and not self._lacking_requests
         if rules.mode is LearnMode.DRIFT and is_done:
             self._rest = _Rest(now_s, tuple(self._latest)[-USUAL_REQUESTS:])
             self._latest.clear()
+
+    @property
+    def _lacking_requests(self) -> int:
+        """How many more a rest must have to be compared with."""
+        return max(max(self._rules.flat_requests, self._rules.latest_requests) - len(self._latest), 0)
 
     def _judge(self, rest: _Rest, now_s: float) -> LearnDecision:
         rules = self._rules
@@ -164,8 +172,8 @@ class LearnSchedule:
         if rules.mode is not LearnMode.DRIFT:
             return {**found, "next": f"learning is set to {rules.mode.value}"}
         if rest is None:
-            lacking = max(rules.latest_requests - len(self._latest), 0)
-            left = f"{max(rules.flat_rounds - self._flat_rounds, 0)} more flat rounds and {lacking} more requests"
+            lacking = max(rules.flat_rounds - self._flat_rounds, 0)
+            left = f"{lacking} more flat rounds and {self._lacking_requests} more requests"
             return {**found, "next": f"{left} begin a rest"}
         rested_s, usual = max(now_s - rest.began_at_s, 0.0), sum(rest.usual) / len(rest.usual)
         low, fallen = _low(rest.usual, rules.low_share), usual * (1.0 - rules.fall_share)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ..masking import masked
-from .kinds import Count, Interval, Name, Portion, Seconds, Share, Text, Whole
+from .kinds import Count, Interval, Name, Portion, Remembered, Seconds, Share, Text, Whole
 from .setting import Setting
 
 LEARNER_ROWS: Final = (
@@ -34,6 +34,13 @@ LEARNER_ROWS: Final = (
         "Which learning rounds train: as traffic drifts, all, or none. Traces not trained on are kept for replay.",
     ),
     Setting("REST_AFTER_ROUNDS", Count, 6, "Learning rounds in a row without a better draft before a rest.", "rounds"),
+    Setting(
+        "REST_AFTER_REQUESTS",
+        Remembered,
+        200,
+        "Requests since the last better draft before a rest, however many learning rounds they make.",
+        "requests",
+    ),
     Setting("COOL_DOWN_S", Seconds, 60.0, "Shortest rest.", "s"),
     Setting("TRACE_TTL_S", Seconds, 0.0, "Age at which a trace is no longer learned from; 0: it always is.", "s"),
     Setting(

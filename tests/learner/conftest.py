@@ -56,6 +56,7 @@ class House:
             passes=2,
             training_share=0.0,  # how long training takes differs from run to run, and must not decide what is learnt
             holdout_share=SHARE,
+            rest_after_requests=40,
             device="cpu",
         )
         self.fitted: list[list[str]] = []  # fresh trace ids of every learning round that trained, in all its blocks

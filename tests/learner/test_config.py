@@ -93,7 +93,8 @@ def test_every_setting_comes_from_its_key() -> None:
 
 def test_the_policies_are_given_what_was_set() -> None:
     given = {"PACELINE_LEARN": "never", "PACELINE_REST_AFTER_ROUNDS": "4", "PACELINE_COOL_DOWN_S": "7"}
-    assert from_env(NEEDED | given).learn_rules == LearnRules(LearnMode.NEVER, flat_rounds=4, cool_down_s=7.0)
+    given |= {"PACELINE_REST_AFTER_REQUESTS": "99"}
+    assert from_env(NEEDED | given).learn_rules == LearnRules(LearnMode.NEVER, 4, flat_requests=99, cool_down_s=7.0)
     assert from_env(NEEDED).learn_rules == LearnRules(LearnMode.DRIFT)
     aged = {"PACELINE_TARGET_VERSION": "41", "PACELINE_TARGET_MAX_AGE": "2"}
     assert from_env(NEEDED | aged).target_history().trained == ("39", "40", "41")

@@ -88,12 +88,23 @@ def test_a_rest_begins_after_so_many_learning_rounds_in_a_row_without_a_better_d
 
 
 def test_a_rest_needs_requests_to_be_held_against() -> None:
-    schedule = LearnSchedule(LearnRules(flat_rounds=2, latest_requests=40))
+    schedule = LearnSchedule(LearnRules(flat_rounds=2, flat_requests=30, latest_requests=40))
     for count, choice in ((19, LEARN), (20, LEARN), (1, REST)):
         schedule.observe([Tally(45, ROUNDS)] * count)
         schedule.observe([Tally()] * 50)  # without a round a request says nothing
         schedule.record_learning(START_S, is_better=False, is_warm=True)
         assert schedule.decide(START_S).choice is choice
+
+
+def test_small_learning_rounds_begin_no_rest_before_requests_enough_to_prove_a_gain() -> None:
+    schedule = LearnSchedule(LearnRules(flat_rounds=2, flat_requests=100, latest_requests=40))
+    for left in (60, 20, 0):
+        assert schedule.decide(START_S).choice is LEARN
+        schedule.observe([Tally(45, ROUNDS)] * 40)
+        schedule.record_learning(START_S, is_better=False, is_warm=True)
+        if left:
+            assert f"more flat rounds and {left} more requests begin a rest" in schedule.standing(START_S)["next"]
+    assert schedule.decide(START_S).choice is REST
 
 
 def test_known_traffic_is_rested_on_and_hardly_ever_taken_for_another() -> None:
@@ -178,7 +189,7 @@ def test_a_share_of_low_requests_ends_a_rest(low: int, choice: LearnChoice) -> N
 
 
 def test_a_rest_that_ended_needs_as_many_flat_rounds_again() -> None:
-    rng, rules = np.random.default_rng(0), LearnRules(flat_rounds=3)
+    rng, rules = np.random.default_rng(0), LearnRules(flat_rounds=3, flat_requests=120)
     schedule = resting(rng, 1.5, rules)
     assert LEARN in batches(schedule, tallies(rng, 0.4, 80))
     found = []
@@ -246,6 +257,8 @@ def test_a_state_of_nothing_is_that_of_a_new_schedule() -> None:
         {"cool_down_s": -1.0},
         {"sustained_requests": 0},
         {"flat_rounds": 0},
+        {"flat_requests": 0},
+        {"flat_requests": 1001},
     ],
 )
 def test_rules_out_of_range_are_a_mistake(wrong: dict[str, float]) -> None:
@@ -254,7 +267,7 @@ def test_rules_out_of_range_are_a_mistake(wrong: dict[str, float]) -> None:
 
 
 def test_a_better_draft_that_was_rolled_back_was_no_gain() -> None:
-    schedule = LearnSchedule(LearnRules(flat_rounds=4, latest_requests=10))
+    schedule = LearnSchedule(LearnRules(flat_rounds=4, flat_requests=10, latest_requests=10))
     for is_better in (False, False, True):
         schedule.record_learning(START_S, is_better=is_better, is_warm=True)
     schedule.record_rollback(START_S)
@@ -283,7 +296,7 @@ def test_only_the_last_better_draft_can_be_taken_back() -> None:
 class WatchLife(RuleBasedStateMachine):
     """A schedule that is restored from JSON now and then, beside the whole history of what it observed."""
 
-    numbers = LearnRules(flat_rounds=3, cool_down_s=60.0, latest_requests=10, sustained_requests=5)
+    numbers = LearnRules(flat_rounds=3, flat_requests=8, cool_down_s=60.0, latest_requests=10, sustained_requests=5)
 
     @initialize()
     def begin(self) -> None:
@@ -375,7 +388,7 @@ def test_standing_says_what_begins_a_rest_and_what_ends_it() -> None:
     schedule.record_learning(START_S, is_better=False, is_warm=True)
     found = schedule.standing(START_S)
     assert (found["flat_rounds"], found["rest_after_flat_rounds"]) == (1, RULES.flat_rounds)
-    assert found["next"] == f"{RULES.flat_rounds - 1} more flat rounds and 10 more requests begin a rest"
+    assert found["next"] == f"{RULES.flat_rounds - 1} more flat rounds and 170 more requests begin a rest"
     at_rest = resting(rng, 2.0)
     usual = at_rest.state()["rest"]["usual"]
     found = at_rest.standing(START_S + 90.0)
