@@ -11,6 +11,8 @@ from .recorded_run import RecordedRun
 WINDOW = 24
 #: Of the accept length that the run with the higher one reaches at the end.
 SHARE = 0.9
+#: Lower levels, which say how soon the first of the ground is regained.
+LOWER_SHARES = (0.8, 0.7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,11 @@ class Pair:
         return self.before.requests is None or self.after.requests is None
 
 
-def paired(before: RecordedRun, after: RecordedRun) -> Pair:
+def paired(before: RecordedRun, after: RecordedRun, share: float = SHARE) -> Pair:
     """The level of the two, and how each came back to it. SystemExit when they are not a pair."""
     _refuse_unlike(before, after)
     served = before.after_shift, after.after_shift
-    level = SHARE * max(smoothed(tallies)[-1] for tallies in served)
+    level = share * max(smoothed(tallies)[-1] for tallies in served)
     return Pair(before.conditions.seed, level, *(recovery(tallies, level) for tallies in served))
 
 

@@ -1,13 +1,14 @@
 """What pairs of runs say, as Markdown."""
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 
 from ...learner.prediction import MOST_REQUESTS
 from ...policies.readings.traffic_move import MOVED_SHARE
 from ...rig.ratio import ratio
 from .coverage import Traffic, of_runs, summed_up
-from .levels import SHARE, WINDOW, Pair, Recovery, paired
+from .levels import LOWER_SHARES, SHARE, WINDOW, Pair, Recovery, paired
 from .recorded_run import RecordedRun
 
 Runs = tuple[RecordedRun, RecordedRun]
@@ -21,11 +22,17 @@ _COVERAGE = (
     "median absolute error of the board's figure", "served inside the board's interval",
 )  # fmt: skip
 
+_LEVELS = ("level", "before: requests, median", "after: requests, median", "after over before", "bounds")
+
 
 _LEVEL = (
     f"The level of a seed is {SHARE:.0%} of the accept length, bonus token included, that the better of its two runs "
     f"has over its last {WINDOW} requests. It is reached with the first request after the shift at which the accept "
     f"length of the latest {WINDOW} is as high; no window begins before the shift.\n"
+)
+_LOWER = (
+    "The same with lower shares of that accept length. Requests differ in how well they can be drafted, and the same "
+    "ones come at the same place in both runs, so a row of easy ones may take both over a high level together.\n"
 )
 _INTERVAL = (
     f"Predicted is the replay of a version's weights on the newest requests, {MOST_REQUESTS} at most, that had come "
@@ -42,10 +49,12 @@ def markdown(command: str, runs: Sequence[Runs]) -> str:
     """The whole page; at least one pair."""
     pairs = [paired(*both) for both in runs]
     recovered = [_LEVEL, _table(_RECOVERY, map(_recovery_cells, pairs)), _ratios(pairs)]
+    lower = [_LOWER, _table(_LEVELS, (_level_cells(share, runs) for share in (SHARE, *LOWER_SHARES)))]
     predicted = [_INTERVAL, _table(_COVERAGE, _coverage_lines(runs)), _left_out(runs)]
     return "\n".join([
         _heading(command, runs),
         "## Requests until the level is served again\n", *recovered,
+        "## Requests until lower levels\n", *lower,
         "## Predicted against served\n", *predicted,
     ])  # fmt: skip
 
@@ -65,8 +74,12 @@ def _heading(command: str, runs: Sequence[Runs]) -> str:
 
 def _recovery_cells(pair: Pair) -> list[str]:
     bound = " (bound)" if pair.is_bound else ""
-    sides = [cell for side in (pair.before, pair.after) for cell in _side_cells(side)]
+    sides = [cell for side in _sides(pair) for cell in _side_cells(side)]
     return [str(pair.seed), f"{pair.level:.2f}", *sides, f"{pair.ratio:.2f}{bound}"]
+
+
+def _sides(pair: Pair) -> tuple[Recovery, Recovery]:
+    return pair.before, pair.after
 
 
 def _side_cells(side: Recovery) -> list[str]:
@@ -82,6 +95,13 @@ def _ratios(pairs: Sequence[Pair]) -> str:
         f"Requests, after over before: {requests.text()}.{note} Accept length of all requests after the shift, after "
         f"over before: {whole.text()}. First the geometric mean with its t-interval over pairs.\n"
     )
+
+
+def _level_cells(share: float, runs: Sequence[Runs]) -> list[str]:
+    pairs = [paired(*both, share) for both in runs]
+    before, after = ([side.at_least for side in sides] for sides in zip(*map(_sides, pairs), strict=True))
+    medians = [f"{statistics.median(side):.0f}" for side in (before, after)]
+    return [f"{share:.0%}", *medians, ratio(after, before).text(), str(sum(pair.is_bound for pair in pairs))]
 
 
 def _coverage_lines(runs: Sequence[Runs]) -> Iterable[list[str]]:

@@ -173,6 +173,12 @@ def test_the_page_has_every_pair_and_names_what_was_left_out():
     assert row.split(" | ")[2:4] == [str(before), "2.00"]
     assert row.split(" | ")[5:7] == [str(after), "2.00"]
     assert "seeds 3, 4; requests without a trace: 0." in text
+    (low,) = [line.split(" | ") for line in lines if line.startswith("| 70% | ")]
+    lower = [first_request_at_level([1.2] * n + [2.0] * (80 - n), 1.4) for n in (40, 10)]
+    got = [int(cell) for cell in low[1:3]]
+    assert all(expected - 1 <= requests <= expected for requests, expected in zip(got, lower, strict=True))
+    assert float(low[3].split()[0]) == pytest.approx(got[1] / got[0], abs=0.001)
+    assert low[4] == "0 |"
     assert "| before | no change | 2 | 2 of 2 (100%) | 0.000 | " in text
     assert "| after | no change | 0 | 0 of 0 | – | – | – |" in text  # noqa: RUF001 - a dash in a table
     assert "before: never served: 6; after: never served: 6, judged on fewer than two requests: 2" in text
