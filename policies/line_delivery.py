@@ -5,9 +5,10 @@ at every look). Then it is trusted for some rounds: its newest draft goes live a
 gains most from the newest traces, and to ask each of its small steps for a proof of its own would serve an old draft
 most of the time. Meanwhile it goes on being compared. What the proof has brought live becomes the new reference once it
 has served a round and nothing speaks against it: what was judged is the line some traces earlier, and the last ones may
-have spoilt it. A new proof renews the trust; without one it runs out. Harm ends it at once; if what serves has itself
-begun to lose against the reference, the last version that served a round without suspicion serves again; else only what
-came later does harm. What serves when trust has ended is the reference that the line must gain on next.
+have spoilt it. A new proof renews the trust; without one it runs out, the sooner the more requests have judged. Harm
+ends it at once; if what serves has itself begun to lose against the reference, the last version that served a round
+without suspicion serves again; else only what came later does harm. What serves when trust has ended is the reference
+that the line must gain on next.
 
 So an equal line goes live at all with a chance of at most `error`, over a whole stream; a line on a plateau makes a few
 swaps for nothing before it is trusted no more.
@@ -48,10 +49,18 @@ class DeliveryRules:
 
     test: PrequentialRules = field(default_factory=PrequentialRules)
     trusted_rounds: int = 4  # after a proof, that round not counted
+    full_round: int = 30  # requests; a round in which fewer judged spends less of the trust, in proportion
 
     def __post_init__(self) -> None:
-        if self.trusted_rounds < 0:
-            raise ValueError(f"trusted_rounds: got {self.trusted_rounds}, expected at least 0")
+        if self.trusted_rounds < 0 or self.full_round < 1:
+            raise ValueError(
+                f"trusted_rounds: got {self.trusted_rounds}, expected at least 0; "
+                f"full_round: got {self.full_round}, expected at least 1"
+            )
+
+
+#: A part of a full round is spent at least, so that trust runs out where next to nothing can be judged.
+_LEAST_PART = 4
 
 
 class LineDelivery:
@@ -60,7 +69,8 @@ class LineDelivery:
     def __init__(self, rules: DeliveryRules, reference: int) -> None:
         """`reference` serves when the line begins."""
         self._rules = rules
-        self._trusted_rounds = 0
+        self._trust = 0  # left, in requests: a full round has rules.full_round of them
+        self._judged = 0  # requests of this round
         self._is_proven = False  # against the present reference, which waits for the proven draft to have served
         self.judged_prompts = JudgedPrompts()  # further answers to these are not to be observed
         self._unsuspected = reference  # the last version that served a whole round without suspicion
@@ -75,6 +85,7 @@ class LineDelivery:
         `is_live`: whether the line was then the very draft that serves. Changes `judged_prompts` too.
         """
         self.judged_prompts.note(block)
+        self._judged += len(block)
         self._line.observe(block)
         if is_live:
             self._live.observe(block)
@@ -90,6 +101,7 @@ class LineDelivery:
             self._live = PrequentialTest(self._rules.test)
         if decided.ground in {Ground.TRUST, Ground.RUINED}:
             self._spend_trust(decided.version)
+        self._judged = 0
         return decided
 
     def _decided(self, newest: int, live: int, *, is_ruined: bool) -> Delivery:
@@ -104,15 +116,15 @@ class LineDelivery:
         if is_ruined:
             return Delivery(live, Ground.RUINED, "the newest draft fails the requests just held out", verdict)
         if verdict.finding is LineFinding.GAINS and not self._is_proven:
-            self._is_proven, self._trusted_rounds = True, self._rules.trusted_rounds
+            self._is_proven, self._trust = True, self._rules.trusted_rounds * self._rules.full_round
             return Delivery(newest, Ground.PROOF, verdict.reason, verdict)
-        if self._trusted_rounds:
-            why = f"the line is trusted for {self._trusted_rounds} rounds; {verdict.reason}"
+        if self._trust:
+            why = f"the line is trusted for {self._trust / self._rules.full_round:.3g} rounds; {verdict.reason}"
             return Delivery(newest, Ground.TRUST, why, verdict)
         return Delivery(live, Ground.NOTHING_YET, verdict.reason, verdict)
 
     def _end_trust(self, live: int, verdict: LineVerdict) -> Delivery:
-        self._trusted_rounds = 0
+        self._trust = 0
         served = self._live.verdict()
         version = self._unsuspected if served.requests and served.harm_odds > 1.0 else live
         self._line.forget_gains()  # beside harm they are no proof
@@ -122,10 +134,12 @@ class LineDelivery:
         return Delivery(version, Ground.HARM, verdict.reason, verdict)
 
     def _spend_trust(self, version: int) -> None:
-        """One round less; after the last one, what serves becomes the reference."""
-        if self._trusted_rounds == 1 and version != self.reference:
+        """A round less, or a part of one; after the last one, what serves becomes the reference."""
+        full = self._rules.full_round
+        spent = min(max(self._judged, full // _LEAST_PART, 1), full)
+        if 0 < self._trust <= spent and version != self.reference:
             self._compare_with(version)
-        self._trusted_rounds = max(self._trusted_rounds - 1, 0)
+        self._trust = max(self._trust - spent, 0)
 
     def _compare_with(self, version: int) -> None:
         self.reference, self._is_proven = version, False
@@ -137,7 +151,8 @@ class LineDelivery:
             "reference": self.reference,
             "serves": self.serves,
             "unsuspected": self._unsuspected,
-            "trusted_rounds": self._trusted_rounds,
+            "trust": self._trust,
+            "judged": self._judged,
             "is_proven": self._is_proven,
             "judged_prompts": self.judged_prompts.state(),
             "line": self._line.state(),
@@ -149,7 +164,8 @@ class LineDelivery:
         self._compare_with(int(state.get("reference", self.reference)))
         self.serves = int(state.get("serves", self.serves))
         self._unsuspected = int(state.get("unsuspected", self._unsuspected))
-        self._trusted_rounds = int(state.get("trusted_rounds", 0))
+        self._trust = int(state.get("trust", 0))
+        self._judged = int(state.get("judged", 0))
         self._is_proven = bool(state.get("is_proven", False))
         self.judged_prompts.restore(state.get("judged_prompts", ()))
         self._line.restore(state.get("line", {}))

@@ -20,6 +20,7 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
 from paceline.learner import checkpoint
+from paceline.learner.config import LearnerConfig
 from paceline.learner.delivery import delivery
 from paceline.learner.judging import line_judge
 from paceline.learner.judging.line_judge import Unlearnt
@@ -97,8 +98,12 @@ def test_every_round_decides_as_the_bench_does_by_hand(house, monkeypatch: pytes
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The line's rounds against 30 of the reference, of 20 requests, in the blocks to come; the last one goes on."""
-    script = [30]
+    """The line's rounds against 30 of the reference, of 20 requests, in the blocks to come; the last one goes on.
+
+    All that a learning round of these tests claims makes a full round.
+    """
+    script, full = [30], DeliveryRules(full_round=BATCH // 2)
+    monkeypatch.setattr(LearnerConfig, "delivery_rules", full)
 
     def paired(traces: Sequence[DraftTrace], *_: object) -> list[Paired]:
         rounds = script.pop(0) if len(script) > 1 else script[0]
@@ -181,7 +186,7 @@ def test_where_somebody_moved_versions_meanwhile_harm_moves_none(house, monkeypa
 
 def reference_and_trust(learner: Any) -> tuple[int, int]:
     line = learner._state.notes.line
-    return line["reference"], line["trusted_rounds"]
+    return line["reference"], line["trust"] * 2 // BATCH
 
 
 @pytest.mark.parametrize("moved_by", ["operator", "canary", "silent_death"])

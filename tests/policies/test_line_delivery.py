@@ -8,8 +8,8 @@ from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, Lin
 from paceline.policies.paired import Paired
 from paceline.policies.prequential import PrequentialRules
 
-RULES = DeliveryRules(PrequentialRules(), trusted_rounds=2)
-LONG = DeliveryRules(PrequentialRules(), trusted_rounds=9)
+RULES = DeliveryRules(PrequentialRules(), trusted_rounds=2, full_round=20)
+LONG = DeliveryRules(PrequentialRules(), trusted_rounds=9, full_round=20)
 
 
 def block(line_rounds: int, requests: int = 20, tenants: str = "a") -> list[Paired]:
@@ -52,6 +52,31 @@ def test_a_proof_makes_the_newest_draft_live_and_trusts_the_line_for_some_rounds
     assert [r.version for r in rounds] == [1, 2, 3, 3, 3]
     assert rounds[1].reason.startswith("the line is trusted for 2 rounds; odds ")
     assert rounds[0].reason == rounds[0].verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("requests", "rounds"),
+    [(40, 4), (30, 4), (20, 6), (10, 12), (8, 15), (7, 18), (2, 18)],  # a quarter of a round at least
+)
+def test_rounds_in_which_few_requests_judge_spend_less_of_the_trust(requests: int, rounds: int) -> None:
+    learner = Learner(DeliveryRules(PrequentialRules()))
+    assert learner.round(GAINS).ground is Ground.PROOF
+    grounds = [learner.round(block(30, requests)).ground for _ in range(20)]
+    assert grounds == [Ground.TRUST] * rounds + [Ground.NOTHING_YET] * (20 - rounds)
+    assert learner.delivery.reference == learner.live == rounds + 1
+
+
+def test_a_round_restored_between_its_blocks_spends_what_both_judged() -> None:
+    delivery, rules = LineDelivery(DeliveryRules(PrequentialRules()), 0), DeliveryRules(PrequentialRules())
+    delivery.observe(GAINS, is_live=True)
+    delivery.decide(1, 0, is_ruined=False)
+    for met in (block(30, 10), block(30, 5)):
+        delivery.observe(met, is_live=False)
+        restored = LineDelivery(rules, 0)
+        restored.restore(json.loads(json.dumps(delivery.state())))
+        delivery = restored
+    delivery.decide(2, 1, is_ruined=False)
+    assert delivery.state()["trust"] == 4 * 30 - 15
 
 
 def references(learner: Learner, *rounds: list[Paired]) -> list[int]:
@@ -156,3 +181,5 @@ def test_an_empty_state_changes_nothing() -> None:
 def test_fewer_than_no_trusted_rounds_are_refused() -> None:
     with pytest.raises(ValueError, match="trusted_rounds: got -1, expected at least 0"):
         DeliveryRules(trusted_rounds=-1)
+    with pytest.raises(ValueError, match="full_round: got 0, expected at least 1"):
+        DeliveryRules(full_round=0)
