@@ -8,6 +8,7 @@ from .rows import (
     AURORA_AS_PRODUCT,
     AURORA_RATES,
     BATCHES,
+    BEFORE_MUON_AND_PROMPTS,
     CADENCES,
     COMMITTED,
     CONTEXTS,
@@ -224,6 +225,15 @@ NAMED = replace(
     stages=(
         *FULL.stages,
         _ablation("optimiser", "how hidden matrices move", OPTIMISERS, starts=STARTS),
+        Stage(
+            "earlier",
+            "the product before it had Muon and prompts",
+            (AURORA, BEFORE_MUON_AND_PROMPTS, PRODUCT),
+            5,
+            (_GREEDY,),
+            STARTS,
+            _USUAL,
+        ),
         _ablation("context", "prompts beside what has a verdict", CONTEXTS, (_GREEDY, _SAMPLED), STARTS, _USUAL),
     ),
 )

@@ -149,6 +149,8 @@ OPTIMISERS = (
     PRODUCT.but("product, 2 passes", passes=2),
     _WITH_ADAM.but("product, AdamW alone, 2 passes", passes=2),
 )
+#: The product as it was before it had either.
+BEFORE_MUON_AND_PROMPTS = _WITH_ADAM.but("product, AdamW alone, no rows of the context", context_weight=0.0)
 _JUDGED_ALONE = PRODUCT.but("product, no rows of the context", context_weight=0.0)
 #: Whether prompts are trained on, at as many passes and at about as many seconds.
 CONTEXTS = (
