@@ -27,6 +27,7 @@ from paceline.learner.delivery.tracking.mlflow_library import mlflow_library, op
 from paceline.learner.delivery.version_folders import RESTORED_FILE, RESTORED_S
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.loop import Learner
+from paceline.learner.pass_budget import PassBudget
 from paceline.learner.reproduce import reproduce
 
 MODEL = "paceline-default"
@@ -215,6 +216,17 @@ def test_what_cannot_be_restored_is_said(reviewed: Any, tmp_path: Path) -> None:
     with pytest.raises(WeightsRefused, match="from MLflow, expected"):
         restore(reviewed.state, number, reviewed.uri, MODEL)
     assert not folder.exists()
+
+
+def test_a_draft_that_had_time_for_fewer_passes_is_fitted_again_with_as_many(reviewed: Any, monkeypatch: Any) -> None:
+    house, passes = reviewed.house, iter((2, 1))
+    monkeypatch.setattr(PassBudget, "begin", lambda *_: next(passes))
+    for _ in range(2):
+        house.send()
+        number = reviewed.learn().version
+    found = reproduce(house.config, house.buffer, house.board, reviewed.pending, number)
+    assert reviewed.run(number).data.params["passes"] == "1"
+    assert found.is_equal, found.sentence
 
 
 def test_a_draft_is_fitted_again_bit_by_bit_until_its_traces_or_its_checkpoint_are_gone(reviewed: Any) -> None:
