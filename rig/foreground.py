@@ -15,9 +15,7 @@ def run_to_its_end(command: Sequence[str], log: Path, cwd: Path | None = None) -
         program = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT)
         try:
             return program.wait()
-        except (
-            BaseException
-        ):  # Ctrl-C and SystemExit too: whatever ends the wait must end the program, and is raised again
+        except BaseException:  # Ctrl-C too: what ends the wait ends the program, and is raised again
             program.terminate()
             program.wait()
             raise
