@@ -143,7 +143,7 @@ class LearnSchedule:
 
     @property
     def _lacking_requests(self) -> int:
-        """How many more a rest must have to be compared with."""
+        """How many must yet come before a rest may begin."""
         return max(max(self._rules.flat_requests, self._rules.latest_requests) - len(self._latest), 0)
 
     def _judge(self, rest: _Rest, now_s: float) -> LearnDecision:

@@ -59,7 +59,7 @@ class DeliveryRules:
             )
 
 
-#: A part of a full round is spent at least, so that trust runs out where next to nothing can be judged.
+#: One part in so many of a full round is spent at least, so that trust runs out where hardly anything can be judged.
 _LEAST_PART = 4
 
 

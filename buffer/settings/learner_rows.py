@@ -78,8 +78,8 @@ LEARNER_ROWS: Final = (
         "TRAINING_SHARE",
         Portion,
         0.6,
-        "How much of the time between two learning rounds training may take: a learner that would need more passes "
-        "over its traces less often, at least once. 0: always PACELINE_PASSES (docs/when-to-learn.md).",
+        "Part of the time between two learning rounds that training may take. Where that is not enough, a learner "
+        "passes less often over its traces, at least once. 0: always PACELINE_PASSES (docs/when-to-learn.md).",
     ),
     Setting(
         "CONTEXT_WEIGHT",

@@ -13,7 +13,7 @@ from paceline.learner.checkpoint import LearnerNotes
 from paceline.learner.config import LearnerConfig, from_env, name_on
 from paceline.learner.recovery import plan_of
 from paceline.learner.training.plan import TrainingPlan
-from paceline.policies.learn_schedule import LearnMode, LearnRules
+from paceline.policies.learn_schedule import REMEMBERED_REQUESTS, LearnMode, LearnRules
 from paceline.policies.objectives.names import Objective
 from paceline.serving.config import ServingConfig
 
@@ -96,6 +96,10 @@ def test_the_policies_are_given_what_was_set() -> None:
     given |= {"PACELINE_REST_AFTER_REQUESTS": "99"}
     assert from_env(NEEDED | given).learn_rules == LearnRules(LearnMode.NEVER, 4, flat_requests=99, cool_down_s=7.0)
     assert from_env(NEEDED).learn_rules == LearnRules(LearnMode.DRIFT)
+    most = {"PACELINE_REST_AFTER_REQUESTS": str(REMEMBERED_REQUESTS)}
+    assert from_env(NEEDED | most).learn_rules.flat_requests == REMEMBERED_REQUESTS
+    with pytest.raises(ConfigError, match="PACELINE_REST_AFTER_REQUESTS"):
+        from_env(NEEDED | {"PACELINE_REST_AFTER_REQUESTS": str(REMEMBERED_REQUESTS + 1)})
     aged = {"PACELINE_TARGET_VERSION": "41", "PACELINE_TARGET_MAX_AGE": "2"}
     assert from_env(NEEDED | aged).target_history().trained == ("39", "40", "41")
     assert from_env(NEEDED | {"PACELINE_TARGET_VERSION": "0"}).target_history().trained == ("0",)
