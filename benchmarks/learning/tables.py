@@ -53,17 +53,31 @@ class Group:
         """Names of the rows that were run, in the order of the stage."""
         return [row.name for row in self.stage.rows if self.of(row.name)]
 
+    def repeats(self, other: "Group") -> bool:
+        """Whether the other group holds all these runs and compares them with the same row."""
+        same = (self.setting, self.start, self.reference) == (other.setting, other.start, other.reference)
+        return same and {run.job.key for run in self.runs} <= {run.job.key for run in other.runs}
+
 
 def groups(runs: Sequence[Run], stages: Iterable[Stage] = STAGES) -> Iterator[Group]:
-    """Every stage wherever its first row and another one were run, whichever stage they were run for."""
+    """Every stage wherever its first row and another one were run, whichever stage they were run for.
+
+    A stage that would only repeat rows of one before it, against the same first row, is left out.
+    """
+    told: list[Group] = []
+    for group in _possible(runs, stages):
+        if len(group.rows()) > 1 and group.reference in group.rows() and not any(group.repeats(one) for one in told):
+            told.append(group)
+            yield group
+
+
+def _possible(runs: Sequence[Run], stages: Iterable[Stage]) -> Iterator[Group]:
     for stage in stages:
         names = {row.name for row in stage.rows}
         own = [run for run in runs if run.job.row.name in names and run.job.sizes == stage.sizes]
         settings = dict.fromkeys(run.job.setting for run in own)
         for setting, start in ((setting, start) for setting in settings for start in STARTS):
-            group = Group(stage, setting, start, [r for r in own if (r.job.setting, r.job.start) == (setting, start)])
-            if len(group.rows()) > 1 and group.reference in group.rows():
-                yield group
+            yield Group(stage, setting, start, [r for r in own if (r.job.setting, r.job.start) == (setting, start)])
 
 
 def before(run: Run, domain: str | None = None) -> float:

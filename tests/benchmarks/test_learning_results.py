@@ -121,6 +121,16 @@ def test_a_stage_takes_its_rows_from_whatever_stage_ran_them():
     }
 
 
+def test_a_stage_that_would_only_repeat_another_is_left_out():
+    """`earlier` compares the product with Aurora, as `main` does, and with a row of its own."""
+    made = [make_run(rows.AURORA, (10, 10, 10)), make_run(rows.PRODUCT, (15, 15, 20), rate=None)]
+    assert [group.name for group in tables.groups(made)] == ["main-t0-k5-warm"]
+    made.append(make_run(rows.BEFORE_MUON_AND_PROMPTS, (12, 12, 16), rate=None))
+    main, earlier = tables.groups(made)
+    assert main.rows() == [rows.AURORA.name, rows.PRODUCT.name]
+    assert (earlier.stage.name, len(earlier.rows())) == ("earlier", 3)
+
+
 def test_gains_are_over_the_first_row_of_the_stage_paired_by_seed():
     made = [make_run(rows.AURORA, (10 * s, 30 * s, 10 * s), seed=s) for s in (1, 2, 3)]
     made += [make_run(rows.PRODUCT, (20 * s, 30 * s, 15 * s), seed=s, rate=None) for s in (2, 1)]
