@@ -191,6 +191,8 @@ def redis_service(folder: Path, port: int) -> Service:
         "save": "",
         "maxmemory": "2gb",
         "maxmemory-policy": "noeviction",
+        # A title would overwrite the environment that /proc shows, by which .ci/run knows what it started.
+        "set-proc-title": "no",
     }
     flags = [word for key, value in options.items() for word in (f"--{key}", str(value))]
     return Service(

@@ -86,7 +86,9 @@ class RedisServer:
         port = free_port()
         self.folder = folder
         self.url = f"redis://127.0.0.1:{port}/0"
-        self._command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+        # A title would overwrite the environment by which .ci/run knows what it started.
+        flags = {"port": port, "bind": "127.0.0.1", "dir": folder, "save": "", "set-proc-title": "no"}
+        self._command = [binary, *(word for name, value in flags.items() for word in (f"--{name}", str(value)))]
         self._process: subprocess.Popen | None = None
 
     def start(self, *options: str) -> None:
