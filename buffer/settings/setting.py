@@ -94,10 +94,10 @@ class Setting:
 
 
 def _to_path(kind: type, value: Any) -> Any:
-    """The one kind of setting that msgspec does not know."""
+    """The one kind of setting that msgspec does not know; it makes a ValidationError of a TypeError."""
     if kind is Path and isinstance(value, str | Path):
         return Path(value)
-    raise NotImplementedError  # as msgspec asks for
+    raise TypeError(f"got {type(value).__name__}, expected what a {kind.__name__} can be made of")
 
 
 _WORDS: Final = {

@@ -133,6 +133,13 @@ def test_a_value_made_in_code_is_held_to_the_same_range():
             row.check(value)
 
 
+@pytest.mark.parametrize("value", [5, True, ["a"]])
+def test_a_path_made_in_code_of_what_no_path_can_be_made_of_is_refused(value):
+    with pytest.raises(ConfigError) as caught:
+        Setting("A", Path, None, "").check(value)
+    assert str(caught.value) == f"PACELINE_A: got {value!r}, expected a path"
+
+
 def test_a_secret_is_neither_in_an_error_nor_shown():
     row = Setting("A", Annotated[str, Meta(min_length=9)], None, "", mask=lambda text: f"{text[0]}***")
     with pytest.raises(ConfigError) as caught:
