@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .rows import (
+    ANNEALINGS,
     AURORA,
     AURORA_AS_PRODUCT,
     AURORA_RATES,
@@ -225,6 +226,7 @@ NAMED = replace(
     stages=(
         *FULL.stages,
         _ablation("optimiser", "how hidden matrices move", OPTIMISERS, starts=STARTS),
+        _ablation("annealing", "how the rate falls from cold to warm", ANNEALINGS, starts=STARTS, sizes=_USUAL),
         Stage(
             "earlier",
             "the product before it had Muon and prompts",

@@ -149,8 +149,17 @@ OPTIMISERS = (
     PRODUCT.but("product, 2 passes", passes=2),
     _WITH_ADAM.but("product, AdamW alone, 2 passes", passes=2),
 )
-#: The product as it was before it had either.
-BEFORE_MUON_AND_PROMPTS = _WITH_ADAM.but("product, AdamW alone, no rows of the context", context_weight=0.0)
+#: The product as it was before it had either, and while its rate fell at once.
+BEFORE_MUON_AND_PROMPTS = _WITH_ADAM.but(
+    "product, AdamW alone, no rows of the context", context_weight=0.0, rate_half_life_steps=0.0
+)
+#: How soon the learning rate of a draft that is cold no more falls to that of warm ones.
+_AT_ONCE = PRODUCT.but("product, the rate falls at once", rate_half_life_steps=0.0)
+ANNEALINGS = (
+    _AT_ONCE,
+    *(PRODUCT.but(f"product, half-life {n:g} steps", rate_half_life_steps=n) for n in (20.0, 80.0, 160.0)),
+    PRODUCT,
+)
 _JUDGED_ALONE = PRODUCT.but("product, no rows of the context", context_weight=0.0)
 #: Whether prompts are trained on, at as many passes and at about as many seconds.
 CONTEXTS = (

@@ -41,6 +41,7 @@ class Recipe:
     warm_learning_rate: float = 5e-4
     matrix_rate: float = 2.0  # learning rate of Muon, which moves hidden matrices, over AdamW's; 0: AdamW moves all
     cold_below: float = 0.5  # share of the attainable acceptance at the first position under which a draft is cold
+    rate_half_life_steps: float = 40.0  # of the rate of a draft that is cold no more; 0: the warm one at once
 
     def __post_init__(self) -> None:
         if self.batch_traces < 1 or not 0.0 <= self.replay_share < 1.0 or not 0.0 <= self.matrix_rate < math.inf:
@@ -48,6 +49,10 @@ class Recipe:
                 f"recipe: got batch_traces {self.batch_traces}, replay_share {self.replay_share}, "
                 f"matrix_rate {self.matrix_rate}; expected batch_traces at least 1, 0 <= replay_share < 1 and a "
                 "finite matrix_rate of at least 0"
+            )
+        if not 0.0 <= self.rate_half_life_steps < math.inf:
+            raise ConfigError(
+                f"recipe: got rate_half_life_steps {self.rate_half_life_steps}, expected a finite number of at least 0"
             )
 
 

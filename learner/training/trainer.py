@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +20,13 @@ from .device_memory import PartBound, has_bfloat16
 from .first_position import first_position
 from .optimiser import DraftOptimiser
 from .plan import RECIPE, Recipe, TrainingPlan, context_weight
+from .regime import Regime
 from .scoring import BatchScores, score_batch
 
 __all__ = ["DraftTrainer", "FitReport", "TrainingPlan"]
 
 GRAD_CLIP = 1.0
 WARM_UP_STEPS = 10
-#: A warm draft is treated as cold again only below this share of `cold_below`, so that noise does not toggle it.
-COLD_AGAIN = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class FitReport:
     is_cold: bool  # whether the draft was trained as a cold one
     weighting: str
     context_weight: float  # of rows of the context, against those with a verdict; 0: they were left out
-    learning_rate: float  # after the warm-up
+    learning_rate: float  # of a next step, the warm-up left out
     out_of_vocabulary_labels: int  # labels outside the draft vocabulary, masked out
     unusable_traces: int  # fresh traces without a feature row that a verdict belongs to
     part_tokens: int  # of a batch, at most, through the device at once; below the plan's where those did not fit
@@ -84,7 +83,7 @@ class DraftTrainer:
         self._random = torch.Generator().manual_seed(plan.seed)
         self._bound = PartBound(plan.batch_tokens)
         self._applied_steps = 0
-        self._is_cold, self._context_weight = True, 0.0
+        self._regime, self._context_weight = Regime(), 0.0
         #: Called with the step that has ended and how many this fit has.
         self.on_step: Callable[[int, int], object] = lambda _step, _steps: None
 
@@ -103,7 +102,7 @@ class DraftTrainer:
         self._bound = PartBound(part_tokens or self.plan.batch_tokens)
         usable, replayable = _usable(fresh), _usable(replay)
         first = first_position(self.draft, usable, self._bound)
-        self._choose_regime(first.share)
+        self._regime.choose(first.share, self.recipe)
         self._context_weight = context_weight(self.plan.context_weight, first.share)
         counts = _Counts([])
         batches = list(
@@ -128,10 +127,10 @@ class DraftTrainer:
             first_position_accept=first.accept,
             first_position_attainable=first.attainable,
             mean_acceptance=counts.acceptance,
-            is_cold=self._is_cold,
+            is_cold=self._regime.is_cold,
             weighting=self._weighting,
             context_weight=self._context_weight,
-            learning_rate=self._learning_rate,
+            learning_rate=self._regime.learning_rate(self.recipe),
             out_of_vocabulary_labels=counts.out_of_vocabulary_labels,
             unusable_traces=len(fresh) - len(usable),
             part_tokens=self._bound.tokens,
@@ -148,7 +147,7 @@ class DraftTrainer:
             "optimiser": self._optimiser.state_dict(),
             "random": self._random.get_state(),
             "applied_steps": self._applied_steps,
-            "is_cold": self._is_cold,
+            **self._regime.state(),
         }
         torch.save(state, path)
 
@@ -168,19 +167,16 @@ class DraftTrainer:
         self.draft.load_state_dict(state["draft"])
         goes_on = self._optimiser.load_state_dict(state["optimiser"])
         self._random.set_state(state["random"].cpu())
-        self._applied_steps, self._is_cold = state["applied_steps"] if goes_on else 0, state["is_cold"]
+        self._applied_steps = state["applied_steps"] if goes_on else 0
+        self._regime.load(state)
 
     def keep_regime(self, before: "DraftTrainer") -> None:
-        """Take over cold or warm from `before`: between the two thresholds a trainer keeps the regime it had."""
-        self._is_cold = before._is_cold  # noqa: SLF001 - of the same class
+        """Take over cold or warm from `before`, and what is left of the cold learning rate."""
+        self._regime = replace(before._regime)  # noqa: SLF001 - of the same class
 
     @property
     def _weighting(self) -> Weighting:
-        return Weighting.SURVIVAL if self._is_cold else Weighting.GEOMETRIC
-
-    @property
-    def _learning_rate(self) -> float:
-        return self.recipe.cold_learning_rate if self._is_cold else self.recipe.warm_learning_rate
+        return self._regime.weighting
 
     def _replay_log_weights(self, replay: Sequence[DraftTrace]) -> Tensor | None:
         return log_replay_weights(replay, self.target_versions)
@@ -194,13 +190,6 @@ class DraftTrainer:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.draft.device.type, torch.bfloat16, enabled=self._low_precision)
-
-    def _choose_regime(self, share: float) -> None:
-        """Cold until FirstPosition.share reaches `cold_below`; NaN leaves the regime as it is."""
-        if share >= self.recipe.cold_below:
-            self._is_cold = False
-        elif share < COLD_AGAIN * self.recipe.cold_below:
-            self._is_cold = True
 
     def _step(self, traces: Sequence[DraftTrace], counts: _Counts) -> None:
         scores = self._find_gradient(traces)
@@ -235,7 +224,9 @@ class DraftTrainer:
 
     def _apply(self) -> None:
         self._applied_steps += 1
-        self._optimiser.step(self._learning_rate * min(1.0, self._applied_steps / WARM_UP_STEPS))
+        rate = self._regime.learning_rate(self.recipe)
+        self._optimiser.step(rate * min(1.0, self._applied_steps / WARM_UP_STEPS))
+        self._regime.record_step()
 
 
 def _usable(traces: Sequence[DraftTrace]) -> list[DraftTrace]:

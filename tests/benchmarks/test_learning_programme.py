@@ -78,6 +78,7 @@ VARIED = {
     "cadence": {"cadence"},
     "warm-rate": {"warm_learning_rate"},
     "optimiser": {"matrix_rate", "passes"},
+    "annealing": {"rate_half_life_steps"},
 }
 
 

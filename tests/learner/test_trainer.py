@@ -128,12 +128,12 @@ def test_a_state_of_an_earlier_release_goes_on_from_its_draft_whatever_else_it_h
         "optimiser": adam.state_dict(),
         "random": trainer._random.get_state(),
         "applied_steps": trainer._applied_steps,
-        "is_cold": trainer._is_cold,
+        "is_cold": trainer._regime.is_cold,
     }
     torch.save(earlier | dict.fromkeys(extra, make_draft(2).state_dict()), tmp_path / "earlier.pt")
     resumed.load(tmp_path / "earlier.pt")
     trainer.save(tmp_path / "now.pt")
-    assert set(torch.load(tmp_path / "now.pt", weights_only=True)) == set(earlier)
+    assert set(torch.load(tmp_path / "now.pt", weights_only=True)) == {*earlier, "warm_steps"}
     afresh.draft.load_state_dict(trainer.draft.state_dict())
     afresh._random.set_state(trainer._random.get_state())
     afresh.keep_regime(trainer)
@@ -178,15 +178,6 @@ def test_a_cold_draft_trains_on_survival_and_a_warm_one_on_every_position(make_t
     assert cold.first_position_accept == warm.first_position_accept
 
 
-def test_the_regime_does_not_toggle_on_noise(make_draft):
-    trainer = DraftTrainer(make_draft(1), TrainingPlan())
-    seen = []
-    for accept in (0.1, 0.49, 0.5, 0.45, math.nan, 0.41, 0.39, 0.45, 0.6):
-        trainer._choose_regime(accept)
-        seen.append(str(trainer._weighting)[0])
-    assert "".join(seen) == "ssggggssg"
-
-
 def test_the_context_counts_less_the_more_a_draft_reaches_and_nothing_from_six_tenths_on() -> None:
     shares = (0.0, 0.25, 0.5, 0.6, 0.9, 1.0, 1.2, math.nan)
     assert [context_weight(1.0, share) for share in shares] == pytest.approx([1.0, 0.75, 0.5, 0, 0, 0, 0, 0])
@@ -216,6 +207,20 @@ def test_first_position_acceptance_is_measured_before_training(make_traces, make
     ]
     fit = DraftTrainer(draft, TrainingPlan(passes=1)).fit(traces, [])
     assert (fit.first_position_accept, fit.first_position_attainable) == (pytest.approx(np.mean(hits)), 1.0)
+
+
+def test_a_draft_that_is_cold_no_more_trains_at_a_rate_that_halves_over_its_steps(make_traces, make_draft, monkeypatch):
+    shares = iter([0.2, 0.8, 0.8, 0.8])
+    monkeypatch.setattr("paceline.learner.training.trainer.first_position", lambda *_: FirstPosition(next(shares), 1.0))
+    recipe = Recipe(batch_traces=1, rate_half_life_steps=4.0)
+    trainer = DraftTrainer(make_draft(1), TrainingPlan(passes=1), recipe=recipe)
+    applied, step = [], trainer._optimiser.step
+    monkeypatch.setattr(trainer._optimiser, "step", lambda rate: (applied.append(rate), step(rate)))
+    reported = [trainer.fit(make_traces(range(6)), []).learning_rate for _ in range(4)]
+    warm_up = [min(1.0, n / 10) for n in range(1, 25)]
+    rates = [5e-3] * 6 + [max(5e-3 * 0.5 ** (n / 4), 5e-4) for n in range(18)]
+    assert applied == pytest.approx([rate * share for rate, share in zip(rates, warm_up, strict=True)])
+    assert reported == pytest.approx([5e-3, 5e-3 * 0.5**1.5, 5e-3 * 0.5**3, 5e-4])
 
 
 @pytest.mark.parametrize(("attainable", "learning_rate"), [(1.0, 5e-3), (0.5, 5e-4)])
@@ -288,7 +293,9 @@ def test_a_plan_that_cannot_be_followed_is_refused(bad):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"batch_traces": 0}, {"replay_share": 1.0}, {"replay_share": -0.1}, {"matrix_rate": -1.0}]
+    "bad",
+    [{"batch_traces": 0}, {"replay_share": 1.0}, {"replay_share": -0.1}, {"matrix_rate": -1.0}]
+    + [{"rate_half_life_steps": value} for value in (-1.0, math.inf, math.nan)],
 )
 def test_a_recipe_that_cannot_be_followed_is_refused(bad):
     ((name, value),) = bad.items()
@@ -314,6 +321,7 @@ def test_production_trains_by_the_numbers_the_bench_found(make_draft):
         "warm_learning_rate": 5e-4,
         "matrix_rate": 2.0,
         "cold_below": 0.5,
+        "rate_half_life_steps": 40.0,
     }
 
 

@@ -29,6 +29,7 @@ class BenchPlan:
     matrix_rate: float = RECIPE.matrix_rate
     context_weight: float = _PRODUCT.context_weight  # where the objective weighs rows; others have none of the context
     cold_below: float = RECIPE.cold_below
+    rate_half_life_steps: float = RECIPE.rate_half_life_steps
     weighting: str | None = None  # None: as production, survival while the draft is cold, 0.8^i from there on
     off_path_weight: float = 0.0  # of nodes after a first rejection, against those of the committed text; 0: left out
     recency_half_life_traces: float = 0.0  # replayed traces that much older are drawn half as often; 0: all alike
@@ -63,6 +64,7 @@ class BenchPlan:
             self.warm_learning_rate,
             self.matrix_rate,
             self.cold_below,
+            self.rate_half_life_steps,
         )
 
     @property
