@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -26,8 +27,7 @@ class Calibrated:
 def gate_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
     """The paired differences in accept length, request by request, the worst first; at least one row."""
     gains = sorted(row["accept_length"] - row["reference_accept_length"] for row in rows)
-    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _drawn(7.0, 3.6)
     axes.bar(range(len(gains)), gains, width=1.0, color=[_BETTER if gain > 0 else _WORSE for gain in gains])
     axes.axhline(0.0, color=_GREY, linewidth=0.8)
     mean = sum(gains) / len(gains)
@@ -42,8 +42,7 @@ def gate_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 def calibration_figure(drafts: Sequence[Calibrated], shown: int) -> Any:
     """What was predicted of each draft against what it served; the draft `shown` stands out. At least one draft."""
-    figure = Figure(figsize=(5.0, 4.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _drawn(5.0, 4.6)
     figures = [(d.predicted, d.served, d.low, d.high, d.predicted_low, d.predicted_high) for d in drafts]
     ends = [value for each in figures for value in each if value is not None]
     span = min(ends) - 0.1, max(ends) + 0.1
@@ -65,8 +64,7 @@ def calibration_figure(drafts: Sequence[Calibrated], shown: int) -> Any:
 
 def lineage_figure(drafts: Sequence[Calibrated]) -> Any:
     """What was predicted and what was served, draft by draft. At least one draft."""
-    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _drawn(7.0, 3.6)
     numbers = [draft.number for draft in drafts]
     axes.plot(numbers, [draft.predicted for draft in drafts], "s--", color=_GREY, label="predicted, 95 % interval")
     axes.plot(numbers, [draft.served for draft in drafts], "o-", color=_BETTER, label="served, 95 % interval")
@@ -81,3 +79,11 @@ def lineage_figure(drafts: Sequence[Calibrated]) -> Any:
     axes.set_ylabel("accept length")
     axes.legend(frameon=False)
     return figure
+
+
+def _drawn(width_in: float, height_in: float) -> tuple[Figure, Axes]:
+    """An empty picture with one pair of axes, of inches."""
+    # Fixed margins: a layout that fits them to the text draws everything twice, in time that a learner could learn.
+    figure = Figure(figsize=(width_in, height_in))
+    left, bottom, right, top = 0.95 / width_in, 0.55 / height_in, 1.0 - 0.15 / width_in, 1.0 - 0.35 / height_in
+    return figure, figure.add_axes((left, bottom, right - left, top - bottom))
