@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ...policies.acceptance import Tally
 from ..learning.figures import requests_to_reach
@@ -9,10 +10,17 @@ from .recorded_run import RecordedRun
 
 #: Requests that an accept length is pooled over.
 WINDOW = 24
-#: Of the accept length that the run with the higher one reaches at the end.
+#: Of the accept length that the yardstick reaches at the end.
 SHARE = 0.9
 #: Lower levels, which say how soon the first of the ground is regained.
 LOWER_SHARES = (0.8, 0.7)
+
+
+class Yardstick(StrEnum):
+    """Whose last WINDOW requests the level of a seed is a share of."""
+
+    BETTER = "the better of its two runs"
+    BEFORE = "its run before"  # the level does not rise with what the run after reaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +62,14 @@ class Pair:
         return self.before.requests is None or self.after.requests is None
 
 
-def paired(before: RecordedRun, after: RecordedRun, share: float = SHARE) -> Pair:
+def paired(
+    before: RecordedRun, after: RecordedRun, share: float = SHARE, yardstick: Yardstick = Yardstick.BETTER
+) -> Pair:
     """The level of the two, and how each came back to it. SystemExit when they are not a pair."""
     _refuse_unlike(before, after)
     served = before.after_shift, after.after_shift
-    level = share * max(smoothed(tallies)[-1] for tallies in served)
+    measured = served if yardstick is Yardstick.BETTER else served[:1]
+    level = share * max(smoothed(tallies)[-1] for tallies in measured)
     return Pair(before.conditions.seed, level, *(recovery(tallies, level) for tallies in served))
 
 

@@ -8,7 +8,7 @@ from ...learner.prediction import MOST_REQUESTS
 from ...policies.readings.traffic_move import MOVED_SHARE
 from ...rig.ratio import ratio
 from .coverage import Traffic, of_runs, summed_up
-from .levels import LOWER_SHARES, SHARE, WINDOW, Pair, Recovery, paired
+from .levels import LOWER_SHARES, SHARE, WINDOW, Pair, Recovery, Yardstick, paired
 from .recorded_run import RecordedRun
 
 Runs = tuple[RecordedRun, RecordedRun]
@@ -26,13 +26,17 @@ _LEVELS = ("level", "before: requests, median", "after: requests, median", "afte
 
 
 _LEVEL = (
-    f"The level of a seed is {SHARE:.0%} of the accept length, bonus token included, that the better of its two runs "
+    f"The level of a seed is {SHARE:.0%} of the accept length, bonus token included, that {Yardstick.BETTER} "
     f"has over its last {WINDOW} requests. It is reached with the first request after the shift at which the accept "
     f"length of the latest {WINDOW} is as high; no window begins before the shift.\n"
 )
 _LOWER = (
     "The same with lower shares of that accept length. Requests differ in how well they can be drafted, and the same "
     "ones come at the same place in both runs, so a row of easy ones may take both over a high level together.\n"
+)
+_OWN = (
+    f"The same where the level is a share of what {Yardstick.BEFORE} has over its last {WINDOW} requests: there the "
+    "level of a seed is the same whatever the run after reaches, and a run before is always back in the end.\n"
 )
 _INTERVAL = (
     f"Predicted is the replay of a version's weights on the newest requests, {MOST_REQUESTS} at most, that had come "
@@ -49,12 +53,14 @@ def markdown(command: str, runs: Sequence[Runs]) -> str:
     """The whole page; at least one pair."""
     pairs = [paired(*both) for both in runs]
     recovered = [_LEVEL, _table(_RECOVERY, map(_recovery_cells, pairs)), _ratios(pairs)]
-    lower = [_LOWER, _table(_LEVELS, (_level_cells(share, runs) for share in (SHARE, *LOWER_SHARES)))]
+    lower = [_LOWER, _levels(Yardstick.BETTER, runs)]
+    own = [_OWN, _levels(Yardstick.BEFORE, runs)]
     predicted = [_INTERVAL, _table(_COVERAGE, _coverage_lines(runs)), _left_out(runs)]
     return "\n".join([
         _heading(command, runs),
         "## Requests until the level is served again\n", *recovered,
         "## Requests until lower levels\n", *lower,
+        "## Requests until levels of the run before\n", *own,
         "## Predicted against served\n", *predicted,
     ])  # fmt: skip
 
@@ -97,8 +103,12 @@ def _ratios(pairs: Sequence[Pair]) -> str:
     )
 
 
-def _level_cells(share: float, runs: Sequence[Runs]) -> list[str]:
-    pairs = [paired(*both, share) for both in runs]
+def _levels(yardstick: Yardstick, runs: Sequence[Runs]) -> str:
+    return _table(_LEVELS, (_level_cells(share, yardstick, runs) for share in (SHARE, *LOWER_SHARES)))
+
+
+def _level_cells(share: float, yardstick: Yardstick, runs: Sequence[Runs]) -> list[str]:
+    pairs = [paired(*both, share, yardstick) for both in runs]
     before, after = ([side.at_least for side in sides] for sides in zip(*map(_sides, pairs), strict=True))
     medians = [f"{statistics.median(side):.0f}" for side in (before, after)]
     return [f"{share:.0%}", *medians, ratio(after, before).text(), str(sum(pair.is_bound for pair in pairs))]

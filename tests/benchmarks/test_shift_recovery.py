@@ -53,6 +53,18 @@ def test_a_run_is_back_with_the_first_request_whose_latest_ones_accept_as_much(s
     assert found.ratio == pytest.approx(found.after.requests / (found.before.requests or 90.0))
 
 
+@pytest.mark.parametrize("share", [0.9, 0.7])
+def test_the_level_of_the_run_before_is_the_same_whatever_the_run_after_reaches(share):
+    slow = curve(1, 2.0, 0.012)
+    for better in (2.3, 3.0):
+        fast = curve(2, better, 0.03)
+        found = levels.paired(made_run(slow), made_run(fast), share, levels.Yardstick.BEFORE)
+        assert found.level == pytest.approx(share * sum(slow[-WINDOW:]) / WINDOW)
+        assert found.before.requests == pytest.approx(first_request_at_level(slow, found.level), abs=1.0)
+        assert found.after.requests == pytest.approx(first_request_at_level(fast, found.level), abs=1.0)
+        assert not found.is_bound
+
+
 def test_a_run_that_never_comes_back_bounds_the_ratio_by_all_its_requests():
     found = levels.paired(made_run([1.2] * 60), made_run([1.2] * 20 + [2.0] * 40))
     assert (found.before.requests, found.before.text(), found.is_bound) == (None, "> 60", True)
