@@ -15,7 +15,6 @@ class Due:
 
     is_due: bool
     why: str
-    is_near: bool = False  # due, or half of the traces that it takes are pending: what can wait, should
 
 
 class Backlog:
@@ -36,20 +35,15 @@ class Backlog:
         is_asked = counts.pending > 0 and buffer.take_ask()
         have = f"{counts.pending} traces pending, {self._config.min_new_traces} needed"
         if counts.pending >= self._config.min_new_traces:
-            return Due(True, have, is_near=True)
+            return Due(True, have)
         if self._fills_half(counts):
-            return Due(True, f"{have}; they fill half of the buffer", is_near=True)
+            return Due(True, f"{have}; they fill half of the buffer")
         if is_asked:
-            return Due(True, f"{have}; a trainer asked for a learning round", is_near=True)
+            return Due(True, f"{have}; a trainer asked for a learning round")
         limit_s, waited_s = self._config.max_wait_s, buffer.oldest_wait_s() if counts.pending else None
         if limit_s and waited_s is not None and waited_s >= limit_s:
-            why = f"{have}; the oldest has waited {waited_s:.0f} s, at most {limit_s:g} s"
-            return Due(True, why, is_near=True)
-        return Due(False, have, self.is_near(counts))
-
-    def is_near(self, counts: BufferCounts) -> bool:
-        """Whether half of the traces that a learning round takes are pending; asks nothing and takes no ask."""
-        return 2 * counts.pending >= self._config.min_new_traces
+            return Due(True, f"{have}; the oldest has waited {waited_s:.0f} s, at most {limit_s:g} s")
+        return Due(False, have)
 
     def _fills_half(self, counts: BufferCounts) -> bool:
         """Whether pending traces fill half of the buffer, by the mean size of its entries: more might never fit."""

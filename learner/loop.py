@@ -11,7 +11,7 @@ from ..buffer.base import TraceBuffer, VersionBoard
 from ..buffer.lease import Lease
 from ..buffer.version import BoardState
 from . import checkpoint
-from .backlog import Backlog, Due
+from .backlog import Backlog
 from .claim_limiter import ClaimLimiter
 from .config import LearnerConfig
 from .delivery.mlflow_registry import Registry
@@ -111,9 +111,11 @@ class Learner:
         state.drop_expired(time.time())
         board_state = self._board.read()
         self._canary_limit.end_overdue(self._board, board_state)
+        is_mlflow_current = self._register(board_state)
         why_paused = self._why_paused(board_state)
-        due = Due(False, why_paused) if why_paused else self._backlog.due(self._buffer)
-        self._register(board_state, may_wait=due.is_near)
+        if why_paused:
+            return _idle(why_paused)
+        due = self._backlog.due(self._buffer)
         if not due.is_due:
             return _idle(due.why)
         with self._heartbeat.tally.phase("claim"):
@@ -136,16 +138,12 @@ class Learner:
         report = work.run()
         self._ack(work.claimed, (*KEPT, Outcome.MISREPLAYED))
         if report.version is not None:
-            self._tidy(state.notes.needed)
+            self._tidy(is_mlflow_current, state.notes.needed)
         return replace(report, why_now=due.why, seconds=time.perf_counter() - started)
 
-    def _register(self, board_state: BoardState, *, may_wait: bool) -> None:
-        """Make MLflow follow the board; with `may_wait`, traces wait for this learner, and MLflow does where it can."""
-        # Beside a busy server a registration takes a second, in which traces of what is served now are not learnt.
-        if may_wait and self._registry.can_wait(self._config.kept_versions // 2):
-            return
+    def _register(self, board_state: BoardState) -> bool:
         with self._heartbeat.tally.phase("register"):
-            self._registry.sync(board_state, self._board)
+            return self._registry.sync(board_state, self._board)
 
     def _why_paused(self, board_state: BoardState) -> str:
         """Why nothing is claimed now, however many traces are pending; empty when nothing speaks against it."""
@@ -175,10 +173,11 @@ class Learner:
             if claimed[outcome]:
                 self._buffer.ack([entry.entry_id for entry in claimed[outcome]], outcome)
 
-    def _tidy(self, needed: frozenset[int]) -> None:
-        """Register versions with MLflow, which reads their weights, and only then free space."""
+    def _tidy(self, is_mlflow_current: bool, needed: frozenset[int]) -> None:
+        """Register this learning round's version with MLflow, which reads its weights, and only then free space."""
         board_state = self._board.read()
-        self._register(board_state, may_wait=self._backlog.is_near(self._buffer.counts()))
+        if is_mlflow_current:
+            self._register(board_state)
         gone = prune(self._config.versions_dir, board_state, self._config.kept_versions, needed)
         if gone:
             _log.info("removed the weights of versions %s from %s", gone, self._config.versions_dir)

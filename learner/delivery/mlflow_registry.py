@@ -81,10 +81,6 @@ class Registry:
         runs = {str(number): self._mirror.runs[number] for number in newest}
         return {"mlflow": {"run_page": run_page(self._pages, self._store.experiment), "runs": runs}}
 
-    def can_wait(self, most_pending: int) -> bool:
-        """Whether `sync` may be put off: fewer registrations are pending, and it was last asked within COMPARE_S."""
-        return len(self._pending) < most_pending and self._clock() - self._compared_at_s < COMPARE_S
-
     def enqueue(self, record: RunRecord) -> None:
         """Make a record pending; it is on disk when this returns. OSError on a full disk."""
         self._pending.add(record)

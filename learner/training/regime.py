@@ -1,7 +1,7 @@
 """Whether a draft is trained as a cold or as a warm one, and what that makes of learning rate and weighting.
 
-A draft that was cold is near its level before it has learnt what it could: the rate that brought it there goes on and
-halves step by step, down to that of warm drafts. So a line learns at a shift of traffic while that is worth a lot.
+A draft is warm long before it has learnt what it could. So its rate does not fall to the warm one at once, but decays
+from the cold one over its steps: at a shift of traffic a line goes on learning fast while there is much to learn.
 Warming up again and decaying is how trainings are continued on other text (arXiv:2403.08763).
 """
 
@@ -38,7 +38,7 @@ class Regime:
         self.warm_steps = 0 if self.is_cold else self.warm_steps + 1
 
     def learning_rate(self, recipe: Recipe) -> float:
-        """AdamW's, of the next step: the cold one, or the warm one and what is left above it of the cold one."""
+        """AdamW's, of the next step: the cold one; of a warm draft what decay has left of it, at least the warm one."""
         if self.is_cold:
             return recipe.cold_learning_rate
         if not recipe.rate_half_life_steps:

@@ -43,7 +43,7 @@ class FitReport:
     is_cold: bool  # whether the draft was trained as a cold one
     weighting: str
     context_weight: float  # of rows of the context, against those with a verdict; 0: they were left out
-    learning_rate: float  # of a next step, the warm-up left out
+    learning_rate: float  # that a further step would have, without the warm-up
     out_of_vocabulary_labels: int  # labels outside the draft vocabulary, masked out
     unusable_traces: int  # fresh traces without a feature row that a verdict belongs to
     part_tokens: int  # of a batch, at most, through the device at once; below the plan's where those did not fit

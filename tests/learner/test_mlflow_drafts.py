@@ -18,7 +18,7 @@ from learner_traffic import held_out, not_held_out
 from paceline.buffer.errors import BoardConflict, ConfigError, TrackingUnavailable, WeightsRefused
 from paceline.buffer.version import VersionState
 from paceline.buffer.weights_file import check_weights, sha256_of
-from paceline.learner.delivery.mlflow_registry import COMPARE_S, Registry
+from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.delivery.publisher import prune
 from paceline.learner.delivery.restore import restore
@@ -26,7 +26,6 @@ from paceline.learner.delivery.round_evidence import Traffic, digest_of
 from paceline.learner.delivery.tracking.mlflow_library import mlflow_library, open_client, using
 from paceline.learner.delivery.version_folders import RESTORED_FILE, RESTORED_S
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.learning_round import LearningRound
 from paceline.learner.loop import Learner
 from paceline.learner.pass_budget import PassBudget
 from paceline.learner.reproduce import reproduce
@@ -260,28 +259,3 @@ def test_a_draft_is_fitted_again_bit_by_bit_until_its_traces_or_its_checkpoint_a
 def test_traffic_is_described_without_what_is_not_known() -> None:
     assert Traffic.of([]) == Traffic(digest_of([]), 0, 0, {}, None, None)
     assert digest_of(["10-0", "9-1"]) == digest_of(["9-1", "10-0"]) != digest_of(["9-1"])
-
-
-def test_while_traces_wait_mlflow_does_too_until_half_of_the_kept_versions_are_pending_or_for_a_time(
-    reviewed: Reviewed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_s, run, is_busy = [0.0], LearningRound.run, [True]
-
-    def run_while_traces_come(work: LearningRound) -> Any:
-        report = run(work)
-        reviewed.house.send() if is_busy[0] else None
-        return report
-
-    def learn() -> int:
-        reviewed.learn()
-        return len(reviewed.pending)
-
-    monkeypatch.setattr(reviewed.registry, "_clock", lambda: now_s[0])
-    monkeypatch.setattr(LearningRound, "run", run_while_traces_come)
-    assert reviewed.house.config.kept_versions == 8
-    reviewed.house.send()
-    assert [learn() for _ in range(6)] == [1, 2, 3, 0, 1, 2]
-    now_s[0] += COMPARE_S
-    assert learn() == 1  # both were registered before the round
-    is_busy[0] = False
-    assert learn() == 0

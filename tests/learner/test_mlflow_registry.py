@@ -11,7 +11,7 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, JudgedOn, VersionState
 from paceline.learner.config import quiet_mlflow
 from paceline.learner.delivery.code_version import code_version
-from paceline.learner.delivery.mlflow_registry import COMPARE_S, FIRST_RETRY_S, LONGEST_RETRY_S, Registry
+from paceline.learner.delivery.mlflow_registry import FIRST_RETRY_S, LONGEST_RETRY_S, Registry
 from paceline.learner.delivery.run_record import record_from_board
 
 #: As release 0.1 wrote it.
@@ -207,20 +207,6 @@ def test_mlflow_away_is_asked_less_and_less_often_and_an_answer_resets_that(
         house.clock.now_s += 30.0
     assert asked[9:] == [began_s, began_s + FIRST_RETRY_S]
     assert (registry.pending_registrations, list(house.pending.iterdir())) == (1, [house.pending / "v000001.json"])
-
-
-def test_mlflow_can_wait_while_few_registrations_are_pending_and_for_no_longer_than_between_two_comparisons(
-    house: House,
-) -> None:
-    registry = house.registry()
-    assert not registry.can_wait(9)  # never asked
-    house.version(0)
-    assert registry.sync(house.board.read(), house.board)
-    assert registry.can_wait(1)
-    house.enqueue(registry, 1)
-    assert (registry.can_wait(1), registry.can_wait(2)) == (False, True)
-    house.clock.now_s += COMPARE_S
-    assert not registry.can_wait(2)
 
 
 def test_what_the_release_before_left_unregistered_is_registered(house: House, mlflow: Any) -> None:

@@ -82,7 +82,7 @@ def lineage_figure(drafts: Sequence[Calibrated]) -> Any:
 
 
 def _drawn(width_in: float, height_in: float) -> tuple[Figure, Axes]:
-    """An empty picture with one pair of axes, of inches."""
+    """An empty picture of this size, and its axes."""
     # Fixed margins: a layout that fits them to the text draws everything twice, in time that a learner could learn.
     figure = Figure(figsize=(width_in, height_in))
     left, bottom, right, top = 0.95 / width_in, 0.55 / height_in, 1.0 - 0.15 / width_in, 1.0 - 0.35 / height_in
