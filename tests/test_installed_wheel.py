@@ -189,14 +189,15 @@ def test_a_draft_that_the_user_promotes_serves_and_changes_no_answer(
 
 def test_sglangs_other_command_captures_too(server: Server, tmp_path: Path) -> None:
     """SGLang 0.5.21 and later recommend `sglang serve`."""
-    port, config = free_port(), BufferConfig(speculator="other-command")
-    settings = server.settings | {"PACELINE_SPECULATOR": config.speculator}
+    port, redis_port = free_port(), free_port()
+    settings = server.settings | {"PACELINE_REDIS_URL": f"redis://127.0.0.1:{redis_port}/0"}
     with (
+        redis_service(tmp_path / "redis", redis_port),
         connect(settings["PACELINE_REDIS_URL"]) as client,
         sglang_server(server.user, ("sglang", "serve"), server.flags, settings, port, tmp_path / "sglang.log"),
     ):
         answers = generate(port, "other")
-        buffer = RedisTraceBuffer(client, config)
+        buffer = RedisTraceBuffer(client, BufferConfig())
         until(lambda: buffer.counts().delivered == len(PROMPTS), "the traces")
         committed = {e.trace.request_id: e.trace.tokens[e.trace.context_len :].tolist() for e in buffer.replay(100)}
     assert committed == {rid: answer["output_ids"] for rid, answer in answers.items()}

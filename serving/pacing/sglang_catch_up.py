@@ -106,9 +106,10 @@ class SglangCatchUp:
             self._end(fault)
 
     def refuse(self, reason: str) -> None:
-        """Leave all to SGLang."""
+        """Leave all to SGLang, with a warning where anything else was asked for."""
         self.reason = reason
-        log.warning("paceline: the draft also runs while nothing is drafted: %s", reason)
+        if self._max_bytes:
+            log.warning("paceline: the draft also runs while nothing is drafted: %s", reason)
 
     def status(self) -> dict[str, object]:
         """For the replica's heartbeat, as JSON values; any thread may ask."""

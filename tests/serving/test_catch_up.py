@@ -237,3 +237,15 @@ def test_a_server_that_always_drafts_has_nothing_to_catch_up(server):
     _, worker = server
     worker.adaptive_controller = None
     assert sglang_why_not.why_not(worker, 1000).startswith("the server runs without --speculative-adaptive")
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "told"), [(1000, ["paceline: the draft also runs while nothing is drafted: a reason"]), (0, [])]
+)
+def test_a_draft_that_runs_at_every_step_is_warned_of_only_where_it_was_to_stand_still(
+    monkeypatch, caplog, max_bytes, told
+):
+    engine = Engine(monkeypatch, max_bytes, why="a reason")
+    engine.prefill(a=3)
+    assert engine.catch_up.status()["reason"] == "a reason"
+    assert caplog.messages == told
