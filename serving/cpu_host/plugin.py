@@ -10,6 +10,7 @@ BACKEND: Final = "cpu_sdpa"
 _VERIFY_USES_GREEDY: Final = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
 _CHAIN_SAMPLING: Final = "sglang.kernels.ops.speculative.reject_sampling.chain_speculative_sampling_triton"
 _ROW_ARGMAX: Final = "sglang.kernels.ops.speculative.row_argmax.row_argmax"
+_SYNCHRONIZE: Final = "torch.cuda.synchronize"
 #: What the sampling branch of `eagle_sample` calls beside that one; the `sgl_kernel` stand-in has them for a CPU.
 _SAMPLING_KERNELS: Final = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
 
@@ -65,6 +66,7 @@ def _register_hooks() -> None:
     HookRegistry.register(_VERIFY_USES_GREEDY, _verify_uses_greedy, HookType.AROUND)
     HookRegistry.register(_CHAIN_SAMPLING, _sample_chain, HookType.REPLACE)
     HookRegistry.register(_ROW_ARGMAX, _row_argmax, HookType.REPLACE)
+    HookRegistry.register(_SYNCHRONIZE, _synchronize, HookType.REPLACE)
 
 
 def _support_triton(original: Any, backend: str) -> bool:
@@ -90,6 +92,13 @@ def _sample_chain(**tensors: Any) -> None:
 def _row_argmax(scores_NV: Any) -> Any:
     """Index of each row's highest score, int64 [N]; since 0.5.22 a draft under rejection sampling is drawn with it."""
     return scores_NV.argmax(dim=-1)
+
+
+def _synchronize(_device: Any = None) -> None:
+    """Wait for nothing: what was computed on a CPU is done.
+
+    0.5.21 and 0.5.22 wait for CUDA when they are asked for the checksums of weights; 0.5.23 asks the platform to wait.
+    """
 
 
 def _with_cpu_backend(  # the signature is DraftBackendFactory._create_backend's own
