@@ -23,13 +23,24 @@ class Backlog:
     def __init__(self, config: LearnerConfig) -> None:
         self._config = config
         self._trimmed: int | None = None  # when last read
+        self._is_unfinished = False  # a learning round was due, and has not ended well
 
-    def due(self, buffer: TraceBuffer) -> Due:
+    def due(self, buffer: TraceBuffer, *, has_suspects: bool) -> Due:
         """A learning round is due with enough traces, with a buffer half full of them, when asked for, or after a wait.
 
         One trace is enough for the last two: on a quiet server there may be no second one. An ask is taken once there
-        is a trace, and starts one learning round. Warns once of traces trimmed since the last call.
+        is a trace, and starts one learning round, and those that its traces need where it fails: then one is due until
+        `finish` is called, or while there are suspects (ClaimLimiter). Warns once of traces trimmed since last time.
         """
+        found = self._due(buffer, has_suspects=has_suspects)
+        self._is_unfinished = found.is_due
+        return found
+
+    def finish(self) -> None:
+        """The learning round that was due has ended well."""
+        self._is_unfinished = False
+
+    def _due(self, buffer: TraceBuffer, *, has_suspects: bool) -> Due:
         counts = buffer.counts()
         self._warn_of_trimmed(counts)
         is_asked = counts.pending > 0 and buffer.take_ask()
@@ -40,6 +51,8 @@ class Backlog:
             return Due(True, f"{have}; they fill half of the buffer")
         if is_asked:
             return Due(True, f"{have}; a trainer asked for a learning round")
+        if counts.pending and (self._is_unfinished or has_suspects):
+            return Due(True, f"{have}; a learning round failed, and its traces are tried again")
         limit_s, waited_s = self._config.max_wait_s, buffer.oldest_wait_s() if counts.pending else None
         if limit_s and waited_s is not None and waited_s >= limit_s:
             return Due(True, f"{have}; the oldest has waited {waited_s:.0f} s, at most {limit_s:g} s")

@@ -39,6 +39,7 @@ class LearnerNotes:
     set_aside: list[str] = field(default_factory=list)  # entry ids of misreplayed traces, the newest ones
     schedule: Mapping[str, object] = field(default_factory=dict)  # what LearnSchedule.state returned
     line: Mapping[str, object] = field(default_factory=dict)  # what LineDelivery.state returned
+    last_learnt: Mapping[str, list[object]] = field(default_factory=dict)  # what LastLearnt.state returned
     targets: Mapping[str, object] = field(default_factory=dict)  # what TargetHistory.state returned
 
     @property

@@ -23,12 +23,12 @@ class ClaimLimiter:
 
     The part is a quarter, or less where that is needed for the last of base.MAX_DELIVERIES attempts to claim one trace:
     after so many deliveries the buffer makes it a dead letter. Its neighbours are learned. What a learning round has
-    claimed is in the file `attempt` (one per consumer) until the round ended well, so a learning round that killed its
-    process is known to the next one.
+    claimed, and into how many parts, is in the file `attempt` (one per consumer) until the round ended well, so a
+    learning round that killed its process is known to the next one.
     """
 
     def __init__(self, max_claim: int, attempt: Path) -> None:
-        self._max_claim, self._divisor = max_claim, _divisor(max_claim)
+        self._max_claim, self._divisor = max_claim, 1
         self._attempt = attempt
         self._suspects: frozenset[str] = frozenset()
         self._claimed: frozenset[str] = frozenset()
@@ -45,9 +45,12 @@ class ClaimLimiter:
         if self._suspects or not self._attempt.exists():
             return
         try:
-            left = frozenset(map(str, json.loads(self._attempt.read_text(encoding="utf-8"))))
-        except (ValueError, TypeError) as error:
-            _log.warning("%s: got %s, expected a list of entry ids; no trace is suspected", self._attempt, error)
+            found = json.loads(self._attempt.read_text(encoding="utf-8"))
+            left, self._divisor = frozenset(map(str, found["claimed"])), max(int(found["parts"]), 1)
+        except (ValueError, TypeError, KeyError) as error:
+            _log.warning(
+                "%s: got %r, expected entry ids as `claimed`, and `parts`; no trace is suspected", self._attempt, error
+            )
             return
         if left:
             self._suspect(left)
@@ -66,7 +69,7 @@ class ClaimLimiter:
         """
         self._claimed = frozenset(entry_ids)
         if self._suspects.isdisjoint(self._claimed):
-            self._suspects = frozenset()
+            self._suspects, self._divisor = frozenset(), _divisor(len(self._claimed))
         self._write(self._claimed)
 
     def record_failure(self, failure: BaseException, lease: Lease) -> None:
@@ -106,12 +109,12 @@ class ClaimLimiter:
         self.claim_limit = max(1, len(entry_ids) // self._divisor)
 
     def _write(self, entry_ids: frozenset[str]) -> None:
-        write_text(self._attempt, json.dumps(sorted(entry_ids)))
+        write_text(self._attempt, json.dumps({"claimed": sorted(entry_ids), "parts": self._divisor}))
 
 
-def _divisor(max_claim: int) -> int:
-    """The smallest whole number from 4 on that leads from `max_claim` to one trace in MAX_DELIVERIES attempts."""
-    return next(d for d in itertools.count(4) if max_claim // d ** (MAX_DELIVERIES - 1) <= 1)
+def _divisor(traces: int) -> int:
+    """The smallest whole number from 4 on that leads from so many to one in MAX_DELIVERIES attempts."""
+    return next(d for d in itertools.count(4) if traces // d ** (MAX_DELIVERIES - 1) <= 1)
 
 
 def _is_held(lease: Lease) -> bool:

@@ -120,8 +120,7 @@ class LearningRound:
             with tally.phase("publish"):
                 version = self._publish(fit, promotion, decision, number, evidence)
         require(self.lease, "nothing was saved")
-        line = judge.delivery.state() if judge else {}  # without a live version there is nothing to go on from
-        state.record_learning(self.claimed, self.calibration, fit, version, line)
+        state.record_learning(self.claimed, self.calibration, fit, version, judge)
         with tally.phase("publish"):
             checkpoint.save(
                 state.config.checkpoints_dir, state.notes, state.trainer.save, state.config.kept_checkpoints

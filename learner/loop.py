@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 from ..buffer.base import TraceBuffer, VersionBoard
-from ..buffer.lease import Lease
+from ..buffer.lease import Lease, require
 from ..buffer.version import BoardState
 from . import checkpoint
 from .backlog import Backlog
@@ -83,6 +83,7 @@ class Learner:
                 raise
             self._state = state
             self._limiter.record_success()
+            self._backlog.finish()
         self._count(report)
         figures = totals(state.notes, self._buffer.counts(), self._registry.pending_registrations, state.targets)
         standing = {"schedule": state.schedule.standing(time.time()), "fault": ""}
@@ -115,13 +116,15 @@ class Learner:
         why_paused = self._why_paused(board_state)
         if why_paused:
             return _idle(why_paused)
-        due = self._backlog.due(self._buffer)
+        due = self._backlog.due(self._buffer, has_suspects=self._limiter.has_suspects)
         if not due.is_due:
             return _idle(due.why)
         with self._heartbeat.tally.phase("claim"):
             claimed = self._claim(state)
         if not any(claimed[outcome] for outcome in KEPT):
             why = "every claimed trace was refused" if any(claimed.values()) else _HELD_ELSEWHERE
+            require(lease, "nothing was saved")
+            self._keep_targets(state)
             return replace(_idle(why), outcomes=counts_of(claimed))
         _log.info("learning round starts: %s", due.why)
         work = LearningRound(
@@ -167,6 +170,16 @@ class Learner:
                 claimed = kept_with_features(claimed, state.target_features)
         self._ack(claimed, REFUSED)
         return claimed
+
+    def _keep_targets(self, state: LearnerState) -> None:
+        """Save which versions of the target were seen: refused traces count too, towards one that was set back.
+
+        After they are acked: a death in between loses the count of one claim, and never counts a trace twice.
+        """
+        notes, folder = replace(state.notes, targets=state.targets.state()), self._config.checkpoints_dir
+        if notes != state.notes and checkpoint.is_newest(folder, notes):
+            state.notes = notes
+            checkpoint.save_notes(folder, notes)
 
     def _ack(self, claimed: ByOutcome, outcomes: tuple[Outcome, ...]) -> None:
         for outcome in outcomes:

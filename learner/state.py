@@ -7,7 +7,7 @@ the board. So after any fault in a learning round the state is thrown away and o
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..buffer.base import TraceEntry, entry_order
@@ -23,6 +23,7 @@ from .checkpoint import LearnerNotes
 from .config import LearnerConfig
 from .intake import KEPT, ByOutcome, Intake, Outcome, sort_entries
 from .judging.calibration import Calibration, compare_with_served
+from .judging.last_learnt import LastLearnt
 from .judging.line_judge import LineJudge, Unlearnt
 from .model.draft_cache import DraftCache
 from .model.target_features import TargetFeatures
@@ -104,8 +105,11 @@ class LearnerState:
         return compare_with_served(self.judging_traces(claimed), board_state, self.drafts)
 
     def record_verdict(self, fit: FitReport, promotion: Promotion, now_s: float) -> None:
-        """Report the gate's verdict on a learning round that trained to the schedule: a proof is a better draft."""
-        is_judged = promotion.verdict in {Verdict.PROMOTE, Verdict.REFUSE}
+        """Report the gate's verdict on a learning round that trained to the schedule: a proof is a better draft.
+
+        A round of which no request judged, such as one of further parts of known answers, shows nothing either way.
+        """
+        is_judged = promotion.verdict in {Verdict.PROMOTE, Verdict.REFUSE} and promotion.measured is not None
         is_better = promotion.ground is Ground.PROOF if is_judged else None
         self.schedule.record_learning(now_s, is_better=is_better, is_warm=not fit.is_cold)
 
@@ -132,7 +136,8 @@ class LearnerState:
             _log.info("version %d is live: the line is compared with it from now on", live)
             line, reference = LineDelivery(self.config.delivery_rules, live), live_draft
         _, last = board_state.rows[line.reference].version.trained_on
-        known = frozenset(entry.trace.request_id for entry in self.replay_buffer)
+        last_learnt = LastLearnt(self.notes.last_learnt)
+        known = frozenset(entry.trace.request_id for entry in self.replay_buffer) | last_learnt.requests
         unlearnt = Unlearnt(self.targets.judging, last, known)
         return LineJudge(
             line,
@@ -141,6 +146,7 @@ class LearnerState:
             line.reference,
             reference,
             unlearnt,
+            last_learnt,
             self.trainer.plan.steps,
             is_line_live=live == self.notes.parent,
         )
@@ -151,11 +157,11 @@ class LearnerState:
         calibration: Calibration,
         fit: FitReport | None,
         version: DraftVersion | None,
-        line: Mapping[str, object],
+        judge: LineJudge | None,
     ) -> None:
         """Update the notes at the end of a learning round that trained; `version` is what it published.
 
-        `line` is the state of the line's delivery.
+        Without a `judge`, since no version is live, there is no line to go on from.
         """
         self._record(claimed, calibration)
         self.notes = replace(
@@ -163,7 +169,8 @@ class LearnerState:
             rounds_trained=self.notes.rounds_trained + 1,
             optimiser_steps=self.notes.optimiser_steps + (fit.steps if fit else 0),
             parent=version.number if version else self.notes.parent,
-            line=line,
+            line=judge.delivery.state() if judge else {},
+            last_learnt=judge.last_learnt.state() if judge else self.notes.last_learnt,
         )
 
     def record_rest(self, claimed: ByOutcome, calibration: Calibration) -> None:

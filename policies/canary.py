@@ -17,6 +17,7 @@ known chance. None knows ratios of clustered rounds or a test on ranks, and the 
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import NormalDist
 
 from .acceptance import Tally
 from .canary_begins import BeginTests
@@ -67,7 +68,9 @@ class CanaryRules:
 
     confidence: float = 0.95  # 1 - confidence bounds the chance of any verdict on evidence between equal drafts
     min_effect: float = 0.1  # gain in accept length at which the interval is tightest
-    non_inferiority: float = 0.1  # loss in accept length that is tolerated when the canary ends undecided
+    non_inferiority: float = (
+        0.1  # loss in accept length that an undecided canary may have; it stays with 1 - confidence
+    )
     min_requests: int = 30  # of each arm; with fewer there is no interval
     max_requests: int = 2000  # of the canary; there the test ends
     harm_share: float = 0.4  # part of 1 - confidence that the harm test may spend
@@ -201,11 +204,24 @@ class CanaryTest:
             return CanaryDecision.ROLL_BACK, Basis.INTERVAL, f"{spread} lies below zero"
         if len(self._arms[Arm.CANARY].tallies) < rules.max_requests:
             return CanaryDecision.WAIT, Basis.NOTHING_YET, f"{spread} says neither"
-        is_kept, margin = low > -rules.non_inferiority, f"a loss of {rules.non_inferiority:g}"
+        return self._decide_last(gain, spread)
+
+    def _decide_last(self, gain: float, spread: str) -> tuple[CanaryDecision, Basis, str]:
+        """At the limit: one look, at a number of requests that was set before, so an interval for one look decides.
+
+        That of every look is wider by half, and would turn away most drafts that are as good as the live one.
+        """
+        rules, arms = self._rules, self._arms.values()
+        has_few = any(len(arm.tallies) < rules.min_requests for arm in arms)
+        error = math.inf if has_few else math.sqrt(sum(arm.variance() for arm in arms))
+        low = gain - NormalDist().inv_cdf(rules.confidence) * error
         decision, verb = (
-            (CanaryDecision.PROMOTE, "excludes") if is_kept else (CanaryDecision.ROLL_BACK, "leaves room for")
+            (CanaryDecision.PROMOTE, "excludes")
+            if low > -rules.non_inferiority
+            else (CanaryDecision.ROLL_BACK, "leaves room for")
         )
-        return decision, Basis.LIMIT, f"undecided after {rules.max_requests} requests, {spread} {verb} {margin}"
+        last = f"{rules.confidence:.0%} bound of this last look {low:+.3f} {verb} a loss of {rules.non_inferiority:g}"
+        return decision, Basis.LIMIT, f"undecided after {rules.max_requests} requests, {spread}; {last}"
 
 
 def anytime_half_width(variance: float, error: float, effect: float) -> float:

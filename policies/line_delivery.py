@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .paired import JudgedPrompts, Paired
+from .paired import Paired
 from .prequential import LineFinding, LineVerdict, PrequentialRules, PrequentialTest
 
 
@@ -72,7 +72,6 @@ class LineDelivery:
         self._trust = 0  # left, in requests: a full round has rules.full_round of them
         self._judged = 0  # requests of this round
         self._is_proven = False  # against the present reference, which waits for the proven draft to have served
-        self.judged_prompts = JudgedPrompts()  # further answers to these are not to be observed
         self._unsuspected = reference  # the last version that served a whole round without suspicion
         self.reference = reference  # the version to replay beside the line
         self.serves = reference  # the version that was last decided to serve
@@ -82,9 +81,8 @@ class LineDelivery:
     def observe(self, block: Sequence[Paired], *, is_live: bool) -> None:
         """Add one block of requests, replayed with the line as it was before it learnt them and with `reference`.
 
-        `is_live`: whether the line was then the very draft that serves. Changes `judged_prompts` too.
+        `is_live`: whether the line was then the very draft that serves.
         """
-        self.judged_prompts.note(block)
         self._judged += len(block)
         self._line.observe(block)
         if is_live:
@@ -154,7 +152,6 @@ class LineDelivery:
             "trust": self._trust,
             "judged": self._judged,
             "is_proven": self._is_proven,
-            "judged_prompts": self.judged_prompts.state(),
             "line": self._line.state(),
             "live": self._live.state(),
         }
@@ -167,6 +164,5 @@ class LineDelivery:
         self._trust = int(state.get("trust", 0))
         self._judged = int(state.get("judged", 0))
         self._is_proven = bool(state.get("is_proven", False))
-        self.judged_prompts.restore(state.get("judged_prompts", ()))
         self._line.restore(state.get("line", {}))
         self._live.restore(state.get("live", {}))

@@ -6,16 +6,12 @@ they make evidence out of nothing (benchmarks/repeated_prompts.py shows how much
 """
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .acceptance import Tally
-
-#: As many as a claim has at most. An answer that comes a claim later than the others to its prompt, which the line has
-#: learnt meanwhile, does not judge. So a prompt that is asked all the time judges every other claim.
-_REMEMBERED_BLOCKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +80,3 @@ def _scaled(gains: Sequence[float], most_gain: float, least_gain: float) -> floa
     mean = sum(min(max(gain, -most_gain), most_gain) for gain in gains) / len(gains)
     scaled = math.sqrt(len(gains)) * (mean - least_gain)
     return min(max(scaled, -most_gain - least_gain), most_gain - least_gain)
-
-
-class JudgedPrompts:
-    """The prompts that judged in the last blocks, whose further answers do not."""
-
-    def __init__(self) -> None:
-        self._blocks: deque[frozenset[Asked]] = deque(maxlen=_REMEMBERED_BLOCKS)
-
-    def __contains__(self, asked: Asked) -> bool:
-        return any(asked in block for block in self._blocks)
-
-    def note(self, block: Sequence[Paired]) -> None:
-        """One more block has judged."""
-        self._blocks.append(frozenset(Asked(pair.tenant, pair.prompt) for pair in block if pair.prompt))
-
-    def state(self) -> list[list[Asked]]:
-        """What continuing needs, as JSON values."""
-        return [sorted(block) for block in self._blocks]
-
-    def restore(self, state: Sequence[Sequence[Sequence[str]]]) -> None:
-        """Go on from `state`; an empty one remembers none."""
-        self._blocks.clear()
-        self._blocks.extend(frozenset(Asked(*asked) for asked in block) for block in state)

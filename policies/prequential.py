@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .paired import Paired, bets_of
+from .paired import Bet, Paired, bets_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -151,9 +151,8 @@ class PrequentialTest:
         self._prompts += len(bets)
         if not self._is_suspected():  # what some gain while others seem to lose speaks for nothing
             self._gain.bet([bet.gain for bet in bets_of(block, rules.most_gain, rules.least_gain)])
-        heaviest = Counter(bet.tenant for bet in bets).most_common(1)
         self._watch(Whose.ALL, [bet.gain for bet in bets])
-        self._watch(Whose.OTHERS, [bet.gain for bet in bets if bet.tenant != heaviest[0][0]])
+        self._watch(Whose.OTHERS, _without_the_heaviest(bets))
 
     def forget_gains(self) -> None:
         """Give away what the test of gain has won; what it has lost stays lost, or it would start over for nothing."""
@@ -212,6 +211,19 @@ def is_ruined(pairs: Sequence[Paired], rules: PrequentialRules) -> bool:
     """
     gains = [bet.gain for bet in bets_of(pairs, rules.most_gain)]
     return sum(math.log1p(-STAKES[-1] * gain / rules.most_gain) for gain in gains) >= -math.log(rules.harm_error)
+
+
+def _without_the_heaviest(bets: Sequence[Bet]) -> list[float]:
+    """The gains of all but the tenant whose bets weigh most, a bet on n answers sqrt(n), as it is scaled.
+
+    By prompts alone, a tenant with many answers to few of them could buy a draft that one with more prompts loses by.
+    By answers alone, one with thousands to a single prompt would take the place of the one who buys.
+    """
+    weights: Counter[str] = Counter()
+    for bet in bets:
+        weights[bet.tenant] += math.sqrt(bet.requests)  # type: ignore[assignment] # a Counter adds any numbers
+    heaviest = {tenant for tenant, _ in weights.most_common(1)}
+    return [bet.gain for bet in bets if bet.tenant not in heaviest]
 
 
 def _shown(log_odds: float) -> str:

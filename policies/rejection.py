@@ -48,15 +48,20 @@ def why_not_estimated(trace: DraftTrace) -> str:
     """Why this trace does not tell what another draft would have had accepted under `rejection`; empty where it does.
 
     Left out are requests whose logits were edited, which no draft is told of, and traces without the target's chance
-    of every token: SGLang does not hand out what top-k or top-p left of it.
+    of every token that a verify round committed: SGLang does not hand out what top-k or top-p left of it. That of a
+    round without drafts may be missing, and no chain goes over its token.
     """
     if trace.verdict_rule is not VerdictRule.REJECTION:
         return f"got the rule {trace.verdict_rule.value}"
     if trace.sampling.edited:
         return "edited logits"
-    judged_T = target_logprobs(trace)[int(trace.rounds.starts[0]) + 1 :] if len(trace.rounds) else np.empty(0)
-    is_known = trace.sampling.temperature > 0.0 and bool(np.isfinite(judged_T).all())
-    return "" if is_known else "target's chances not recorded"
+    is_known_T = np.isfinite(target_logprobs(trace))
+    is_needed_T = np.zeros(len(is_known_T), np.bool_)
+    if len(trace.rounds):
+        is_needed_T[int(trace.rounds.starts[0]) + 1 :] = True
+        is_needed_T[[at for _, at in _undrafted(trace)]] = False
+    is_told = trace.sampling.temperature > 0.0 and bool(is_known_T[is_needed_T].all())
+    return "" if is_told else "target's chances not recorded"
 
 
 def target_logprobs(trace: DraftTrace) -> Float32s:
@@ -76,28 +81,38 @@ def expected_tally(trace: DraftTrace, logq_TS: Float32s) -> Tally:
     """What the draft of `logq_TS` is expected to have had accepted from the trace's first round on; no whole numbers.
 
     `logq_TS[s, j]` is log q of tokens[s + 1 + j] as draft j of a round rooted at tokens[s], NaN where there is no such
-    token or no feature to draft from. Counts rounds as `acceptance.replayed_tally` does. Only for a trace of which
-    `why_not_estimated` is empty.
+    token or no feature to draft from. Counts rounds as `acceptance.replayed_tally` does; a token of which the target's
+    chance is not known ends the text, and after it another one begins. Only for a trace of which `why_not_estimated` is
+    empty.
     """
-    can_draft_T = _can_draft(logq_TS)
+    can_draft_T, logp_T = _can_draft(logq_TS), target_logprobs(trace)
     roots = trace.rounds.starts[can_draft_T[trace.rounds.starts]]
     if not len(roots):
         return Tally()
     first = int(roots[0])
     beyond = np.flatnonzero(~can_draft_T[first:])
     last = first + int(beyond[0]) - 1 if len(beyond) else len(trace.tokens) - 2
-    return expected_walk(accept_chances(logq_TS, target_logprobs(trace)), first, last)
+    chances_TS = accept_chances(logq_TS, logp_T)
+    walked = np.flatnonzero(np.isfinite(logp_T[first + 1 : last + 2])) + first  # roots followed by a known token
+    texts = np.split(walked, np.flatnonzero(np.diff(walked) > 1) + 1)
+    return sum((expected_walk(chances_TS, int(text[0]), int(text[-1])) for text in texts if len(text)), Tally())
 
 
 def served_beside_expected(trace: DraftTrace, logq_TS: Float32s) -> EstimatedRounds:
     """The rounds that served the trace, beside what the draft of `logq_TS` would have had accepted in each of them.
 
     Where that is the draft that served, the two differ by chance alone. `logq_TS` as for `expected_tally`, with at
-    least as many steps as the server drafted. Rounds without drafts, or without a feature to draft from, are left out.
+    least as many steps as the server drafted. Rounds without drafts, or without a feature to draft from, are left out,
+    and so are as many rounds as there are steps before a token of which the target's chance is not known: their drafts
+    may reach it. However many of these were accepted they are left out, or those that remain would have been chosen by
+    their luck.
     """
-    chances_TS = accept_chances(logq_TS, target_logprobs(trace))
-    proposed_R = proposed_drafts(trace)
+    logp_T, proposed_R = target_logprobs(trace), proposed_drafts(trace)
+    chances_TS = accept_chances(logq_TS, logp_T)
     is_compared_R = (proposed_R > 0) & _can_draft(logq_TS)[trace.rounds.starts]
+    for round_, at in _undrafted(trace):
+        if np.isnan(logp_T[at]):
+            is_compared_R[max(round_ - logq_TS.shape[1], 0) : round_] = False
     is_proposed_RS = np.arange(logq_TS.shape[1]) < proposed_R[:, None]
     survives_RS = (chances_TS[trace.rounds.starts] * is_proposed_RS).cumprod(axis=1)[is_compared_R]
     means_R = survives_RS.sum(axis=1)
@@ -136,6 +151,12 @@ def expected_walk(chances_TS: Floats, first_root: int, last_root: int) -> Tally:
         begins_T[root + 1 : root + steps + 2] += begins_T[root] * ends_TK[root]
     roots = slice(first_root, last_root + 1)
     return Tally(float(begins_T[roots] @ survives_TS[roots].sum(axis=1)), float(begins_T[roots].sum()))
+
+
+def _undrafted(trace: DraftTrace) -> list[tuple[int, int]]:
+    """Every round without drafts, and which of the trace's tokens it committed."""
+    starts, rounds = trace.rounds.starts, np.flatnonzero(proposed_drafts(trace) == 0)
+    return [(int(each), int(starts[each]) + 1) for each in rounds if starts[each] + 1 < len(trace.tokens)]
 
 
 def _can_draft(logq_TS: Float32s) -> npt.NDArray[np.bool_]:

@@ -79,7 +79,8 @@ LEARNER_ROWS: Final = (
         Portion,
         0.6,
         "Part of the time between two learning rounds that training may take. Where that is not enough, a learner "
-        "passes less often over its traces, at least once. 0: always PACELINE_PASSES (docs/when-to-learn.md).",
+        "passes less often over its traces, to the nearest whole number and at least once. 0: always PACELINE_PASSES "
+        "(docs/when-to-learn.md).",
     ),
     Setting(
         "CONTEXT_WEIGHT",

@@ -44,8 +44,8 @@ def judge_candidate(
     """What becomes of the trainer's weights, to be published as `number`, after `line_judge` saw every block of them.
 
     The kept traces of `claimed` are the newest traffic, beside which the verdict says what it was judged on, and how
-    old that was at `now_s`, unix seconds. WAIT without a judge: there is no live draft. UNJUDGED when replay can score
-    no request of the claim: the canary decides alone.
+    old that was at `now_s`, unix seconds. WAIT without a judge: there is no live draft. UNJUDGED when replay cannot
+    score most requests of the claim: the canary decides alone, since the others may be of another kind.
     """
     if line_judge is None or number is None:
         return Promotion(Verdict.WAIT, _why_waiting(board_state))
@@ -53,7 +53,7 @@ def judge_candidate(
     left_out = unscored(traces)
     reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(left_out.items()))
     requests = len({trace.request_id for trace in traces})
-    if requests and left_out.total() == requests:
+    if 2 * left_out.total() > requests:
         return Promotion(
             Verdict.UNJUDGED,
             f"replay cannot tell: of {requests} requests {reasons} were verified in a way that the committed tokens do "

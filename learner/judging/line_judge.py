@@ -1,19 +1,20 @@
 """Judges the line of drafts in training on the traces of one claim, before it learns them.
 
 Judged are requests that neither the line nor the reference has learnt anything of, nor, in the claim before, other
-answers to the same prompt. Both are replayed against the very
-verdicts that were served, so each pair is fair under the version of the target that gave them, whichever that is.
+answers to the same prompt. Both are replayed against the very verdicts that were served, so each pair is fair under the
+version of the target that gave them, whichever that is.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from ...buffer.base import TraceEntry, entry_order
 from ...buffer.trace import DraftTrace
 from ...policies.line_delivery import Delivery, LineDelivery
-from ...policies.paired import Asked, Paired
+from ...policies.paired import Paired
 from ...policies.prequential import PrequentialRules, is_ruined
 from ..model.eagle3 import Eagle3Draft
+from .last_learnt import LastLearnt
 from .paired_replay import paired, why_unscored
 
 
@@ -40,7 +41,7 @@ class Unlearnt:
 
 @dataclass(slots=True)
 class LineJudge:
-    """What one learning round shows of the line. Changes `delivery`; no draft."""
+    """What one learning round shows of the line. Changes `delivery` and `last_learnt`; no draft."""
 
     delivery: LineDelivery
     live: int
@@ -48,6 +49,7 @@ class LineJudge:
     reference: int
     reference_draft: Eagle3Draft
     unlearnt: Unlearnt
+    last_learnt: LastLearnt  # in the claim before this one
     steps: int  # drafts per verify round
     is_line_live: bool  # whether the line is the very draft that serves: in the first block, or never
     pairs: list[Paired] = field(default_factory=list)  # of every block so far
@@ -58,12 +60,13 @@ class LineJudge:
     def observe(self, line: Eagle3Draft, block: Sequence[TraceEntry]) -> None:
         """Replay a block with the line, which has not learnt it yet, and with the reference, and add what they show.
 
-        A line that is the reference itself shows nothing.
+        A line that is the reference itself shows nothing, but learns the block as any other.
         """
         is_live, self.is_line_live = self.is_line_live, False
+        self.last_learnt.note(entry.trace for entry in block)
         if is_live and self.live == self.reference:
             return
-        traces = self._in_time(trace for trace in self.unlearnt.of(block) if not why_unscored(trace))
+        traces = self._in_time([trace for trace in self.unlearnt.of(block) if not why_unscored(trace)])
         pairs = paired(traces, line, self.reference_draft, self.steps)
         self.delivery.observe(pairs, is_live=is_live)
         self.pairs += pairs
@@ -72,12 +75,10 @@ class LineJudge:
         self.by_request |= counted
         self.judged += [trace for trace in traces if trace.request_id in counted]
 
-    def _in_time(self, traces: Iterable[DraftTrace]) -> list[DraftTrace]:
-        found: dict[bool, list[DraftTrace]] = {True: [], False: []}
-        for trace in traces:
-            found[Asked(trace.tenant, trace.prompt) not in self.delivery.judged_prompts].append(trace)
-        self.late |= {trace.request_id for trace in found[False]}
-        return found[True]
+    def _in_time(self, traces: Sequence[DraftTrace]) -> list[DraftTrace]:
+        in_time = [trace for trace in traces if not self.last_learnt.has_prompt_of(trace)]
+        self.late |= {trace.request_id for trace in traces if self.last_learnt.has_prompt_of(trace)}
+        return in_time
 
     def decide(
         self, newest: int, line: Eagle3Draft, held_out: Sequence[DraftTrace], rules: PrequentialRules

@@ -66,13 +66,18 @@ class CanaryTrial:
         if arm is Arm.LIVE:
             self.live += round_
 
+    def end(self, version: int, request_id: str) -> None:
+        """A request that began under `version` ended without another round: its client left, or it decoded plainly."""
+        arm = Arm.CANARY if version == self.number else Arm.LIVE
+        self._test.observe(arm, request_id, Tally(), ended=True, at=self._turned_at)
+
     def turn(self, now: float) -> None:
         """Read the other replicas' heartbeats when it is time, and write a verdict on the board once there is one.
 
         `now` in unix seconds, by this host's clock.
         """
         self._turned_at = now
-        self._began_at = now if self._began_at is None else self._began_at
+        self._began_at = now if self._began_at is None else min(self._began_at, now)  # a clock may be set back
         if not 0.0 <= now - self._read_at < READ_S:  # a clock set back must not stop it
             self._read_at = now
             self._read()

@@ -73,10 +73,11 @@ class DraftMonitor:
             self._change_target(forward.target_version)
         if forward.draft_version != self._version:
             self._change(forward.draft_version)
-        if forward.commit.tokens and len(forward.drafted):  # a round of plain decoding says nothing about the draft
+        is_counted = bool(forward.commit.tokens and len(forward.drafted))  # plain decoding says nothing about the draft
+        if is_counted:
             self._count(forward)
         if forward.commit.finish:
-            self._end(forward.request_id)
+            self._end(forward, is_counted=is_counted)
 
     def turn(self, now: float) -> None:
         """Decide what can be decided, and write it on the board. Reads the board when the version has changed."""
@@ -137,11 +138,13 @@ class DraftMonitor:
             ended = bool(verify.commit.finish)
             self._trial.count(verify.draft_version, verify.request_id, verify.accepted, ended=ended)
 
-    def _end(self, request_id: str) -> None:
-        self._before_it.pop(request_id, None)
-        request = self._running.pop(request_id, None)
+    def _end(self, verify: RequestVerify, *, is_counted: bool) -> None:
+        self._before_it.pop(verify.request_id, None)
+        request = self._running.pop(verify.request_id, None)
         if request is not None:
             self._ended.append(request)
+            if self._trial is not None and not is_counted:
+                self._trial.end(verify.draft_version, verify.request_id)
 
     def _ask(self) -> None:
         state = self._board.read()

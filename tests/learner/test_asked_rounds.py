@@ -7,11 +7,12 @@ import redis
 from kombu.exceptions import OperationalError
 from learner_traffic import BATCH
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.errors import BufferUnavailable, DeviceOutOfMemory
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.learner import asked_rounds
 from paceline.learner.asked_rounds import follow_asks
 from paceline.learner.learning_report import LearningKind
+from paceline.learner.training.trainer import DraftTrainer
 
 
 @pytest.fixture
@@ -48,6 +49,36 @@ def test_a_round_that_was_due_anyway_answers_the_ask(asked_house) -> None:
     assert learner.learn_once().why_now == f"{BATCH} traces pending, 8 needed"
     house.send(2)
     assert learner.learn_once().why == "2 traces pending, 8 needed"
+
+
+@pytest.mark.guarantee("asked-round")
+@pytest.mark.parametrize(
+    ("failure", "restarts", "rounds"),
+    [(RuntimeError("a step"), False, 4), (RuntimeError("a step"), True, 4), (DeviceOutOfMemory("full"), False, 1)],
+)
+def test_an_asked_round_that_fails_is_tried_again_until_its_traces_are_learned(
+    asked_house, monkeypatch, failure: Exception, restarts: bool, rounds: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    house, settings = asked_house, {"learn": "always", "min_new_traces": 10**6, "max_wait_s": 0.0}
+    learner = house.learner(**settings)
+    house.send(64)
+    house.buffer.ask_for_round("trainer")
+    with monkeypatch.context() as broken:
+        broken.setattr(DraftTrainer, "fit", fail)
+        with pytest.raises(type(failure)):
+            learner.learn_once()
+    if restarts:
+        learner = house.learner(**settings)
+    reports = [learner.learn_once() for _ in range(rounds)]
+    assert {report.why_now.partition("; ")[2] for report in reports} == {
+        "a learning round failed, and its traces are tried again"
+    }
+    assert sum(sum(report.outcomes.values()) for report in reports) == 64
+    house.send(3)
+    assert learner.learn_once().why == "3 traces pending, 1000000 needed"
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_no_traces_fault_acquits_none(tmp_path: Path) -> None:
     limiter.record_claim("ab")
     limiter.record_failure(LeaseLost("got lost"), HELD)
     assert (limiter.has_suspects, limiter.claim_limit) == (True, 2)
-    assert json.loads((tmp_path / "attempt").read_text()) == list("abcdefgh")
+    assert json.loads((tmp_path / "attempt").read_text()) == {"claimed": list("abcdefgh"), "parts": 4}
 
 
 def test_a_restarted_learner_suspects_the_claim_that_killed_until_it_is_learned(tmp_path: Path) -> None:
@@ -101,12 +101,16 @@ def test_memory_overrides_the_file_which_may_name_more(tmp_path: Path) -> None:
     limiter.record_failure(DIED, HELD)
     limiter.record_claim(map(str, range(100)))
     limiter.record_failure(DIED, HELD)
-    (tmp_path / "attempt").write_text(json.dumps(list(map(str, range(400)))))  # as if the disk had been full since
+    (tmp_path / "attempt").write_text(
+        json.dumps({"claimed": list(map(str, range(400))), "parts": 4})
+    )  # as if the disk had been full since
     limiter.load_attempt()
     assert limiter.claim_limit == 25
 
 
-@pytest.mark.parametrize("left", ['["1-1", ', "", "7", "null"])
+@pytest.mark.parametrize(
+    "left", ['["1-1", ', "", "7", "null", '["1-1"]', '{"claimed": ["1-1"]}', '{"claimed": ["1-1"], "parts": null}']
+)
 def test_with_an_unreadable_file_nothing_is_suspected_and_the_file_is_replaced(tmp_path: Path, left: str) -> None:
     path = tmp_path / "attempt"
     path.write_text(left)
@@ -114,7 +118,7 @@ def test_with_an_unreadable_file_nothing_is_suspected_and_the_file_is_replaced(t
     limiter.load_attempt()
     assert (limiter.has_suspects, limiter.claim_limit) == (False, 8)
     limiter.prepare()
-    assert json.loads(path.read_text()) == []
+    assert json.loads(path.read_text())["claimed"] == []
 
 
 def test_a_full_disk_is_noticed_before_anything_is_claimed(tmp_path: Path) -> None:
@@ -141,7 +145,8 @@ def test_of_a_whole_claim_only_the_poisonous_trace_is_lost(
     make_trace, tmp_path: Path, traces: int, poison: int, first_sizes: list[int], kills: bool
 ) -> None:
     buffer, sizes = MemoryTraceBuffer(BufferConfig()), []
-    limiter = ClaimLimiter(traces, tmp_path / "attempt")
+    most = 10**6  # however many a learner may claim, what it has claimed decides
+    limiter = ClaimLimiter(most, tmp_path / "attempt")
     ids = buffer.append([make_trace(seed, rounds=1) for seed in range(traces)])
     for _ in range(60):
         claimed = [entry.entry_id for entry in buffer.claim("a", limiter.claim_limit)]
@@ -149,7 +154,7 @@ def test_of_a_whole_claim_only_the_poisonous_trace_is_lost(
         if ids[poison] in claimed:
             sizes.append(len(claimed))
             if kills:
-                limiter = ClaimLimiter(traces, tmp_path / "attempt")
+                limiter = ClaimLimiter(most, tmp_path / "attempt")
                 limiter.load_attempt()
             else:
                 limiter.record_failure(DIED, HELD)

@@ -290,3 +290,18 @@ def test_a_version_that_is_named_stays_whatever_traces_say(house, version: str) 
     assert learner._state.targets.trained == trained
     assert report.outcomes.get("other_target_version", 0) == (0 if version == "follow" else 12)
     assert learner._state.notes.targets.keys() == (set() if version == "13" else learner._state.targets.state().keys())
+
+
+@pytest.mark.guarantee("target-followed")
+def test_a_target_that_was_set_back_is_followed_as_soon_by_learners_that_are_started_for_every_claim(house) -> None:
+    settings = {"learn": "always", "passes": 1, "holdout_share": 0.001, "target_version": "follow"}
+    learner = house.learner(**settings)
+    for version in ("7", "8", "9"):
+        house.send(8, target_version=version)
+        learner.learn_once()
+    seen = []
+    for _ in range(3):
+        house.send(40, target_version="0")
+        learner = house.learner(**settings)
+        seen.append((learner.learn_once().outcomes.get("other_target_version", 0), learner._state.targets.newest))
+    assert seen == [(40, "9"), (40, "9"), (0, "0")]

@@ -214,13 +214,15 @@ def beat_alone(board: MemoryVersionBoard, turn_s: float) -> None:
 
 
 @pytest.mark.parametrize("turn_s", [0.0, 30.0])
-def test_where_replay_cannot_judge_the_canary_decides_alone(house, turn_s: float) -> None:
+@pytest.mark.parametrize("judged", [0, BATCH - 1], ids=["none", "fewer than half"])
+def test_where_replay_cannot_judge_most_requests_the_canary_decides_alone(house, turn_s: float, judged: int) -> None:
     beat_alone(house.board, turn_s)
     house.send(verdict_rule=VerdictRule.BLOCK)
+    house.send(judged)
     report = house.learner(canary_limit_s=1e12).learn_once()
     assert report.promotion is not None
     assert report.promotion.verdict is Verdict.UNJUDGED
-    assert f"of {BATCH} requests {BATCH} by block were verified" in report.promotion.reason
+    assert f"of {BATCH + judged} requests {BATCH} by block were verified" in report.promotion.reason
     row, live = house.board.read().rows[1], house.board.read().live
     assert (row.state, live) == ((VersionState.CANARY if turn_s else VersionState.REFUSED), 0)
     assert row.version.scores == {}

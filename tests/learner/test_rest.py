@@ -11,6 +11,7 @@ from paceline.buffer.counters import COUNTERS, counters_of
 from paceline.learner import checkpoint
 from paceline.learner.delivery import delivery
 from paceline.learner.learning_report import LearningKind
+from paceline.learner.training import regime
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.learn_schedule import LearnChoice
 from paceline.policies.promotion import Measured, Promotion, Verdict
@@ -60,6 +61,23 @@ def rested(house, monkeypatch):
         kinds.append(learner.learn_once().kind)
     assert kinds == [LearningKind.LEARNED, LearningKind.LEARNED, LearningKind.RESTED, LearningKind.RESTED]
     return learner, traces
+
+
+def test_rounds_in_which_no_request_judged_begin_no_rest(house, monkeypatch):
+    """As those of further parts of long answers, of which the line has learnt the first."""
+    learner, nothing = house.learner(**DRIFT), Promotion(Verdict.REFUSE, "test says nothing yet")
+    monkeypatch.setattr(delivery, "judge", lambda *_, **__: nothing)
+    monkeypatch.setattr(regime.Regime, "choose", lambda self, *_: setattr(self, "is_cold", False))
+    for _ in range(6):
+        house.send()
+        assert learner.learn_once().kind is LearningKind.LEARNED
+    assert len(learner._state.schedule._latest) > 40
+    decide_all(monkeypatch, Verdict.REFUSE)
+    kinds = []
+    for _ in range(3):
+        house.send()
+        kinds.append(learner.learn_once().kind)
+    assert kinds == [LearningKind.LEARNED, LearningKind.LEARNED, LearningKind.RESTED]
 
 
 def test_a_rest_keeps_traces_for_replay_and_changes_no_weight(house, rested):

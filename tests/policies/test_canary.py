@@ -144,6 +144,22 @@ def test_a_better_draft_is_promoted_with_its_figures_and_a_worse_one_rolled_back
     assert back.reason.endswith("lies below zero")
 
 
+def drawn(rng: np.random.Generator, length: float, count: int) -> list[list[int]]:
+    """Requests whose accepted drafts per round differ as recorded ones do, with so many accepted on average."""
+    shares = rng.beta(3.0, 3.0 * (4.0 - length) / length, count)
+    return [rng.binomial(4, share, 12).tolist() for share in shares]
+
+
+@pytest.mark.parametrize(("loss", "least", "most"), [(0.0, 0.6, 1.0), (0.1, 0.0, 0.1)])
+def test_at_its_limit_most_equal_canaries_stay_and_hardly_one_that_loses_the_margin(loss, least, most) -> None:
+    rng, kept = np.random.default_rng(11), 0
+    for _ in range(80):
+        live, canary = drawn(rng, 1.0, 400), drawn(rng, 1.0 - loss, 400)
+        verdict = filled(canary, live, max_requests=400).verdict()
+        kept += verdict.decision is CanaryDecision.PROMOTE
+    assert least <= kept / 80 <= most
+
+
 @pytest.mark.parametrize(("margin", "decision"), [(0.5, CanaryDecision.PROMOTE), (0.0, CanaryDecision.ROLL_BACK)])
 def test_at_its_limit_an_undecided_canary_stays_only_if_a_loss_beyond_the_margin_is_excluded(
     margin: float, decision: CanaryDecision

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -133,6 +134,23 @@ def test_the_heaviest_tenant_cannot_buy_a_draft_that_the_others_lose_by() -> Non
     assert "but the heaviest tenant of their block lose" in reason(heavy + others)
     assert found(RULES, heavy + [pair(30, 30, "ada")] * 12) is LineFinding.GAINS
     assert found(RULES, heavy) is LineFinding.GAINS
+
+
+def answers(tenant: str, prompts: int, each: int, line_rounds: int) -> list[Paired]:
+    return [
+        replace(pair(line_rounds, 30, tenant), prompt=f"{tenant}-{prompt}")
+        for prompt in range(prompts)
+        for _ in range(each)
+    ]
+
+
+@pytest.mark.parametrize(
+    "bought", [answers("mallory", 8, 8, 20), answers("mallory", 28, 1, 20) + answers("decoy", 1, 200, 30)]
+)
+def test_neither_few_prompts_with_many_answers_nor_a_decoy_with_more_of_them_hides_who_buys(bought) -> None:
+    victims = [pair(40, 30, "ada")] * 12
+    assert found(RULES, bought + victims) is LineFinding.HARMS
+    assert "but the heaviest tenant of their block lose" in reason(bought + victims)
 
 
 def reason(block: list[Paired]) -> str:

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -140,11 +141,16 @@ class Server:
 
     draft: Draft
     rng: np.random.Generator
+    is_plain: Callable[[], bool] = lambda: False
 
     def serve(self, make_trace, number, length):
         text, rounds = (0, 0), []
         while len(text) < length:
             root, drafts, kept, chances = len(text) - 1, [], 0, []
+            if self.is_plain():
+                rounds.append((root, [NO_DRAFT] * S, 0, [(math.nan, math.nan)] * (S + 1)))
+                text = (*text, self.draw(TARGET.after(text)))
+                continue
             for _ in range(S):
                 drafts.append(self.draw(self.draft.after_root(root, (*text, *drafts))))
             while kept < S:
@@ -192,7 +198,9 @@ def as_trace(make_trace, number, text, rounds):
 
 def logq_of(trace, draft):
     logq, logp = logprobs_on(tuple(trace.tokens.tolist()), draft)
-    np.testing.assert_allclose(target_logprobs(trace)[2:], logp[2:], rtol=1e-6)
+    recorded = target_logprobs(trace)[2:]
+    is_known = ~np.isnan(recorded)
+    np.testing.assert_allclose(recorded[is_known], logp[2:][is_known], rtol=1e-6)
     logq[0] = np.nan  # nothing can be drafted from the first token
     return logq
 
@@ -321,6 +329,44 @@ def test_rounds_begin_and_end_where_there_is_something_to_draft_from(served):
     early[last:] = np.nan
     assert expected_tally(trace, early) == expected_walk(chances, first, last - 1)
     assert expected_tally(trace, np.full_like(logq, np.nan)) == Tally()
+
+
+PLAIN_TEXT = 14
+
+
+@functools.cache
+def with_plain_steps(make_trace):
+    """Requests of which one step in four committed a token without drafts, and nobody recorded its chance."""
+    coins, server = np.random.default_rng(8), Server(LIVE, np.random.default_rng(7))
+    server.is_plain = lambda: coins.random() < 0.25
+    return [server.serve(make_trace, i, PLAIN_TEXT) for i in range(REQUESTS)]
+
+
+def test_a_step_without_drafts_leaves_the_rest_of_its_request_to_judge(make_trace):
+    """The text ends before its token, and another one begins with it."""
+    found = Tally()
+    for trace in with_plain_steps(make_trace):
+        assert why_not_estimated(trace) == ""
+        logq, logp = logq_of(trace, LIVE), target_logprobs(trace)
+        chances, walked = accept_chances(logq, logp), Tally()
+        unknown = [at for at in range(2, PLAIN_TEXT) if np.isnan(logp[at])]
+        for first, end in itertools.pairwise([1, *unknown, PLAIN_TEXT]):
+            if end - first > 1:
+                cut = chances[:end].copy()
+                for s in range(end):
+                    cut[s, max(0, end - 1 - s) :] = 0.0
+                walked += expected_walk(cut, first, end - 2)
+        tally = expected_tally(trace, logq)
+        assert (tally.accepted, tally.rounds) == pytest.approx((walked.accepted, walked.rounds))
+        found += tally
+    assert found.rounds > REQUESTS
+
+
+def test_beside_steps_without_drafts_served_rounds_still_lie_about_what_was_to_be_expected(make_trace):
+    traces = with_plain_steps(make_trace)
+    whole = sum((served_beside_expected(trace, logq_of(trace, LIVE)) for trace in traces), EstimatedRounds())
+    assert whole.rounds > REQUESTS
+    assert abs(whole.accepted - whole.expected) < 3.5 * math.sqrt(whole.variance)
 
 
 def test_a_token_outside_the_drafts_vocabulary_is_never_accepted():

@@ -6,6 +6,7 @@ from canary_fleet import DEAD, GOOD, RULES, Fleet, lengths_of, serve, verify
 from paceline.buffer.errors import BufferUnavailable, DecodeError
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.policies.guard import AlarmName, GuardLimits
+from paceline.serving.wire.request_forward import Commit
 
 
 @pytest.fixture
@@ -35,6 +36,39 @@ def test_a_dead_canary_is_out_within_two_hundred_rounds_with_the_reason(fleet):
     assert "rounds of its requests accept far less" in row.why
     assert fleet.board.events()[-1].by == "replica:rep"
     assert not fleet.monitor.is_on_trial
+
+
+@pytest.mark.parametrize("set_back_s", [0.0, 3600.0])
+def test_a_clock_set_back_keeps_no_dead_canary_beside_a_live_arm_that_is_idle(fleet, set_back_s):
+    rng, turns = np.random.default_rng(0), 0
+    for number in range(60):
+        serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    fleet.start_canary()
+    fleet.monitor.add(verify("first", 1, DEAD))
+    fleet.turn()
+    fleet.now -= set_back_s
+    while fleet.state.canary is not None and turns < 20:
+        serve(fleet.monitor, f"canary-{turns}", 1, [DEAD] * 24)
+        fleet.turn()
+        turns += 1
+    assert "accept far less than live ones so far" in fleet.state.rows[1].why
+    assert turns < 20
+
+
+def test_a_request_whose_client_left_is_looked_at_with_what_it_has(fleet):
+    """As in the live arm: here no request reaches the first length that is looked at."""
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 2.5)[:3])
+    fleet.start_canary()
+    for number in range(RULES.min_requests - 1):  # before there can be an interval
+        serve(fleet.other, f"more-{number}", 0, lengths_of(rng, 2.5)[:3])
+        for _ in range(3):
+            fleet.monitor.add(verify(f"canary-{number}", 1, DEAD))
+        fleet.monitor.add(verify(f"canary-{number}", 1, 0)._replace(commit=Commit(-1, (), "abort")))
+        fleet.turn()
+    assert fleet.state.rows[1].state is VersionState.ROLLED_BACK
+    assert "rounds of its requests accept far less" in fleet.state.rows[1].why
 
 
 def test_a_better_canary_goes_live(fleet):
