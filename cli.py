@@ -40,10 +40,10 @@ Why = Annotated[str, typer.Option(help="Reason for the change, kept on the board
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(context: typer.Context) -> None:
     """Start SGLang with paceline: `paceline serve -- <any SGLang flags>`. With `--device cpu` it runs without a GPU."""
-    from .serving.launch.server import launch_plan, run_server
+    from .serving.launch.server import launch_plan, run_server, say_what_is_off
 
     with one_line_errors():
-        read_settings()
+        say_what_is_off(read_settings())
         raise typer.Exit(run_server(launch_plan(context.args, os.environ)))
 
 

@@ -9,7 +9,7 @@ from .config import BufferConfig
 from .errors import ConfigError
 from .plain_text import printable
 from .redis_board import RedisVersionBoard
-from .redis_client import connect
+from .redis_client import client_for, connect
 from .redis_members import speculators
 from .redis_operator import OperatorAuth
 from .settings.fields import configured
@@ -53,8 +53,17 @@ def list_speculators(settings: Settings, redis_url: str | None = None) -> list[s
         return speculators(client)
 
 
+def check_redis_url(settings: Settings, redis_url: str | None = None) -> None:
+    """ConfigError where no client can be made of the Redis URL that open_board would take. Connects to nothing."""
+    client_for(_url(settings, redis_url), settings.value("REDIS_CA")).close()
+
+
+def _url(settings: Settings, redis_url: str | None) -> str:
+    return redis_url or settings.value("REDIS_URL") or LOCAL_REDIS
+
+
 def _connected(settings: Settings, redis_url: str | None) -> Any:
-    return connect(redis_url or settings.value("REDIS_URL") or LOCAL_REDIS, settings.value("REDIS_CA"))
+    return connect(_url(settings, redis_url), settings.value("REDIS_CA"))
 
 
 def _only(names: Sequence[str]) -> str | None:

@@ -54,7 +54,9 @@ def rollback_events(
         in_use = f"live {board.live} and canary {board.canary}"
         raise BoardConflict(f"rollback of version {number}: got {in_use}, expected {number} to be one of them")
     if board.live is None or board.previous is None:
-        raise BoardConflict(f"rollback: got live {board.live} and previous {board.previous}, expected both")
+        if board.live is None:
+            raise BoardConflict("rollback: got no live version, expected one to roll back")
+        raise BoardConflict(f"rollback of live version {board.live}: got none before it, expected one to go back to")
     events = []
     for ended, back in pairwise([board.live, *_back_to(board, board.previous if to is None else to)]):
         events.append(BoardEvent(ended, VersionState.ROLLED_BACK, by, why, at))

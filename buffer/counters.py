@@ -15,6 +15,8 @@ import msgspec
 COUNTERS = "counters"
 #: Key of a member's status: true in its last one, by which it says that it ends on purpose.
 ENDED = "ended"
+#: Key of the status in which somebody else says so: the member's own last beat, unix seconds by the board's clock.
+BEAT_LAST_AT = "beat_last_at"
 
 #: Stands for the drafts older than the newest MAX_DRAFTS. The newest drafts alone are told apart.
 OLDER_DRAFTS = -1

@@ -1,7 +1,9 @@
 """Says of a silent member that it has ended for good, where it could not say so itself."""
 
-from .base import VersionBoard
-from .counters import COUNTERS, ENDED
+from collections.abc import Mapping
+
+from .base import MemberSeen, VersionBoard
+from .counters import BEAT_LAST_AT, COUNTERS, ENDED
 from .errors import ConfigError
 
 #: Of the beat in its name: nobody is to count it among the living.
@@ -9,15 +11,24 @@ _TTL_S = 0.001
 
 
 def say_ended(board: VersionBoard, member: str) -> None:
-    """Have the board say that `member` has ended; what else its last status said stays.
+    """Have the board say that `member` has ended; what else its last status said stays, and when it came.
 
-    ConfigError when it is alive or was not seen within LAST_STATUS_S. Raises as the board's calls do.
+    Changes nothing where it is said already. ConfigError when it is alive or was not seen within LAST_STATUS_S. Raises
+    as the board's calls do.
     """
     members = board.members()
     if member not in members:
-        known = ", ".join(sorted(members)) or "a member, and none was seen"
-        raise ConfigError(f"member: got {member}, expected one of {known}")
+        known = f"one of {', '.join(sorted(members))}" if members else "a member of this speculator; none was ever seen"
+        raise ConfigError(f"member: got {member}, expected {known}")
     if members[member].is_alive:
         raise ConfigError(f"member {member}: got one that is alive, expected a silent one; stop it first")
     last = {name: value for name, value in members[member].status.items() if name != COUNTERS}
-    board.beat(member, {**last, ENDED: True}, _TTL_S)
+    if last.get(ENDED) is not True:
+        board.beat(member, {**last, ENDED: True, BEAT_LAST_AT: members[member].last_seen_at}, _TTL_S)
+
+
+def member_seen(status: Mapping[str, object], beaten_at: float, *, is_alive: bool) -> MemberSeen:
+    """The member whose last status this is, which came at `beaten_at`; what say_ended wrote is as old as its beat."""
+    own = status.get(BEAT_LAST_AT)
+    last_seen_at = float(own) if isinstance(own, int | float) and not isinstance(own, bool) else beaten_at
+    return MemberSeen(status, last_seen_at, is_alive)

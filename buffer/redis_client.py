@@ -10,6 +10,7 @@ would repeat every command alike: append is idempotent by trace_id, but a repeat
 a repeated ack reports that nothing was pending.
 """
 
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,13 +42,16 @@ _NEXT: tuple[tuple[tuple[type[RedisError], ...], str], ...] = (
     ((redis.ConnectionError, redis.TimeoutError), "start Redis or correct PACELINE_REDIS_URL"),
 )
 
+#: A plain port answers a TLS handshake with an error, or not at all.
+_TLS_PORT = "give PACELINE_REDIS_URL the TLS port of Redis"
+
 #: Text of a failed TLS handshake -> what to do next; redis-py names the cause in the text alone.
 _NEXT_BY_TLS = (
     (
         "CERTIFICATE_VERIFY_FAILED",
         "name the CA's file in PACELINE_REDIS_CA, and the host in PACELINE_REDIS_URL as the certificate does",
     ),
-    ("[SSL", "give PACELINE_REDIS_URL the TLS port of Redis"),
+    ("[SSL", _TLS_PORT),
 )
 
 #: Text of an error reply -> what to do next, where its class does not tell.
@@ -56,6 +60,7 @@ _NEXT_BY_TEXT = (
     ("nknown command", "paceline needs Redis 6.2 or later"),
     ("Unknown Redis command", "paceline needs Redis 6.2 or later"),
     ("read only replica", "point PACELINE_REDIS_URL at the primary, not at a replica"),
+    ("DB index is out of range", "name a database that Redis has at the end of PACELINE_REDIS_URL (`databases`)"),
     ("NOGROUP", "the stream was deleted at this moment; try again"),
     ("WRONGTYPE", "another program uses a key of buffer/keys.py; give paceline its own database or speculator name"),
 )
@@ -124,7 +129,7 @@ def translate_redis_errors(client: redis.Redis) -> Iterator[None]:
     try:
         yield
     except RedisError as error:
-        raise BufferUnavailable(f"Redis at {address(client)}: {error}; {_next_step(error)}") from error
+        raise BufferUnavailable(f"Redis at {address(client)}: {error}; {_next_step(client, error)}") from error
 
 
 def load_script(client: redis.Redis, file_name: str) -> Any:
@@ -159,6 +164,8 @@ def _refuse_options(url: str) -> None:
     parts.port  # noqa: B018 - raises when it is not a number, as for a lone password
     if "@" in parts.query + parts.fragment:
         raise ValueError  # what looks like an option may be the rest of a password
+    if parts.scheme in {"redis", "rediss"} and not re.fullmatch(r"/?[0-9]*/?", parts.path):
+        raise ValueError  # redis-py would take database 0 for anything else than a number
     names = set(parse_qs(parts.query, keep_blank_values=True))
     if any(name.startswith("ssl_") for name in names):
         raise ConfigError(
@@ -189,7 +196,9 @@ def _with_certificates(ca_file: str) -> str:
     return ca_file
 
 
-def _next_step(error: RedisError) -> str:
+def _next_step(client: redis.Redis, error: RedisError) -> str:
+    if isinstance(error, redis.TimeoutError) and "ssl_cert_reqs" in client.get_connection_kwargs():
+        return f"start Redis, or {_TLS_PORT}"
     if isinstance(error, redis.ConnectionError):
         for mark, step in _NEXT_BY_TLS:
             if mark in str(error):

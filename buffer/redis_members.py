@@ -8,6 +8,7 @@ import redis
 
 from .base import LAST_STATUS_S, MemberSeen
 from .errors import DecodeError
+from .farewell import member_seen
 from .keys import EVENTS, HEARTBEAT, HISTORY, LAST_STATUS, MEMBERS, SEEN
 from .member_history import (
     HISTORY_EVERY_S,
@@ -117,7 +118,7 @@ def _seen(member: str, raw: bytes | None, last_seen_at: float, *, is_alive: bool
         status = {} if raw is None else _status(member, raw)
     except DecodeError as error:
         return MemberSeen({}, last_seen_at, is_alive=is_alive, fault=str(error))
-    return MemberSeen(status, last_seen_at, is_alive=is_alive)
+    return member_seen(status, last_seen_at, is_alive=is_alive)
 
 
 def _status(member: str, raw: bytes | None) -> dict[str, object]:

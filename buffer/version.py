@@ -224,10 +224,14 @@ class BoardFold:
 def _check_move(event: BoardEvent, row: BoardRow | None) -> None:
     allowed = MOVES[row.state if row else None]
     if event.state not in allowed or (row is None and event.version is None):
-        state = row.state if row else "unknown"
-        raise BoardConflict(
-            f"version {event.number} is {state}: got {event.state}, expected one of {[*map(str, sorted(allowed))]}"
-        )
+        got = f"got a move to {event.state}"
+        if row is None:
+            raise BoardConflict(
+                f"version {event.number} is not on the board: {got}, expected it to be registered first"
+            )
+        standing = f"{row.state} already" if event.state is row.state else row.state
+        may = " or ".join(map(str, sorted(allowed)))
+        raise BoardConflict(f"version {event.number} is {standing}: {got}, expected one to {may}")
 
 
 def _check_replica(event: BoardEvent, canary: int | None) -> None:

@@ -32,7 +32,9 @@ class DraftList:
         table = VersionsTable(self.lines, is_served=self.is_served)
         total = self.older + len(self.lines)
         notes = [f"and {self.older} older: --newest {total} shows all"] if self.older else []
-        if not self.is_served:
+        if not self.lines:
+            notes.append("no draft is on the board yet; a learner puts the first one there when it starts")
+        elif not self.is_served:
             notes.append("no server is alive: nothing drafts with the live version")
         return Group(table, *map(Text, notes))
 

@@ -53,7 +53,7 @@ def wrong(seen: Snapshot, lines: Sequence[AlarmLine]) -> Finding:
     active = [line for line in lines if line.at is None]
     if not seen.members:
         return Finding(
-            "wrong", Level.UNKNOWN, "nobody was seen in the last 7 days: start a server with this speculator"
+            "alarms", Level.UNKNOWN, "nobody was seen in the last 7 days: start a server with this speculator"
         )
     if active:
         named = "; ".join(f"{line.member}: {line.name}, {line.detail}" for line in active[:_NAMED_ALARMS])

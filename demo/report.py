@@ -142,9 +142,10 @@ def _findings(run: Run) -> list[tuple[str, str]]:
         ("", f"{traces.pending} pending, {set_aside} set aside"),
         ("replay", f"{equal} of {compared} verify rounds as served"),
         ("lossless", f"{run.lossless.identical} of {run.lossless.checked} requests identical to plain decoding"),
-        ("swaps", f"{run.swaps} with requests in flight, {aborted} requests aborted, {retracted} retracted"),
-        ("longest wait for a token", stalls or "not measured"),
-        *([("", quiet)] if quiet else []),
+        ("swaps", f"{run.swaps} of {len(run.swapped)} with requests in flight"),
+        ("", f"{aborted} requests aborted, {retracted} retracted"),
+        ("longest wait for a token", stalls),
+        ("", quiet),
         ("throughput", f"{tokens_per_second(run.results):.0f} tok/s over {len(run.results)} requests"),
         ("seconds", ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in run.seconds.items())),
     ]
@@ -205,7 +206,8 @@ def _swaps(run: Run) -> dict[str, object]:
 
 
 def _waits(when: str, waits_ms: Sequence[float]) -> str:
-    return ", ".join(f"{when}, {name} {value:.0f} ms" for name, value in _spread(waits_ms).items())
+    found = ", ".join(f"{when}, {name} {value:.0f} ms" for name, value in _spread(waits_ms).items())
+    return found or f"{when}, unknown: no request streamed then"
 
 
 def _spread(waits_ms: Sequence[float]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -117,7 +117,7 @@ def measured(
         lossless=Lossless(0, ()),
         swapped=swapped,
         swaps=len(in_flight),
-        stalls_ms=[swap.stall_ms(results) for swap in in_flight],
+        stalls_ms=_known(swap.stall_ms(results) for swap in in_flight),
         quiet_ms=_quiet_ms(in_flight, results),
         seconds=seconds,
         mlflow_uri=mlflow_uri,
@@ -125,7 +125,15 @@ def measured(
 
 
 def _quiet_ms(swaps: Sequence[Swap], results: Sequence[Served]) -> list[float]:
-    """For every swap the longest wait for a token half-way to the next one, or to the end of the traffic."""
+    """The longest waits for a token half-way between each swap and the next, or the end of the traffic.
+
+    Without the swaps after which no request streamed then.
+    """
     ended_at = max((result.done_at for result in results), default=0.0)
     following = [*(swap.at for swap in swaps[1:]), ended_at]
-    return [swap.quiet_ms(results, next_at) for swap, next_at in zip(swaps, following, strict=True)] if swaps else []
+    pairs = zip(swaps, following, strict=True) if swaps else ()
+    return _known(swap.quiet_ms(results, next_at) for swap, next_at in pairs)
+
+
+def _known(waits_ms: Iterable[float | None]) -> list[float]:
+    return [wait for wait in waits_ms if wait is not None]

@@ -117,9 +117,14 @@ class LineDelivery:
             self._is_proven, self._trust = True, self._rules.trusted_rounds * self._rules.full_round
             return Delivery(newest, Ground.PROOF, verdict.reason, verdict)
         if self._trust:
-            why = f"the line is trusted for {self._trust / self._rules.full_round:.3g} rounds; {verdict.reason}"
-            return Delivery(newest, Ground.TRUST, why, verdict)
+            return Delivery(newest, Ground.TRUST, self._why_trusted(verdict), verdict)
         return Delivery(live, Ground.NOTHING_YET, verdict.reason, verdict)
+
+    def _why_trusted(self, verdict: LineVerdict) -> str:
+        trusted = f"the line was proven and is trusted for {self._trust / self._rules.full_round:.3g} rounds"
+        if not verdict.requests:
+            return f"{trusted}; it was not compared with its new reference yet"
+        return f"{trusted}; for a new proof, {verdict.reason}"
 
     def _end_trust(self, live: int, verdict: LineVerdict) -> Delivery:
         self._trust = 0

@@ -43,15 +43,18 @@ class Swap:
     running: int  # requests in flight
     at: float  # unix seconds, when the commit was done
 
-    def stall_ms(self, results: Sequence[Served]) -> float:
-        """Longest wait for a token among requests that streamed while the scheduler copied the weights."""
+    def stall_ms(self, results: Sequence[Served]) -> float | None:
+        """Longest wait for a token among requests that streamed while the scheduler copied the weights.
+
+        None: no request did.
+        """
         return self._longest_gap_ms(results, self.at)
 
-    def quiet_ms(self, results: Sequence[Served], next_at: float) -> float:
+    def quiet_ms(self, results: Sequence[Served], next_at: float) -> float | None:
         """The same wait over a time as long half-way to `next_at`, unix seconds, when the next swap or the end came."""
         return self._longest_gap_ms(results, (self.at + next_at) / 2.0)
 
-    def _longest_gap_ms(self, results: Sequence[Served], end_at: float) -> float:
+    def _longest_gap_ms(self, results: Sequence[Served], end_at: float) -> float | None:
         return longest_gap_ms(results, (end_at - self.commit_ms / 1000.0, end_at))
 
 

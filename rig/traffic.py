@@ -90,10 +90,10 @@ def pooled(results: Iterable[Served]) -> Tally:
     return sum((result.tally for result in results), Tally(0, 0))
 
 
-def longest_gap_ms(results: Iterable[Served], window: tuple[float, float]) -> float:
+def longest_gap_ms(results: Iterable[Served], window: tuple[float, float]) -> float | None:
     """Longest wait between two chunks of one request, milliseconds, among waits that touch `window`.
 
-    `window` is (first, last) in unix seconds. 0.0 when no request streamed in it.
+    `window` is (first, last) in unix seconds. None when no request streamed in it: nobody waited who could tell.
     """
     first, last = window
     gaps_s = [
@@ -102,7 +102,7 @@ def longest_gap_ms(results: Iterable[Served], window: tuple[float, float]) -> fl
         for before, after in zip(result.arrivals, result.arrivals[1:], strict=False)
         if before.at <= last and after.at >= first
     ]
-    return 1000.0 * max(gaps_s, default=0.0)
+    return 1000.0 * max(gaps_s) if gaps_s else None
 
 
 def tokens_per_second(results: Sequence[Served]) -> float:

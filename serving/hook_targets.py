@@ -149,16 +149,29 @@ USED: Final[Mapping[str, str]] = {
 
 
 def missing_targets() -> dict[str, str]:
-    """What of TARGETS and USED the installed SGLang does not have, with the reason; imports it (seconds)."""
+    """What of TARGETS and USED the installed SGLang does not have, with the reason; imports it (seconds).
+
+    Where a module of SGLang cannot be imported, the reason is why, and the same for every name in it.
+    """
     used = [f"{owner}.{name}" for owner, names in USED.items() for name in names.split()]
     missing = {}
     for target in (*TARGETS, *used):
         owner, _, name = target.rpartition(".")
         try:
-            _check(resolve_name(owner), name)
+            _check(_found(owner), name)
         except (ImportError, AttributeError) as fault:
             missing[target] = str(fault)
     return missing
+
+
+def _found(name: str) -> Any:
+    """A module, or a class in one; ImportError where a module is missing or does not import.
+
+    Without the colon, resolve_name would call a module that does not import an attribute that is missing.
+    """
+    parts = name.split(".")
+    classes_from = next((place for place, part in enumerate(parts) if part[0].isupper()), len(parts))
+    return resolve_name(f"{'.'.join(parts[:classes_from])}:{'.'.join(parts[classes_from:])}")
 
 
 def _check(owner: Any, name: str) -> None:

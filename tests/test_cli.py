@@ -175,7 +175,8 @@ def test_the_audit_shows_who_changed_what_when_and_why_newest_last(paceline, boa
 
 
 def test_the_audit_of_an_empty_board_is_empty(paceline):
-    assert paceline("audit").output == ""
+    assert paceline("audit").stdout == ""
+    assert paceline("audit").stderr == "nobody has changed anything on the board of default yet\n"
 
 
 COMMANDS = [
@@ -251,11 +252,11 @@ def test_the_command_line_wins_over_the_environment_and_the_environment_over_the
     (tmp_path / "a.toml").write_text("redis_url = 'redis://127.0.0.1:9/0'\nspeculator = 'other'")
     monkeypatch.setenv("PACELINE_CONFIG", str(tmp_path / "a.toml"))
     assert "learner" in paceline("audit").output
-    assert paceline("audit", "--speculator", "other").output == ""
+    assert "got other, of which Redis has no board" in paceline("audit", "--speculator", "other").stderr
     refused = paceline("audit", "--redis-url", "redis://127.0.0.1:9/0")
     assert "start Redis or correct PACELINE_REDIS_URL" in refused.stderr
     env = {"PACELINE_REDIS_URL": redis_url, "PACELINE_SPECULATOR": ""}
-    assert CliRunner().invoke(app, ["audit"], env=env).output == ""  # the file's speculator has no board
+    assert "got other, of which" in CliRunner().invoke(app, ["audit"], env=env).stderr  # the file's speculator
 
 
 def test_a_token_may_come_from_the_file(paceline, board, monkeypatch, tmp_path):

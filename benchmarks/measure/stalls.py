@@ -74,12 +74,13 @@ def measure_stalls(
     asyncio.run(stream(server, prompts, nothing, plan))  # warm-up
     repeats, void = [], 0
     for repeat in range(plan.repeats):
-        waits = {}
+        waits: dict[str, float] = {}
         for way in random.Random(f"{plan.seed} {repeat}").sample(list(ways), len(ways)):
             results, window = asyncio.run(stream(server, prompts, ways[way], plan))
-            waits[way] = longest_gap_ms(results, window)
-        void += not all(waits.values())
-        repeats += [waits] if all(waits.values()) else []
+            wait_ms = longest_gap_ms(results, window)
+            waits |= {} if wait_ms is None else {way: wait_ms}
+        void += len(waits) < len(ways)
+        repeats += [waits] if len(waits) == len(ways) else []
     if not repeats:
         raise SystemExit(f"no request streamed through a swap in {plan.repeats} repeats; ask for more tokens")
     made = swaps_since(server, began)

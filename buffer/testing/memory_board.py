@@ -11,6 +11,7 @@ import msgspec
 from ..base import LAST_STATUS_S, MAX_WAIT_S, MemberSeen
 from ..board_rules import Decision, move_events, register_events, rollback_events
 from ..event_codec import decode_event, encode_event
+from ..farewell import member_seen
 from ..lease import Lease, renewed
 from ..member_history import (
     HISTORY_EVERY_S,
@@ -108,7 +109,7 @@ class MemoryVersionBoard:
         with self._lock:
             beating, now = self.heartbeats(), self._clock()
             return {
-                member: MemberSeen(msgspec.json.decode(raw), seen_at, is_alive=member in beating)
+                member: member_seen(msgspec.json.decode(raw), seen_at, is_alive=member in beating)
                 for member, (seen_at, raw) in sorted(self._last_statuses.items())
                 if seen_at > now - LAST_STATUS_S
             }

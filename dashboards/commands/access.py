@@ -9,6 +9,7 @@ import typer
 
 from ...buffer.errors import BoardConflict, BufferUnavailable, DecodeError
 from ...buffer.finding import CANNOT_TELL
+from ...buffer.plain_text import printable
 from ..terminal import fail, one_line_errors
 
 if TYPE_CHECKING:
@@ -37,6 +38,26 @@ def open_access(redis_url: str | None, speculator: str | None) -> "BoardAccess":
     from ...buffer.board_access import open_board
 
     return open_board(read_settings(), redis_url, speculator)
+
+
+def open_known(redis_url: str | None, speculator: str | None) -> "BoardAccess":
+    """As open_access, of a speculator that Redis knows; exits with CANNOT_TELL where it does not, but knows others.
+
+    Whoever mistypes a name would otherwise read that nothing is known of it.
+    """
+    from ...buffer.board_access import list_speculators
+
+    access = open_access(redis_url, speculator)
+    if not access.board.read().rows and not access.board.members():
+        names = list_speculators(read_settings(), redis_url)
+        if names and access.speculator not in names:
+            known = ", ".join(map(printable, names))
+            fail(
+                f"PACELINE_SPECULATOR: got {printable(access.speculator)}, of which Redis has no board and no members, "
+                f"expected one of {known} there or in --speculator",
+                CANNOT_TELL,
+            )
+    return access
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...buffer.finding import exit_code
-from .access import AsJson, AsJsonLines, RedisUrl, Speculator, answering, open_access
+from .access import AsJson, AsJsonLines, RedisUrl, Speculator, answering, open_known
 
 asking = typer.Typer()
 
@@ -33,7 +33,7 @@ def status(
     from ..watch import watch as keep_watching
 
     with answering():
-        access = open_access(redis_url, speculator)
+        access = open_known(redis_url, speculator)
         look = partial(take, access.board, access.speculator, HISTORY_S)
         if watch:
             keep_watching(lambda: answer(look()), Console(), as_json=as_json)
@@ -60,7 +60,7 @@ def alarms(as_json: AsJsonLines = False, redis_url: RedisUrl = None, speculator:
     from ..snapshot import take
 
     with answering():
-        access = open_access(redis_url, speculator)
+        access = open_known(redis_url, speculator)
         seen = take(access.board, access.speculator, history_s=0.0)
         lines = standing_and_recent(seen)
         if as_json:
@@ -83,9 +83,12 @@ def audit(
     from ...buffer.audit import audit_fields, audit_line, audit_trail
 
     with answering():
-        access = open_access(redis_url, speculator)
-        for entry in audit_trail(access.board.events(), access.auth.history())[-newest:]:
+        access = open_known(redis_url, speculator)
+        trail = audit_trail(access.board.events(), access.auth.history())
+        for entry in trail[-newest:]:
             typer.echo(json.dumps(audit_fields(entry)) if as_json else audit_line(entry))
+        if not trail:
+            typer.echo(f"nobody has changed anything on the board of {access.speculator} yet", err=True)
 
 
 @asking.command()

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ...buffer.finding import CANNOT_TELL, WELL
-from .access import AsJson, RedisUrl, Speculator, answering, open_access
+from .access import AsJson, RedisUrl, Speculator, answering, open_known
 
 explaining = typer.Typer()
 
@@ -31,7 +31,7 @@ def explain(
     from ..snapshot import take
 
     with answering():
-        access = open_access(redis_url, speculator)
+        access = open_known(redis_url, speculator)
         found = explained(take(access.board, access.speculator), since, draft)
         if as_json:
             typer.echo(json.dumps(as_fields(found), indent=2))

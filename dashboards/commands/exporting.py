@@ -22,13 +22,14 @@ def exporter(
     It reads and never writes, and starts without Redis: `paceline_up` says whether that answers. Exit code 1: the port
     is taken, or a setting is wrong.
     """
-    from ...buffer.board_access import list_speculators, open_board
+    from ...buffer.board_access import check_redis_url, list_speculators, open_board
     from ...buffer.errors import ConfigError
 
     with one_line_errors():
         with needing_extra("prometheus"):
             from ..exporter.serve import serve_metrics
         found = read_settings()
+        check_redis_url(found, redis_url)
         access = cache(partial(open_board, found, redis_url))
         try:
             serve_metrics(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .access import AsJson, AsJsonLines, RedisUrl, Speculator, answering, open_access
+from .access import AsJson, AsJsonLines, RedisUrl, Speculator, answering, open_known
 
 if TYPE_CHECKING:
     from ..draft_card import DraftCard
@@ -41,7 +41,7 @@ def list_versions(
         if compare is not None:
             _compare(compare, redis_url, speculator, as_json=as_json)
             return
-        access = open_access(redis_url, speculator)
+        access = open_known(redis_url, speculator)
         found = draft_list(take(access.board, access.speculator), newest)
         if as_json:
             for line in found.as_json():
@@ -67,7 +67,7 @@ def _cards(numbers: tuple[int, ...], redis_url: str | None, speculator: str | No
     from ..draft_list import draft_card
     from ..snapshot import take
 
-    access = open_access(redis_url, speculator)
+    access = open_known(redis_url, speculator)
     seen, events = take(access.board, access.speculator), access.board.events()
     return [draft_card(seen, events, number) for number in numbers]
 

@@ -19,6 +19,8 @@ def room_for_traffic(seen: Snapshot, max_bytes: int) -> Finding:
     trace_bytes = sum(as_int(status, "payload_bytes") for status in statuses) / delivered
     held = int(max_bytes / max(trace_bytes, 1.0))
     text = f"PACELINE_BUFFER_MAX_BYTES, {max_bytes / 2**30:.2f} GiB, holds {held} traces of {trace_bytes / 1000:.0f} kB"
+    if not seen.present(REPLICA):
+        return Finding("memory", Level.NOTE, f"{text}; no server is alive, so for how long is not known")
     rate = _traces_per_second(seen)
     if not rate:
         return Finding("memory", Level.OK, f"{text}; no trace came in the last {ago(WINDOW_S)}")

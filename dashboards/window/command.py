@@ -22,18 +22,27 @@ def window(
     allow_host: AllowHost = None,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Serve the live page of all speculators in Redis until Ctrl-C: is it faster, what drafts, what is wrong?"""
-    from ...buffer.board_access import list_speculators, open_board
+    """Serve the live page of all speculators in Redis until Ctrl-C: is it faster, what drafts, what is wrong?
+
+    It starts without Redis, and says so. Exit code 1: the port is taken, or a setting is wrong.
+    """
+    from ...buffer.board_access import check_redis_url, list_speculators, open_board
+    from ...buffer.errors import ConfigError
 
     with one_line_errors():
         with needing_extra("window"):
-            from .serve import serve_window
+            from .serve import listen, serve_window
         settings = read_settings()
+        check_redis_url(settings, redis_url)
         access = functools.cache(functools.partial(open_board, settings, redis_url))
         names = functools.partial(list_speculators, settings, redis_url)
+        try:
+            listening = listen(host, port)
+        except OSError as error:
+            raise ConfigError(f"--host {host} --port {port}: {error}, expected a free port of this machine") from error
         typer.echo(f"paceline window: http://{host}:{port}/ until Ctrl-C")
-        hosts = allow_host or ()
-        serve_window(names, lambda name: access(name).board, _acts(access), host=host, port=port, allowed_hosts=hosts)
+        hosts = {host, *(allow_host or ())}
+        serve_window(names, lambda name: access(name).board, _acts(access), listening, allowed_hosts=hosts)
 
 
 def _acts(access: "Callable[[str], BoardAccess]") -> "Acts":

@@ -19,11 +19,9 @@ _END_S = 3
 class PageServer(uvicorn.Server):
     """A server that ends its streams before it waits for them; they would go on for ever."""
 
-    def __init__(self, app: FastAPI, readings: Readings, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, app: FastAPI, readings: Readings) -> None:
         config = uvicorn.Config(
             app,
-            host=host,
-            port=port,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -41,17 +39,22 @@ class PageServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; OSError where that cannot be had."""
+    (family, *_), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return socket.create_server((host, port), family=family)
+
+
 def serve_window(
     list_names: Callable[[], list[str]],
     open_board: Callable[[str], VersionBoard],
     acts: Acts,
+    listening: socket.socket,
     *,
-    host: str,
-    port: int,
-    allowed_hosts: Collection[str] = (),
+    allowed_hosts: Collection[str],
 ) -> None:
-    """Serve at `host`:`port`; blocks until Ctrl-C or SIGTERM. The callables are called in threads."""
+    """Serve at the socket; blocks until Ctrl-C or SIGTERM. The callables are called in threads."""
     readings = Readings(list_names, open_board)
-    app = make_app(readings, acts, allowed_hosts={host, *allowed_hosts})
+    app = make_app(readings, acts, allowed_hosts=allowed_hosts)
     with suppress(KeyboardInterrupt):  # raised once all is ended
-        PageServer(app, readings, host=host, port=port).run()
+        PageServer(app, readings).run(sockets=[listening])

@@ -6,7 +6,7 @@ board's side (dashboards/doctor).
 
 import json
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -14,9 +14,12 @@ from ...buffer.errors import CaptureUnavailable, ConfigError
 from ...buffer.finding import Finding, Level, exit_code
 from ...buffer.settings.pacing_names import PacingName
 from .. import config
+from ..cpu_host.config import is_wanted_here
+from ..cpu_host.defaults import is_accelerator_present
 from ..hook_targets import missing_targets
 from ..sglang_speculation import check_speculation, why_replay_is_no_proof
 from ..supported_release import check_release
+from .server import NO_REDIS_URL
 
 #: What paceline cannot say without the flags of a server.
 NO_FLAGS: Final = "cannot tell without the server's flags: paceline doctor -- --model-path ... (as for paceline serve)"
@@ -51,11 +54,29 @@ def _release() -> Generator[Finding, None, bool]:
         return False
     missing = missing_targets()
     if missing:
-        what = "; ".join(f"{target}: {why}" for target, why in missing.items())
-        yield Finding("SGLang", Level.WRONG, f"{found} lacks what paceline hooks, so all is off: {what}")
+        what = "; ".join(f"{why}, {_named(targets)}" for why, targets in _by_reason(missing).items())
+        yield Finding("SGLang", Level.WRONG, f"{found} lacks what paceline hooks, so all is off: {what}{_next_step()}")
         return False
     yield Finding("SGLang", Level.OK, f"{found} has everything that paceline hooks")
     return True
+
+
+def _by_reason(missing: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for target, why in missing.items():
+        found.setdefault(why, []).append(target)
+    return found
+
+
+def _named(targets: Sequence[str]) -> str:
+    return f"for {targets[0]}" + (f" and {len(targets) - 1} more" if len(targets) > 1 else "")
+
+
+def _next_step() -> str:
+    """What to do where SGLang is made for a GPU and there is none; empty elsewhere."""
+    if is_wanted_here() or is_accelerator_present():
+        return ""
+    return "; no GPU is visible: add `--device cpu` to the flags of a server on this CPU"
 
 
 def _resolved(flags: Sequence[str]) -> Generator[Finding, None, Any]:
@@ -101,7 +122,7 @@ def _capture(_: Any, settings: config.ServingConfig) -> Finding:
     except CaptureUnavailable as fault:
         return Finding("capture", Level.WRONG, f"off, and swaps with it: {fault}")
     if settings.redis_url is None:
-        return Finding("capture", Level.WRONG, "off: set PACELINE_REDIS_URL, for example redis://127.0.0.1:6379/0")
+        return Finding("capture", Level.WRONG, NO_REDIS_URL)
     what = f"with hidden states in {settings.quantised_to}, " if settings.quantised_to else ""
     if not settings.capture_features:
         what = "without hidden states, which learners recompute where PACELINE_RECOMPUTE_TOKENS says so, "

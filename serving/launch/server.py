@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Final
 
 from ...buffer.errors import ConfigError
+from ...buffer.settings.sources import Settings
 from ..cpu_host.config import SWITCH, is_switched_on
 from ..cpu_host.defaults import default_flags, is_accelerator_present, names_given, server_env, value_of
 from ..supported_release import SUPPORTED, installed_release
@@ -22,6 +23,9 @@ from .signals import borrowed_signals
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOG = logging.getLogger(__name__)
 
+#: What a server does without PACELINE_REDIS_URL, and what to do about it.
+NO_REDIS_URL: Final = "capture is off, and swaps with it: set PACELINE_REDIS_URL, for example redis://127.0.0.1:6379/0"
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
@@ -29,6 +33,12 @@ class LaunchPlan:
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
+
+
+def say_what_is_off(settings: Settings) -> None:
+    """Warn of a server that is about to serve as without paceline."""
+    if not settings.is_given("REDIS_URL"):
+        _LOG.warning("%s", NO_REDIS_URL)
 
 
 def launch_plan(

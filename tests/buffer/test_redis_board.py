@@ -111,7 +111,7 @@ def test_a_history_is_read_once_and_answers_as_if_all_of_it_were_read_again(redi
     before = board.read()
     # A board that reads the whole history misses version 0 from now on.
     redis_client.xdel(EVENTS.name("default"), board.events()[0].event_id)
-    with pytest.raises(BoardConflict, match="version 0 is unknown"):
+    with pytest.raises(BoardConflict, match="version 0 is not on the board"):
         RedisVersionBoard(redis_client, CONFIG).read()
     assert board.read() == before
     board.roll_back("test", "worse")

@@ -58,6 +58,17 @@ def test_a_malformed_url_is_a_config_error_without_the_password(url):
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize("path", ["/xx", "/0x1", "/1/2", "/-1"])
+def test_a_database_that_is_no_number_is_not_taken_for_database_0(path):
+    with pytest.raises(ConfigError, match=f"got redis://host:6379{path}, expected redis://host:port/db"):
+        connect(f"redis://host:6379{path}")
+
+
+def test_a_database_that_redis_does_not_have_says_so(redis_url):
+    with pytest.raises(BufferUnavailable, match="name a database that Redis has at the end of PACELINE_REDIS_URL"):
+        connect(f"{redis_url.rpartition('/')[0]}/9999")
+
+
 def test_masking_keeps_everything_but_secrets():
     assert masked("rediss://me:secret@host:6380/2?password=secret") == "rediss://me:***@host:6380/2?***"
     assert masked("redis://host/0") == "redis://host/0"

@@ -121,7 +121,7 @@ def test_what_may_be_the_rest_of_a_password_is_not_quoted_as_an_option():
 
 
 def test_a_port_without_tls_is_reported(secure_redis):
-    with pytest.raises(BufferUnavailable, match="start Redis or correct PACELINE_REDIS_URL"):
+    with pytest.raises(BufferUnavailable, match="give PACELINE_REDIS_URL the TLS port of Redis"):
         connect(secure_redis.plain_url.replace("redis://", "rediss://", 1))
 
 

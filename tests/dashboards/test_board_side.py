@@ -149,6 +149,14 @@ def test_memory_is_told_in_traces_and_in_time_of_this_traffic():
     assert "no trace came in the last 10 min" in room_for_traffic(quiet, 1 << 30).sentence
 
 
+def test_where_no_server_is_alive_nobody_knows_for_how_long_memory_lasts():
+    history = [counted(NOW - 400.0, delivered=100), counted(NOW, delivered=500)]
+    gone = replace(replica(delivered=500, payload_bytes=500 * 405_000), is_alive=False)
+    finding = room_for_traffic(snapshot(histories={"replica:a": history}, replica_a=gone), 1 << 30)
+    assert finding.level is Level.NOTE
+    assert finding.sentence.endswith("; no server is alive, so for how long is not known")
+
+
 @pytest.mark.parametrize(("is_well", "level"), [(True, Level.OK), (False, Level.WRONG), (None, Level.NOTE)])
 def test_mlflow_is_looked_at_where_it_is_there(is_well, level):
     assert mlflow("default", board(), None).level is Level.NOTE

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,3 +71,29 @@ def test_it_starts_without_a_redis_and_says_so_and_ends_with_ctrl_c(env):
     assert (answer.status_code, "start Redis" in answer.json()["not_known"]) == (503, True)
     assert said == f"paceline window: http://127.0.0.1:{port}/ until Ctrl-C\n"
     assert started.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["window", "exporter"])
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("foo://x", "PACELINE_REDIS_URL: got "),
+        ("redis://127.0.0.1:1/xx", "expected redis://host:port/db"),
+        (None, "expected a free port of this machine"),
+    ],
+    ids=["scheme", "database", "taken port"],
+)
+def test_what_cannot_be_served_is_said_in_one_line_before_anything_is_announced(env, command, url, said):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = free_port() if url else taken.getsockname()[1]
+        words = [sys.executable, "-m", "paceline.cli", command, "--port", str(port)]
+        ended = subprocess.run(
+            [*words, *(["--redis-url", url] if url else [])],
+            check=False,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+    assert said in ended.stderr

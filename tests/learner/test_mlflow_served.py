@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from mlflow_house import MODEL, House, alias, named
 from paceline.buffer.counters import Counters, DraftPositions, ServedCell, ServedCounters, as_json
+from paceline.buffer.errors import TrackingUnavailable
 from paceline.buffer.version import VersionState
 from paceline.learner.delivery.alias_check import check_aliases, compare_once
 from paceline.learner.delivery.mlflow_registry import COMPARE_S
@@ -208,6 +209,14 @@ def test_without_mlflow_or_without_its_model_the_check_says_which(house: House) 
     away = check_aliases("http://127.0.0.1:9", MODEL, house.board.read())
     assert away.is_well is False
     assert "check that it runs, and PACELINE_MLFLOW_URI" in away.sentence
+    for uri, said in (
+        (f"sqlite:///{house.folder}/gone/x.db", f"got no file {house.folder}/gone/x.db, expected the database of"),
+        ("foo", "got PACELINE_MLFLOW_URI 'foo', expected http://host:port or sqlite:////a/file"),
+    ):
+        assert said in check_aliases(uri, MODEL, house.board.read()).sentence
+        with pytest.raises(TrackingUnavailable, match="expected"):
+            compare_once(house.board, uri, MODEL)
+    assert not (house.folder / "gone").exists()  # MLflow would have made it
     empty = check_aliases(house.uri, MODEL, house.board.read())
     assert (empty.is_well, "no learner has registered a draft yet" in empty.sentence) == (None, True)
 

@@ -113,5 +113,5 @@ def test_every_replica_is_compared_with_itself() -> None:
 
 @pytest.mark.parametrize("draft", [4, 9])
 def test_a_draft_that_took_over_from_none_is_an_error(draft: int) -> None:
-    with pytest.raises(ConfigError, match=rf"got {draft}, .* which has \[4\]"):
+    with pytest.raises(ConfigError, match=rf"got {draft}, .* where \[4\] drafted"):
         draft_periods(histories([(60.0, Conditions(draft=4))]), draft)

@@ -50,7 +50,10 @@ def test_a_proof_makes_the_newest_draft_live_and_trusts_the_line_for_some_rounds
     rounds = [learner.round(GAINS), *(learner.round(EQUAL) for _ in range(4))]
     assert [r.ground for r in rounds] == [Ground.PROOF, Ground.TRUST, Ground.TRUST, *[Ground.NOTHING_YET] * 2]
     assert [r.version for r in rounds] == [1, 2, 3, 3, 3]
-    assert rounds[1].reason.startswith("the line is trusted for 2 rounds; odds ")
+    assert rounds[1].reason == (
+        "the line was proven and is trusted for 2 rounds; it was not compared with its new reference yet"
+    )
+    assert rounds[2].reason.startswith("the line was proven and is trusted for 1 rounds; for a new proof, odds ")
     assert rounds[0].reason == rounds[0].verdict.reason
 
 

@@ -132,7 +132,7 @@ def test_the_longest_gap_is_of_one_request_and_touches_the_window() -> None:
     assert longest_gap_ms(results, (1.1, 1.2)) == 500.0
     assert longest_gap_ms(results, (1.1, 1.5)) == 7750.0
     assert longest_gap_ms(results[:1], (2.0, 2.0)) == 2000.0
-    assert longest_gap_ms(results, (10.0, 11.0)) == 0.0
+    assert longest_gap_ms(results, (10.0, 11.0)) is None
 
 
 def test_throughput_counts_all_tokens_over_the_whole_span() -> None:

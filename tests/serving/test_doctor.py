@@ -29,11 +29,17 @@ def test_an_unsupported_release_ends_the_examination(monkeypatch):
     assert finding.sentence.startswith("capture, swaps and pacing are off: SGLang: got version 0.6.0, expected one of")
 
 
-def test_missing_hook_targets_are_named(monkeypatch, supported):
-    monkeypatch.setattr(doctor, "missing_targets", lambda: {"sglang.a": "no a"})
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_missing_hook_targets_are_named_once_for_every_reason(monkeypatch, supported, has_gpu):
+    missing = {"sglang.a": "no a", "sglang.b.c": "No module named 'x'", "sglang.b.d": "No module named 'x'"}
+    monkeypatch.setattr(doctor, "missing_targets", lambda: missing)
+    monkeypatch.setattr(doctor, "is_accelerator_present", lambda: has_gpu)
     (finding,) = doctor.examine([], from_env({}))
-    assert (finding.level, finding.sentence[-11:]) == (Level.WRONG, "sglang.a: no a"[-11:])
-    assert "lacks what paceline hooks" in finding.sentence
+    named = "so all is off: no a, for sglang.a; No module named 'x', for sglang.b.c and 1 more"
+    assert finding.level is Level.WRONG
+    assert finding.sentence.partition("lacks what paceline hooks, ")[2] == named + (
+        "" if has_gpu else "; no GPU is visible: add `--device cpu` to the flags of a server on this CPU"
+    )
 
 
 def test_without_flags_nothing_is_said_of_the_server(supported):
@@ -57,7 +63,7 @@ URL = {"PACELINE_REDIS_URL": "redis://127.0.0.1:1/0"}
     ("changes", "environ", "level", "said"),
     [
         ({}, URL, Level.OK, "on, for 100% of requests"),
-        ({}, {}, Level.WRONG, "off: set PACELINE_REDIS_URL"),
+        ({}, {}, Level.WRONG, "capture is off, and swaps with it: set PACELINE_REDIS_URL"),
         ({"speculative_algorithm": None}, URL, Level.WRONG, "got --speculative-algorithm None, expected EAGLE3"),
         ({"disaggregation_mode": "decode"}, URL, Level.WRONG, "got --disaggregation-mode decode"),
         ({}, {**URL, "PACELINE_CAPTURE_FEATURES": "0"}, Level.OK, "without hidden states, which learners recompute"),

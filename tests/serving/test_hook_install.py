@@ -61,13 +61,22 @@ def test_the_check_names_what_hook_bodies_read_and_the_engine_does_not_have(monk
     (tmp_path / "toy_engine.py").write_text(ENGINE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(hook_targets, "TARGETS", ("toy_engine.Runner.forward", "toy_engine.Base.__init__"))
-    used = {"toy_engine.Runner": "rank width model tp_size", "toy_engine": "Runner Walker", "toy_gone.Runner": "rank"}
+    (tmp_path / "toy_parts").mkdir()
+    (tmp_path / "toy_parts" / "__init__.py").touch()
+    (tmp_path / "toy_parts" / "vision.py").write_text("import toy_torchvision")
+    used = {
+        "toy_engine.Runner": "rank width model tp_size",
+        "toy_engine": "Runner Walker",
+        "toy_gone.Runner": "rank",
+        "toy_parts.vision.Eye": "lens",
+    }
     monkeypatch.setattr(hook_targets, "USED", used)
     assert hook_targets.missing_targets() == {
         "toy_engine.Runner.forward": "'Runner' has no attribute 'forward'",
         "toy_engine.Runner.tp_size": "'Runner' has no attribute 'tp_size'",
         "toy_engine.Walker": "'toy_engine' has no attribute 'Walker'",
         "toy_gone.Runner.rank": "No module named 'toy_gone'",
+        "toy_parts.vision.Eye.lens": "No module named 'toy_torchvision'",
     }
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ....buffer.errors import PacelineError, TrackingUnavailable
 from ....buffer.version import DraftVersion
@@ -13,7 +14,11 @@ from .model_store import KnownVersion, ModelStore, draft_name, find_store
 
 @contextmanager
 def asking(uri: str) -> Iterator[None]:
-    """Calls of MLflow in the body: whatever its client raises becomes one TrackingUnavailable."""
+    """Calls of MLflow in the body: whatever its client raises becomes one TrackingUnavailable.
+
+    So does a URI that is none, and a database file that is not there: MLflow would make an empty one, with its folder.
+    """
+    _refuse_what_it_would_make(uri)
     try:
         with using(uri):
             yield
@@ -24,6 +29,19 @@ def asking(uri: str) -> Iterator[None]:
             f"MLflow: got {_without_passwords(str(error))[:300]}, expected an answer: check that it runs, and "
             "PACELINE_MLFLOW_URI"
         ) from error
+
+
+def _refuse_what_it_would_make(uri: str) -> None:
+    scheme, _, rest = uri.partition("://")
+    if not rest and uri != "databricks":
+        raise TrackingUnavailable(
+            f"MLflow: got PACELINE_MLFLOW_URI {_without_passwords(uri)!r}, expected http://host:port or sqlite:////a/file"
+        )
+    file = Path(rest.removeprefix("/").partition("?")[0])
+    if scheme.partition("+")[0] == "sqlite" and not file.is_file():
+        raise TrackingUnavailable(
+            f"MLflow: got no file {file}, expected the database of PACELINE_MLFLOW_URI, which a learner makes"
+        )
 
 
 def find_draft(uri: str, model: str, version: DraftVersion) -> tuple[ModelStore, KnownVersion]:

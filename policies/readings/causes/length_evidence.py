@@ -32,8 +32,10 @@ def draft_evidence(before: Amounts, now: Amounts) -> str:
     both = added_cells(before, now)
     sides = [{key[:2]: cell for key, cell in both.items() if key.draft == draft} for draft in (gained, lost)]
     common = [key for key in sides[0] if _is_known(sides[0][key]) and _is_known(sides[1].get(key, Rounds()))]
-    if lost is None or not common:
-        return f"{text}; no label was served by both it and the draft before it"
+    if lost is None:
+        return text
+    if not common:
+        return f"{text}; no label was served by both it and {draft_name(lost)}, which lost most of its share"
     key = max(common, key=lambda key: sides[0][key].tokens)
     served = f"it served {length(sides[0][key])}, {draft_name(lost)} {length(sides[1][key])}"
     dead = "; hardly a token of it is accepted" if sides[0][key].accept_length < DEAD_LENGTH else ""

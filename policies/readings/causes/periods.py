@@ -44,7 +44,9 @@ def draft_periods(histories: Mapping[str, Sequence[Counters]], draft: int) -> tu
     pairs = [pair for member in _by_member(found) if (pair := _newest_pair(member, draft))]
     if not pairs:
         seen = sorted({each.draft for each in found if each.draft is not None})
-        raise ConfigError(f"--draft: got {draft}, expected one that took over within the history, which has {seen}")
+        raise ConfigError(
+            f"--draft: got {draft}, expected one that took over from another in the history, where {seen} drafted"
+        )
     earlier = sorted({_draft_name(pair[0][0].draft) for pair in pairs})
     before, now = ([stretch for pair in pairs for stretch in pair[side]] for side in (0, 1))
     return _period(f"while {' or '.join(earlier)} served", before), _period(f"while draft {draft} served", now)
