@@ -165,13 +165,20 @@ def missing_targets() -> dict[str, str]:
 
 
 def _found(name: str) -> Any:
-    """A module, or a class in one; ImportError where a module is missing or does not import.
+    """A module, or what is in one; ImportError where a module is missing or does not import.
 
-    Without the colon, resolve_name would call a module that does not import an attribute that is missing.
+    Without a colon, resolve_name would call a module that does not import an attribute that is missing.
     """
     parts = name.split(".")
-    classes_from = next((place for place, part in enumerate(parts) if part[0].isupper()), len(parts))
-    return resolve_name(f"{'.'.join(parts[:classes_from])}:{'.'.join(parts[classes_from:])}")
+    for at in range(1, len(parts)):
+        module, inside = ".".join(parts[: at + 1]), ".".join(parts[at:])
+        try:
+            resolve_name(f"{module}:")
+        except ModuleNotFoundError as fault:
+            if fault.name != module:  # what the module imports is missing
+                raise
+            return resolve_name(f"{'.'.join(parts[:at])}:{inside}")
+    return resolve_name(f"{name}:")
 
 
 def _check(owner: Any, name: str) -> None:

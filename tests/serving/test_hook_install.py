@@ -64,11 +64,13 @@ def test_the_check_names_what_hook_bodies_read_and_the_engine_does_not_have(monk
     (tmp_path / "toy_parts").mkdir()
     (tmp_path / "toy_parts" / "__init__.py").touch()
     (tmp_path / "toy_parts" / "vision.py").write_text("import toy_torchvision")
+    (tmp_path / "toy_parts" / "flags.py").write_text("class Flags:\n    SKIP = True\n\nenvs = Flags()")
     used = {
         "toy_engine.Runner": "rank width model tp_size",
         "toy_engine": "Runner Walker",
         "toy_gone.Runner": "rank",
         "toy_parts.vision.Eye": "lens",
+        "toy_parts.flags.envs": "SKIP",
     }
     monkeypatch.setattr(hook_targets, "USED", used)
     assert hook_targets.missing_targets() == {
