@@ -29,7 +29,7 @@ from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
 from ..rig.models.training import TrainPlan
 from ..rig.progress import progress_bar
-from ..rig.prompts import PROMPT_TOKENS, Prompt, domain_prompts, read_prompts
+from ..rig.prompts import PROMPT_TOKENS, Prompt, check_prompts, domain_prompts, read_prompts
 from ..rig.reader import SpeculatorReader
 from ..rig.runs import run_folder
 from ..rig.services import free_port, learner_service, redis_service, sglang_service, window_service
@@ -160,6 +160,8 @@ def _refuse_unfit(options: DemoOptions) -> None:
         raise ConfigError(f"--json {options.json}: got a folder that does not exist, expected an existing one")
     if options.json is not None and options.json.suffix == ".png":
         raise ConfigError(f"--json {options.json}: got the name of a picture, which is written beside the report")
+    if options.prompts is not None:
+        check_prompts(options.prompts)
 
 
 def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..buffer.base import BufferCounts
+from ..buffer.code_version import code_version
 from ..buffer.counters import Counters, LearnerCounters
-from .delivery.code_version import code_version
 
 #: The phase between two learning rounds.
 IDLE = "idle"

@@ -46,21 +46,33 @@ def domain_prompts(
 def read_prompts(path: Path, tokenizer: Tokenizer, max_tokens: int) -> list[Prompt]:
     """Prompts of a JSONL file with lines {"text": ..., "domain": ...}, in its order; `domain` may be left out.
 
-    A longer text keeps its last `max_tokens` tokens. Raises ConfigError, with the line number, for a line that
-    is no such object, and for a file that cannot be read or holds no line.
+    A longer text keeps its last `max_tokens` tokens. Raises ConfigError as check_prompts does.
     """
+    return [
+        Prompt(f"{domain}-{number:04d}", domain, tuple(tokenizer.encode(text).ids[-max_tokens:]))
+        for number, text, domain in _texts(path)
+    ]
+
+
+def check_prompts(path: Path) -> None:
+    """ConfigError, with the line number, for a line that is no such object, and for an unreadable or empty file."""
+    _texts(path)
+
+
+def _texts(path: Path) -> list[tuple[int, str, str]]:
+    """Number, text and domain of every line that is not blank."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise ConfigError(f"--prompts {path}: {error.strerror}; expected a readable JSONL file") from error
-    prompts = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            text, domain = _parse(line, f"--prompts {path}, line {number}")
-            prompts.append(Prompt(f"{domain}-{number:04d}", domain, tuple(tokenizer.encode(text).ids[-max_tokens:])))
-    if not prompts:
+    found = [
+        (number, *_parse(line, f"--prompts {path}, line {number}"))
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not found:
         raise ConfigError(f"--prompts {path}: got no prompt, expected one JSON object per line")
-    return prompts
+    return found
 
 
 def _windows(ids: Sequence[int]) -> list[tuple[int, ...]]:

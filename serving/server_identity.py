@@ -4,9 +4,9 @@ import socket
 import time
 import uuid
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ..buffer.code_version import code_version
 from . import sglang_speculation
 from .supported_release import installed_release
 
@@ -32,13 +32,6 @@ class ServerIdentity:
             "boot": self.boot,
             "started_at": round(self.started_at, 3),
             "host": socket.gethostname(),
-            "paceline": _paceline_release(),
+            "paceline": code_version(),
             "sglang": installed_release(),
         }
-
-
-def _paceline_release() -> str | None:
-    try:
-        return version("paceline")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return None

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from ...buffer.code_version import code_version
 from ...buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ...buffer.version import DraftVersion
 from ...policies.judged_on import figures, sentence
 from ...policies.promotion import Promotion
 from ..training.plan import TrainingPlan
 from ..training.trainer import FitReport
-from .code_version import code_version
 from .round_evidence import RoundEvidence
 
 #: The tags of a run and of a model version: what people filter by. All else about a draft is a parameter of its run.

@@ -50,6 +50,7 @@ def test_the_learner_reads_its_settings_and_agrees_with_the_server(tmp_path: Pat
         ({"max_tokens": CONTEXT_TOKENS}, f"--max-tokens: got {CONTEXT_TOKENS}, expected"),
         ({"json": Path("/nowhere/at/all.json")}, "--json /nowhere/at/all.json: got a folder that does not exist"),
         ({"json": Path("/report.png")}, "--json /report.png: got the name of a picture"),
+        ({"prompts": Path("/nowhere.jsonl")}, "--prompts /nowhere.jsonl: No such file or directory; expected"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_made(tmp_path: Path, changes: dict, says: str) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from mlflow_house import GATE, MODEL, House, alias, named, weights_of
+from paceline.buffer.code_version import code_version
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, JudgedOn, VersionState
 from paceline.learner.config import quiet_mlflow
-from paceline.learner.delivery.code_version import code_version
 from paceline.learner.delivery.mlflow_registry import FIRST_RETRY_S, LONGEST_RETRY_S, Registry
 from paceline.learner.delivery.run_record import record_from_board
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import paceline
 import pytest
-from paceline.learner.delivery import code_version as module
-from paceline.learner.delivery.code_version import code_version, commit_of
+from paceline.buffer import code_version as module
+from paceline.buffer.code_version import code_version, commit_of
 
 SHA = "532fcfad7bfe529e78668282a350ebb348fb4e4b"
 

@@ -1,9 +1,9 @@
-"""Which paceline made a version: its release, and the commit when it runs from a git checkout."""
+"""Which paceline runs here: its release, and the commit when it runs from a git checkout."""
 
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_CHECKOUT = Path(__file__).resolve().parents[2]
+_CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 def code_version() -> str:
