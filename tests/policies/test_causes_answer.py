@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 from made_histories import REPLICA, Conditions, changed, histories
 from paceline.buffer.version import BoardRow, DraftVersion, JudgedOn, VersionState
+from paceline.policies.readings.causes.amounts import Amounts, Rounds, ServedKey
 from paceline.policies.readings.causes.answer import answer as answer_with
 from paceline.policies.readings.causes.explanation import Effect, Explanation, explain
+from paceline.policies.readings.causes.length_evidence import draft_evidence
 from paceline.policies.readings.causes.parts import Cause
 from paceline.policies.readings.causes.periods import draft_periods, since_periods
 from paceline.policies.readings.definitions import Reading
@@ -147,3 +149,20 @@ def test_the_likeliest_goes_the_way_of_the_change_and_is_a_part_of_it(part: floa
 @pytest.mark.parametrize(("log", "low", "high"), [(-0.3, -0.7, 0.1), (0.01, 0.005, 0.015), (-0.3, None, None)])
 def test_what_is_small_or_may_be_nothing_is_not_likely(log: float, low: float | None, high: float | None) -> None:
     assert not Effect(log, low, high, is_noise=True).is_likely
+
+
+def test_a_draft_is_compared_with_the_one_that_lost_most_among_those_that_served_a_label_with_it() -> None:
+    before = Amounts(
+        {
+            ServedKey("py", "greedy", 4): Rounds(4000, 5600),
+            ServedKey("prose", "greedy", 5): Rounds(1000, 900),
+            ServedKey("prose", "greedy", 3): Rounds(600, 300),
+        }
+    )
+    now = Amounts({ServedKey("prose", "greedy", 6): Rounds(2000, 3000)})
+    assert draft_evidence(before, now).startswith(
+        "draft 6 100 % of the tokens, 0 % before; on prose (greedy) it served"
+    )
+    assert ", draft 5 1.90" in draft_evidence(before, now)
+    other = Amounts({ServedKey("html", "greedy", 6): Rounds(2000, 3000)})
+    assert draft_evidence(before, other).endswith("no label was served by both it and a draft that drafts less now")

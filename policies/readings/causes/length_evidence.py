@@ -23,23 +23,32 @@ def sampling_evidence(before: Amounts, now: Amounts) -> str:
 
 
 def draft_evidence(before: Amounts, now: Amounts) -> str:
-    """Which draft drafts more than before, and what it and the one before it served on one label."""
+    """Which draft drafts more than before, and what it and one that drafts less served on one label.
+
+    Of those that draft less, the one that lost most among those of which a label is known in common.
+    """
     shares = _tokens(before, lambda key: key.draft), _tokens(now, lambda key: key.draft)
-    gained, lost = _most_moved(*shares)
+    gains = _gains(*shares)
+    gained, _ = _most_moved(*shares)
     if gained is None:
         return f"{_named(shares[1], draft_name)} drafted in both periods"
     text = _share_text(gained, *shares, draft_name)
     both = added_cells(before, now)
-    sides = [{key[:2]: cell for key, cell in both.items() if key.draft == draft} for draft in (gained, lost)]
-    common = [key for key in sides[0] if _is_known(sides[0][key]) and _is_known(sides[1].get(key, Rounds()))]
-    if lost is None:
-        return text
-    if not common:
-        return f"{text}; no label was served by both it and {draft_name(lost)}, which lost most of its share"
-    key = max(common, key=lambda key: sides[0][key].tokens)
-    served = f"it served {length(sides[0][key])}, {draft_name(lost)} {length(sides[1][key])}"
-    dead = "; hardly a token of it is accepted" if sides[0][key].accept_length < DEAD_LENGTH else ""
-    return f"{text}; on {label_name(key[0])} ({key[1]}) {served}{dead}"
+    own = _known_of(both, gained)
+    for lost in sorted((draft for draft in gains if gains[draft] < 0.0), key=gains.__getitem__):
+        other = _known_of(both, lost)
+        common = [key for key in own if key in other]
+        if common:
+            key = max(common, key=lambda key: own[key].tokens)
+            served = f"it served {length(own[key])}, {draft_name(lost)} {length(other[key])}"
+            dead = "; hardly a token of it is accepted" if own[key].accept_length < DEAD_LENGTH else ""
+            return f"{text}; on {label_name(key[0])} ({key[1]}) {served}{dead}"
+    return f"{text}; no label was served by both it and a draft that drafts less now"
+
+
+def _known_of(cells: Mapping[ServedKey, Rounds], draft: int) -> dict[tuple[str, str], Rounds]:
+    """What a draft served by label and kind of sampling, as far as it is known."""
+    return {(key.label, key.kind): cell for key, cell in cells.items() if key.draft == draft and _is_known(cell)}
 
 
 def stale_evidence(before: Amounts, now: Amounts) -> str:
@@ -104,11 +113,15 @@ def _tokens(period: Amounts, of: Callable[[ServedKey], Any]) -> Counter[Any]:
     return found
 
 
-def _most_moved(before: Counter[Any], now: Counter[Any]) -> tuple[Any, Any]:
-    """What gained the most share and what lost the most; None where no share moved by 1 %."""
-    gains = {
+def _gains(before: Counter[Any], now: Counter[Any]) -> dict[Any, float]:
+    return {
         value: now[value] / max(now.total(), 1) - before[value] / max(before.total(), 1) for value in {*before, *now}
     }
+
+
+def _most_moved(before: Counter[Any], now: Counter[Any]) -> tuple[Any, Any]:
+    """What gained the most share and what lost the most; None where no share moved by 1 %."""
+    gains = _gains(before, now)
     gained, lost = max(gains, key=gains.__getitem__, default=None), min(gains, key=gains.__getitem__, default=None)
     if gained is None or gains[gained] < 0.01:
         return None, None
