@@ -5,6 +5,7 @@ from collections import Counter
 from importlib.metadata import version
 
 import pytest
+from paceline.buffer.code_version import code_version
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.counters import COUNTERS, counters_of
 from paceline.buffer.redis_board import RedisVersionBoard
@@ -141,7 +142,7 @@ def test_a_heartbeat_says_who_runs(rig, wave):
     _, after, *_ = wave
     server = rig.status()["server"]
     assert after.boot == server["boot"]
-    assert (server["paceline"], server["sglang"]) == (version("paceline"), version("sglang"))
+    assert (server["paceline"], server["sglang"]) == (code_version(), version("sglang"))
     assert server["speculation"] == {
         "algorithm": "EAGLE3", "num_steps": rig.steps, "eagle_topk": 1, "num_draft_tokens": rig.steps + 1,
         "adaptive": False,
