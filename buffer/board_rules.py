@@ -53,9 +53,9 @@ def rollback_events(
     if number is not None and board.live != number:
         in_use = f"live {board.live} and canary {board.canary}"
         raise BoardConflict(f"rollback of version {number}: got {in_use}, expected {number} to be one of them")
-    if board.live is None or board.previous is None:
-        if board.live is None:
-            raise BoardConflict("rollback: got no live version, expected one to roll back")
+    if board.live is None:
+        raise BoardConflict("rollback: got no live version, expected one to roll back")
+    if board.previous is None:
         raise BoardConflict(f"rollback of live version {board.live}: got none before it, expected one to go back to")
     events = []
     for ended, back in pairwise([board.live, *_back_to(board, board.previous if to is None else to)]):

@@ -36,7 +36,7 @@ class Run:
     lossless: Lossless
     swapped: Sequence[Swap]  # all that the replica made, oldest first
     swaps: int  # those that met requests in flight
-    stalls_ms: Sequence[float]  # longest wait for a token around each swap that met requests in flight
+    stalls_ms: Sequence[float]  # longest wait for a token around each swap that met requests in flight, where known
     quiet_ms: Sequence[float]  # the same half-way to the next of these swaps: what waits are without one
     seconds: Mapping[str, float]  # stage -> duration
     mlflow_uri: str

@@ -37,7 +37,7 @@ class Backlog:
         return found
 
     def finish(self) -> None:
-        """The learning round that was due has ended well."""
+        """The learning round that was due has ended well. Not for one that was not due, or paused."""
         self._is_unfinished = False
 
     def _due(self, buffer: TraceBuffer, *, has_suspects: bool) -> Due:

@@ -7,10 +7,11 @@ checkpoint and ack, the next one reads them at its start and acks, so no trace i
 import errno
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from .disk import sweep, write_folder, write_text
 
@@ -39,7 +40,7 @@ class LearnerNotes:
     set_aside: list[str] = field(default_factory=list)  # entry ids of misreplayed traces, the newest ones
     schedule: Mapping[str, object] = field(default_factory=dict)  # what LearnSchedule.state returned
     line: Mapping[str, object] = field(default_factory=dict)  # what LineDelivery.state returned
-    last_learnt: Mapping[str, list[object]] = field(default_factory=dict)  # what LastLearnt.state returned
+    last_learnt: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # what LastLearnt.state returned
     targets: Mapping[str, object] = field(default_factory=dict)  # what TargetHistory.state returned
 
     @property

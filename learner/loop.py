@@ -83,7 +83,6 @@ class Learner:
                 raise
             self._state = state
             self._limiter.record_success()
-            self._backlog.finish()
         self._count(report)
         figures = totals(state.notes, self._buffer.counts(), self._registry.pending_registrations, state.targets)
         standing = {"schedule": state.schedule.standing(time.time()), "fault": ""}
@@ -125,6 +124,7 @@ class Learner:
             why = "every claimed trace was refused" if any(claimed.values()) else _HELD_ELSEWHERE
             require(lease, "nothing was saved")
             self._keep_targets(state)
+            self._backlog.finish()
             return replace(_idle(why), outcomes=counts_of(claimed))
         _log.info("learning round starts: %s", due.why)
         work = LearningRound(
@@ -140,6 +140,7 @@ class Learner:
         )
         report = work.run()
         self._ack(work.claimed, (*KEPT, Outcome.MISREPLAYED))
+        self._backlog.finish()
         if report.version is not None:
             self._tidy(is_mlflow_current, state.notes.needed)
         return replace(report, why_now=due.why, seconds=time.perf_counter() - started)

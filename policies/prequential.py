@@ -23,7 +23,7 @@ Boost and a C++ compiler to install, and deals nothing out again.
 """
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -219,11 +219,11 @@ def _without_the_heaviest(bets: Sequence[Bet]) -> list[float]:
     By prompts alone, a tenant with many answers to few of them could buy a draft that one with more prompts loses by.
     By answers alone, one with thousands to a single prompt would take the place of the one who buys.
     """
-    weights: Counter[str] = Counter()
+    weights: defaultdict[str, float] = defaultdict(float)
     for bet in bets:
-        weights[bet.tenant] += math.sqrt(bet.requests)  # type: ignore[assignment] # a Counter adds any numbers
-    heaviest = {tenant for tenant, _ in weights.most_common(1)}
-    return [bet.gain for bet in bets if bet.tenant not in heaviest]
+        weights[bet.tenant] += math.sqrt(bet.requests)
+    heaviest = max(weights, key=weights.__getitem__, default=None)
+    return [bet.gain for bet in bets if bet.tenant != heaviest]
 
 
 def _shown(log_odds: float) -> str:

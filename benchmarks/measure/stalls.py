@@ -78,7 +78,8 @@ def measure_stalls(
         for way in random.Random(f"{plan.seed} {repeat}").sample(list(ways), len(ways)):
             results, window = asyncio.run(stream(server, prompts, ways[way], plan))
             wait_ms = longest_gap_ms(results, window)
-            waits |= {} if wait_ms is None else {way: wait_ms}
+            if wait_ms is not None:
+                waits[way] = wait_ms
         void += len(waits) < len(ways)
         repeats += [waits] if len(waits) == len(ways) else []
     if not repeats:

@@ -6,7 +6,7 @@ from ...buffer.base import VersionBoard
 from ...buffer.errors import TrackingUnavailable
 from ...buffer.version import BoardState
 from .tracking.aliases import FOLLOWING, aliases_of, following, set_aliases
-from .tracking.lookup import asking
+from .tracking.lookup import asking, may_be_asked
 from .tracking.model_store import find_store
 
 
@@ -28,7 +28,12 @@ def check_aliases(uri: str, model: str, state: BoardState) -> AliasCheck:
 
 
 def compare_once(board: VersionBoard, uri: str, model: str) -> None:
-    """Make the aliases of `model` those of the board, if MLflow has it. BufferUnavailable, TrackingUnavailable."""
+    """Make the aliases of `model` those of the board, if MLflow has it. BufferUnavailable, TrackingUnavailable.
+
+    Before the first draft is registered there may be no database yet: then there is nothing to do.
+    """
+    if not may_be_asked(uri):
+        return
     with asking(uri):
         store = find_store(uri, model)
         if store is not None:

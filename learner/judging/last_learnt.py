@@ -1,6 +1,7 @@
 """Which requests and prompts the line of drafts learnt in the claim before: further traces of them do not judge."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ...buffer.trace import DraftTrace
 from ...policies.paired import Asked
@@ -13,10 +14,10 @@ class LastLearnt:
     the claim after the one that noted it: else one that is asked all the time would judge once and never again.
     """
 
-    def __init__(self, state: Mapping[str, Sequence[object]]) -> None:
+    def __init__(self, state: Mapping[str, Sequence[Any]]) -> None:
         """Goes on from the `state` of the claim before; an empty one remembers nothing."""
-        self.requests = frozenset(map(str, state.get("requests", ())))
-        self._prompts = frozenset(Asked(*map(str, asked)) for asked in state.get("prompts", ()))  # type: ignore[call-overload] # pairs, as written below
+        self.requests: frozenset[str] = frozenset(state.get("requests", ()))
+        self._prompts = frozenset(Asked(*asked) for asked in state.get("prompts", ()))
         self._noted_requests: set[str] = set()
         self._noted_prompts: set[Asked] = set()
 
@@ -31,8 +32,8 @@ class LastLearnt:
             if trace.prompt and not self.has_prompt_of(trace):
                 self._noted_prompts.add(Asked(trace.tenant, trace.prompt))
 
-    def state(self) -> dict[str, list[object]]:
+    def state(self) -> Mapping[str, Sequence[Any]]:
         """What the next claim needs, as JSON values; that of the claim before, where nothing was learnt in this one."""
         is_noted = bool(self._noted_requests)
         requests, prompts = (self._noted_requests, self._noted_prompts) if is_noted else (self.requests, self._prompts)
-        return {"requests": [*sorted(requests)], "prompts": [*sorted(prompts)]}
+        return {"requests": sorted(requests), "prompts": sorted(prompts)}

@@ -1,19 +1,30 @@
 """With `--enable-mixed-chunk` running requests decode inside prefills: each such step is a round without drafts."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from learned_draft import swap_in_learned
-from paceline.buffer.trace import NO_DRAFT
-from paceline.learner.judging.replay import replay_traces
+from paceline.buffer.trace import NO_DRAFT, VerdictRule
+from paceline.learner.judging.replay import replay_logprobs, replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.training.batch import collate
-from paceline.policies.acceptance import identity, proposed_drafts
+from paceline.policies.acceptance import Tally, identity, proposed_drafts
+from paceline.policies.rejection import (
+    EstimatedRounds,
+    expected_tally,
+    served_beside_expected,
+    target_logprobs,
+    why_not_estimated,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 
 REQUESTS, CHUNK_TOKENS = 24, 32
+MIXED = ["--enable-mixed-chunk", "--chunked-prefill-size", str(CHUNK_TOKENS)]
+MIXED += ["--max-total-tokens", "16384", "--disable-radix-cache", "--random-seed", "5"]
 #: Of each wave; the others are greedy.
 SAMPLED = range(0, REQUESTS, 4)
 
@@ -21,17 +32,15 @@ SAMPLED = range(0, REQUESTS, 4)
 @pytest.fixture(scope="module")
 def mixed_rig(start_rig, models, tmp_path_factory):
     """Room for all requests and no cached prefix, so that every round can be replayed."""
-    more = ["--enable-mixed-chunk", "--chunked-prefill-size", str(CHUNK_TOKENS)]
-    more += ["--max-total-tokens", "16384", "--disable-radix-cache", "--random-seed", "5"]
-    with start_rig(models, tmp_path_factory.mktemp("mixed"), more, {}) as made:
+    with start_rig(models, tmp_path_factory.mktemp("mixed"), MIXED, {}) as made:
         yield made
 
 
-def serve(rig, label):
+def serve(rig, label, sampled=SAMPLED):
     """Requests of different lengths, so that some begin while others run; answers and traces by request id."""
     jobs = [
         {"rid": f"{label}-{i}", "text": rig.texts[i][: 150 + 20 * (i % 5)], "max_tokens": 32 + 8 * (i % 3)}
-        | ({"temperature": 0.7} if i in SAMPLED else {})
+        | ({"temperature": 0.7} if i in sampled else {})
         for i in range(REQUESTS)
     ]
     replies = {reply["meta_info"]["id"]: reply for reply in rig.generate_all(jobs)}
@@ -107,3 +116,29 @@ def test_replaying_the_draft_that_served_gives_the_served_counts(mixed_rig, lear
     assert compared == sum(int((trace.rounds.drafted[:, 0] != NO_DRAFT).sum()) for trace in traces)
     assert sum(equal for equal, _ in pairs) == compared > 200
     assert sum(int(trace.rounds.accepted.sum()) for trace in traces) > 100
+
+
+@pytest.fixture(scope="module")
+def rejecting_served(start_rig, models, tmp_path_factory):
+    """Target, a draft that was trained and swapped in, and traces of it at temperature 0.7 under rejection sampling."""
+    more = [*MIXED, "--speculative-use-rejection-sampling"]
+    with start_rig(models, tmp_path_factory.mktemp("rejecting"), more, {}) as rig:
+        first = serve(rig, "first")
+        folder = swap_in_learned(rig, [trace for _, traces in first.values() for trace in traces])
+        learned = serve(rig, "learned", sampled=range(REQUESTS))
+        yield rig, folder, [trace for _, (trace,) in learned.values()]
+
+
+def test_under_rejection_sampling_a_step_without_drafts_leaves_its_request_to_the_gate(rejecting_served):
+    rig, folder, traces = rejecting_served
+    draft, whole, judged = load_draft(folder, load_target_embedding(rig.target)), EstimatedRounds(), Tally()
+    for trace, logq in zip(traces, replay_logprobs(draft, traces, rig.steps), strict=True):
+        assert (trace.verdict_rule, why_not_estimated(trace)) == (VerdictRule.REJECTION, "")
+        judged += expected_tally(trace, logq)
+        whole += served_beside_expected(trace, logq)
+    plain = [int((proposed_drafts(trace) == 0).sum()) for trace in traces]
+    assert sum(count > 0 for count in plain) > REQUESTS // 2
+    assert np.isnan(target_logprobs(traces[np.argmax(plain)])[traces[np.argmax(plain)].rounds.starts[0] + 1 :]).any()
+    assert judged.rounds > whole.rounds > 100
+    assert whole.accepted > 30
+    assert abs(whole.accepted - whole.expected) < 5 * math.sqrt(whole.variance)

@@ -9,7 +9,7 @@ from learner_traffic import BATCH
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, DeviceOutOfMemory
 from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.learner import asked_rounds
+from paceline.learner import asked_rounds, loop
 from paceline.learner.asked_rounds import follow_asks
 from paceline.learner.learning_report import LearningKind
 from paceline.learner.training.trainer import DraftTrainer
@@ -79,6 +79,24 @@ def test_an_asked_round_that_fails_is_tried_again_until_its_traces_are_learned(
     assert sum(sum(report.outcomes.values()) for report in reports) == 64
     house.send(3)
     assert learner.learn_once().why == "3 traces pending, 1000000 needed"
+
+
+def test_a_pause_does_not_forget_a_round_that_failed(asked_house, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise DeviceOutOfMemory("full")  # which accuses no trace
+
+    house = asked_house
+    learner = house.learner(learn="always", min_new_traces=10**6, max_wait_s=0.0)
+    house.send(64)
+    house.buffer.ask_for_round("trainer")
+    with monkeypatch.context() as broken:
+        broken.setattr(DraftTrainer, "fit", fail)
+        with pytest.raises(DeviceOutOfMemory):
+            learner.learn_once()
+    with monkeypatch.context() as paused:
+        paused.setattr(loop, "paused_by", lambda _: "replica:a")
+        assert learner.learn_once().why == "paused by replica:a; traces wait"
+    assert sum(learner.learn_once().outcomes.values()) == 64
 
 
 @pytest.fixture

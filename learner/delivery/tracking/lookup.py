@@ -18,7 +18,11 @@ def asking(uri: str) -> Iterator[None]:
 
     So does a URI that is none, and a database file that is not there: MLflow would make an empty one, with its folder.
     """
-    _refuse_what_it_would_make(uri)
+    if not may_be_asked(uri):
+        raise TrackingUnavailable(
+            f"MLflow: got no file {_sqlite_file(uri)}, expected the database of PACELINE_MLFLOW_URI, which a learner "
+            "makes"
+        )
     try:
         with using(uri):
             yield
@@ -31,17 +35,19 @@ def asking(uri: str) -> Iterator[None]:
         ) from error
 
 
-def _refuse_what_it_would_make(uri: str) -> None:
-    scheme, _, rest = uri.partition("://")
-    if not rest and uri != "databricks":
+def may_be_asked(uri: str) -> bool:
+    """False where MLflow would make the database that it is asked about. TrackingUnavailable for what is no URI."""
+    if "://" not in uri and uri != "databricks":
         raise TrackingUnavailable(
             f"MLflow: got PACELINE_MLFLOW_URI {_without_passwords(uri)!r}, expected http://host:port or sqlite:////a/file"
         )
-    file = Path(rest.removeprefix("/").partition("?")[0])
-    if scheme.partition("+")[0] == "sqlite" and not file.is_file():
-        raise TrackingUnavailable(
-            f"MLflow: got no file {file}, expected the database of PACELINE_MLFLOW_URI, which a learner makes"
-        )
+    file = _sqlite_file(uri)
+    return file is None or file.is_file()
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    scheme, _, rest = uri.partition("://")
+    return Path(rest.removeprefix("/").partition("?")[0]) if scheme.partition("+")[0] == "sqlite" else None
 
 
 def find_draft(uri: str, model: str, version: DraftVersion) -> tuple[ModelStore, KnownVersion]:
