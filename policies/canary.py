@@ -68,9 +68,7 @@ class CanaryRules:
 
     confidence: float = 0.95  # 1 - confidence bounds the chance of any verdict on evidence between equal drafts
     min_effect: float = 0.1  # gain in accept length at which the interval is tightest
-    non_inferiority: float = (
-        0.1  # loss in accept length that an undecided canary may have; it stays with 1 - confidence
-    )
+    non_inferiority: float = 0.1  # loss in accept length; an undecided canary that has it goes live with 1 - confidence
     min_requests: int = 30  # of each arm; with fewer there is no interval
     max_requests: int = 2000  # of the canary; there the test ends
     harm_share: float = 0.4  # part of 1 - confidence that the harm test may spend
@@ -209,7 +207,7 @@ class CanaryTest:
     def _decide_last(self, gain: float, spread: str) -> tuple[CanaryDecision, Basis, str]:
         """At the limit: one look, at a number of requests that was set before, so an interval for one look decides.
 
-        That of every look is wider by half, and would turn away most drafts that are as good as the live one.
+        That of every look is about twice as wide, and would turn away most drafts that are as good as the live one.
         """
         rules, arms = self._rules, self._arms.values()
         has_few = any(len(arm.tallies) < rules.min_requests for arm in arms)
