@@ -37,7 +37,8 @@ from ..buffer.keys import HISTORY
 from ..buffer.member_history import HISTORY_EVERY_S, HISTORY_FINE_S, HISTORY_S, encode_entry
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import connect
-from ..rig.services import free_port, redis_service
+from ..rig.ports import free_port
+from ..rig.services import redis_service
 from ..rig.signals import ending_signals
 from ..serving.clock.step_cells import MAX_CELLS as MAX_STEP_CELLS
 from ..serving.courier.heartbeat import MAX_BEAT_BYTES

@@ -27,10 +27,11 @@ from ..rig.deployment import LocalDeployment, server_flags
 from ..rig.machine import machine
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
+from ..rig.ports import free_port
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.ratio import ratio
-from ..rig.services import Service, free_port, redis_service, sglang_service
+from ..rig.services import Service, redis_service, sglang_service
 from ..rig.signals import ending_signals
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from .models.target import TargetModel
-from .services import free_port
+from .ports import free_port
 
 SPECULATOR, REPLICA, LEARNER = "demo", "demo-0", "demo-learner"
 DRAFT_STEPS = 3
@@ -25,7 +25,7 @@ class LocalDeployment:
 
     @classmethod
     def on_free_ports(cls, folder: Path) -> Self:
-        """A deployment in `folder` on two ports that are free at this moment; nothing is started or written."""
+        """A deployment in `folder` on two ports that this process reserves; nothing is started or written."""
         return cls(folder, free_port(), free_port())
 
     @property

@@ -4,9 +4,7 @@ Each runs in a session of its own, so that a Ctrl-C does not reach it, and ends 
 """
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +21,6 @@ from .readiness import is_healthy, redis_answers, redis_server
 
 _POLL_S = 0.1
 _TAIL_LINES = 15
-_PORTS = (20_000, 32_768)  # below the range from which Linux picks ports of connections
 _GROUP_LIMIT_S = 3.0  # for processes that outlive their leader
 
 
@@ -162,19 +159,6 @@ class Service:
         kill_all(family, _GROUP_LIMIT_S)
         process.wait()
         is_group_gone_within(process.pid, _GROUP_LIMIT_S)
-
-
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that is not in use at this moment.
-
-    It is outside the range from which Linux picks ports for connections: a server takes seconds to bind its port, and
-    until then a connection could be given it.
-    """
-    while True:
-        port = random.SystemRandom().randrange(*_PORTS)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def redis_service(folder: Path, port: int) -> Service:

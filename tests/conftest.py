@@ -23,8 +23,7 @@ from grouping import ORDER, SLOW, group_of
 from hypothesis import HealthCheck, settings
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
-from paceline.rig import services
-from paceline.rig.services import free_port
+from paceline.rig.ports import free_port
 from xdist.scheduler import LoadScopeScheduling
 
 TraceMaker = Callable[..., DraftTrace]
@@ -32,10 +31,6 @@ TraceMaker = Callable[..., DraftTrace]
 # A pause of the machine is no finding: an example may take as long as it takes, wherever it runs.
 settings.register_profile("patient", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-# A port is free when it is drawn, and bound only later: no two workers draw from the same ones.
-_FIRST, _LAST = services._PORTS
-_PART, _WORKER = (_LAST - _FIRST) // 8, int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
-services._PORTS = (_FIRST + _WORKER * _PART, _FIRST + (_WORKER + 1) * _PART)
 #: For clients of tests, where the product gives up after two seconds: a busy disk or machine may be away for longer.
 REDIS_PATIENCE_S = 30.0
 

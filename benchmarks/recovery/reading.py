@@ -28,7 +28,8 @@ from ...policies.acceptance import Tally, served_by_request
 from ...policies.readings.traffic_move import moved_share
 from ...rig.deployment import DRAFT_STEPS, SPECULATOR
 from ...rig.models.target import TargetModel
-from ...rig.services import free_port, redis_service
+from ...rig.ports import free_port
+from ...rig.services import redis_service
 from .recorded_run import Conditions, RecordedRun, ServedRequest, ServedVersion
 
 #: How many versions before another one that is whose draft watches the traffic meanwhile: some ninety requests of the

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ..deployment import LocalDeployment, paced_flags, plain_flags, server_flags
 from ..models.target import TargetModel
-from ..services import Service, free_port, sglang_service
+from ..ports import free_port
+from ..services import Service, sglang_service
 
 #: Draft steps that a paced server chooses among.
 PACED_STEPS = (0, 1, 2, 3, 4, 5)

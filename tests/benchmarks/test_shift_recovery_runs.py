@@ -23,8 +23,9 @@ from paceline.learner.model.draft_io import load_draft, load_target_embedding, r
 from paceline.policies.acceptance import Tally, replayed_tally, served_tally
 from paceline.rig.deployment import SPECULATOR
 from paceline.rig.models.target import TargetModel, ensure_random_draft, train_tokenizer
+from paceline.rig.ports import free_port
 from paceline.rig.prompts import domain_prompts, read_prompts
-from paceline.rig.services import free_port, redis_service
+from paceline.rig.services import redis_service
 
 CONFIG = BufferConfig(speculator=SPECULATOR)
 #: A command line as revisions have it, which writes down what it was given.

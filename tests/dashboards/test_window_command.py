@@ -13,7 +13,8 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.rig.services import free_port, window_service
+from paceline.rig.ports import free_port
+from paceline.rig.services import window_service
 from waiting import until
 
 TOKEN = "the operator's own token"

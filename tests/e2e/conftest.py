@@ -18,7 +18,8 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
-from paceline.rig.services import Service, free_port, learner_service, redis_service, sglang_service
+from paceline.rig.ports import free_port
+from paceline.rig.services import Service, learner_service, redis_service, sglang_service
 from waiting import until
 
 REPLICA, SECOND = "e2e-0", "e2e-1"

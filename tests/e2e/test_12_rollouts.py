@@ -18,7 +18,8 @@ from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.models.greedy import greedy
-from paceline.rig.services import free_port, redis_service
+from paceline.rig.ports import free_port
+from paceline.rig.services import redis_service
 from paceline.serving.rollouts.server import RolloutServer
 from paceline.serving.rollouts.weights import buckets
 from pushed_weights import Trainer

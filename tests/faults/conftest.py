@@ -24,8 +24,9 @@ from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.models.target import ensure_random_draft
+from paceline.rig.ports import free_port
 from paceline.rig.readiness import is_healthy
-from paceline.rig.services import Service, free_port, redis_service
+from paceline.rig.services import Service, redis_service
 from waiting import until
 
 sys.path.append(str(Path(__file__).parent))  # for killable_server

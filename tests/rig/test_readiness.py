@@ -11,8 +11,8 @@ from socketserver import BaseRequestHandler, TCPServer
 
 import pytest
 from paceline.buffer.errors import ConfigError
+from paceline.rig.ports import free_port
 from paceline.rig.readiness import is_healthy, redis_answers, redis_server
-from paceline.rig.services import free_port
 
 
 @contextmanager

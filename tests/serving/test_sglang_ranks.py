@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 
 import pytest
-from paceline.rig.services import free_port
+from paceline.rig.ports import free_port
 from paceline.serving.cpu_host.defaults import server_env
 
 pytestmark = pytest.mark.servers
