@@ -21,6 +21,7 @@ import redis
 from filelock import FileLock
 from grouping import ORDER, SLOW, group_of
 from hypothesis import HealthCheck, settings
+from in_memory import memory_folder
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.rig.ports import free_port
@@ -68,10 +69,6 @@ def _signals_are_not_ignored() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-#: Files that need no disk.
-_MEMORY = Path("/dev/shm")
 
 
 class RedisServer:
@@ -141,10 +138,10 @@ def redis_client(redis_url: str) -> Iterator[redis.Redis]:
 def own_redis() -> Iterator[RedisServer]:
     """A Redis that the test may stop and start; it is up when the test begins and keeps an append-only file.
 
-    In memory: a killed process is not a machine without power, and no command waits for a busy disk.
+    In memory: no command waits for a busy disk.
     """
-    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
-        server = RedisServer(redis_binary(), Path(folder))
+    with memory_folder() as folder:
+        server = RedisServer(redis_binary(), folder)
         server.start("--appendonly", "yes", "--appendfsync", "always")
         yield server
         server.stop()

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from in_memory import redis_in_memory
 from paceline.buffer.base import TraceBuffer, VersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
@@ -19,7 +20,7 @@ from paceline.buffer.trace import DraftTrace
 from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.ports import free_port
-from paceline.rig.services import Service, learner_service, redis_service, sglang_service
+from paceline.rig.services import Service, learner_service, sglang_service
 from waiting import until
 
 REPLICA, SECOND = "e2e-0", "e2e-1"
@@ -135,7 +136,7 @@ def running(
     url = f"redis://127.0.0.1:{redis_port}/0"
     settings = server_env(url) | env
     server = sglang_service([*flags(target, draft, chain), *more], port, log=folder / "sglang.log", env=settings)
-    with redis_service(folder / "redis", redis_port) as redis, killed_at_the_end(server):
+    with redis_in_memory(redis_port) as redis, killed_at_the_end(server):
         client = connect(url, timeout_s=30.0)
         made = Rig(
             folder, target, draft, redis, url, port, RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from in_memory import redis_in_memory
 from paceline import Rollouts
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import RolloutFailed
@@ -19,7 +20,6 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.models.greedy import greedy
 from paceline.rig.ports import free_port
-from paceline.rig.services import redis_service
 from paceline.serving.rollouts.server import RolloutServer
 from paceline.serving.rollouts.weights import buckets
 from pushed_weights import Trainer
@@ -41,9 +41,9 @@ TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def redis_url() -> Iterator[str]:
     port = free_port()
-    with redis_service(tmp_path_factory.mktemp("redis"), port):
+    with redis_in_memory(port):
         yield f"redis://127.0.0.1:{port}/0"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from in_memory import redis_in_memory
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.redis_board import RedisVersionBoard
@@ -26,7 +27,7 @@ from paceline.rig.models.corpus import load_corpus
 from paceline.rig.models.target import ensure_random_draft
 from paceline.rig.ports import free_port
 from paceline.rig.readiness import is_healthy
-from paceline.rig.services import Service, redis_service
+from paceline.rig.services import Service
 from waiting import until
 
 sys.path.append(str(Path(__file__).parent))  # for killable_server
@@ -202,7 +203,7 @@ def replica_in(folder: Path, models: tuple[Path, Path], **fields: Any) -> Iterat
     (target, draft), port = models, free_port()
     url = f"redis://127.0.0.1:{port}/0"
     texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > MIN_TEXT_CHARS]
-    with redis_service(folder / "redis", port) as redis, closing(client_for(url, timeout_s=30.0)) as client:
+    with redis_in_memory(port) as redis, closing(client_for(url, timeout_s=30.0)) as client:
         buffer, board = RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
         made = KillableReplica(folder, target, draft, redis, url, buffer, board, texts, **fields)
         try:
