@@ -59,6 +59,12 @@ def served_mix(server: MeasuredServer, prompts: Sequence[Prompt], concurrency: i
     return captured(server, answers)
 
 
+def served_sampled(server: MeasuredServer, prompts: Sequence[Prompt], concurrency: int, prefix: str) -> list[Captured]:
+    """Serve each prompt once at temperature 1, and return the answers with their traces."""
+    asked = [replace(ask, temperature=1.0) for ask in asks(prompts, prefix, MAX_TOKENS)]
+    return captured(server, answer_all(server.url, asked, concurrency).answers)
+
+
 def captured(server: MeasuredServer, answers: Iterable[Answer]) -> list[Captured]:
     """Answers with their traces; exits when a request has none or several."""
     server.drained()

@@ -89,8 +89,12 @@ def feature_finding(pairs: Sequence[Captured], reference: Reference) -> Finding:
 
 
 @torch.inference_mode()
-def teacher_finding(pairs: Sequence[Captured], reference: Reference) -> Finding:
-    """Top-K log-probabilities of verified nodes on the proposed path, including those after a rejection."""
+def teacher_finding(pairs: Sequence[Captured], reference: Reference, label: str) -> Finding:
+    """Top-K log-probabilities of verified nodes on the proposed path, including those after a rejection.
+
+    Of a greedy request the best token alone is captured, without its log-probability: how much less probable it is than
+    the best of transformers.
+    """
     found, after_rejection = Distances(), 0
     for pair in pairs:
         rounds = pair.trace.rounds
@@ -98,14 +102,15 @@ def teacher_finding(pairs: Sequence[Captured], reference: Reference) -> Finding:
             root = pair.trace.offset + int(rounds.starts[r])
             path = [*pair.whole[: root + 1], *rounds.drafted[r].tolist()]
             ids_NK = torch.from_numpy(rounds.teacher_ids[r].astype(np.int64))
-            served_NK, exact_NK = (
-                _logprobs(model, path, root, ids_NK) for model in (reference.served, reference.exact)
-            )
+            served_NV, exact_NV = (_logprobs(model, path, root) for model in (reference.served, reference.exact))
+            served_NK, exact_NK = served_NV.gather(1, ids_NK), exact_NV.gather(1, ids_NK)
             got_NK = torch.from_numpy(rounds.teacher_logprobs[r].astype(np.float32))
+            if pair.trace.sampling.temperature == 0.0:
+                got_NK = served_NV.amax(1, keepdim=True)
             found.captured += (got_NK - served_NK).abs().amax(1).tolist()
             found.noise += (served_NK - exact_NK).abs().amax(1).tolist()
             after_rejection += len(got_NK) - 1 - int(rounds.accepted[r])
-    return found.finding(f"teacher log-probabilities ({after_rejection} after a rejection)", LOGPROB_FLOOR, "nats")
+    return found.finding(f"{label}: teacher ({after_rejection} after a rejection)", LOGPROB_FLOOR, "nats")
 
 
 def _features(model: PreTrainedModel, tokens: Sequence[int], layers: Sequence[int]) -> Tensor:
@@ -114,9 +119,9 @@ def _features(model: PreTrainedModel, tokens: Sequence[int], layers: Sequence[in
     return features
 
 
-def _logprobs(model: PreTrainedModel, path: Sequence[int], root: int, ids_NK: Tensor) -> Tensor:
+def _logprobs(model: PreTrainedModel, path: Sequence[int], root: int) -> Tensor:
     logits_NV = model(torch.tensor([path], device=model.device), use_cache=False).logits[0, root:]
-    return torch.log_softmax(logits_NV.float().cpu(), -1).gather(1, ids_NK)
+    return torch.log_softmax(logits_NV.float().cpu(), -1)
 
 
 def _relative(got_FD: Tensor, wanted_FD: Tensor) -> list[float]:

@@ -21,21 +21,23 @@ from rich.console import Console
 
 from ...rig.deployment import DRAFT_STEPS, LocalDeployment
 from ...rig.models.target import TargetModel
+from ...rig.ports import free_port
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt
 from ...rig.services import redis_service
 from ..measure.answers import answer_all, asks
 from ..measure.command_line import benchmark_parser
 from ..measure.measured_server import MeasuredServer, held_out_prompts, measured_server
+from ..measure.services import without_paceline
 from ..measure.stalls import StallPlan, measure_stalls
-from .checks import exact_findings, served_mix
+from .checks import exact_findings, served_mix, served_sampled
 from .learning import LearningPlan, learn_and_serve, training_plan
 from .models import DRAFTS, SIZES, build_models, train_plan
 from .overhead import OverheadPlan, measure_overhead
 from .reference import Reference, feature_finding, teacher_finding
 from .replayed import replay_findings, served_draft
 from .report import Report, print_report
-from .server import Serving, require_capture, resolved_settings, server_service
+from .server import START_LIMIT_S, Serving, require_capture, resolved_settings, server_service
 
 STAGES = ("checks", "overhead", "learning", "swap")
 SEED = 0
@@ -46,6 +48,7 @@ class Bench:
     """Everything the stages work with."""
 
     options: argparse.Namespace
+    serving: Serving
     server: MeasuredServer
     target: TargetModel
     drafts: list[Path]
@@ -55,7 +58,7 @@ class Bench:
 
 
 def main() -> int:
-    """Run the chosen stages. `swap` comes last: it leaves weights in the server that are not on the board."""
+    """Run the chosen stages."""
     options, console = parse(), Console()
     dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
     settings = {name: value for name, value in vars(options).items() if name not in {"out", "data_dir", "sglang"}}
@@ -140,7 +143,7 @@ def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype
     parameters = SIZES[options.size].parameters
     report.target = {"parameters": parameters, "steps": target.steps, "held_out_loss": dict(target.held_out_loss)}
     prompts = held_out_prompts(target, max(options.requests + 64, 256), SEED)
-    return Bench(options, server, target, drafts, prompts, dtype, report)
+    return Bench(options, serving, server, target, drafts, prompts, dtype, report)
 
 
 def checks(bench: Bench) -> None:
@@ -151,7 +154,10 @@ def checks(bench: Bench) -> None:
     report.findings += exact_findings(pairs, "random draft")
     reference = Reference.load(folder, bench.drafts[0], bench.dtype, options.device)
     report.findings.append(feature_finding(pairs, reference))
-    report.findings.append(teacher_finding(pairs[: 2 * options.prompts], reference))
+    report.findings.append(teacher_finding(pairs[: 2 * options.prompts], reference, "random draft"))
+    sampled = served_sampled(bench.server, bench.prompts[: options.prompts], 4 if options.tiny else 32, "sampled")
+    report.findings += exact_findings(sampled, "temperature 1")
+    report.findings.append(teacher_finding(sampled, reference, "temperature 1"))
     draft = served_draft(bench.drafts[0], folder, bench.dtype, options.device)
     report.findings += replay_findings(draft, [p.trace for p in pairs], DRAFT_STEPS, bench.dtype, "random draft")
 
@@ -194,9 +200,15 @@ def swap(bench: Bench) -> None:
     wanted_s = 3.0
     tokens = min(round(wanted_s * first.tokens_per_second / streams), 400 if options.tiny else 3000)
     plan = StallPlan(options.repeats, streams=streams, max_tokens=tokens, act_after_s=0.5, seed=SEED)
-    dtype = getattr(torch, bench.dtype)
+    dtype, port = getattr(torch, bench.dtype), free_port()
     assert len(bench.drafts) == DRAFTS
-    bench.report.stalls = measure_stalls(bench.server, bench.drafts, bench.prompts, plan, payload_dtype=dtype)
+    flags = bench.serving.flags(bench.target.folder, bench.drafts[0])
+    log = options.out / "stock.log"
+    with without_paceline(flags, port, log=log, start_limit_s=START_LIMIT_S):
+        stock_url = f"http://127.0.0.1:{port}"
+        bench.report.stalls = measure_stalls(
+            bench.server, stock_url, bench.drafts, bench.prompts, plan, payload_dtype=dtype
+        )
 
 
 RUN: dict[str, Callable[[Bench], None]] = {"checks": checks, "overhead": overhead, "learning": learning, "swap": swap}

@@ -70,7 +70,8 @@ class Serving:
         return {
             "--attention-backend": self.attention_backend,
             "--sampling-backend": self.sampling_backend,
-            "--mem-fraction-static": 0.5,  # the checks run transformers and the learner on the same GPU
+            # The checks run transformers, the learner and a server without paceline on the same GPU.
+            "--mem-fraction-static": 0.3,
             "--cuda-graph-max-bs-decode": self.max_running,
             "--log-level": "info",
         }

@@ -18,16 +18,17 @@ PATIENCE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request; greedy. `stop_tokens` end it early, else it yields `max_tokens` tokens."""
+    """One request. `stop_tokens` end it early, else it yields `max_tokens` tokens."""
 
     prompt: Prompt
     max_tokens: int
     stop_tokens: tuple[int, ...] = ()
     capture: bool = True  # False: the client opts out
+    temperature: float = 0.0
 
     def body(self) -> dict[str, object]:
         """Body of SGLang's /generate."""
-        sampling: dict[str, object] = {"temperature": 0.0, "max_new_tokens": self.max_tokens}
+        sampling: dict[str, object] = {"temperature": self.temperature, "max_new_tokens": self.max_tokens}
         sampling |= {"stop_token_ids": list(self.stop_tokens)} if self.stop_tokens else {"ignore_eos": True}
         sampling |= {} if self.capture else {"custom_params": {OPT_OUT_KEY: True}}
         return {

@@ -1,7 +1,8 @@
 """Longest wait for a token around a draft swap: none, paceline's own, and SGLang's stock HTTP path.
 
 Requests stream; then nothing happens ("none"), or another version goes live on the board ("paceline"), or the stock
-endpoints are called: pause in place, begin, update from tensors, end, continue ("stock HTTP"). Each repeat has the
+endpoints are called: pause in place, begin, update from tensors, end, continue ("stock HTTP"). The last on another
+server with the same flags and without paceline, which lets nobody else update a draft of its board. Each repeat has the
 three in a random order. Requests stay in flight, nothing is flushed.
 """
 
@@ -12,6 +13,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -27,7 +29,6 @@ from .measured_server import MeasuredServer, under_new_ids, wait_until
 
 NOTHING_S = 0.15
 Window = tuple[float, float]
-Way = Callable[[MeasuredServer], Window]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,14 @@ class StallPlan:
     max_tokens: int = 320
     act_after_s: float = 0.8  # after the start of the streams
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A server's URL, and what is done to it while requests stream; blocks and returns from when to when."""
+
+    url: str
+    act: Callable[[], Window]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,7 @@ class Stalls:
 
 def measure_stalls(
     server: MeasuredServer,
+    stock_url: str,
     drafts: Sequence[Path],
     prompts: Sequence[Prompt],
     plan: StallPlan,
@@ -62,21 +72,22 @@ def measure_stalls(
 ) -> Stalls:
     """Alternate the three ways. `drafts` are the versions 0, 1, ... of the board, more than a replica keeps.
 
-    `payload_dtype` is that of the stock payload, by default that of the file. Leaves weights in the server that are not
-    on the board: measure nothing else afterwards.
+    The server at `stock_url` drafts with the first of them. `payload_dtype` is that of its payload, by default that of
+    the file.
     """
     payload, began = stock_payload(drafts[0], payload_dtype), time.time()
     ways: dict[str, Way] = {
-        "none": nothing,
-        "paceline": lambda server: paceline_swap(server, len(drafts)),
-        "stock HTTP": lambda server: stock_swap(server, payload),
+        "none": Way(server.url, nothing),
+        "paceline": Way(server.url, partial(paceline_swap, server, len(drafts))),
+        "stock HTTP": Way(stock_url, partial(stock_swap, stock_url, payload)),
     }
-    asyncio.run(stream(server, prompts, nothing, plan))  # warm-up
+    for url in (server.url, stock_url):  # warm-up
+        asyncio.run(stream(Way(url, nothing), prompts, plan))
     repeats, void = [], 0
     for repeat in range(plan.repeats):
         waits: dict[str, float] = {}
         for way in random.Random(f"{plan.seed} {repeat}").sample(list(ways), len(ways)):
-            results, window = asyncio.run(stream(server, prompts, ways[way], plan))
+            results, window = asyncio.run(stream(ways[way], prompts, plan))
             wait_ms = longest_gap_ms(results, window)
             if wait_ms is not None:
                 waits[way] = wait_ms
@@ -95,14 +106,12 @@ def measure_stalls(
     )
 
 
-async def stream(
-    server: MeasuredServer, prompts: Sequence[Prompt], way: Way, plan: StallPlan
-) -> tuple[list[Served], Window]:
-    """Stream the prompts and swap once while they run; exits when a request was aborted or retracted."""
+async def stream(way: Way, prompts: Sequence[Prompt], plan: StallPlan) -> tuple[list[Served], Window]:
+    """Stream the prompts and act once while they run; exits when a request was aborted or retracted."""
     streams = under_new_ids(prompts[: plan.streams])
-    sending = asyncio.create_task(send(server.url, streams, concurrency=plan.streams, max_tokens=plan.max_tokens))
+    sending = asyncio.create_task(send(way.url, streams, concurrency=plan.streams, max_tokens=plan.max_tokens))
     await asyncio.sleep(plan.act_after_s)
-    window = await asyncio.to_thread(way, server)
+    window = await asyncio.to_thread(way.act)
     results = await sending
     for result in results:
         if result.failure or result.finish != "length" or result.retractions:
@@ -114,7 +123,7 @@ async def stream(
     return results, window
 
 
-def nothing(_server: MeasuredServer) -> Window:
+def nothing() -> Window:
     """A window about as long as a swap, without one."""
     began = time.time()
     time.sleep(NOTHING_S)
@@ -136,11 +145,11 @@ def swaps_since(server: MeasuredServer, began: float) -> list[dict[str, float]]:
     return [swap for swap in reported if swap["at"] >= began] if isinstance(reported, list) else []
 
 
-def stock_swap(server: MeasuredServer, payload: str) -> Window:
+def stock_swap(url: str, payload: str) -> Window:
     """The fastest stock path that keeps requests: paused in place, nothing flushed."""
     began = time.time()
     update = {"serialized_named_tensors": [payload], "selector": "draft", "flush_cache": False}
-    with httpx.Client(base_url=server.url, timeout=60.0, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=60.0, trust_env=False) as client:
         client.post("/pause_generation", json={"mode": "in_place"}).raise_for_status()
         client.post("/begin_weight_update", json={"selector": "draft"}).raise_for_status()
         client.post("/update_weights_from_tensor", json=update).raise_for_status()
