@@ -39,7 +39,7 @@ from .replayed import replay_findings, served_draft
 from .report import Report, print_report
 from .server import START_LIMIT_S, Serving, require_capture, resolved_settings, server_service
 
-STAGES = ("checks", "overhead", "learning", "swap")
+STAGES = ("checks", "overhead", "learning", "swap", "sampling")
 SEED = 0
 
 
@@ -155,9 +155,6 @@ def checks(bench: Bench) -> None:
     reference = Reference.load(folder, bench.drafts[0], bench.dtype, options.device)
     report.findings.append(feature_finding(pairs, reference))
     report.findings.append(teacher_finding(pairs[: 2 * options.prompts], reference, "random draft"))
-    sampled = served_sampled(bench.server, bench.prompts[: options.prompts], 4 if options.tiny else 32, "sampled")
-    report.findings += exact_findings(sampled, "temperature 1")
-    report.findings.append(teacher_finding(sampled, reference, "temperature 1"))
     draft = served_draft(bench.drafts[0], folder, bench.dtype, options.device)
     report.findings += replay_findings(draft, [p.trace for p in pairs], DRAFT_STEPS, bench.dtype, "random draft")
 
@@ -211,7 +208,22 @@ def swap(bench: Bench) -> None:
         )
 
 
-RUN: dict[str, Callable[[Bench], None]] = {"checks": checks, "overhead": overhead, "learning": learning, "swap": swap}
+def sampling(bench: Bench) -> None:
+    """Traces of requests at temperature 1 against the answers and transformers."""
+    options = bench.options
+    pairs = served_sampled(bench.server, bench.prompts[: options.prompts], 4 if options.tiny else 32, "sampled")
+    reference = Reference.load(bench.target.folder, bench.drafts[0], bench.dtype, options.device)
+    bench.report.findings += exact_findings(pairs, "temperature 1")
+    bench.report.findings.append(teacher_finding(pairs, reference, "temperature 1"))
+
+
+RUN: dict[str, Callable[[Bench], None]] = {
+    "checks": checks,
+    "overhead": overhead,
+    "learning": learning,
+    "swap": swap,
+    "sampling": sampling,
+}
 
 if __name__ == "__main__":
     sys.exit(main())
