@@ -15,6 +15,7 @@ GROUPS = {
     "tests/e2e/test_11_recording.py": "recorded server",
     "tests/e2e/test_15_features.py": "bare server",
     "tests/e2e/test_16_speed.py": "compared servers",
+    "tests/e2e/test_17_gpu_checks.py": "checked server",
     "tests/e2e/test_5_mixed.py": "mixed server",
     "tests/e2e/test_5_sampled.py": "sampled servers",
     "tests/e2e/test_5_trees.py": "tree server",
@@ -28,7 +29,8 @@ GROUPS = {
 ORDER = (
     "shared servers", "killed learners", "sampled servers", "demo", "paced server", "tree server", "updated target",
     "published drafts", "swept servers", "mixed server", "recorded server", "rollout server", "killed server",
-    "trainer's server", "bare server", "compared servers", "real page",
+    "trainer's server", "bare server", "compared servers", "checked server",
+    "real page",
 )  # fmt: skip
 
 #: Tests, by the beginning of their id, that need an SGLang server or a learner process, and others that take long.

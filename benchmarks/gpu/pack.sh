@@ -11,6 +11,7 @@
 #   SGLANG, KERNEL  versions of sglang and sglang-kernel                           0.5.21, 0.4.7
 #   SM              kernels to keep: sm90 for Hopper, sm100 for every other        sm90
 #   HAVE            `pip list --format=freeze` of the GPU machine: unpinned requirements found there are left out
+#   ARCHIVE         also write all of it, installed in a folder `site`, to this .tar.xz, half as large as the wheels
 set -euo pipefail
 
 folder=${1:?usage: pack.sh FOLDER}
@@ -69,3 +70,11 @@ tar --create --directory "$here/../.." --exclude ./.venv --exclude ./.git --excl
   { cat "$work/log"; exit 1; }
 
 du -sh "$folder"
+
+if [[ -n ${ARCHIVE:-} ]]; then
+  echo "pack: $ARCHIVE"
+  "$python" -m pip --disable-pip-version-check install --quiet --no-index --no-deps --no-compile --only-binary=:all: \
+    --implementation cp --python-version "${PYTHON_VERSION:-3.12}" "${tags[@]}" --target "$work/site" "$folder"/*.whl
+  XZ_OPT=-6e tar --create --xz --directory "$work" --file "$ARCHIVE" site
+  du -sh "$ARCHIVE"
+fi

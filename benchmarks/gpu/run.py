@@ -39,7 +39,8 @@ from .replayed import replay_findings, served_draft
 from .report import Report, print_report
 from .server import START_LIMIT_S, Serving, require_capture, resolved_settings, server_service
 
-STAGES = ("checks", "overhead", "learning", "swap", "sampling")
+#: `swap` before `learning`: next to a draft that has learned, the random ones it swaps in would be rolled back as dead.
+STAGES = ("checks", "overhead", "swap", "learning", "sampling")
 SEED = 0
 
 
@@ -220,8 +221,8 @@ def sampling(bench: Bench) -> None:
 RUN: dict[str, Callable[[Bench], None]] = {
     "checks": checks,
     "overhead": overhead,
-    "learning": learning,
     "swap": swap,
+    "learning": learning,
     "sampling": sampling,
 }
 
