@@ -12,16 +12,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..rig.deployment import LocalDeployment, server_flags
+from ..rig.deployment import LocalDeployment
 from ..rig.machine import machine
 from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
-from ..rig.ports import free_port
 from ..rig.progress import progress_bar
 from ..rig.signals import ending_signals
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
-from .measure.services import cpu_server, running, without_paceline
+from .measure.services import cpu_server, running
 from .measure.stalls import StallPlan, Stalls, measure_stalls
 
 DRAFTS = 3  # more than a replica keeps, so that every swap reads and checks a file
@@ -38,11 +37,10 @@ def main() -> None:
     prompts = held_out_prompts(target, plan.streams, plan.seed)
     with tempfile.TemporaryDirectory() as scratch:
         local = LocalDeployment.on_free_ports(Path(scratch))
-        port = free_port()
-        stock = without_paceline(server_flags(target.folder, drafts[0]), port, log=Path(scratch) / "stock.log")
-        with running(local, cpu_server(local, target, drafts[0]), drafts) as services, stock:
-            stock_url = f"http://127.0.0.1:{port}"
-            print_stalls(console, measure_stalls(services.server, stock_url, drafts, prompts, plan))
+        stock = LocalDeployment.on_free_ports(Path(scratch) / "stock")
+        bare = cpu_server(stock, target, drafts[0], env={"PACELINE_REDIS_URL": ""})
+        with running(local, cpu_server(local, target, drafts[0]), drafts) as services, bare:
+            print_stalls(console, measure_stalls(services.server, stock.server_url, drafts, prompts, plan))
 
 
 def parse() -> argparse.Namespace:

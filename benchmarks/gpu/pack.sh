@@ -11,7 +11,7 @@
 #   SGLANG, KERNEL  versions of sglang and sglang-kernel                           0.5.21, 0.4.7
 #   SM              kernels to keep: sm90 for Hopper, sm100 for every other        sm90
 #   HAVE            `pip list --format=freeze` of the GPU machine: unpinned requirements found there are left out
-#   ARCHIVE         also write all of it, installed in a folder `site`, to this .tar.xz, half as large as the wheels
+#   ARCHIVE         also write all of it, installed in a folder `site`, to this .tar.xz, 48 MB where the wheels are 84
 set -euo pipefail
 
 folder=${1:?usage: pack.sh FOLDER}

@@ -21,14 +21,12 @@ from rich.console import Console
 
 from ...rig.deployment import DRAFT_STEPS, LocalDeployment
 from ...rig.models.target import TargetModel
-from ...rig.ports import free_port
-from ...rig.progress import progress_bar
+from ...rig.progress import progress_bar, quiet
 from ...rig.prompts import Prompt
 from ...rig.services import redis_service
 from ..measure.answers import answer_all, asks
 from ..measure.command_line import benchmark_parser
 from ..measure.measured_server import MeasuredServer, held_out_prompts, measured_server
-from ..measure.services import without_paceline
 from ..measure.stalls import StallPlan, measure_stalls
 from .checks import exact_findings, served_mix, served_sampled
 from .learning import LearningPlan, learn_and_serve, training_plan
@@ -37,7 +35,7 @@ from .overhead import OverheadPlan, measure_overhead
 from .reference import Reference, feature_finding, teacher_finding
 from .replayed import replay_findings, served_draft
 from .report import Report, print_report
-from .server import START_LIMIT_S, Serving, require_capture, resolved_settings, server_service
+from .server import Serving, require_capture, resolved_settings, server_service
 
 #: `swap` before `learning`: next to a draft that has learned, the random ones it swaps in would be rolled back as dead.
 STAGES = ("checks", "overhead", "swap", "learning", "sampling")
@@ -198,15 +196,12 @@ def swap(bench: Bench) -> None:
     wanted_s = 3.0
     tokens = min(round(wanted_s * first.tokens_per_second / streams), 400 if options.tiny else 3000)
     plan = StallPlan(options.repeats, streams=streams, max_tokens=tokens, act_after_s=0.5, seed=SEED)
-    dtype, port = getattr(torch, bench.dtype), free_port()
-    assert len(bench.drafts) == DRAFTS
-    flags = bench.serving.flags(bench.target.folder, bench.drafts[0])
-    log = options.out / "stock.log"
-    with without_paceline(flags, port, log=log, start_limit_s=START_LIMIT_S):
-        stock_url = f"http://127.0.0.1:{port}"
-        bench.report.stalls = measure_stalls(
-            bench.server, stock_url, bench.drafts, bench.prompts, plan, payload_dtype=dtype
-        )
+    dtype, drafts = getattr(torch, bench.dtype), bench.drafts
+    assert len(drafts) == DRAFTS
+    stock, log, env = LocalDeployment.on_free_ports(options.out), options.out / "stock.log", {"PACELINE_REDIS_URL": ""}
+    with server_service(bench.serving, stock, bench.target, drafts[0], log, quiet, env):
+        url = stock.server_url
+        bench.report.stalls = measure_stalls(bench.server, url, drafts, bench.prompts, plan, payload_dtype=dtype)
 
 
 def sampling(bench: Bench) -> None:

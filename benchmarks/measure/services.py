@@ -1,6 +1,5 @@
 """A Redis and an SGLang server of one benchmark on this machine, started together and stopped together."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from pathlib import Path
 
 from ...rig.deployment import LocalDeployment, server_flags
 from ...rig.models.target import TargetModel
-from ...rig.progress import Report, quiet
 from ...rig.services import Service, redis_service, sglang_service
 from .measured_server import MeasuredServer, measured_server
 
@@ -36,14 +34,6 @@ def cpu_server(
         log=local.folder / "sglang.log",
         env=local.shared_env(target) | dict(env or {}),
     )
-
-
-def without_paceline(
-    flags: Sequence[str], port: int, *, log: Path, start_limit_s: float = 600.0, report: Report = quiet
-) -> Service:
-    """SGLang as it is, not yet started, with `flags` on `port`: without a Redis the plugin hooks nothing."""
-    env = {"PACELINE_CONFIG": os.devnull, "PACELINE_REDIS_URL": "", "OMP_NUM_THREADS": "1"}
-    return sglang_service(flags, port, log=log, env=env, start_limit_s=start_limit_s, report=report)
 
 
 @contextmanager
