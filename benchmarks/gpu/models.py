@@ -1,4 +1,4 @@
-"""The target that these checks serve, trained once on local text, and its random drafts."""
+"""The target that these checks serve, trained once on local text, and its random draft."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,6 @@ from ...rig.models.target import ARCHITECTURE, DRAFT_LAYERS, TargetModel, ensure
 from ...rig.models.training import TrainPlan
 from ...rig.progress import Report
 
-#: More than a replica keeps, so that every swap reads and checks a file.
-DRAFTS = 3
 CONTEXT_TOKENS = 4096
 
 
@@ -72,15 +70,9 @@ def train_plan(name: str, seconds: float) -> TrainPlan:
     )
 
 
-def build_models(
-    data_dir: Path, name: str, plan: TrainPlan, device: str, report: Report
-) -> tuple[TargetModel, list[Path]]:
-    """The target and DRAFTS random drafts of it, read from `data_dir` if they exist."""
+def build_models(data_dir: Path, name: str, plan: TrainPlan, device: str, report: Report) -> tuple[TargetModel, Path]:
+    """The target and a random draft of it, read from `data_dir` if they exist."""
     size = SIZES[name]
     target = ensure_target(data_dir, plan, report=report, architecture=size.architecture, device=device)
-    folder = data_dir / "drafts"
-    drafts = [
-        ensure_random_draft(target.folder, folder / f"{target.key}-{seed}", seed, size.draft_layers)
-        for seed in range(DRAFTS)
-    ]
-    return target, drafts
+    draft = ensure_random_draft(target.folder, data_dir / "drafts" / f"{target.key}-0", 0, size.draft_layers)
+    return target, draft

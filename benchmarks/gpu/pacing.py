@@ -52,14 +52,14 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     with progress_bar("training the target (once)", console) as bar:
         plan = train_plan(options.size, options.train_seconds)
-        target, drafts = build_models(options.data_dir, options.size, plan, options.device, bar)
+        target, draft = build_models(options.data_dir, options.size, plan, options.device, bar)
     prompts = held_out_prompts(target, 64 + options.requests, SEED)
     serving = Serving(
         options.device, options.dtype, max(options.batches), options.attention_backend, options.sampling_backend
     )
     trained = options.out / "trained"
-    with served(serving, options, target, drafts[0]) as server:
-        learn_and_serve(server, target.folder, drafts[0], prompts, learning_plan(options), trained)
+    with served(serving, options, target, draft) as server:
+        learn_and_serve(server, target.folder, draft, prompts, learning_plan(options), trained)
     found = {way: rates(way, serving, options, target, trained, prompts) for way in (OFF, ON, PACED)}
     ways = {
         way: {

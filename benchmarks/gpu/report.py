@@ -10,10 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ...rig.machine import machine
-from ..measure.stalls import Stalls
 from .checks import Finding
 from .learning import Learned
-from .overhead import Overhead
 
 
 @dataclass(slots=True)
@@ -24,8 +22,6 @@ class Report:
     target: Mapping[str, object] = field(default_factory=dict)
     server: Mapping[str, object] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    overhead: list[Overhead] = field(default_factory=list)
-    stalls: Stalls | None = None
     learned: Learned | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # stage -> duration; the stages that ended
 
@@ -39,10 +35,6 @@ class Report:
             "findings": [asdict(finding) for finding in self.findings],
             "seconds": {stage: round(seconds, 1) for stage, seconds in self.seconds.items()},
         }
-        if self.overhead:
-            values["overhead"] = [asdict(overhead) for overhead in self.overhead]
-        if self.stalls is not None:
-            values["stalls"] = asdict(self.stalls)
         if self.learned is not None:
             values["learned"] = _learned(self.learned)
         return values
@@ -69,12 +61,8 @@ def _learned(learned: Learned) -> dict[str, object]:
 
 
 def print_report(console: Console, report: Report) -> None:
-    """Print a table for each stage that ran."""
+    """Print the checks, and how they ended."""
     console.print(_findings(report.findings))
-    if report.overhead:
-        console.print(_overhead(report.overhead))
-    if report.stalls is not None:
-        console.print(_stalls(report.stalls))
 
 
 def _findings(findings: Sequence[Finding]) -> Table:
@@ -82,26 +70,6 @@ def _findings(findings: Sequence[Finding]) -> Table:
     verdicts = {True: "[green]ok[/]", False: "[bold red]FAILED[/]", None: "reported"}
     for finding in findings:
         table.add_row(finding.name, finding.found, finding.wanted, verdicts[finding.is_right])
-    return table
-
-
-def _overhead(rows: Sequence[Overhead]) -> Table:
-    table = _table("tokens per second", "batch", "captured", "opted out", "ratio, paired", "accept length", "dropped")
-    for row in rows:
-        dropped = ", ".join(f"{reason} {n}" for reason, n in row.dropped.items())
-        first, second, ratio = row.captured.text(0), row.opted_out.text(0), row.ratio.spread.text(3)
-        table.add_row(f"{row.batch}", first, second, ratio, f"{row.accept_length:.2f}", dropped or "none")
-    return table
-
-
-def _stalls(stalls: Stalls) -> Table:
-    title = f"longest wait for a token, ms ({stalls.plan.repeats} repeats, {stalls.void} void)"
-    table = _table(title, "way", "median [low .. high]")
-    for way, wait_ms in stalls.waits_ms.items():
-        table.add_row(way, wait_ms.text(1))
-    table.add_row("paceline / stock HTTP, paired", stalls.ratio.text(2))
-    table.add_row("commit in the scheduler", stalls.commit_ms.text(2))
-    table.add_row("staging in its own thread", stalls.stage_ms.text(0))
     return table
 
 

@@ -21,24 +21,20 @@ from rich.console import Console
 
 from ...rig.deployment import DRAFT_STEPS, LocalDeployment
 from ...rig.models.target import TargetModel
-from ...rig.progress import progress_bar, quiet
+from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt
 from ...rig.services import redis_service
-from ..measure.answers import answer_all, asks
 from ..measure.command_line import benchmark_parser
 from ..measure.measured_server import MeasuredServer, held_out_prompts, measured_server
-from ..measure.stalls import StallPlan, measure_stalls
 from .checks import exact_findings, served_mix, served_sampled
 from .learning import LearningPlan, learn_and_serve, training_plan
-from .models import DRAFTS, SIZES, build_models, train_plan
-from .overhead import OverheadPlan, measure_overhead
+from .models import SIZES, build_models, train_plan
 from .reference import Reference, feature_finding, teacher_finding
 from .replayed import replay_findings, served_draft
 from .report import Report, print_report
 from .server import Serving, require_capture, resolved_settings, server_service
 
-#: `swap` before `learning`: next to a draft that has learned, the random ones it swaps in would be rolled back as dead.
-STAGES = ("checks", "overhead", "swap", "learning", "sampling")
+STAGES = ("checks", "learning", "sampling")
 SEED = 0
 
 
@@ -50,7 +46,7 @@ class Bench:
     serving: Serving
     server: MeasuredServer
     target: TargetModel
-    drafts: list[Path]
+    draft: Path
     prompts: list[Prompt]
     dtype: str
     report: Report
@@ -89,15 +85,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sampling-backend", default="pytorch", help="SGLang's flag (pytorch)")
     parser.add_argument("--only", type=stages, default=STAGES, help=f"comma-separated stages of {', '.join(STAGES)}")
     parser.add_argument("--prompts", type=int, help="prompts of the checks, each served four times (32)")
-    parser.add_argument("--pairs", type=int, help="pairs per batch size (7)")
-    parser.add_argument("--repeats", type=int, help="swaps of each kind (10)")
     parser.add_argument("--requests", type=int, help="requests to learn from (384)")
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of targets and drafts")
     parser.add_argument("--out", type=Path, default=Path(".paceline/gpu"), help="report.json and sglang.log")
     parser.add_argument("sglang", nargs="*", help="after --: more flags for SGLang")
     options = parser.parse_args()
-    small = {"size": "tiny", "train_seconds": 15.0, "prompts": 2, "pairs": 1, "repeats": 1, "requests": 8}
-    usual = {"size": "152m", "train_seconds": 180.0, "prompts": 32, "pairs": 7, "repeats": 10, "requests": 384}
+    small = {"size": "tiny", "train_seconds": 15.0, "prompts": 2, "requests": 8}
+    usual = {"size": "152m", "train_seconds": 180.0, "prompts": 32, "requests": 384}
     for name, value in (small if options.tiny else usual).items():
         setattr(options, name, value if getattr(options, name) is None else getattr(options, name))
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -126,7 +120,7 @@ def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype
     """Build the models, start Redis and SGLang, and wait until capture is on."""
     plan = train_plan(options.size, options.train_seconds)
     with progress_bar("training the target (once)", console) as bar:
-        target, drafts = build_models(options.data_dir, options.size, plan, options.device, bar)
+        target, draft = build_models(options.data_dir, options.size, plan, options.device, bar)
     local = LocalDeployment.on_free_ports(options.out)
     running = 8 if options.tiny else 64
     serving = Serving(
@@ -134,15 +128,15 @@ def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype
     )
     stack.enter_context(redis_service(local.folder / f"redis-{local.redis_port}", local.redis_port))
     with progress_bar("starting SGLang", console) as bar:
-        service = server_service(serving, local, target, drafts[0], local.folder / "sglang.log", bar)
+        service = server_service(serving, local, target, draft, local.folder / "sglang.log", bar)
         stack.enter_context(service)
-    server = measured_server(local, drafts)
+    server = measured_server(local, [draft])
     require_capture(server)
     report.server = resolved_settings(server.url)
     parameters = SIZES[options.size].parameters
     report.target = {"parameters": parameters, "steps": target.steps, "held_out_loss": dict(target.held_out_loss)}
     prompts = held_out_prompts(target, max(options.requests + 64, 256), SEED)
-    return Bench(options, serving, server, target, drafts, prompts, dtype, report)
+    return Bench(options, serving, server, target, draft, prompts, dtype, report)
 
 
 def checks(bench: Bench) -> None:
@@ -151,20 +145,11 @@ def checks(bench: Bench) -> None:
     pairs = served_mix(bench.server, bench.prompts[: options.prompts], 4 if options.tiny else 32, "check")
     report = bench.report
     report.findings += exact_findings(pairs, "random draft")
-    reference = Reference.load(folder, bench.drafts[0], bench.dtype, options.device)
+    reference = Reference.load(folder, bench.draft, bench.dtype, options.device)
     report.findings.append(feature_finding(pairs, reference))
     report.findings.append(teacher_finding(pairs[: 2 * options.prompts], reference, "random draft"))
-    draft = served_draft(bench.drafts[0], folder, bench.dtype, options.device)
+    draft = served_draft(bench.draft, folder, bench.dtype, options.device)
     report.findings += replay_findings(draft, [p.trace for p in pairs], DRAFT_STEPS, bench.dtype, "random draft")
-
-
-def overhead(bench: Bench) -> None:
-    """Captured against opted-out requests."""
-    if bench.options.tiny:
-        plan = OverheadPlan(batches=(1, 4), waves=1, max_tokens=16, pairs=bench.options.pairs)
-    else:
-        plan = OverheadPlan(batches=(1, 8, 64), waves=3, max_tokens=256, pairs=bench.options.pairs)
-    bench.report.overhead = measure_overhead(bench.server, bench.prompts, plan)
 
 
 def learning(bench: Bench) -> None:
@@ -179,7 +164,7 @@ def learning(bench: Bench) -> None:
         device=options.device,
     )
     learned_draft = options.out / "learned"
-    learned = learn_and_serve(bench.server, folder, bench.drafts[0], bench.prompts, plan, learned_draft)
+    learned = learn_and_serve(bench.server, folder, bench.draft, bench.prompts, plan, learned_draft)
     bench.report.learned = learned
     gain = learned.finding()
     bench.report.findings += [gain, *exact_findings(learned.pairs, "learned draft")]
@@ -188,35 +173,17 @@ def learning(bench: Bench) -> None:
     bench.report.findings += replay_findings(draft, traces, DRAFT_STEPS, bench.dtype, "learned draft")
 
 
-def swap(bench: Bench) -> None:
-    """Longest waits around a swap, in streams long enough to outlast it at the speed of a first run."""
-    options = bench.options
-    streams = 2 if options.tiny else 4
-    first = answer_all(bench.server.url, asks(bench.prompts[:streams], "speed", 64, capture=False), streams)
-    wanted_s = 3.0
-    tokens = min(round(wanted_s * first.tokens_per_second / streams), 400 if options.tiny else 3000)
-    plan = StallPlan(options.repeats, streams=streams, max_tokens=tokens, act_after_s=0.5, seed=SEED)
-    dtype, drafts = getattr(torch, bench.dtype), bench.drafts
-    assert len(drafts) == DRAFTS
-    stock, log, env = LocalDeployment.on_free_ports(options.out), options.out / "stock.log", {"PACELINE_REDIS_URL": ""}
-    with server_service(bench.serving, stock, bench.target, drafts[0], log, quiet, env):
-        url = stock.server_url
-        bench.report.stalls = measure_stalls(bench.server, url, drafts, bench.prompts, plan, payload_dtype=dtype)
-
-
 def sampling(bench: Bench) -> None:
     """Traces of requests at temperature 1 against the answers and transformers."""
     options = bench.options
     pairs = served_sampled(bench.server, bench.prompts[: options.prompts], 4 if options.tiny else 32, "sampled")
-    reference = Reference.load(bench.target.folder, bench.drafts[0], bench.dtype, options.device)
+    reference = Reference.load(bench.target.folder, bench.draft, bench.dtype, options.device)
     bench.report.findings += exact_findings(pairs, "temperature 1")
     bench.report.findings.append(teacher_finding(pairs, reference, "temperature 1"))
 
 
 RUN: dict[str, Callable[[Bench], None]] = {
     "checks": checks,
-    "overhead": overhead,
-    "swap": swap,
     "learning": learning,
     "sampling": sampling,
 }

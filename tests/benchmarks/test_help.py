@@ -36,8 +36,8 @@ from paceline.benchmarks import (
     window_pictures,
     zero_steps,
 )
+from paceline.benchmarks.gpu import costs, run, trim
 from paceline.benchmarks.gpu import pacing as gpu_pacing
-from paceline.benchmarks.gpu import run, trim
 from paceline.benchmarks.learning import bench, record
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ PROGRAMS = {
         mlflow_pages, outage, pacing, pacing_costs, planted_causes, prefill_bytes, readings_cost, readings_served,
         repeated_prompts, rests, rollouts, serving, shift, shift_recovery, soak, swap, training_memory, width,
         window_pictures, zero_steps,
-        gpu_pacing, run, trim,
+        costs, gpu_pacing, run, trim,
         bench, record,
     )
 }  # fmt: skip

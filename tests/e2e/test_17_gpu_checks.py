@@ -1,4 +1,4 @@
-"""The checks for a GPU, on the CPU: the same stages on a small target, so that they are ready when a GPU is."""
+"""The benches for a GPU, on the CPU: the same stages on a small target, so that they are ready when a GPU is."""
 
 import json
 import subprocess
@@ -20,5 +20,19 @@ def test_every_stage_runs_and_every_check_passes(tmp_path: Path) -> None:
     verdicts = {finding["name"]: finding["is_right"] for finding in report["findings"]}
     assert [name for name, is_right in verdicts.items() if not is_right] == []
     assert sum(name.endswith("committed tokens equal the answer") for name in verdicts) == 3
-    assert {row["batch"]: row["dropped"] for row in report["overhead"]} == {1: {}, 4: {}}
-    assert {*report["stalls"]["waits_ms"]} == {"none", "paceline", "stock HTTP"}
+
+
+def test_every_cost_is_measured_and_written_as_a_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paceline.benchmarks.gpu.costs", "--device", "cpu", "--tiny"]
+    subprocess.run([*command, "--out", str(tmp_path)], check=True)
+    figures = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
+    assert [figure for figure in figures if figure["figure"] == "failed"] == []
+    by_name = {figure["figure"]: figure for figure in figures}
+    assert {*by_name} == {
+        *("machine", "server up", "server", "rounds", "profile", "locks", "swap waits", "stock waits")
+    }
+    rounds = [figure for figure in figures if figure["figure"] == "rounds"]
+    assert [(figure["batch"], figure["dropped"]) for figure in rounds] == [(1, {}), (2, {})]
+    # Opted out, a round's hook chooses; captured, its tensors go to the host and to the outbox as well.
+    assert "ForwardOutput.copy_to_host" not in rounds[0]["hooks"]["opted out"]
+    assert rounds[0]["hooks"]["captured"]["ForwardOutput.copy_to_host"].startswith("1.")

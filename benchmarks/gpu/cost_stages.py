@@ -1,0 +1,199 @@
+"""What costs.py measures of the two servers of a shape, stage by stage; each writes its figures as they come."""
+
+import asyncio
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ...dashboards.tables import as_counts
+from ...rig.prompts import Prompt
+from ...rig.ratio import Spread, ratio
+from ...rig.traffic import longest_gap_ms
+from ..measure import stalls
+from ..measure.answers import answer_all, asks, flush_cache
+from .cost_servers import CAPTURED, OPTED_OUT, WITHOUT, Bench
+from .hook_times import Sums, read_sums
+from .profiled import profiled
+from .shapes import SHAPES
+
+PROMPT_TOKENS = 32
+#: The probe writes its sums twice a second.
+PROBE_S = 0.6
+
+
+def rounds(bench: Bench) -> None:
+    """Milliseconds of a round by way, its ratios, and what the hooks take, per batch size."""
+    for batch, tokens in bench.plan.tokens.items():
+        _measure(bench, batch, tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of one way, and the hooks' sums before and after it."""
+
+    tokens_per_second: float
+    seconds: float
+    verified: int  # rounds, of the request that had most
+    accept_length: float
+    began: Sums
+    ended: Sums
+
+
+def _measure(bench: Bench, batch: int, tokens: int) -> None:
+    runs: dict[str, list[_Run]] = {way: [] for way in bench.ways}
+    before = as_counts(bench.server.drained(), "dropped")
+    for turn in range(-1, bench.plan.turns):  # the first warms up
+        for way in random.Random(f"{batch} {turn}").sample(list(bench.ways), len(bench.ways)):
+            run = _run(bench, way, prompts(bench, batch, f"{batch} {turn}"), tokens)
+            runs[way] += [run] if turn >= 0 else []
+    after = as_counts(bench.server.drained(), "dropped")
+    rates = {way: [run.tokens_per_second for run in made] for way, made in runs.items()}
+    round_ms = {way: [1e3 * run.seconds / run.verified for run in made] for way, made in runs.items()}
+    bench.figures.write(
+        "rounds",
+        shape=bench.plan.shape,
+        batch=batch,
+        accept_length=round(runs[CAPTURED][-1].accept_length, 3),
+        round_ms={way: Spread.of(figures).text(3) for way, figures in round_ms.items()},
+        captured_over_opted_out=ratio(rates[CAPTURED], rates[OPTED_OUT]).text(),
+        opted_out_over_without=ratio(rates[OPTED_OUT], rates[WITHOUT]).text(),
+        captured_over_without=ratio(rates[CAPTURED], rates[WITHOUT]).text(),
+        hooks={way: _per_round(runs[way]) for way in (OPTED_OUT, CAPTURED)},
+        dropped={reason: n - before.get(reason, 0) for reason, n in after.items() if n > before.get(reason, 0)},
+    )
+
+
+def _run(bench: Bench, way: str, asked: Sequence[Prompt], tokens: int) -> _Run:
+    """Every run prefills the same tokens, and what the courier still has of it is delivered before the next."""
+    url, capture = bench.ways[way]
+    flush_cache(url)
+    began = _sums(bench) if way != WITHOUT else {}
+    answers = answer_all(url, asks(asked, "costs", tokens, capture=capture), len(asked))
+    ended = _sums(bench) if way != WITHOUT else {}
+    bench.server.drained()
+    verified = max(answer.meta["spec_verify_ct"] for answer in answers.answers)
+    return _Run(
+        answers.tokens_per_second, answers.seconds, verified, answers.tally.accept_length, began=began, ended=ended
+    )
+
+
+def _sums(bench: Bench) -> Sums:
+    """The sums by now; one token of a request that opts out has them written."""
+    time.sleep(PROBE_S)
+    answer_all(bench.server.url, asks(prompts(bench, 1, "probe"), "probe", 1, capture=False), 1)
+    return read_sums(bench.times)
+
+
+def _per_round(runs: Sequence[_Run]) -> dict[str, str]:
+    """By hook: calls and microseconds of one round, and the longest call since the server started."""
+    rounds_run = sum(run.verified for run in runs)
+    found = {}
+    for hook, (_, _, longest_ns) in sorted(runs[-1].ended.items()):
+        calls, took_ns = (
+            sum(run.ended[hook][at] - run.began.get(hook, [0, 0, 0])[at] for run in runs) for at in (0, 1)
+        )
+        if calls:
+            shares = f"{calls / rounds_run:.2f} calls, {took_ns / rounds_run / 1e3:.1f} us"
+            found[hook] = f"{shares}, {took_ns / calls / 1e3:.1f} each, longest {longest_ns / 1e3:.0f}"
+    return found
+
+
+def profiles(bench: Bench) -> None:
+    """Calls of CUDA and kernels of a forward, by way."""
+    for batch in bench.plan.profiled:
+        tokens = 2 * bench.plan.steps + 40
+        for way, (url, capture) in bench.ways.items():
+            asked = asks(prompts(bench, batch, f"profile {batch} {way}"), "profile", tokens, capture=capture)
+            folder = bench.folder / f"profile-{batch}-{way.replace(' ', '-')}"
+            serve = partial(answer_all, url, asked, batch)
+            found = profiled(url, folder, bench.plan.steps, has_gpu=bench.has_gpu, serve=serve)
+            bench.figures.write("profile", shape=bench.plan.shape, batch=batch, way=way, per_forward=found)
+
+
+def locks(bench: Bench) -> None:
+    """Which threads of the scheduler's process hold Python's lock while it serves, by py-spy where there is one."""
+    py_spy = shutil.which("py-spy")
+    if py_spy is None:
+        bench.figures.write("locks", shape=bench.plan.shape, unknown="no py-spy on PATH")
+        return
+    family = psutil.Process(bench.service.pid).children(recursive=True)
+    scheduler = next(child.pid for child in family if "scheduler" in " ".join(child.cmdline()))
+    record = (py_spy, "record", "--pid", str(scheduler), "--gil", "--threads", "--nonblocking", "--format", "raw")
+    for batch in bench.plan.profiled:
+        for way in (OPTED_OUT, CAPTURED):
+            url, capture = bench.ways[way]
+            out = bench.folder / f"locks-{batch}-{way.replace(' ', '-')}.txt"
+            command = (*record, "--rate", "500", "--duration", "4", "--output", str(out))
+            tokens = 3 * max(bench.plan.tokens.values())
+            asked = asks(prompts(bench, batch, f"locks {batch} {way}"), "locks", tokens, capture=capture)
+            watching = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            answer_all(url, asked, batch)
+            watching.wait(60.0)
+            bench.figures.write("locks", shape=bench.plan.shape, batch=batch, way=way, samples=_by_thread(out))
+
+
+def _by_thread(raw: Path) -> dict[str, int]:
+    """Samples in which a thread held the lock, by the thread's name."""
+    found: dict[str, int] = {}
+    for line in raw.read_text(encoding="utf-8").splitlines():
+        stack, _, count = line.rpartition(" ")
+        thread = stack.split(";")[0]
+        found[thread] = found.get(thread, 0) + int(count)
+    return found
+
+
+def swap_waits(bench: Bench) -> None:
+    """Longest wait for a token in a second before a swap of paceline's, and around it; how long staging took."""
+    began = time.time()
+    waits = _waits(bench, bench.server.url, partial(stalls.paceline_swap, bench.server, len(bench.drafts)))
+    made = stalls.swaps_since(bench.server, began)
+    staged = {key: [round(swap[key], 1) for swap in made] for key in ("stage_ms", "commit_ms")}
+    bench.figures.write("swap waits", shape=bench.plan.shape, **waits, **staged)
+
+
+def stock_waits(bench: Bench) -> None:
+    """The same on the server without paceline, by SGLang's own endpoints."""
+    payload = stalls.stock_payload(bench.drafts[0])
+    swap = partial(stalls.stock_swap, bench.stock_url, payload)
+    bench.figures.write("stock waits", shape=bench.plan.shape, **_waits(bench, bench.stock_url, swap))
+
+
+def _waits(bench: Bench, url: str, swap: Callable[[], stalls.Window]) -> dict[str, Any]:
+    quiet_window: list[stalls.Window] = []
+
+    def act() -> stalls.Window:
+        began = time.time()
+        time.sleep(1.0)
+        quiet_window.append((began, time.time()))
+        return swap()
+
+    streams = min(4, max(bench.plan.tokens))
+    first = answer_all(url, asks(prompts(bench, streams, "speed"), "speed", 64, capture=False), streams)
+    tokens = min(round(bench.plan.swap_s * first.tokens_per_second / streams), 7600 if bench.has_gpu else 400)
+    plan = stalls.StallPlan(bench.plan.swaps, streams, tokens, act_after_s=0.5)
+    waits: dict[str, list[float | None]] = {"before": [], "around": []}
+    for repeat in range(plan.repeats):
+        asked = prompts(bench, streams, f"swap {repeat}")
+        served, window = asyncio.run(stalls.stream(stalls.Way(url, act), asked, plan))
+        waits["before"].append(longest_gap_ms(served, quiet_window[-1]))
+        waits["around"].append(longest_gap_ms(served, window))
+    usual_ms = round(1e3 * streams / first.tokens_per_second, 2)
+    return {"waits_ms": waits, "usual_gap_ms": usual_ms, "streams": streams}
+
+
+def prompts(bench: Bench, count: int, seed: str) -> list[Prompt]:
+    """Random tokens: these weights know no text."""
+    draw, words = random.Random(seed), SHAPES[bench.plan.shape][0]["vocab_size"]
+    name = seed.replace(" ", "-")
+    return [
+        Prompt(f"{name}-{number}", "random", tuple(draw.randrange(3, words) for _ in range(PROMPT_TOKENS)))
+        for number in range(count)
+    ]

@@ -1,0 +1,60 @@
+"""What capture and swaps cost on a GPU, by targets of a real model's shape with random weights.
+
+    python -m paceline.benchmarks.gpu.costs                      # some ten minutes on an H100 or H200
+    python -m paceline.benchmarks.gpu.costs --device cpu --tiny  # the same code path on the CPU host
+
+Two servers of one draft, one without paceline, are asked in turns, in an order drawn for the turn: the server without,
+the one with it and requests that opt out, and the same with requests that are captured. A draft of random weights has
+nearly no token accepted, so every token costs a verify round: the worst case for capture. Every figure is a line of
+OUT/figures.jsonl as soon as it is there, so a run that is cut short keeps what it had.
+"""
+
+import argparse
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from ..measure.command_line import benchmark_parser
+from .cost_servers import Figures, Plan, attempt, started
+from .cost_stages import locks, profiles, rounds, stock_waits, swap_waits
+from .shapes import SHAPES
+
+GPU_PLANS = (
+    Plan("smollm2-135m", {1: 384, 32: 256}, turns=4, profiled=(1,), swaps=3, swap_s=9.0),
+    Plan("llama-3.1-8b", {1: 144, 32: 128, 8: 128, 64: 128}, turns=3, profiled=(8,), swaps=1, swap_s=64.0),
+)
+TINY_PLANS = (Plan("tiny", {1: 24, 2: 16}, turns=1, profiled=(1,), swaps=1, steps=6),)
+
+
+def main() -> int:
+    """Start every server, then measure shape by shape."""
+    options = parse()
+    options.out.mkdir(parents=True, exist_ok=True)
+    figures = Figures(options.out / "figures.jsonl")
+    has_gpu = options.device == "cuda"
+    plans = [plan for plan in (TINY_PLANS if options.tiny else GPU_PLANS) if options.only in {None, plan.shape}]
+    figures.write("machine", torch=torch.__version__, gpu=torch.cuda.get_device_name() if has_gpu else "none")
+    with ExitStack() as stack:
+        benches = started(stack, plans, options, figures)
+        for step in (rounds, profiles, swap_waits, locks, stock_waits):
+            for bench in benches:
+                attempt(figures, f"{step.__name__} {bench.plan.shape}", partial(step, bench))
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = benchmark_parser("gpu.costs", __doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where the servers run (cuda)")
+    parser.add_argument("--tiny", action="store_true", help="a small shape and a few requests: a smoke test")
+    parser.add_argument("--only", choices=tuple(SHAPES), help="one shape")
+    parser.add_argument("--out", type=Path, default=Path(".paceline/gpu-costs"), help="figures.jsonl and logs")
+    parser.add_argument("sglang", nargs="*", help="after --: more flags for SGLang")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
