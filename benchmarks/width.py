@@ -157,8 +157,8 @@ def print_fit(_folder: Path, _load: Load, size: Size) -> None:
 
 def print_swap(folder: Path, load: Load, size: Size) -> None:
     """Of a draft as wide as the load."""
-    print("\n| hidden | file, MB | staged, MB | staging, s | of that, digest, s | copy on the host, s |")
-    print("|---|---|---|---|---|---|")
+    headings = ("hidden", "file, MB", "staged, MB", "staging, s", "beside a busy thread, s", "digest, s", "copy, s")
+    print(f"\n| {' | '.join(headings)} |\n|{'---|' * len(headings)}")
     print(staged(folder, load.hidden, size.swap_vocabulary, size.swap_repeats).line(), flush=True)
 
 

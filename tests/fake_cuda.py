@@ -33,6 +33,7 @@ class FakeCuda:
         self.events = []  # streams on which an event was recorded
         self.most_on_device = 0  # of `left_on_device`, at any time
         self._uploaded = []  # weak references
+        self._pinned = {}  # by address, and kept, so that no other memory gets it
         self._to, self._copy, self._empty = torch.Tensor.to, torch.Tensor.copy_, torch.empty
         for name in ("to", "copy_", "is_pinned"):
             method = getattr(self, name)
@@ -59,11 +60,11 @@ class FakeCuda:
         made = self._empty(*args, **kwargs)
         if pin_memory:
             self.pinned_by.append((threading.current_thread().name, getattr(self.threads, "device", 0)))
-            made.in_pinned_memory = True
+            self._pinned[made.untyped_storage().data_ptr()] = made
         return made
 
     def is_pinned(self, tensor):
-        return getattr(tensor, "in_pinned_memory", False)
+        return tensor.untyped_storage().data_ptr() in self._pinned
 
     def to(self, tensor, *args, non_blocking=False, **kwargs):
         device = args[0] if args and isinstance(args[0], torch.device) else None

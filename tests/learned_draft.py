@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from paceline.learner.training.plan import TrainingPlan
 from paceline.learner.training.trainer import DraftTrainer
-from paceline.serving.swap.staging import WEIGHTS_FILE, sha256_of
 from waiting import until
 
 

@@ -1,23 +1,25 @@
 """Loads and checks a weights file while the live draft serves, so that a swap only copies what is known to fit.
 
 What is loaded stays in host memory: a device that SGLang has filled has no room for drafts that do not draft.
+
+Staging runs beside the scheduler's thread, and whoever takes Python's lock from that thread delays tokens. So a file is
+read in one call and digested in one, both of which leave the lock alone, and tensors are views of what was read.
+safetensors' own loader copies every tensor while it holds the lock.
 """
 
 import hashlib
-import json
-import struct
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from ...buffer.errors import WeightsRefused
-from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
+from ...buffer.weights_file import WEIGHTS_FILE
+from .weights_in_memory import WeightsInMemory
 
 #: EAGLE-3 shares this parameter with the target: loading it would overwrite the target.
 SHARED_WITH_TARGET = "embed_tokens"
@@ -106,29 +108,23 @@ def stage(file: Path, sha256: str, layout: DraftLayout, dtype: torch.dtype, *, i
     """
     began = time.perf_counter()
     try:
-        _check_digest(file, sha256)
-        with safe_open(file, "pt") as weights:
-            names = set(weights.keys())
-            _check_shared(weights, names, layout)
-            _check_names(names, layout)
-            _check_vocabulary_map(weights, names, layout)
-            tensors = [
-                (n, _load(weights, n, layout.shapes[n], dtype, is_pinned=is_pinned)) for n in sorted(layout.shapes)
-            ]
-    except (OSError, SafetensorError, struct.error, json.JSONDecodeError) as fault:
+        weights = WeightsInMemory.read(file, dtype, is_pinned=is_pinned)
+        if sha256 and weights.sha256 != sha256:
+            got, expected = weights.sha256[:12], sha256[:12]
+            raise WeightsRefused(f"{file.name}: got sha256 {got}…, expected {expected}… (the file was changed)")
+        _check_shared(weights, layout)
+        _check_names(set(weights.entries), layout)
+        _check_vocabulary_map(weights, layout)
+        tensors = [(n, _load(weights, n, layout.shapes[n], dtype, is_pinned=is_pinned)) for n in sorted(layout.shapes)]
+    except (OSError, ValueError) as fault:
         raise WeightsRefused(f"{file.name}: not a readable safetensors file: {fault}") from fault
     return StagedDraft(tensors, time.perf_counter() - began, sha256)
 
 
-def _check_digest(file: Path, sha256: str) -> None:
-    if sha256 and (got := sha256_of(file)) != sha256:
-        raise WeightsRefused(f"{file.name}: got sha256 {got[:12]}…, expected {sha256[:12]}… (the file was changed)")
-
-
-def _check_shared(weights: Any, names: set[str], layout: DraftLayout) -> None:
-    for name in sorted(filter(layout.is_targets, names)):
+def _check_shared(weights: WeightsInMemory, layout: DraftLayout) -> None:
+    for name in sorted(filter(layout.is_targets, weights.entries)):
         expected = layout.shared.get(name, "none, as in the file the server was started with")
-        got = _fingerprint(weights.get_tensor(name))
+        got = _fingerprint(weights.tensor(name))
         if got != expected:
             raise WeightsRefused(
                 f"{name}: belongs to the target and must not be shipped with a draft; got {got}, expected {expected}; "
@@ -152,24 +148,28 @@ def _check_names(names: set[str], layout: DraftLayout) -> None:
         )
 
 
-def _check_vocabulary_map(weights: Any, names: set[str], layout: DraftLayout) -> None:
-    if VOCABULARY_MAP not in names:
+def _check_vocabulary_map(weights: WeightsInMemory, layout: DraftLayout) -> None:
+    if VOCABULARY_MAP not in weights.entries:
         return  # the served map stays, as it must
-    offered = weights.get_tensor(VOCABULARY_MAP)
+    offered = weights.tensor(VOCABULARY_MAP)
     if layout.vocabulary_map is None or not torch.equal(offered, layout.vocabulary_map):
         raise WeightsRefused(
             f"{VOCABULARY_MAP}: differs from the served draft's vocabulary map; restart the server for it"
         )
 
 
-def _load(weights: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, is_pinned: bool) -> torch.Tensor:
-    tensor: torch.Tensor = weights.get_tensor(name)
+def _load(
+    weights: WeightsInMemory, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, is_pinned: bool
+) -> torch.Tensor:
+    tensor = weights.tensor(name)
     if tuple(tensor.shape) != shape:
         raise WeightsRefused(f"{name}: got shape {tuple(tensor.shape)}, expected {shape}")
     if tensor.dtype not in FLOATS:
         raise WeightsRefused(f"{name}: got dtype {tensor.dtype}, expected a floating one")
-    # Cast while staging, so that the commit is a plain copy; checked after the cast, which may overflow.
-    cast = torch.empty(shape, dtype=dtype, pin_memory=is_pinned).copy_(tensor)
-    if not bool(torch.isfinite(cast).all()):
+    if tensor.dtype != dtype or (is_pinned and not tensor.is_pinned()):
+        # Cast while staging, so that the commit is a plain copy; checked after the cast, which may overflow.
+        tensor = torch.empty(shape, dtype=dtype, pin_memory=is_pinned).copy_(tensor)
+    # The extremes of values with a NaN among them are NaN: one pass that needs no memory, unlike isfinite.
+    if tensor.numel() and not all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor)):
         raise WeightsRefused(f"{name}: holds values that are not finite in {dtype}")
-    return cast
+    return tensor

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from paceline.buffer.errors import WeightsRefused
+from paceline.buffer.weights_file import sha256_of
 from paceline.serving import sglang_ranks
 from paceline.serving.swap import sglang_swap, swap_channel
 from paceline.serving.swap.commands import Act, Readiness, SwapCommand
 from paceline.serving.swap.sglang_draft import SglangDraft
 from paceline.serving.swap.sglang_resume import after_resume_of
 from paceline.serving.swap.sglang_swap import SglangSwap
-from paceline.serving.swap.staging import StagedDraft, Staging, read_layout, sha256_of
+from paceline.serving.swap.staging import StagedDraft, Staging, read_layout
 from safetensors.torch import save_file
 
 

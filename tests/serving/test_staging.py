@@ -1,11 +1,16 @@
 """Every weights file that must not enter the server is refused with got and expected; a good one is staged exactly."""
 
 import hashlib
+import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from paceline.buffer.errors import WeightsRefused
-from paceline.serving.swap.staging import read_layout, sha256_of, stage
+from paceline.buffer.weights_file import sha256_of
+from paceline.serving.swap.staging import read_layout, stage
+from paceline.serving.swap.weights_in_memory import WeightsInMemory
 from safetensors.torch import save_file
 
 
@@ -45,6 +50,60 @@ def test_a_good_file_is_staged_to_the_last_bit(tmp_path, served):
 def test_values_are_cast_to_the_servers_dtype(tmp_path, served):
     staged = stage(offer(tmp_path, weights()), "", served, torch.bfloat16, is_pinned=False)
     assert all(torch.equal(tensor, weights()[name].to(torch.bfloat16)) for name, tensor in staged.tensors)
+
+
+def test_tensors_that_are_not_aligned_in_the_file_are_staged_to_the_last_bit(tmp_path, served):
+    header = json.dumps(
+        {
+            "odd": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
+            "fc.weight": {"dtype": "F32", "shape": [4, 12], "data_offsets": [1, 193]},
+            "norm.weight": {"dtype": "F32", "shape": [4], "data_offsets": [193, 209]},
+        }
+    ).encode()
+    values = np.arange(52, dtype=np.float32)
+    file = tmp_path / "unaligned.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" + values.tobytes())
+    with pytest.raises(WeightsRefused, match=r"unknown \['odd'\]"):
+        stage(file, "", served, torch.float32, is_pinned=False)
+    layout = replace(served, shapes={"odd": (1,), **served.shapes})
+    whole = WeightsInMemory.read(file, torch.float32, is_pinned=False)
+    assert torch.equal(whole.tensor("fc.weight"), torch.from_numpy(values[:48].reshape(4, 12)))
+    assert torch.equal(whole.tensor("norm.weight"), torch.from_numpy(values[48:]))
+    with pytest.raises(WeightsRefused, match=r"odd: got dtype torch\.uint8, expected a floating one"):
+        stage(file, "", layout, torch.float32, is_pinned=False)
+
+
+HEADERS = {
+    "offsets beyond the file": {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}},
+    "offsets before it": {"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}},
+    "fewer bytes than the shape": {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}},
+    "a negative extent": {"a": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}},
+    "an unknown dtype": {"a": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}},
+    "no offsets": {"a": {"dtype": "F32", "shape": [1]}},
+    "words for numbers": {"a": {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 4]}},
+    "no object": ["a"],
+    "no object for a tensor": {"a": 7},
+}
+
+
+@pytest.mark.guarantee("weights-refused")
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+def test_a_header_that_is_not_one_is_refused(tmp_path, served, header):
+    text = json.dumps(header).encode()
+    file = tmp_path / "odd.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
+    with pytest.raises(WeightsRefused, match=r"not a readable safetensors file: .*got"):
+        stage(file, "", served, torch.float32, is_pinned=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("at", [0, 7, 47])
+def test_one_value_that_is_not_finite_is_found_wherever_it_is(tmp_path, served, dtype, value, at):
+    offered = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights().items()}
+    offered["fc.weight"].view(-1)[at] = float(value)
+    with pytest.raises(WeightsRefused, match=r"fc\.weight: holds values that are not finite"):
+        stage(offer(tmp_path, offered), "", served, dtype, is_pinned=False)
 
 
 def nan(tensors):

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_cuda import GPU, FakeCuda, OnGpu
+from paceline.buffer.weights_file import sha256_of
 from paceline.serving.swap import sglang_draft
 from paceline.serving.swap.commands import Act, SwapCommand
 from paceline.serving.swap.kept_drafts import KEPT_DRAFTS
 from paceline.serving.swap.sglang_swap import SglangSwap
-from paceline.serving.swap.staging import Staging, sha256_of
+from paceline.serving.swap.staging import Staging
 from safetensors.torch import save_file
 
 DRAFTS = 4
@@ -147,6 +148,30 @@ def test_staging_threads_use_the_runners_gpu_and_no_memory_of_it(cuda, tmp_path)
     thread.join()
     assert cuda.pinned_by == 2 * [("stager", GPU)]
     assert (len(staged), cuda.to_device) == (1, [])
+
+
+def test_a_file_in_the_servers_dtype_is_read_into_one_piece_of_pinned_memory_and_never_copied(cuda, tmp_path, drafts):
+    swap = bound(tmp_path)
+    file = tmp_path / "1" / "model.safetensors"
+    in_bfloat16 = {name: tensor.to(torch.bfloat16) for name, tensor in drafts[1].items()}
+    save_file(in_bfloat16, file)
+    cuda.pinned_by.clear()
+    staged = swap._staged_from(file, sha256_of(file))
+    assert len(cuda.pinned_by) == 1
+    assert len({tensor.untyped_storage().data_ptr() for _, tensor in staged.tensors}) == 1
+    assert all(torch.equal(tensor, in_bfloat16[name]) and tensor.is_pinned() for name, tensor in staged.tensors)
+
+
+@pytest.mark.usefixtures("drafts")
+def test_tensors_of_mixed_dtypes_are_all_pinned(cuda, tmp_path, drafts):
+    swap = bound(tmp_path)
+    file = tmp_path / "1" / "model.safetensors"
+    save_file({"fc": drafts[1]["fc"].to(torch.bfloat16), "norm": drafts[1]["norm"]}, file)
+    staged = swap._staged_from(file, "")
+    assert [(name, tensor.dtype, tensor.is_pinned()) for name, tensor in staged.tensors] == [
+        ("fc", torch.bfloat16, True),
+        ("norm", torch.bfloat16, True),
+    ]
 
 
 def test_a_copy_that_fails_half_way_is_put_back_to_the_last_bit(cuda, tmp_path, drafts, monkeypatch):
