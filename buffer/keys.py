@@ -108,9 +108,9 @@ NEXT_NUMBER = RedisKey(
 HEARTBEAT = RedisKey(
     suffix="heartbeat:",
     type="string",
-    holds="a member's last status as JSON",
+    holds="a member's last status as JSON; its boot alone until the first beat of a process",
     writer="board.lua, for the member",
-    reader="dashboards, learners, serving",
+    reader="dashboards, learners, serving, and who wants the name",
     lifetime="ttl_s of the last beat",
 )
 LAST_STATUS = RedisKey(

@@ -47,9 +47,17 @@ def _hook_scheduler(settings: config.ServingConfig) -> None:
 def _start(scheduler: Any, settings: config.ServingConfig) -> None:
     breaker = Breaker()
     with _giving_up(breaker):
-        if not settings.replica:
-            settings = replace(settings, replica=f"{socket.gethostname()}-{scheduler.server_args.port}")
+        settings = replace(settings, replica=_replica_name(settings, scheduler))
         _install(_with_canary_turns(settings), breaker, is_entry_rank=_is_entry_rank())
+
+
+def _replica_name(settings: config.ServingConfig, scheduler: Any) -> str:
+    """One setting is read by all data-parallel ranks of a server, each of which is a replica."""
+    from sglang.srt.runtime_context import get_parallel
+
+    rank = getattr(get_parallel(), "dp_rank", None)
+    name = settings.replica or f"{socket.gethostname()}-{scheduler.server_args.port}"
+    return f"{name}-dp{rank}" if rank else name
 
 
 @contextmanager

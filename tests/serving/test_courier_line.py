@@ -264,7 +264,9 @@ def settings_for(redis_url):
 @pytest.fixture
 def courier(redis_url, redis_client, monkeypatch, clock):
     monkeypatch.setenv("PACELINE_REDIS_URL", redis_url)
-    process = CourierProcess(settings_for(redis_url), Breaker(), lambda: {"draft_version": 7}, lambda: False, clock)
+    process = CourierProcess(
+        settings_for(redis_url), "boot", Breaker(), lambda: {"draft_version": 7}, lambda: False, clock
+    )
     process._spawn()  # without the thread: the test looks after it itself
     yield process
     process.stop()
@@ -395,7 +397,7 @@ def test_what_died_with_a_whole_server_is_counted_by_the_next_one(courier, statu
     courier.sender.offer([prefill("a"), prefill("b"), verify("a")])
     until(lambda: (status().get("delivered"), status().get("open")) == (1, 1), "the first trace")
     kill(courier)
-    successor = CourierProcess(settings_for(redis_url), Breaker(), lambda: {"draft_version": 8}, lambda: False)
+    successor = CourierProcess(settings_for(redis_url), "boot", Breaker(), lambda: {"draft_version": 8}, lambda: False)
     successor._spawn()
     try:
         until(lambda: status(successor).get("draft_version") == 8, "the next server's first status")

@@ -1,0 +1,58 @@
+"""The name under which one process beats, so that no two of them share an account: each has a name of its own."""
+
+import logging
+from itertools import chain, count
+
+from .base import VersionBoard
+from .counters import BOOT, WANTED
+
+log = logging.getLogger(__name__)
+
+
+class MemberName:
+    """The member name that was given to a process; while another one beats under it, NAME~2, NAME~3 and so on.
+
+    A heartbeat that is not its own may be that of a process which died a moment ago, such as the one that this one
+    takes the place of: until it expires, or is renewed, this process has no name. Later it takes an earlier name as
+    soon as that is free, and leaves its own. For one thread at a time.
+    """
+
+    def __init__(self, board: VersionBoard, wanted: str, boot: str, held: str = "") -> None:
+        """`held`: the name of the process before, where this one goes on for it as the same `boot`."""
+        self._board, self._wanted, self._boot = board, wanted, boot
+        self.held = held  # empty until the board has given one
+        self._before = ""  # not left yet
+        self._heard: dict[str, float] = {}  # name -> when its holder had beaten, when this process looked first
+
+    def take(self, ttl_s: float, *, may_move: bool = True, may_wait: bool = True) -> bool:
+        """Take the first free name; whether that is another one than before. May raise BufferUnavailable.
+
+        Call before every beat: a process that was suspended may have lost its name. It does not change to an earlier
+        one unless it `may_move`, and takes another one at once unless it `may_wait`.
+        """
+        own = [self.held] if self.held and not may_move else []
+        names = chain(own, (f"{self._wanted}~{place}" if place > 1 else self._wanted for place in count(1)))
+        while (heard := self._board.claim(name := next(names), self._boot, ttl_s)) is not None:
+            is_alive = self._heard.setdefault(name, heard) != heard
+            if may_wait and not (self.held or is_alive):
+                return False
+        return self._change(name)
+
+    def status(self) -> dict[str, object]:
+        """For every beat under this name, as JSON values."""
+        wanted = {} if self.held == self._wanted else {WANTED: self._wanted}
+        return {BOOT: self._boot, **wanted}
+
+    def settle(self) -> bool:
+        """Leave the name before, once a beat has gone out under this one; False: another process has taken that."""
+        is_left = not self._before or self._board.leave(self._before, self._boot)
+        self._before = ""
+        return is_left
+
+    def _change(self, name: str) -> bool:
+        if name == self.held:
+            return False
+        if name != self._wanted:
+            log.warning("paceline: another process is called %s already; this one is called %s", self._wanted, name)
+        self._before, self.held = self.held, name
+        return True
