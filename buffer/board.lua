@@ -6,8 +6,10 @@
 --          KEYS[3]  paceline:{speculator}:last_reading:{member}  string  the same status, with a longer TTL
 --          KEYS[4]  paceline:{speculator}:seen                zset    member -> unix ms of its last beat
 --          KEYS[5]  paceline:{speculator}:history:{member}    stream  fields boot and counters: those of a beat
--- claim:   KEYS[1], KEYS[2] and KEYS[4] of beat, in this order
--- leave:   the keys of beat
+-- claim:   KEYS[1]  paceline:{speculator}:boot:{member}       string  the process that has the name, with a TTL
+--          KEYS[2]  paceline:{speculator}:seen
+-- leave:   KEYS[1] to KEYS[5] of beat
+--          KEYS[6]  paceline:{speculator}:boot:{member}       string  KEYS[1] of claim
 -- ARGV[1]  verb, one of the functions of `verbs`
 -- ARGV[2+] arguments of the verb
 
@@ -67,33 +69,19 @@ function verbs.beat()
   return 1
 end
 
-local function has_boot(status, boot) return string.find(status, '"boot":"' .. boot .. '"', 1, true) end
-
--- The boot of the process that beats with `status`; nil where it said that it ends, or does not say which it is.
-local function holder(status)
-  local is_json, said = pcall(cjson.decode, status)
-  if is_json and type(said) == 'table' and said.ended ~= true and type(said.boot) == 'string' then return said.boot end
-end
-
 -- member, boot, ttl in ms -> nothing once the name is held by `boot`, else when its holder beat last, as unix ms
 function verbs.claim()
   local held = redis.pcall('GET', KEYS[1])
-  if type(held) == 'string' then
-    if has_boot(held, ARGV[3]) then return false end
-    if holder(held) then return redis.call('ZSCORE', KEYS[3], ARGV[2]) or '0' end
-  end
-  local time = redis.call('TIME')
-  local until_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + ARGV[4]
-  redis.call('SET', KEYS[1], cjson.encode({boot = ARGV[3]}), 'PX', ARGV[4])
-  redis.call('ZADD', KEYS[2], whole(until_ms), ARGV[2])
+  if type(held) == 'string' and held ~= ARGV[3] then return redis.call('ZSCORE', KEYS[2], ARGV[2]) or '0' end
+  redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
   return false
 end
 
 -- member, boot -> 1 once nothing is left of the member, 0 where its last status is another boot's
 function verbs.leave()
   local last = redis.pcall('GET', KEYS[3])
-  if type(last) == 'string' and not has_boot(last, ARGV[3]) then return 0 end
-  redis.call('DEL', KEYS[1], KEYS[3], KEYS[5])
+  if type(last) == 'string' and not string.find(last, '"boot":"' .. ARGV[3] .. '"', 1, true) then return 0 end
+  redis.call('DEL', KEYS[1], KEYS[3], KEYS[5], KEYS[6])
   redis.call('ZREM', KEYS[2], ARGV[2])
   redis.call('ZREM', KEYS[4], ARGV[2])
   return 1

@@ -108,9 +108,17 @@ NEXT_NUMBER = RedisKey(
 HEARTBEAT = RedisKey(
     suffix="heartbeat:",
     type="string",
-    holds="a member's last status as JSON; its boot alone until the first beat of a process",
+    holds="a member's last status as JSON",
     writer="board.lua, for the member",
-    reader="dashboards, learners, serving, and who wants the name",
+    reader="dashboards, learners, serving",
+    lifetime="ttl_s of the last beat",
+)
+BOOT = RedisKey(
+    suffix="boot:",
+    type="string",
+    holds="which process has the name of a member",
+    writer="board.lua, for the member",
+    reader="board.lua, for whoever wants the name",
     lifetime="ttl_s of the last beat",
 )
 LAST_STATUS = RedisKey(
@@ -192,6 +200,7 @@ ALL_KEYS = (
     EVENTS,
     NEXT_NUMBER,
     HEARTBEAT,
+    BOOT,
     LAST_STATUS,
     MEMBERS,
     SEEN,

@@ -24,18 +24,17 @@ class MemberBoard(Protocol):
     """Heartbeats of a speculator's members, and what of them outlives a heartbeat."""
 
     def claim(self, member: str, boot: str, ttl_s: float) -> float | None:
-        """Let the process `boot` alone have the name `member`, for `ttl_s` seconds and as long as it beats; None.
+        """Let the process `boot` alone have the name `member` until `ttl_s` seconds after its last claim; None.
 
-        Where another process has it, nothing changes: when that beat last, unix seconds by the board's clock. A status
-        names its process (BOOT in counters.py). A name is free once its heartbeat has expired, or says that its member
-        ends, or where it names no process.
+        Where another process has it, nothing changes, and this is when that beat last, unix seconds by the board's
+        clock; 0 where it did not beat yet.
         """
         ...
 
     def leave(self, member: str, boot: str) -> bool:
         """Forget the member wholly, since its process `boot` goes on under another name.
 
-        False, and no change, where the last status is of another process, which has taken the name.
+        False, and no change, where the last status is of another process (BOOT in counters.py), which took the name.
         """
         ...
 

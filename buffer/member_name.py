@@ -1,10 +1,12 @@
 """The name under which one process beats, so that no two of them share an account: each has a name of its own."""
 
 import logging
-from itertools import chain, count
+from collections.abc import Iterator
+from itertools import chain, count, takewhile
 
 from .base import VersionBoard
-from .counters import BOOT, WANTED
+from .counters import BOOT, ENDED, WANTED
+from .errors import DecodeError
 
 log = logging.getLogger(__name__)
 
@@ -12,9 +14,9 @@ log = logging.getLogger(__name__)
 class MemberName:
     """The member name that was given to a process; while another one beats under it, NAME~2, NAME~3 and so on.
 
-    A heartbeat that is not its own may be that of a process which died a moment ago, such as the one that this one
-    takes the place of: until it expires, or is renewed, this process has no name. Later it takes an earlier name as
-    soon as that is free, and leaves its own. For one thread at a time.
+    The name may be that of a process which died a moment ago, such as the one that this one takes the place of: until
+    that is heard of again, or its claim expires, this process has no name. Once it has one, an earlier one is its own
+    only after somebody said that its holder ends: else nobody would see that a process died. For one thread at a time.
     """
 
     def __init__(self, board: VersionBoard, wanted: str, boot: str, held: str = "") -> None:
@@ -25,18 +27,27 @@ class MemberName:
         self._heard: dict[str, float] = {}  # name -> when its holder had beaten, when this process looked first
 
     def take(self, ttl_s: float, *, may_move: bool = True, may_wait: bool = True) -> bool:
-        """Take the first free name; whether that is another one than before. May raise BufferUnavailable.
+        """Take the first free name, for `ttl_s`; whether that is another one than before. May raise BufferUnavailable.
 
         Call before every beat: a process that was suspended may have lost its name. It does not change to an earlier
         one unless it `may_move`, and takes another one at once unless it `may_wait`.
         """
-        own = [self.held] if self.held and not may_move else []
-        names = chain(own, (f"{self._wanted}~{place}" if place > 1 else self._wanted for place in count(1)))
+        names: Iterator[str] = (f"{self._wanted}~{place}" if place > 1 else self._wanted for place in count(1))
+        if self.held:
+            earlier = takewhile(self.held.__ne__, names)
+            ended = (name for name in earlier if may_move and self._has_ended(name))
+            names = chain(ended, [self.held], names)
         while (heard := self._board.claim(name := next(names), self._boot, ttl_s)) is not None:
             is_alive = self._heard.setdefault(name, heard) != heard
             if may_wait and not (self.held or is_alive):
                 return False
         return self._change(name)
+
+    def _has_ended(self, name: str) -> bool:
+        try:
+            return self._board.last_status(name).get(ENDED) is True
+        except DecodeError:
+            return False
 
     def status(self) -> dict[str, object]:
         """For every beat under this name, as JSON values."""

@@ -8,7 +8,7 @@ import redis
 
 from .errors import DecodeError
 from .farewell import member_seen
-from .keys import EVENTS, HEARTBEAT, HISTORY, LAST_STATUS, MEMBERS, SEEN
+from .keys import BOOT, EVENTS, HEARTBEAT, HISTORY, LAST_STATUS, MEMBERS, SEEN
 from .member_board import LAST_STATUS_S, MemberSeen
 from .member_history import (
     HISTORY_EVERY_S,
@@ -36,15 +36,16 @@ class RedisMembers:
         self._script = load_script(client, "board.lua")
 
     def claim(self, member: str, boot: str, ttl_s: float) -> float | None:
-        heartbeat, members, _, seen, _ = self._keys(member)
+        keys = [BOOT.name(self._speculator, member), SEEN.name(self._speculator)]
         args = ["claim", member, boot, max(1, round(ttl_s * 1000))]
         with translate_redis_errors(self._client):
-            held: Any = self._script(keys=[heartbeat, members, seen], args=args)
+            held: Any = self._script(keys=keys, args=args)
         return None if held is None else float(held) / 1000
 
     def leave(self, member: str, boot: str) -> bool:
         with translate_redis_errors(self._client):
-            return bool(self._script(keys=self._keys(member), args=["leave", member, boot]))
+            keys = [*self._keys(member), BOOT.name(self._speculator, member)]
+            return bool(self._script(keys=keys, args=["leave", member, boot]))
 
     def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
         raw = msgspec.json.encode(dict(status))

@@ -90,7 +90,8 @@ class Heartbeat:
 
     def _send(self, figures: Mapping[str, object], alive_s: float) -> None:
         self._status |= figures
-        self._name.take(alive_s, may_wait=ENDED not in self._status)
+        ends = ENDED in self._status  # then the name is free at once
+        self._name.take(0.0 if ends else alive_s, may_wait=not ends)
         if not self._name.held:
             return
         counters = {COUNTERS: as_json(self.tally.counters(self._buffer.counts()))}

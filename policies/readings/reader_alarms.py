@@ -29,8 +29,8 @@ def member_silent(unseen_s: float, *, is_alive: bool, beats_often: bool) -> Alar
 
 def name_taken(wanted: str, holder_host: str, setting: str) -> Alarm:
     """A member that beats under another name than the one it was given, since a living one has that."""
-    where = f" on {holder_host}" if holder_host else ""
-    figures = f"was started as {wanted}, and so was the one that has this name{where}: give each its own {setting}"
+    where = f", on {holder_host}" if holder_host else ""
+    figures = f"was started as {wanted}, the name of another living member{where}: give each its own {setting}"
     return Alarm(AlarmName.NAME_TAKEN, figures, Action.TELL)
 
 

@@ -68,11 +68,10 @@ class ReplicaAccount:
 
     def beat(self, status: Mapping[str, object]) -> None:
         """Send a status."""
-        counts = self._counts.status()
         self._board.beat(self.member, status, BEAT_TTL_S)
         if not self._name.settle():
             self._counts.hand_over(self._told)
-        self._told = counts
+        self._told = self._counts.status()
 
 
 def adopt_last_counts(board: VersionBoard, member: str, counts: CaptureCounts) -> None:

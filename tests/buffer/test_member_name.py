@@ -2,7 +2,7 @@
 
 import pytest
 from paceline.buffer.config import BufferConfig
-from paceline.buffer.keys import HEARTBEAT, SEEN
+from paceline.buffer.keys import BOOT, LAST_STATUS, SEEN
 from paceline.buffer.member_name import MemberName
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
@@ -19,7 +19,7 @@ class Memory:
         self.board = MemoryVersionBoard(lambda: self.now)
 
     def expire(self, member):
-        self.board._beats.pop(member)
+        self.board._boots.pop(member)
 
     def date(self, _):
         self.now += 1.0
@@ -33,7 +33,7 @@ class Redis:
         self.now = self.board.now()
 
     def expire(self, member):
-        self.client.delete(HEARTBEAT.name("default", member))
+        self.client.delete(BOOT.name("default", member))
 
     def date(self, member):
         self.now += 1.0
@@ -85,11 +85,6 @@ def test_a_process_started_again_at_once_waits_until_the_one_before_has_expired_
     assert counts(house) == {WANTED: "b"}
 
 
-def test_the_name_of_one_that_said_it_ends_is_free_at_once(house):
-    house.board.beat(WANTED, {"boot": "a", "ended": True, "counts": ""}, TTL_S)
-    assert Process(house, "b").beat() == WANTED
-
-
 def test_one_that_goes_on_for_another_of_the_same_boot_is_that_member(house):
     first, second = Process(house, "a"), Process(house, "b")
     for process in (first, second, first, second):
@@ -100,14 +95,36 @@ def test_one_that_goes_on_for_another_of_the_same_boot_is_that_member(house):
 
 
 @pytest.mark.guarantee("one-name-twice")
-def test_nobody_is_renamed_for_ever(house):
+def test_nobody_hides_that_another_one_died_and_nobody_is_renamed_for_ever(house):
     first, second = Process(house, "a"), Process(house, "b")
     for process in (first, second, first, second):
         process.beat()
     house.expire(WANTED)
+    assert second.beat() == SECOND
+    assert counts(house) == {WANTED: "a", SECOND: "b"}  # the first one is silent, and whoever looks sees it
+    house.board.beat(WANTED, {"ended": True}, 0.001)  # as it would say itself, or `paceline forget` in its place
     assert second.beat(may_move=False) == SECOND
     assert second.beat() == WANTED
     assert counts(house) == {WANTED: "b"}  # and nothing silent is left
+
+
+@pytest.mark.guarantee("one-name-twice")
+def test_one_that_takes_the_place_of_a_dead_one_has_its_name_though_a_third_has_another(house):
+    first, second = Process(house, "a"), Process(house, "b")
+    for process in (first, second, first, second):
+        process.beat()
+    house.expire(WANTED)
+    assert (Process(house, "c").beat(), second.beat()) == (WANTED, SECOND)
+    assert counts(house) == {WANTED: "c", SECOND: "b"}
+
+
+def test_a_status_that_cannot_be_read_keeps_nobody_from_beating(redis_client):
+    house = Redis(redis_client)
+    first, second = Process(house, "a"), Process(house, "b")
+    for process in (first, second, first, second):
+        process.beat()
+    redis_client.set(LAST_STATUS.name("default", WANTED), b"[1]\x1b")
+    assert second.beat() == SECOND
 
 
 def test_one_that_was_taken_for_dead_gets_another_name_and_is_told_so(house):
@@ -125,20 +142,8 @@ def test_one_that_may_not_wait_has_a_name_at_once(house):
     assert Process(house, "b").beat(may_wait=False) == SECOND
 
 
-@pytest.mark.parametrize("status", [{"counts": "old release"}, {"boot": 7}, {"boot": None, "ended": 1}])
-def test_a_status_that_names_no_process_holds_no_name(house, status):
-    house.board.beat(WANTED, status, TTL_S)
-    assert Process(house, "a").beat() == WANTED
-
-
-@pytest.mark.parametrize("raw", [b"[1]\x1b", b"", b'"boot"', b"null", b"\xff"])
-def test_a_heartbeat_that_cannot_be_read_holds_no_name(redis_client, raw):
-    redis_client.set(HEARTBEAT.name("default", WANTED), raw)
-    assert Process(Redis(redis_client), "a").beat() == WANTED
-
-
-def test_a_heartbeat_of_another_type_holds_no_name(redis_client):
-    redis_client.lpush(HEARTBEAT.name("default", WANTED), "x")
+def test_a_key_of_another_type_holds_no_name(redis_client):
+    redis_client.lpush(BOOT.name("default", WANTED), "x")
     assert Process(Redis(redis_client), "a").beat() == WANTED
 
 

@@ -53,13 +53,13 @@ def test_a_member_whose_name_another_one_has_is_an_alarm_that_says_where_that_is
     (line,) = standing_and_recent(replace(snapshot(), members=named))
     assert (line.member, line.name) == ("replica:a~2", "name_taken")
     assert line.detail == (
-        "was started as replica:a, and so was the one that has this name on gpu-1: give each its own PACELINE_REPLICA"
+        "was started as replica:a, the name of another living member, on gpu-1: give each its own PACELINE_REPLICA"
     )
     gone = {"replica:a": replica(900.0, is_alive=False, ended=True), "replica:a~2": taken}
     assert active(replace(snapshot(), members=gone)) == []  # it has its name at its next beat
     twins = {"learner:l": learner(), "learner:l~2": learner(wanted="learner:l")}
     (line,) = standing_and_recent(replace(snapshot(), members=twins))
-    assert line.detail.endswith("the one that has this name: give each its own PACELINE_LEARNER")
+    assert line.detail.endswith("the name of another living member: give each its own PACELINE_LEARNER")
     odd = {"replica:a": replica(wanted=["replica:a"]), "replica:b": replica(wanted="replica:c")}
     assert active(replace(snapshot(), members=odd)) == []
 
