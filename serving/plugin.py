@@ -55,7 +55,8 @@ def _replica_name(settings: config.ServingConfig, scheduler: Any) -> str:
     """One setting is read by all data-parallel ranks of a server, each of which is a replica."""
     from sglang.srt.runtime_context import get_parallel
 
-    rank = getattr(get_parallel(), "dp_rank", None)
+    ranks = (getattr(get_parallel(), name, None) for name in ("dp_rank", "attn_dp_rank"))
+    rank = next(filter(None, ranks), 0)
     name = settings.replica or f"{socket.gethostname()}-{scheduler.server_args.port}"
     return f"{name}-dp{rank}" if rank else name
 
