@@ -60,6 +60,11 @@ class MemberName:
         self._before = ""
         return is_left
 
+    def release(self) -> None:
+        """Let others have the name at once, after the last beat. May raise BufferUnavailable."""
+        if self.held:
+            self._board.claim(self.held, self._boot, 0.0)
+
     def _change(self, name: str) -> bool:
         if name == self.held:
             return False

@@ -76,6 +76,7 @@ class Heartbeat:
             self._thread.join()
         with suppress(BufferUnavailable):
             self.beat({ENDED: True})
+            self._name.release()
 
     def _run(self) -> None:
         while True:
@@ -90,8 +91,7 @@ class Heartbeat:
 
     def _send(self, figures: Mapping[str, object], alive_s: float) -> None:
         self._status |= figures
-        ends = ENDED in self._status  # then the name is free at once
-        self._name.take(0.0 if ends else alive_s, may_wait=not ends)
+        self._name.take(alive_s, may_wait=ENDED not in self._status)
         if not self._name.held:
             return
         counters = {COUNTERS: as_json(self.tally.counters(self._buffer.counts()))}

@@ -66,6 +66,10 @@ class ReplicaAccount:
         """Of the name, for every beat."""
         return self._name.status()
 
+    def release(self) -> None:
+        """Let the next server have the name at once: this one has beaten for the last time."""
+        self._name.release()
+
     def beat(self, status: Mapping[str, object]) -> None:
         """Send a status."""
         self._board.beat(self.member, status, BEAT_TTL_S)

@@ -152,6 +152,8 @@ class Courier:
         self._deliver(now)
         if self._account.member and not self._buffer_error:
             self._beat(now)
+            with suppress(BufferUnavailable):
+                self._account.release()
 
     def _take_name(self, now: float, *, may_wait: bool = True) -> None:
         """Under another name a canary would be nobody's: while one is out, an earlier name is left alone."""

@@ -6,6 +6,7 @@ from paceline.buffer.keys import BOOT, LAST_STATUS, SEEN
 from paceline.buffer.member_name import MemberName
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
+from waiting import until
 
 WANTED, SECOND, THIRD = "replica:r", "replica:r~2", "replica:r~3"
 TTL_S = 60.0
@@ -135,6 +136,15 @@ def test_one_that_was_taken_for_dead_gets_another_name_and_is_told_so(house):
     assert (second.beat(), first.beat()) == (WANTED, SECOND)
     assert (second.kept_its_account, first.kept_its_account) == (True, False)
     assert counts(house) == {WANTED: "b", SECOND: "a"}
+
+
+def test_a_name_is_free_at_once_after_the_last_beat(house):
+    first, second = Process(house, "a"), Process(house, "b")
+    first.beat()
+    second.name.release()  # it has none
+    first.name.release()
+    until(lambda: second.beat() == WANTED, "the name")
+    assert counts(house) == {WANTED: "b"}
 
 
 def test_one_that_may_not_wait_has_a_name_at_once(house):

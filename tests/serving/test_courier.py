@@ -488,6 +488,16 @@ def test_a_server_that_was_taken_for_dead_counts_on_apart_and_no_trace_is_counte
     assert first.counts.since_boot({}) == TraceCounters(captured=2, delivered=2)
 
 
+@pytest.mark.guarantee("one-name-twice")
+def test_a_courier_that_outlives_its_server_leaves_the_name_to_the_next_server_at_once():
+    first, second = twins()
+    first.serve("a")
+    first.courier.run(lambda: True)
+    second.serve("b")
+    turn(second)
+    assert books(first.board) == {"replica:rep": (2, 2, 0)}
+
+
 def test_while_a_canary_is_out_nobody_is_renamed():
     first, second = twins()
     for _ in range(3):
