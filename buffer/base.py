@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from .lease import Lease
-from .member_history import History
+from .member_board import MemberBoard
 from .trace import DraftTrace
 from .version import BoardEvent, BoardState, DraftVersion, VersionState
 
@@ -37,9 +37,6 @@ TOO_MANY_DELIVERIES = f"delivered {MAX_DELIVERIES} times and never acked"
 
 #: The longest that one call waits for an event; a follower calls again.
 MAX_WAIT_S = 1.0
-
-#: How long a board remembers a member's last status: a server may be down for days before it is started again.
-LAST_STATUS_S = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +150,8 @@ class TraceBuffer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class MemberSeen:
-    """A member as the board last heard of it."""
-
-    status: Mapping[str, object]  # its last one; empty where it cannot be read
-    last_seen_at: float  # unix seconds of its last beat, by the board's clock: compare with VersionBoard.now
-    is_alive: bool  # whether its heartbeat has not expired
-    fault: str = ""  # why its status cannot be read, printable
-
-
-class VersionBoard(Protocol):
-    """An append-only list of version events, with heartbeats and leases beside it."""
+class VersionBoard(MemberBoard, Protocol):
+    """An append-only list of version events, with members and leases beside it."""
 
     def next_number(self) -> int:
         """Reserve a version number: 0 first, never twice."""
@@ -207,37 +194,6 @@ class VersionBoard(Protocol):
 
         When there are none, blocks up to `wait_s`, at most MAX_WAIT_S, until there is one.
         """
-        ...
-
-    def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
-        """Publish a member's status (JSON values); its heartbeat expires `ttl_s` seconds after its last beat.
-
-        Counters in it (counters.py) are kept in the member's history too, unless a beat of the last few seconds is
-        there already.
-        """
-        ...
-
-    def heartbeats(self) -> Mapping[str, Mapping[str, object]]:
-        """Member -> last status, of the members whose heartbeat has not expired."""
-        ...
-
-    def last_status(self, member: str) -> Mapping[str, object]:
-        """A member's last status, its heartbeat expired or not, for LAST_STATUS_S; empty when nothing is known."""
-        ...
-
-    def members(self) -> Mapping[str, MemberSeen]:
-        """Every member that beat within the last LAST_STATUS_S, the silent ones too."""
-        ...
-
-    def history(self, member: str, since_s: float = 0.0) -> History:
-        """A member's counters of at or after unix second `since_s`, oldest first; empty for one that sends none.
-
-        At most one entry per HISTORY_EVERY_S of the last HISTORY_FINE_S, and one a minute of those of HISTORY_S.
-        """
-        ...
-
-    def now(self) -> float:
-        """Unix seconds by the clock that dates members and histories; on Redis its own."""
         ...
 
     def lease(self, name: str, ttl_s: float) -> AbstractContextManager[Lease]:

@@ -6,6 +6,10 @@
 --          KEYS[3]  paceline:{speculator}:last_reading:{member}  string  the same status, with a longer TTL
 --          KEYS[4]  paceline:{speculator}:seen                zset    member -> unix ms of its last beat
 --          KEYS[5]  paceline:{speculator}:history:{member}    stream  fields boot and counters: those of a beat
+-- claim:   KEYS[1]  paceline:{speculator}:boot:{member}       string  the process that has the name, with a TTL
+--          KEYS[2]  paceline:{speculator}:seen
+-- leave:   KEYS[1] to KEYS[5] of beat
+--          KEYS[6]  paceline:{speculator}:boot:{member}       string  KEYS[1] of claim
 -- ARGV[1]  verb, one of the functions of `verbs`
 -- ARGV[2+] arguments of the verb
 
@@ -62,6 +66,24 @@ function verbs.beat()
   if ARGV[6] ~= '' then
     remember(KEYS[5], ARGV[7], ARGV[6], now_ms, tonumber(ARGV[8]), ARGV[9], ARGV[10], ARGV[11], ARGV[5])
   end
+  return 1
+end
+
+-- member, boot, ttl in ms -> nothing once the name is held by `boot`, else when its holder beat last, as unix ms
+function verbs.claim()
+  local held = redis.pcall('GET', KEYS[1])
+  if type(held) == 'string' and held ~= ARGV[3] then return redis.call('ZSCORE', KEYS[2], ARGV[2]) or '0' end
+  redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
+  return false
+end
+
+-- member, boot -> 1 once nothing is left of the member, 0 where its last status is another boot's
+function verbs.leave()
+  local last = redis.pcall('GET', KEYS[3])
+  if type(last) == 'string' and not string.find(last, '"boot":"' .. ARGV[3] .. '"', 1, true) then return 0 end
+  redis.call('DEL', KEYS[1], KEYS[3], KEYS[5], KEYS[6])
+  redis.call('ZREM', KEYS[2], ARGV[2])
+  redis.call('ZREM', KEYS[4], ARGV[2])
   return 1
 end
 

@@ -13,6 +13,8 @@ import msgspec
 
 #: Key of the counters in a member's status.
 COUNTERS = "counters"
+#: Keys of a member's status: which process it is, and the name that it was given, where another process has that.
+BOOT, WANTED = "boot", "wanted"
 #: Key of a member's status: true in its last one, by which it says that it ends on purpose.
 ENDED = "ended"
 #: Key of the status in which somebody else says so: the member's own last beat, unix seconds by the board's clock.

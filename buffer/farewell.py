@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from .base import MemberSeen, VersionBoard
+from .base import VersionBoard
 from .counters import BEAT_LAST_AT, COUNTERS, ENDED
 from .errors import ConfigError
+from .member_board import MemberSeen
 
 #: Of the beat in its name: nobody is to count it among the living.
 _TTL_S = 0.001

@@ -113,6 +113,14 @@ HEARTBEAT = RedisKey(
     reader="dashboards, learners, serving",
     lifetime="ttl_s of the last beat",
 )
+BOOT = RedisKey(
+    suffix="boot:",
+    type="string",
+    holds="which process has the name of a member",
+    writer="board.lua, for the member",
+    reader="board.lua, for whoever wants the name",
+    lifetime="ttl_s of the last beat",
+)
 LAST_STATUS = RedisKey(
     suffix="last_reading:",
     type="string",
@@ -192,6 +200,7 @@ ALL_KEYS = (
     EVENTS,
     NEXT_NUMBER,
     HEARTBEAT,
+    BOOT,
     LAST_STATUS,
     MEMBERS,
     SEEN,

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import redis
 
-from .base import LAST_STATUS_S, MemberSeen
 from .errors import DecodeError
 from .farewell import member_seen
-from .keys import EVENTS, HEARTBEAT, HISTORY, LAST_STATUS, MEMBERS, SEEN
+from .keys import BOOT, EVENTS, HEARTBEAT, HISTORY, LAST_STATUS, MEMBERS, SEEN
+from .member_board import LAST_STATUS_S, MemberSeen
 from .member_history import (
     HISTORY_EVERY_S,
     HISTORY_FINE_S,
@@ -35,14 +35,24 @@ class RedisMembers:
         self._speculator = speculator
         self._script = load_script(client, "board.lua")
 
+    def claim(self, member: str, boot: str, ttl_s: float) -> float | None:
+        keys = [BOOT.name(self._speculator, member), SEEN.name(self._speculator)]
+        args = ["claim", member, boot, max(1, round(ttl_s * 1000))]
+        with translate_redis_errors(self._client):
+            held: Any = self._script(keys=keys, args=args)
+        return None if held is None else float(held) / 1000
+
+    def leave(self, member: str, boot: str) -> bool:
+        with translate_redis_errors(self._client):
+            keys = [*self._keys(member), BOOT.name(self._speculator, member)]
+            return bool(self._script(keys=keys, args=["leave", member, boot]))
+
     def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
-        of = self._speculator
-        own = [key.name(of, member) for key in (HEARTBEAT, LAST_STATUS, HISTORY)]
         raw = msgspec.json.encode(dict(status))
         boot, entry = encode_entry(status)
         args = ["beat", member, max(1, round(ttl_s * 1000)), raw, round(LAST_STATUS_S * 1000), entry, boot, *_KEPT]
         with translate_redis_errors(self._client):
-            self._script(keys=[own[0], MEMBERS.name(of), own[1], SEEN.name(of), own[2]], args=args)
+            self._script(keys=self._keys(member), args=args)
 
     def last_status(self, member: str) -> Mapping[str, object]:
         # Not GET, which fails for a key of another type: the next beat replaces such a key.
@@ -78,6 +88,11 @@ class RedisMembers:
         with translate_redis_errors(self._client):
             seconds, microseconds = self._client.time()
         return float(seconds) + float(microseconds) / 1e6
+
+    def _keys(self, member: str) -> list[str]:
+        """Those that board.lua takes for what a member writes."""
+        keys = (HEARTBEAT, MEMBERS, LAST_STATUS, SEEN, HISTORY)
+        return [key.name(self._speculator, member if key.suffix.endswith(":") else "") for key in keys]
 
     def _seen_at(self) -> dict[str, float]:
         """Unix seconds of the last beat of every member of the last LAST_STATUS_S, by Redis' clock."""

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from ..buffer.counters import COUNTERS
+from ..buffer.counters import COUNTERS, WANTED
 from ..buffer.plain_text import utc_time
 from ..buffer.version import VersionState
 from ..policies.guard import Alarm
-from ..policies.readings.reader_alarms import drafts_apart, member_silent
+from ..policies.readings.reader_alarms import drafts_apart, member_silent, name_taken
 from .cells import cell
+from .member_rows import identity, said
 from .snapshot import REPLICA, Snapshot, has_ended
 
 #: Who raises the alarms that no member can raise.
@@ -71,6 +72,12 @@ def _of_reader(seen: Snapshot) -> Iterator[AlarmLine]:
             beats_often = COUNTERS in one.status
             alarm = member_silent(seen.unseen_s(member), is_alive=one.is_alive, beats_often=beats_often)
             yield from _raised(member, alarm)
+    present = seen.present()
+    for member, one in present.items():
+        wanted = said(one.status, WANTED)
+        if wanted in present:
+            setting = "PACELINE_REPLICA" if member.startswith(REPLICA) else "PACELINE_LEARNER"
+            yield from _raised(member, name_taken(wanted, identity(present[wanted].status)["host"], setting))
     yield from _raised(READER, _apart(seen))
 
 

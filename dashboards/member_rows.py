@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from rich.table import Table
 
-from ..buffer.base import MemberSeen
+from ..buffer.member_board import MemberSeen
 from .cells import ago, cell
 from .snapshot import Snapshot, has_ended
 

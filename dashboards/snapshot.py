@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ..buffer.base import MemberSeen, VersionBoard
+from ..buffer.base import VersionBoard
 from ..buffer.counters import ENDED, Counters
+from ..buffer.member_board import MemberSeen
 from ..buffer.version import BoardState
 
 REPLICA, LEARNER = "replica:", "learner:"

@@ -32,7 +32,7 @@ def name_on(host: str) -> str:
     """Name of the learner on `host`: the same at every start, so that it resumes the traces it left pending.
 
     At most 64 letters, digits, '.', '_' and '-'; a host name that has to be changed or cut for that gets a digest of
-    the whole name. Two learners on one host need different names in PACELINE_LEARNER.
+    the whole name. Of two learners on one host the later one beats as another member (MemberName), and says so.
     """
     name = f"learner-{host}"
     if re.fullmatch(NAME_PATTERN, name):

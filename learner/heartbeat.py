@@ -9,12 +9,15 @@ from ..buffer.base import TraceBuffer, VersionBoard
 from ..buffer.counters import COUNTERS, ENDED, as_json
 from ..buffer.errors import BufferUnavailable
 from ..buffer.lease import renewed
+from ..buffer.member_name import MemberName
 from ..buffer.plain_text import printable
 from .config import LearnerConfig
 from .work_tally import WorkTally
 
 #: A learner that was not heard of for so long is silent; it beats three times as often.
 ALIVE_S = 12.0
+#: Between two looks at a name that another process may have left a moment ago.
+LOOK_S = 1.0
 #: Of the fault that ended a learning round; the log has all of it.
 _FAULT_CHARS = 300
 
@@ -28,7 +31,7 @@ class Heartbeat:
 
     def __init__(self, config: LearnerConfig, board: VersionBoard, buffer: TraceBuffer) -> None:
         self.tally = WorkTally()
-        self._member = f"learner:{config.name}"
+        self._name = MemberName(board, f"learner:{config.name}", self.tally.boot)
         self._in_round_s = min(config.round_lease_s, ALIVE_S)
         self._board, self._buffer = board, buffer
         self._status: dict[str, object] = {"kind": "idle", "why": "no learning round has come to its end yet"}
@@ -37,7 +40,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def beat(self, figures: Mapping[str, object]) -> None:
-        """Send figures, and the ones of before. Raises BufferUnavailable."""
+        """Send figures, and the ones of before; once this learner has a name. Raises BufferUnavailable."""
         with self._lock:
             self._send(figures, ALIVE_S)
 
@@ -73,11 +76,12 @@ class Heartbeat:
             self._thread.join()
         with suppress(BufferUnavailable):
             self.beat({ENDED: True})
+            self._name.release()
 
     def _run(self) -> None:
         while True:
             self._beat_again(ALIVE_S)
-            if self._stop.wait(ALIVE_S / 3):
+            if self._stop.wait(ALIVE_S / 3 if self._name.held else LOOK_S):
                 return
 
     def _beat_again(self, alive_s: float) -> None:
@@ -87,5 +91,9 @@ class Heartbeat:
 
     def _send(self, figures: Mapping[str, object], alive_s: float) -> None:
         self._status |= figures
-        counters = as_json(self.tally.counters(self._buffer.counts()))
-        self._board.beat(self._member, self._status | self.tally.status() | {COUNTERS: counters}, alive_s)
+        self._name.take(alive_s, may_wait=ENDED not in self._status)
+        if not self._name.held:
+            return
+        counters = {COUNTERS: as_json(self.tally.counters(self._buffer.counts()))}
+        self._board.beat(self._name.held, self._status | self.tally.status() | self._name.status() | counters, alive_s)
+        self._name.settle()

@@ -25,8 +25,8 @@ class WorkTally:
     """Counts since the process started; `clock` measures phases and only its differences matter."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._boot, self._started_at = uuid.uuid4().hex[:16], time.time()
-        self._who = {"boot": self._boot, "started_at": round(self._started_at, 3), "host": socket.gethostname()}
+        self.boot, self._started_at = uuid.uuid4().hex[:16], time.time()
+        self._who = {"boot": self.boot, "started_at": round(self._started_at, 3), "host": socket.gethostname()}
         self._who |= {"paceline": code_version()}
         self._clock = clock
         self._lock = threading.Lock()
@@ -112,7 +112,7 @@ class WorkTally:
                 bytes=counts.bytes,
                 max_bytes=counts.max_bytes,
             )
-            return Counters(at=time.time(), boot=self._boot, started_at=self._started_at, learner=learnt)
+            return Counters(at=time.time(), boot=self.boot, started_at=self._started_at, learner=learnt)
 
     def _enter(self, name: str) -> str:
         """Begin a phase; return the one that it ends."""

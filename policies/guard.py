@@ -22,6 +22,7 @@ class AlarmName(StrEnum):
     CALIBRATION_GAP = "calibration_gap"  # served and replayed lengths of the same rounds differ
     HOOK_SILENT = "hook_silent"  # the engine verifies rounds and none is captured
     MEMBER_SILENT = "member_silent"  # a server or learner sends nothing any more; raised by who looks
+    NAME_TAKEN = "name_taken"  # two live members were given one name; raised by who looks
     DRAFTS_APART = "drafts_apart"  # a replica does not draft with the live version; raised by who looks
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..buffer.errors import CaptureUnavailable, PacelineError
+from ..buffer.plain_text import printable
 from ..buffer.settings.pacing_names import PacingName
 from . import config, hook_targets, sglang_hook_install, sglang_speculation
 from .breaker import Breaker
@@ -47,9 +48,18 @@ def _hook_scheduler(settings: config.ServingConfig) -> None:
 def _start(scheduler: Any, settings: config.ServingConfig) -> None:
     breaker = Breaker()
     with _giving_up(breaker):
-        if not settings.replica:
-            settings = replace(settings, replica=f"{socket.gethostname()}-{scheduler.server_args.port}")
+        settings = replace(settings, replica=_replica_name(settings, scheduler))
         _install(_with_canary_turns(settings), breaker, is_entry_rank=_is_entry_rank())
+
+
+def _replica_name(settings: config.ServingConfig, scheduler: Any) -> str:
+    """The setting as text that Redis takes and people can read; every data-parallel rank of a server is a replica."""
+    from sglang.srt.runtime_context import get_parallel
+
+    ranks = (getattr(get_parallel(), name, None) for name in ("dp_rank", "attn_dp_rank"))
+    rank = next(filter(None, ranks), 0)
+    name = printable(settings.replica) or f"{socket.gethostname()}-{scheduler.server_args.port}"
+    return f"{name}-dp{rank}" if rank else name
 
 
 @contextmanager

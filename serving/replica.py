@@ -92,9 +92,14 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
         pause.wait(POLL_S)
 
     rollout = StaggeredRollout(board, settings.replica, settings.stagger_s)
-    swapper = Swapper(board, swap, settings.replica, wake_courier, CanaryTurns(settings.canary_turn_s or 0.0), rollout)
+    turns = CanaryTurns(settings.canary_turn_s or 0.0)
+    swapper = Swapper(board, swap, settings.replica, wake_courier, turns, rollout, lambda: courier.replica)
     courier = CourierProcess(
-        settings, breaker, lambda: _status(replica, settings, breaker, counts), lambda: swapper.is_canary_out
+        settings,
+        identity.boot,
+        breaker,
+        lambda: _status(replica, settings, breaker, counts),
+        lambda: swapper.is_canary_out,
     )
     sizes = WindowSizes(settings.trace_tokens, settings.context_tokens)
     choice = RequestChoice(settings.sample_rate, counts, lambda: swap.draft_version, lambda: updates.judging)

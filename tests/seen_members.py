@@ -1,7 +1,7 @@
 """Hand-made snapshots: boards by the real fold, members and counters as they send them."""
 
-from paceline.buffer.base import MemberSeen
 from paceline.buffer.counters import Counters, SchedulerCounters, ServedCell, ServedCounters, StepCell, TraceCounters
+from paceline.buffer.member_board import MemberSeen
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardState, DraftVersion, JudgedOn, VersionState
 from paceline.dashboards.snapshot import Snapshot

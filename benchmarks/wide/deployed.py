@@ -119,7 +119,7 @@ def deployed(folder: Path, **changes: Any) -> Iterator[Deployed]:
         buffer = BufferConfig(max_bytes=BUFFER_BYTES)
         given = {"replica": REPLICA, "target": TARGET, "target_version": TARGET_VERSION, **changes}
         settings, breaker = ServingConfig(f"redis://127.0.0.1:{port}/0", buffer, **given), Breaker()
-        courier = CourierProcess(settings, breaker, dict, lambda: False)
+        courier = CourierProcess(settings, "bench", breaker, dict, lambda: False)
         found = Deployed(settings, _capture(settings, courier, breaker), courier, breaker, client, service.pid)
         courier.start()
         try:

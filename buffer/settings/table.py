@@ -65,7 +65,7 @@ _BUFFER = (
 )
 
 _SERVING = (
-    Setting("REPLICA", str, "", "Name of this server in heartbeats and traces.", unset="its host name and port"),
+    Setting("REPLICA", str, "", "Name of this server alone, in heartbeats and traces.", unset="its host name and port"),
     Setting(
         "DRAFT_VERSION",
         Annotated[int, Meta(ge=-1)],

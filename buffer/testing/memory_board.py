@@ -8,11 +8,13 @@ from threading import Condition, RLock
 
 import msgspec
 
-from ..base import LAST_STATUS_S, MAX_WAIT_S, MemberSeen
+from ..base import MAX_WAIT_S
 from ..board_rules import Decision, move_events, register_events, rollback_events
+from ..counters import BOOT
 from ..event_codec import decode_event, encode_event
 from ..farewell import member_seen
 from ..lease import Lease, renewed
+from ..member_board import LAST_STATUS_S, MemberSeen
 from ..member_history import (
     HISTORY_EVERY_S,
     HISTORY_FINE_S,
@@ -38,6 +40,7 @@ class MemoryVersionBoard:
         self._events: list[BoardEvent] = []
         self._reserved = 0
         self._beats: dict[str, tuple[float, bytes]] = {}  # member -> (expires at, status)
+        self._boots: dict[str, tuple[float, str]] = {}  # member -> (expires at, boot that has the name)
         self._last_statuses: dict[str, tuple[float, bytes]] = {}  # member -> (beaten at, status)
         self._histories: dict[str, list[tuple[float, str, bytes]]] = {}  # member -> (at, boot, entry), oldest first
         self._leases: dict[str, tuple[float, object]] = {}  # name -> (expires at, token of the holder)
@@ -83,6 +86,24 @@ class MemoryVersionBoard:
 
     def _stored(self, event: BoardEvent, now: float, ordinal: int) -> BoardEvent:
         return decode_event(encode_event(event), f"{int(now * 1000)}-{ordinal}")
+
+    def claim(self, member: str, boot: str, ttl_s: float) -> float | None:
+        with self._lock:
+            expires_at, holder = self._boots.get(member, (0.0, boot))
+            if holder != boot and expires_at > self._clock():
+                return self._last_statuses.get(member, (0.0, b""))[0]
+            self._boots[member] = (self._clock() + ttl_s, boot)
+            return None
+
+    def leave(self, member: str, boot: str) -> bool:
+        with self._lock:
+            if self.last_status(member).get(BOOT, boot) != boot:
+                return False
+            self._beats.pop(member, None)
+            self._boots.pop(member, None)
+            self._last_statuses.pop(member, None)
+            self._histories.pop(member, None)
+            return True
 
     def beat(self, member: str, status: Mapping[str, object], ttl_s: float) -> None:
         raw = msgspec.json.encode(dict(status))

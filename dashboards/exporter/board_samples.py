@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from ...buffer.base import MemberSeen
 from ...buffer.counters import COUNTERS, Counters, counters_of
+from ...buffer.member_board import MemberSeen
 from ...buffer.scores import PREDICTED_SCORE
 from ...buffer.version import BoardRow
 from ..alarm_lines import standing_and_recent

@@ -27,6 +27,13 @@ def member_silent(unseen_s: float, *, is_alive: bool, beats_often: bool) -> Alar
     return Alarm(AlarmName.MEMBER_SILENT, figures, Action.TELL)
 
 
+def name_taken(wanted: str, holder_host: str, setting: str) -> Alarm:
+    """A member that beats under another name than the one it was given, since a living one has that."""
+    where = f", on {holder_host}" if holder_host else ""
+    figures = f"was started as {wanted}, the name of another living member{where}: give each its own {setting}"
+    return Alarm(AlarmName.NAME_TAKEN, figures, Action.TELL)
+
+
 def drafts_apart(drafts: Mapping[str, int | None], live: int | None, *, for_s: float, is_canary: bool) -> Alarm | None:
     """Replicas that do not draft with the live version though nothing on the board moved for `for_s` seconds.
 

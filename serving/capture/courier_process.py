@@ -34,6 +34,7 @@ class CourierProcess:
     def __init__(
         self,
         settings: config.ServingConfig,
+        boot: str,
         breaker: Breaker,
         status: Callable[[], Mapping[str, Any]],
         is_canary_out: Callable[[], bool],
@@ -43,13 +44,18 @@ class CourierProcess:
         self._endpoint = f"ipc://{self._folder.name}/courier"
         self.sender = CourierSender(self._endpoint, settings.queue_bytes)
         self.outbox = Outbox(self.sender, breaker, is_canary_out)
-        self._settings, self._status, self._clock = settings, status, clock
+        self._settings, self._boot, self._status, self._clock = settings, boot, status, clock
         self._process: subprocess.Popen[bytes] | None = None  # None: the next one is to be started at `_start_at_s`
         self._started_at_s = self._start_at_s = self._looked_at_s = clock()
         self._backoff_s = 0.0  # between the last death and the next start
         self._receipts, self._silence_s, self._is_hung = 0, 0.0, False
         self._restarts, self._has_predecessor, self._fault = 0, False, ""
         self._stop, self._reporting = threading.Event(), threading.Lock()
+
+    @property
+    def replica(self) -> str:
+        """The name that the board knows this replica by; empty until its courier has found out."""
+        return self.sender.member.removeprefix("replica:")
 
     def start(self) -> None:
         """Start the courier and the thread that supervises it; needs no Redis."""
@@ -123,7 +129,8 @@ class CourierProcess:
     def _spawn(self) -> None:
         # A start that fails, out of processes say, is tried again, and not at once.
         self._start_at_s = self._clock() + max(self._backoff_s, LOOK_S)
-        arguments = (self._endpoint, str(os.getpid()), "yes" if self._has_predecessor else "no")
+        has_predecessor = "yes" if self._has_predecessor else "no"
+        arguments = (self._endpoint, str(os.getpid()), has_predecessor, self._boot, self.sender.member)
         command = [sys.executable, "-m", "paceline.serving.courier", *arguments]
         env = config.courier_env(self._settings)
         # A process group of its own: `paceline serve` kills the server's group once its leader has ended, and the

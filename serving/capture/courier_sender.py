@@ -15,6 +15,7 @@ import zmq
 
 from ..wire.counts import DropReason
 from ..wire.messages import (
+    MEMBER,
     Message,
     PrefillHead,
     Receipt,
@@ -48,6 +49,7 @@ class CourierSender:
         self._sent_bytes = 0  # to the courier that listens now
         self._receipt: Receipt | None = None
         self._receipts = 0  # read so far, of all couriers
+        self.member = ""  # the name that couriers beat under, by the last receipt; empty until there is one
         self._resumed: Resume | None = None  # where the courier that listens now was asked to go on
         self._status: dict[str, Any] | None = None  # sent last to this courier
         self._status_end_bytes = 0  # `_sent_bytes` after it
@@ -207,6 +209,7 @@ class CourierSender:
                 log.warning("paceline: a receipt of the courier is unreadable: %s", fault)
                 continue
             self._receipts += 1
+            self.member = self._receipt.counts.get(MEMBER) or self.member
             while self._begun and self._begun[0][0] < self._receipt.received_bytes:
                 self._begun.popleft()
 

@@ -5,23 +5,23 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
 
 from ...buffer.base import TraceBuffer, VersionBoard
 from ...buffer.counters import COUNTERS
 from ...buffer.errors import BufferUnavailable, PacelineError
+from ...buffer.member_name import MemberName
 from ...buffer.trace import DraftTrace
 from ..breaker import Breaker
 from ..watch.draft_monitor import DraftMonitor
 from ..watch.engine_monitor import EngineMonitor
 from ..wire.counts import CaptureCounts, DropReason
-from ..wire.messages import POLL_S
+from ..wire.messages import MEMBER, POLL_S
 from ..wire.request_forward import RequestForward
+from .account import BEAT_S, ReplicaAccount
 from .assembler import WindowAssembler
 from .backlog import Backlog
 from .heartbeat import fitted
-from .receiver import Received
-from .recovered_counts import adopt_last_counts
+from .receiver import Received, Source
 from .redis_clock import RedisClock
 from .replica_counters import ReplicaCounters
 from .split import CapturedForward
@@ -32,26 +32,9 @@ log = logging.getLogger(__name__)
 TRIAL_POLL_S = 0.02
 #: The shortest time between two tries to reach a lost Redis.
 RETRY_S = 1.0
-#: The status goes out this often and expires after BEAT_TTL_S, so that a dead replica disappears from the board.
-BEAT_S = 1.0
-BEAT_TTL_S = 10.0
 #: How long a turn may go on appending before it has sent its receipt: a courier without one is taken for hung.
 APPENDING_S = 15.0
 TRIAL_BEAT_S = 0.25  # in place of BEAT_S while a canary drafts on any replica, which waits to hear of the others
-
-
-class Source(Protocol):
-    """Where forwards come from; CourierReceiver is the one that ships."""
-
-    status: dict[str, Any]  # what the scheduler process reported last
-
-    def take(self, wait_s: float) -> list[Received]:
-        """Return what has come, oldest first; waits up to `wait_s`."""
-        ...
-
-    def acknowledge(self, counts: dict[str, Any]) -> None:
-        """Report that all received so far is in `counts`, and that the courier is not hung; never blocks."""
-        ...
 
 
 class Courier:
@@ -69,14 +52,14 @@ class Courier:
         breaker: Breaker,
         buffer: TraceBuffer,
         board: VersionBoard,
-        member: str,
+        name: MemberName,
         backlog_bytes: int,
         monitor: DraftMonitor,
         clock: Callable[[], float] = time.time,
         redis_clock: RedisClock | None = None,
     ) -> None:
         self._source, self._assembler, self._counts, self._breaker = source, assembler, counts, breaker
-        self._buffer, self._board, self._member = buffer, board, member
+        self._buffer, self._board, self._account = buffer, board, ReplicaAccount(board, name, counts)
         self._backlog = Backlog(backlog_bytes)
         self._draft_monitor, self._engine_monitor = monitor, EngineMonitor()
         self._counters = ReplicaCounters(counts, redis_clock)
@@ -102,7 +85,7 @@ class Courier:
                 log.exception("paceline: courier fault")
                 self._breaker.open(f"courier: {type(fault).__name__}: {fault}")
                 with suppress(Exception):  # a courier that meets the fault in every turn is not hung
-                    self._source.acknowledge(self._counts.status())
+                    self._acknowledge()
                 pause.wait(RETRY_S)
 
     def turn(self, wait_s: float) -> None:
@@ -119,12 +102,15 @@ class Courier:
             self._assembler.drop_all(DropReason.CAPTURE_OFF)
         self._engine_monitor.turn(self._source.status)
         self._queue(self._assembler.close_idle(now), now)
-        if not self._is_waiting(now):
+        beat_s = TRIAL_BEAT_S if self._is_canary_out else BEAT_S
+        is_due = not 0.0 <= now - self._beat_at < beat_s
+        if not self._is_waiting(now) and (is_due or not self._account.member):
+            self._take_name(now)
+        if self._account.member and not self._is_waiting(now):
             self._draft_monitor.turn(now)
             self._deliver(now)
-        self._source.acknowledge(self._counts.status())
-        beat_s = TRIAL_BEAT_S if self._is_canary_out else BEAT_S
-        if not self._is_waiting(now) and not 0.0 <= now - self._beat_at < beat_s:
+        self._acknowledge()
+        if is_due and self._account.member and not self._is_waiting(now):
             self._beat(now)
 
     def status(self) -> dict[str, object]:
@@ -137,6 +123,7 @@ class Courier:
                 **self._draft_monitor.status(),
                 **self._engine_monitor.status(),
                 **self._counters.status(now, self._source.status),
+                **self._account.status(),
                 "at": now,
                 "capture": "off" if self._breaker.is_open else "on",
                 "capture_reason": self._breaker.reason,
@@ -160,10 +147,24 @@ class Courier:
 
     def _finish(self) -> None:
         now = self._clock()
+        self._take_name(now, may_wait=False)
         self._queue(self._assembler.close_all(now), now)
         self._deliver(now)
-        if not self._buffer_error:
+        if self._account.member and not self._buffer_error:
             self._beat(now)
+            with suppress(BufferUnavailable):
+                self._account.release()
+
+    def _take_name(self, now: float, *, may_wait: bool = True) -> None:
+        """Under another name a canary would be nobody's: while one is out, an earlier name is left alone."""
+        try:
+            self._account.take_name(may_move=not self._is_canary_out, may_wait=may_wait)
+        except BufferUnavailable as fault:
+            self._away(fault, now)
+        self._draft_monitor.replica = self._account.member.removeprefix("replica:")
+
+    def _acknowledge(self) -> None:
+        self._source.acknowledge({**self._counts.status(), MEMBER: self._account.member})
 
     def _lose(self, message: Received) -> None:
         """Before its forwards are added: they would be found not to continue their windows, which is another reason."""
@@ -211,11 +212,11 @@ class Courier:
 
     def _deliver(self, now: float) -> None:
         try:
-            self._counters.look(self._board, self._member, now)
-            adopt_last_counts(self._board, self._member, self._counts)
+            self._counters.look(self._board, self._account.member, now)
+            self._account.adopt()
             while self._backlog:
                 self._append(self._backlog.head())
-                self._source.acknowledge(self._counts.status())  # a long backlog takes a slow Redis minutes
+                self._acknowledge()  # a long backlog takes a slow Redis minutes
             self._buffer_error = ""
         except BufferUnavailable as fault:
             self._away(fault, now)
@@ -237,7 +238,7 @@ class Courier:
     def _beat(self, now: float) -> None:
         self._beat_at = now
         try:
-            self._board.beat(self._member, self.status(), BEAT_TTL_S)
+            self._account.beat(self.status())
         except BufferUnavailable as fault:
             self._away(fault, now)
 

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
@@ -25,6 +25,20 @@ class Received:
     lost: Mapping[str, DropReason] = field(default_factory=dict)
     ended: Collection[str] = ()  # those of `lost` of which no forward follows
     lost_unnamed: Mapping[DropReason, int] = field(default_factory=dict)  # further requests, of which no forward came
+
+
+class Source(Protocol):
+    """Where forwards come from; CourierReceiver is the one that ships."""
+
+    status: dict[str, Any]  # what the scheduler process reported last
+
+    def take(self, wait_s: float) -> list[Received]:
+        """Return what has come, oldest first; waits up to `wait_s`."""
+        ...
+
+    def acknowledge(self, counts: dict[str, Any]) -> None:
+        """Report that all received so far is in `counts`, and that the courier is not hung; never blocks."""
+        ...
 
 
 class CourierReceiver:

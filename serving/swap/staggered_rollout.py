@@ -22,7 +22,7 @@ class StaggeredRollout:
         self, board: VersionBoard, replica: str, hold_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`hold_s` seconds pass between two replicas; 0: all swap at once."""
-        self._board, self._member, self._hold_s, self._clock = board, f"replica:{replica}", hold_s, clock
+        self._board, self.replica, self._hold_s, self._clock = board, replica, hold_s, clock
         self._waits: tuple[int, int, bool] | None = None  # own version, earlier replicas with it, any with the new one
         self._since_s = 0.0  # of the last change of `_waits`
 
@@ -47,7 +47,7 @@ class StaggeredRollout:
         earlier = [
             status
             for member, status in self._board.heartbeats().items()
-            if member.startswith("replica:") and member < self._member and status.get("swap") == "on"
+            if member.startswith("replica:") and member < f"replica:{self.replica}" and status.get("swap") == "on"
         ]
         if state.canary is None:  # a heartbeat that still reports a canary is out of date
             return [status.get("draft_version") for status in earlier]

@@ -65,8 +65,11 @@ class Swapper:
         before_canary: Callable[[], object],
         turns: CanaryTurns | None = None,
         rollout: StaggeredRollout | None = None,
+        named: Callable[[], str] | None = None,
     ) -> None:
+        """`named` says how the board knows this replica; while that is empty no canary drafts here. None: `replica`."""
         self._board, self._switch, self._replica = board, switch, replica
+        self._named = named or (lambda: replica)
         self._before_canary, self._turns = before_canary, turns or CanaryTurns(0.0)
         self._rollout = rollout or StaggeredRollout(board, replica, hold_s=0.0)
         self._last_live: int | None = None  # the live version that drafted here last; None: it has to catch up
@@ -103,6 +106,7 @@ class Swapper:
 
     def turn(self, wait_s: float = 0.0) -> None:
         """One look at the board, waiting up to `wait_s` for news, and at most one swap."""
+        self._replica = self._rollout.replica = self._named() or self._replica
         state = self._look(min(wait_s, self._turns.left_s()))
         self._note_late()
         wanted = self._wanted(state)
@@ -191,7 +195,7 @@ class Swapper:
         return not is_new or self._rollout.may_swap_now(state, self._switch.draft_version)
 
     def _wanted(self, state: BoardState) -> int | None:
-        wanted = state.drafts_on(self._replica)
+        wanted = state.drafts_on(self._named())
         if wanted is None or wanted != state.canary:
             self._turns.end()
             return wanted

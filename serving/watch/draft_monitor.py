@@ -40,13 +40,14 @@ class DraftMonitor:
     was itself restored by a roll back, since then the traffic is the cause. A change of the target's version starts the
     comparison over: what the same draft accepted before it rolls nothing back. While Redis is away nothing is decided,
     and counting continues. On a replica that alternates, a canary's trial includes the turns of the live version.
+    `replica`, its name on the board, may be set anew until a canary drafts here.
     """
 
     def __init__(
         self, board: VersionBoard, replica: str, rules: CanaryRules, limits: GuardLimits, *, alternates: bool = False
     ) -> None:
         self._alternates = alternates
-        self._board, self._replica, self._rules, self._limits = board, replica, rules, limits
+        self._board, self.replica, self._rules, self._limits = board, replica, rules, limits
         self._checkpoints = sorted(set(rules.early_rounds))
         self._version: int | None = None
         self._running: dict[str, RequestRounds] = {}
@@ -148,9 +149,9 @@ class DraftMonitor:
 
     def _ask(self) -> None:
         state = self._board.read()
-        is_canary = self._version == state.canary == state.drafts_on(self._replica)
+        is_canary = self._version == state.canary == state.drafts_on(self.replica)
         if self._version is not None and is_canary and self._trial is None:
-            trial = CanaryTrial(self._board, self._replica, self._version, self._rules, self._checkpoints)
+            trial = CanaryTrial(self._board, self.replica, self._version, self._rules, self._checkpoints)
             trial.add_live(self._earlier, is_history=True)
             trial.add_canary([*self._ended, *self._running.values()], self._running)
             self._trial = trial
@@ -199,6 +200,6 @@ class DraftMonitor:
 
     def _roll_back(self, why: str, was: VersionState) -> None:
         try:
-            self._board.roll_back(f"replica:{self._replica}", why, self._version, was)
+            self._board.roll_back(f"replica:{self.replica}", why, self._version, was)
         except BoardConflict as conflict:
             log.warning("paceline: version %s was moved by another member: %s", self._version, conflict)

@@ -104,6 +104,28 @@ class CaptureCounts:
                 self.dropped[why] += held + begun_since
             self.before_boot = _before_boot(before, held) if why is DropReason.SERVER_DIED else _carried(before)
 
+    def hand_over(self, told: Mapping[str, Any]) -> None:
+        """Go on without the counts that an earlier `status` told: another server took this one for dead, and has them.
+
+        What was open or queued then is lost by those counts, and is counted here once more.
+        """
+        with self._lock:
+            dropped, before = Counter(told["dropped"]), self.before_boot
+            ended = told["delivered"] + dropped.total()
+            self.captured -= ended
+            self.delivered -= told["delivered"]
+            self.dropped.subtract(dropped)
+            self.rounds -= told["rounds"]
+            self.payload_bytes -= told["payload_bytes"]
+            self.labels_refused -= told["labels_refused"]
+            dropped_before = Counter(before.dropped)
+            dropped_before.subtract(dropped)
+            self.before_boot = TraceCounters(
+                captured=before.captured - ended,
+                delivered=before.delivered - told["delivered"],
+                dropped=dict(dropped_before),
+            )
+
     def since_boot(self, skipped: Mapping[str, int]) -> TraceCounters:
         """What became of the traces of this server; `skipped` is counted elsewhere."""
         with self._lock:

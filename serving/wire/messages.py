@@ -91,6 +91,10 @@ class Message(msgspec.Struct, frozen=True):
     resume: Resume | None = None
 
 
+#: Among the counts of a receipt: the member name that the courier beats under; empty while it has none.
+MEMBER = "member"
+
+
 class Receipt(msgspec.Struct, frozen=True):
     """The courier's answer: what it has read since it started, and its counts of exactly that."""
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 import pytest
 import redis
 from paceline.buffer import lease
-from paceline.buffer.base import LAST_STATUS_S, VersionBoard
+from paceline.buffer.base import VersionBoard
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict
 from paceline.buffer.keys import HEARTBEAT, LAST_STATUS, LEASE
+from paceline.buffer.member_board import LAST_STATUS_S
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 from waiting import until

@@ -46,6 +46,24 @@ def test_what_a_dead_member_reported_as_active_is_past():
     assert past.at == NOW - 60.0
 
 
+@pytest.mark.guarantee("alarm-name-taken")
+def test_a_member_whose_name_another_one_has_is_an_alarm_that_says_where_that_is_and_what_to_set():
+    taken = replica(wanted="replica:a", boot="b")
+    named = {"replica:a": replica(server={"host": "gpu-1"}), "replica:a~2": taken}
+    (line,) = standing_and_recent(replace(snapshot(), members=named))
+    assert (line.member, line.name) == ("replica:a~2", "name_taken")
+    assert line.detail == (
+        "was started as replica:a, the name of another living member, on gpu-1: give each its own PACELINE_REPLICA"
+    )
+    gone = {"replica:a": replica(900.0, is_alive=False, ended=True), "replica:a~2": taken}
+    assert active(replace(snapshot(), members=gone)) == []  # it has its name at its next beat
+    twins = {"learner:l": learner(), "learner:l~2": learner(wanted="learner:l")}
+    (line,) = standing_and_recent(replace(snapshot(), members=twins))
+    assert line.detail.endswith("the name of another living member: give each its own PACELINE_LEARNER")
+    odd = {"replica:a": replica(wanted=["replica:a"]), "replica:b": replica(wanted="replica:c")}
+    assert active(replace(snapshot(), members=odd)) == []
+
+
 @pytest.mark.guarantee("alarm-drafts-apart")
 @pytest.mark.parametrize(("age_s", "is_raised"), [(299.0, False), (300.0, True)])
 def test_servers_that_do_not_draft_with_the_live_version_are_an_alarm_after_five_minutes(age_s, is_raised):

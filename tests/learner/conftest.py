@@ -64,7 +64,8 @@ class House:
         self.sent = 0
 
     def learner(self, **changes: object) -> Learner:
-        """A learner as a new process would have it."""
+        """A learner as a new process would have it, in memory once the claim of the one before on its name expired."""
+        getattr(self.board, "_boots", {}).clear()
         pending = PendingRegistrations(self.pending)
         registry = Registry(NO_MLFLOW, "paceline-default", pending, self.config.data_dir / "artifacts")
         return Learner(replace(self.config, **changes), self.buffer, self.board, registry)

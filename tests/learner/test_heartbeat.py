@@ -9,6 +9,7 @@ import pytest
 from paceline.buffer.base import BufferCounts
 from paceline.buffer.counters import COUNTERS, Counters, counters_of
 from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.learner import heartbeat as module
 from paceline.learner.heartbeat import ALIVE_S, Heartbeat
 from paceline.learner.learning_report import MAX_LOSSES, LearningKind
@@ -173,10 +174,11 @@ def test_a_beat_outlives_the_next_ones_and_a_silent_learner_shows_within_seconds
     assert ALIVE_S <= 15.0
 
 
-class Beats:
+class Beats(MemoryVersionBoard):
     """A board that notes beats, and answers as told."""
 
     def __init__(self, *answers: Exception | None) -> None:
+        super().__init__()
         self._answers, self.statuses, self.came = list(answers), [], threading.Semaphore(0)
 
     def beat(self, _member: str, status: dict[str, Any], ttl_s: float) -> None:
@@ -215,3 +217,40 @@ def test_a_learning_round_of_a_worker_starts_no_second_thread(house, monkeypatch
         assert threading.active_count() == before
     assert board.statuses[-1][0]["kind"] == "learning"
     heartbeat.end()
+
+
+@pytest.mark.guarantee("one-name-twice")
+def test_two_learners_of_one_name_are_two_members_and_each_keeps_its_own_counters(house) -> None:
+    first, second = (Heartbeat(house.config, house.board, house.buffer) for _ in range(2))
+    first.tally.record_rest()
+    for beating in (first, second, first, second):  # the second one looks again once the first has beaten
+        house.clock.now += 1.0
+        beating.beat({})
+    other = f"{member(house)}~2"
+    assert list(house.board.members()) == [member(house), other]
+    rests = {name: counters_of(one.status[COUNTERS]).learner.rests for name, one in house.board.members().items()}
+    assert rests == {member(house): 1, other: 0}
+    assert house.board.members()[other].status["wanted"] == member(house)
+
+
+@pytest.mark.guarantee("one-name-twice")
+def test_a_learner_that_is_started_again_keeps_its_name_whether_the_one_before_said_that_it_ends_or_not(house) -> None:
+    first, second, third = (Heartbeat(house.config, house.board, house.buffer) for _ in range(3))
+    first.beat({})
+    house.clock.now += 2.0
+    second.beat({"kind": "second"})  # the first was killed: nobody knows yet
+    assert told(house)["kind"] == "idle"
+    house.clock.now += ALIVE_S
+    second.beat({})
+    assert (list(house.board.members()), told(house)["kind"]) == ([member(house)], "second")
+    second.end()
+    third.beat({"kind": "third"})
+    assert (list(house.board.members()), told(house)["kind"]) == ([member(house)], "third")
+
+
+def test_a_learner_that_ends_before_it_has_a_name_says_so_under_another_one(house) -> None:
+    first, second = (Heartbeat(house.config, house.board, house.buffer) for _ in range(2))
+    first.beat({})
+    second.end()
+    members = house.board.members()
+    assert [one.status.get("ended", False) for one in members.values()] == [False, True]

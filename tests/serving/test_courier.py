@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from paceline.buffer.config import BufferConfig
+from paceline.buffer.counters import TraceCounters
 from paceline.buffer.errors import BufferUnavailable
+from paceline.buffer.farewell import say_ended
+from paceline.buffer.member_name import MemberName
 from paceline.buffer.redis_client import TIMEOUT_S
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
@@ -107,10 +110,10 @@ class Line:
 
 
 class Rig:
-    def __init__(self, line_forwards=100, backlog_bytes=1 << 20):
+    def __init__(self, line_forwards=100, backlog_bytes=1 << 20, boot="boot", board=None):
         self.now = 1000.0
         self.buffer = FlakyBuffer(BufferConfig(), clock=lambda: self.now)
-        self.board = MemoryVersionBoard(clock=lambda: self.now)
+        self.board = board or MemoryVersionBoard(clock=lambda: self.now)
         self.line, self.counts, self.breaker = Line(line_forwards), CaptureCounts(), Breaker()
         made = WindowAssembler(trace_maker("rep", "t"), self.counts, 100, 10)
         self.courier = Courier(
@@ -120,7 +123,7 @@ class Rig:
             self.breaker,
             self.buffer,
             self.board,
-            "replica:rep",
+            MemberName(self.board, "replica:rep", boot),
             backlog_bytes,
             DraftMonitor(self.board, "rep", CanaryRules(), GuardLimits()),
             clock=lambda: self.now,
@@ -391,6 +394,133 @@ def test_the_counts_of_the_one_before_are_waited_for_while_redis_is_away(monkeyp
         assert "replica:rep" not in rig.board.heartbeats()  # it would have overwritten them
     rig.turn(RETRY_S)
     assert rig.balance() == (12, 4, {**BEFORE, DropReason.SERVER_DIED: 2}, 0)
+
+
+def twins():
+    """Two servers of one name on one board, which has the later of their clocks."""
+    first = Rig(boot="first")
+    second = Rig(boot="second", board=first.board)
+    first.board._clock = lambda: max(first.now, second.now)
+    return first, second
+
+
+def turn(*rigs, seconds=1.0):
+    """One turn of each, one after the other."""
+    now = max(rig.now for rig in rigs)
+    for rig in rigs:
+        rig.turn(now + seconds - rig.now)
+
+
+def books(board):
+    """Of every member: its traces captured, delivered, lost with a server."""
+    statuses = {member: seen.status for member, seen in board.members().items()}
+    return {
+        member: (status["captured"], status["delivered"], status["dropped"].get("server_died", 0))
+        for member, status in statuses.items()
+    }
+
+
+@pytest.mark.guarantee("one-name-twice")
+def test_two_servers_of_one_name_keep_two_accounts_and_lose_nothing():
+    first, second = twins()
+    for name in "abc":
+        first.serve(name)
+        second.serve(name)
+        second.serve(name * 2)
+        turn(first, second)
+    turn(first, second)
+    assert books(first.board) == {"replica:rep": (3, 3, 0), "replica:rep~2": (6, 6, 0)}
+    assert second.line.counts["member"] == "replica:rep~2"
+    assert first.board.heartbeats()["replica:rep~2"]["wanted"] == "replica:rep"
+
+
+@pytest.mark.guarantee("one-name-twice")
+def test_a_server_back_within_two_seconds_keeps_its_name_and_goes_on_with_the_account():
+    first, second = twins()
+    first.serve("a")
+    first.line.offer(Forward([prefill("dies with it")]))
+    turn(first)
+    turn(first)
+    second.serve("b")
+    second.now = first.now
+    for _ in range(5):
+        turn(second, seconds=2.0)
+        assert second.counts.captured == 1 + 2 * bool(second.courier._account.member)
+    turn(second)
+    assert books(first.board) == {"replica:rep": (3, 2, 1)}
+    assert len(second.buffer.claim("c", 9)) == 1
+
+
+@pytest.mark.guarantee("one-name-twice")
+def test_once_the_other_one_is_said_to_be_gone_a_server_has_the_name_with_both_accounts():
+    first, second = twins()
+    for rig in (first, second, first, second):
+        rig.serve(f"a{rig.now}")
+        turn(first, second)
+    first.line.offer(Forward([prefill("dies with it")]))
+    turn(first, second)
+    gone, own = first.counts.captured, second.counts.captured
+    for _ in range(12):
+        turn(second)
+    assert books(first.board) == {"replica:rep": (gone, gone - 1, 0), "replica:rep~2": (own, own, 0)}
+    say_ended(first.board, "replica:rep")
+    turn(second)
+    assert books(first.board) == {"replica:rep": (gone + own, gone + own - 1, 1)}
+    assert second.board.heartbeats()["replica:rep"]["boot"] == "second"
+    assert second.counts.since_boot({}).captured == own
+
+
+@pytest.mark.guarantee("one-name-twice")
+def test_a_server_that_was_taken_for_dead_counts_on_apart_and_no_trace_is_counted_twice():
+    first, second = twins()
+    first.serve("a")
+    turn(first)
+    turn(first)
+    second.now = first.now
+    for _ in range(12):  # the first one is suspended
+        turn(second)
+    assert books(first.board) == {"replica:rep": (1, 1, 0)}
+    first.serve("b")
+    second.serve("c")
+    for _ in range(3):
+        turn(first, second)
+    assert books(first.board) == {"replica:rep": (2, 2, 0), "replica:rep~2": (1, 1, 0)}
+    assert first.counts.since_boot({}) == TraceCounters(captured=2, delivered=2)
+
+
+@pytest.mark.guarantee("one-name-twice")
+def test_a_courier_that_outlives_its_server_leaves_the_name_to_the_next_server_at_once():
+    first, second = twins()
+    first.serve("a")
+    first.courier.run(lambda: True)
+    second.serve("b")
+    turn(second)
+    assert books(first.board) == {"replica:rep": (2, 2, 0)}
+
+
+def test_while_a_canary_is_out_nobody_is_renamed():
+    first, second = twins()
+    for _ in range(3):
+        turn(first, second)
+    second.line.status = {"is_canary_out": True}
+    for _ in range(12):
+        turn(second)
+    say_ended(first.board, "replica:rep")
+    turn(second)
+    assert second.courier._account.member == "replica:rep~2"
+    second.line.status = {}
+    turn(second)
+    assert second.courier._account.member == "replica:rep"
+
+
+def test_a_server_that_ends_before_its_name_is_known_delivers_and_accounts_under_another_one():
+    first, second = twins()
+    first.serve("a")
+    turn(first)
+    second.now = first.now
+    second.serve("b")
+    second.courier.run(lambda: True)
+    assert books(first.board) == {"replica:rep": (1, 1, 0), "replica:rep~2": (1, 1, 0)}
 
 
 @pytest.mark.parametrize(

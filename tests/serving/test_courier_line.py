@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from paceline.buffer.config import BufferConfig
+from paceline.buffer.keys import BOOT
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import Sampling, VerdictRule
@@ -264,7 +265,9 @@ def settings_for(redis_url):
 @pytest.fixture
 def courier(redis_url, redis_client, monkeypatch, clock):
     monkeypatch.setenv("PACELINE_REDIS_URL", redis_url)
-    process = CourierProcess(settings_for(redis_url), Breaker(), lambda: {"draft_version": 7}, lambda: False, clock)
+    process = CourierProcess(
+        settings_for(redis_url), "boot", Breaker(), lambda: {"draft_version": 7}, lambda: False, clock
+    )
     process._spawn()  # without the thread: the test looks after it itself
     yield process
     process.stop()
@@ -391,15 +394,39 @@ def test_a_courier_that_cannot_be_started_is_tried_again_and_its_counts_stay(cou
     assert (status()["captured"], status()["delivered"], status()["dropped"]) == (1, 1, {})
 
 
-def test_what_died_with_a_whole_server_is_counted_by_the_next_one(courier, status, redis_url):
+@pytest.fixture
+def other(courier, redis_url):
+    """The courier of another server of the same name."""
+    process = CourierProcess(settings_for(redis_url), "other", Breaker(), lambda: {"draft_version": 8}, lambda: False)
+    yield process
+    process.stop()
+
+
+def test_what_died_with_a_whole_server_is_counted_by_the_next_one(courier, status, other, redis_client):
     courier.sender.offer([prefill("a"), prefill("b"), verify("a")])
     until(lambda: (status().get("delivered"), status().get("open")) == (1, 1), "the first trace")
     kill(courier)
-    successor = CourierProcess(settings_for(redis_url), Breaker(), lambda: {"draft_version": 8}, lambda: False)
-    successor._spawn()
-    try:
-        until(lambda: status(successor).get("draft_version") == 8, "the next server's first status")
-        after = status(successor)
-    finally:
-        successor.stop()
+    other._spawn()
+    redis_client.delete(BOOT.name("default", "replica:rep"))  # as it expires ten seconds after the last beat
+    until(lambda: status(other).get("draft_version") == 8, "the next server's first status")
+    after = status(other)
     assert (after["captured"], after["delivered"], after["dropped"]) == (2, 1, {"server_died": 1})
+
+
+@pytest.mark.guarantee("one-name-twice")
+def test_two_servers_of_one_name_are_two_members_and_a_courier_that_takes_the_place_of_another_is_none(
+    courier, status, other, redis_client
+):
+    until(lambda: status().get("draft_version") == 7, "the first server's status")
+    other._spawn()
+    until(lambda: status(other) and other.replica == "rep~2", "the name of the second server")
+    kill(other)
+    other.look()
+    board = RedisVersionBoard(redis_client, BufferConfig())
+    until(
+        lambda: status(other) and board.heartbeats().get("replica:rep~2", {}).get("courier_restarts") == 1,
+        "the next courier of the second server",
+    )
+    told = {member: (beat["boot"], beat["draft_version"]) for member, beat in board.heartbeats().items()}
+    assert told == {"replica:rep": ("boot", 7), "replica:rep~2": ("other", 8)}
+    assert (courier.replica, other.replica) == ("rep", "rep~2")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -175,6 +176,23 @@ def test_a_fault_while_installing_opens_the_breaker_and_the_replica_still_report
     assert double.starts == int(is_entry)
     assert double.settings.replica.endswith("-30000")
     assert hook_targets.EAGLE_SAMPLE not in double.hooks
+
+
+@pytest.mark.parametrize(
+    ("ranks", "end"),
+    [({}, ""), ({"dp_rank": None, "attn_dp_rank": 0}, ""), ({"dp_rank": 2}, "-dp2"), ({"attn_dp_rank": 1}, "-dp1")],
+)
+@pytest.mark.parametrize("given", ["", "rep", "rack 1/node:2"])
+def test_every_data_parallel_rank_of_a_server_is_a_replica_of_its_own(resolved, ranks, end, given):
+    resolved |= ranks
+    name = plugin._replica_name(replace(SETTINGS, replica=given), SCHEDULER)
+    assert name == (given or f"{socket.gethostname()}-30000") + end
+
+
+@pytest.mark.usefixtures("resolved")
+def test_a_name_that_no_terminal_and_no_redis_takes_is_made_one_that_they_take():
+    name = plugin._replica_name(replace(SETTINGS, replica="a\udcff\x1b[2J\nb"), SCHEDULER)
+    assert name == "a??[2J?b".replace("?", "\N{REPLACEMENT CHARACTER}")
 
 
 @pytest.mark.usefixtures("resolved")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from paceline.buffer.config import BufferConfig
+from paceline.buffer.member_name import MemberName
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import Sampling, VerdictRule
@@ -55,8 +56,9 @@ class Served:
         made = WindowAssembler(trace_maker("rep", "t"), self.counts, 100, 10)
         monitor = DraftMonitor(board, "rep", CanaryRules(), GuardLimits())
         buffer = MemoryTraceBuffer(BufferConfig(), clock=lambda: self.now)
+        name = MemberName(board, "replica:rep", "boot")
         self.courier = Courier(
-            self.receiver, made, self.counts, breaker, buffer, board, "replica:rep", 1 << 20, monitor, lambda: self.now
+            self.receiver, made, self.counts, breaker, buffer, board, name, 1 << 20, monitor, lambda: self.now
         )  # fmt: skip
         self.reports = 0
 

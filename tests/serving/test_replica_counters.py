@@ -10,8 +10,8 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.clock.step_cells import StepCells
+from paceline.serving.courier.account import adopt_last_counts
 from paceline.serving.courier.heartbeat import KEPT_BEGINS, KEPT_REQUESTS, KEPT_SWAPS, MAX_BEAT_BYTES, fitted
-from paceline.serving.courier.recovered_counts import adopt_last_counts
 from paceline.serving.courier.redis_clock import LOOK_S, RedisClock
 from paceline.serving.courier.replica_counters import ReplicaCounters
 from paceline.serving.watch.draft_monitor import REPORTED_REQUESTS, DraftMonitor

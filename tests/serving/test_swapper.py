@@ -300,6 +300,26 @@ def test_a_canary_is_swapped_in_on_its_replica_alone_once_its_rounds_are_counted
     assert (here.draft_version, on_it.is_canary, there.asked) == (0, False, [])
 
 
+@pytest.mark.guarantee("one-name-twice")
+def test_a_canary_drafts_on_one_of_two_servers_of_one_name_whichever_the_board_gave_it(board):
+    given, switches = ["", ""], [Switch(), Switch()]
+    first, second = (
+        Swapper(board, switch, "rep", lambda: None, named=lambda place=place: given[place])
+        for place, switch in enumerate(switches)
+    )
+    board.move(1, VersionState.CANARY, "l", "won", "rep")
+    for names in (["", ""], ["rep", ""], ["rep", "rep~2"]):
+        given[:] = names
+        first.turn()
+        second.turn()
+        assert [switch.draft_version for switch in switches] == [int(names[0] == "rep"), 0]
+    board.roll_back("replica:rep", "worse", 1)
+    board.move(2, VersionState.CANARY, "l", "won", "rep~2")
+    first.turn()
+    second.turn()
+    assert [switch.draft_version for switch in switches] == [0, 2]
+
+
 def test_a_refused_canary_is_rolled_back_though_nothing_was_live_before_the_live_version(board):
     switch = Switch()
     switch.fault = WeightsRefused("bad")

@@ -31,12 +31,12 @@ def test_rounds_go_on_over_a_jump_of_the_clock(world, point, seconds):
         assert learner.go_on()["kind"] == "learned"
     world.learn_all(learner)
     world.learn_more(learner, BATCH)
-    world.learn_more(world.learner(), BATCH)  # a successor whose clock is right
+    world.learn_more(world.learner(LEARNER="successor"), BATCH)  # its clock is right
     world.assert_accounted(world.sent)
     world.assert_sound()
     events = world.board.events()
     assert [event.event_id for event in events] == sorted((event.event_id for event in events), key=entry_order)
-    seen, acked = world.board.heartbeats()["learner:killable"], world.buffer.counts().acked
+    seen, acked = world.board.heartbeats()["learner:successor"], world.buffer.counts().acked
     assert {outcome: seen[outcome] for outcome in acked} == acked
 
 
