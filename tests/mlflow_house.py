@@ -5,7 +5,7 @@ from typing import Any
 
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.learner.delivery.mlflow_registry import Registry
+from paceline.learner.delivery.mlflow_registry import COMPARE_S, Registry
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.delivery.run_record import record_of, scores_of
 from paceline.learner.training.trainer import FitReport, TrainingPlan
@@ -14,6 +14,8 @@ from paceline.policies.prediction import Prediction
 from paceline.policies.promotion import Measured, Promotion, Verdict
 
 MODEL = "paceline-chat"
+#: A busy machine may take its time, and what is registered is asserted.
+FOR_EVER_S = 600.0
 GATE = Promotion(
     Verdict.PROMOTE,
     "gain +0.500, 95% interval +0.100 to +0.900",
@@ -63,7 +65,8 @@ class House:
 
     def registry(self, uri: str | None = None, pages: str = "") -> Registry:
         pending = PendingRegistrations(self.pending)
-        return Registry(uri or self.uri, MODEL, pending, self.folder / "artifacts", self.clock, pages)
+        artifacts = self.folder / "artifacts"
+        return Registry(uri or self.uri, MODEL, pending, artifacts, self.clock, pages, patience_s=FOR_EVER_S)
 
     def version(self, number: int, sha: str = "") -> DraftVersion:
         """Register a version with weights of its own on the board."""
@@ -88,6 +91,12 @@ class House:
 
     def move(self, number: int, state: VersionState) -> None:
         self.board.move(number, state, "learner", "why")
+
+
+def synced(house: House, registry: Registry) -> bool:
+    """Tell MLflow once more: whether all of it is done."""
+    house.clock.now_s += COMPARE_S
+    return registry.sync(house.board.read(), house.board)
 
 
 def named(client: Any) -> dict[str, str]:
