@@ -42,12 +42,12 @@ def mlflow_waits(seen: Snapshot) -> Finding | None:
     match told:
         case {"count": int(count), "longest": [{"what": str(what), "since": int() | float() as since, **why}, *_]}:
             waits_s = max(0.0, seen.at - since)
-            text = f"no answer for {ago(waits_s)}" if what == "MLflow" else f"{what} waits for {ago(waits_s)}"
+            text = "no answer" if what == "MLflow" else f"not told of {what}"
             more = f"; {count - 1} more wait" if count > 1 else ""
             if member not in seen.present():
                 more += f"; {member} is gone, and said so {ago(seen.unseen_s(member))} ago"
             level = Level.WRONG if waits_s > LONG_S else Level.NOTE
-            return Finding("MLflow", level, f"{text}: {why.get('why')}: {why.get('action')}{more}")
+            return Finding("MLflow", level, f"{text} for {ago(waits_s)}: {why.get('why')}; {why.get('action')}{more}")
     return None
 
 

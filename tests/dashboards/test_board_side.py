@@ -168,7 +168,7 @@ def test_mlflow_is_looked_at_where_it_is_there(is_well, level):
     assert (finding.level, finding.sentence) == (level, "default, live 1")
     one = {"what": "draft 2", "since": NOW - 300.0, "why": "too long", "action": "cut it"}
     said = learner(mlflow_waiting={"at": NOW, "count": 1, "longest": [one]})
-    waits = "draft 2 waits for 5 min: too long: cut it"
+    waits = "not told of draft 2 for 5 min: too long; cut it"
     finding = mlflow("default", snapshot(board(), learner_a=said), look)
     assert (finding.level, finding.sentence) == (
         Level.WRONG if is_well is False else Level.NOTE,

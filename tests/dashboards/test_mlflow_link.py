@@ -60,18 +60,18 @@ def waiting(*whats, at=NOW, since=NOW - 120.0, count=None):
 def test_what_waits_is_a_sixth_answer_with_its_time_reason_and_remedy():
     seen = snapshot(board(), learner_a=learner(mlflow_waiting=waiting("draft 2", count=3)))
     (finding,) = [one for one in answer(seen).findings if one.topic == "MLflow"]
-    assert finding.sentence == "draft 2 waits for 2 min: refused: allow it; 2 more wait"
+    assert finding.sentence == "not told of draft 2 for 2 min: refused; allow it; 2 more wait"
     assert finding.level is Level.NOTE
     seen = snapshot(board(), learner_a=learner(mlflow_waiting=waiting("MLflow", since=NOW - LONG_S - 1.0)))
     finding = mlflow_waits(seen)
-    assert (finding.level, finding.sentence) == (Level.WRONG, "no answer for 10 min: refused: allow it")
+    assert (finding.level, finding.sentence) == (Level.WRONG, "no answer for 10 min: refused; allow it")
 
 
 def test_the_learner_that_asked_mlflow_last_is_believed_also_when_it_is_gone():
     old, new = waiting("draft 2", at=NOW - 50.0), waiting("alias live", at=NOW - 40.0)
     members = {"learner_a": learner(mlflow_waiting=old), "learner_b": learner(30.0, mlflow_waiting=new, ended=True)}
     assert mlflow_waits(snapshot(board(), **members)).sentence == (
-        "alias live waits for 2 min: refused: allow it; learner:b is gone, and said so 30 s ago"
+        "not told of alias live for 2 min: refused; allow it; learner:b is gone, and said so 30 s ago"
     )
     members["learner_b"] = learner(30.0, mlflow_waiting=waiting(at=NOW - 40.0))
     assert mlflow_waits(snapshot(board(), **members)) is None

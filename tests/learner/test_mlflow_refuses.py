@@ -158,7 +158,7 @@ def test_one_draft_that_is_refused_waits_with_its_reason_and_stops_no_other(
         assert (one["why"], registry.pending_registrations) == ("PERMISSION_DENIED: not for you", 1)
         assert "MLFLOW_TRACKING_USERNAME" in one["action"]
         assert one["since"] == (house.pending / "v000002.json").stat().st_mtime
-        assert "MLflow: draft 2 waits: PERMISSION_DENIED: not for you; next try in 60 s" in caplog.text
+        assert "MLflow not told of draft 2: PERMISSION_DENIED: not for you; next try in 60 s" in caplog.text
         house.board.roll_back("ann", "draft 2 was better")
         assert not synced(house, registry)  # it is not due
         assert named(client) == {"previous": "1"}

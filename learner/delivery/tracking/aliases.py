@@ -63,8 +63,9 @@ def set_aliases(store: ModelStore, state: BoardState, known: Mapping[Key, KnownV
     for alias, version in wanted.items():
         found = now.get(alias)
         if found != version:
-            is_reset = alias in set_last and found != set_last[alias]
-            attempts.do(f"alias {alias}", partial(_set, store, alias, found, version, is_reset=is_reset))
+            what = f"alias {alias}"
+            is_reset = alias in set_last and found != set_last[alias] and what not in attempts.waiting
+            attempts.do(what, partial(_set, store, alias, found, version, is_reset=is_reset))
 
 
 def _set(store: ModelStore, alias: str, found: str | None, version: str, *, is_reset: bool) -> None:

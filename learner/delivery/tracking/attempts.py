@@ -18,9 +18,12 @@ LONGEST_RETRY_S = 240.0
 
 #: What waits where MLflow itself does not answer.
 ALL = "MLflow"
-#: Of a reason; the log has no more of it either, for MLflow quotes what it was sent.
-_REASON_CHARS = 300
+#: Of either end of a reason, in the log too: MLflow quotes what it was sent, and what was wrong comes last.
+_REASON_CHARS = 150
 _NOT_ALLOWED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
+#: What MLflow's client makes of a time-out and of statuses from 500 on: no fault of what was sent.
+_FAULTS = {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "DEADLINE_EXCEEDED"}
+_TRIED_AGAIN = "it is tried again every few minutes; MLflow's log may say more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Attempts:
         self.waiting, self._found = self.waiting | self._found, {}
         return self._next[ALL][1]
 
-    def do(self, what: str, act: Callable[[], object], since: float | None = None, action: str = "") -> bool:
+    def do(self, what: str, act: Callable[[], object], since: float | None = None, action: str = _TRIED_AGAIN) -> bool:
         """Do it, if it is due; whether it is done. Where it fails and MLflow answers, it waits, from `since` on.
 
         Raises what `act` raised where MLflow answers nothing else either. `action` is what an operator can do.
@@ -73,8 +76,11 @@ class Attempts:
                 self._ask()
             except Exception:  # noqa: BLE001 - the first error says more
                 raise error from None
+            action = _TRIED_AGAIN if _code(error) in _FAULTS else action
             self._note(what, error, time.time() if since is None else since, _remedy(error, action))
-            _log.warning("MLflow: %s waits: %s; next try in %g s", what, self._found[what].why, self._next[what][1])
+            _log.warning(
+                "MLflow not told of %s: %s; next try in %g s", what, self._found[what].why, self._next[what][1]
+            )
             return False
         self._next.pop(what, None)
         return True
@@ -89,12 +95,17 @@ class Attempts:
 def reason(error: Exception) -> str:
     """What is said of an error: one printable line, without passwords."""
     text = str(error) or type(error).__name__
-    return printable(" ".join(without_passwords(text).split())[:_REASON_CHARS])
+    line = printable(" ".join(without_passwords(text).split()))
+    return line if len(line) <= 2 * _REASON_CHARS else f"{line[:_REASON_CHARS]} … {line[-_REASON_CHARS:]}"
 
 
 def _remedy(error: Exception, otherwise: str) -> str:
-    if getattr(error, "error_code", "") in _NOT_ALLOWED:
+    if _code(error) in _NOT_ALLOWED:
         return "give the learner's user the right to write there: MLFLOW_TRACKING_USERNAME and _PASSWORD, or _TOKEN"
     if isinstance(error, OSError) and error.errno is not None:
         return "check room and rights of the place where MLflow keeps files"
-    return otherwise or "nothing: it is tried again every few minutes"
+    return otherwise
+
+
+def _code(error: Exception) -> str:
+    return str(getattr(error, "error_code", ""))
