@@ -167,6 +167,29 @@ def test_one_draft_that_is_refused_waits_with_its_reason_and_stops_no_other(
     assert (named(client), waiting(registry)) == ({"live": "2", "previous": "1"}, {})
 
 
+def test_one_alias_that_is_refused_waits_and_nobody_is_said_to_have_moved_it(
+    house: House, registry: Registry, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = type(client).set_registered_model_alias
+
+    def refused(self: Any, model: str, name: str, version: str) -> None:
+        if name == "live":
+            raise mlflow_library("exceptions").MlflowException("boom " * 100 + "502")
+        move(self, model, name, version)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(client), "set_registered_model_alias", refused)
+        assert not go_on(house, registry)
+    assert named(client) == {"live": "1", "previous": "1"}
+    one = waiting(registry)["alias live"]
+    assert (one["why"][:10], one["why"][-3:], len(one["why"])) == ("boom boom ", "502", 303)
+    assert one["action"].startswith("it is tried again")
+    house.clock.now_s += FIRST_RETRY_S
+    assert synced(house, registry)
+    assert named(client) == {"live": "2", "previous": "1"}
+    assert "paceline.alias_reset" not in alias(client, "live").tags
+
+
 def test_a_record_that_cannot_be_read_waits_until_it_is_removed(house: House, registry: Registry, client: Any) -> None:
     house.enqueue(registry, 2)
     house.move(2, VersionState.LIVE)
