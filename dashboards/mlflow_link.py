@@ -42,7 +42,7 @@ def mlflow_waits(seen: Snapshot) -> Finding | None:
     match told:
         case {"count": int(count), "longest": [{"what": str(what), "since": int() | float() as since, **why}, *_]}:
             waits_s = max(0.0, seen.at - since)
-            text = "no answer" if what == "MLflow" else f"not told of {what}"
+            text = "told of nothing" if what == "MLflow" else f"not told of {what}"
             more = f"; {count - 1} more wait" if count > 1 else ""
             if member not in seen.present():
                 more += f"; {member} is gone, and said so {ago(seen.unseen_s(member))} ago"

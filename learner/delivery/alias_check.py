@@ -39,7 +39,7 @@ def compare_once(board: VersionBoard, uri: str, model: str, attempts: Attempts) 
     with asking(uri):
         store = find_store(uri, model)
         if store is not None:
-            attempts.begin(store.versions)
+            attempts.begin(store.ask)
             set_aliases(store, board.read(), store.versions(), attempts)
             attempts.end()
 

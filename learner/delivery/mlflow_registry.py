@@ -104,7 +104,7 @@ class Registry:
         Aliases, tags and cards follow `state`. With `board`, cards tell who changed what and why, and what members
         counted becomes the figures that drafts served. A version without a record (the initial draft, one an operator
         put on the board) is registered with what the board knows. Blocks for PATIENCE_S at most: a slow MLflow is told
-        in a thread while the learner goes on, and nothing else until that is done. Returns at once, without asking,
+        in a thread while the learner goes on, and this returns at once until that is done. So it does, without asking,
         when nothing has changed within COMPARE_S or the wait after a failure is not over.
         """
         if self._thread is not None and self._thread.is_alive():
@@ -149,7 +149,7 @@ class Registry:
     def _sync(self, state: BoardState, board: VersionBoard | None) -> None:
         store = self._store
         assert store is not None  # noqa: S101 - _connect came first
-        self._attempts.begin(store.versions)
+        self._attempts.begin(store.ask)
         registered = store.versions().keys() if len(self._pending) else set()
         for file in self._pending.files():
             action = f"remove {file} to have the draft registered with what the board knows of it"

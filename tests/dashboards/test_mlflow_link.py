@@ -64,7 +64,7 @@ def test_what_waits_is_a_sixth_answer_with_its_time_reason_and_remedy():
     assert finding.level is Level.NOTE
     seen = snapshot(board(), learner_a=learner(mlflow_waiting=waiting("MLflow", since=NOW - LONG_S - 1.0)))
     finding = mlflow_waits(seen)
-    assert (finding.level, finding.sentence) == (Level.WRONG, "no answer for 10 min: refused; allow it")
+    assert (finding.level, finding.sentence) == (Level.WRONG, "told of nothing for 10 min: refused; allow it")
 
 
 def test_the_learner_that_asked_mlflow_last_is_believed_also_when_it_is_gone():

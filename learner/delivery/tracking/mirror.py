@@ -99,7 +99,8 @@ class BoardMirror:
             card = partial(_describe, store, row, version, changes.get(number, []))
             if number in self._cards and each(f"card of draft {number}", card):
                 self._cards.remove(number)
-        set_aliases(store, state, known, self._attempts)
+        # Where MLflow is slow, the board has moved on meanwhile.
+        set_aliases(store, state if board is None else board.read(), known, self._attempts)
         self.runs = {row.version.number: version.run for row, version in rows}
 
     def _register_row(self, store: ModelStore, row: BoardRow, write: WriteRun) -> None:

@@ -70,6 +70,10 @@ class ModelStore:
             if not page:
                 return found
 
+    def ask(self) -> None:
+        """Ask something simple, to see whether MLflow answers."""
+        self.client.get_registered_model(self.model)
+
     def tag(self, known: KnownVersion, name: str, value: str) -> None:
         """Set a tag of a version that has another value there."""
         if known.tags.get(name) != value:
