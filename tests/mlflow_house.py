@@ -1,8 +1,10 @@
 """A board, version folders and a real MLflow on SQLite, for the tests of what is recorded there."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paceline.buffer.counters import Counters, DraftPositions, ServedCell, ServedCounters, as_json
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner.delivery.mlflow_registry import COMPARE_S, Registry
@@ -12,6 +14,7 @@ from paceline.learner.training.trainer import FitReport, TrainingPlan
 from paceline.policies.line_delivery import Ground
 from paceline.policies.prediction import Prediction
 from paceline.policies.promotion import Measured, Promotion, Verdict
+from paceline.policies.readings.ratio_sums import RatioSums
 
 MODEL = "paceline-chat"
 #: A busy machine may take its time, and what is registered is asserted.
@@ -97,6 +100,19 @@ def synced(house: House, registry: Registry) -> bool:
     """Tell MLflow once more: whether all of it is done."""
     house.clock.now_s += COMPARE_S
     return registry.sync(house.board.read(), house.board)
+
+
+def serve(house: House, draft: int, requests: int, rounds: int = 20, accepted: int = 30) -> RatioSums:
+    """A replica's beat whose counters say that `requests` equal requests of `draft` have ended; their sums."""
+    one = RatioSums.of(rounds, accepted)
+    sums = RatioSums(*(requests * value for value in asdict(one).values()))
+    ended = tuple(asdict(sums).values())
+    positions = DraftPositions(draft=draft, tried=[sums.rounds, sums.accepted], stood=[sums.accepted // 2, 3])
+    cell = ServedCell(draft=draft, label="py", kind="greedy", rounds=sums.rounds, accepted=sums.accepted, ended=ended)
+    house.unix.now_s += 10.0  # a later entry of the history
+    counters = Counters(at=house.unix.now_s, boot="a", served=ServedCounters(cells=[cell], positions=[positions]))
+    house.board.beat("replica:a", {"counters": as_json(counters)}, 60.0)
+    return sums
 
 
 def named(client: Any) -> dict[str, str]:

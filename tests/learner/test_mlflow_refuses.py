@@ -9,7 +9,7 @@ from shutil import copy, rmtree
 from typing import Any
 
 import pytest
-from mlflow_house import FIT, GATE, MODEL, House, alias, named, synced
+from mlflow_house import FIT, GATE, MODEL, House, alias, named, serve, synced
 from paceline.buffer.label import MAX_LABEL_CHARS
 from paceline.buffer.version import VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE
@@ -284,6 +284,7 @@ def test_whatever_is_deleted_or_changed_by_hand_is_made_again_or_left_and_aliase
     house: House, registry: Registry, client: Any, deleted: str
 ) -> None:
     BY_HAND[deleted](client)
+    served = serve(house, 1, 30)
     rmtree(house.folder / "v000001")  # its weights are in MLflow alone
     assert go_on(house, registry)
     found = {v.tags["paceline.version"]: v for v in client.search_model_versions(f"name='{MODEL}'")}
@@ -292,6 +293,9 @@ def test_whatever_is_deleted_or_changed_by_hand_is_made_again_or_left_and_aliase
     assert [found[number].tags["paceline.state"] for number in "012"] == ["retired", "retired", "live"]
     assert found["1"].tags["paceline.weights"] == "logged"
     assert found["1"].description.startswith("draft 1: retired")
+    known = experiment(client).experiment_id
+    (lineage,) = client.search_runs([known], "tags.`paceline.lineage` = 'true'")
+    assert lineage.data.metrics["served"] == served.accept_length
     left = found["1"].tags.get("paceline.run", "")
     if deleted == "run":
         back = f"mlflow runs restore --run-id {found['1'].run_id}"

@@ -1,13 +1,11 @@
 """What follows a registration, in a real MLflow: served figures, the lineage, cards, and aliases that were edited."""
 
-from dataclasses import asdict
 from pathlib import Path
 from shutil import copy
 from typing import Any
 
 import pytest
-from mlflow_house import MODEL, House, alias, named, synced
-from paceline.buffer.counters import Counters, DraftPositions, ServedCell, ServedCounters, as_json
+from mlflow_house import MODEL, House, alias, named, serve, synced
 from paceline.buffer.errors import TrackingUnavailable
 from paceline.buffer.version import VersionState
 from paceline.learner.delivery.alias_check import check_aliases, compare_once
@@ -16,7 +14,6 @@ from paceline.learner.delivery.tracking.attempts import Attempts
 from paceline.learner.delivery.tracking.mirror import served_on
 from paceline.learner.delivery.tracking.mlflow_library import open_client, using
 from paceline.learner.delivery.tracking.served_figures import FIRST_ROUNDS, SETTLE_S
-from paceline.policies.readings.ratio_sums import RatioSums
 
 
 @pytest.fixture
@@ -31,19 +28,6 @@ def client(house: House) -> Any:
         made = open_client(house.uri)
         made.search_experiments(max_results=1)
         return made
-
-
-def serve(house: House, draft: int, requests: int, rounds: int = 20, accepted: int = 30) -> RatioSums:
-    """A replica's beat whose counters say that `requests` equal requests of `draft` have ended; their sums."""
-    one = RatioSums.of(rounds, accepted)
-    sums = RatioSums(*(requests * value for value in asdict(one).values()))
-    ended = tuple(asdict(sums).values())
-    positions = DraftPositions(draft=draft, tried=[sums.rounds, sums.accepted], stood=[sums.accepted // 2, 3])
-    cell = ServedCell(draft=draft, label="py", kind="greedy", rounds=sums.rounds, accepted=sums.accepted, ended=ended)
-    house.unix.now_s += 10.0  # a later entry of the history
-    counters = Counters(at=house.unix.now_s, boot="a", served=ServedCounters(cells=[cell], positions=[positions]))
-    house.board.beat("replica:a", {"counters": as_json(counters)}, 60.0)
-    return sums
 
 
 def points(client: Any, run: str, metric: str) -> list[tuple[int, float]]:

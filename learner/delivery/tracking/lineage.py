@@ -8,7 +8,7 @@ from ....policies.readings.served_drafts import ServedDraft
 from ..run_record import Point
 from .figures import Calibrated, calibration_figure, lineage_figure
 from .model_store import ModelStore
-from .runs import log_points
+from .runs import is_writable, log_points, run_or_none
 
 #: Marks the run, which is no draft's.
 LINEAGE_TAG = "paceline.lineage"
@@ -84,10 +84,10 @@ def calibrated(store: ModelStore, run: str) -> list[Calibrated]:
 
 
 def log_calibration(store: ModelStore, lineage: str, shown: Iterable[tuple[int, str]]) -> None:
-    """Draw what was predicted and served, for the lineage and for the runs `shown`, (draft, run id) each."""
+    """Draw what was predicted and served, for the lineage and for the runs `shown` that are there, (draft, run id)."""
     drafts = calibrated(store, lineage)
     for number, run in shown:
-        if any(draft.number == number for draft in drafts):
+        if any(draft.number == number for draft in drafts) and is_writable(run_or_none(store, run)):
             store.client.log_figure(run, calibration_figure(drafts, number), CALIBRATION_PICTURE)
     if drafts:
         store.client.log_figure(lineage, calibration_figure(drafts, drafts[-1].number), CALIBRATION_PICTURE)
