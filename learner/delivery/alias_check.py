@@ -60,7 +60,8 @@ def _compare(uri: str, model: str, state: BoardState) -> AliasCheck:
     if not wrong:
         return AliasCheck(True, f"MLflow answers, and its aliases are the board's: live is {_draft(board.get('live'))}")
     told = "; ".join(wrong)
-    return AliasCheck(False, f"{told}; a running learner sets it back within a minute: is one running?")
+    back = "a running learner sets it back within a minute, once MLflow has the draft: is one running?"
+    return AliasCheck(False, f"{told}; {back}")
 
 
 def _draft(number: int | None) -> str:
