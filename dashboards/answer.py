@@ -1,4 +1,4 @@
-"""The whole answer of `paceline status`: five sentences, what is wrong, and a row for every member."""
+"""The whole answer of `paceline status`: five sentences, a sixth while something waits for MLflow, and its members."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +15,7 @@ from .cells import cell
 from .headline import faster, fresh, wrong
 from .loop_answers import last_swap, loop
 from .member_rows import MemberRow, member_rows, members_table
+from .mlflow_link import mlflow_waits
 from .served import Served, served_now
 from .snapshot import Snapshot
 
@@ -67,6 +68,7 @@ def answer(seen: Snapshot) -> Answer:
         last_swap(seen, served.lengths()),
         loop(seen, served),
         wrong(seen, alarms),
+        *filter(None, [mlflow_waits(seen)]),
     )
     return Answer(seen, findings, alarms, member_rows(seen, silent), served)
 

@@ -52,12 +52,15 @@ def add_alias_watch(app: Celery, config: LearnerConfig) -> None:
 
 def watch_aliases(board: VersionBoard, uri: str, model: str, stop: threading.Event) -> None:
     """Compare every WATCH_S until `stop` is set; blocks. What is away is asked again later, and logged once."""
-    is_away = False
+    attempts, is_away = None, False
     while not stop.wait(LONGEST_WAIT_S if is_away else WATCH_S):
-        from .delivery.alias_check import compare_once  # noqa: PLC0415 - torch, which an idle worker's start does not load
+        # torch, which an idle worker's start does not load
+        from .delivery.alias_check import compare_once  # noqa: PLC0415
+        from .delivery.tracking.attempts import Attempts  # noqa: PLC0415
 
+        attempts = attempts or Attempts()
         try:
-            compare_once(board, uri, model)
+            compare_once(board, uri, model, attempts)
             is_away = False
         except (BufferUnavailable, TrackingUnavailable) as fault:
             if not is_away:

@@ -86,7 +86,8 @@ class Learner:
         self._count(report)
         figures = totals(state.notes, self._buffer.counts(), self._registry.pending_registrations, state.targets)
         standing = {"schedule": state.schedule.standing(time.time()), "fault": ""}
-        self._heartbeat.beat(report.status() | figures | standing | self._registry.runs_told())
+        mlflow = self._registry.runs_told() | self._registry.waiting_told()
+        self._heartbeat.beat(report.status() | figures | standing | mlflow)
         return report
 
     def _count(self, report: LearningReport) -> None:
@@ -111,7 +112,7 @@ class Learner:
         state.drop_expired(time.time())
         board_state = self._board.read()
         self._canary_limit.end_overdue(self._board, board_state)
-        is_mlflow_current = self._register(board_state)
+        self._register(board_state)
         why_paused = self._why_paused(board_state)
         if why_paused:
             return _idle(why_paused)
@@ -142,12 +143,12 @@ class Learner:
         self._ack(work.claimed, (*KEPT, Outcome.MISREPLAYED))
         self._backlog.finish()
         if report.version is not None:
-            self._tidy(is_mlflow_current, state.notes.needed)
+            self._tidy(state.notes.needed)
         return replace(report, why_now=due.why, seconds=time.perf_counter() - started)
 
-    def _register(self, board_state: BoardState) -> bool:
+    def _register(self, board_state: BoardState) -> None:
         with self._heartbeat.tally.phase("register"):
-            return self._registry.sync(board_state, self._board)
+            self._registry.sync(board_state, self._board)
 
     def _why_paused(self, board_state: BoardState) -> str:
         """Why nothing is claimed now, however many traces are pending; empty when nothing speaks against it."""
@@ -187,11 +188,10 @@ class Learner:
             if claimed[outcome]:
                 self._buffer.ack([entry.entry_id for entry in claimed[outcome]], outcome)
 
-    def _tidy(self, is_mlflow_current: bool, needed: frozenset[int]) -> None:
+    def _tidy(self, needed: frozenset[int]) -> None:
         """Register this learning round's version with MLflow, which reads its weights, and only then free space."""
         board_state = self._board.read()
-        if is_mlflow_current:
-            self._register(board_state)
+        self._register(board_state)
         gone = prune(self._config.versions_dir, board_state, self._config.kept_versions, needed)
         if gone:
             _log.info("removed the weights of versions %s from %s", gone, self._config.versions_dir)

@@ -43,6 +43,7 @@ SLOW = (
     "tests/learner/test_following.py",
     "tests/learner/test_loop.py",
     "tests/learner/test_mlflow_drafts.py",
+    "tests/learner/test_mlflow_refuses.py",
     "tests/learner/test_mlflow_registry.py",
     "tests/learner/test_mlflow_served.py",
     "tests/learner/test_rest.py",

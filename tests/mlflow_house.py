@@ -1,19 +1,24 @@
 """A board, version folders and a real MLflow on SQLite, for the tests of what is recorded there."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paceline.buffer.counters import Counters, DraftPositions, ServedCell, ServedCounters, as_json
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.learner.delivery.mlflow_registry import Registry
+from paceline.learner.delivery.mlflow_registry import COMPARE_S, Registry
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.delivery.run_record import record_of, scores_of
 from paceline.learner.training.trainer import FitReport, TrainingPlan
 from paceline.policies.line_delivery import Ground
 from paceline.policies.prediction import Prediction
 from paceline.policies.promotion import Measured, Promotion, Verdict
+from paceline.policies.readings.ratio_sums import RatioSums
 
 MODEL = "paceline-chat"
+#: A busy machine may take its time, and what is registered is asserted.
+FOR_EVER_S = 600.0
 GATE = Promotion(
     Verdict.PROMOTE,
     "gain +0.500, 95% interval +0.100 to +0.900",
@@ -63,7 +68,8 @@ class House:
 
     def registry(self, uri: str | None = None, pages: str = "") -> Registry:
         pending = PendingRegistrations(self.pending)
-        return Registry(uri or self.uri, MODEL, pending, self.folder / "artifacts", self.clock, pages)
+        artifacts = self.folder / "artifacts"
+        return Registry(uri or self.uri, MODEL, pending, artifacts, self.clock, pages, patience_s=FOR_EVER_S)
 
     def version(self, number: int, sha: str = "") -> DraftVersion:
         """Register a version with weights of its own on the board."""
@@ -88,6 +94,25 @@ class House:
 
     def move(self, number: int, state: VersionState) -> None:
         self.board.move(number, state, "learner", "why")
+
+
+def synced(house: House, registry: Registry) -> bool:
+    """Tell MLflow once more: whether all of it is done."""
+    house.clock.now_s += COMPARE_S
+    return registry.sync(house.board.read(), house.board)
+
+
+def serve(house: House, draft: int, requests: int, rounds: int = 20, accepted: int = 30) -> RatioSums:
+    """A replica's beat whose counters say that `requests` equal requests of `draft` have ended; their sums."""
+    one = RatioSums.of(rounds, accepted)
+    sums = RatioSums(*(requests * value for value in asdict(one).values()))
+    ended = tuple(asdict(sums).values())
+    positions = DraftPositions(draft=draft, tried=[sums.rounds, sums.accepted], stood=[sums.accepted // 2, 3])
+    cell = ServedCell(draft=draft, label="py", kind="greedy", rounds=sums.rounds, accepted=sums.accepted, ended=ended)
+    house.unix.now_s += 10.0  # a later entry of the history
+    counters = Counters(at=house.unix.now_s, boot="a", served=ServedCounters(cells=[cell], positions=[positions]))
+    house.board.beat("replica:a", {"counters": as_json(counters)}, 60.0)
+    return sums
 
 
 def named(client: Any) -> dict[str, str]:

@@ -11,8 +11,9 @@ from ...buffer.settings.fields import configured
 from ...buffer.settings.sources import Settings
 from ...buffer.version import BoardState
 from ...buffer.weights_file import check_weights
+from ..mlflow_link import mlflow_waits
 from ..served import HISTORY_S
-from ..snapshot import take
+from ..snapshot import Snapshot, take
 from .members_side import beats, clocks, room_for_traffic, servers
 from .redis_side import connection, memory_and_disk
 
@@ -49,7 +50,7 @@ def examine_board(
     yield servers(seen, supported)
     yield clocks(seen)
     yield beats(seen)
-    yield mlflow(access.speculator, seen.state, aliases)
+    yield mlflow(access.speculator, seen, aliases)
 
 
 def weights(state: BoardState) -> Finding:
@@ -71,10 +72,17 @@ def token(*, has_token: bool) -> Finding:
     return Finding("token", Level.NOTE, text)
 
 
-def mlflow(speculator: str, state: BoardState, aliases: AliasLook | None) -> Finding:
-    """Whether MLflow names the drafts that the board names; None: it is not here, or no URI is set."""
+def mlflow(speculator: str, seen: Snapshot, aliases: AliasLook | None) -> Finding:
+    """What MLflow has not been told, and whether it names the drafts that the board names.
+
+    `aliases` is None where MLflow is not here, or no URI is set.
+    """
+    waits = mlflow_waits(seen)
     if aliases is None:
         text = "not looked at: it is not installed here, or PACELINE_MLFLOW_URI is not set"
-        return Finding("MLflow", Level.NOTE, text)
-    is_well, sentence = aliases(speculator, state)
-    return Finding("MLflow", {True: Level.OK, False: Level.WRONG, None: Level.NOTE}[is_well], sentence)
+        return waits or Finding("MLflow", Level.NOTE, text)
+    is_well, sentence = aliases(speculator, seen.state)
+    level = {True: Level.OK, False: Level.WRONG, None: Level.NOTE}[is_well]
+    if waits is None:
+        return Finding("MLflow", level, sentence)
+    return Finding("MLflow", Level.WRONG if is_well is False else waits.level, f"{waits.sentence}; {sentence}")

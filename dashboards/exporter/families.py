@@ -73,7 +73,9 @@ _MEMBERS = (
     _gauge(
         "plain_tokens_per_second", (*_MEMBER, "source", "batch"), "plain decoding, by who measured it: steps, pacing"
     ),
-    _gauge("mlflow_pending_registrations", _MEMBER, "versions that a learner has not yet been able to tell MLflow"),
+    _gauge(
+        "mlflow_pending_registrations", _MEMBER, "versions, cards, aliases that a learner could not yet tell MLflow"
+    ),
 )
 _SERVED = (
     _counter("verify_rounds", _MEMBER, "verify rounds of captured requests"),

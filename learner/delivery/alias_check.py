@@ -6,6 +6,7 @@ from ...buffer.base import VersionBoard
 from ...buffer.errors import TrackingUnavailable
 from ...buffer.version import BoardState
 from .tracking.aliases import FOLLOWING, aliases_of, following, set_aliases
+from .tracking.attempts import Attempts
 from .tracking.lookup import asking, may_be_asked
 from .tracking.model_store import find_store
 
@@ -27,9 +28,10 @@ def check_aliases(uri: str, model: str, state: BoardState) -> AliasCheck:
         return AliasCheck(False, f"{fault}; versions are delivered all the same, and registered when it answers")
 
 
-def compare_once(board: VersionBoard, uri: str, model: str) -> None:
-    """Make the aliases of `model` those of the board, if MLflow has it. BufferUnavailable, TrackingUnavailable.
+def compare_once(board: VersionBoard, uri: str, model: str, attempts: Attempts) -> None:
+    """Make the aliases of `model` those of the board, if MLflow has it; one that it refuses waits among `attempts`.
 
+    Raises BufferUnavailable, TrackingUnavailable.
     Before the first draft is registered there may be no database yet: then there is nothing to do.
     """
     if not may_be_asked(uri):
@@ -37,13 +39,15 @@ def compare_once(board: VersionBoard, uri: str, model: str) -> None:
     with asking(uri):
         store = find_store(uri, model)
         if store is not None:
-            set_aliases(store, board.read(), store.versions())
+            attempts.begin(store.ask)
+            set_aliases(store, board.read(), store.versions(), attempts)
+            attempts.end()
 
 
 def _compare(uri: str, model: str, state: BoardState) -> AliasCheck:
     store = find_store(uri, model)
     if store is None:
-        why = f"MLflow answers and has no model {model}: no learner has registered a draft yet"
+        why = f"MLflow answers and has no model {model}: no learner has registered a draft yet, or it was deleted there"
         return AliasCheck(False if state.rows else None, why)
     now, board = aliases_of(store), following(state)
     numbers = {known.at: key[0] for key, known in store.versions().items()}
@@ -56,7 +60,8 @@ def _compare(uri: str, model: str, state: BoardState) -> AliasCheck:
     if not wrong:
         return AliasCheck(True, f"MLflow answers, and its aliases are the board's: live is {_draft(board.get('live'))}")
     told = "; ".join(wrong)
-    return AliasCheck(False, f"{told}; a running learner sets it back within a minute: is one running?")
+    back = "a running learner sets it back within a minute, once MLflow has the draft: is one running?"
+    return AliasCheck(False, f"{told}; {back}")
 
 
 def _draft(number: int | None) -> str:

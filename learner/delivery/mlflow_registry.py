@@ -6,37 +6,40 @@ digest together. Weights are uploaded only for versions that drafted somewhere.
 """
 
 import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from ...buffer.base import VersionBoard
 from ...buffer.version import BoardState
-from .pending_registrations import PendingRegistrations, read_record
+from .pending_registrations import PendingRegistrations, number_of, read_record
 from .run_record import RunRecord
+from .tracking.attempts import ALL, Attempts, reason
 from .tracking.links import run_page
 from .tracking.mirror import BoardMirror
 from .tracking.mlflow_library import using
-from .tracking.model_store import ModelStore, open_store
+from .tracking.model_store import Key, ModelStore, open_store
 from .tracking.runs import write_run
 
 _log = logging.getLogger(__name__)
 
-#: Wait after MLflow failed to answer; it doubles with every further failure. The longest is short of the time in which
-#: as many versions as stay on disk by default can be published, for a registration brings the weights along.
-FIRST_RETRY_S = 60.0
-LONGEST_RETRY_S = 240.0
+#: For so long a learning round waits for MLflow, and not at all after a comparison that took longer.
+PATIENCE_S = 20.0
 #: Between two comparisons of MLflow with a board that does not change: anybody may edit an alias there.
 COMPARE_S = 30.0
-#: The newest drafts whose runs a heartbeat names.
-RUNS_TOLD = 24
+#: The newest drafts whose runs a heartbeat names, and the things that wait longest.
+RUNS_TOLD, WAITING_TOLD = 24, 5
 
 
 class Registry:
     """One registered model in MLflow, and the registrations that are pending. Not for use from two threads.
 
-    No call raises because MLflow is unreachable or refuses: that is logged, and MLflow is asked again only after
-    FIRST_RETRY_S, twice as long after every further failure, at most LONGEST_RETRY_S; an answer resets the wait.
+    No call raises because MLflow is unreachable or refuses. When it does not answer, that is logged, and it is asked
+    again only after FIRST_RETRY_S, twice as long after every further failure, at most LONGEST_RETRY_S; an answer resets
+    the wait. What it refuses waits by itself in the same way, and stops nothing else.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Registry:
         artifacts: Path,
         clock: Callable[[], float] = time.monotonic,
         pages: str = "",
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """`artifacts` is where runs keep files when `tracking_uri` is a database; a server keeps its own.
 
@@ -58,17 +62,20 @@ class Registry:
         self._pending = pending
         self._artifacts = artifacts
         self._clock = clock
-        self._retry_s = 0.0  # the wait after the last failure; 0: none since the last answer
+        self._patience_s = patience_s
+        self._is_slow = False
         self._asks_again_at_s = -float("inf")
         self._store: ModelStore | None = None
-        self._mirror = BoardMirror()
-        self._synced_event = ""
+        self._attempts = Attempts(clock)
+        self._mirror = BoardMirror(self._attempts)
+        self._compared: tuple[str, list[Path]] | None = None  # newest event and pending files that MLflow was told of
         self._compared_at_s = -float("inf")
+        self._thread: threading.Thread | None = None
 
     @property
     def pending_registrations(self) -> int:
-        """Versions that are published and not yet recorded by MLflow."""
-        return len(self._pending)
+        """Versions that are published and not yet recorded by MLflow, and cards, figures and aliases that wait."""
+        return max(len(self._pending), len(self._attempts.waiting))
 
     def runs_told(self) -> dict[str, object]:
         """Where people find the newest drafts in MLflow, as JSON values for a heartbeat; empty until it is known.
@@ -81,6 +88,12 @@ class Registry:
         runs = {str(number): self._mirror.runs[number] for number in newest}
         return {"mlflow": {"run_page": run_page(self._pages, self._store.experiment), "runs": runs}}
 
+    def waiting_told(self) -> dict[str, object]:
+        """What MLflow has not been told, since when, why and what to do, as JSON values for a heartbeat."""
+        waiting = sorted(self._attempts.waiting.values(), key=lambda one: (one.what != ALL, one.since))
+        longest = [asdict(one) for one in waiting[:WAITING_TOLD]]
+        return {"mlflow_waiting": {"at": time.time(), "count": len(waiting), "longest": longest}}
+
     def enqueue(self, record: RunRecord) -> None:
         """Make a record pending; it is on disk when this returns. OSError on a full disk."""
         self._pending.add(record)
@@ -90,49 +103,70 @@ class Registry:
 
         Aliases, tags and cards follow `state`. With `board`, cards tell who changed what and why, and what members
         counted becomes the figures that drafts served. A version without a record (the initial draft, one an operator
-        put on the board) is registered with what the board knows. Blocks while MLflow answers, and for up to a minute
-        when it does not; returns at once, without asking, when nothing has changed within COMPARE_S or the wait after
-        a failure is not over.
+        put on the board) is registered with what the board knows. Blocks for PATIENCE_S at most: a slow MLflow is told
+        in a thread while the learner goes on, and this returns at once until that is done. So it does, without asking,
+        when nothing has changed within COMPARE_S or the wait after a failure is not over.
         """
-        is_current = bool(self._synced_event) and self._synced_event == state.last_event_id and not len(self._pending)
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        is_current = self._compared == (state.last_event_id, self._pending.files())
         if is_current and self._clock() - self._compared_at_s < COMPARE_S:
-            return True
+            return not self._attempts.waiting
         if self._clock() < self._asks_again_at_s:
             return False
-        is_done = self._attempt(lambda: self._sync(state, board))
-        self._synced_event = state.last_event_id if is_done else ""
-        self._compared_at_s = self._clock()
-        return is_done
+        self._thread = threading.Thread(target=self._tell, args=(state, board), name="paceline-mlflow", daemon=True)
+        self._thread.start()
+        self._thread.join(0.0 if self._is_slow else self._patience_s)
+        return not self._thread.is_alive() and self._compared is not None and not self._attempts.waiting
+
+    def _tell(self, state: BoardState, board: VersionBoard | None) -> None:
+        began = time.monotonic()
+        with self._pending.alone() as is_alone:
+            if is_alone:  # else another learner that shares this folder tells MLflow the same
+                is_told = self._attempt(lambda: self._sync(state, board))
+                self._compared = (state.last_event_id, self._pending.files()) if is_told else None
+                self._compared_at_s = self._clock()
+        self._is_slow = time.monotonic() - began > self._patience_s
 
     def _attempt(self, act: Callable[[], None]) -> bool:
         try:
             with using(self._uri):
                 self._connect()
                 act()
+                self._attempts.end()
         except Exception as error:  # noqa: BLE001 - MLflow passes on whatever its store raises; none may stop delivery
-            self._retry_s = min(2 * self._retry_s or FIRST_RETRY_S, LONGEST_RETRY_S)
-            self._asks_again_at_s = self._clock() + self._retry_s
-            pending = len(self._pending)
-            _log.warning("MLflow: %.300s; %d registrations pending, next try in %g s", error, pending, self._retry_s)
-            self._store = None
+            retry_s = self._attempts.give_up(error)
+            self._asks_again_at_s = self._clock() + retry_s
+            pending = f"{len(self._pending)} registrations pending" if len(self._pending) else "aliases and cards wait"
+            _log.warning("MLflow: %s; %s, next try in %g s", reason(error), pending, retry_s)
             return False
-        self._retry_s = 0.0
         return True
 
     def _connect(self) -> None:
-        if self._store is None:
-            self._store = open_store(self._uri, self._model, self._artifacts)
+        """Every time: what was deleted there is made again."""
+        self._store = open_store(self._uri, self._model, self._artifacts)
 
     def _sync(self, state: BoardState, board: VersionBoard | None) -> None:
         store = self._store
         assert store is not None  # noqa: S101 - _connect came first
+        self._attempts.begin(store.ask)
         registered = store.versions().keys() if len(self._pending) else set()
         for file in self._pending.files():
-            record = read_record(file)
-            if record.key not in registered:
-                self._mirror.register(store, record, self._run_of(store, record))
-            file.unlink()
-        self._mirror.reflect(store, state, board, self._run_of)
+            action = f"remove {file} to have the draft registered with what the board knows of it"
+            self._attempts.do(
+                f"draft {number_of(file)}",
+                partial(self._register, store, file, registered),
+                file.stat().st_mtime,
+                action,
+            )
+        waiting = {number_of(file) for file in self._pending.files()}
+        self._mirror.reflect(store, state, board, self._run_of, waiting)
+
+    def _register(self, store: ModelStore, file: Path, registered: Collection[Key]) -> None:
+        record = read_record(file)
+        if record.key not in registered:
+            self._mirror.register(store, record, self._run_of(store, record))
+        file.unlink()
 
     def _run_of(self, store: ModelStore, record: RunRecord) -> str:
         """The version's run with everything logged; a run that an interrupted attempt began is completed."""

@@ -1,7 +1,9 @@
 """Versions that MLflow has not recorded yet, kept on disk until it has."""
 
+import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -40,9 +42,29 @@ class PendingRegistrations:
         """Keep a record; it is on disk when this returns. OSError on a full disk."""
         write_text(self._folder / f"v{record.number:06d}.json", json.dumps(asdict(record)))
 
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether nobody else registers from here while the body runs. A process that dies lets go of it."""
+        with ExitStack() as stack:
+            with suppress(OSError):  # a disk that takes no file, or no lock: then one learner is trusted to be alone
+                self._folder.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(self._folder.with_suffix(".lock").open("w"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    yield False
+                    return
+            yield True
+
     def files(self) -> list[Path]:
         """What is pending; remove a file once MLflow has its record."""
-        return sorted((file for folder in self._folders for file in folder.glob("v*.json")), key=lambda file: file.name)
+        found = (file for folder in self._folders for file in folder.glob("v*.json") if file.stem[1:].isdecimal())
+        return sorted(found, key=lambda file: file.name)
+
+
+def number_of(file: Path) -> int:
+    """Which draft the record in one of `files` is of."""
+    return int(file.stem[1:])
 
 
 def read_record(file: Path) -> RunRecord:

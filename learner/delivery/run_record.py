@@ -24,9 +24,6 @@ VERDICT_TAG = "paceline.verdict"
 GATE, FIT = "gate/", "fit/"
 LOSS = f"{FIT}loss"
 
-#: MLflow takes no longer value of a parameter.
-_LONGEST_PARAM = 6_000
-
 
 class Point(NamedTuple):
     """One value of a metric; `at` is unix seconds."""
@@ -120,7 +117,7 @@ def record_of(
     return RunRecord(
         number=published.number,
         born_at=born_at,
-        params=_cut(_params(published) | _round_params(plan, fit, promotion, learn_reason, evidence)),
+        params=_params(published) | _round_params(plan, fit, promotion, learn_reason, evidence),
         tags={SHA256_TAG: published.sha256, **against, **verdict},
         metrics=_gate_metrics(published) | _fit_metrics(fit, evidence),
         curves={LOSS: list(fit.losses)},
@@ -136,8 +133,8 @@ def record_from_board(version: DraftVersion, born_at: float) -> RunRecord:
     """What the board alone knows about a version that no learner recorded: the initial draft, or an operator's."""
     # Every learner publishes the initial draft with the same code; what made an operator's is unknown.
     code = {"code_version": code_version()} if version.parent is None else {}
-    params, tags = _cut(_params(version) | code), {SHA256_TAG: version.sha256}
-    return RunRecord(version.number, born_at, params, tags, _gate_metrics(version))
+    tags = {SHA256_TAG: version.sha256}
+    return RunRecord(version.number, born_at, _params(version) | code, tags, _gate_metrics(version))
 
 
 def _params(version: DraftVersion) -> dict[str, str]:
@@ -176,10 +173,6 @@ def _round_params(
         found |= {"round": str(refit.rounds_trained + 1), "learner": evidence.learner}
         found |= {"device": refit.device, "threads": str(refit.threads)}
     return {name: value for name, value in found.items() if value}
-
-
-def _cut(params: Mapping[str, str]) -> dict[str, str]:
-    return {name: value[:_LONGEST_PARAM] for name, value in params.items()}
 
 
 def _gate_metrics(version: DraftVersion) -> dict[str, float]:

@@ -149,7 +149,7 @@ CASES = {
     "PacelineMlflowOutOfDate": Case(
         fired=of("mlflow_pending_registrations", L, "2x40"),
         quiet=of("mlflow_pending_registrations", L, "0 0 1 2 0x40"),
-        summary="s: MLflow was not told of 2 versions, and may name another one live",
+        summary="s: 2 things wait for MLflow, which may name another draft live",
         labels=OF_S,
     ),
     "PacelineMemberSilent": Case(

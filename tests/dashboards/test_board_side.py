@@ -159,9 +159,22 @@ def test_where_no_server_is_alive_nobody_knows_for_how_long_memory_lasts():
 
 @pytest.mark.parametrize(("is_well", "level"), [(True, Level.OK), (False, Level.WRONG), (None, Level.NOTE)])
 def test_mlflow_is_looked_at_where_it_is_there(is_well, level):
-    assert mlflow("default", board(), None).level is Level.NOTE
-    finding = mlflow("default", board(), lambda speculator, state: (is_well, f"{speculator}, live {state.live}"))
+    assert mlflow("default", snapshot(board()), None).level is Level.NOTE
+
+    def look(speculator, state):
+        return is_well, f"{speculator}, live {state.live}"
+
+    finding = mlflow("default", snapshot(board()), look)
     assert (finding.level, finding.sentence) == (level, "default, live 1")
+    one = {"what": "draft 2", "since": NOW - 300.0, "why": "too long", "action": "cut it"}
+    said = learner(mlflow_waiting={"at": NOW, "count": 1, "longest": [one]})
+    waits = "not told of draft 2 for 5 min: too long; cut it"
+    finding = mlflow("default", snapshot(board(), learner_a=said), look)
+    assert (finding.level, finding.sentence) == (
+        Level.WRONG if is_well is False else Level.NOTE,
+        f"{waits}; default, live 1",
+    )
+    assert mlflow("default", snapshot(board(), learner_a=said), None).sentence == waits
 
 
 def test_findings_are_lines_or_objects(capsys):

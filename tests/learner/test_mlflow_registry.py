@@ -11,8 +11,9 @@ from paceline.buffer.code_version import code_version
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, JudgedOn, VersionState
 from paceline.learner.config import quiet_mlflow
-from paceline.learner.delivery.mlflow_registry import FIRST_RETRY_S, LONGEST_RETRY_S, Registry
+from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.run_record import record_from_board
+from paceline.learner.delivery.tracking.attempts import FIRST_RETRY_S, LONGEST_RETRY_S
 
 #: As release 0.1 wrote it.
 GOLDEN_RECORD = (

@@ -1,21 +1,19 @@
 """What follows a registration, in a real MLflow: served figures, the lineage, cards, and aliases that were edited."""
 
-from dataclasses import asdict
 from pathlib import Path
 from shutil import copy
 from typing import Any
 
 import pytest
-from mlflow_house import MODEL, House, alias, named
-from paceline.buffer.counters import Counters, DraftPositions, ServedCell, ServedCounters, as_json
+from mlflow_house import MODEL, House, alias, named, serve, synced
 from paceline.buffer.errors import TrackingUnavailable
 from paceline.buffer.version import VersionState
 from paceline.learner.delivery.alias_check import check_aliases, compare_once
 from paceline.learner.delivery.mlflow_registry import COMPARE_S
+from paceline.learner.delivery.tracking.attempts import Attempts
 from paceline.learner.delivery.tracking.mirror import served_on
 from paceline.learner.delivery.tracking.mlflow_library import open_client, using
 from paceline.learner.delivery.tracking.served_figures import FIRST_ROUNDS, SETTLE_S
-from paceline.policies.readings.ratio_sums import RatioSums
 
 
 @pytest.fixture
@@ -30,24 +28,6 @@ def client(house: House) -> Any:
         made = open_client(house.uri)
         made.search_experiments(max_results=1)
         return made
-
-
-def serve(house: House, draft: int, requests: int, rounds: int = 20, accepted: int = 30) -> RatioSums:
-    """A replica's beat whose counters say that `requests` equal requests of `draft` have ended; their sums."""
-    one = RatioSums.of(rounds, accepted)
-    sums = RatioSums(*(requests * value for value in asdict(one).values()))
-    ended = tuple(asdict(sums).values())
-    positions = DraftPositions(draft=draft, tried=[sums.rounds, sums.accepted], stood=[sums.accepted // 2, 3])
-    cell = ServedCell(draft=draft, label="py", kind="greedy", rounds=sums.rounds, accepted=sums.accepted, ended=ended)
-    house.unix.now_s += 10.0  # a later entry of the history
-    counters = Counters(at=house.unix.now_s, boot="a", served=ServedCounters(cells=[cell], positions=[positions]))
-    house.board.beat("replica:a", {"counters": as_json(counters)}, 60.0)
-    return sums
-
-
-def synced(house: House, registry: Any) -> None:
-    house.clock.now_s += COMPARE_S
-    assert registry.sync(house.board.read(), house.board)
 
 
 def points(client: Any, run: str, metric: str) -> list[tuple[int, float]]:
@@ -66,13 +46,13 @@ def test_what_a_draft_served_is_logged_at_200_rounds_and_at_its_end(house: House
     house.enqueue(registry, 1)
     house.move(1, VersionState.LIVE)
     serve(house, 1, FIRST_ROUNDS // 20 - 1)
-    synced(house, registry)
+    assert synced(house, registry)
     run = alias(client, "draft-1").run_id
     assert points(client, run, "served/accept_length") == []
     assert "Served | unknown" in alias(client, "draft-1").description
 
     early = serve(house, 1, 12)
-    synced(house, registry)
+    assert synced(house, registry)
     assert points(client, run, "served/accept_length") == [(240, early.accept_length)] == [(240, 2.5)]
     assert points(client, run, "served/requests") == [(240, 12.0)]
     assert points(client, run, "served/accept_length_low") == [(240, early.interval[0])]
@@ -88,17 +68,17 @@ def test_what_a_draft_served_is_logged_at_200_rounds_and_at_its_end(house: House
     assert "accept length 2.50" in alias(client, "live").description
 
     serve(house, 1, 15)
-    synced(house, registry)  # goes on: its figures come at its end
+    assert synced(house, registry)  # goes on: its figures come at its end
     assert points(client, run, "served/accept_length") == [(240, 2.5)]
     late = serve(house, 1, 20, accepted=20)
     house.enqueue(registry, 2)
     house.move(2, VersionState.LIVE)
-    synced(house, registry)  # just retired: its last requests may not have ended yet
+    assert synced(house, registry)  # just retired: its last requests may not have ended yet
     assert points(client, run, "served/accept_length") == [(240, 2.5)]
     house.unix.now_s += SETTLE_S
     for _ in range(2):
-        synced(house, registry)
-    synced(house, house.registry())  # another learner logs nothing twice
+        assert synced(house, registry)
+    assert synced(house, house.registry())  # another learner logs nothing twice
     assert points(client, run, "served/accept_length") == [(240, 2.5), (400, late.accept_length)]
     assert points(client, lineage(client).info.run_id, "served") == [(1, late.accept_length)]
     errors = points(client, lineage(client).info.run_id, "served_minus_predicted")
@@ -121,10 +101,10 @@ def test_the_lineage_has_a_step_per_draft_at_the_time_it_went_live(house: House,
     house.move(2, VersionState.REFUSED)
     went_live_ms = int(house.board.read().rows[1].changed_at * 1000)
     serve(house, 1, 20)
-    synced(house, registry)
+    assert synced(house, registry)
     house.move(3, VersionState.LIVE)
     house.unix.now_s += SETTLE_S
-    synced(house, registry)
+    assert synced(house, registry)
     run = lineage(client)
     assert run.info.run_name == "lineage"
     predicted = client.get_metric_history(run.info.run_id, "predicted")
@@ -136,7 +116,7 @@ def test_the_lineage_has_a_step_per_draft_at_the_time_it_went_live(house: House,
     assert points(client, run.info.run_id, "served_first_rounds") == [(1, 2.5)]
     serve(house, 3, 30, accepted=10)
     house.unix.now_s += SETTLE_S  # draft 1 has ended without another round
-    synced(house, registry)
+    assert synced(house, registry)
     assert points(client, run.info.run_id, "served_first_rounds") == [(1, 2.5), (3, 1.5)]
     assert points(client, run.info.run_id, "served") == [(1, 2.5)]
 
@@ -149,14 +129,14 @@ def test_a_draft_that_ended_before_it_was_told_of_has_its_first_figures_at_once(
         house.enqueue(registry, number)
         house.move(number, VersionState.LIVE)
     early = serve(house, 1, 12)
-    synced(house, registry)  # a learner that ends now has said something of draft 1
+    assert synced(house, registry)  # a learner that ends now has said something of draft 1
     run, of_all = alias(client, "draft-1").run_id, lineage(client).info.run_id
     assert points(client, run, "served/accept_length") == [(240, early.accept_length)]
     assert points(client, of_all, "served_first_rounds") == [(1, early.accept_length)]
     assert points(client, of_all, "served") == []
     late = serve(house, 1, 20, accepted=20)
     house.unix.now_s += SETTLE_S
-    synced(house, registry)
+    assert synced(house, registry)
     assert points(client, run, "served/accept_length") == [(240, early.accept_length), (400, late.accept_length)]
     assert points(client, of_all, "served") == [(1, late.accept_length)]
 
@@ -166,7 +146,7 @@ def test_an_edited_alias_is_set_back_within_a_minute_and_says_so(house: House, c
     for number in (0, 1):
         house.version(number)
         house.move(number, VersionState.LIVE)
-    synced(house, registry)
+    assert synced(house, registry)
     right, wrong = alias(client, "draft-1").version, alias(client, "draft-0").version
     client.set_registered_model_alias(MODEL, "champion", wrong)
     client.set_registered_model_alias(MODEL, "live", wrong)
@@ -178,7 +158,7 @@ def test_an_edited_alias_is_set_back_within_a_minute_and_says_so(house: House, c
     assert registry.sync(house.board.read(), house.board)  # at once: nothing is asked
     assert alias(client, "live").version == wrong
     assert COMPARE_S <= 60.0
-    synced(house, registry)
+    assert synced(house, registry)
     assert alias(client, "live").version == right
     assert alias(client, "champion").version == wrong  # nobody's but its owner's
     told = alias(client, "live").tags["paceline.alias_reset"]
@@ -186,7 +166,7 @@ def test_an_edited_alias_is_set_back_within_a_minute_and_says_so(house: House, c
     assert check_aliases(house.uri, MODEL, house.board.read()).is_well
 
     client.delete_registered_model_alias(MODEL, "live")
-    compare_once(house.board, house.uri, MODEL)  # as while a learning round takes long
+    compare_once(house.board, house.uri, MODEL, Attempts())  # as while a learning round takes long
     assert alias(client, "live").tags["paceline.alias_reset"].startswith("live was deleted")
 
 
@@ -196,11 +176,11 @@ def test_an_alias_that_follows_the_board_is_not_said_to_be_reset(house: House, c
         house.version(number)
     for number in (0, 1, 2):
         house.move(number, VersionState.LIVE)
-        synced(house, registry)
+        assert synced(house, registry)
     house.board.roll_back("operator:ada", "served worse")
-    synced(house, registry)
+    assert synced(house, registry)
     client.delete_registered_model_alias(MODEL, "draft-2")
-    synced(house, registry)
+    assert synced(house, registry)
     assert named(client) == {"live": "1", "previous": "0"}
     assert [v for v in client.search_model_versions() if "paceline.alias_reset" in v.tags] == []
 
@@ -215,8 +195,9 @@ def test_without_mlflow_or_without_its_model_the_check_says_which(house: House) 
     ):
         assert said in check_aliases(uri, MODEL, house.board.read()).sentence
     with pytest.raises(TrackingUnavailable, match="got PACELINE_MLFLOW_URI 'foo'"):
-        compare_once(house.board, "foo", MODEL)
-    compare_once(house.board, f"sqlite:///{house.folder}/gone/x.db", MODEL)  # a learner that has registered nothing yet
+        compare_once(house.board, "foo", MODEL, Attempts())
+    # Of a learner that has registered nothing yet.
+    compare_once(house.board, f"sqlite:///{house.folder}/gone/x.db", MODEL, Attempts())
     assert not (house.folder / "gone").exists()  # MLflow would have made it
     empty = check_aliases(house.uri, MODEL, house.board.read())
     assert (empty.is_well, "no learner has registered a draft yet" in empty.sentence) == (None, True)
@@ -229,7 +210,7 @@ def test_a_card_tells_who_did_what_and_why_without_any_markup_of_theirs(house: H
     house.enqueue(registry, 1)
     house.board.move(1, VersionState.LIVE, "operator:ada", "try | <b>it</b>\nnow")
     house.board.roll_back("replica:a", "draft_dead", 1, VersionState.LIVE)
-    synced(house, registry)
+    assert synced(house, registry)
     card = alias(client, "draft-1").description
     assert card.startswith("draft 1: rolled back\n")
     assert "try \\| \\<b\\>it\\</b\\> now" in card

@@ -5,9 +5,11 @@ import logging
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from ....buffer.version import BoardState, VersionState
+from .attempts import Attempts
 from .model_store import Key, KnownVersion, ModelStore, draft_name, key_of
 
 _log = logging.getLogger(__name__)
@@ -43,23 +45,33 @@ def aliases_of(store: ModelStore) -> dict[str, str]:
     return _aliases(store.client.get_registered_model(store.model))
 
 
-def set_aliases(store: ModelStore, state: BoardState, known: Mapping[Key, KnownVersion]) -> None:
-    """Make the aliases those of the board; what somebody else has changed is tagged and logged."""
+def set_aliases(store: ModelStore, state: BoardState, known: Mapping[Key, KnownVersion], attempts: Attempts) -> None:
+    """Make each alias what the board says; what somebody else has changed is tagged and logged.
+
+    An alias of a draft that MLflow does not have is removed: it would name another.
+    """
     model = store.client.get_registered_model(store.model)
     now, wanted = _aliases(model), wanted_aliases(state, known)
-    set_last: dict[str, str] = json.loads(model.tags.get(SET_TAG, "{}"))
+    set_last = _set_last(model.tags.get(SET_TAG, ""))
     meant = {alias: wanted[alias] for alias in FOLLOWING if alias in wanted}
     if set_last != meant:  # first: a process that dies between the two takes nobody's change for its own
-        store.client.set_registered_model_tag(store.model, SET_TAG, json.dumps(meant))
+        text = json.dumps(meant)
+        attempts.do("the record of aliases", lambda: store.client.set_registered_model_tag(store.model, SET_TAG, text))
     for alias in FOLLOWING:
         if alias in now and alias not in wanted:
-            store.client.delete_registered_model_alias(store.model, alias)
+            attempts.do(f"alias {alias}", partial(store.client.delete_registered_model_alias, store.model, alias))
     for alias, version in wanted.items():
-        if now.get(alias) != version:
-            store.client.set_registered_model_alias(store.model, alias, version)
-    for alias, version in set_last.items():
-        if alias in wanted and now.get(alias) != version and now.get(alias) != wanted[alias]:
-            _tag_reset(store, alias, now.get(alias), wanted[alias])
+        found = now.get(alias)
+        if found != version:
+            what = f"alias {alias}"
+            is_reset = alias in set_last and found != set_last[alias] and what not in attempts.waiting
+            attempts.do(what, partial(_set, store, alias, found, version, is_reset=is_reset))
+
+
+def _set(store: ModelStore, alias: str, found: str | None, version: str, *, is_reset: bool) -> None:
+    store.client.set_registered_model_alias(store.model, alias, version)
+    if is_reset:
+        _tag_reset(store, alias, found, version)
 
 
 def _tag_reset(store: ModelStore, alias: str, found: str | None, version: str) -> None:
@@ -68,6 +80,15 @@ def _tag_reset(store: ModelStore, alias: str, found: str | None, version: str) -
     text = f"{alias} {was} and not {version}, as the board says; set back at {at}"
     _log.warning("MLflow: alias %s", text)
     store.client.set_model_version_tag(store.model, version, RESET_TAG, text)
+
+
+def _set_last(text: str) -> dict[str, str]:
+    """What SET_TAG says; empty where somebody has made something else of it."""
+    try:
+        told = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _aliases(model: Any) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """One run for the whole lineage: by the draft's number, what was predicted beside what was served."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ....buffer.scores import PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ....policies.readings.ratio_sums import Z_95
@@ -8,6 +8,7 @@ from ....policies.readings.served_drafts import ServedDraft
 from ..run_record import Point
 from .figures import Calibrated, calibration_figure, lineage_figure
 from .model_store import ModelStore
+from .runs import is_writable, log_points, run_or_none
 
 #: Marks the run, which is no draft's.
 LINEAGE_TAG = "paceline.lineage"
@@ -29,6 +30,13 @@ def lineage_run(store: ModelStore, started_at: float) -> str:
     tags = {LINEAGE_TAG: "true", "mlflow.note.content": note}
     run: str = store.client.create_run(store.experiment, int(started_at * 1000), tags, "lineage").info.run_id
     return run
+
+
+def log_lineage(store: ModelStore, points: Sequence[Point], shown: Iterable[tuple[int, str]]) -> None:
+    """Log `points`, at least one, and draw them, for the runs `shown` too, (draft, run id) each."""
+    run = lineage_run(store, min(point.at for point in points))
+    log_points(store, run, points)
+    log_calibration(store, run, shown)
 
 
 def predicted_points(number: int, scores: Mapping[str, float], live_at: float) -> list[Point]:
@@ -76,10 +84,10 @@ def calibrated(store: ModelStore, run: str) -> list[Calibrated]:
 
 
 def log_calibration(store: ModelStore, lineage: str, shown: Iterable[tuple[int, str]]) -> None:
-    """Draw what was predicted and served, for the lineage and for the runs `shown`, (draft, run id) each."""
+    """Draw what was predicted and served, for the lineage and for the runs `shown` that are there, (draft, run id)."""
     drafts = calibrated(store, lineage)
     for number, run in shown:
-        if any(draft.number == number for draft in drafts):
+        if any(draft.number == number for draft in drafts) and is_writable(run_or_none(store, run)):
             store.client.log_figure(run, calibration_figure(drafts, number), CALIBRATION_PICTURE)
     if drafts:
         store.client.log_figure(lineage, calibration_figure(drafts, drafts[-1].number), CALIBRATION_PICTURE)

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ....buffer.weights_file import WEIGHTS_FILE
 from . import draft_model
 from .mlflow_library import mlflow_library
 from .model_store import KnownVersion, ModelStore, draft_name
@@ -44,6 +45,12 @@ def upload(store: ModelStore, known: KnownVersion, files: Sequence[Path]) -> Non
             store.client.log_model_artifact(known.model_id, str(file))
         else:
             store.client.log_artifact(known.run, str(file), RUN_FOLDER)
+
+
+def has_weights(store: ModelStore, known: KnownVersion) -> bool:
+    """Whether the weights are there."""
+    files = store.client.list_logged_model_artifacts(known.model_id) if known.model_id else ()
+    return any(file.path == WEIGHTS_FILE for file in files)
 
 
 def download(store: ModelStore, known: KnownVersion, name: str, folder: Path, uri: str) -> Path:

@@ -1,6 +1,5 @@
 """Finds one draft in MLflow for a command, by its alias; makes nothing there."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from ....buffer.errors import PacelineError, TrackingUnavailable
 from ....buffer.version import DraftVersion
 from .aliases import aliases_of
-from .mlflow_library import using
+from .mlflow_library import using, without_passwords
 from .model_store import KnownVersion, ModelStore, draft_name, find_store
 
 
@@ -30,7 +29,7 @@ def asking(uri: str) -> Iterator[None]:
         raise
     except Exception as error:  # MLflow passes on whatever its store raises
         raise TrackingUnavailable(
-            f"MLflow: got {_without_passwords(str(error))[:300]}, expected an answer: check that it runs, and "
+            f"MLflow: got {without_passwords(str(error))[:300]}, expected an answer: check that it runs, and "
             "PACELINE_MLFLOW_URI"
         ) from error
 
@@ -39,7 +38,7 @@ def may_be_asked(uri: str) -> bool:
     """False where MLflow would make the database that it is asked about. TrackingUnavailable for what is no URI."""
     if "://" not in uri and uri != "databricks":
         raise TrackingUnavailable(
-            f"MLflow: got PACELINE_MLFLOW_URI {_without_passwords(uri)!r}, expected http://host:port or sqlite:////a/file"
+            f"MLflow: got PACELINE_MLFLOW_URI {without_passwords(uri)!r}, expected http://host:port or sqlite:////a/file"
         )
     file = _sqlite_file(uri)
     return file is None or file.is_file()
@@ -71,7 +70,3 @@ def find_draft(uri: str, model: str, version: DraftVersion) -> tuple[ModelStore,
             f"MLflow: got draft {number} with sha256 {sha256[:12]}… under {alias} of {model}, expected {expected}"
         )
     return store, known
-
-
-def _without_passwords(text: str) -> str:
-    return re.sub(r"//[^/@\s]+@", "//***@", text)

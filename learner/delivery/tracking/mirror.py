@@ -1,22 +1,36 @@
 """Makes MLflow say what the board does: versions, states, cards, weights, aliases, and what drafts served."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from ....buffer.base import VersionBoard
 from ....buffer.version import BoardRow, BoardState, VersionState
 from ....policies.readings.served_drafts import ServedDraft, served_drafts
-from ..run_record import VERSION_TAG, RunRecord, record_from_board
+from ..run_record import VERSION_TAG, Point, RunRecord, record_from_board
 from ..version_folders import files_of
 from .aliases import set_aliases
+from .attempts import Attempts
 from .history import Change, histories, went_live_at
-from .lineage import lineage_run, log_calibration, predicted_points, served_points
+from .lineage import log_lineage, predicted_points, served_points
 from .links import run_path
-from .logged_models import upload, write_model
+from .logged_models import has_weights, upload, write_model
 from .model_card import RunFacts, model_card
-from .model_store import BY_TAG, GONE, LOGGED, STATE_TAG, WEIGHTS_TAG, Key, KnownVersion, ModelStore, key_of
-from .runs import end_run, log_points, name_output
+from .model_store import (
+    BY_TAG,
+    GONE,
+    LOGGED,
+    RUN_TAG,
+    STATE_TAG,
+    WEIGHTS_TAG,
+    Key,
+    KnownVersion,
+    ModelStore,
+    key_of,
+)
+from .runs import end_run, is_writable, log_points, name_output, run_or_none
 from .served_figures import ServedFigures
 
 _log = logging.getLogger(__name__)
@@ -30,10 +44,17 @@ WriteRun = Callable[[ModelStore, RunRecord], str]
 
 
 class BoardMirror:
-    """Remembers of MLflow only what saves questions; a new one asks again. Raises what MLflow's client raises."""
+    """Remembers of MLflow only what saves questions; a new one asks again.
 
-    def __init__(self) -> None:
-        self._served = ServedFigures()
+    What MLflow refuses waits among `attempts`, each draft, card and alias by itself. Raises what MLflow's client raises
+    where it does not answer.
+    """
+
+    def __init__(self, attempts: Attempts) -> None:
+        self._attempts = attempts
+        self._served = ServedFigures(attempts)
+        self._lineage = set[Point]()  # not yet logged
+        self._cards = set[int]()  # of drafts whose card is out of date
         self.runs: dict[int, str] = {}  # of the drafts on the board that MLflow has, when they were compared last
 
     def register(self, store: ModelStore, record: RunRecord, run: str) -> None:
@@ -47,24 +68,44 @@ class BoardMirror:
             store.model, source=f"models:/{model_id}", run_id=run, tags=tags, model_id=model_id
         )
 
-    def reflect(self, store: ModelStore, state: BoardState, board: VersionBoard | None, write: WriteRun) -> None:
-        """Register what MLflow lacks of the board's versions, and change what differs from the board."""
-        known = store.versions()
+    def reflect(
+        self,
+        store: ModelStore,
+        state: BoardState,
+        board: VersionBoard | None,
+        write: WriteRun,
+        waiting: Collection[int] = (),
+    ) -> None:
+        """Register what MLflow lacks of the board's versions, and change what differs from the board.
+
+        Not those of the drafts `waiting`, of which a record knows more than the board.
+        """
+        known, each = store.versions(), self._attempts.do
         missing = [row for _, row in sorted(state.rows.items()) if key_of(row) not in known]
-        for row in missing:
-            record = record_from_board(row.version, row.changed_at)
-            self.register(store, record, write(store, record))
+        for row in (row for row in missing if row.version.number not in waiting):
+            each(f"draft {row.version.number}", partial(self._register_row, store, row, write))
         known = store.versions() if missing else known
-        changed = [row for row in state.rows.values() if _differs(row, known.get(key_of(row)))]
+        rows = [(row, known[key_of(row)]) for row in state.rows.values() if key_of(row) in known]
+        changed = [row for row, version in rows if _differs(row, version)]
         logged = self._log_served(store, state, board, known)
-        changes = histories(board.events()) if board is not None and (changed or logged) else {}
-        for row in changed:
-            _upload_weights(store, row, known[key_of(row)])
+        changes = histories(board.events()) if board is not None and (changed or logged or self._cards) else {}
+        for row, version in rows:
+            if row.state in _DRAFTED and WEIGHTS_TAG not in version.tags:
+                each(f"weights of draft {row.version.number}", partial(_upload_weights, store, row, version))
         self._log_lineage(store, state, known, changed, changes, logged)
-        for row in {row.version.number: row for row in [*changed, *(state.rows[n] for n in logged)]}.values():
-            _describe(store, row, known[key_of(row)], changes.get(row.version.number, []))
-        set_aliases(store, state, known)
-        self.runs = {number: known[key_of(row)].run for number, row in state.rows.items() if key_of(row) in known}
+        self._cards |= {row.version.number for row in changed} | logged.keys()
+        for row, version in rows:
+            number = row.version.number
+            card = partial(_describe, store, row, version, changes.get(number, []))
+            if number in self._cards and each(f"card of draft {number}", card):
+                self._cards.remove(number)
+        # Where MLflow is slow, the board has moved on meanwhile.
+        set_aliases(store, state if board is None else board.read(), known, self._attempts)
+        self.runs = {row.version.number: version.run for row, version in rows}
+
+    def _register_row(self, store: ModelStore, row: BoardRow, write: WriteRun) -> None:
+        record = record_from_board(row.version, row.changed_at)
+        self.register(store, record, write(store, record))
 
     def _log_served(
         self, store: ModelStore, state: BoardState, board: VersionBoard | None, known: Mapping[Key, KnownVersion]
@@ -82,22 +123,20 @@ class BoardMirror:
         changes: Mapping[int, Sequence[Change]],
         logged: Mapping[int, ServedDraft],
     ) -> None:
-        points = []
+        points = self._lineage
         for row in changed:
             number, live_at = row.version.number, went_live_at(changes.get(row.version.number, ()))
             if live_at is not None:
-                points += predicted_points(number, row.version.scores, live_at)
+                points.update(predicted_points(number, row.version.scores, live_at))
         for number, served in logged.items():
             row = state.rows[number]
             live_at = went_live_at(changes.get(number, ()))
             if live_at is not None:
                 is_all = self._served.is_finished(row)
-                points += served_points(number, row.version.scores, live_at, served, is_all=is_all)
-        if not points:
-            return
-        run = lineage_run(store, min(point.at for point in points))
-        log_points(store, run, points)
-        log_calibration(store, run, [(number, known[key_of(state.rows[number])].run) for number in logged])
+                points.update(served_points(number, row.version.scores, live_at, served, is_all=is_all))
+        shown = [(number, known[key_of(state.rows[number])].run) for number in logged]
+        if points and self._attempts.do("the lineage", lambda: log_lineage(store, sorted(points), shown)):
+            points.clear()
 
 
 def served_on(board: VersionBoard) -> dict[int, ServedDraft]:
@@ -105,35 +144,49 @@ def served_on(board: VersionBoard) -> dict[int, ServedDraft]:
     return served_drafts(entry for member in board.members() for entry in board.history(member))
 
 
-def _differs(row: BoardRow, known: KnownVersion | None) -> bool:
-    return known is not None and (known.tags.get(STATE_TAG) != row.state.value or not known.description)
+def _differs(row: BoardRow, known: KnownVersion) -> bool:
+    return known.tags.get(STATE_TAG) != row.state.value or not known.description
 
 
 def _upload_weights(store: ModelStore, row: BoardRow, known: KnownVersion) -> None:
-    if row.state not in _DRAFTED or WEIGHTS_TAG in known.tags:
-        return
     files = files_of(row.version)
     upload(store, known, files)
-    if not files:
+    is_logged = bool(files) or has_weights(store, known)  # where the version alone was deleted in MLflow
+    if not is_logged:
         _log.warning("MLflow: weights of version %d not uploaded, their files are gone", row.version.number)
-    store.tag(known, WEIGHTS_TAG, LOGGED if files else GONE)
+    store.tag(known, WEIGHTS_TAG, LOGGED if is_logged else GONE)
 
 
 def _describe(store: ModelStore, row: BoardRow, known: KnownVersion, changes: Sequence[Change]) -> None:
     """The card, of version and run, then the tags: a card that was interrupted is written again."""
-    card = model_card(row, run_facts(store, known.run), changes, store.model)
+    run = run_or_none(store, known.run)
+    card = model_card(row, run_facts(store, run), changes, store.model)
     store.client.update_model_version(store.model, known.at, card)
-    store.client.set_tag(known.run, _NOTE_TAG, card)
-    tags = {STATE_TAG: row.state.value, **({BY_TAG: changes[-1].by} if changes else {})}
-    for name, value in tags.items():
-        store.client.set_tag(known.run, name, value)
+    tags = {STATE_TAG: row.state.value, **({BY_TAG: changes[-1].by} if changes and changes[-1].by else {})}
+    if is_writable(run):
+        for name, value in {_NOTE_TAG: card, **tags}.items():
+            store.client.set_tag(known.run, name, value)
+        if RUN_TAG in known.tags:
+            store.client.delete_model_version_tag(store.model, known.at, RUN_TAG)
+    elif RUN_TAG not in known.tags:
+        _say_run_is_gone(store, row.version.number, known, run)
     for name, value in reversed(tags.items()):
         store.tag(known, name, value)
 
 
-def run_facts(store: ModelStore, run: str) -> RunFacts:
-    """What a run holds, for its card."""
-    found = store.client.get_run(run)
+def _say_run_is_gone(store: ModelStore, number: int, known: KnownVersion, run: Any | None) -> None:
+    """A run that somebody deletes stays deleted: nothing but its own page needs it."""
+    seen = datetime.now(UTC).isoformat(timespec="seconds")
+    back = "for good" if run is None else f"and can be restored: mlflow runs restore --run-id {known.run}"
+    text = f"deleted in MLflow, {back}; seen at {seen}, and left so"
+    _log.warning("MLflow: run of draft %d: %s", number, text)
+    store.tag(known, RUN_TAG, text)
+
+
+def run_facts(store: ModelStore, found: Any | None) -> RunFacts:
+    """What a run holds, for its card; nothing of one that is gone."""
+    if found is None:
+        return RunFacts()
     traffic = {told.dataset.name: {tag.key: tag.value for tag in told.tags} for told in found.inputs.dataset_inputs}
     began, ended = found.info.start_time, found.info.end_time
     return RunFacts(
@@ -142,7 +195,7 @@ def run_facts(store: ModelStore, run: str) -> RunFacts:
         None if began is None else began / 1000,
         None if ended is None else ended / 1000,
         traffic,
-        run_path(store.experiment, run),
+        run_path(store.experiment, found.info.run_id) if is_writable(found) else "",
     )
 
 

@@ -1,5 +1,6 @@
 """MLflow, imported by name when it is first used: it takes seconds to import, and the analysis cannot follow it."""
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from ...config import quiet_mlflow
+from .fitting import FittingClient
 
 
 def mlflow_library(part: str = "") -> Any:
@@ -16,8 +18,11 @@ def mlflow_library(part: str = "") -> Any:
 
 
 def open_client(uri: str) -> Any:
-    """A client of the tracking server or database at `uri`, for runs and registered models alike; asks it nothing."""
-    return mlflow_library().MlflowClient(tracking_uri=uri, registry_uri=uri)
+    """A client of the tracking server or database at `uri`, for runs and registered models alike; asks it nothing.
+
+    What it writes is cut to what MLflow takes.
+    """
+    return FittingClient(mlflow_library().MlflowClient(tracking_uri=uri, registry_uri=uri))
 
 
 @contextmanager
@@ -34,5 +39,9 @@ def using(uri: str) -> Iterator[None]:
 
 def is_absent(error: Exception) -> bool:
     """Whether MLflow answered that there is no such thing, and did not fail to answer."""
-    codes = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
-    return isinstance(error, mlflow_library("exceptions").MlflowException) and error.error_code in codes
+    return getattr(error, "error_code", "") in {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND"}
+
+
+def without_passwords(text: str) -> str:
+    """`text` without the user and password of any URL in it."""
+    return re.sub(r"//[^/@\s]+@", "//***@", text)

@@ -1,5 +1,6 @@
 """One registered model in MLflow and the experiment of its runs: what is there, and how it is named."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,17 @@ from ....buffer.version import BoardRow
 from ..run_record import SHA256_TAG, VERSION_TAG
 from .mlflow_library import open_client
 
+_log = logging.getLogger(__name__)
+
 STATE_TAG = "paceline.state"
 #: Who made the last change of state, as on the board.
 BY_TAG = "paceline.by"
 #: On a version that drafted: LOGGED, or GONE when its folder was removed before MLflow could record it.
 WEIGHTS_TAG = "paceline.weights"
 LOGGED, GONE = "logged", "gone"
+
+#: On a version whose run somebody has deleted: since when that is known, and how to bring it back.
+RUN_TAG = "paceline.run"
 
 #: Makes MLflow's pages open as those of models; without it they open as those of language-model applications.
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
@@ -54,7 +60,8 @@ class ModelStore:
         page = ""
         while True:
             rows = self.client.search_model_versions(f"name='{self.model}'", page_token=page or None)
-            for row in (row for row in rows if VERSION_TAG in row.tags):
+            # Anybody may edit a tag there: a version that names no draft is none of ours.
+            for row in (row for row in rows if row.tags.get(VERSION_TAG, "").isdecimal()):
                 key = int(row.tags[VERSION_TAG]), row.tags.get(SHA256_TAG, "")
                 found[key] = KnownVersion(
                     str(row.version), row.run_id, row.tags, row.source or "", row.description or ""
@@ -63,6 +70,10 @@ class ModelStore:
             if not page:
                 return found
 
+    def ask(self) -> None:
+        """Ask something simple, to see whether MLflow answers."""
+        self.client.get_registered_model(self.model)
+
     def tag(self, known: KnownVersion, name: str, value: str) -> None:
         """Set a tag of a version that has another value there."""
         if known.tags.get(name) != value:
@@ -70,14 +81,17 @@ class ModelStore:
 
 
 def open_store(uri: str, model: str, artifacts: Path) -> ModelStore:
-    """The store of `model`, made where it is absent. `artifacts` is where runs of a database keep their files."""
+    """The store of `model`, made where it is absent. `artifacts` is where runs of a database keep their files.
+
+    A deleted experiment is restored, for MLflow keeps its name; it is restored with its runs.
+    """
     client = open_client(uri)
     known = client.get_experiment_by_name(model)
-    is_server = uri.startswith(("http://", "https://"))
-    if not is_server:
-        artifacts.mkdir(parents=True, exist_ok=True)
-    location = None if is_server else artifacts.absolute().as_uri()
+    location = None if uri.startswith(("http://", "https://")) else artifacts.absolute().as_uri()
     experiment = known.experiment_id if known else client.create_experiment(model, location, tags=_KIND)
+    if known and known.lifecycle_stage == "deleted":
+        client.restore_experiment(experiment)
+        _log.warning("MLflow: experiment %s was deleted there, and is restored with its runs", model)
     if known and not _KIND.items() <= known.tags.items():
         for name, value in _KIND.items():
             client.set_experiment_tag(experiment, name, value)

@@ -1,6 +1,8 @@
 """The run of one draft: true times, what it learnt from, what the gate measured, what the fit did."""
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,13 +13,15 @@ from ...training.plan import RECIPE
 from ..round_evidence import JUDGED
 from ..run_record import SHA256_TAG, VERSION_TAG, Point, RunRecord
 from .figures import gate_figure
-from .mlflow_library import mlflow_library
+from .mlflow_library import is_absent, mlflow_library
 from .model_store import ModelStore
 
 #: Artifacts of a run: a row per judged request and its picture, and all that repeating the fit needs.
 GATE_TABLE, GATE_PICTURE, REFIT_FILE = "gate.json", "gate.png", "refit.json"
 #: MLflow's own tag that makes its pages show an artifact as a table.
 _TABLES_TAG = "mlflow.loggedArtifacts"
+#: On a run: which of its metrics had values that are no finite number, and how many; MLflow would show others.
+_NOT_FINITE_TAG = "paceline.not_finite"
 #: MLflow refuses more metrics in one call.
 _BATCH_METRICS = 1_000
 
@@ -28,11 +32,14 @@ def write_run(store: ModelStore, record: RunRecord) -> str:
     The figures are logged with the logged model, and `end_run` ends the run.
     """
     client, begun = store.client, find_run(store, *record.key)
-    tags = {**record.tags, VERSION_TAG: str(record.number), **_origin(record)}
+    tags = {**record.tags, VERSION_TAG: str(record.number), **_origin(record), **_left_out(record)}
     started_ms = _ms(record.born_at if record.started_at is None else record.started_at)
     name = f"draft {record.number}"
     run: str = begun or client.create_run(store.experiment, started_ms, tags, name).info.run_id
-    client.log_batch(run, params=[mlflow_library("entities").Param(key, value) for key, value in record.params.items()])
+    # MLflow never changes a parameter: of a run that another release began, those that it logged stay.
+    logged = client.get_run(run).data.params if begun else {}
+    entities = mlflow_library("entities")
+    client.log_batch(run, params=[entities.Param(*pair) for pair in record.params.items() if pair[0] not in logged])
     log_points(store, run, record.series)
     if record.evidence is not None:
         _log_evidence(store, run, record.evidence)
@@ -54,6 +61,26 @@ def find_run(store: ModelStore, number: int, sha256: str) -> str:
     return str(found[0].info.run_id) if found else ""
 
 
+def _left_out(record: RunRecord) -> dict[str, str]:
+    counts = Counter(point.metric for point in (*record.series, *record.summary) if not math.isfinite(point.value))
+    return {_NOT_FINITE_TAG: ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))} if counts else {}
+
+
+def run_or_none(store: ModelStore, run: str) -> Any | None:
+    """The run, also one in the deleted state, of which nothing can be written; None where it is gone for good."""
+    try:
+        return store.client.get_run(run)
+    except Exception as error:
+        if is_absent(error):
+            return None
+        raise
+
+
+def is_writable(run: Any | None) -> bool:
+    """Whether a run that `run_or_none` found was deleted by nobody."""
+    return run is not None and run.info.lifecycle_stage == "active"
+
+
 def name_output(store: ModelStore, run: str, model_id: str, number: int) -> None:
     """Have the run show the logged model that came of it, at the step `number`."""
     found = store.client.get_run(run).outputs
@@ -67,11 +94,15 @@ def end_run(store: ModelStore, run: str, at: float) -> None:
 
 
 def log_points(store: ModelStore, run: str, points: Iterable[Point], model_id: str = "") -> None:
-    """Log metrics, of a logged model too where it is named. Equal points that were logged before change nothing."""
+    """Log metrics, of a logged model too where it is named, but those that are no finite number.
+
+    Equal points that were logged before change nothing.
+    """
     entities = mlflow_library("entities")
     metrics = [
         entities.Metric(point.metric, point.value, _ms(point.at), point.step, model_id=model_id or None)
         for point in points
+        if math.isfinite(point.value)
     ]
     for first in range(0, len(metrics), _BATCH_METRICS):
         store.client.log_batch(run, metrics=metrics[first : first + _BATCH_METRICS])
@@ -128,4 +159,5 @@ def label_shares(labels: Mapping[str, int]) -> str:
 
 
 def _ms(unix_s: float) -> int:
-    return int(unix_s * 1000)
+    """MLflow's time; 0 for one that is no time, which MLflow would refuse."""
+    return int(unix_s * 1000) if math.isfinite(unix_s) and unix_s > 0 else 0

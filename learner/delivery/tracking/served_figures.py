@@ -1,12 +1,14 @@
 """What a draft served, as metrics of its run: once it has served enough rounds, and when it has ended."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from ....buffer.version import BoardRow, BoardState, VersionState
 from ....policies.readings.served_drafts import ServedDraft
 from ..run_record import Point
+from .attempts import Attempts
 from .model_store import Key, KnownVersion, ModelStore, key_of
-from .runs import log_points
+from .runs import is_writable, log_points, run_or_none
 
 SERVED = "served/"
 #: Rounds after which a draft has figures in MLflow, though more will come.
@@ -34,9 +36,10 @@ def served_points(served: ServedDraft) -> list[Point]:
 
 
 class ServedFigures:
-    """Logs what drafts served, and remembers what MLflow has of it."""
+    """Logs what drafts served, and remembers what MLflow has of it. What it refuses waits among `attempts`."""
 
-    def __init__(self) -> None:
+    def __init__(self, attempts: Attempts) -> None:
+        self._attempts = attempts
         self._rounds: dict[Key, float] = {}  # that MLflow's figures hold
         self._finished: set[Key] = set()  # whose last figures are taken
 
@@ -52,18 +55,19 @@ class ServedFigures:
 
         `read` gives what drafts served; it is called if any figure may be due.
         """
-        waiting = [
-            row for row in state.rows.values() if key_of(row) in known and self._may_be_due(store, row, known, now_s)
-        ]
-        served = read() if waiting else {}
+        rows = [row for row in state.rows.values() if key_of(row) in known and self._may_come(row)]
+        each = self._attempts.do
+        asked = [row for row in rows if each(_figures(row), partial(self._ask_rounds, store, known[key_of(row)], row))]
+        due = [row for row in asked if self._rounds[key_of(row)] < FIRST_ROUNDS or _is_over(row, now_s)]
+        served = read() if due else {}
         logged: dict[int, ServedDraft] = {}
-        for row in waiting:
+        for row in due:
             key, number = key_of(row), row.version.number
-            found = served.get(number, ServedDraft())
-            is_over = _is_over(row, now_s)
+            found, is_over = served.get(number, ServedDraft()), _is_over(row, now_s)
             needed = max(self._rounds[key], 1) if is_over else FIRST_ROUNDS
             if found.sums.rounds >= needed:
-                log_points(store, known[key].run, served_points(found), known[key].model_id)
+                if not each(_figures(row), partial(_log_one, store, known[key], found)):
+                    continue
                 self._rounds[key], logged[number] = found.sums.rounds, found
             if is_over:
                 self._finished.add(key)
@@ -73,18 +77,25 @@ class ServedFigures:
         """Whether the figures logged last are all that its draft will have."""
         return key_of(row) in self._finished
 
-    def _may_be_due(self, store: ModelStore, row: BoardRow, known: Mapping[Key, KnownVersion], now_s: float) -> bool:
-        key = key_of(row)
+    def _may_come(self, row: BoardRow) -> bool:
         if row.state in _DRAFTING:
-            self._finished.discard(key)
-        if row.state not in _DRAFTING | _ENDED or key in self._finished:
-            return False
-        return self._logged_rounds(store, key, known[key]) < FIRST_ROUNDS or _is_over(row, now_s)
+            self._finished.discard(key_of(row))
+        return row.state in _DRAFTING | _ENDED and key_of(row) not in self._finished
 
-    def _logged_rounds(self, store: ModelStore, key: Key, known: KnownVersion) -> float:
-        if key not in self._rounds:
-            self._rounds[key] = store.client.get_run(known.run).data.metrics.get(f"{SERVED}rounds", 0.0)
-        return self._rounds[key]
+    def _ask_rounds(self, store: ModelStore, known: KnownVersion, row: BoardRow) -> None:
+        if key_of(row) not in self._rounds:
+            run = run_or_none(store, known.run)
+            self._rounds[key_of(row)] = 0.0 if run is None else run.data.metrics.get(f"{SERVED}rounds", 0.0)
+
+
+def _figures(row: BoardRow) -> str:
+    return f"figures of draft {row.version.number}"
+
+
+def _log_one(store: ModelStore, known: KnownVersion, found: ServedDraft) -> None:
+    """Nothing of a run that somebody deleted: the lineage has its figures all the same."""
+    if is_writable(run_or_none(store, known.run)):
+        log_points(store, known.run, served_points(found), known.model_id)
 
 
 def _is_over(row: BoardRow, now_s: float) -> bool:
