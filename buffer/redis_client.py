@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -109,6 +109,20 @@ def tls_settings(url: str, ca_file: str | None = None) -> dict[str, Any]:
         return {}
     verified = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
     return {**verified, "ssl_ca_certs": _with_certificates(ca_file)} if ca_file else verified
+
+
+def broker_url(url: str) -> str:
+    """`url` as Celery's broker takes it, which has another form for unix://; user, password and database stay."""
+    parts = urlsplit(url)
+    if parts.scheme != "unix":
+        return url
+    options = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    user, password = (
+        quote(unquote(in_host or ""), safe="") or quote(options.get(name, ""), safe="")
+        for name, in_host in (("username", parts.username), ("password", parts.password))
+    )
+    who = f"{user}:{password}@" if user or password else ""
+    return f"redis+socket://{who}{parts.path}?virtual_host={options.get('db', 0)}"
 
 
 def connect(url: str, ca_file: str | None = None, *, timeout_s: float = TIMEOUT_S) -> redis.Redis:

@@ -6,11 +6,17 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from ..buffer.counters import COUNTERS, WANTED
+from ..buffer.counters import COUNTERS, LEFT, STALLED, WANTED
 from ..buffer.plain_text import utc_time
 from ..buffer.version import VersionState
 from ..policies.guard import Alarm
-from ..policies.readings.reader_alarms import drafts_apart, member_silent, name_taken
+from ..policies.readings.reader_alarms import (
+    drafts_apart,
+    learner_left,
+    learner_stalled,
+    member_silent,
+    name_taken,
+)
 from .cells import cell
 from .member_rows import identity, said
 from .snapshot import REPLICA, Snapshot, has_ended
@@ -68,12 +74,18 @@ def alarms_table(lines: Sequence[AlarmLine]) -> Table:
 
 def _of_reader(seen: Snapshot) -> Iterator[AlarmLine]:
     for member, one in sorted(seen.members.items()):
-        if not has_ended(one):
+        if has_ended(one):
+            continue
+        if left := said(one.status, LEFT):
+            yield from _raised(member, learner_left(left, seen.unseen_s(member)))
+        else:
             beats_often = COUNTERS in one.status
             alarm = member_silent(seen.unseen_s(member), is_alive=one.is_alive, beats_often=beats_often)
             yield from _raised(member, alarm)
     present = seen.present()
     for member, one in present.items():
+        if stalled := said(one.status, STALLED):
+            yield from _raised(member, learner_stalled(stalled))
         wanted = said(one.status, WANTED)
         if wanted in present:
             setting = "PACELINE_REPLICA" if member.startswith(REPLICA) else "PACELINE_LEARNER"

@@ -62,6 +62,8 @@ def wrong(seen: Snapshot, lines: Sequence[AlarmLine]) -> Finding:
         return Finding("alarms", Level.WRONG, f"{things} wrong: {named}{more}")
     if not seen.present():
         return Finding("alarms", Level.UNKNOWN, "no member is alive; all that were seen said that they end")
+    if seen.present(REPLICA) and any(name.startswith(LEARNER) for name in seen.members) and not seen.present(LEARNER):
+        return Finding("alarms", Level.NOTE, f"no alarm is active, and nothing is learnt: {nobody_learns(seen)}")
     return Finding("alarms", Level.OK, "nothing is wrong")
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from rich.table import Table
 
+from ..buffer.counters import LEFT, STALLED
 from ..buffer.member_board import MemberSeen
 from .cells import ago, cell
 from .snapshot import Snapshot, has_ended
@@ -22,9 +23,10 @@ class Presence(StrEnum):
     ALIVE = "alive"
     SILENT = "silent"
     ENDED = "ended"  # it said so
+    LEFT = "left"  # it said so, and that it did by itself
 
 
-_STYLES = {Presence.ALIVE: None, Presence.SILENT: "red", Presence.ENDED: "dim"}
+_STYLES = {Presence.ALIVE: None, Presence.SILENT: "red", Presence.ENDED: "dim", Presence.LEFT: "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ def identity(status: Mapping[str, object]) -> dict[str, str]:
 
 
 def _row(name: str, one: MemberSeen, seen: Snapshot, *, is_silent: bool) -> MemberRow:
-    presence = Presence.ENDED if has_ended(one) else Presence.SILENT if is_silent else Presence.ALIVE
+    is_there = Presence.SILENT if is_silent else Presence.ALIVE
+    presence = Presence.ENDED if has_ended(one) else Presence.LEFT if said(one.status, LEFT) else is_there
     who, doing = identity(one.status), one.fault or _doing(one.status)
     return MemberRow(
         member=name,
@@ -104,7 +107,7 @@ def _doing(status: Mapping[str, object]) -> str:
     if capture:
         why = said(status, "capture_reason") or said(status, "buffer_error")
         return f"capture {capture}" + (f": {why}" if why else "")
-    why = said(status, "fault") or _work(status.get("work")) or said(status, "why")
+    why = said(status, LEFT) or said(status, STALLED) or said(status, "fault") or _work(status.get("work")) or said(status, "why")
     return f"{kind}: {why}" if kind and why else kind or why
 
 

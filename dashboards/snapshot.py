@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from ..buffer.base import VersionBoard
-from ..buffer.counters import ENDED, Counters
+from ..buffer.counters import ENDED, LEFT, Counters
 from ..buffer.member_board import MemberSeen
 from ..buffer.version import BoardState
 
@@ -37,11 +37,11 @@ class Snapshot:
         return number if isinstance(number, int) else None
 
     def present(self, kind: str = "") -> dict[str, MemberSeen]:
-        """Members of `kind` (REPLICA or LEARNER; all of them by default) that beat, and did not say that they end."""
+        """Members of `kind` (REPLICA or LEARNER; all of them by default) that beat, and have not said that they end."""
         return {
             name: seen
             for name, seen in sorted(self.members.items())
-            if name.startswith(kind) and seen.is_alive and not has_ended(seen)
+            if name.startswith(kind) and seen.is_alive and not (has_ended(seen) or seen.status.get(LEFT))
         }
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from celery import Celery, bootsteps
 
 from ..buffer.base import VersionBoard
-from ..buffer.errors import BufferUnavailable, TrackingUnavailable
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import client_for
 from .config import LearnerConfig
@@ -62,7 +61,7 @@ def watch_aliases(board: VersionBoard, uri: str, model: str, stop: threading.Eve
         try:
             compare_once(board, uri, model, attempts)
             is_away = False
-        except (BufferUnavailable, TrackingUnavailable) as fault:
+        except Exception as fault:  # noqa: BLE001 - whatever it is, this thread stays and asks again later
             if not is_away:
                 _log.warning("MLflow's aliases are not compared with the board: %s", fault)
             is_away = True

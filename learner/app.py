@@ -13,11 +13,12 @@ from celery.schedules import schedule
 from celery.utils.nodenames import default_nodename, host_format
 
 from ..buffer.redis_board import RedisVersionBoard
-from ..buffer.redis_client import connect, tls_settings
+from ..buffer.redis_client import broker_url, connect, tls_settings
 from .alias_watch import add_alias_watch
 from .asked_rounds import add_asked_rounds
 from .config import LearnerConfig, from_env
-from .liveness import add_liveness
+from .lasting_worker import add_beat, outlast_refusals
+from .liveness import add_liveness, heartbeat_of
 from .quiet_celery import hush_bookkeeping
 from .tasks import LEARN_ROUND, add_learn_round
 
@@ -28,7 +29,7 @@ _LONGEST_ROUND_S = 3600
 def make_app(config: LearnerConfig) -> Celery:
     """The Celery app of one speculator: its queue, its one task and its beat. Connects to nothing."""
     tls = tls_settings(config.redis_url, config.redis_ca)  # left to itself, kombu verifies no certificate
-    app = Celery("paceline", broker=config.redis_url, broker_use_ssl=tls or None, set_as_current=False)
+    app = Celery("paceline", broker=broker_url(config.redis_url), broker_use_ssl=tls or None, set_as_current=False)
     app.conf.update(
         # JSON only: a broker that somebody else can write to must not run code here.
         task_serializer="json",
@@ -54,9 +55,8 @@ def make_app(config: LearnerConfig) -> Celery:
         task_create_missing_queues=True,
         timezone="UTC",
         beat_schedule={"learn": _every_round(config)},
-        # Nothing is kept between two beats: a missed learning round is not made up for.
-        beat_scheduler="celery.beat:Scheduler",
     )
+    outlast_refusals(app, lambda fault: heartbeat_of(config).stall(fault))
     add_learn_round(app, config)
     add_asked_rounds(app, config)
     add_alias_watch(app, config)
@@ -68,24 +68,27 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
     """Work until a signal stops the process; with `beat`, also start a learning round every `round_interval_s`.
 
     Exactly one worker of a speculator should beat. Raises at once, saying what to do, BufferUnavailable when Redis
-    does not answer and ConfigError when target or draft cannot be learned with; when Redis goes away later, the worker
-    waits until it is back.
+    does not answer and ConfigError when target or draft cannot be learned with. When Redis goes away later, or refuses
+    what is asked of it, the worker waits until that is over. SystemExit, not with 0, when it ends by itself.
     """
     with connect(config.redis_url, config.redis_ca) as client:
         _check_models(config, RedisVersionBoard(client, config.buffer))
     hush_bookkeeping()
-    worker = make_app(config).Worker(
+    app = make_app(config)
+    if beat:
+        add_beat(app)
+    worker = app.Worker(
         hostname=host_format(default_nodename(f"{config.name}@%h")),
         queues=[config.queue],
         pool="solo",
         concurrency=1,
-        beat=beat,
-        scheduler="celery.beat:Scheduler",
         without_gossip=True,
         without_mingle=True,
         loglevel="INFO",
     )
     worker.start()
+    if worker.exitcode:
+        raise SystemExit(worker.exitcode)
 
 
 def _check_models(config: LearnerConfig, board: RedisVersionBoard) -> None:

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, bootsteps
-from kombu.exceptions import OperationalError
 
 from ..buffer.base import MAX_WAIT_S, TraceBuffer
-from ..buffer.errors import BufferUnavailable
 from ..buffer.redis_client import client_for
 from ..buffer.redis_stream import RedisTraceBuffer
 from .config import LearnerConfig
@@ -65,7 +63,7 @@ def follow_asks(buffer: TraceBuffer, start_round: Callable[[], object], stop: th
                 start_round()
                 last_id = ask_id
             is_away = False
-        except (BufferUnavailable, OperationalError) as fault:
+        except Exception as fault:  # noqa: BLE001 - what Redis refuses, Celery passes on as it comes; this thread stays
             if not is_away:
                 _log.warning("asks for learning rounds are not seen; the next beat will start one: %s", fault)
             is_away = True

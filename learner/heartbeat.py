@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 from ..buffer.base import TraceBuffer, VersionBoard
-from ..buffer.counters import COUNTERS, ENDED, as_json
+from ..buffer.counters import COUNTERS, ENDED, LEFT, STALLED, as_json
 from ..buffer.errors import BufferUnavailable
 from ..buffer.lease import renewed
 from ..buffer.member_name import MemberName
@@ -42,13 +42,22 @@ class Heartbeat:
     def beat(self, figures: Mapping[str, object]) -> None:
         """Send figures, and the ones of before; once this learner has a name. Raises BufferUnavailable."""
         with self._lock:
-            self._send(figures, ALIVE_S)
+            self._send({STALLED: "", **figures}, ALIVE_S)
+
+    def stall(self, fault: Exception) -> None:
+        """Say, if Redis takes it, that `fault` keeps learning rounds from being started, until one is again.
+
+        Nothing is said in a process that does not keep beating, such as a beat of its own.
+        """
+        if self._thread is not None:
+            with suppress(BufferUnavailable), self._lock:
+                self._send({STALLED: _text(fault)}, ALIVE_S)
 
     def fail(self, failure: BaseException) -> None:
         """Count a learning round that `failure` ended, and say so, if Redis answers, until one ends well."""
         self.tally.record_failure()
         with suppress(BufferUnavailable):
-            self.beat({"fault": printable(f"{type(failure).__name__}: {failure}"[:_FAULT_CHARS])})
+            self.beat({"fault": _text(failure)})
 
     def at_work(self, kind: str) -> AbstractContextManager[object]:
         """Send that a learning round is at `kind`, again and again while the body runs.
@@ -56,7 +65,7 @@ class Heartbeat:
         Raises BufferUnavailable at the first one.
         """
         with self._lock:
-            self._send({"kind": kind}, self._in_round_s)
+            self._send({"kind": kind, STALLED: ""}, self._in_round_s)
         return nullcontext() if self._thread else renewed(partial(self._beat_again, self._in_round_s), self._in_round_s)
 
     def keep_beating(self, *, starts_rounds: bool = False) -> None:
@@ -69,13 +78,13 @@ class Heartbeat:
             self._thread = threading.Thread(target=self._run, name="paceline-alive", daemon=True)
             self._thread.start()
 
-    def end(self) -> None:
-        """Stop the thread, and say that this learner ends; blocks for two time-outs of Redis at most."""
+    def end(self, by_itself: str = "") -> None:
+        """Stop the thread and say that this learner ends, or why `by_itself`; blocks for two time-outs of Redis."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
         with suppress(BufferUnavailable):
-            self.beat({ENDED: True})
+            self.beat({LEFT: printable(by_itself[:_FAULT_CHARS])} if by_itself else {ENDED: True})
             self._name.release()
 
     def _run(self) -> None:
@@ -91,9 +100,13 @@ class Heartbeat:
 
     def _send(self, figures: Mapping[str, object], alive_s: float) -> None:
         self._status |= figures
-        self._name.take(alive_s, may_wait=ENDED not in self._status)
+        self._name.take(alive_s, may_wait=self._status.keys().isdisjoint((ENDED, LEFT)))
         if not self._name.held:
             return
         counters = {COUNTERS: as_json(self.tally.counters(self._buffer.counts()))}
         self._board.beat(self._name.held, self._status | self.tally.status() | self._name.status() | counters, alive_s)
         self._name.settle()
+
+
+def _text(fault: BaseException) -> str:
+    return printable(f"{type(fault).__name__}: {fault}"[:_FAULT_CHARS])

@@ -1,5 +1,6 @@
 """A worker is alive between learning rounds and before its first one, and says so: the thread that beats for it."""
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -30,7 +31,10 @@ def add_liveness(app: Celery, config: LearnerConfig) -> None:
         def start(self, worker: Any) -> None:
             heartbeat_of(config).keep_beating(starts_rounds=bool(worker.beat))
 
-        def stop(self, _worker: Any) -> None:
-            heartbeat_of(config).end()
+        def stop(self, worker: Any) -> None:
+            # Celery stops a worker while it handles what ended it; asked to stop, it has 0 for exit code.
+            fault = sys.exception()
+            by_itself = f"{type(fault).__name__}: {fault}, exit code {worker.exitcode}" if worker.exitcode else ""
+            heartbeat_of(config).end(by_itself)
 
     app.steps["worker"].add(Liveness)

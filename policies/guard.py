@@ -22,6 +22,8 @@ class AlarmName(StrEnum):
     CALIBRATION_GAP = "calibration_gap"  # served and replayed lengths of the same rounds differ
     HOOK_SILENT = "hook_silent"  # the engine verifies rounds and none is captured
     MEMBER_SILENT = "member_silent"  # a server or learner sends nothing any more; raised by who looks
+    LEARNER_LEFT = "learner_left"  # a learner ended by itself; raised by who looks
+    LEARNER_STALLED = "learner_stalled"  # a learner lives and starts no learning round; raised by who looks
     NAME_TAKEN = "name_taken"  # two live members were given one name; raised by who looks
     DRAFTS_APART = "drafts_apart"  # a replica does not draft with the live version; raised by who looks
 

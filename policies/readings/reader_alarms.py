@@ -27,6 +27,18 @@ def member_silent(unseen_s: float, *, is_alive: bool, beats_often: bool) -> Alar
     return Alarm(AlarmName.MEMBER_SILENT, figures, Action.TELL)
 
 
+def learner_left(why: str, unseen_s: float) -> Alarm:
+    """A learner that ended by itself."""
+    figures = f"ended by itself {unseen_s:.0f} s ago: {why}; see its log, and start it again"
+    return Alarm(AlarmName.LEARNER_LEFT, figures, Action.TELL)
+
+
+def learner_stalled(why: str) -> Alarm:
+    """A learner that is alive, and whose learning rounds are not started."""
+    figures = f"no learning round is started: {why}; it goes on by itself once Redis takes its commands"
+    return Alarm(AlarmName.LEARNER_STALLED, figures, Action.TELL)
+
+
 def name_taken(wanted: str, holder_host: str, setting: str) -> Alarm:
     """A member that beats under another name than the one it was given, since a living one has that."""
     where = f", on {holder_host}" if holder_host else ""
