@@ -7,6 +7,7 @@ from enum import StrEnum
 from rich.table import Table
 
 from ..buffer.member_board import MemberSeen
+from ..buffer.plain_text import lead
 from .cells import ago, cell
 from .snapshot import Snapshot, has_ended
 
@@ -104,7 +105,7 @@ def _doing(status: Mapping[str, object]) -> str:
     if capture:
         why = said(status, "capture_reason") or said(status, "buffer_error")
         return f"capture {capture}" + (f": {why}" if why else "")
-    why = said(status, "fault") or _work(status.get("work")) or said(status, "why")
+    why = said(status, "fault") or _work(status.get("work")) or lead(said(status, "why"))
     return f"{kind}: {why}" if kind and why else kind or why
 
 

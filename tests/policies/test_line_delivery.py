@@ -6,7 +6,7 @@ import pytest
 from paceline.policies.acceptance import Tally
 from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, LineDelivery
 from paceline.policies.paired import Paired
-from paceline.policies.prequential import PrequentialRules
+from paceline.policies.prequential import PrequentialRules, shown_odds
 
 RULES = DeliveryRules(PrequentialRules(), trusted_rounds=2, full_round=20)
 LONG = DeliveryRules(PrequentialRules(), trusted_rounds=9, full_round=20)
@@ -55,6 +55,15 @@ def test_a_proof_makes_the_newest_draft_live_and_trusts_the_line_for_some_rounds
     )
     assert rounds[2].reason.startswith("the line was proven and is trusted for 1 rounds; for a new proof, odds ")
     assert rounds[0].reason == rounds[0].verdict.reason
+    odds = [shown_odds(decided.verdict.odds) for decided in rounds]
+    assert [decided.lead for decided in rounds[:3]] == [
+        f"proven, {odds[0]} to 1",
+        *(f"proven before, trusted for {left} rounds" for left in (2, 1)),
+    ]
+    assert rounds[3].lead == f"not proven, {odds[3]} to 1 of 10"
+    assert Learner().round(GAINS, is_ruined=True).lead == "fails requests just held out"
+    harmed = Learner().round(HARMS)
+    assert (harmed.ground, harmed.lead) == (Ground.HARM, f"harms, {harmed.verdict.harm_odds:.3g} to 1")
 
 
 @pytest.mark.parametrize(
