@@ -40,7 +40,7 @@ class Delivery:
     version: int  # serves next
     ground: Ground
     lead: str  # the verdict in a few words, for people
-    reason: str  # one sentence with figures
+    reason: str  # the figures in a sentence; empty where there are none beside the lead
     verdict: LineVerdict
 
 
@@ -113,26 +113,19 @@ class LineDelivery:
         if verdict.finding is LineFinding.HARMS:
             return self._end_trust(live, verdict)
         if is_ruined:
-            lead = "fails requests just held out"
-            return Delivery(live, Ground.RUINED, lead, "the newest draft fails the requests just held out", verdict)
+            return Delivery(live, Ground.RUINED, "the newest draft fails the requests just held out", "", verdict)
         if verdict.finding is LineFinding.GAINS and not self._is_proven:
             self._is_proven, self._trust = True, self._rules.trusted_rounds * self._rules.full_round
             return Delivery(newest, Ground.PROOF, f"proven, {shown_odds(verdict.odds)} to 1", verdict.reason, verdict)
         if self._trust:
             lead = f"proven before, trusted for {self._trust / self._rules.full_round:.3g} rounds"
-            return Delivery(newest, Ground.TRUST, lead, self._why_trusted(verdict), verdict)
+            return Delivery(newest, Ground.TRUST, lead, _beside_trust(verdict), verdict)
         return Delivery(live, Ground.NOTHING_YET, self._not_proven(verdict), verdict.reason, verdict)
 
     def _not_proven(self, verdict: LineVerdict) -> str:
         if verdict.is_suspected:
             return f"may harm, {shown_odds(verdict.harm_odds)} to 1"
         return f"not proven, {shown_odds(verdict.odds)} to 1 of {1.0 / self._rules.test.error:.3g}"
-
-    def _why_trusted(self, verdict: LineVerdict) -> str:
-        trusted = f"the line was proven and is trusted for {self._trust / self._rules.full_round:.3g} rounds"
-        if not verdict.requests:
-            return f"{trusted}; it was not compared with its new reference yet"
-        return f"{trusted}; for a new proof, {verdict.reason}"
 
     def _end_trust(self, live: int, verdict: LineVerdict) -> Delivery:
         self._trust = 0
@@ -180,3 +173,10 @@ class LineDelivery:
         self._is_proven = bool(state.get("is_proven", False))
         self._line.restore(state.get("line", {}))
         self._live.restore(state.get("live", {}))
+
+
+def _beside_trust(verdict: LineVerdict) -> str:
+    """What the line shows against its new reference."""
+    if not verdict.requests:
+        return "it was not compared with its new reference yet"
+    return f"for a new proof, {verdict.reason}"

@@ -307,7 +307,7 @@ def test_the_heartbeat_says_why_a_version_serves_and_what_it_was_compared_with(h
     beat = house.board.heartbeats()[f"learner:{house.config.name}"]
     assert (beat["verdict"], beat["ground"], beat["reference"]) == ("promote", "trust", 1)
     assert beat["line_accept_length"] == beat["reference_accept_length"] == 2.0
-    assert beat["reason"].startswith("the line was proven and is trusted for 3 rounds; for a new proof, odds ")
+    assert beat["reason"].startswith("proven before, trusted for 3 rounds; for a new proof, odds ")
 
 
 def entry(entry_id: str, trace: DraftTrace) -> TraceEntry:
