@@ -67,7 +67,8 @@ def served_now(seen: Snapshot) -> Served:
 
 def _where(window: Window) -> str:
     seconds: dict[int, float] = {}
-    for key, row in (window.table("scheduler", "steps") or {}).items():
+    taken = {key: row for key, row in (window.table("scheduler", "steps") or {}).items() if row.steps}
+    for key, row in (taken or window.steps_since_boot).items():
         seconds |= _spent(key, row, seconds)
     bucket = max(seconds, key=lambda size: seconds[size], default=0)
     if not bucket:
