@@ -189,6 +189,16 @@ def test_a_young_speculator_fills_the_chart_from_its_birth_on(tab, story_url):
     assert max(lefts) > 60
 
 
+def test_the_chart_begins_with_the_data_and_with_a_birth_just_before_them(tab, story_url):
+    page = tab(story_url)
+    panel = "{from: 0, until: 900, width_s: 15, times: [15, 600, 615, 900], pooled: [null, 1.5, null, 1.5], born: %s}"
+    shown = [
+        page.evaluate(f"import('/static/accept.js').then((m) => m.shownTimes({panel % born}).from)")
+        for born in ("null", "-86400", "100", "560")
+    ]
+    assert shown == [585, 585, 585, 560]
+
+
 def test_a_hidden_tab_lets_its_stream_go_and_comes_back_by_its_last_id(tab, url):
     page = tab(url)
     streams = []

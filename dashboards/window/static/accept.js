@@ -5,7 +5,7 @@ import { drawMarks, drawShades } from "./marks.js";
 
 const HEIGHT = 260;
 /** Seconds that the chart shows at least, however young the speculator is. */
-const LEAST_S = 120;
+const LEAST_S = 60;
 /** Dashes of the thin lines, so that they differ without colour too. */
 const DASHES = [[], [8, 4], [2, 4], [10, 4, 2, 4]];
 /** Room that the lane leaves at its sides, as the chart's axis does. */
