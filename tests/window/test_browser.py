@@ -227,6 +227,20 @@ def test_axe_finds_nothing_and_nothing_overflows_or_is_cut(tab, story_url, theme
     assert found == []
 
 
+@pytest.mark.parametrize("width", [1280, 768, 390])
+def test_long_names_of_members_are_not_cut_off(tab, access, redis_client, width):
+    host = "gpu-node-0123.eu-west-1.compute.internal"
+    server = {"host": host, "paceline": "0.1.0+g801c959ddfeb", "sglang": "0.5.23"}
+    access.board.beat(f"replica:{host}-30000", {"draft_version": 1, "capture": "on", "server": server}, 600.0)
+    with serving(access, redis_client) as address:
+        page = tab(f"{address}/", viewport={"width": width, "height": 800})
+        page.wait_for_selector(f"#members th:text-is('replica:{host}-30000')")
+        wide = page.evaluate(
+            "[...document.querySelectorAll('#members .scroll')].map((b) => b.scrollWidth - b.clientWidth)"
+        )
+        assert wide == [0]
+
+
 def test_everything_can_be_reached_by_keyboard(tab, story_url):
     page = tab(story_url)
     page.wait_for_selector("#lane button")

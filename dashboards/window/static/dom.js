@@ -14,6 +14,9 @@ export function fill(parent, ...children) {
   parent.replaceChildren(...children.map((child) => (child instanceof Node ? child : String(child))));
 }
 
+/** A cell of so many characters may wrap, anywhere; shorter ones do not. */
+const LONG_CHARS = 20;
+
 /** A table: headings, then rows of cells, each an element or text; the first cell of a row heads it.
 
 A wide one becomes a list of its rows where the page is narrow; the roles keep it a table for those who listen to it. */
@@ -22,6 +25,7 @@ export function table(headings, rows, caption, isWide = false) {
   const body = rows.map((cells) => as("row", el("tr", "", ...cells.map((cell, index) => {
     const made = index ? as("cell", el("td", "", el("span", "", cell))) : as("rowheader", scoped(el("th", "", cell), "row"));
     made.dataset.heading = headings[index];
+    made.classList.toggle("long", made.textContent.length > LONG_CHARS);
     return made;
   }))));
   const made = as("table", el("table", isWide ? "wide-table" : "", as("rowgroup", el("thead", "", head)), as("rowgroup", el("tbody", "", ...body))));
