@@ -38,7 +38,8 @@ def _bounded(served: Served, now: str) -> Finding:
     speed, step_ms = served.speed, served.step_ms.value
     if speed.low is None or speed.high is None:
         return Finding("faster", Level.UNKNOWN, f"{speed.why_unknown}{now}")
-    ends = f"{speed.low:.2f}x .. {speed.high:.2f}x plain decoding, bounded by {speed.count} steps with drafts"
+    ends = f"{speed.low:.2f}x .. {speed.high:.2f}x" if speed.low else f"at most {speed.high:.2f}x"
+    ends += f" plain decoding, bounded by {speed.count} steps with drafts"
     if step_ms is not None:
         ends += f" of {step_ms:.3g} ms: faster only if a plain one takes over {step_ms / speed.high:.3g} ms"
     return Finding("faster", Level.NOTE, f"not shown: {ends}; {speed.why_unknown}{now}")
