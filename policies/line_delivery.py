@@ -118,7 +118,8 @@ class LineDelivery:
             self._is_proven, self._trust = True, self._rules.trusted_rounds * self._rules.full_round
             return Delivery(newest, Ground.PROOF, f"proven, {shown_odds(verdict.odds)} to 1", verdict.reason, verdict)
         if self._trust:
-            lead = f"proven before, trusted for {self._trust / self._rules.full_round:.3g} rounds"
+            left = self._trust / self._rules.full_round
+            lead = f"proven before, trusted for {left:.3g} round{'' if left == 1.0 else 's'}"
             return Delivery(newest, Ground.TRUST, lead, _beside_trust(verdict), verdict)
         return Delivery(live, Ground.NOTHING_YET, self._not_proven(verdict), verdict.reason, verdict)
 

@@ -56,7 +56,7 @@ def test_a_proof_makes_the_newest_draft_live_and_trusts_the_line_for_some_rounds
     odds = [shown_odds(decided.verdict.odds) for decided in rounds]
     assert [decided.lead for decided in rounds[:3]] == [
         f"proven, {odds[0]} to 1",
-        *(f"proven before, trusted for {left} rounds" for left in (2, 1)),
+        *(f"proven before, trusted for {left}" for left in ("2 rounds", "1 round")),
     ]
     assert rounds[3].lead == f"not proven, {odds[3]} to 1 of 10"
     assert Learner().round(GAINS, is_ruined=True).lead == "the newest draft fails the requests just held out"
