@@ -1,7 +1,7 @@
-"""Watches the live page of a running demo, and takes the pictures of docs/window.md once the page has a story to tell.
+"""Watches the live page of a running demo, and takes pictures of it once the page has a story to tell.
 
     make demo ARGS="--keep-running"        # prints the address of its live page
-    python -m paceline.benchmarks.window_pictures http://127.0.0.1:PORT/ --out docs
+    python -m paceline.benchmarks.window_pictures http://127.0.0.1:PORT/ --out pictures
 
 It needs Playwright and a Chromium: `pip install playwright`, `apt-get install chromium`. The story: drafts went live
 and accept length climbed, the traffic turned, accept length fell, a draft was refused, and a later one brought it back.
@@ -112,7 +112,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("url", help="of the live page, as the demo prints it")
-    parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--out", type=Path, default=Path("pictures"))
     parser.add_argument("--limit-s", type=float, default=1200.0, help="how long to watch for the whole story")
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     given = parser.parse_args()

@@ -8,15 +8,17 @@ from rich.table import Table
 from rich.text import Text
 
 from ..buffer.audit import entry_time
-from ..buffer.plain_text import utc_time
-from ..buffer.scores import PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
+from ..buffer.plain_text import lead, utc_time
+from ..buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ..buffer.version import BoardEvent, BoardRow
 from ..policies.judged_on import sentence
 from ..policies.readings.ratio_sums import Z_95, RatioSums
 from ..policies.readings.served_drafts import ServedDraft
 from ..policies.readings.traffic_move import traffic_move
-from .cells import UNKNOWN, cell, error, interval, label_word
+from .cells import UNKNOWN, ago, cell, error, interval, label_word, length
 from .tables import VersionLine
+
+_REFERENCE_SCORE = "reference_accept_length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +35,37 @@ class DraftCard:
         """Heading -> what is known, in words."""
         version, line = self.row.version, self.line
         return {
-            "state": f"{line.state.value} since {utc_time(line.changed_at)}: {self.row.why}",
+            "state": f"{line.state.value} since {utc_time(line.changed_at)}: {lead(self.row.why)}",
             "parent": "the draft that the server was started with" if line.parent is None else f"draft {line.parent}",
             "traffic learnt from": traffic_window(version.trained_on),
             "objective": version.objective,
             "target": f"{version.target}, version {version.target_version or UNKNOWN}",
             "trained on targets": ", ".join(version.trained_targets) or UNKNOWN,
-            "judged (no quality)": judged(self.row),
+            "judged (no quality)": _judged(version.scores),
             "predicted (no quality)": predicted(version.scores),
             "served": served_text(self.line),
             "error of prediction": error(line.prediction_error, line.error_half_width, UNKNOWN) + self._moved(),
             "weights": f"{version.weights_uri}, sha256 {version.sha256[:12]}",
         }
+
+    def gate(self) -> dict[str, str]:
+        """Heading -> figure: what the gate measured of the line and of its reference, and on what; "-" is not known."""
+        scores, on = self.row.version.scores, self.row.version.judged_on
+        low, high, gain = scores.get("gain_low"), scores.get("gain_high"), scores.get("gain")
+        median_s, oldest_s = (None, None) if on is None else (on.median_age_s, on.oldest_age_s)
+        return {
+            "line": length(scores.get(JUDGED_SCORE)),
+            "reference": length(scores.get(_REFERENCE_SCORE)),
+            "gain": error(gain, None),
+            "interval": interval(None if low is None or high is None else (low, high)),
+            "requests": "-" if on is None else str(on.requests),
+            "median age": "-" if median_s is None else ago(median_s),
+            "oldest": "-" if oldest_s is None else ago(oldest_s),
+        }
+
+    def verdicts(self) -> list[str]:
+        """Every reason that says more than its lead, in full, each once."""
+        return list(dict.fromkeys(event.why for event in self.events if event.why != lead(event.why)))
 
     def _moved(self) -> str:
         """Why an error may be none of the draft's: it served other requests than there were when it was judged."""
@@ -60,6 +81,7 @@ class DraftCard:
         return {
             "number": self.line.number,
             "facts": self.facts(),
+            "gate": self.gate(),
             "scores": dict(self.row.version.scores),
             "served": {label: sums_json(sums) for label, sums in self.by_label.items()},
             "positions": [{"reached": reached, "accepted": accepted} for reached, accepted in _positions(self.served)],
@@ -70,7 +92,13 @@ class DraftCard:
 
     def view(self) -> RenderableType:
         """For a terminal."""
-        return Group(Text(f"draft {self.line.number}", style="bold"), self._facts(), *self._served(), self._history())
+        return Group(
+            Text(f"draft {self.line.number}", style="bold"),
+            self._facts(),
+            *self._gate(),
+            *self._served(),
+            *self._history(),
+        )
 
     def _facts(self) -> Table:
         table = Table.grid(padding=(0, 2))
@@ -79,19 +107,32 @@ class DraftCard:
             table.add_row(cell(heading, "bold"), cell(text, style))
         return table
 
+    def _gate(self) -> Iterator[Table]:
+        if JUDGED_SCORE in self.row.version.scores:
+            table = Table(title="what the gate measured (no quality)", title_justify="left", expand=False)
+            for heading in self.gate():
+                table.add_column(heading, justify="right")
+            table.add_row(*map(cell, self.gate().values()))
+            yield table
+
     def _served(self) -> Iterator[Table]:
         if self.by_label:
             yield _sums_table("served by label", "label", self.by_label)
         if self.served.tried:
             yield _positions_table(self.served)
 
-    def _history(self) -> Table:
+    def _history(self) -> Iterator[RenderableType]:
         table = Table(title="history", title_justify="left", expand=False)
         for heading in ("when", "state", "by", "why"):
             table.add_column(heading, overflow="fold")
         for event in self.events:
-            table.add_row(*map(cell, (utc_time(event.at), event.state.value, event.by, event.why)))
-        return table
+            table.add_row(*map(cell, (utc_time(event.at), event.state.value, event.by, lead(event.why))))
+        yield table
+        for why in self.verdicts():
+            yield cell("")
+            yield cell(why)
+        if (on := self.row.version.judged_on) is not None and not any(sentence(on) in why for why in self.verdicts()):
+            yield cell(sentence(on))
 
 
 def traffic_window(trained_on: tuple[str, str]) -> str:
@@ -102,21 +143,20 @@ def traffic_window(trained_on: tuple[str, str]) -> str:
     return f"{first} .. {last}"
 
 
-def judged(row: BoardRow) -> str:
-    """What the gate measured, and on what."""
-    measured = {name: value for name, value in row.version.scores.items() if not name.startswith("predicted_")}
-    scores = ", ".join(f"{name} {value:.2f}" for name, value in sorted(measured.items()))
-    on = "" if row.version.judged_on is None else f"; {sentence(row.version.judged_on)}"
-    return f"{scores or 'no figure'}{on}"
+def _judged(scores: Mapping[str, float]) -> str:
+    line, reference = scores.get(JUDGED_SCORE), scores.get(_REFERENCE_SCORE)
+    if line is None:
+        return f"{UNKNOWN}: the gate measured nothing"
+    return length(line) if reference is None else f"{length(line)} against {length(reference)} of the reference"
 
 
 def predicted(scores: Mapping[str, float]) -> str:
     """Accept length with its 95 % interval."""
-    length, standard_error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
-    if length is None or standard_error is None:
+    mean, standard_error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
+    if mean is None or standard_error is None:
         return f"{UNKNOWN}: it was not to serve, or too few requests waited"
     noise = Z_95 * standard_error
-    return f"{length:.2f} (95 % over requests {interval((max(length - noise, 1.0), length + noise))})"
+    return f"{mean:.2f} (95 % over requests {interval((max(mean - noise, 1.0), mean + noise))})"
 
 
 def served_text(line: VersionLine) -> str:
@@ -134,10 +174,8 @@ def _sums_table(title: str, heading: str, found: Mapping[str, RatioSums]) -> Tab
     for name in (heading, "accept length", "95 %", "requests", "rounds"):
         table.add_column(name, justify="left" if name == heading else "right")
     for name, sums in sorted(found.items(), key=lambda item: -item[1].rounds):
-        length = "-" if sums.accept_length is None else f"{sums.accept_length:.2f}"
-        table.add_row(
-            *map(cell, (label_word(name), length, interval(sums.interval), str(sums.requests), str(sums.rounds)))
-        )
+        figures = length(sums.accept_length), interval(sums.interval), str(sums.requests), str(sums.rounds)
+        table.add_row(*map(cell, (label_word(name), *figures)))
     return table
 
 

@@ -24,7 +24,7 @@ def faster(seen: Snapshot, served: Served) -> Finding:
     if not seen.present(REPLICA):
         return Finding("faster", Level.UNKNOWN, nobody_serves(seen))
     if speed.value is None:
-        return Finding("faster", Level.UNKNOWN, f"{speed.why_unknown}{now}")
+        return _bounded(served, now)
     low, high = (speed.value if end is None else end for end in (speed.low, speed.high))
     level = Level.OK if low >= 1.0 else Level.WRONG if high < 1.0 else Level.NOTE
     word = {Level.OK: "yes", Level.WRONG: "no, slower", Level.NOTE: "not shown"}[level]
@@ -33,11 +33,24 @@ def faster(seen: Snapshot, served: Served) -> Finding:
     return Finding("faster", level, f"{word}: {speed.value:.2f}x plain decoding{ends}, {where}{now}")
 
 
+def _bounded(served: Served, now: str) -> Finding:
+    """What is known without plain steps: between which speeds it must be, and what decides."""
+    speed, step_ms = served.speed, served.step_ms.value
+    if speed.low is None or speed.high is None:
+        return Finding("faster", Level.UNKNOWN, f"{speed.why_unknown}{now}")
+    ends = f"{speed.low:.2f}x .. {speed.high:.2f}x" if speed.low else f"at most {speed.high:.2f}x"
+    ends += f" plain decoding, bounded by {speed.count} steps with drafts"
+    if step_ms is not None:
+        ends += f" of {step_ms:.3g} ms: faster only if a plain one takes over {step_ms / speed.high:.3g} ms"
+    return Finding("faster", Level.NOTE, f"not shown: {ends}; {speed.why_unknown}{now}")
+
+
 def fresh(seen: Snapshot, move: TrafficMove) -> Finding:
     """Which draft is live, how old its traffic was when it went live, and whether traffic moved since."""
     live, replicas = seen.state.live, seen.present(REPLICA)
     if live is None:
-        return Finding("fresh", Level.UNKNOWN, "no version is live: servers draft with what they were started with")
+        known = "no version is live: servers draft with what they were started with"
+        return Finding("fresh", Level.NOTE, known) if replicas else Finding("fresh", Level.UNKNOWN, nobody_serves(seen))
     if not replicas:
         return Finding(
             "fresh", Level.UNKNOWN, f"draft {live} is live on the board, and no server is alive to draft with it"

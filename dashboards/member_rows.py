@@ -8,6 +8,7 @@ from rich.table import Table
 
 from ..buffer.counters import LEFT, STALLED
 from ..buffer.member_board import MemberSeen
+from ..buffer.plain_text import lead
 from .cells import ago, cell
 from .snapshot import Snapshot, has_ended
 
@@ -107,7 +108,8 @@ def _doing(status: Mapping[str, object]) -> str:
     if capture:
         why = said(status, "capture_reason") or said(status, "buffer_error")
         return f"capture {capture}" + (f": {why}" if why else "")
-    why = said(status, LEFT) or said(status, STALLED) or said(status, "fault") or _work(status.get("work")) or said(status, "why")
+    trouble = next(filter(None, (said(status, key) for key in (LEFT, STALLED, "fault"))), "")
+    why = trouble or _work(status.get("work")) or lead(said(status, "why"))
     return f"{kind}: {why}" if kind and why else kind or why
 
 

@@ -7,11 +7,11 @@ from ..policies.readings.definitions import Reading
 from ..policies.readings.loop_readings import traces_captured, traces_dropped
 from ..policies.readings.served_drafts import ServedDraft, served_drafts
 from ..policies.readings.serving_readings import accept_length, step_time_ms, tokens_per_second
-from ..policies.readings.speed import speed_over_plain
+from ..policies.readings.speed import speed_over_plain, tokens_computed
 from ..policies.readings.tables import StepKey, StepSums
 from ..policies.readings.traffic_move import MIN_REQUESTS, TrafficMove, traffic_move
 from ..policies.readings.windows import BEFORE_S, Window, windowed
-from .snapshot import Snapshot
+from .snapshot import REPLICA, Snapshot
 
 #: "Now" is so many newest seconds.
 WINDOW_S = 600.0
@@ -54,7 +54,7 @@ def served_now(seen: Snapshot) -> Served:
     window = recent(seen)
     return Served(
         by_draft=served_drafts(seen.counters()),
-        speed=speed_over_plain(window),
+        speed=speed_over_plain(window, _computed(seen)),
         speed_where=_where(window),
         length=accept_length(window),
         rate=tokens_per_second(window),
@@ -67,12 +67,32 @@ def served_now(seen: Snapshot) -> Served:
 
 def _where(window: Window) -> str:
     seconds: dict[int, float] = {}
-    for key, row in (window.table("scheduler", "steps") or {}).items():
+    taken = {key: row for key, row in (window.table("scheduler", "steps") or {}).items() if row.steps}
+    for key, row in (taken or window.steps_since_boot).items():
         seconds |= _spent(key, row, seconds)
     bucket = max(seconds, key=lambda size: seconds[size], default=0)
     if not bucket:
         return "batch unknown"
     return f"batch {bucket}" if bucket <= 2 else f"batch {bucket // 2 + 1}-{bucket}"
+
+
+def _computed(seen: Snapshot) -> int | None:
+    """The most tokens that a server computes for a request in a step, by its flags; None where one does not say."""
+    found: list[int] = []
+    for one in seen.present(REPLICA).values():
+        match one.status.get("server"):
+            case {
+                "speculation": {
+                    "adaptive": False,
+                    "num_steps": int(steps),
+                    "eagle_topk": int(width),
+                    "num_draft_tokens": int(verified),
+                }
+            }:
+                found.append(tokens_computed(steps, width, verified))
+            case _:
+                return None
+    return max(found, default=None)
 
 
 def _spent(key: StepKey, row: StepSums, so_far: Mapping[int, float]) -> dict[int, float]:

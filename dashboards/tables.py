@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from ..buffer.plain_text import utc_time
+from ..buffer.plain_text import lead, utc_time
 from ..buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ..buffer.version import BoardRow, BoardState, VersionState
 from ..policies.judged_on import sentence
@@ -61,10 +61,12 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "predicted": lambda line: length(line.predicted_accept_length),
     "error": lambda line: error(line.prediction_error, line.error_half_width),
     "changed": lambda line: utc_time(line.changed_at),
-    "reason": lambda line: line.reason,
+    "reason": lambda line: lead(line.reason),
 }
 _TITLE = "draft versions"
-_LONG, _LONG_WIDTH = "reason", 30  # the one column whose text wraps, and the fewest characters it may have
+_LONG, _LONG_WIDTH = "reason", 24  # the one column whose text wraps, and the fewest characters it may have
+#: Left out one after another where a terminal is too narrow for all; `versions show N` has everything.
+_DROPPED = ("parent", "changed", "error", "requests", "rounds", "predicted", "95 %")
 _ANY_WIDTH = 10_000  # characters; rich measures nothing beyond the width that it is given
 _LEFT = frozenset(("state", "changed", "reason"))
 
@@ -108,9 +110,10 @@ def _half_width(predicted_error: float | None, served_error: float | None) -> fl
 
 @dataclass(frozen=True, slots=True)
 class VersionsTable:
-    """For a terminal: one row per version in the given order, or a paragraph each where it is too narrow for a table.
+    """For a terminal: one row per version in the given order, of a reason its lead.
 
-    The live version is green, unless no server is alive to draft with it.
+    Where a terminal is too narrow, columns of _DROPPED are left out, which it says; where that does not help, each
+    version is a paragraph. The live version is green, unless no server is alive to draft with it.
     """
 
     lines: Sequence[VersionLine]
@@ -119,23 +122,30 @@ class VersionsTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Rich's protocol: what it prints in place of this."""
-        narrowest = self._table(_LONG_WIDTH)
-        if console.measure(narrowest, options=options.update(max_width=_ANY_WIDTH)).maximum <= options.max_width:
-            yield self._table()
-        else:
-            yield cell(_TITLE, "italic")
-            yield from map(self._paragraph, self.lines)
+        wide, dropped = options.update(max_width=_ANY_WIDTH), [name for name in _DROPPED if name in self.columns]
+        for count in range(len(dropped) + 1):
+            shown = [name for name in self.columns if name not in dropped[:count]]
+            if console.measure(self._table(shown, _LONG_WIDTH), options=wide).maximum <= options.max_width:
+                yield self._table(shown)
+                if count:
+                    yield cell(
+                        f"too narrow for {', '.join(dropped[:count])}: `paceline versions show N` has all", "dim"
+                    )
+                return
+        yield cell(_TITLE, "italic")
+        yield from map(self._paragraph, self.lines)
 
-    def _table(self, long_width: int | None = None) -> Table:
+    def _table(self, columns: Sequence[str], long_width: int | None = None) -> Table:
         table = Table(title=_TITLE, title_justify="left", expand=False)
-        for heading in self.columns:
+        for heading in columns:
             justify: Literal["left", "right"] = "left" if heading in _LEFT else "right"
             if heading == _LONG:
                 table.add_column(heading, justify=justify, overflow="fold", width=long_width)
             else:
                 table.add_column(heading, justify=justify, no_wrap=True)
         for line in self.lines:
-            table.add_row(*self._cells(line).values(), style=self._style(line))
+            cells = self._cells(line)
+            table.add_row(*(cells[name] for name in columns), style=self._style(line))
         return table
 
     def _paragraph(self, line: VersionLine) -> Text:

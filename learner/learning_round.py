@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
 from ..buffer.lease import Lease, require
-from ..buffer.plain_text import printable
+from ..buffer.plain_text import lead, printable
 from ..buffer.version import BoardState, DraftVersion
 from ..policies.guard import Alarm
 from ..policies.learn_schedule import LearnChoice, LearnDecision
@@ -127,7 +127,7 @@ class LearningRound:
             )
         why = promotion.reason if promotion else "every claimed trace was held out"
         passes = state.trainer.plan.passes
-        done = state.notes.rounds_trained, len(learned), passes, len(held_out), why, decision.reason
+        done = state.notes.rounds_trained, len(learned), passes, len(held_out), lead(why), decision.reason
         _log.info("learning round %d: %d traces learned in %d passes, %d held out; %s (%s)", *done)
         return LearningReport(
             LearningKind.LEARNED,

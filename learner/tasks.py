@@ -6,6 +6,7 @@ from typing import Any
 
 from celery import Celery, Task
 
+from ..buffer.plain_text import lead
 from .config import LearnerConfig
 
 _log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ def add_learn_round(app: Celery, config: LearnerConfig) -> Task:
         starts a learning round that claims them again.
         """
         report = _learner(config).learn_once()
-        _log.info("learning round of %s: %s, %s", config.speculator, report.kind.value, report.why)
+        _log.info("learning round of %s: %s, %s", config.speculator, report.kind.value, lead(report.why))
         status: dict[str, object] = report.status()
         return status
 

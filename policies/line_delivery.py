@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from .paired import Paired
-from .prequential import LineFinding, LineVerdict, PrequentialRules, PrequentialTest
+from .prequential import LineFinding, LineVerdict, PrequentialRules, PrequentialTest, shown_odds
 
 
 class Ground(StrEnum):
@@ -39,7 +39,8 @@ class Delivery:
 
     version: int  # serves next
     ground: Ground
-    reason: str  # one sentence with figures, for people
+    lead: str  # the verdict in a few words, for people
+    reason: str  # the figures in a sentence; empty where there are none beside the lead
     verdict: LineVerdict
 
 
@@ -112,19 +113,20 @@ class LineDelivery:
         if verdict.finding is LineFinding.HARMS:
             return self._end_trust(live, verdict)
         if is_ruined:
-            return Delivery(live, Ground.RUINED, "the newest draft fails the requests just held out", verdict)
+            return Delivery(live, Ground.RUINED, "the newest draft fails the requests just held out", "", verdict)
         if verdict.finding is LineFinding.GAINS and not self._is_proven:
             self._is_proven, self._trust = True, self._rules.trusted_rounds * self._rules.full_round
-            return Delivery(newest, Ground.PROOF, verdict.reason, verdict)
+            return Delivery(newest, Ground.PROOF, f"proven, {shown_odds(verdict.odds)} to 1", verdict.reason, verdict)
         if self._trust:
-            return Delivery(newest, Ground.TRUST, self._why_trusted(verdict), verdict)
-        return Delivery(live, Ground.NOTHING_YET, verdict.reason, verdict)
+            left = self._trust / self._rules.full_round
+            lead = f"proven before, trusted for {left:.3g} round{'' if left == 1.0 else 's'}"
+            return Delivery(newest, Ground.TRUST, lead, _beside_trust(verdict), verdict)
+        return Delivery(live, Ground.NOTHING_YET, self._not_proven(verdict), verdict.reason, verdict)
 
-    def _why_trusted(self, verdict: LineVerdict) -> str:
-        trusted = f"the line was proven and is trusted for {self._trust / self._rules.full_round:.3g} rounds"
-        if not verdict.requests:
-            return f"{trusted}; it was not compared with its new reference yet"
-        return f"{trusted}; for a new proof, {verdict.reason}"
+    def _not_proven(self, verdict: LineVerdict) -> str:
+        if verdict.is_suspected:
+            return f"may harm, {shown_odds(verdict.harm_odds)} to 1"
+        return f"not proven, {shown_odds(verdict.odds)} to 1 of {1.0 / self._rules.test.error:.3g}"
 
     def _end_trust(self, live: int, verdict: LineVerdict) -> Delivery:
         self._trust = 0
@@ -134,7 +136,8 @@ class LineDelivery:
         self._is_proven = False
         if version != self.reference:
             self._compare_with(version)
-        return Delivery(version, Ground.HARM, verdict.reason, verdict)
+        lead = f"harms, {shown_odds(verdict.harm_odds)} to 1"
+        return Delivery(version, Ground.HARM, lead, verdict.reason, verdict)
 
     def _spend_trust(self, version: int) -> None:
         """A round less, or a part of one; after the last one, what serves becomes the reference."""
@@ -171,3 +174,10 @@ class LineDelivery:
         self._is_proven = bool(state.get("is_proven", False))
         self._line.restore(state.get("line", {}))
         self._live.restore(state.get("live", {}))
+
+
+def _beside_trust(verdict: LineVerdict) -> str:
+    """What the line shows against its new reference."""
+    if not verdict.requests:
+        return "it was not compared with its new reference yet"
+    return f"for a new proof, {verdict.reason}"

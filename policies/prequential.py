@@ -44,6 +44,8 @@ _CASH_SHARE = 0.2
 _SUSPICIOUS_ODDS = 2.0
 #: What a test of harm gives away before every block: a line that is level again is soon free of old suspicion.
 _HARM_FORGOTTEN = 0.1
+#: Odds above are said to be above.
+_MOST_SHOWN = 1_000_000
 
 
 class LineFinding(StrEnum):
@@ -170,11 +172,14 @@ class PrequentialTest:
         odds, needed = self._gain.log, 1.0 / self._rules.error
         whose = max(Whose, key=lambda name: self._harm[name].log)
         harm = self._harm[whose].log
-        figures = f"odds {_shown(odds)} to 1 that the line gains, on {self._judges()}"
+        figures = f"odds {shown_odds(math.exp(min(odds, 100.0)))} to 1 that the line gains, on {self._judges()}"
         if harm >= -math.log(self._rules.harm_error):
-            finding, why = LineFinding.HARMS, f"odds {_shown(harm)} to 1 that {whose} lose"
+            finding, why = LineFinding.HARMS, f"odds {shown_odds(math.exp(harm))} to 1 that {whose} lose"
         elif self._is_suspected():
-            finding, why = LineFinding.NOTHING_YET, f"odds {_shown(harm)} to 1 that {whose} lose must fall first"
+            finding, why = (
+                LineFinding.NOTHING_YET,
+                f"odds {shown_odds(math.exp(harm))} to 1 that {whose} lose must fall first",
+            )
         elif odds >= math.log(needed):
             finding, why = LineFinding.GAINS, f"{needed:.3g} to 1 are enough"
         else:
@@ -226,5 +231,8 @@ def _without_the_heaviest(bets: Sequence[Bet]) -> list[float]:
     return [bet.gain for bet in bets if bet.tenant != heaviest]
 
 
-def _shown(log_odds: float) -> str:
-    return f"{math.exp(min(log_odds, 100.0)):.3g}"
+def shown_odds(odds: float) -> str:
+    """For people, who compare no exponents."""
+    if odds >= _MOST_SHOWN:
+        return f"over {_MOST_SHOWN:,}"
+    return f"{odds:,.0f}" if odds >= 100.0 else f"{odds:.3g}"

@@ -68,7 +68,7 @@ class Promotion:
     """What becomes of a candidate, and the figures of the round that trained it."""
 
     verdict: Verdict
-    reason: str  # one sentence with figures, for people
+    reason: str  # for people: the verdict in a few words, then sentences with figures, each after a semicolon
     measured: Measured | None = None  # None while waiting or unjudged, and where nothing could be measured
     judged_on: JudgedOn | None = None  # what the measured requests were
     ground: Ground | None = None  # why another version serves next, or none; None while waiting or unjudged
@@ -91,10 +91,10 @@ def judge(
     `judged_on` is what those that have rounds were. Draws from `rng`; changes nothing else.
     """
     measured = measure(pairs, confidence=confidence, rng=rng)
-    parts = [decided.reason, measured.sentence, _spread(measured, confidence), sentence(judged_on) if judged_on else ""]
+    figures = [measured.sentence, _spread(measured, confidence), sentence(judged_on) if judged_on else ""]
     return Promotion(
         Verdict.PROMOTE if decided.ground in {Ground.PROOF, Ground.TRUST} else Verdict.REFUSE,
-        "; ".join(part for part in parts if part),
+        "; ".join(part for part in (decided.lead, decided.reason, *figures) if part),
         measured if measured.requests else None,
         judged_on,
         decided.ground,

@@ -157,7 +157,7 @@ def test_versions_show_what_was_served_beside_what_was_predicted(paceline, board
     assert rows[1]["prediction_error"] == pytest.approx(1 + 23 / 19 - 3.0)
     table = paceline("versions", "--newest", "2").output
     assert [
-        word for word in ("served", "95 %", "judged", "error", "and 1 older: --newest 3") if word not in table
+        word for word in ("served", "95 %", "predicted", "error", "and 1 older: --newest 3") if word not in table
     ] == []
 
 

@@ -2,7 +2,7 @@
 
 from .panels import WELL, WRONG, Answer, Graph, Page
 
-_UNKNOWN = "unknown: no plain steps at these batch sizes; start with --speculative-adaptive (docs/pacing.md)"
+_UNKNOWN = "not measured: no plain steps at these batch sizes; at most the accept length (docs/pacing.md)"
 
 #: Speculative against plain decoding, and what the speed is made of.
 FASTER = Page(

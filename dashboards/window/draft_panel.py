@@ -24,7 +24,8 @@ def draft_panel(look: Look, asked: int | None) -> dict[str, object]:
     row, link = state.rows[number], mlflow_link(look.seen, number)
     return {
         **card.as_json(),
-        "facts": [pair for pair in card.facts().items() if pair[0] != "state"],
+        # The state and what was judged have places of their own.
+        "facts": [(name, text) for name, text in card.facts().items() if not name.startswith(("state", "judged"))],
         "state": row.state.value,
         "why": row.why,
         "changed_at": row.changed_at,

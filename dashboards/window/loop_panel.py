@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from ...buffer.counters import LearnerCounters
+from ...buffer.plain_text import lead
 from ...buffer.version import VersionState
 from ..answer import Answer
 from ..cells import UNKNOWN, ago
@@ -38,7 +39,7 @@ def _counters(look: Look, member: str) -> LearnerCounters | None:
 
 
 def _learner(member: str, status: Mapping[str, object], counted: LearnerCounters | None) -> Iterator[tuple[str, str]]:
-    kind, why = said(status, "kind") or UNKNOWN, said(status, "why")
+    kind, why = said(status, "kind") or UNKNOWN, lead(said(status, "why"))
     yield member, f"{kind}: {why}" if why else kind
     if reason := said(status, "learn_reason"):
         yield "learn or rest", f"{said(status, 'learn')}: {reason}"

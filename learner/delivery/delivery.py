@@ -9,6 +9,7 @@ import numpy as np
 
 from ...buffer.base import TraceEntry, VersionBoard, entry_order
 from ...buffer.errors import BoardConflict, WeightsRefused
+from ...buffer.plain_text import lead
 from ...buffer.version import BoardState, DraftVersion, VersionState
 from ...buffer.weights_file import check_weights
 from ...policies.judged_on import judged_on
@@ -123,7 +124,9 @@ def deliver(
         tuple(version for version in state.targets.trained if version in named),
     )
     write = partial(save_draft, state.trainer.draft)
-    version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason, reserved=number)
+    version = publish(
+        board, config.versions_dir, write, lineage, by=LEARNER, why=lead(promotion.reason), reserved=number
+    )
     has_trees = any(entry.trace.is_tree for outcome in KEPT for entry in claimed[outcome])
     must_canary = promotion.verdict is Verdict.UNJUDGED or has_trees
     _carry_out(config, board, version.number, judged, promotion, must_canary=must_canary)
@@ -166,7 +169,7 @@ def _carry_out(
         return
     live = board.read().live
     if live != judged.live:
-        refuse(board, number, f"live moved from {judged.live} to {live} while it was judged: {promotion.reason}")
+        refuse(board, number, f"live moved from {judged.live} to {live} while it was judged; {promotion.reason}")
         return
     has_canaries = config.canary_limit_s > 0
     start_canary_or_go_live(board, number, promotion.reason, with_canary=has_canaries, must_canary=must_canary)

@@ -19,7 +19,10 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One figure with what it rests on; `value` is None where it is unknown, and `why_unknown` says why."""
+    """One figure with what it rests on; `value` is None where it is unknown, and `why_unknown` says why.
+
+    `low` and `high` beside an unknown value are bounds of it that hold without a measurement.
+    """
 
     name: str  # of its Definition
     value: float | None
@@ -129,7 +132,11 @@ _ALL = (
     Definition(
         name="speed_over_plain",
         unit="times plain decoding",
-        meaning="Tokens per second of speculative steps over what plain steps of the same batch sizes commit.",
+        meaning=(
+            "Tokens per second of speculative steps over what plain steps of the same batch sizes commit. Without plain"
+            " steps only bounded: at most the tokens that a request gets from a step, at least those over all that are"
+            " computed for them (policies/readings/speed.py)."
+        ),
         formula="tokens of steps with drafts / sum over batch buckets of (their seconds x plain tokens per second)",
         counted_in="plain decode steps",
         source="scheduler",

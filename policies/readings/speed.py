@@ -1,4 +1,13 @@
-"""Is it faster than plain decoding? Speculative steps against plain ones of the same batch sizes."""
+"""Is it faster than plain decoding? Speculative steps against plain ones of the same batch sizes.
+
+Where no plain step is there to compare with, a speculative step bounds one of the same requests, and so the speed:
+
+- it holds a forward of the target over all that a plain step computes, and more. So a plain step takes no longer, and
+  the speed is at most the tokens that a request gets from a step;
+- what else it does is draft, and verify further tokens. Each token costs at most a plain step: the target could decode
+  them one by one, and a draft is no larger than its target. So the speed is at least those tokens over all that a
+  request passes through both models in a step (tokens_computed), and where that is not known, at least 0.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,8 +28,7 @@ MIN_COVERED = 0.5
 MIN_BLOCKS = 8
 
 HOW_TO_MEASURE = (
-    "start the server with `--speculative-adaptive --speculative-adaptive-config lengths.json`, where lengths.json is "
-    '{"1": {"candidate_steps": [0, 1, 2, 3]}} (docs/pacing.md)'
+    "to measure it start the server with `--speculative-adaptive` and 0 among its candidate_steps (docs/pacing.md)"
 )
 
 
@@ -47,32 +55,53 @@ class _Speeds:
         return tokens / plain if plain else None
 
 
-def speed_over_plain(window: Window) -> Reading:
-    """Over the batch sizes at which both were seen; unknown, with what would measure it, where plain steps are missing.
+def speed_over_plain(window: Window, computed: int | None = None) -> Reading:
+    """Over the batch sizes at which both were seen; where plain steps are missing, no value, and bounds of it.
 
     Plain steps of the window count; for a batch size without enough of them, those since the replicas' boots. Then the
     reading is as old as the newest plain step, and has no interval. Otherwise the interval is a jackknife over spans
-    of time (Efron and Stein 1981), since the steps of a moment resemble each other.
+    of time (Efron and Stein 1981), since the steps of a moment resemble each other. Without speculative steps in the
+    window, those since the boots count. Bounds are `low` and `high` beside a reason; `computed` is tokens_computed.
     """
     steps = window.table("scheduler", "steps") or {}
-    own, ever = _speeds(steps, steps), _speeds(steps, window.steps_since_boot)
+    own, ever = _speeds(steps, steps), _speeds(window.steps_since_boot, window.steps_since_boot)
     is_own = own.covered >= MIN_COVERED
-    speeds = own if is_own else _Speeds(own.drafted, ever.plain | own.plain)
-    why = why_absent(window, "scheduler", 60.0) or _why_unknown(window, speeds)
+    speeds = own if is_own else _Speeds(own.drafted or ever.drafted, ever.plain | own.plain)
+    absent = why_absent(window, "scheduler", 60.0)
+    why = absent or _why_unknown(window, speeds)
     at = _oldest(window, is_own=is_own)
     value = speeds.ratio
+    if not why and at is not None and window.until_s - at > DEFINITIONS[NAME].max_age_s:
+        why = f"the newest plain step is {window.until_s - at:.0f} s old; {HOW_TO_MEASURE}"
     if why or value is None or at is None:
-        return Reading(NAME, None, at=at, why_unknown=why or "no time was spent in plain steps")
-    if window.until_s - at > DEFINITIONS[NAME].max_age_s:
-        old = f"the newest plain step is {window.until_s - at:.0f} s old"
-        return Reading(NAME, None, at=at, why_unknown=f"{old}; {HOW_TO_MEASURE}")
+        count, low, high = (0, None, None) if absent else _bounds(speeds.drafted.values(), computed)
+        return Reading(NAME, None, count, at, low, high, why or "no time was spent in plain steps")
     low, high = _interval(value, window.step_blocks) if is_own else (None, None)
     return Reading(NAME, value, sum(row.steps for row in speeds.plain.values()), at, low, high)
 
 
+def tokens_computed(steps: int, width: int, verified: int) -> int:
+    """That a request passes through target and draft in a step: `steps` drafts deep, `width` wide (--speculative-*).
+
+    The target verifies `verified` of them. The draft reads up to steps + 1 that were committed, which gives its first
+    proposals, and proposes the others from `width` tokens at a time.
+    """
+    return verified + (steps + 1) + (steps - 1) * width
+
+
+def _bounds(drafted: Iterable[StepSums], computed: int | None) -> tuple[int, float | None, float | None]:
+    """The speculative steps that bound the speed, and the bounds; none without a step."""
+    rows = [row for row in drafted if row.requests]
+    if not rows:
+        return 0, None, None
+    per_step = sum(row.tokens for row in rows) / sum(row.requests for row in rows)
+    # Not below 1: tokens that come after a request's end count for nobody, and plain steps commit none of those either.
+    return sum(row.steps for row in rows), per_step / computed if computed else 0.0, max(per_step, 1.0)
+
+
 def _why_unknown(window: Window, speeds: _Speeds) -> str:
-    if not any(row.steps for row in speeds.drafted.values()):
-        return "no speculative step was taken in the window"
+    if not speeds.drafted:
+        return "no speculative step was ever taken"
     if not any(key.draft_steps == 0 and row.steps for key, row in window.steps_since_boot.items()):
         return f"no plain step was ever taken; {HOW_TO_MEASURE}"
     if speeds.covered < MIN_COVERED:
@@ -87,7 +116,7 @@ def _oldest(window: Window, *, is_own: bool) -> float | None:
 def _speeds(drafted: Table, plain: Table) -> _Speeds:
     by_bucket = _pooled((key, row) for key, row in plain.items() if key.draft_steps == 0)
     return _Speeds(
-        _pooled((key, row) for key, row in drafted.items() if key.draft_steps > 0),
+        _pooled((key, row) for key, row in drafted.items() if key.draft_steps > 0 and row.steps),
         {bucket: row for bucket, row in by_bucket.items() if row.steps >= MIN_PLAIN_STEPS and row.seconds},
     )
 

@@ -9,6 +9,7 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import VersionState
 from paceline.dashboards.comparison import Comparison, difference
 from paceline.dashboards.draft_list import draft_card, draft_list
+from paceline.policies.judged_on import sentence
 from paceline.policies.readings.ratio_sums import RatioSums
 from rich.console import Console
 from seen_members import NOW, board, counted, replica, requests, snapshot, version
@@ -75,7 +76,7 @@ def test_the_card_says_where_a_draft_comes_from_what_it_served_and_who_did_what(
     shown = printed(card.view())
     for text in (
         "1970-01-01 02:13:20Z .. 1970-01-01 02:29:46Z",
-        "judged_accept_length 2.50; judged on 40 requests, median age 30 s",
+        "judged on 40 requests, median age 30 s",
         "3.00 (95 % over requests 2.80 .. 3.20)",
         "2.26 (95 % over requests",
         "no label",
@@ -108,6 +109,21 @@ def test_beside_the_error_stands_whether_the_draft_served_other_traffic_than_it_
         snapshot(board(2, judged_on=None), {"replica:a": [counted(NOW, *cells)]}, replica_a=replica()), [], 1
     )
     assert ";" not in unjudged.facts()["error of prediction"]
+
+
+def test_a_verdict_leads_in_a_few_words_its_figures_stand_in_columns_and_its_sentence_once():
+    on = sentence(version(1).judged_on)
+    why = f"proven, 393 to 1; odds 393 to 1 that the line gains, on 40 requests: 10 to 1 are enough; {on}"
+    made = MemoryVersionBoard(clock=lambda: 9.0)
+    scores = {"judged_accept_length": 2.412, "reference_accept_length": 1.874, "gain": 0.538}
+    made.register(version(1, scores=scores | {"gain_low": 0.211, "gain_high": 0.842}), "learner", "proven, 393 to 1")
+    made.move(1, VersionState.LIVE, "learner", why)
+    card = draft_card(snapshot(made.read(), HISTORIES, replica_a=replica()), made.events(), 1)
+    assert card.facts()["state"] == "live since 1970-01-01 00:00:09Z: proven, 393 to 1"
+    assert card.facts()["judged (no quality)"] == "2.41 against 1.87 of the reference"
+    assert [*card.gate().values()] == ["2.41", "1.87", "+0.54", "0.21 .. 0.84", "40", "30 s", "80 s"]
+    shown = " ".join(printed(card.view()).split())
+    assert (shown.count("proven, 393 to 1"), shown.count(why), shown.count(on)) == (4, 1, 1)
 
 
 def test_a_draft_that_served_nothing_says_so():

@@ -48,11 +48,25 @@ def test_faster_is_the_speed_over_plain_decoding_at_the_same_batch_size(tokens, 
     assert "; now (last 10 min) " in found[1]
 
 
-def test_without_a_plain_step_the_speed_is_unknown_and_what_would_measure_it_is_said():
-    level, sentence = said(snapshot(histories={"replica:a": history(24.0, plain_steps=0)}, **HERE), "faster")
-    assert level is Level.UNKNOWN
-    assert sentence.startswith("no plain step was ever taken; start the server with `--speculative-adaptive")
+def test_without_a_plain_step_the_speed_is_bounded_and_what_decides_is_said():
+    named = {"adaptive": False, "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}
+    here = {"replica_a": replica(server={"speculation": named}), "learner_l": learner()}
+    seen = snapshot(histories={"replica:a": history(24.0, plain_steps=0)}, **here)
+    level, sentence = said(seen, "faster")
+    assert level is Level.NOTE
+    assert sentence.startswith(
+        "not shown: 0.30x .. 3.00x plain decoding, bounded by 4000 steps with drafts of 15 ms: "
+        "faster only if a plain one takes over 5 ms; no plain step was ever taken; to measure it start the server with"
+    )
     assert "tokens/s" in sentence
+    assert answer(seen).code == 0
+    trees = snapshot(histories=seen.histories, replica_a=replica(server={"speculation": {"adaptive": True}}))
+    assert said(trees, "faster")[1].startswith("not shown: at most 3.00x plain decoding, ")
+
+
+def test_a_server_before_its_first_draft_is_on_the_board_has_one_all_the_same():
+    level, sentence = said(snapshot(board(0), **HERE), "fresh")
+    assert (level, sentence) == (Level.NOTE, "no version is live: servers draft with what they were started with")
 
 
 def test_a_server_of_an_older_release_counts_nothing_and_that_is_said():
@@ -99,7 +113,6 @@ def test_the_traffic_of_now_is_of_the_last_minute_where_it_holds_enough_requests
 def test_a_live_draft_that_no_server_has_is_not_fresh():
     others = snapshot(replica_a=replica(draft_version=0), replica_b=replica(), learner_l=learner())
     assert "drafts on 1 of 2 servers" in said(others, "fresh")[1]
-    assert said(snapshot(board(0), **HERE), "fresh")[0] is Level.UNKNOWN
 
 
 SWAP = {"number": 1, "before": 0, "commit_ms": 1.84, "stage_ms": 3.0, "running": 0, "at": NOW - 20.0}

@@ -307,7 +307,22 @@ def test_the_heartbeat_says_why_a_version_serves_and_what_it_was_compared_with(h
     beat = house.board.heartbeats()[f"learner:{house.config.name}"]
     assert (beat["verdict"], beat["ground"], beat["reference"]) == ("promote", "trust", 1)
     assert beat["line_accept_length"] == beat["reference_accept_length"] == 2.0
-    assert beat["reason"].startswith("the line was proven and is trusted for 3 rounds; for a new proof, odds ")
+    assert beat["reason"].startswith("proven before, trusted for 3 rounds; for a new proof, odds ")
+
+
+def test_the_log_and_the_board_lead_with_the_verdict_and_the_board_has_its_sentence_once(
+    house, monkeypatch, caplog
+) -> None:
+    caplog.set_level(logging.INFO)
+    script, learner = scripted(monkeypatch), house.learner(**EAGER)
+    rounds_of(house, learner, script, GAIN)
+    made, live = [event.why for event in house.board.events() if event.number == 1]
+    lead, _, sentence = live.partition("; ")
+    assert made == lead
+    assert lead.startswith("proven, ")
+    assert sentence.startswith("odds ")
+    (line,) = [record.message for record in caplog.records if record.message.startswith("learning round 1: ")]
+    assert f" held out; {lead} (" in line
 
 
 def entry(entry_id: str, trace: DraftTrace) -> TraceEntry:

@@ -204,7 +204,7 @@ def test_an_operator_who_moves_live_while_a_candidate_is_judged_overrides_the_ga
     learner.learn_once()
     state = house.board.read()
     assert (state.live, state.rows[2].state) == (0, VersionState.REFUSED)
-    assert state.rows[2].why == "live moved from 1 to 0 while it was judged: test says promote"
+    assert state.rows[2].why == "live moved from 1 to 0 while it was judged; test says promote"
 
 
 def beat_alone(board: MemoryVersionBoard, turn_s: float) -> None:

@@ -6,7 +6,7 @@ import pytest
 from paceline.policies.acceptance import Tally
 from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, LineDelivery
 from paceline.policies.paired import Paired
-from paceline.policies.prequential import PrequentialRules
+from paceline.policies.prequential import PrequentialRules, shown_odds
 
 RULES = DeliveryRules(PrequentialRules(), trusted_rounds=2, full_round=20)
 LONG = DeliveryRules(PrequentialRules(), trusted_rounds=9, full_round=20)
@@ -50,11 +50,18 @@ def test_a_proof_makes_the_newest_draft_live_and_trusts_the_line_for_some_rounds
     rounds = [learner.round(GAINS), *(learner.round(EQUAL) for _ in range(4))]
     assert [r.ground for r in rounds] == [Ground.PROOF, Ground.TRUST, Ground.TRUST, *[Ground.NOTHING_YET] * 2]
     assert [r.version for r in rounds] == [1, 2, 3, 3, 3]
-    assert rounds[1].reason == (
-        "the line was proven and is trusted for 2 rounds; it was not compared with its new reference yet"
-    )
-    assert rounds[2].reason.startswith("the line was proven and is trusted for 1 rounds; for a new proof, odds ")
+    assert rounds[1].reason == "it was not compared with its new reference yet"
+    assert rounds[2].reason.startswith("for a new proof, odds ")
     assert rounds[0].reason == rounds[0].verdict.reason
+    odds = [shown_odds(decided.verdict.odds) for decided in rounds]
+    assert [decided.lead for decided in rounds[:3]] == [
+        f"proven, {odds[0]} to 1",
+        *(f"proven before, trusted for {left}" for left in ("2 rounds", "1 round")),
+    ]
+    assert rounds[3].lead == f"not proven, {odds[3]} to 1 of 10"
+    assert Learner().round(GAINS, is_ruined=True).lead == "the newest draft fails the requests just held out"
+    harmed = Learner().round(HARMS)
+    assert (harmed.ground, harmed.lead) == (Ground.HARM, f"harms, {harmed.verdict.harm_odds:.3g} to 1")
 
 
 @pytest.mark.parametrize(

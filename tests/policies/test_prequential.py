@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from paceline.policies.acceptance import Tally
 from paceline.policies.paired import Paired
-from paceline.policies.prequential import STAKES, Capital, LineFinding, PrequentialRules, PrequentialTest, is_ruined
+from paceline.policies.prequential import (
+    STAKES,
+    Capital,
+    LineFinding,
+    PrequentialRules,
+    PrequentialTest,
+    is_ruined,
+    shown_odds,
+)
 
 RULES = PrequentialRules()
 
@@ -88,6 +96,11 @@ def test_a_gain_is_the_share_of_rounds_saved_as_accept_lengths_give_it(line: Tal
     assert Paired("", line, live).gain == pytest.approx(gain)
 
 
+def test_odds_are_shown_without_exponents() -> None:
+    shown = [shown_odds(odds) for odds in (0.0123, 1.214, 99.94, 392.6, 4716.2, 3e6)]
+    assert shown == ["0.0123", "1.21", "99.9", "393", "4,716", "over 1,000,000"]
+
+
 def test_a_line_that_gains_is_found_with_its_figures() -> None:
     test = PrequentialTest(RULES)
     test.observe([pair(20, 30)] * 20)
@@ -95,7 +108,7 @@ def test_a_line_that_gains_is_found_with_its_figures() -> None:
     odds = capital_by_hand([[0.2] * 20], RULES.most_gain, RULES.redealt_share)
     assert (verdict.finding, verdict.requests) == (LineFinding.GAINS, 20)
     assert verdict.odds == pytest.approx(odds)
-    assert verdict.reason == f"odds {odds:.3g} to 1 that the line gains, on 20 requests: 10 to 1 are enough"
+    assert verdict.reason == f"odds {shown_odds(odds)} to 1 that the line gains, on 20 requests: 10 to 1 are enough"
     assert found(PrequentialRules(error=1e-6), [pair(20, 30)] * 20) is LineFinding.NOTHING_YET
 
 

@@ -22,7 +22,7 @@ def compare(line: list[Tally], reference: list[Tally], seed: int = 0) -> Measure
 
 def decided(ground: Ground) -> Delivery:
     verdict = LineDelivery(DeliveryRules(), 0).decide(1, 0, is_ruined=False).verdict
-    return Delivery(1, ground, "as decided", verdict)
+    return Delivery(1, ground, "so", "as decided", verdict)
 
 
 def tallies(*pairs: tuple[int, int]) -> list[Tally]:
@@ -76,7 +76,7 @@ def test_the_verdict_is_that_of_the_delivery_with_the_figures_of_the_round(groun
     assert measured.gain == pytest.approx(2.0 - 10 / 12)
     assert measured.interval == pytest.approx((measured.gain, measured.gain))
     assert promotion.reason == (
-        "as decided; accept length 3.000 against 1.833 of the reference on 12 new requests; "
+        "so; as decided; accept length 3.000 against 1.833 of the reference on 12 new requests; "
         "gain +1.167, 90% interval +1.167 to +1.167"
     )
 

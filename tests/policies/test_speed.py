@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from paceline.buffer.counters import Counters, SchedulerCounters, StepCell
-from paceline.policies.readings.speed import speed_over_plain
+from paceline.policies.readings.speed import speed_over_plain, tokens_computed
 from paceline.policies.readings.windows import windowed
 
 
@@ -92,15 +92,54 @@ def test_plain_steps_of_before_the_window_count_and_the_reading_is_as_old_as_the
     assert "the newest plain step is 380" in late.why_unknown
 
 
-def test_without_plain_steps_it_is_unknown_with_what_would_measure_it() -> None:
+def test_without_plain_steps_it_is_bounded_by_the_steps_with_drafts_and_what_would_measure_it_is_said() -> None:
+    server = Server()
+    server.beat()
+    for _ in range(10):
+        server.step(1, 3, 0.02, 2)
+        server.step(4, 3, 0.05, 12)
+    server.beat()
+    window = windowed({"a": server.entries}, 0.0, server.now)
+    computed = tokens_computed(steps=3, width=1, verified=4)
+    assert computed == 4 + 4 + 2
+    reading = speed_over_plain(window, computed)
+    assert (reading.value, reading.count) == (None, 20)
+    assert (reading.low, reading.high) == (pytest.approx(140 / 50 / 10), pytest.approx(140 / 50))
+    assert speed_over_plain(window).low == 0.0
+    assert reading.why_unknown.startswith("no plain step was ever taken; to measure it start the server with `--specul")
+    assert "docs/pacing.md" in reading.why_unknown
+
+
+def test_the_bounds_hold_whatever_the_parts_of_a_step_cost() -> None:
+    """A plain step of 1: verifying 4 tokens costs 1 to 4 of them, each of the draft's 6 tokens up to 1."""
+    chance = random.Random(0)
+    for _ in range(200):
+        server = Server()
+        server.beat()
+        took = chance.uniform(1.0, 4.0) + 6 * chance.uniform(0.0, 1.0)
+        tokens = chance.choice((1, 2, 3, 4))
+        server.step(1, 3, took, tokens)
+        server.beat()
+        reading = speed_over_plain(windowed({"a": server.entries}, 0.0, server.now), tokens_computed(3, 1, 4))
+        assert reading.low <= tokens / took <= reading.high
+
+
+def test_an_idle_server_is_spoken_of_by_what_it_did_before() -> None:
     server = Server()
     server.beat()
     server.step(1, 3, 0.02, 3)
     server.beat()
-    reading = speed_over_plain(windowed({"a": server.entries}, 0.0, server.now))
-    assert reading.value is None
-    assert reading.why_unknown.startswith("no plain step was ever taken; start the server with `--speculative-adaptive")
-    assert "docs/pacing.md" in reading.why_unknown
+    for _ in range(3):
+        server.now += 400.0
+        server.beat()
+    assert speed_over_plain(windowed({"a": server.entries}, server.now - 600.0, server.now)).high == 3.0
+    for _ in range(3):
+        server.step(1, 0, 0.01, 1)
+    server.beat()
+    server.now += 700.0
+    server.beat()
+    reading = speed_over_plain(windowed({"a": server.entries}, server.now - 600.0, server.now))
+    assert (reading.value, server.now - reading.at) == (pytest.approx(1.5), pytest.approx(700.0))
 
 
 def test_two_plain_steps_are_too_few() -> None:
@@ -120,7 +159,7 @@ def test_a_server_that_only_decodes_plainly_has_no_speed_over_it() -> None:
         server.step(1, 0, 0.01, 1)
     server.beat()
     reading = speed_over_plain(windowed({"a": server.entries}, 0.0, server.now))
-    assert reading.why_unknown == "no speculative step was taken in the window"
+    assert reading.why_unknown == "no speculative step was ever taken"
 
 
 def test_no_server_is_unknown() -> None:

@@ -1,16 +1,16 @@
 // Panel 2: accept length over time, with its interval, the drafts that went live, refusals and what was predicted.
 import { el, fill } from "./dom.js";
-import { clock, count, figure, hour } from "./format.js";
+import { clock, count, figure, hour, lead } from "./format.js";
 import { drawMarks, drawShades } from "./marks.js";
 
 const HEIGHT = 260;
 /** Seconds that the chart shows at least, however young the speculator is. */
-const LEAST_S = 120;
+const LEAST_S = 60;
 /** Dashes of the thin lines, so that they differ without colour too. */
 const DASHES = [[], [8, 4], [2, 4], [10, 4, 2, 4]];
 /** Room that the lane leaves at its sides, as the chart's axis does. */
 export const AXIS_PX = 44;
-export const RIGHT_PX = 24;
+export const RIGHT_PX = 30;
 
 export class Accept {
   constructor(box, readout, legend, summary, unknown) {
@@ -77,7 +77,7 @@ function point(panel, at) {
   for (const line of panel.labels) { if (line.values[at] !== null) { said.push(`${line.label} ${figure(line.values[at])}`); } }
   if (panel.drifted.some(([from, to]) => from < panel.times[at] && panel.times[at] - panel.width_s < to)) { said.push("drift found"); }
   const near = panel.marks.filter((mark) => mark.at > panel.times[at] - panel.width_s && mark.at <= panel.times[at]);
-  return [said.join(", "), ...near.map((mark) => `${mark.text}: ${mark.why}`)].join(". ");
+  return [said.join(", "), ...near.map((mark) => `${mark.text}: ${lead(mark.why)}`)].join(". ");
 }
 
 function data(panel) {
@@ -113,10 +113,10 @@ function options(chart, ink) {
   };
 }
 
-/** A speculator younger than the time asked for is shown from its birth on, so that its story fills the chart. */
+/** From where the data begin, so that they fill the chart; from a speculator's birth where that was just before. */
 export function shownTimes(panel) {
-  const first = panel.times[panel.pooled.findIndex((value) => value !== null)] ?? panel.until;
-  const began = Math.min(panel.born ?? panel.from, first - panel.width_s) - panel.width_s;
+  const first = (panel.times[panel.pooled.findIndex((value) => value !== null)] ?? panel.until) - panel.width_s;
+  const began = (panel.born ?? 0) > first - LEAST_S ? Math.min(panel.born, first) : first;
   return { from: Math.max(panel.from, Math.min(began, panel.until - LEAST_S)), until: panel.until };
 }
 

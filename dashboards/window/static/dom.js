@@ -1,4 +1,5 @@
 // Elements. Every text goes in as a text node, so what others wrote into Redis stays text.
+import { lead } from "./format.js";
 
 /** An element with a class and children; children are elements, or anything else as text. */
 export function el(tag, className, ...children) {
@@ -13,12 +14,21 @@ export function fill(parent, ...children) {
   parent.replaceChildren(...children.map((child) => (child instanceof Node ? child : String(child))));
 }
 
-/** A table: headings, then rows of cells, each an element or text; the first cell of a row heads it. */
-export function table(headings, rows, caption) {
-  const head = el("tr", "", ...headings.map((text) => scoped(el("th", "", text), "col")));
-  const body = rows.map((cells) => el("tr", "", ...cells.map((cell, index) => (
-    index ? el("td", "", cell) : scoped(el("th", "", cell), "row")))));
-  const made = el("table", "", el("thead", "", head), el("tbody", "", ...body));
+/** A cell of so many characters may wrap, anywhere; shorter ones do not. */
+const LONG_CHARS = 20;
+
+/** A table: headings, then rows of cells, each an element or text; the first cell of a row heads it.
+
+A wide one becomes a list of its rows where the page is narrow; the roles keep it a table for those who listen to it. */
+export function table(headings, rows, caption, isWide = false) {
+  const head = as("row", el("tr", "", ...headings.map((text) => as("columnheader", scoped(el("th", "", text), "col")))));
+  const body = rows.map((cells) => as("row", el("tr", "", ...cells.map((cell, index) => {
+    const made = index ? as("cell", el("td", "", el("span", "", cell))) : as("rowheader", scoped(el("th", "", cell), "row"));
+    made.dataset.heading = headings[index];
+    made.classList.toggle("long", made.textContent.length > LONG_CHARS);
+    return made;
+  }))));
+  const made = as("table", el("table", isWide ? "wide-table" : "", as("rowgroup", el("thead", "", head)), as("rowgroup", el("tbody", "", ...body))));
   if (caption) { made.prepend(el("caption", "", caption)); }
   const box = el("div", "scroll", made);
   box.tabIndex = 0;
@@ -47,6 +57,22 @@ export function keyed(parent, items, keyOf, make, update) {
 /** A paragraph that says that something is not known, and why. */
 export function notKnown(why) {
   return el("p", "unknown", `not known: ${why}`);
+}
+
+const opened = new Set();
+
+/** A reason by its lead; all of it when that is clicked, which survives a redraw. */
+export function reason(why) {
+  if (lead(why) === why) { return el("span", "", why); }
+  const made = el("details", "reason", el("summary", "", lead(why)), why);
+  made.open = opened.has(why);
+  made.addEventListener("toggle", () => opened[made.open ? "add" : "delete"](why));
+  return made;
+}
+
+function as(role, element) {
+  element.setAttribute("role", role);
+  return element;
 }
 
 function scoped(cell, scope) {

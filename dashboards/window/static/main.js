@@ -26,7 +26,7 @@ const DRAW = {
   lane: (panel) => lane.show(panel),
   positions: (panel) => drawPositions(at("positions"), panel),
   why: (panel) => drawWhy(at("why"), panel),
-  draft: (panel) => { drawDraft(at("draft"), at("draft-title"), panel); acts.offer(panel); lane.choose(panel.number); },
+  draft: (panel) => { drawDraft(at("draft"), at("draft-title"), panel); at("acts").hidden = Boolean(panel.why_unknown); acts.offer(panel); lane.choose(panel.number); },
   loop: (panel) => drawLoop(at("loop"), panel),
   members: (panel) => { drawMembers(at("members"), panel); acts.adoption(panel); },
 };

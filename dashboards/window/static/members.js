@@ -20,7 +20,7 @@ function alarmList(alarms) {
 function memberTable(members) {
   const rows = members.map((one) => [one.member, mark(one), one.unseen_s < 3 ? "now" : `${span(one.unseen_s)} ago`,
     one.draft === null ? "" : one.draft, one.paceline || UNKNOWN, one.host, one.doing]);
-  return table(["member", "state", "last seen", "draft", "paceline", "host", "doing"], rows, "Members of the last 7 days");
+  return table(["member", "state", "last seen", "draft", "paceline", "host", "doing"], rows, "Members of the last 7 days", true);
 }
 
 function mark({ presence }) {

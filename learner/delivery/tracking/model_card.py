@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from ....buffer.plain_text import lead
 from ....buffer.scores import PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ....buffer.version import BoardRow, VersionState
 from ....policies.readings.ratio_sums import Z_95
@@ -59,7 +60,7 @@ def model_card(row: BoardRow, facts: RunFacts, changes: Sequence[Change], model:
 
 def _state(row: BoardRow, changes: Sequence[Change]) -> str:
     by = f" by {changes[-1].by}" if changes else ""
-    return f"{_name(row.state)} since {_time(row.changed_at)}{by}: {row.why.split('; ')[0]}"
+    return f"{_name(row.state)} since {_time(row.changed_at)}{by}: {lead(row.why)}"
 
 
 def _judged(row: BoardRow, facts: RunFacts) -> str:
