@@ -13,7 +13,7 @@ from .dashboards.commands.asking import asking
 from .dashboards.commands.explaining import explaining
 from .dashboards.commands.exporting import exporting
 from .dashboards.commands.versions import versions
-from .dashboards.terminal import fail, needing_extra, new_token, one_line_errors, operator
+from .dashboards.terminal import Debug, Door, fail, needing_extra, new_token, operator
 from .dashboards.window.command import window
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .buffer.version import BoardState
     from .dashboards.doctor.board_side import AliasLook
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(cls=Door, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(asking)
 app.add_typer(explaining)
 app.add_typer(exporting)
@@ -37,24 +37,27 @@ Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every 
 Why = Annotated[str, typer.Option(help="Reason for the change, kept on the board.")]
 
 
+@app.callback(help=__doc__)
+def _main(debug: Debug = False) -> None:
+    """What every command has in common; Door reads it."""
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(context: typer.Context) -> None:
     """Start SGLang with paceline: `paceline serve -- <any SGLang flags>`. With `--device cpu` it runs without a GPU."""
     from .serving.launch.server import launch_plan, run_server, say_what_is_off
 
-    with one_line_errors():
-        say_what_is_off(read_settings())
-        raise typer.Exit(run_server(launch_plan(context.args, os.environ)))
+    say_what_is_off(read_settings())
+    raise typer.Exit(run_server(launch_plan(context.args, os.environ)))
 
 
 @app.command()
 def learn(beat: Annotated[bool, typer.Option(help="Also start the rounds (one process does).")] = True) -> None:
     """Run a learner."""
-    with one_line_errors():
-        with needing_extra("learner"):
-            from .learner.app import run_worker
-            from .learner.config import from_env
-        run_worker(from_env(), beat=beat)
+    with needing_extra("learner"):
+        from .learner.app import run_worker
+        from .learner.config import from_env
+    run_worker(from_env(), beat=beat)
 
 
 @app.command()
@@ -74,12 +77,11 @@ def promote(
     from .buffer.weights_file import check_weights
     from .dashboards.adoption import say_adoption
 
-    with one_line_errors():
-        board = open_access(redis_url, speculator).board_for(operator(), f"promote {number}")
-        if not unchecked:
-            check_weights(board.read(), number)
-        board.move(number, VersionState.LIVE, operator(), why)
-        raise typer.Exit(say_adoption(board, number, wait, typer.echo))
+    board = open_access(redis_url, speculator).board_for(operator(), f"promote {number}")
+    if not unchecked:
+        check_weights(board.read(), number)
+    board.move(number, VersionState.LIVE, operator(), why)
+    raise typer.Exit(say_adoption(board, number, wait, typer.echo))
 
 
 @app.command()
@@ -93,10 +95,9 @@ def rollback(
 
     Exit code 1: there is nothing to roll back, or the version of --expect is neither live nor canary.
     """
-    with one_line_errors():
-        board = open_access(redis_url, speculator).board_for(operator(), "rollback")
-        state = board.roll_back(operator(), why, expect)
-        typer.echo(f"version {state.live} is live on the board, and there is no canary")
+    board = open_access(redis_url, speculator).board_for(operator(), "rollback")
+    state = board.roll_back(operator(), why, expect)
+    typer.echo(f"version {state.live} is live on the board, and there is no canary")
 
 
 @app.command()
@@ -107,10 +108,9 @@ def forget(member: str, redis_url: RedisUrl = None, speculator: Speculator = Non
     """
     from .buffer.farewell import say_ended
 
-    with one_line_errors():
-        board = open_access(redis_url, speculator).board_for(operator(), f"forget {member}")
-        say_ended(board, member)
-        typer.echo(f"{member} is gone for good, says the board; it is a member again as soon as it beats")
+    board = open_access(redis_url, speculator).board_for(operator(), f"forget {member}")
+    say_ended(board, member)
+    typer.echo(f"{member} is gone for good, says the board; it is a member again as soon as it beats")
 
 
 @app.command()
@@ -118,12 +118,11 @@ def restore(number: int, redis_url: RedisUrl = None, speculator: Speculator = No
     """Fetch the weights of draft NUMBER from MLflow, if they were removed from disk, so that it can be promoted."""
     from .buffer.settings.fields import configured
 
-    with one_line_errors():
-        with needing_extra("learner"):
-            from .learner.delivery.restore import restore as restore_draft
-            from .learner.delivery.tracking.config import TrackingConfig
-        access, mlflow = open_access(redis_url, speculator), configured(TrackingConfig, read_settings())
-        typer.echo(restore_draft(access.board.read(), number, mlflow.uri, mlflow.model(access.speculator)))
+    with needing_extra("learner"):
+        from .learner.delivery.restore import restore as restore_draft
+        from .learner.delivery.tracking.config import TrackingConfig
+    access, mlflow = open_access(redis_url, speculator), configured(TrackingConfig, read_settings())
+    typer.echo(restore_draft(access.board.read(), number, mlflow.uri, mlflow.model(access.speculator)))
 
 
 @app.command()
@@ -132,13 +131,12 @@ def reproduce(number: int) -> None:
 
     Publishes nothing. Exit code 1: another draft came out. 2: its traces or its checkpoint are gone.
     """
-    with one_line_errors():
-        with needing_extra("learner"):
-            from .learner.config import from_env
-            from .learner.wiring import reproduce_draft
-        found = reproduce_draft(from_env(), number)
-        typer.echo(found.sentence)
-        raise typer.Exit({True: 0, False: 1, None: 2}[found.is_equal])
+    with needing_extra("learner"):
+        from .learner.config import from_env
+        from .learner.wiring import reproduce_draft
+    found = reproduce_draft(from_env(), number)
+    typer.echo(found.sentence)
+    raise typer.Exit({True: 0, False: 1, None: 2}[found.is_equal])
 
 
 @token.command("set")
@@ -148,11 +146,10 @@ def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, specu
     The new token is the first line of stdin or, if stdin is empty, the value of PACELINE_OPERATOR_TOKEN. To change a
     token, PACELINE_OPERATOR_TOKEN must hold the one in force.
     """
-    with one_line_errors():
-        access = open_access(redis_url, speculator)
-        access.auth.set_token(new_token() or access.token or "", access.token, operator(), why)
-        acts = "promote, rollback, forget and token set"
-        typer.echo(f"{access.speculator}: {acts} ask for PACELINE_OPERATOR_TOKEN from now on")
+    access = open_access(redis_url, speculator)
+    access.auth.set_token(new_token() or access.token or "", access.token, operator(), why)
+    acts = "promote, rollback, forget and token set"
+    typer.echo(f"{access.speculator}: {acts} ask for PACELINE_OPERATOR_TOKEN from now on")
 
 
 @draft.command("init")
@@ -166,11 +163,10 @@ def draft_init(
     ] = None,
 ) -> None:
     """Write a first, untrained draft for TARGET, and print how to serve and train it."""
-    with one_line_errors():
-        with needing_extra("learner"):
-            from .learner.first_draft import init_draft
-            from .serving.sglang_speculation import CHAIN_FLAGS
-        typer.echo(init_draft(target, out, text or [], vocab, read_settings() if traffic else None, CHAIN_FLAGS))
+    with needing_extra("learner"):
+        from .learner.first_draft import init_draft
+        from .serving.sglang_speculation import CHAIN_FLAGS
+    typer.echo(init_draft(target, out, text or [], vocab, read_settings() if traffic else None, CHAIN_FLAGS))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -188,13 +184,13 @@ def doctor(
     from .serving.launch.server import examination_plan
     from .serving.supported_release import SUPPORTED
 
-    with one_line_errors():
-        found = read_settings()
-        plan = examination_plan(context.args, os.environ)
-        argv = [*plan.argv[:3], *(["--json"] if as_json else []), *plan.argv[3:]]
-        code = subprocess.run(argv, env=dict(plan.env), check=False).returncode
-        findings = examine_board(found, redis_url, speculator, SUPPORTED, _aliases(found))
-        raise typer.Exit(worst((code, say_findings(findings, as_json=as_json))))
+    found = read_settings()
+    plan = examination_plan(context.args, os.environ)
+    own = ["--json"] * as_json + ["--debug"] * context.find_root().params["debug"]
+    argv = [*plan.argv[:3], *own, *plan.argv[3:]]
+    code = subprocess.run(argv, env=dict(plan.env), check=False).returncode
+    findings = examine_board(found, redis_url, speculator, SUPPORTED, _aliases(found))
+    raise typer.Exit(worst((code, say_findings(findings, as_json=as_json))))
 
 
 @app.command()
@@ -216,16 +212,15 @@ def demo(
 
     Exit code 1: a request failed, an answer differs from plain decoding, or a trace is unaccounted for.
     """
-    with one_line_errors():
-        with needing_extra("demo"):
-            from .demo.report import faults
-            from .demo.run import DemoOptions, run_demo
-        read_settings()
-        asked = requests, concurrency, max_tokens, prompts, data_dir, keep_running, json, seed, paced, no_speed
-        options = DemoOptions(*asked)
-        found = faults(run_demo(options))
-        if found:
-            fail("; ".join(found))
+    with needing_extra("demo"):
+        from .demo.report import faults
+        from .demo.run import DemoOptions, run_demo
+    read_settings()
+    asked = requests, concurrency, max_tokens, prompts, data_dir, keep_running, json, seed, paced, no_speed
+    options = DemoOptions(*asked)
+    found = faults(run_demo(options))
+    if found:
+        fail("; ".join(found))
 
 
 def _aliases(settings: "Settings") -> "AliasLook | None":

@@ -18,6 +18,11 @@ Constructors take positional arguments only, so that every error survives pickli
 between processes).
 """
 
+import errno
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 
 class PacelineError(Exception):
     """Base of every error paceline raises on purpose."""
@@ -80,3 +85,38 @@ class RolloutFailed(PacelineError):
 
 class CaptureUnavailable(PacelineError):
     """SGLang does not offer what capture or swap needs; the message names version and hook target."""
+
+
+_RIGHTS: Final = "expected the right to use it; change its owner or mode, or name another place"
+_ROOM: Final = "expected room on that disk; make some, or name another place"
+_FOLDER: Final = "expected a folder; move away what is there, or name another place"
+#: What to do about a fault of the system.
+_EXPECTED: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        errno.EACCES: _RIGHTS,
+        errno.EPERM: _RIGHTS,
+        errno.EROFS: _RIGHTS,
+        errno.ENOSPC: _ROOM,
+        errno.EDQUOT: _ROOM,
+        errno.ENOTDIR: _FOLDER,
+        errno.EEXIST: _FOLDER,
+        errno.ENOENT: "expected it to be there; check the path",
+        errno.EISDIR: "expected a file; name another place",
+        errno.EADDRINUSE: "expected a free port; name another one",
+    }
+)
+
+
+def told(error: Exception) -> str:
+    """What a person reads of any error, on one line: got, expected, what to do."""
+    said = " ".join(str(error).split())
+    if isinstance(error, PacelineError):
+        return str(error)
+    if not isinstance(error, OSError):
+        got = f"got {type(error).__name__}: {said[:300]}, expected no such error here"
+        return f"{got}; --debug shows where it came from: please report it"
+    if ", expected " in said:
+        return error.strerror or said
+    where = f"{error.filename}: " if error.filename is not None else ""
+    expected = _EXPECTED.get(error.errno or 0, "expected the system to do it; --debug shows what was asked of it")
+    return f"{where}got {error.strerror or said[:300]}, {expected}"

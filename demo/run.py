@@ -87,10 +87,7 @@ def run_demo(options: DemoOptions) -> Run:
             target = ensure_target(options.data_dir, TrainPlan(), report=report)
         prompts = _prompts(options, target)
         with run_folder(options.data_dir / "runs") as folder:
-            run = _run(options, console, seconds, target, prompts, LocalDeployment.on_free_ports(folder))
-        print_closing(console, run)
-        _write(console, run, options.json or folder / "report.json")
-        return run
+            return _run(options, console, seconds, target, prompts, LocalDeployment.on_free_ports(folder))
 
 
 def _plan(options: DemoOptions) -> Plan:
@@ -127,13 +124,18 @@ def _run(
             settle(running, MIN_NEW_TRACES, SETTLE_S)
         learnt = running.reader.learnt_weights()
         run = measured(running, results, options.max_tokens, mlflow_uri=local.mlflow_uri, seconds=seconds)
+        if not options.keep_running:
+            stack.close()  # the rest needs no service
+        with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
+            lossless = lossless_check(target.folder, results, options.max_tokens, count=CHECKED_REQUESTS, report=report)
+        if learnt is not None and not options.skips_speed:
+            print_speed(console, target, (draft, learnt), prompts, options.max_tokens, local)
+        run = replace(run, lossless=lossless, seconds=dict(seconds))
+        print_closing(console, run)
+        _write(console, run, options.json or local.folder / "report.json")
         if options.keep_running:
             _wait_for_ctrl_c(console, local, running)
-    with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
-        lossless = lossless_check(target.folder, results, options.max_tokens, count=CHECKED_REQUESTS, report=report)
-    if learnt is not None and not options.skips_speed:
-        print_speed(console, target, (draft, learnt), prompts, options.max_tokens, local)
-    return replace(run, lossless=lossless, seconds=dict(seconds))
+    return run
 
 
 def learner_env(local: LocalDeployment, target: TargetModel, draft: Path) -> dict[str, str]:

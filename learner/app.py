@@ -17,6 +17,7 @@ from ..buffer.redis_client import broker_url, connect, tls_settings
 from .alias_watch import add_alias_watch
 from .asked_rounds import add_asked_rounds
 from .config import LearnerConfig, from_env
+from .disk import require_writable
 from .lasting_worker import add_beat, outlast_refusals
 from .liveness import add_liveness, heartbeat_of
 from .quiet_celery import hush_bookkeeping
@@ -73,6 +74,7 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
     """
     with connect(config.redis_url, config.redis_ca) as client:
         _check_models(config, RedisVersionBoard(client, config.buffer))
+    require_writable(config.data_dir, "PACELINE_DATA_DIR")
     hush_bookkeeping()
     app = make_app(config)
     if beat:

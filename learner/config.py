@@ -171,7 +171,9 @@ class LearnerConfig:
 
 def tracking_uri(mlflow_uri: str, data_dir: Path) -> str:
     """Where MLflow keeps runs, by the settings of these names."""
-    return mlflow_uri or f"sqlite:///{(data_dir / 'mlflow.db').absolute()}"
+    # MLflow decodes the path; a question mark would end it.
+    file = str((data_dir / "mlflow.db").absolute()).replace("%", "%25").replace("?", "%3F")
+    return mlflow_uri or f"sqlite:///{file}"
 
 
 def registered_model(speculator: str) -> str:

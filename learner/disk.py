@@ -5,8 +5,11 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from safetensors import SafetensorError
+
+from ..buffer.errors import ConfigError, told
 
 #: What writers raise on a full disk: safetensors has its own error, torch a RuntimeError.
 _WRITERS_FAULTS = (OSError, RuntimeError, SafetensorError)
@@ -41,6 +44,16 @@ def write_folder(folder: Path, write: Callable[[Path], object]) -> None:
         raise
     # The rename itself is on disk only when the parent folder is.
     _force(folder.parent)
+
+
+def require_writable(folder: Path, setting: str) -> None:
+    """ConfigError, naming the setting, unless `folder` is there or can be made, and takes a file."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder) as probe:
+            probe.write(b"-")
+    except OSError as fault:
+        raise ConfigError(f"{setting}: got {folder}, expected a folder to write to; {told(fault)}") from fault
 
 
 def remove_folder(folder: Path) -> None:

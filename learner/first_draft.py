@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from ..buffer.base import TraceBuffer
 from ..buffer.config import BufferConfig
 from ..buffer.drafts.checkpoint import local_folder
-from ..buffer.errors import ConfigError
+from ..buffer.errors import ConfigError, told
 from ..buffer.redis_client import connect
 from ..buffer.redis_stream import RedisTraceBuffer
 from ..buffer.settings.fields import configured
@@ -58,12 +58,15 @@ def make_first_draft(
     folder = local_folder(target)
     config = target_config(folder)
     words = config.get("vocab_size")
-    if not isinstance(words, int):
-        raise ConfigError(f"{folder}: got vocab_size {words!r} in its config, expected a number")
+    if type(words) is not int or words < 1:
+        raise ConfigError(f"{folder}: got vocab_size {words!r} in its config, expected a whole number above 0")
     counts = count_tokens(_tokens(folder, text, traffic), words)
     vocabulary = choose(counts, size, _special(config), report)
     dtype = next((name for name in _DTYPES if name == (config.get("dtype") or config.get("torch_dtype"))), _DTYPES[0])
-    write_folder(out, lambda new: random_draft(folder, new, 0, draft_ids=vocabulary.ids, dtype=dtype))
+    try:
+        write_folder(out, lambda new: random_draft(folder, new, 0, draft_ids=vocabulary.ids, dtype=dtype))
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {told(error)}") from error
     return FirstDraft(folder, out, vocabulary, words)
 
 
@@ -83,7 +86,7 @@ def _tokens(target: Path, text: Sequence[Path], traffic: TraceBuffer | None) -> 
 def _tokens_of_text(target: Path, text: Sequence[Path]) -> Iterator[Sequence[int]]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(target, local_files_only=True)
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # tokenizers raise no type of their own
         raise ConfigError(f"{target}: got {error}, expected the tokenizer of the target") from error
     for path in text:
         for lines in _batches(path):

@@ -25,7 +25,7 @@ from .delivery.round_evidence import RoundEvidence, evidence_of
 from .delivery.run_record import record_of
 from .heartbeat import Heartbeat
 from .intake import ByOutcome, Outcome, as_misreplayed, as_rested, counts_of
-from .judging.alarms import gap_alarm, rest_for
+from .judging.alarms import gap_alarm, gone_alarm, rest_for
 from .judging.calibration import Calibration
 from .judging.line_judge import LineJudge
 from .learning_blocks import blocks_of, learn
@@ -108,6 +108,9 @@ class LearningRound:
         state.match_draft_steps([*learned, *held_out])
         fit = promotion = version = None
         judge = state.line_judge(self.board_state)
+        alarm = None if judge else gone_alarm(self.board_state)
+        if alarm is not None:
+            _log.error("alarm %s: %s", alarm.name, alarm.detail)
         if learned:
             replayed = self._replayed()
             fit = self._fit(replayed, judge)
@@ -138,6 +141,7 @@ class LearningRound:
             version.number if version else None,
             self.calibration,
             decision=decision,
+            alarm=alarm,
             replayed=len(replayed),
         )
 

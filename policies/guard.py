@@ -21,6 +21,7 @@ class AlarmName(StrEnum):
     SWAP_WITHOUT_EFFECT = "swap_without_effect"  # the server holds other weights than were published
     CALIBRATION_GAP = "calibration_gap"  # served and replayed lengths of the same rounds differ
     HOOK_SILENT = "hook_silent"  # the engine verifies rounds and none is captured
+    WEIGHTS_GONE = "weights_gone"  # a learner cannot read the live version's, and publishes nothing
     MEMBER_SILENT = "member_silent"  # a server or learner sends nothing any more; raised by who looks
     LEARNER_LEFT = "learner_left"  # a learner ended by itself; raised by who looks
     LEARNER_STALLED = "learner_stalled"  # a learner lives and starts no learning round; raised by who looks

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from ..learner.config import tracking_uri
 from .models.target import TargetModel
 from .ports import free_port
 
@@ -41,7 +42,7 @@ class LocalDeployment:
     @property
     def mlflow_uri(self) -> str:
         """MLflow's tracking URI: a SQLite file in the folder."""
-        return f"sqlite:///{(self.folder / 'mlflow.db').absolute()}"
+        return tracking_uri("", self.folder)
 
     def shared_env(self, target: TargetModel) -> dict[str, str]:
         """Settings that the server and the learner must agree on; one thread each, because two cores must suffice."""

@@ -38,8 +38,11 @@ def draft_folder(
     weights = weight_files(folder)
     if weights.files == (folder / WEIGHTS_FILE,):
         return folder
-    made = cache.expanduser() / "drafts" / _digest(config, *weights.files)
-    if not made.exists():
+    try:
+        made = cache.expanduser() / "drafts" / _digest(config, *weights.files)
+    except RuntimeError as error:  # pathlib's, where a user has no home
+        raise ConfigError(f"PACELINE_CACHE_DIR: got {cache} ({error}), expected a folder; set it") from error
+    if not os.path.exists(made):  # noqa: PTH110 - pathlib's raises where it may not look
         _write(made, config, _tensors(folder, weights))
     return made
 

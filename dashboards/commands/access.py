@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...buffer.errors import BoardConflict, BufferUnavailable, DecodeError
+from ...buffer.errors import BoardConflict, BufferUnavailable, DecodeError, told
 from ...buffer.finding import CANNOT_TELL
 from ...buffer.plain_text import printable
 from ..terminal import fail, one_line_errors
@@ -66,5 +66,7 @@ def answering() -> Iterator[None]:
     with one_line_errors():
         try:
             yield
-        except (BufferUnavailable, DecodeError, BoardConflict) as error:
-            fail(str(error), CANNOT_TELL)
+        except BrokenPipeError:
+            raise
+        except (BufferUnavailable, DecodeError, BoardConflict, OSError) as error:
+            fail(told(error), CANNOT_TELL)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..terminal import needing_extra, one_line_errors
+from ..terminal import needing_extra
 from .access import RedisUrl, read_settings
 
 exporting = typer.Typer()
@@ -25,19 +25,18 @@ def exporter(
     from ...buffer.board_access import check_redis_url, list_speculators, open_board
     from ...buffer.errors import ConfigError
 
-    with one_line_errors():
-        with needing_extra("prometheus"):
-            from ..exporter.serve import serve_metrics
-        found = read_settings()
-        check_redis_url(found, redis_url)
-        access = cache(partial(open_board, found, redis_url))
-        try:
-            serve_metrics(
-                partial(list_speculators, found, redis_url),
-                lambda speculator: access(speculator).board,
-                lambda: typer.echo(f"paceline exporter: http://{host}:{port}/metrics until Ctrl-C"),
-                host=host,
-                port=port,
-            )
-        except OSError as error:
-            raise ConfigError(f"--host {host} --port {port}: {error}, expected a free port of this machine") from error
+    with needing_extra("prometheus"):
+        from ..exporter.serve import serve_metrics
+    found = read_settings()
+    check_redis_url(found, redis_url)
+    access = cache(partial(open_board, found, redis_url))
+    try:
+        serve_metrics(
+            partial(list_speculators, found, redis_url),
+            lambda speculator: access(speculator).board,
+            lambda: typer.echo(f"paceline exporter: http://{host}:{port}/metrics until Ctrl-C"),
+            host=host,
+            port=port,
+        )
+    except OSError as error:
+        raise ConfigError(f"--host {host} --port {port}: {error}, expected a free port of this machine") from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..commands.access import RedisUrl, read_settings
-from ..terminal import needing_extra, one_line_errors, operator
+from ..terminal import needing_extra, operator
 
 if TYPE_CHECKING:
     from ...buffer.board_access import BoardAccess
@@ -29,20 +29,19 @@ def window(
     from ...buffer.board_access import check_redis_url, list_speculators, open_board
     from ...buffer.errors import ConfigError
 
-    with one_line_errors():
-        with needing_extra("window"):
-            from .serve import listen, serve_window
-        settings = read_settings()
-        check_redis_url(settings, redis_url)
-        access = functools.cache(functools.partial(open_board, settings, redis_url))
-        names = functools.partial(list_speculators, settings, redis_url)
-        try:
-            listening = listen(host, port)
-        except OSError as error:
-            raise ConfigError(f"--host {host} --port {port}: {error}, expected a free port of this machine") from error
-        typer.echo(f"paceline window: http://{host}:{port}/ until Ctrl-C")
-        hosts = {host, *(allow_host or ())}
-        serve_window(names, lambda name: access(name).board, _acts(access), listening, allowed_hosts=hosts)
+    with needing_extra("window"):
+        from .serve import listen, serve_window
+    settings = read_settings()
+    check_redis_url(settings, redis_url)
+    access = functools.cache(functools.partial(open_board, settings, redis_url))
+    names = functools.partial(list_speculators, settings, redis_url)
+    try:
+        listening = listen(host, port)
+    except OSError as error:
+        raise ConfigError(f"--host {host} --port {port}: {error}, expected a free port of this machine") from error
+    typer.echo(f"paceline window: http://{host}:{port}/ until Ctrl-C")
+    hosts = {host, *(allow_host or ())}
+    serve_window(names, lambda name: access(name).board, _acts(access), listening, allowed_hosts=hosts)
 
 
 def _acts(access: "Callable[[str], BoardAccess]") -> "Acts":

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Mapping
 
+from ...buffer.plain_text import printable
+from ...buffer.version import BoardState
 from ...policies.acceptance import Tally
-from ...policies.guard import Alarm, GuardInput, GuardLimits, calibration_gap
+from ...policies.guard import Action, Alarm, AlarmName, GuardInput, GuardLimits, calibration_gap
 from ...policies.learn_schedule import LearnChoice, LearnDecision
 from ...policies.rejection import EstimatedRounds
 from .calibration import Calibration
@@ -17,6 +19,19 @@ def gap_alarm(calibration: Calibration, limits: GuardLimits | None = None) -> Al
     counted = GuardInput(served_compared=served, replayed=replayed)
     checks = (calibration_gap(known, limits or GuardLimits()) for known in (counted, _expected(calibration.estimated)))
     return next((alarm for alarm in checks if alarm is not None), None)
+
+
+def gone_alarm(state: BoardState) -> Alarm | None:
+    """The alarm that nothing can be judged, and so published, for want of the live version's weights."""
+    if state.live is None:
+        return None
+    uri = printable(state.rows[state.live].version.weights_uri)
+    return Alarm(
+        AlarmName.WEIGHTS_GONE,
+        f"weights of live version {state.live} cannot be read at {uri}, so that what is learnt is not published: mount "
+        f"that disk, or `paceline restore {state.live}`, or promote another version",
+        Action.TELL,
+    )
 
 
 def _expected(found: EstimatedRounds) -> GuardInput:

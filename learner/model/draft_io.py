@@ -19,8 +19,8 @@ from ...buffer.drafts.checkpoint import CONFIG_FILE, index_of, read_index, shard
 from ...buffer.errors import ConfigError
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from .eagle3 import Eagle3Draft
-from .eagle3_config import Eagle3Config
-from .rope import Rope, rope_from
+from .eagle3_config import Eagle3Config, check_sizes, check_tables
+from .rope import rope_from
 
 _EMBEDDING = "model.embed_tokens.weight"
 _INIT_STD = 0.02  # Llama's initializer_range
@@ -32,15 +32,18 @@ def load_draft(folder: Path, embedding: Tensor, target_head: Callable[[], Tensor
 
     Takes the layer as `midlayer.` or `layers.0.`, with or without `model.` before it, and the norms of an older
     EAGLE-3.1 by their names. `target_head` is called for a draft that shares the target's head. ConfigError when a
-    file is absent or a tensor is missing, unknown or of the wrong shape.
+    file is absent or a tensor is missing, unknown, of the wrong shape, or holds a value that is not finite.
     """
     config, tensors = Eagle3Config.from_json(folder / CONFIG_FILE), _read(folder / WEIGHTS_FILE)
     shift = tensors.pop("d2t", None)  # d2t stores target id minus draft id
+    if shift is not None and (shift.dim() != 1 or shift.is_floating_point() or shift.is_complex()):
+        got = f"{shift.dtype} of shape {tuple(shift.shape)}"
+        raise ConfigError(f"{folder / WEIGHTS_FILE}: d2t: got {got}, expected one whole number per draft token")
     tensors = {name: tensor for name, tensor in tensors.items() if not _is_the_targets(name, config)}
     head = target_head() if config.shares_head and target_head is not None else None
     draft = Eagle3Draft(config, embedding, None if shift is None else shift.long() + torch.arange(len(shift)), head)
     own = {_canonical(name): tensor.float() for name, tensor in tensors.items()}
-    _check_shapes(folder / WEIGHTS_FILE, own, dict(draft.named_parameters()))
+    _check_tensors(folder / WEIGHTS_FILE, own, dict(draft.named_parameters()))
     draft.load_state_dict(own)
     draft.file_dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
     return draft
@@ -95,6 +98,7 @@ def random_draft(
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype: got {dtype!r}, expected one of {sorted(_DTYPES)}")
     target = target_config(target_folder)
+    check_sizes(target_folder / CONFIG_FILE, target)
     ids_V = torch.arange(target["vocab_size"]) if draft_ids is None else torch.tensor(sorted(draft_ids))
     source = _draft_source(target, len(ids_V), layer_ids or _default_layers(target["num_hidden_layers"]), dtype)
     out_folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +159,7 @@ def _rope(target: Mapping[str, Any]) -> dict[str, Any]:
         return rope_from(target).settings()
     except (ConfigError, KeyError):
         given = {**target, **(target.get("rope_scaling") or {}), **(target.get("rope_parameters") or {})}
-        return (Rope(float(given["rope_theta"])) if given.get("rope_theta") else Rope()).settings()
+        return rope_from({"rope_theta": given.get("rope_theta")}).settings()
 
 
 def _default_layers(layers: int) -> list[int]:
@@ -191,13 +195,15 @@ def _exported(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     return parameter.detach().to("cpu", dtype, copy=True).contiguous()
 
 
-def _check_shapes(path: Path, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+def _check_tensors(path: Path, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     missing, unknown = expected.keys() - got.keys(), got.keys() - expected.keys()
     if missing or unknown:
         raise ConfigError(f"{path}: missing {sorted(missing)}, unknown {sorted(unknown)}, expected {sorted(expected)}")
     for name, tensor in got.items():
         if tensor.shape != expected[name].shape:
             raise ConfigError(f"{path}: {name} is {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}")
+        if not bool(torch.isfinite(tensor).all()):
+            raise ConfigError(f"{path}: got values in {name} that are no finite numbers, expected a draft without any")
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -211,8 +217,11 @@ def target_config(folder: Path) -> dict[str, Any]:
     """The target's config.json, with what it says of its text model outside; ConfigError when it cannot be read."""
     try:
         config: dict[str, Any] = json.loads(_text(folder / CONFIG_FILE))
+        check_tables(config)
     except ValueError as error:
         raise ConfigError(f"{folder / CONFIG_FILE}: got {error}, expected the config.json of a target") from error
+    except ConfigError as error:
+        raise ConfigError(f"{folder / CONFIG_FILE}: {error}") from error
     return {**config, **(config.get("text_config") or {})}
 
 

@@ -1,6 +1,7 @@
 """config.json of an EAGLE-3 draft: what the draft is built from, and what SGLang offers but this draft is not."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +63,7 @@ class Eagle3Config:
         """Read a config.json. ConfigError when it is absent, not JSON, incomplete, or asks for arithmetic not here."""
         try:
             source = json.loads(path.read_text(encoding="utf-8"))
+            check_tables(source)
             _check_supported(source)
             return _from_source(source)
         except (OSError, ValueError, TypeError) as error:
@@ -79,18 +81,24 @@ class Eagle3Config:
 
 
 def _from_source(source: Mapping[str, Any]) -> Eagle3Config:
-    heads = source["num_attention_heads"]
+    heads, hidden = size_of(source, "num_attention_heads"), size_of(source, "hidden_size")
+    kv_heads = size_of(source, "num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise ConfigError(f"num_key_value_heads: got {kv_heads}, expected a divisor of num_attention_heads ({heads})")
+    head_dim = size_of(source, "head_dim", hidden // heads)
+    if head_dim < 2 or head_dim % 2:
+        raise ConfigError(f"head_dim: got {head_dim}, expected an even number, since rope turns pairs of channels")
     words = source["draft_vocab_size"]  # null, not absent: SGLang 0.5.21 does not start without the name
     return Eagle3Config(
-        hidden_size=source["hidden_size"],
-        intermediate_size=source["intermediate_size"],
+        hidden_size=hidden,
+        intermediate_size=size_of(source, "intermediate_size"),
         num_attention_heads=heads,
-        num_key_value_heads=source.get("num_key_value_heads") or heads,
-        head_dim=source.get("head_dim") or source["hidden_size"] // heads,
-        vocab_size=source["vocab_size"],
-        draft_vocab_size=source["vocab_size"] if words is None else words,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        vocab_size=size_of(source, "vocab_size"),
+        draft_vocab_size=size_of(source, "vocab_size" if words is None else "draft_vocab_size"),
         feature_layers=_feature_layers(source),
-        rms_norm_eps=source.get("rms_norm_eps", 1e-6),
+        rms_norm_eps=_epsilon(source.get("rms_norm_eps", 1e-6)),
         rope=rope_from(source),
         norm_before_fc=bool(_eagle(source).get("norm_before_fc", source.get("norm_before_fc", False))),
         fc_norm=bool(source.get("fc_norm") or source.get("use_aux_norm")),
@@ -98,6 +106,45 @@ def _from_source(source: Mapping[str, Any]) -> Eagle3Config:
         shares_head=words is None,
         source=source,
     )
+
+
+def size_of(source: Mapping[str, Any], name: str, absent: int | None = None) -> int:
+    """A size in a config.json; `absent`, if given, where it is absent or null.
+
+    KeyError without either, ConfigError for anything but a whole number above 0.
+    """
+    value = source[name] if absent is None else source.get(name)
+    if value is None and absent is not None:
+        return absent
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{name}: got {value!r}, expected a whole number above 0")
+    return value
+
+
+def check_tables(source: Any) -> None:
+    """ConfigError unless a config.json is a table, and so is what has to be one in it."""
+    if not isinstance(source, dict):
+        raise ConfigError(f"got a {type(source).__name__}, expected a JSON object")
+    for name in ("text_config", "eagle_config", "rope_scaling", "rope_parameters"):
+        if not isinstance(source.get(name) or {}, dict):
+            raise ConfigError(f"{name}: got {source[name]!r}, expected a JSON object or null")
+
+
+def check_sizes(path: Path, target: Mapping[str, Any]) -> None:
+    """ConfigError, naming the target's config, where no draft can have its sizes."""
+    try:
+        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"):
+            size_of(target, name)
+    except KeyError as error:
+        raise ConfigError(f"{path}: got no {error.args[0]}, expected it in the config of a target") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _epsilon(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigError(f"rms_norm_eps: got {value!r}, expected a number above 0")
+    return float(value)
 
 
 _AUX_IDS = "eagle_aux_hidden_state_layer_ids"
@@ -133,7 +180,11 @@ def _derived(config: Eagle3Config) -> dict[str, Any]:
 
 
 def _feature_layers(source: Mapping[str, Any]) -> int:
-    return source.get("num_aux_hidden_states") or len(_eagle(source).get(_AUX_IDS) or (0, 0, 0))
+    ids = _eagle(source).get(_AUX_IDS) or [0, 1, 2]
+    named = ids if isinstance(ids, list) else []
+    if not all(type(each) is int and each >= 0 for each in named) or not 0 < len(named) == len(set(named)):
+        raise ConfigError(f"{_AUX_IDS}: got {ids!r}, expected a list of different layers")
+    return size_of(source, "num_aux_hidden_states", len(named))
 
 
 def _eagle(source: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from ...buffer.errors import ConfigError
 
 #: Kinds that a draft may have; others depend on the length of the text, or turn by more than one position.
 KINDS = ("default", "llama3", "yarn")
+_ABOVE_0 = ("rope_theta", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ def _number(name: str, value: Any) -> Any:
         if name == "truncate" and isinstance(value, bool):
             return value
         raise ConfigError(f"{name}: got {value!r}, expected a number")
+    if not math.isfinite(value) or (name in _ABOVE_0 and value <= 0):
+        raise ConfigError(f"{name}: got {value!r}, expected a number{' above 0' * (name in _ABOVE_0)}")
     return float(value)
 
 

@@ -36,6 +36,15 @@ def default_flags(args: Sequence[str]) -> list[str]:
     return [word for pair in missing for word in pair if word is not None]
 
 
+def unserved(args: Sequence[str]) -> str:
+    """Why no CPU server can serve with `args`, or empty: SGLang would start, and end at the first request."""
+    # SGLang looks for the last slot of a request by a Triton kernel, which needs a GPU, where a page has several.
+    size = value_of(args, "--page-size")
+    if size in {None, "1"}:
+        return ""
+    return f"--page-size: got {size}, expected 1 on a CPU, where SGLang cannot serve pages; leave the flag out"
+
+
 def server_env(args: Sequence[str], base_env: Mapping[str, str]) -> dict[str, str]:
     """The environment of a CPU server: `base_env`, the CPU host switched on, and defaults where the user set none."""
     defaults = {

@@ -6,16 +6,17 @@ board's side (dashboards/doctor).
 
 import json
 import sys
+import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from ...buffer.errors import CaptureUnavailable, ConfigError
+from ...buffer.errors import CaptureUnavailable, ConfigError, told
 from ...buffer.finding import Finding, Level, exit_code
 from ...buffer.settings.pacing_names import PacingName
 from .. import config
 from ..cpu_host.config import is_wanted_here
-from ..cpu_host.defaults import is_accelerator_present
+from ..cpu_host.defaults import is_accelerator_present, unserved
 from ..hook_targets import missing_targets
 from ..sglang_speculation import check_speculation, why_replay_is_no_proof
 from ..supported_release import check_release
@@ -84,6 +85,9 @@ def _resolved(flags: Sequence[str]) -> Generator[Finding, None, Any]:
     from sglang.srt.runtime_context import get_spec, publish
     from sglang.srt.server_args import prepare_server_args
 
+    if is_wanted_here() and (why := unserved(flags)):
+        yield Finding("flags", Level.WRONG, why)
+        return None
     try:
         load_plugins()  # as the launcher does: they add choices to flags
         server_args = prepare_server_args(list(flags))
@@ -205,12 +209,16 @@ _BY_SERVER: Final[dict[str, Callable[[Any, config.ServingConfig], Finding]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`--json`, if given, comes first; all that follows are SGLang's flags. Returns the exit code."""
-    as_json, flags = arguments[:1] == ["--json"], [argument for argument in arguments if argument != "--json"]
+    """`--json` and `--debug`, if given, come first; all that follows are SGLang's flags. Returns the exit code."""
+    own, findings = {"--json", "--debug"} & {*arguments[:2]}, list[Finding]()
+    as_json, flags = "--json" in own, [argument for argument in arguments if argument not in own]
     try:
-        findings = list(examine(flags, config.from_env()))
-    except ConfigError as fault:
-        findings = [Finding("settings", Level.WRONG, str(fault))]
+        findings.extend(examine(flags, config.from_env()))
+    except Exception as fault:  # noqa: BLE001 - what ends the look is a finding too
+        topic = "settings" if isinstance(fault, ConfigError) else "doctor"
+        findings.append(Finding(topic, Level.WRONG, told(fault)))
+        if "--debug" in own:
+            traceback.print_exception(fault)
     for finding in findings:
         sys.stdout.write(f"{json.dumps(asdict(finding)) if as_json else finding.line()}\n")
     return exit_code(findings)

@@ -16,7 +16,7 @@ from typing import Final
 from ...buffer.errors import ConfigError
 from ...buffer.settings.sources import Settings
 from ..cpu_host.config import SWITCH, is_switched_on
-from ..cpu_host.defaults import default_flags, is_accelerator_present, names_given, server_env, value_of
+from ..cpu_host.defaults import default_flags, is_accelerator_present, names_given, server_env, unserved, value_of
 from ..supported_release import SUPPORTED, installed_release
 from .signals import borrowed_signals
 
@@ -58,6 +58,8 @@ def launch_plan(
     command = (sys.executable, "-m", "sglang.launch_server")
     if _wants_cpu_host(sglang_args, base_env):
         _refuse_config_file(sglang_args)
+        if why := unserved(sglang_args):
+            raise ConfigError(why)
         argv = (*command, *default_flags(sglang_args), *sglang_args)
         return LaunchPlan(argv, server_env(sglang_args, base_env))
     if "--device" not in names_given(sglang_args) and not has_accelerator():

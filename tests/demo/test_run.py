@@ -1,11 +1,14 @@
 """What is decided before anything is started: settings, prompts and refusals."""
 
+import dataclasses
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.errors import ConfigError, PacelineError
 from paceline.demo import speed
+from paceline.demo.report import Run
 from paceline.demo.run import DemoOptions, learner_env, run_demo
 from paceline.learner.config import from_env
 from paceline.rig.deployment import CONTEXT_TOKENS, LocalDeployment, server_flags
@@ -122,3 +125,33 @@ def test_servers_that_do_not_start_at_the_end_are_told_of_and_cost_no_report(
     speed.print_speed(console, TARGET, (tmp_path, tmp_path), [], 8, PLACE)
     told = console.file.getvalue().splitlines()[-1]
     assert told == f"tokens per second were not compared: {fault}"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_results_are_shown_and_written_before_it_waits_and_without_waiting_once_the_services_ended(
+    monkeypatch, tmp_path: Path, waits: bool
+) -> None:
+    from paceline.demo import run as module
+
+    said: list[str] = []
+
+    def started(stack, *_: object) -> SimpleNamespace:
+        stack.callback(said.append, "services ended")
+        return SimpleNamespace(reader=SimpleNamespace(learnt_weights=lambda: None))
+
+    async def served(*_: object, **__: object) -> list[object]:
+        return []
+
+    fields = {field.name: None for field in dataclasses.fields(Run)}
+    monkeypatch.setattr(module, "_start", started)
+    monkeypatch.setattr(module, "serve_traffic", served)
+    monkeypatch.setattr(module, "settle", lambda *_: None)
+    monkeypatch.setattr(module, "measured", lambda *_, **__: Run(**fields))
+    monkeypatch.setattr(module, "lossless_check", lambda *_, **__: None)
+    monkeypatch.setattr(module, "ensure_random_draft", lambda *_: Path("/d"))
+    for name, words in (("print_closing", "table"), ("_write", "report"), ("_wait_for_ctrl_c", "waits")):
+        monkeypatch.setattr(module, name, lambda *_, words=words: said.append(words))
+    asked = options(tmp_path, keep_running=waits)
+    module._run(asked, Console(file=io.StringIO()), {}, TARGET, [], PLACE)
+    ended = ["services ended"]
+    assert said == (["table", "report", "waits", *ended] if waits else [*ended, "table", "report"])

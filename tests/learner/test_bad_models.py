@@ -14,6 +14,7 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.learner.config import LearnerConfig
+from paceline.learner.disk import require_writable
 from paceline.learner.recovery import check_models, open_state
 from safetensors.torch import load_file, save_file
 
@@ -64,7 +65,33 @@ def a_target_of_other_sizes(draft, target):
     save_file({"model.embed_tokens.weight": torch.ones(32, 8)}, target / "model.safetensors")
 
 
+def not_finite(draft, target):
+    tensors = load_file(draft / "model.safetensors")
+    save_file(tensors | {"fc.weight": tensors["fc.weight"] * float("nan")}, draft / "model.safetensors")
+
+
+def of_numbers_that_are_none(draft, target):
+    tensors = load_file(draft / "model.safetensors")
+    save_file(tensors | {"d2t": tensors["d2t"].float()}, draft / "model.safetensors")
+
+
+LAYERS = "eagle_aux_hidden_state_layer_ids"
 BAD = {
+    "no finite numbers": (not_finite, "values in fc.weight that are no finite numbers, expected a draft without any"),
+    "a map of floats": (of_numbers_that_are_none, r"d2t: got torch.float32 of shape \(32,\), expected one whole"),
+    "no table": (
+        lambda draft, target: (draft / "config.json").write_text("[1]"), "config.json: got a list, expected a JSON",
+    ),
+    "a size in quotes": (edited(hidden_size="16"), "hidden_size: got '16', expected a whole number above 0"),
+    "no heads": (edited(num_attention_heads=0), "num_attention_heads: got 0, expected a whole number above 0"),
+    "a size below 0": (edited(intermediate_size=-1), "intermediate_size: got -1, expected a whole number above 0"),
+    "a size that is true": (edited(vocab_size=True), "vocab_size: got True, expected a whole number above 0"),
+    "heads that do not divide": (edited(num_key_value_heads=3), "num_key_value_heads: got 3, expected a divisor of"),
+    "an odd head": (edited(head_dim=7), "head_dim: got 7, expected an even number"),
+    "no epsilon": (edited(rms_norm_eps=None), "rms_norm_eps: got None, expected a number above 0"),
+    "a list for a table": (edited(eagle_config=[1]), r"eagle_config: got \[1\], expected a JSON object or null"),
+    "one layer twice": (edited(eagle_config={LAYERS: [1, 1, 2]}), r"got \[1, 1, 2\], expected a list of different"),
+    "a rope that stands": (edited(rope_parameters={"rope_theta": 0}), "rope_theta: got 0, expected a number above 0"),
     "another hidden size": (a_target_of_other_sizes, r"target embedding: got \(32, 8\), expected \(32, 16\)"),
     "another target's vocabulary": (edited(vocab_size=33, draft_vocab_size=33), r"got \(32, 16\), expected \(33, 16\)"),
     "half a sharded draft": (half_of_it, r"PACELINE_DRAFT: .*index.json: got 'model-00002-of-00002.* for norm"),
@@ -140,3 +167,11 @@ def test_the_command_ends_at_once_with_one_line(config, redis_url, redis_client)
     assert "got int for 'epoch'" in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr
     assert RedisVersionBoard(redis_client, BufferConfig()).events() == []
+
+
+def test_a_data_folder_that_cannot_be_written_ends_a_learner_at_its_start(tmp_path):
+    (tmp_path / "file").touch()
+    require_writable(tmp_path / "new" / "data", "PACELINE_DATA_DIR")
+    for folder in (tmp_path / "file", tmp_path / "file" / "data"):
+        with pytest.raises(ConfigError, match=rf"PACELINE_DATA_DIR: got {folder}, expected a folder to write to; "):
+            require_writable(folder, "PACELINE_DATA_DIR")

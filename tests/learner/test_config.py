@@ -11,11 +11,13 @@ from paceline.buffer.errors import ConfigError
 from paceline.buffer.settings.table import BY_NAME, SETTINGS
 from paceline.learner.checkpoint import LearnerNotes
 from paceline.learner.config import LearnerConfig, from_env, name_on
+from paceline.learner.delivery.tracking.lookup import may_be_asked
 from paceline.learner.recovery import plan_of
 from paceline.learner.training.plan import TrainingPlan
 from paceline.policies.learn_schedule import REMEMBERED_REQUESTS, LearnMode, LearnRules
 from paceline.policies.objectives.names import Objective
 from paceline.serving.config import ServingConfig
+from sqlalchemy import create_engine
 
 NEEDED = {"PACELINE_TARGET_PATH": "/m/llama", "PACELINE_DRAFT": "/m/draft"}
 
@@ -153,6 +155,16 @@ def test_places_on_disk_and_in_celery_carry_the_speculator() -> None:
     assert config.checkpoints_dir == Path("/d/checkpoints/chat")
     assert config.queue == "paceline.learn.chat"
     assert config.tracking_uri == "sqlite:////d/mlflow.db"
+
+
+@pytest.mark.parametrize("name", ["a?b", "a#b", "a%20b", "a b", "ä"])
+def test_the_database_is_in_the_data_folder_whatever_its_name_is(tmp_path, name) -> None:
+    (tmp_path / name).mkdir()
+    uri = from_env(NEEDED | {"PACELINE_DATA_DIR": str(tmp_path / name)}).tracking_uri
+    assert not may_be_asked(uri)
+    with create_engine(uri).connect():
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["mlflow.db"]
+    assert may_be_asked(uri)
 
 
 COUNT, SECONDS = "an integer of at least 1", "a finite number of at least 0"

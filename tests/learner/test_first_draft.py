@@ -225,3 +225,26 @@ def test_the_command_reads_the_traffic_in_redis(tmp_path, target, redis_url, red
     result = CliRunner().invoke(app, words, env=env)
     assert result.exit_code == 0, result.output
     assert f"100.0% of the {len(make_trace(3, vocab=40).tokens)} that were counted" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_attention_heads": 0}, "config.json: num_attention_heads: got 0, expected a whole number above 0"),
+        ({"num_hidden_layers": "32"}, "num_hidden_layers: got '32', expected a whole number above 0"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads: got 3, expected a divisor of num_attention_heads"),
+        ({"vocab_size": -1}, "got vocab_size -1 in its config, expected a whole number above 0"),
+        ({"text_config": "llama"}, "text_config: got 'llama', expected a JSON object or null"),
+        ({"rope_parameters": {"rope_theta": "x"}}, "rope_theta: got 'x', expected a number"),
+    ],
+)
+def test_a_target_that_no_draft_can_be_made_for_is_named(tmp_path, changes, message):
+    target = written_target(tmp_path / "target", **changes)
+    with pytest.raises(ConfigError, match=message):
+        make_first_draft(target, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named_as_the_option(tmp_path, target, text):
+    with pytest.raises(ConfigError, match=r"--out .*/text/draft: .*expected a folder; move away what is there"):
+        make_first_draft(target, text / "draft", [text])

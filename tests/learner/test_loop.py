@@ -186,6 +186,23 @@ def test_a_live_version_whose_weights_are_gone_is_not_compared_with(house) -> No
     assert report.calibration.compared == 0
 
 
+@pytest.mark.guarantee("alarm-weights-gone")
+def test_a_live_version_whose_folder_was_removed_raises_an_alarm_until_it_is_back(house, tmp_path) -> None:
+    def standing() -> list[str]:
+        return [alarm["name"] for alarm in house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"]]
+
+    house.learner().learn_once()
+    (house.config.versions_dir / "v000000").rename(tmp_path / "away")
+    house.send()
+    report = house.learner().learn_once()
+    assert (report.kind, report.version, standing()) == (LearningKind.LEARNED, None, ["weights_gone"])
+    assert "`paceline restore 0`" in report.alarm.detail
+    (tmp_path / "away").rename(house.config.versions_dir / "v000000")
+    house.send()
+    assert house.learner().learn_once().version is not None
+    assert standing() == []
+
+
 def test_an_operator_who_moves_live_while_a_candidate_is_judged_overrides_the_gate(
     house, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,6 +150,26 @@ def test_the_report_is_one_line_or_one_object_per_finding(monkeypatch, capsys):
     ]
 
 
+def test_what_ends_the_examination_is_a_finding_after_those_before_it(monkeypatch, capsys):
+    def broken(_flags, _settings):
+        yield Finding("SGLang", Level.OK, "fine")
+        raise PermissionError(13, "Permission denied", "/home/x")
+
+    monkeypatch.setattr(doctor, "examine", broken)
+    assert doctor.main(["--debug"]) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines()[0] == "ok       SGLang    fine"
+    assert said.out.splitlines()[1].startswith("wrong    doctor    /home/x: got Permission denied, expected the right")
+    assert "Traceback" in said.err
+
+
+def test_pages_on_the_cpu_host_are_wrong_before_sglang_is_asked(monkeypatch, supported):
+    monkeypatch.setenv("PACELINE_CPU_HOST", "1")
+    found = [*doctor.examine(["--page-size", "16"], from_env({}))]
+    assert (found[1].topic, found[1].level) == ("flags", Level.WRONG)
+    assert found[1].sentence.startswith("--page-size: got 16, expected 1 on a CPU")
+
+
 def test_a_setting_out_of_range_is_the_one_finding(monkeypatch, capsys):
     monkeypatch.setenv("PACELINE_SAMPLE_RATE", "7")
     assert doctor.main([]) == 1

@@ -125,6 +125,13 @@ def test_a_config_file_that_could_hide_cpu_flags_is_refused():
         launch_plan(["--device", "cpu", "--config", "server.yaml"], {})
 
 
+@pytest.mark.parametrize("given", [["--page-size", "16"], ["--page-size=16"]])
+def test_pages_are_refused_on_a_cpu_alone_where_they_would_end_the_server(given):
+    with pytest.raises(ConfigError, match=r"--page-size: got 16, expected 1 on a CPU, .* leave the flag out"):
+        launch_plan(["--device", "cpu", *given], {})
+    launch_plan(["--device", "cuda", *given], {})
+
+
 def test_the_switch_leaves_the_cpu_to_sglangs_own_kernels():
     plan = launch_plan(["--device", "cpu"], {"PACELINE_CPU_HOST": "0"}, has_accelerator=must_not_be_asked)
     assert plan == LaunchPlan((*SERVER, "--device", "cpu"), {"PACELINE_CPU_HOST": "0"})

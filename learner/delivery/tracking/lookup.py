@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 from ....buffer.errors import PacelineError, TrackingUnavailable
 from ....buffer.version import DraftVersion
@@ -46,7 +47,7 @@ def may_be_asked(uri: str) -> bool:
 
 def _sqlite_file(uri: str) -> Path | None:
     scheme, _, rest = uri.partition("://")
-    return Path(rest.removeprefix("/").partition("?")[0]) if scheme.partition("+")[0] == "sqlite" else None
+    return Path(unquote(rest.removeprefix("/").partition("?")[0])) if scheme.partition("+")[0] == "sqlite" else None
 
 
 def find_draft(uri: str, model: str, version: DraftVersion) -> tuple[ModelStore, KnownVersion]:
