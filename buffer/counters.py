@@ -17,7 +17,7 @@ COUNTERS = "counters"
 BOOT, WANTED = "boot", "wanted"
 #: Key of a member's status: true in its last one, by which it says that it ends on purpose.
 ENDED = "ended"
-#: Keys of a learner's status: why it ended by itself, and why it starts no learning round; empty or absent: all is well.
+#: Keys of a learner's status: why it ended by itself, and why it starts no learning round. Empty where all is well.
 LEFT, STALLED = "left", "stalled"
 #: Key of the status in which somebody else says so: the member's own last beat, unix seconds by the board's clock.
 BEAT_LAST_AT = "beat_last_at"

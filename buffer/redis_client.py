@@ -115,7 +115,7 @@ def broker_url(url: str) -> str:
     """`url` as Celery's broker takes it, which has another form for unix://; user, password and database stay."""
     parts = urlsplit(url)
     if parts.scheme != "unix":
-        return url
+        return url.rstrip("/")  # redis-py takes a / after the database for nothing, Celery for a part of its number
     options = {name: values[0] for name, values in parse_qs(parts.query).items()}
     user, password = (
         quote(unquote(in_host or ""), safe="") or quote(options.get(name, ""), safe="")
@@ -168,7 +168,8 @@ def address(client: redis.Redis) -> str:
 
 def _malformed(url: str, error: ValueError) -> ConfigError:
     return ConfigError(
-        f"PACELINE_REDIS_URL: got {masked(url)}, expected redis://host:port/db ({type(error).__name__}); "
+        f"PACELINE_REDIS_URL: got {masked(url)}, "
+        f"expected redis://host:port/db, rediss://host:port/db or unix:///path?db=0 ({type(error).__name__}); "
         "write / ? # @ and : of a password as %2F %3F %23 %40 and %3A"
     )
 
@@ -178,6 +179,8 @@ def _refuse_options(url: str) -> None:
     parts.port  # noqa: B018 - raises when it is not a number, as for a lone password
     if "@" in parts.query + parts.fragment:
         raise ValueError  # what looks like an option may be the rest of a password
+    if parts.scheme == "unix" and not parts.path:
+        raise ValueError
     if parts.scheme in {"redis", "rediss"} and not re.fullmatch(r"/?[0-9]*/?", parts.path):
         raise ValueError  # redis-py would take database 0 for anything else than a number
     names = set(parse_qs(parts.query, keep_blank_values=True))

@@ -196,6 +196,7 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace, mo
     (good,) = buffer.append([make_trace()])
     buffer.ack([entry.entry_id for entry in buffer.claim("a", 9)], "trained")
     board.register(version(board.next_number()), "test", "first")
+    board.claim("m", "a", 60.0)
     board.beat("m", {"counters": {"at": 1.0, "boot": "a"}}, 60.0)
     buffer.ask_for_round("trainer")
     auth = OperatorAuth(redis_client, CONFIG)
@@ -205,7 +206,7 @@ def test_every_key_in_redis_is_listed_with_its_type(redis_client, make_trace, mo
     with board.lease("l", 60.0):
         found = {name.decode(): redis_client.type(name).decode() for name in redis_client.scan_iter()}
     assert found.pop(PAYLOAD.name("default", bad)) == PAYLOAD.type
-    member = {"payload:": good, "heartbeat:": "m", "last_reading:": "m", "history:": "m", "lease:": "l"}
+    member = {"payload:": good, "heartbeat:": "m", "last_reading:": "m", "history:": "m", "boot:": "m", "lease:": "l"}
     assert found == {key.name("default", member.get(key.suffix, "")): key.type for key in ALL_KEYS}
     assert all(name.startswith("paceline:{default}:") for name in found)
 

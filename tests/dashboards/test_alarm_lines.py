@@ -5,9 +5,11 @@ import math
 from dataclasses import replace
 
 import pytest
+from paceline.buffer.finding import Level
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import VersionState
 from paceline.dashboards.alarm_lines import READER, standing_and_recent
+from paceline.dashboards.headline import wrong
 from paceline.dashboards.member_rows import Presence, member_rows, members_table
 from paceline.dashboards.snapshot import take
 from rich.console import Console
@@ -44,6 +46,43 @@ def test_what_a_dead_member_reported_as_active_is_past():
     assert active(dead) == [("replica:a", "member_silent")]
     (past,) = [line for line in standing_and_recent(dead) if line.name == "hook_silent"]
     assert past.at == NOW - 60.0
+
+
+@pytest.mark.guarantee("alarm-learner-left")
+def test_a_learner_that_ended_by_itself_is_an_alarm_until_it_comes_back_or_is_forgotten():
+    why = "ResponseError: OOM, exit code 1"
+    seen = snapshot(learner_l=learner(900.0, is_alive=False, left=why))
+    (line,) = standing_and_recent(seen)
+    assert (line.member, line.name) == ("learner:l", "learner_left")
+    assert line.detail == f"ended by itself 900 s ago: {why}; see its log, and start it again"
+    assert wrong(seen, [line]).level is Level.WRONG  # with no server alive, too
+    assert active(snapshot(learner_l=learner(1.0, left=why))) == [("learner:l", "learner_left")]
+    assert active(snapshot(learner_l=learner(900.0, is_alive=False, left=why, ended=True))) == []
+    (row,) = member_rows(seen, frozenset())
+    assert (row.presence, row.doing) == (Presence.LEFT, f"at last: idle: {why}")
+
+
+@pytest.mark.guarantee("alarm-learner-stalled")
+def test_a_learner_that_starts_no_round_is_an_alarm_while_it_lives():
+    stalled = "ResponseError: this user has no permissions"
+    (line,) = standing_and_recent(snapshot(learner_l=learner(stalled=stalled)))
+    assert (line.member, line.name) == ("learner:l", "learner_stalled")
+    assert line.detail.startswith(f"no learning round is started: {stalled}; ")
+    assert active(snapshot(learner_l=learner(stalled=""))) == []
+    assert active(snapshot(learner_l=learner(60.0, is_alive=False, stalled=stalled))) == [
+        ("learner:l", "member_silent")
+    ]
+
+
+def test_alarms_are_not_green_beside_servers_whose_learner_has_ended():
+    there, gone = replica(), learner(900.0, is_alive=False, ended=True)
+    found = wrong(snapshot(replica_a=there, learner_l=gone), [])
+    assert found.level is Level.NOTE
+    assert (
+        found.sentence == "no alarm is active, and nothing is learnt: no learner is alive, the last was seen 15 min ago"
+    )
+    assert wrong(snapshot(replica_a=there, learner_l=learner()), []).level is Level.OK
+    assert wrong(snapshot(replica_a=there), []).level is Level.OK  # a server that nobody means to teach
 
 
 @pytest.mark.guarantee("alarm-name-taken")

@@ -1,4 +1,4 @@
-"""The real Celery worker with its beat: Redis, which is also its broker, dies and comes back; clocks are set."""
+"""The real Celery worker with its beat: Redis, its broker too, dies or refuses, and is well again; clocks are set."""
 
 import os
 import signal
@@ -14,6 +14,7 @@ from paceline.learner.config import from_env
 from waiting import until
 
 BATCH = 16
+QUEUE = "paceline.learn.default"
 WORK = "from paceline.learner import app, config; app.run_worker(config.from_env(), beat=True)"
 
 
@@ -42,6 +43,71 @@ def test_a_worker_outlives_its_broker_and_the_board(own_world, killable_redis, w
     world.assert_accounted(new)
     world.assert_sound()
     assert worker.poll() is None
+
+
+#: What makes Redis refuse what Celery or paceline asks of it, and what ends that.
+REFUSALS = {
+    "no memory": (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+    "read only": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    "too few replicas": (
+        ("CONFIG", "SET", "min-replicas-to-write", "1"),
+        ("CONFIG", "SET", "min-replicas-to-write", "0"),
+    ),
+    "no permission": (
+        ("ACL", "SETUSER", "default", "-zrem", "-zadd", "-lpush"),
+        ("ACL", "SETUSER", "default", "+@all"),
+    ),
+    "another type": (
+        ("SET", QUEUE, "x"),
+        ("DEL", QUEUE),
+    ),
+}
+
+
+@pytest.mark.guarantee("redis-refuses")
+def test_a_worker_outlasts_what_redis_refuses(own_world, worker, tmp_path):
+    world, refused = own_world, []
+
+    def complaints():
+        return (tmp_path / "worker.log").read_text().count("no learning round was started")
+
+    for name, (break_it, mend_it) in REFUSALS.items():
+        world.send(BATCH)
+        until(lambda: not world.buffer.counts().pending, f"everything to be learned before {name}")
+        before = complaints()
+        if break_it[0] == "SET":
+            world.client.delete(QUEUE)
+        world.client.execute_command(*break_it)
+        until(lambda before=before: complaints() > before, f"a refusal for {name}")
+        refused.append(name)
+        if name == "no permission":  # beats can be written, and say so
+            until(lambda: "lpush" in world.board.members()["learner:killable"].status["stalled"], "the learner to tell")
+        world.client.execute_command(*mend_it)
+    world.send(BATCH)
+    until(lambda: not world.buffer.counts().pending, "everything to be learned")
+    until(lambda: world.board.members()["learner:killable"].status["stalled"] == "", "the learner to be well")
+    world.assert_accounted(world.sent)
+    world.assert_sound()
+    assert refused == [*REFUSALS]
+    assert worker.poll() is None
+
+
+FAILING = f"""
+from paceline.learner import lasting_worker
+def fail(self): raise RuntimeError("nothing that passes")
+lasting_worker.LastingConsumer.on_ready = fail
+{WORK}
+"""
+
+
+@pytest.mark.guarantee("alarm-learner-left")
+def test_a_worker_that_ends_by_itself_says_why_and_exits_with_a_code(world):
+    env = {**os.environ, **world.env, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run([sys.executable, "-c", FAILING], env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1, ended.stderr
+    status = world.board.members()["learner:killable"].status
+    assert status["left"] == "RuntimeError: nothing that passes, exit code 1"
+    assert "ended" not in status
 
 
 @pytest.mark.guarantee("beat-clock-jumps")
