@@ -87,13 +87,15 @@ USED: Final[Mapping[str, str]] = {
         "speculative_num_steps speculative_num_draft_tokens speculative_draft_model_path "
         "speculative_draft_model_revision speculative_accept_threshold_single speculative_accept_threshold_acc"
     ),
+    "sglang.srt.arg_groups.fields.exec_.ExecFeatures": "enable_custom_logit_processor",
+    "sglang.srt.arg_groups.fields.exec_.ExecDeterministic": "enable_deterministic_inference",
     "sglang.srt.arg_groups.fields.disagg.Disagg": "disaggregation_mode",
     "sglang.srt.arg_groups.fields.model.Model": "model_path",
     "sglang.srt.arg_groups.fields.serving.Serving": "weight_version",
     "sglang.srt.arg_groups.fields.schedule.Schedule": "enable_mixed_chunk",
     "sglang.srt.arg_groups.fields.memory.Memory": "disable_radix_cache",
     "sglang.srt.runtime_context": (
-        "get_spec get_parallel get_disagg get_model get_serving get_schedule get_memory publish"
+        "get_spec get_parallel get_disagg get_model get_serving get_schedule get_memory get_exec publish"
     ),
     "sglang.srt.environ.envs": "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND",
     "sglang.srt.managers.scheduler.Scheduler": (

@@ -108,9 +108,10 @@ class SglangTokens:
 
         Penalties need the tokens of the last round, and the overlap schedule would launch the next without them.
         """
-        if not batch or self.fault or not batch.sampling_info.penalizer_orchestrator.is_required:
+        info = batch.sampling_info if batch else None
+        if info is None or not info.penalizer_orchestrator.is_required or self.fault:
             return None
-        return True if len(scheduler.result_queue) else None
+        return True if scheduler.result_queue else None
 
     def around_finish(self, update: Callable[..., None], req: Any, new_tokens: int = 1) -> None:
         """AROUND Req.update_finish_state(new_accepted_len): ask after every token whether a stop text ends it there.

@@ -40,6 +40,7 @@ def test_no_request_was_touched_by_learning_or_swaps(learned):
 #: What clients ask of the logits, or of where an answer ends, that depends on what was answered before.
 ASKED = [
     {"frequency_penalty": 0.8}, {"presence_penalty": 0.7}, {"repetition_penalty": 1.2},
+    {"frequency_penalty": -0.1, "presence_penalty": 0.2, "repetition_penalty": 1.1, "min_new_tokens": 9},
     {"min_new_tokens": 20, "stop_token_ids": [*range(3, 300)], "ignore_eos": False},
     {"stop": [" the", "self", "e", "("]},
 ]  # fmt: skip

@@ -170,6 +170,7 @@ def test_the_last_result_is_committed_before_a_batch_with_penalties_is_launched(
     assert asked(batch(is_required=True), []) is None
     assert asked(batch(is_required=False), ["result"]) is None
     assert asked(None, ["result"]) is None
+    assert asked(SimpleNamespace(sampling_info=None), ["result"]) is None
 
 
 class Request:
