@@ -77,7 +77,8 @@ def test_what_depends_on_earlier_tokens_depends_on_no_draft(rig, learned):
         for j, asked in enumerate(ASKED)
     ]
     replies = rig.generate_all(jobs)
-    assert accept_length(replies) > 1.1  # else nothing was drafted that could be counted wrongly
+    went_on = [reply for reply in replies if reply["meta_info"].get("spec_verify_ct")]
+    assert accept_length(went_on) > 1.1  # else nothing was drafted that could be counted wrongly
     expected = [without_speculation(model, tokenizer, text, asked) for text in texts for asked in ASKED]
     assert [reply["output_ids"] for reply in replies] == expected
 
