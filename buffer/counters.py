@@ -94,6 +94,7 @@ class SchedulerCounters(msgspec.Struct, kw_only=True, gc=False):
     steps: list[StepCell] = []
     seconds: dict[str, float] = {}  # of its clock: decode, prefill, swap, idle
     requests_ended: int = 0
+    requests_counted: int = 0  # of them, those with penalties or min_new_tokens, which are counted token by token
     rounds: int = 0  # verify rounds of requests that ended, captured or not, as SGLang counts them
     accepted: int = 0
     swaps: int = 0

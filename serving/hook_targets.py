@@ -41,6 +41,8 @@ RECORD_UPDATE: Final = f"{_UPDATES}.record_weight_version_after_update"
 RESUME_MEMORY: Final = f"{_UPDATES}.resume_memory_occupation"
 NAME_VERSION: Final = "sglang.srt.managers.scheduler.Scheduler.handle_update_weight_version"
 FLUSH_CACHE: Final = "sglang.srt.managers.scheduler.Scheduler.flush_cache"
+OVERLAPS: Final = "sglang.srt.managers.scheduler.Scheduler.is_disable_overlap_for_batch"
+FINISH: Final = "sglang.srt.managers.schedule_batch.Req.update_finish_state"
 TARGETS: Final = (
     INIT_MODEL_WORKER,
     EAGLE_SAMPLE,
@@ -66,6 +68,8 @@ TARGETS: Final = (
     RESUME_MEMORY,
     NAME_VERSION,
     FLUSH_CACHE,
+    OVERLAPS,
+    FINISH,
 )
 
 #: Attributes that hook bodies read, by their class or module; a blank between two. One that is gone keeps no hook from
@@ -83,18 +87,20 @@ USED: Final[Mapping[str, str]] = {
         "speculative_num_steps speculative_num_draft_tokens speculative_draft_model_path "
         "speculative_draft_model_revision speculative_accept_threshold_single speculative_accept_threshold_acc"
     ),
+    "sglang.srt.arg_groups.fields.exec_.ExecFeatures": "enable_custom_logit_processor",
+    "sglang.srt.arg_groups.fields.exec_.ExecDeterministic": "enable_deterministic_inference",
     "sglang.srt.arg_groups.fields.disagg.Disagg": "disaggregation_mode",
     "sglang.srt.arg_groups.fields.model.Model": "model_path",
     "sglang.srt.arg_groups.fields.serving.Serving": "weight_version",
     "sglang.srt.arg_groups.fields.schedule.Schedule": "enable_mixed_chunk",
     "sglang.srt.arg_groups.fields.memory.Memory": "disable_radix_cache",
     "sglang.srt.runtime_context": (
-        "get_spec get_parallel get_disagg get_model get_serving get_schedule get_memory publish"
+        "get_spec get_parallel get_disagg get_model get_serving get_schedule get_memory get_exec publish"
     ),
     "sglang.srt.environ.envs": "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND",
     "sglang.srt.managers.scheduler.Scheduler": (
         "server_args draft_worker running_batch _request_dispatcher enable_overlap forward_stream schedule_stream "
-        "weight_updater tree_cache"
+        "weight_updater tree_cache result_queue"
     ),
     "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager": "offload_tags scheduler",
     "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache": "total_size",
@@ -120,10 +126,11 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.managers.schedule_batch.Req": (
         "rid sampling_params grammar finished finished_reason spec_verify_ct lora_id multimodal_inputs input_embeds "
         "origin_input_ids output_ids spec_num_correct_drafts finished_len finished_output is_retracted "
-        "skip_radix_cache_insert kv"
+        "skip_radix_cache_insert kv tokenizer eos_token_ids to_finish"
     ),
     "sglang.srt.sampling.sampling_params.SamplingParams": (
-        "temperature top_k top_p custom_params logit_bias frequency_penalty presence_penalty repetition_penalty"
+        "temperature top_k top_p custom_params logit_bias frequency_penalty presence_penalty repetition_penalty "
+        "min_new_tokens stop_token_ids stop_strs stop_regex_strs"
     ),
     "sglang.srt.managers.auxiliary_output": "append_auxiliary_output",
     "sglang.srt.managers.auxiliary_output.CommittedTokens": "output_index token_ids",
@@ -131,9 +138,12 @@ USED: Final[Mapping[str, str]] = {
         "next_token_logits hidden_states auxiliary_device_output"
     ),
     "sglang.srt.speculative.eagle_info.EagleVerifyInput": (
-        "draft_token draft_token_num draft_probs retrieve_next_token tree_topk"
+        "draft_token draft_token_num draft_probs retrieve_next_token retrieve_next_sibling tree_topk"
     ),
-    "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo": "temperatures top_ps top_ks",
+    "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo": (
+        "temperatures top_ps top_ks acc_additive_penalties acc_scaling_penalties penalizer_orchestrator"
+    ),
+    "sglang.srt.sampling.penaltylib.orchestrator.BatchedPenalizerOrchestrator": "is_required",
     "sglang.srt.speculative.eagle_utils": "_verify_uses_greedy _is_cpu _is_hip _is_xpu",
     "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2": (
         "weight_update_runners speculative_num_steps adaptive_controller draft_worker"

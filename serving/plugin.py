@@ -92,7 +92,7 @@ def _install(settings: config.ServingConfig, breaker: Breaker, *, is_entry_rank:
     replica = build_replica(settings, breaker, shared, identity)
     if not breaker.is_open:
         with _giving_up(breaker):
-            _install_capture(replica.capture)
+            _install_capture(replica.capture, shared.tokens)
             speculator = settings.buffer.speculator
             log.warning("paceline: capture is on, replica %s, stream of %s", settings.replica, speculator)
     replica.start()  # without hooks as well: its heartbeat says why capture is off
@@ -125,10 +125,11 @@ def _install_shared(shared: Any, pacing: PacingName) -> None:
     sglang_speculation.check_speculation()
     sglang_hook_install.install(hooks)
     shared.clock.start()
-    try:
-        sglang_hook_install.install(_catch_up_hooks(shared.catch_up))
-    except CaptureUnavailable as fault:
-        shared.catch_up.refuse(str(fault))
+    for part in (shared.catch_up, shared.tokens):
+        try:
+            sglang_hook_install.install(part.hooks())
+        except CaptureUnavailable as fault:
+            part.refuse(str(fault))
 
 
 def _clock_hooks(shared: Any, pacing: PacingName) -> dict[str, tuple[str, Callable[..., Any]]]:
@@ -140,6 +141,7 @@ def _clock_hooks(shared: Any, pacing: PacingName) -> dict[str, tuple[str, Callab
         if pacing is not PacingName.OFF:
             shared.pacing.before_forward(*arguments, **named)
         shared.catch_up.before_forward(*arguments, **named)
+        shared.tokens.before_forward(*arguments, **named)
 
     return {
         hook_targets.FORWARD: ("before", before_forward),
@@ -150,19 +152,12 @@ def _clock_hooks(shared: Any, pacing: PacingName) -> dict[str, tuple[str, Callab
     }
 
 
-def _catch_up_hooks(catch_up: Any) -> dict[str, tuple[str, Callable[..., Any]]]:
-    return {
-        hook_targets.SKIPPED_DRAFT: ("after", catch_up.after_skipped),
-        hook_targets.DRAFT: ("before", catch_up.before_draft),
-        hook_targets.WARM_DRAFT: ("before", catch_up.before_warming),
-        hook_targets.RELEASE_CACHE: ("before", catch_up.before_release),
-    }
-
-
-def _install_capture(capture: Any) -> None:
+def _install_capture(capture: Any, tokens: Any) -> None:
+    if tokens.fault:
+        raise CaptureUnavailable(tokens.fault)
+    tokens.after_verify = capture.after_verify
     sglang_hook_install.install(
         {
-            hook_targets.EAGLE_SAMPLE: ("after", capture.after_verify),
             hook_targets.DRAFT_PREFILL: ("before", capture.before_draft_prefill),
             hook_targets.FORWARD_PREFILL: ("after", capture.after_prefill),
         }

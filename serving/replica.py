@@ -32,6 +32,7 @@ from .swap.swapper import Swapper
 from .target import sglang_target
 from .target.sglang_guard import SglangGuard
 from .target.sglang_target import SglangTarget
+from .target.sglang_tokens import SglangTokens
 from .target.target_updates import TargetUpdates
 from .wire.counts import CaptureCounts
 from .wire.messages import POLL_S
@@ -46,6 +47,7 @@ class SharedParts:
     pacing: SglangPacing
     clock: StepClock
     catch_up: SglangCatchUp
+    tokens: SglangTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ def build_shared(settings: ServingConfig) -> SharedParts:
     swap = SglangSwap(settings.draft_version, settings.cache_dir, draft_changed)
     catch_up = SglangCatchUp(settings.catch_up_bytes, clock.meter.discount, clock.meter.interrupt)
     updates = TargetUpdates(sglang_target.first_version(settings.target_version))
-    return SharedParts(SglangTarget(SglangGuard(lambda: not swap.fault), updates), swap, pacing, clock, catch_up)
+    target = SglangTarget(SglangGuard(lambda: not swap.fault), updates)
+    return SharedParts(target, swap, pacing, clock, catch_up, SglangTokens())
 
 
 def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts, identity: ServerIdentity) -> Replica:
@@ -130,6 +133,7 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
         "pacing": {**replica.shared.pacing.status(), "catch_up": replica.shared.catch_up.status()},
         "server": replica.identity.status(),
         "clock_reason": replica.shared.clock.fault,
+        "penalties_reason": replica.shared.tokens.fault,
         COUNTERS: as_json(_counters(replica)),
     }
 

@@ -85,6 +85,16 @@ def has_draft_of_its_own() -> bool:
     return get_spec().speculative_draft_model_path not in {None, get_model().model_path}
 
 
+def is_counted(sampling_params: Any) -> bool:
+    """Whether a request's logits depend on what it was answered so far: by penalties, or by `min_new_tokens`."""
+    return bool(
+        sampling_params.frequency_penalty
+        or sampling_params.presence_penalty
+        or sampling_params.repetition_penalty != 1.0
+        or sampling_params.min_new_tokens
+    )
+
+
 @functools.cache
 def sampled_rule() -> VerdictRule:
     """The rule by which this SGLang verifies a request at a temperature above 0.

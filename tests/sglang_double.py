@@ -7,7 +7,7 @@ def request(rid, *, top_k=1, custom_params=None, prompt=(), output=(), **changes
     """A text request without an adapter, greedy unless told otherwise."""
     params = SimpleNamespace(
         top_k=top_k, top_p=1.0, temperature=1.0, frequency_penalty=0, presence_penalty=0, repetition_penalty=1.0,
-        logit_bias=None, custom_params=custom_params,
+        logit_bias=None, custom_params=custom_params, min_new_tokens=0,
     )  # fmt: skip
     found = {"sampling_params": params, "grammar": None, "lora_id": None, "multimodal_inputs": None}
     found |= {"input_embeds": None, "origin_input_ids": list(prompt), "output_ids": list(output)}

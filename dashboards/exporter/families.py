@@ -100,8 +100,13 @@ _SCHEDULER = (
     _counter("committed_tokens", _MEMBER, "tokens that all decode steps committed"),
     _counter("scheduler_seconds", (*_MEMBER, "phase"), "time of the scheduler's clock: decode, prefill, swap, idle"),
     _counter("engine_requests", _MEMBER, "requests that ended, captured or not, as SGLang counts them"),
-    _counter("engine_verify_rounds", _MEMBER, "their verify rounds"),
-    _counter("engine_verify_accepted", _MEMBER, "their accepted drafted tokens"),
+    _counter(
+        "engine_counted_requests",
+        _MEMBER,
+        "of them, those with penalties or min_new_tokens, which paceline counts token by token",
+    ),
+    _counter("engine_verify_rounds", _MEMBER, "verify rounds of all that ended"),
+    _counter("engine_verify_accepted", _MEMBER, "accepted drafted tokens of all that ended"),
     _counter("swaps", (*_MEMBER, "result"), "swaps by result: done, refused"),
 )
 _LOOP = (

@@ -76,6 +76,7 @@ def _engine(tables: Mapping[str, Any]) -> Iterator[Sample]:
         yield Sample("paceline_scheduler_seconds_total", {"phase": phase}, spent.total)
     engine = tables["engine"]
     yield Sample("paceline_engine_requests_total", {}, engine["requests_ended"].total)
+    yield Sample("paceline_engine_counted_requests_total", {}, engine["requests_counted"].total)
     yield Sample("paceline_engine_verify_rounds_total", {}, engine["rounds"].total)
     yield Sample("paceline_engine_verify_accepted_total", {}, engine["accepted"].total)
     yield Sample("paceline_swaps_total", {"result": "done"}, engine["swaps"].total)

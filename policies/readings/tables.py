@@ -172,7 +172,7 @@ def _scheduled(part: SchedulerCounters) -> Tables:
         for cell in part.steps
         for place, count in enumerate(cell.durations)
     }
-    names = ("requests_ended", "rounds", "accepted", "swaps", "swaps_refused")
+    names = ("requests_ended", "requests_counted", "rounds", "accepted", "swaps", "swaps_refused")
     ended = _amounts({name: getattr(part, name) for name in names})
     return {
         "steps": steps_of(part),

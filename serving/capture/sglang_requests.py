@@ -7,7 +7,7 @@ import numpy as np
 from ...buffer.label import is_label
 from ...buffer.prompt_key import prompt_key
 from ...buffer.trace import Sampling, VerdictRule
-from ..sglang_speculation import sampled_rule
+from ..sglang_speculation import is_counted, sampled_rule
 from ..wire.request_forward import Commit, RequestFacts
 
 #: Keys a client may set in ``sampling_params.custom_params``.
@@ -20,13 +20,7 @@ def facts_of(req: Any) -> RequestFacts:
     """What the client asked for."""
     params = req.sampling_params
     greedy = is_greedy(params)
-    edited = bool(
-        params.frequency_penalty
-        or params.presence_penalty
-        or params.repetition_penalty != 1.0
-        or params.logit_bias
-        or req.grammar is not None
-    )
+    edited = is_counted(params) or bool(params.logit_bias) or req.grammar is not None
     # SGLang takes these as a client sends them: its /generate checks no types.
     temperature = 0.0 if greedy else float(params.temperature)
     sampling = Sampling(temperature, int(params.top_k), float(params.top_p), edited)

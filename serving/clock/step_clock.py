@@ -64,6 +64,7 @@ class StepClock:
             steps=cells,
             seconds={kind: round(took_s, 3) for kind, took_s in seconds.items()},
             requests_ended=self._ended.requests,
+            requests_counted=self._ended.counted,
             rounds=self._ended.rounds,
             accepted=self._ended.accepted,
         )

@@ -151,6 +151,26 @@ def _swap(server_args: Any, settings: config.ServingConfig) -> Finding:
     return Finding("swap", Level.OK, f"on: learned drafts replace the one in {folder} while the server runs")
 
 
+def _answers(_: Any, settings: config.ServingConfig) -> Finding:
+    """What an answer depends on beside the target and what the client asks for."""
+    from sglang.srt.runtime_context import get_exec
+
+    try:
+        check_speculation()
+        counts_tokens = settings.redis_url is not None
+    except CaptureUnavailable:
+        counts_tokens = False
+    left_out = "min_p" + get_exec().features.enable_custom_logit_processor * " and custom logit processors"
+    by_draft = [] if counts_tokens else ["penalties, min_new_tokens or stop texts, which SGLang counts by rounds"]
+    if get_exec().deterministic.enable_deterministic_inference:
+        by_draft.append("a seed, which draws other tokens with another draft")
+    says = "penalties, min_new_tokens and stop texts are counted by tokens, so greedy answers depend on no draft"
+    if by_draft:
+        says = f"where SGLang speculates, answers depend on the draft that have {'; or '.join(by_draft)}"
+    level = Level.NOTE if by_draft else Level.OK
+    return Finding("answers", level, f"{says}; when it speculates, SGLang leaves out {left_out} (docs/upstream.md)")
+
+
 def _replay(_: Any, settings: config.ServingConfig) -> Finding:
     why = why_replay_is_no_proof()
     if not why and (settings.quantised_to or not settings.capture_features):
@@ -202,6 +222,7 @@ def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
 _BY_SERVER: Final[dict[str, Callable[[Any, config.ServingConfig], Finding]]] = {
     "capture": _capture,
     "swap": _swap,
+    "answers": _answers,
     "replay": _replay,
     "pacing": _pacing,
     "traffic": _room,

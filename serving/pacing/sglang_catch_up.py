@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .. import hook_targets
 from .kept_states import KeptStates, Missed
 from .sglang_draft_reading import Unread, current_stream, read_missed, running_on, with_rows
 from .sglang_why_not import why_not
@@ -42,6 +43,15 @@ class SglangCatchUp:
         self._positions = 0
         self.reason = NOT_RUN  # why the draft runs at steps 0; empty while it does not
         self.on_lost: Callable[[Any], None] = lambda _batch: None  # told of a batch whose requests have gaps for good
+
+    def hooks(self) -> dict[str, tuple[str, Callable[..., Any]]]:
+        """What to install; `before_forward` comes beside them."""
+        return {
+            hook_targets.SKIPPED_DRAFT: ("after", self.after_skipped),
+            hook_targets.DRAFT: ("before", self.before_draft),
+            hook_targets.WARM_DRAFT: ("before", self.before_warming),
+            hook_targets.RELEASE_CACHE: ("before", self.before_release),
+        }
 
     def before_forward(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
         """BEFORE EAGLEWorkerV2.forward_batch_generation."""

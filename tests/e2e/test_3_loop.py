@@ -4,13 +4,16 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from mlflow import MlflowClient
 from paceline.buffer.version import VersionState
+from paceline.rig.models.greedy import greedy
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import until
 
 pytestmark = pytest.mark.e2e
 
-ROUND = 24
+ROUND, TOKENS = 24, 48
 
 
 def cli(rig, *arguments):
@@ -32,6 +35,52 @@ def test_no_request_was_touched_by_learning_or_swaps(learned):
     replies = learned.replies + learned.after
     assert all(r["meta_info"]["finish_reason"]["type"] == "length" for r in replies)
     assert sum(r["meta_info"]["num_retractions"] for r in learned.replies) == 0
+
+
+#: What clients ask of the logits, or of where an answer ends, that depends on what was answered before.
+ASKED = [
+    {"frequency_penalty": 0.8}, {"presence_penalty": 0.7}, {"repetition_penalty": 1.2},
+    {"frequency_penalty": -0.1, "presence_penalty": 0.2, "repetition_penalty": 1.1, "min_new_tokens": 9},
+    {"min_new_tokens": 20, "stop_token_ids": [*range(3, 300)], "ignore_eos": False},
+    {"stop": [" the", "self", "e", "("]},
+]  # fmt: skip
+
+
+def without_speculation(model, tokenizer, text, asked):
+    """The answer by the definition of each parameter, one token at a time."""
+    stops = torch.tensor([tokenizer.eos_token_id, *asked.get("stop_token_ids", [])])
+
+    def edit(logits, output):
+        seen = torch.tensor(output, dtype=torch.int64)
+        logits = logits - asked.get("frequency_penalty", 0.0) * seen.bincount(minlength=len(logits))
+        logits[seen.unique()] -= asked.get("presence_penalty", 0.0)
+        if len(output) < asked.get("min_new_tokens", 0):
+            logits[stops] = -torch.inf
+        scale = torch.ones_like(logits).index_fill_(0, seen, asked.get("repetition_penalty", 1.0))
+        return torch.where(logits < 0, logits * scale, logits / scale)
+
+    output = greedy(model, tokenizer(text, add_special_tokens=False).input_ids, TOKENS, edit)
+    for end in range(1, TOKENS):
+        is_stopped = any(stop in tokenizer.decode(output[:end]) for stop in asked.get("stop", []))
+        if is_stopped or ("stop_token_ids" in asked and output[end - 1] in stops):
+            return list(output[:end])
+    return list(output)
+
+
+@pytest.mark.guarantee("answers-by-token")
+def test_what_depends_on_earlier_tokens_depends_on_no_draft(rig, learned):
+    model = AutoModelForCausalLM.from_pretrained(rig.target, dtype=torch.float32).eval()
+    tokenizer, texts = AutoTokenizer.from_pretrained(rig.target), [text[:160] for text in rig.texts[:6]]
+    jobs = [
+        {"rid": f"asked-{i}-{j}", "text": text, "max_tokens": TOKENS, **asked}
+        for i, text in enumerate(texts)
+        for j, asked in enumerate(ASKED)
+    ]
+    replies = rig.generate_all(jobs)
+    went_on = [reply for reply in replies if reply["meta_info"].get("spec_verify_ct")]
+    assert accept_length(went_on) > 1.1  # else nothing was drafted that could be counted wrongly
+    expected = [without_speculation(model, tokenizer, text, asked) for text in texts for asked in ASKED]
+    assert [reply["output_ids"] for reply in replies] == expected
 
 
 def test_every_delivered_trace_is_learned_held_out_or_pending(rig, learned):

@@ -18,6 +18,9 @@ def resolved(monkeypatch):
     }  # fmt: skip
     bags = ("get_spec", "get_parallel", "get_disagg", "get_model")
     context = SimpleNamespace(**dict.fromkeys(bags, lambda: SimpleNamespace(**found)))
+    features = SimpleNamespace(enable_custom_logit_processor=False)
+    deterministic = SimpleNamespace(enable_deterministic_inference=False)
+    context.get_exec = lambda: SimpleNamespace(features=features, deterministic=deterministic)
     monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
     return found
 

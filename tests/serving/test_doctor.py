@@ -59,6 +59,20 @@ def sglang_loads(monkeypatch):
 URL = {"PACELINE_REDIS_URL": "redis://127.0.0.1:1/0"}
 
 
+@pytest.mark.parametrize("is_given", [True, False])
+@pytest.mark.parametrize("algorithm", ["EAGLE3", "STANDALONE"])
+@pytest.mark.parametrize("is_seeded", [True, False])
+def test_answers(resolved, is_given, algorithm, is_seeded):
+    resolved["speculative_algorithm"] = algorithm
+    bag = sys.modules["sglang.srt.runtime_context"].get_exec()
+    bag.features.enable_custom_logit_processor = bag.deterministic.enable_deterministic_inference = is_seeded
+    finding = doctor._answers(None, from_env(URL if is_given else {}))
+    counts = is_given and algorithm == "EAGLE3"
+    assert (finding.level is Level.OK) == (counts and not is_seeded)
+    assert ("SGLang counts by rounds" in finding.sentence) == (not counts)
+    assert ("seed" in finding.sentence) == ("custom logit processors" in finding.sentence) == is_seeded
+
+
 @pytest.mark.parametrize(
     ("changes", "environ", "level", "said"),
     [

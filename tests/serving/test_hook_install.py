@@ -114,18 +114,22 @@ CLOCK = {
 CATCH_UP = {
     hook_targets.SKIPPED_DRAFT, hook_targets.DRAFT, hook_targets.WARM_DRAFT, hook_targets.RELEASE_CACHE,
 }  # fmt: skip
+#: Of counting penalties and ends by tokens.
+TOKENS = {hook_targets.EAGLE_SAMPLE, hook_targets.OVERLAPS, hook_targets.FINISH}
 
 
 @pytest.fixture
 def double(monkeypatch):
     """Parts that hook nothing and count their starts, in place of all that are built; the hooks are noted."""
     names = ("after_pull", "after_init_dispatcher", "after_verify", "before_draft_prefill", "after_prefill")
-    catch_up = ("after_skipped", "before_draft", "before_warming", "before_release")
-    part = SimpleNamespace(**dict.fromkeys((*names, *catch_up, "before_controller", "before_forward")))
-    target = SimpleNamespace(hooks=lambda: dict.fromkeys(FOLLOWING, ("around", None)))
-    clock = StepClock()
-    parts = {"swap": part, "capture": part, "pacing": part, "catch_up": part, "clock": clock}
-    made = SimpleNamespace(target=target, **parts, starts=0, hooks={})
+    part = SimpleNamespace(**dict.fromkeys((*names, "before_controller")))
+
+    def hooking(targets, **more):
+        return SimpleNamespace(hooks=lambda: dict.fromkeys(targets, ("around", None)), **more)
+
+    followers = {"target": hooking(FOLLOWING), "catch_up": hooking(CATCH_UP), "tokens": hooking(TOKENS, fault="")}
+    parts = {"swap": part, "capture": part, "pacing": part, "clock": StepClock()}
+    made = SimpleNamespace(**followers, **parts, starts=0, hooks={})
 
     def start():
         made.starts += 1
@@ -175,7 +179,7 @@ def test_a_fault_while_installing_opens_the_breaker_and_the_replica_still_report
     assert breakers[0].reason == (reason if is_entry or broken == "_install_shared" else "")
     assert double.starts == int(is_entry)
     assert double.settings.replica.endswith("-30000")
-    assert hook_targets.EAGLE_SAMPLE not in double.hooks
+    assert hook_targets.DRAFT_PREFILL not in double.hooks
 
 
 @pytest.mark.parametrize(
@@ -272,10 +276,10 @@ def test_the_entry_rank_hooks_what_the_others_do_whatever_fails_on_it_alone(rank
     hooks, said = ranks[0, fault]
     shared, nothing_said = ranks[1, ""]
     assert (said, nothing_said) == (reason, "")
-    own = {hook_targets.EAGLE_SAMPLE, hook_targets.DRAFT_PREFILL, hook_targets.FORWARD_PREFILL}
+    own = {hook_targets.DRAFT_PREFILL, hook_targets.FORWARD_PREFILL}
     assert hooks.keys() & own == (own if captures else set())
     assert {target: bodies for target, bodies in hooks.items() if target not in own} == shared
-    assert shared.keys() == FOLLOWING | SWAPPING | CLOCK | CATCH_UP | {hook_targets.ADAPTIVE_CONTROLLER}
+    assert shared.keys() == FOLLOWING | SWAPPING | CLOCK | CATCH_UP | TOKENS | {hook_targets.ADAPTIVE_CONTROLLER}
 
 
 def test_a_plugin_loader_meets_no_exception(monkeypatch, caplog):
@@ -297,7 +301,7 @@ def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    ("pacing", "is_entry", "count"), [("goodput", True, 26), ("off", True, 25), ("goodput", False, 23)]
+    ("pacing", "is_entry", "count"), [("goodput", True, 28), ("off", True, 27), ("goodput", False, 26)]
 )
 @pytest.mark.usefixtures("resolved")
 def test_every_rank_is_paced_unless_pacing_is_off(double, pacing, is_entry, count):

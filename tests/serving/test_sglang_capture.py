@@ -57,6 +57,13 @@ def test_custom_params_of_any_kind_are_served_and_captured(capture, odd):
     assert list(map(type, (facts.sampling.top_k, facts.sampling.top_p))) == [int, float]
 
 
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repetition_penalty", "min_new_tokens"])
+def test_a_trace_says_that_what_was_answered_so_far_edited_the_logits(name):
+    req = request("a")
+    setattr(req.sampling_params, name, 2)
+    assert sglang_requests.facts_of(req).sampling.edited
+
+
 def test_a_request_is_known_by_the_key_of_its_whole_prompt_also_once_it_has_answered():
     keys = [
         sglang_requests.facts_of(request("a", prompt=array("q", prompt), output=output)).prompt

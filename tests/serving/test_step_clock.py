@@ -15,6 +15,7 @@ from paceline.serving.clock.shared_meter import SharedMeter
 from paceline.serving.clock.step_cells import MAX_CELLS, StepCells, bucket_of
 from paceline.serving.clock.step_clock import StepClock
 from paceline.serving.pacing.adaptive_policy import PacelineAdaptivePolicy
+from sglang_double import request
 
 EXTEND = SimpleNamespace(is_extend=lambda: True)
 DECODE = SimpleNamespace(is_extend=lambda: False)
@@ -32,6 +33,7 @@ class Req:
     is_retracted: bool = False
     spec_verify_ct: int = 0
     spec_num_correct_drafts: int = 0
+    sampling_params: object = field(default_factory=lambda: request("r").sampling_params)
 
     def take(self, tokens):
         self.output_ids.extend([7] * tokens)
@@ -103,6 +105,7 @@ def test_steps_tokens_and_seconds_of_a_normal_loop(waves):
         if waits:
             engine.pass_s(0.5, "idle")
         reqs = [Req(budget + i) for i in range(size)]
+        reqs[0].sampling_params.min_new_tokens = 1
         everyone += reqs
         engine.launch_prefill(reqs)
         engine.pass_s(0.03, "prefill")
@@ -118,7 +121,7 @@ def test_steps_tokens_and_seconds_of_a_normal_loop(waves):
     assert {cell.bucket: cell.steps for cell in found.steps} == dict(cells)
     assert sum(cell.tokens for cell in found.steps) == served - len(everyone)  # the first token is the prefill's
     assert sum(cell.requests for cell in found.steps) == sum(req.spec_verify_ct for req in everyone)
-    assert found.requests_ended == len(everyone)
+    assert (found.requests_ended, found.requests_counted) == (len(everyone), len(waves))
     assert found.rounds == sum(req.spec_verify_ct for req in everyone)
     assert found.accepted == sum(req.spec_num_correct_drafts for req in everyone)
     at_16 = [[0] * bisect_left(STEP_MS_EDGES, 10.0) + [cell.steps] for cell in found.steps]

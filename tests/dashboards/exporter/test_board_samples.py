@@ -81,6 +81,7 @@ def test_a_difference_of_two_scrapes_is_what_the_readings_count_between_them() -
         assert StepSums(row.steps, row.seconds, *grown) == row
     engine = window.table("scheduler", "engine")
     assert grew("paceline_engine_verify_rounds_total") == engine["rounds"].total
+    assert grew("paceline_engine_counted_requests_total") == engine["requests_counted"].total
     assert grew("paceline_swaps_total", result="refused") == engine["swaps_refused"].total
     assert grew("paceline_scheduler_seconds_total", phase="decode") == pytest.approx(6.0)
     assert grew("paceline_traces_captured_total") == window.table("traces", "traces")["captured"].total
