@@ -112,7 +112,7 @@ def request(prompt_tokens: int) -> Any:
     """A greedy request as SGLang's scheduler has it; `output_ids` grow when its prefill is over."""
     params = SimpleNamespace(
         top_k=1, top_p=1.0, temperature=1.0, frequency_penalty=0.0, presence_penalty=0.0, repetition_penalty=1.0,
-        logit_bias=None, custom_params=None,
+        min_new_tokens=0, logit_bias=None, custom_params=None,
     )  # fmt: skip
     plain = {"grammar": None, "lora_id": None, "multimodal_inputs": None, "input_embeds": None}
     req = SimpleNamespace(

@@ -109,16 +109,22 @@ def stage(file: Path, sha256: str, layout: DraftLayout, dtype: torch.dtype, *, i
     began = time.perf_counter()
     try:
         weights = WeightsInMemory.read(file, dtype, is_pinned=is_pinned)
-        if sha256 and weights.sha256 != sha256:
-            got, expected = weights.sha256[:12], sha256[:12]
-            raise WeightsRefused(f"{file.name}: got sha256 {got}…, expected {expected}… (the file was changed)")
+        _check_bytes(file, weights, sha256)
         _check_shared(weights, layout)
         _check_names(set(weights.entries), layout)
         _check_vocabulary_map(weights, layout)
         tensors = [(n, _load(weights, n, layout.shapes[n], dtype, is_pinned=is_pinned)) for n in sorted(layout.shapes)]
-    except (OSError, ValueError) as fault:
+    except OSError as fault:
         raise WeightsRefused(f"{file.name}: not a readable safetensors file: {fault}") from fault
     return StagedDraft(tensors, time.perf_counter() - began, sha256)
+
+
+def _check_bytes(file: Path, weights: WeightsInMemory, sha256: str) -> None:
+    if sha256 and weights.sha256 != sha256:
+        got, expected = weights.sha256[:12], sha256[:12]
+        raise WeightsRefused(f"{file.name}: got sha256 {got}…, expected {expected}… (the file was changed)")
+    if weights.fault:
+        raise WeightsRefused(f"{file.name}: not a readable safetensors file: {weights.fault}")
 
 
 def _check_shared(weights: WeightsInMemory, layout: DraftLayout) -> None:

@@ -50,17 +50,22 @@ class WeightsInMemory:
     whole: torch.Tensor  # uint8 [bytes of the file]
     entries: Mapping[str, Entry]
     sha256: str
+    fault: str = ""  # why these bytes are no safetensors file; then there are no entries
 
     @classmethod
     def read(cls, file: Path, dtype: torch.dtype, *, is_pinned: bool) -> Self:
-        """Read and digest `file`; blocks on the disk. OSError when it cannot be read, ValueError for no such file.
+        """Read and digest `file`, whatever it holds; blocks on the disk. OSError when it cannot be read.
 
         Memory is pinned, where asked for, if the floating tensors are of `dtype` already: others will be copied.
         """
+        entries: Mapping[str, Entry] = {}
+        fault = ""
         with file.open("rb", buffering=0) as stream:
             size = os.fstat(stream.fileno()).st_size
-            begin, header = _header(stream, size)
-            entries = {name: _entry(name, about, begin, size) for name, about in header.items()}
+            try:
+                entries = _entries(stream, size)
+            except (ValueError, RecursionError) as malformed:
+                fault = str(malformed)
             needs_no_cast = all(entry.dtype == dtype for entry in entries.values() if entry.dtype.is_floating_point)
             whole = torch.empty(size, dtype=torch.uint8, pin_memory=is_pinned and needs_no_cast)
             rest = whole.numpy().data
@@ -68,9 +73,9 @@ class WeightsInMemory:
             while rest:  # a call reads 2 GiB at most
                 read = stream.readinto(rest)
                 if not read:
-                    raise ValueError(f"got {size - len(rest)} bytes, expected {size}")
+                    raise OSError(f"got {size - len(rest)} bytes, expected {size}")
                 rest = rest[read:]
-        return cls(whole, entries, hashlib.sha256(whole.numpy().data).hexdigest())
+        return cls(whole, entries, hashlib.sha256(whole.numpy().data).hexdigest(), fault)
 
     def tensor(self, name: str) -> torch.Tensor:
         """A view of the file's bytes, which must not change; a copy of those that are not aligned."""
@@ -81,8 +86,8 @@ class WeightsInMemory:
         return raw.view(entry.dtype).view(entry.shape)
 
 
-def _header(stream: Any, size: int) -> tuple[int, dict[str, Any]]:
-    """Where the tensors' bytes begin, and what the header says of each."""
+def _entries(stream: Any, size: int) -> dict[str, Entry]:
+    """What the header says of each tensor; ValueError where it is not one, or does not fit the file."""
     length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
     if not 2 <= length <= min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
         raise ValueError(f"got a header of {length} bytes in {size}")
@@ -90,7 +95,7 @@ def _header(stream: Any, size: int) -> tuple[int, dict[str, Any]]:
     if not isinstance(header, dict):
         raise ValueError(f"got a header that is a {type(header).__name__}, expected an object")  # noqa: TRY004
     header.pop("__metadata__", None)
-    return _LENGTH_BYTES + length, header
+    return {name: _entry(name, about, _LENGTH_BYTES + length, size) for name, about in header.items()}
 
 
 def _entry(name: str, about: Any, begin: int, size: int) -> Entry:

@@ -2,7 +2,7 @@
 import { el, fill, table } from "./dom.js";
 import { clock, span, UNKNOWN } from "./format.js";
 
-const SIGNS = { alive: "✓", silent: "✕", ended: "·" };
+const SIGNS = { alive: "✓", silent: "✕", ended: "·", left: "✕" };
 
 export function drawMembers(box, { members, alarms }) {
   fill(box, alarms.length ? alarmList(alarms) : el("p", "quiet", "no alarm stands"), members.length ? memberTable(members) : el("p", "unknown", "nobody was seen in the last 7 days"));
