@@ -98,6 +98,7 @@ def _read(file: Path) -> Mapping[str, Tensor]:
 
 def _loaded(file: Path) -> Mapping[str, Tensor]:
     try:
+        file.open("rb").close()  # safetensors says "no such file" of one that it may not read
         return dict(load_file(file))
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{file}: got {error}, expected a safetensors file") from error

@@ -208,6 +208,7 @@ def _check_tensors(path: Path, got: Mapping[str, Tensor], expected: Mapping[str,
 
 def _read(path: Path) -> dict[str, Tensor]:
     try:
+        path.open("rb").close()  # safetensors says "no such file" of one that it may not read
         return dict(load_file(path))
     except Exception as error:  # safetensors raises its own type and OSError: every unreadable file is a ConfigError
         raise ConfigError(f"{path}: got {error}, expected a safetensors file") from error
@@ -237,6 +238,7 @@ def _target_tensor(folder: Path, name: str) -> Tensor:
     index = index_of(folder, WEIGHTS_FILE)
     file = folder / WEIGHTS_FILE if index is None else shard_file(index, name, read_index(index))
     try:
+        file.open("rb").close()  # as above
         with safe_open(file, framework="pt") as weights:
             tensor: Tensor = weights.get_tensor(name)
     except Exception as error:  # as above: an absent file, a broken one and a missing tensor are alike

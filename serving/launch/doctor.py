@@ -151,6 +151,31 @@ def _swap(server_args: Any, settings: config.ServingConfig) -> Finding:
     return Finding("swap", Level.OK, f"on: learned drafts replace the one in {folder} while the server runs")
 
 
+def _draft(server_args: Any, settings: config.ServingConfig) -> Finding:
+    """Say if the target has the layers that the draft reads; SGLang ends at its first request where it lacks one."""
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.runtime_context import get_spec
+
+    from ...buffer.drafts.single_file import draft_folder
+
+    spec = get_spec()
+    if not spec.speculative_draft_model_path:
+        return Finding("draft", Level.WRONG, "got no --speculative-draft-model-path, expected the first draft")
+    try:
+        downloads, revision = server_args.download_dir, spec.speculative_draft_model_revision
+        folder = draft_folder(spec.speculative_draft_model_path, settings.cache_dir, revision, downloads)
+        source = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        layers = (source.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    except (ConfigError, OSError, ValueError, AttributeError) as fault:
+        return Finding("draft", Level.WRONG, f"its config cannot be read: {fault}")
+    # SGLang takes a layer's output as the input of the one after it, so the last layer's cannot be had.
+    last = ModelConfig.from_server_args(server_args).num_hidden_layers - 2
+    if layers and (len({*layers}) < len(layers) or not all(0 <= layer <= last for layer in layers)):
+        says = f"eagle_aux_hidden_state_layer_ids: got {layers}, expected different layers of the target, 0 to {last}"
+        return Finding("draft", Level.WRONG, says)
+    return Finding("draft", Level.OK, f"reads layers {layers or 'of the target that SGLang chooses'}")
+
+
 def _answers(_: Any, settings: config.ServingConfig) -> Finding:
     """What an answer depends on beside the target and what the client asks for."""
     from sglang.srt.runtime_context import get_exec
@@ -221,6 +246,7 @@ def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
 
 _BY_SERVER: Final[dict[str, Callable[[Any, config.ServingConfig], Finding]]] = {
     "capture": _capture,
+    "draft": _draft,
     "swap": _swap,
     "answers": _answers,
     "replay": _replay,

@@ -116,6 +116,28 @@ def test_swap(resolved, tiny_speculator, tmp_path, path, level, said):
 
 
 @pytest.mark.parametrize(
+    ("layers", "level"),
+    [
+        ([0, 1, 2], Level.OK),
+        (None, Level.OK),
+        ([0, 1, 3], Level.WRONG),  # the last layer's output is no other layer's input
+        ([1, 2, 99], Level.WRONG),
+        ([1, 1, 2], Level.WRONG),
+        ([-1, 1, 2], Level.WRONG),
+    ],
+)
+def test_the_layers_that_a_draft_reads_are_the_targets(monkeypatch, resolved, tmp_path, layers, level):
+    target = SimpleNamespace(from_server_args=lambda _: SimpleNamespace(num_hidden_layers=4))
+    monkeypatch.setitem(sys.modules, "sglang.srt.configs.model_config", SimpleNamespace(ModelConfig=target))
+    eagle = {"eagle_aux_hidden_state_layer_ids": layers}
+    (tmp_path / "config.json").write_text(json.dumps({"eagle_config": eagle}))
+    (tmp_path / "model.safetensors").touch()
+    resolved |= {"speculative_draft_model_path": str(tmp_path), "speculative_draft_model_revision": None}
+    finding = doctor._draft(SimpleNamespace(download_dir=None), from_env({}))
+    assert (finding.topic, finding.level) == ("draft", level)
+
+
+@pytest.mark.parametrize(
     ("changes", "environ", "level", "said"),
     [
         ({}, {}, Level.OK, "the gate judges by it"),
