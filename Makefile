@@ -60,8 +60,8 @@ DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo site rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases \
-  test-wheel lint check bench bench-calibration bench-causes bench-gate bench-learning bench-rollouts bench-serving \
-  bench-shift bench-width compatibility compatibility-rows
+  test-wheel lint check bench bench-gpu bench-learning bench-outage bench-rollouts bench-serving bench-soak bench-width \
+  compatibility compatibility-rows
 
 help:
 	@echo "make demo     close the loop on this machine, no GPU needed     ARGS=\"--requests 200\""
@@ -78,13 +78,12 @@ help:
 	@echo "make lint     ruff"
 	@echo "make check    ruff, the contracts between packages, and mypy --strict"
 	@echo "make bench    capture on against capture off; swap stall"
-	@echo "make bench-calibration  predicted against served accept length, version by version"
-	@echo "make bench-causes  does explain name a cause that was planted, and nothing else  ARGS=\"--only labels,batch\""
-	@echo "make bench-gate  which rule should let a new draft go live  ARGS=\"--quick\""
+	@echo "make bench-gpu  on a machine with a GPU: what capture and swaps cost, and where it goes"
 	@echo "make bench-learning  objectives side by side on recorded traces  ARGS=\"--quick\""
+	@echo "make bench-outage  time per token with Redis gone for a minute, over Redis running"
 	@echo "make bench-rollouts  a draft that follows a trained target against one that does not  ARGS=\"--quick\""
 	@echo "make bench-serving  tokens per second while traffic shifts, against servers without it  ARGS=\"--quick\""
-	@echo "make bench-shift  how soon the closed loop serves well again after a shift  ARGS=\"--before REVISION\""
+	@echo "make bench-soak  does anything grow, slow down, fail or get lost over thousands of swaps under load"
 	@echo "make bench-width  a trace's path at a real model's width, station by station  ARGS=\"--quick\""
 	@echo "make compatibility  what works on which SGLang, with which flags, drafts and targets: docs/compatibility.md"
 	@echo "make setup    the environment in $(VENV); the others call it"
@@ -185,17 +184,11 @@ check: lint
 bench: $(READY)
 	@set -e; for name in capture swap; do echo "== $$name"; $(PY) -m paceline.benchmarks.$$name $(ARGS); done
 
-bench-calibration: $(READY)
-	@$(PY) -m paceline.benchmarks.calibration $(ARGS)
-
-bench-gate: $(READY)
-	@$(PY) -m paceline.benchmarks.gate $(ARGS)
+bench-gpu: $(READY)
+	@$(PY) -m paceline.benchmarks.gpu.costs $(ARGS)
 
 bench-learning: $(READY)
 	@$(PY) -m paceline.benchmarks.learning.bench $(ARGS)
-
-bench-causes: $(READY)
-	@$(PY) -m paceline.benchmarks.planted_causes $(ARGS)
 
 # With TRL. Runs are kept one by one, so an interrupted bench goes on.
 bench-rollouts: $(WITH_RL)
@@ -205,8 +198,11 @@ bench-rollouts: $(WITH_RL)
 bench-serving: $(READY)
 	@$(PY) -m paceline.benchmarks.serving $(ARGS)
 
-bench-shift: $(READY)
-	@$(PY) -m paceline.benchmarks.shift_recovery $(ARGS)
+bench-outage: $(READY)
+	@$(PY) -m paceline.benchmarks.outage $(ARGS)
+
+bench-soak: $(READY)
+	@$(PY) -m paceline.benchmarks.soak $(ARGS)
 
 bench-width: $(READY)
 	@$(PY) -m paceline.benchmarks.width $(ARGS)

@@ -199,18 +199,6 @@ class LearnSchedule:
         self._rest = _Rest(rest["began_at_s"], tuple(rest["usual"])) if rest else None
 
 
-def requests_since_a_change(values: Iterable[float], delta: float = 0.002) -> int:
-    """How many of the latest values ADWIN keeps: those since their mean last changed, or all of them."""
-    # As below.
-    from river.drift import ADWIN  # noqa: PLC0415
-
-    made: Any = ADWIN
-    detector = made(delta=delta, clock=1)
-    for value in values:
-        detector.update(value)
-    return int(detector.width)
-
-
 def _drifted(reason: str) -> LearnDecision:
     return LearnDecision(LearnChoice.LEARN, reason, has_drifted=True)
 

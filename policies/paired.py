@@ -2,7 +2,7 @@
 
 Answers to one prompt resemble each other: a line that happens to fit the prompt gains on all of them. Reinforcement
 learning asks for eight or sixteen at a time. Their mean is one draw of what the traffic gains; taken for a draw each,
-they make evidence out of nothing (benchmarks/repeated_prompts.py shows how much).
+they make evidence out of nothing (docs/measured.md has how much).
 """
 
 import math

@@ -6,16 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..buffer.config import BufferConfig
-from ..buffer.errors import ConfigError
 from ..buffer.feature_rows import FeatureDtype
 from ..buffer.settings.fields import as_environment, check_fields, configured, setting
 from ..buffer.settings.pacing_names import PacingName
 from ..buffer.settings.sources import read_settings
 from ..buffer.settings.table import FIRST_VERSION, FOLLOW
 from .wire.teacher_width import TeacherWidth
-
-#: Teacher entries of greedy requests. No setting: for the learning bench, whose baselines learn from more than one.
-GREEDY_TOP_K = "PACELINE_TEST_GREEDY_TOP_K"
 
 #: Where replay cannot judge a draft and nothing else was set: long enough for most requests to end within a turn.
 CANARY_TURN_S = 30.0
@@ -45,7 +41,6 @@ class ServingConfig:
     pacing: PacingName = setting("PACING")
     pacing_costs: str = setting("PACING_COSTS")
     catch_up_bytes: int = setting("CATCH_UP_BYTES")
-    greedy_top_k: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -53,7 +48,7 @@ class ServingConfig:
     @property
     def teacher(self) -> TeacherWidth:
         """Teacher entries per verified node."""
-        return TeacherWidth(self.teacher_top_k, self.greedy_top_k)
+        return TeacherWidth(self.teacher_top_k)
 
     @property
     def quantised_to(self) -> FeatureDtype | None:
@@ -80,16 +75,9 @@ def from_env(environ: Mapping[str, str] = os.environ) -> ServingConfig:
     """Read the settings. ConfigError names what cannot be read, what was got and what was expected."""
     settings = read_settings(environ)
     buffer = configured(BufferConfig, settings)
-    config = configured(ServingConfig, settings, buffer=buffer, greedy_top_k=_greedy_top_k(environ))
+    config = configured(ServingConfig, settings, buffer=buffer)
     # The learner's, in a file or an environment that both read.
     return replace(config, target_version=FIRST_VERSION) if config.target_version == FOLLOW else config
-
-
-def _greedy_top_k(environ: Mapping[str, str]) -> int:
-    given = environ.get(GREEDY_TOP_K) or "1"
-    if not given.isdecimal() or int(given) < 1:
-        raise ConfigError(f"{GREEDY_TOP_K}: got {given!r}, expected an integer of at least 1")
-    return int(given)
 
 
 def unknown_names(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
@@ -102,5 +90,5 @@ def courier_env(settings: ServingConfig, environ: Mapping[str, str] = os.environ
 
     A courier started later has the same settings then, whatever has become of paceline.toml.
     """
-    given = {**as_environment(settings), **as_environment(settings.buffer), GREEDY_TOP_K: str(settings.greedy_top_k)}
+    given = {**as_environment(settings), **as_environment(settings.buffer)}
     return {**environ, **given, "PACELINE_CONFIG": os.devnull}

@@ -79,9 +79,6 @@ def test_every_contract_is_kept(checkout: Path) -> None:
         ("dashboards/tables.py", "import prometheus_client", "Prometheus is known"),
         ("policies/guard.py", "from river.drift import ADWIN", "River is known"),
         ("learner/delivery/delivery.py", "def f():\n    import mlflow", "MLflow is imported by name"),
-        ("rig/runs.py", "from ..policies.objectives import baselines", "Only the benchmarks select"),
-        ("learner/loop.py", "from ..policies.objectives.baselines.names import Baseline", "Only the benchmarks select"),
-        ("policies/objectives/table.py", "def f():\n    from .baselines import group", "Only the benchmarks select"),
     ],
 )
 def test_an_import_against_a_contract_is_found(checkout: Path, file: str, line: str, contract: str) -> None:

@@ -75,6 +75,7 @@ if [[ -n ${ARCHIVE:-} ]]; then
   echo "pack: $ARCHIVE"
   "$python" -m pip --disable-pip-version-check install --quiet --no-index --no-deps --no-compile --only-binary=:all: \
     --implementation cp --python-version "${PYTHON_VERSION:-3.12}" "${tags[@]}" --target "$work/site" "$folder"/*.whl
+  cp -r "$work/source/benchmarks" "$work/site/paceline/" # which no wheel has
   XZ_OPT=-6e tar --create --xz --directory "$work" --file "$ARCHIVE" site
   du -sh "$ARCHIVE"
 fi

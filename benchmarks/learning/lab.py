@@ -9,7 +9,7 @@ from ...rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ...rig.models.training import TrainPlan
 from ...rig.progress import Report, quiet
 from ..gpu.models import SIZES, train_plan
-from .setting import Setting
+from .programme import Setting
 
 #: Traffic shifts to the last one that this machine has.
 DOMAINS = (*CERTAIN_DOMAINS, "html", "c")

@@ -1,39 +1,15 @@
-"""What a bench runs, in which order, and about how long it takes: stages by priority, each a table of its own."""
+"""What the learning bench compares: rows, in stages by priority, each a table of its own.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+A row is the product's way of training with some fields of its TrainingPlan and Recipe changed, or Aurora's (aurora.py).
+"""
 
-from .rows import (
-    ANNEALINGS,
-    AURORA,
-    AURORA_AS_PRODUCT,
-    AURORA_RATES,
-    BATCHES,
-    BEFORE_MUON_AND_PROMPTS,
-    CADENCES,
-    COMMITTED,
-    CONTEXTS,
-    DEFAULT_ONCE,
-    MATCHED,
-    OFF_PATH,
-    OPTIMISERS,
-    OTHERS,
-    OVERLAPS,
-    PASSES,
-    PRODUCT,
-    REPLAY,
-    SHARPENED,
-    SOFT,
-    TEACHERS,
-    TOP_KS,
-    UNTRAINED,
-    WARM_RATES,
-    WEIGHTINGS,
-    Rate,
-    Row,
-    plain,
-)
-from .setting import Setting
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from ...learner.training.plan import RECIPE, Recipe, TrainingPlan
+from ...policies.objectives.names import Objective
 from .stream import Sizes, needed_per_domain
 
 STARTS = ("cold", "warm")
@@ -44,9 +20,71 @@ Rates = Mapping[RateKey, float]
 #: Draft length at which rates are tuned, whatever length they are used at.
 TUNED_STEPS = 5
 TUNING_SEED = 0
+_REJECTION = "rejection"
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """A temperature, a draft length, and a verdict rule. ValueError for rejection sampling of greedy requests."""
+
+    temperature: float
+    steps: int  # draft length
+    rejection: bool = False  # drafts are drawn and verified by rejection sampling; above temperature 0 alone
+
+    def __post_init__(self) -> None:
+        if self.rejection and not self.temperature:
+            raise ValueError("rejection sampling: got temperature 0, expected one above it")
+
+    @property
+    def name(self) -> str:
+        """As in file names and tables."""
+        return f"{self.traffic}-k{self.steps}"
+
+    @property
+    def traffic(self) -> str:
+        """All but the draft length; learning rates are tuned for it."""
+        return f"t{self.temperature:g}{f'-{_REJECTION}' * self.rejection}"
+
+    @classmethod
+    def named(cls, name: str) -> "Setting":
+        """The setting called `name`, as t0.7-k5 or t0.7-rejection-k5; ValueError when it is no such name."""
+        traffic, steps = name.removeprefix("t").split("-k")
+        temperature, _, rule = traffic.partition("-")
+        if rule not in {"", _REJECTION}:
+            raise ValueError(f"verdict rule: got {rule!r}, expected {_REJECTION!r} or none")
+        return cls(float(temperature), int(steps), rejection=bool(rule))
+
+
+class Rate(StrEnum):
+    """Where a row's learning rate comes from."""
+
+    TUNED = "tuned"  # on the tuning stream, for the row
+    PLAN = "plan"  # the two of the product's recipe, for cold and for warm drafts
+    NONE = "none"  # the initial draft, never trained
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table: what it changes of the product's plan and recipe."""
+
+    name: str
+    plan: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    recipe: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    rate: Rate = Rate.PLAN
+    cadence: int = 0  # requests of a chunk; 0: that of the stage
+    is_aurora: bool = False  # trained by aurora.py
+
+    def training_plan(self, steps: int, seed: int) -> TrainingPlan:
+        """The trainer's plan for drafts of `steps`."""
+        return replace(TrainingPlan(), **{**self.plan, "steps": steps, "seed": seed})
+
+    def training_recipe(self, rate: float | None) -> Recipe:
+        """The trainer's recipe; a tuned `rate` holds for cold and warm drafts alike."""
+        rates = {} if rate is None else {"cold_learning_rate": rate, "warm_learning_rate": rate}
+        return replace(RECIPE, **{**self.recipe, **rates})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One run: a row from one start on one seed's stream."""
 
@@ -66,27 +104,28 @@ class Job:
     @property
     def rate_key(self) -> RateKey:
         """Jobs with the same key train at the same rate, whatever their draft length."""
-        return self.row.tuned_as, self.setting.traffic, self.start
+        return self.row.name, self.setting.traffic, self.start
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """Rows that answer one question; the first is what the others are compared with."""
 
     name: str
     question: str
     rows: tuple[Row, ...]
-    seeds: int
     settings: tuple[Setting, ...]
-    starts: tuple[str, ...]
     sizes: Sizes
+    seeds: int = 3
+    starts: tuple[str, ...] = STARTS
 
     def jobs(self) -> Iterator[Job]:
         """Seed by seed, without rates, so that the last seeds are dropped first when the time is over."""
         for seed in range(self.seeds):
             for setting in self.settings:
                 for start in self.starts:
-                    yield from (Job(row, setting, start, seed, self.sizes) for row in self.rows)
+                    for row in self.rows:
+                        yield Job(row=row, setting=setting, start=start, seed=seed, sizes=self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,61 +138,42 @@ class Programme:
     minutes: float  # for the runs, without preparation
 
     def of(self, names: Sequence[str]) -> "Programme":
-        """These stages alone, in the order of the programme. SystemExit for an unknown name."""
+        """Return these stages alone, in the order of the programme. SystemExit for an unknown name."""
         unknown = sorted(set(names) - {stage.name for stage in self.stages})
         if unknown:
             raise SystemExit(f"--stage: got {unknown}, expected some of {[stage.name for stage in self.stages]}")
         return replace(self, stages=tuple(stage for stage in self.stages if stage.name in names))
 
-    def with_rows(self, names: Sequence[str]) -> "Programme":
-        """All stages with these rows alone, and their first ones, which others are compared with; without those that
-        have none of them. SystemExit for a name that no stage has.
-        """
-        known = {row.name for stage in self.stages for row in stage.rows}
-        unknown = sorted(set(names) - known)
-        if unknown:
-            raise SystemExit(f"--row: got {unknown}, expected some of {sorted(known)}")
-        cut = (
-            replace(stage, rows=tuple(row for row in stage.rows if row == stage.rows[0] or row.name in names))
-            for stage in self.stages
-        )
-        return replace(self, stages=tuple(stage for stage in cut if len(stage.rows) > 1))
-
     def at(self, settings: tuple[Setting, ...]) -> "Programme":
-        """All stages at other settings than their own."""
+        """Return all stages at other settings than their own."""
         return replace(self, stages=tuple(replace(stage, settings=settings) for stage in self.stages))
-
-    def begun(self, start: str) -> "Programme":
-        """All stages that have this start, from it alone."""
-        stages = (replace(stage, starts=(start,)) for stage in self.stages if start in stage.starts)
-        return replace(self, stages=tuple(stages))
 
     @property
     def settings(self) -> tuple[Setting, ...]:
         """Every setting that needs traces, those of the tuning included."""
         own = [setting for stage in self.stages for setting in stage.settings]
-        tuned = [job.setting for job in self.tuning_jobs({})]
+        tuned = [job.setting for job in self.tuning_jobs()]
         return tuple(dict.fromkeys([*own, *tuned]))
 
     def per_domain(self, domains: int) -> int:
         """Requests of every domain that its longest streams need."""
         return max(needed_per_domain(domains, stage.sizes, self.tuning_sizes) for stage in self.stages)
 
-    def tuning_jobs(self, known: Rates) -> Iterator[Job]:
-        """Tuning runs for every rate of the grid, stage by stage, except for what is in `known`."""
-        wanted = {job.rate_key: job for job in self._jobs() if job.row.tuned_as}
-        for key, job in wanted.items():
-            row = job.row if job.row.rate is Rate.ROW else plain(job.row.objective, job.row.objective)
+    def tuning_jobs(self) -> Iterator[Job]:
+        """Tuning runs for every rate of the grid, stage by stage."""
+        wanted = {job.rate_key: job for job in self._jobs() if job.row.rate is Rate.TUNED}
+        for job in wanted.values():
             setting = replace(job.setting, steps=TUNED_STEPS)
-            for rate in self.grid[job.start] if key not in known else ():
-                yield Job(row, setting, job.start, TUNING_SEED, self.tuning_sizes, rate, tuning=True)
+            for rate in self.grid[job.start]:
+                yield replace(job, setting=setting, seed=TUNING_SEED, sizes=self.tuning_sizes, rate=rate, tuning=True)
 
     def jobs(self, rates: Rates) -> Iterator[Job]:
         """All runs, stage by stage, each once. A tuned row whose rate was not found in time is left out."""
         for job in self._jobs():
-            rate = rates.get(job.rate_key)
-            if rate is not None or not job.row.tuned_as:
-                yield replace(job, rate=rate)
+            if job.row.rate is not Rate.TUNED:
+                yield job
+            elif job.rate_key in rates:
+                yield replace(job, rate=rates[job.rate_key])
 
     def _jobs(self) -> Iterator[Job]:
         seen = set()
@@ -163,32 +183,47 @@ class Programme:
                 yield job
 
 
-_GREEDY, _SAMPLED = Setting(0.0, 5), Setting(0.7, 5)
-_REJECTION = Setting(0.7, 5, rejection=True)
-_LENGTHS = (Setting(0.0, 3), _GREEDY, Setting(0.0, 10), _SAMPLED)
+_PLAN = TrainingPlan()
+#: Every trace once, as Aurora's buffer is consumed.
+_ONCE = {"replay_share": 0.0}
+
+PRODUCT = Row("paceline: the product's default")
+UNTRAINED = Row("no training", rate=Rate.NONE)
+#: The published system: its released loss, one pass, a buffer that is consumed once.
+AURORA = Row("Aurora: its loss, consume-once", {"passes": 1}, _ONCE, Rate.TUNED, is_aurora=True)
+#: Objective and system apart: Aurora's loss under the product's schedule, the product's under Aurora's.
+AURORA_AS_PRODUCT = Row(
+    f"Aurora's loss, {_PLAN.passes} passes, {RECIPE.replay_share:g} of a batch replayed",
+    rate=Rate.TUNED,
+    is_aurora=True,
+)
+DEFAULT_ONCE = Row("default objective, 1 pass, consume-once", {"passes": 1}, _ONCE)
+OBJECTIVES = tuple(Row(f"objective {name}", {"objective": name}) for name in Objective if name != _PLAN.objective)
+PASSES = tuple(Row(f"{passes} passes", {"passes": passes}) for passes in (1, 2, 8) if passes != _PLAN.passes)
+BATCHES = tuple(Row(f"batches of {traces} traces", recipe={"batch_traces": traces}) for traces in (1, 2, 8))
+CADENCES = tuple(Row(f"a round every {requests} requests", cadence=requests) for requests in (60, 180))
+WARM_RATES = tuple(Row(f"warm rate {rate:g}", recipe={"warm_learning_rate": rate}) for rate in (2e-4, 1e-3, 3e-3))
+NO_CONTEXT = Row("no rows of the context", {"context_weight": 0.0})
+NO_REPLAY = Row("no replay buffer", recipe=_ONCE)
+
+_GREEDY = Setting(0.0, 5)
+_SAMPLED = Setting(0.7, 5)
 _USUAL = Sizes(before_shift=150, after_shift=60, cadence=20)
-_MIDDLE = Sizes(before_shift=100, after_shift=40, cadence=20)
 _SHORT = Sizes(before_shift=60, after_shift=40, cadence=20)
-_MAIN = (AURORA, PRODUCT, DEFAULT_ONCE, UNTRAINED)
-_SYSTEM_QUESTION = "objectives under the product's schedule"
-_AT_EQUAL_SYSTEM = (AURORA_AS_PRODUCT, PRODUCT)
+_SAMPLED_REJECTION = Setting(0.7, 5, rejection=True)
 
-
-def _ablation(
-    name: str,
-    question: str,
-    rows: tuple[Row, ...],
-    settings: Iterable[Setting] = (_GREEDY,),
-    starts: tuple[str, ...] = ("warm",),
-    sizes: Sizes = _MIDDLE,
-) -> Stage:
-    return Stage(name, question, rows, 3, tuple(settings), starts, sizes)
-
-
+# A trace of a greedy request holds the target's best token alone, and Aurora's loss needs its distribution: stages
+# with Aurora have sampled traffic.
 QUICK = Programme(
     stages=(
-        Stage("quick", "the main rows on short streams", (*_MAIN, COMMITTED), 2, (_GREEDY,), STARTS, _SHORT),
-        Stage("quick-system", _SYSTEM_QUESTION, _AT_EQUAL_SYSTEM, 2, (_GREEDY,), STARTS, _SHORT),
+        Stage(
+            name="quick",
+            question="the main rows on short streams",
+            rows=(AURORA, PRODUCT, DEFAULT_ONCE, UNTRAINED),
+            settings=(_SAMPLED,),
+            sizes=_SHORT,
+            seeds=2,
+        ),
     ),
     tuning_sizes=Sizes(30, 10, 10),
     grid={"cold": (3e-3, 8e-3), "warm": (3e-4, 1e-3)},
@@ -196,48 +231,48 @@ QUICK = Programme(
 )
 FULL = Programme(
     stages=(
-        Stage("main", "paceline against Aurora", _MAIN, 5, (_GREEDY, _SAMPLED), STARTS, _USUAL),
-        Stage("system", _SYSTEM_QUESTION, _AT_EQUAL_SYSTEM, 3, (_GREEDY,), STARTS, _USUAL),
-        _ablation("aurora-rates", "Aurora's loss at other rates", AURORA_RATES, starts=STARTS, sizes=_USUAL),
-        _ablation("off-path", "rows after the rejection", OFF_PATH, _LENGTHS),
-        _ablation("weighting", "how much a later draft of a round counts", WEIGHTINGS, starts=STARTS),
-        _ablation("batch", "traces of one optimiser step", BATCHES, starts=STARTS),
-        _ablation("labels", "objectives; at temperature 0.7", (AURORA, COMMITTED, SOFT, MATCHED), (_SAMPLED,), STARTS),
-        _ablation("sharpened", "hard labels and soft ones on greedy text", SHARPENED),
-        _ablation("top-k", "teacher entries; greedy runs read none", TOP_KS, (_SAMPLED,)),
-        _ablation("passes", "passes over a chunk that is consumed once", PASSES, starts=STARTS),
-        _ablation("replay", "a replay buffer, and which of its traces", REPLAY),
-        _ablation("cadence", "requests between two rounds", CADENCES, starts=("cold",)),
-        _ablation("warm-rate", "the product's learning rate for warm drafts", WARM_RATES, sizes=_SHORT),
-        _ablation("teacher", "a teacher sharper than it was served", TEACHERS, (_SAMPLED,), sizes=_SHORT),
-        _ablation("objectives", "what others train on", (AURORA, COMMITTED, *OTHERS), sizes=_SHORT),
-        _ablation("objectives-sampled", "at temperature 0.7", (AURORA, SOFT, *OTHERS), (_SAMPLED,), sizes=_SHORT),
-        _ablation(
-            "rejection", "losses on the overlap, under rejection sampling", OVERLAPS, (_REJECTION,), STARTS, _SHORT
+        Stage(
+            name="main",
+            question="paceline against Aurora",
+            rows=(AURORA, PRODUCT, AURORA_AS_PRODUCT, DEFAULT_ONCE, UNTRAINED),
+            settings=(_SAMPLED,),
+            sizes=_USUAL,
+            seeds=5,
+        ),
+        Stage(
+            name="objectives",
+            question="what the product can train on",
+            rows=(PRODUCT, *OBJECTIVES),
+            settings=(_GREEDY, _SAMPLED, _SAMPLED_REJECTION),
+            sizes=_SHORT,
+        ),
+        Stage(
+            name="schedule",
+            question="passes, batches, replay, prompts",
+            rows=(PRODUCT, *PASSES, *BATCHES, NO_REPLAY, NO_CONTEXT),
+            settings=(_GREEDY,),
+            sizes=_USUAL,
+        ),
+        Stage(
+            name="cadence",
+            question="requests between two rounds",
+            rows=(PRODUCT, *CADENCES),
+            settings=(_GREEDY,),
+            sizes=_USUAL,
+            starts=("cold",),
+        ),
+        Stage(
+            name="warm-rate",
+            question="the learning rate of warm drafts",
+            rows=(PRODUCT, *WARM_RATES),
+            settings=(_GREEDY,),
+            sizes=_SHORT,
+            starts=("warm",),
         ),
     ),
     tuning_sizes=Sizes(60, 20, 20),
     grid={"cold": (3e-3, 8e-3), "warm": (3e-4, 1e-3, 3e-3)},
     minutes=43.0,
 )
-#: With what is run when it is named alone, since all stages together are to end within 45 minutes.
-NAMED = replace(
-    FULL,
-    stages=(
-        *FULL.stages,
-        _ablation("optimiser", "how hidden matrices move", OPTIMISERS, starts=STARTS),
-        _ablation("annealing", "how the rate falls from cold to warm", ANNEALINGS, starts=STARTS, sizes=_USUAL),
-        Stage(
-            "earlier",
-            "the product before it had Muon and prompts",
-            (AURORA, BEFORE_MUON_AND_PROMPTS, PRODUCT),
-            5,
-            (_GREEDY,),
-            STARTS,
-            _USUAL,
-        ),
-        _ablation("context", "prompts beside what has a verdict", CONTEXTS, (_GREEDY, _SAMPLED), STARTS, _USUAL),
-    ),
-)
 #: By name, for tables of runs from anywhere.
-STAGES = (*NAMED.stages, *QUICK.stages)
+STAGES = (*FULL.stages, *QUICK.stages)

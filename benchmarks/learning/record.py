@@ -1,6 +1,6 @@
 """Records traces from the real server, through the product's own capture, one file per setting.
 
-    python -m paceline.benchmarks.learning.record              # temperatures 0, 0.7; draft lengths 3, 5, 10
+    python -m paceline.benchmarks.learning.record              # every setting of the bench
     python -m paceline.benchmarks.learning.record --per-domain 80 --settings t0-k5  # fewer
     python -m paceline.benchmarks.learning.record --draft random                    # drafted by an untrained head
     python -m paceline.benchmarks.learning.record --settings t0.7-rejection-k5      # verified by rejection sampling
@@ -36,15 +36,14 @@ from ..measure.command_line import benchmark_parser
 from ..measure.measured_server import MeasuredServer, held_out_prompts
 from ..measure.services import cpu_server, running
 from .lab import Lab, open_lab
-from .setting import SETTINGS, Setting
+from .programme import FULL, Setting
 from .warm import ensure_warm_head
 
 CONCURRENCY = 8
 MAX_TOKENS = 64
-#: Teacher entries per node, of greedy requests too; fewer are cut from them.
+#: Teacher entries per node of a sampled request: Aurora learns from the target's whole distribution. The product keeps
+#: one of a greedy request.
 TOP_K = 64
-#: The product keeps one entry of a greedy request; Aurora and others learn from the whole distribution of the target.
-GREEDY_TOP_K_VARIABLE = "PACELINE_TEST_GREEDY_TOP_K"
 REJECTION_FLAG = "--speculative-use-rejection-sampling"
 SEED = 0
 
@@ -63,7 +62,7 @@ def parse() -> argparse.Namespace:
     parser = benchmark_parser("learning.record", __doc__)
     parser.add_argument("--data-dir", type=Path, default=Path(".paceline"), help="cache of target, heads and traces")
     parser.add_argument("--per-domain", type=int, default=168, help="requests of every domain (168)")
-    parser.add_argument("--settings", type=settings, default=SETTINGS, help="by comma, as t0.7-k5; default: all six")
+    parser.add_argument("--settings", type=settings, default=FULL.settings, help="by comma, as t0.7-k5; default: all")
     parser.add_argument("--draft", choices=("warm", "random"), default="warm")
     return parser.parse_args()
 
@@ -78,20 +77,17 @@ def settings(text: str) -> tuple[Setting, ...]:
 
 
 def ensure_recorded(lab: Lab, setting: Setting, per_domain: int, console: Console) -> None:
-    """Record the setting, drafted by the warm head, unless its file holds as much already.
-
-    As much is `per_domain` requests of every domain and TOP_K teacher entries; exits as `record` does.
-    """
+    """Record the setting, drafted by the warm head, unless its file holds `per_domain` requests of every domain."""
     path = lab.trace_file(setting)
     card = read_card(path) if path.exists() else {}
-    if card.get("per_domain", 0) < per_domain or card.get("teacher_width") != TOP_K:
+    if card.get("per_domain", 0) < per_domain:
         record(lab, setting, per_domain, console)
 
 
 def record(lab: Lab, setting: Setting, per_domain: int, console: Console, draft: str = "warm") -> None:
     """Serve `per_domain` held-out prompts of every domain and write their traces, replacing an earlier file.
 
-    Exits as `served_traces` and `teacher_width` do; an earlier file is left as it was then.
+    Exits as `served_traces` does; an earlier file is left as it was then.
     """
     with progress_bar("training the warm head (once)", console) as report:
         head = ensure_warm_head(lab, report) if draft == "warm" else lab.random_head(SEED)
@@ -101,7 +97,7 @@ def record(lab: Lab, setting: Setting, per_domain: int, console: Console, draft:
         traces = served_traces(lab, setting, head, prompts, report)
     card = {
         "setting": setting.name, "per_domain": per_domain, "domains": lab.domains, "draft": draft, "head": str(head),
-        "target": lab.target.key, "max_tokens": MAX_TOKENS, "teacher_width": teacher_width(setting, traces),
+        "target": lab.target.key, "max_tokens": MAX_TOKENS,
         "seed": SEED, "machine": machine(),
     }  # fmt: skip
     write_traces(lab.trace_file(setting), card, traces)
@@ -144,20 +140,9 @@ def refuse_unscored(setting: Setting, traces: Sequence[DraftTrace]) -> None:
         )
 
 
-def teacher_width(setting: Setting, traces: Sequence[DraftTrace]) -> int:
-    """Teacher entries of every node in `traces`; exits unless there are TOP_K: baselines would learn from less."""
-    widths = {trace.rounds.teacher_ids.shape[2] for trace in traces}
-    if widths != {TOP_K}:
-        raise SystemExit(
-            f"{setting.name}: got traces with {sorted(widths)} teacher entries per node, expected {TOP_K}; does the "
-            f"server read {GREEDY_TOP_K_VARIABLE}?"
-        )
-    return TOP_K
-
-
 def recorded_server(lab: Lab, setting: Setting, head: Path, local: LocalDeployment) -> Service:
     """The server that is recorded: on the CPU host as the demo starts it, else as the checks on a GPU do."""
-    env = {"PACELINE_TEACHER_TOP_K": str(TOP_K), GREEDY_TOP_K_VARIABLE: str(TOP_K)}
+    env = {"PACELINE_TEACHER_TOP_K": str(TOP_K)}
     flags = [*chain_flags(setting.steps), *([REJECTION_FLAG] if setting.rejection else [])]
     if lab.device == "cpu":
         return cpu_server(local, lab.target, head, flags, env)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...buffer.trace import DraftTrace
 
@@ -39,7 +39,7 @@ def domain_of(trace: DraftTrace) -> str:
 
 
 def is_tuning(trace: DraftTrace) -> bool:
-    """Whether the request is kept for tuning, by its number within its domain."""
+    """Tell if the request is kept for tuning, by its number within its domain."""
     return int(trace.request_id.rpartition("-")[2]) % TUNING_EVERY == TUNING_EVERY - 1
 
 
@@ -67,17 +67,6 @@ def needed_per_domain(domains: int, sizes: Sizes, tuning: Sizes) -> int:
     tune = max(-(-tuning.before_shift // (domains - 1)), tuning.after_shift)
     in_stream = -(-max(before, after) * TUNING_EVERY // (TUNING_EVERY - 1))
     return max(in_stream, tune * TUNING_EVERY) + TUNING_EVERY
-
-
-def with_top_k(trace: DraftTrace, top_k: int) -> DraftTrace:
-    """The trace as a capture with fewer teacher entries would have written it; 0 leaves tokens and verdicts."""
-    rounds = trace.rounds
-    if rounds.teacher_ids.shape[2] <= top_k:
-        return trace
-    cut = replace(
-        rounds, teacher_ids=rounds.teacher_ids[..., :top_k], teacher_logprobs=rounds.teacher_logprobs[..., :top_k]
-    )
-    return replace(trace, rounds=cut)
 
 
 def _drawn(draw: random.Random, traces: Sequence[DraftTrace], count: int, domain: str) -> list[DraftTrace]:

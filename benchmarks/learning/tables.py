@@ -6,23 +6,15 @@ from dataclasses import dataclass
 
 from ...policies.acceptance import Tally
 from .figures import Mean, gains, recovered, requests_to_reach
-from .programme import STAGES, STARTS, Stage
-from .rows import COMMITTED, SOFT, TOP_KS, Rate
+from .programme import STAGES, STARTS, Rate, Setting, Stage
 from .runs import Point, Run
-from .setting import Setting
-from .wire import WireSize
 
 COLUMNS = (
     "row", "learning rate", "seeds", "before the shift", "gain", "after the shift", "gain",
     "requests to 90 % of in-domain", "requests to the first row's last level", "steps", "s/step",
 )  # fmt: skip
-WIRE_COLUMNS = (
-    "setting", "teacher entries", "bytes per committed token", "without features", "soft, before the shift", "after",
-    "committed, before the shift", "after",
-)  # fmt: skip
 #: Stages whose gains are also given by domain.
 BY_DOMAIN = ("main", "quick")
-_TOP_K_STAGE = next(stage for stage in STAGES if stage.rows == TOP_KS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +102,6 @@ def markdown(runs: Sequence[Run]) -> str:
     return "\n".join(parts)
 
 
-def wire_markdown(sizes: Sequence[WireSize], runs: Sequence[Run]) -> str:
-    """What a trace weighs by what is captured, beside what the warm head learns from that much of it.
-
-    Committed labels read no teacher, and for greedy traffic soft labels are the committed tokens, whatever was
-    captured: those figures are repeated down the column.
-    """
-    return _table(WIRE_COLUMNS, (_wire_cells(size, runs) for size in sizes))
-
-
 def figures(group: Group, row: str) -> dict[str, object]:
     """A row's figures as plain values, for JSON."""
     runs = group.of(row)
@@ -152,20 +135,6 @@ def _cells(group: Group, row: str) -> list[str]:
         _requests([recovered(_ends(run), _values(run), run.shift_at) for run in runs]),
         _requests(_to_reference_level(group, row)), f"{steps:.0f}", pace,
     ]  # fmt: skip
-
-
-def _wire_cells(size: WireSize, runs: Sequence[Run]) -> list[str]:
-    stage, setting = _TOP_K_STAGE, Setting.named(size.setting)
-    own = [
-        run for run in runs
-        if (run.job.setting, run.job.start, run.job.sizes) == (setting, "warm", stage.sizes)
-        and run.job.seed < stage.seeds
-    ]  # fmt: skip
-    soft = next((row for row in TOP_KS if row.objective == SOFT.objective and row.top_k == size.top_k), SOFT)
-    rows = (soft if setting.temperature else COMMITTED, COMMITTED)
-    learned = [Group(stage, setting, "warm", own).of(row.name).values() for row in rows]
-    accepted = [Mean.of(list(map(figure, of_row))).text() for of_row in learned for figure in (before, after)]
-    return [size.setting, str(size.top_k), f"{size.with_features:.0f}", f"{size.without_features:.0f}", *accepted]
 
 
 def _gain(group: Group, row: str, figure: Callable[[Run], float]) -> Mean:

@@ -11,6 +11,7 @@ from torch import nn
 
 from ...buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from ...learner.model.eagle3 import Eagle3Draft
+from ...learner.model.eagle3_config import Eagle3Config
 from ...learner.training.batch import Batch, collate
 from ...learner.training.device_memory import has_bfloat16
 from ...learner.training.optimiser import DraftOptimiser
@@ -21,7 +22,6 @@ from ...policies.objectives.names import Objective, Weighting
 from ...policies.objectives.table import OBJECTIVES
 from ...rig.ratio import Ratio, ratio
 from ..measure.paired import in_rounds
-from ..training_memory import random_draft
 
 SEED = 0
 CONTEXT = 32
@@ -125,3 +125,20 @@ def _seconds(work: object) -> float:
     began_s = time.process_time()
     work()  # type: ignore[operator]
     return time.process_time() - began_s
+
+
+def random_draft(hidden: int, vocabulary: int) -> Eagle3Draft:
+    """A draft on the CPU, with torch's own initial weights."""
+    heads = hidden // 128
+    config = Eagle3Config(
+        hidden_size=hidden,
+        intermediate_size=hidden * 7 // 2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 4,
+        head_dim=128,
+        vocab_size=vocabulary,
+        draft_vocab_size=vocabulary,
+    )
+    draft = Eagle3Draft(config, torch.empty(vocabulary, hidden))
+    draft.embedding_WH = draft.lm_head.weight.detach()
+    return draft

@@ -13,7 +13,7 @@ import torch
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ...learner.model.draft_io import save_draft
 from ...serving.swap.staging import read_layout, stage
-from ..training_memory import random_draft
+from .fitting import random_draft
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from ...serving.capture.sglang_capture import SglangCapture
-from ..prefill_bytes import request
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 #: Of the logits. Finding the best token is a GPU's work: here it must not count.
 VOCABULARY = 256
+FINISH = "length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +181,18 @@ _DECODING = SimpleNamespace(is_idle=lambda: False)
 def _on_the_host(tensor: torch.Tensor) -> torch.Tensor:
     """In place of the copy that SGLang makes on a stream of its own."""
     return tensor
+
+
+def request(prompt_tokens: int) -> Any:
+    """A greedy request as SGLang's scheduler has it; `output_ids` grow when its prefill is over."""
+    params = SimpleNamespace(
+        top_k=1, top_p=1.0, temperature=1.0, frequency_penalty=0.0, presence_penalty=0.0, repetition_penalty=1.0,
+        min_new_tokens=0, logit_bias=None, custom_params=None,
+    )  # fmt: skip
+    plain = {"grammar": None, "lora_id": None, "multimodal_inputs": None, "input_embeds": None}
+    req = SimpleNamespace(
+        rid="0" * 32, sampling_params=params, origin_input_ids=range(prompt_tokens), output_ids=[], **plain
+    )
+    req.finished = lambda: bool(req.output_ids)
+    req.finished_reason = SimpleNamespace(to_json=lambda: {"type": FINISH})
+    return req

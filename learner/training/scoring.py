@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ...policies.objectives.losses import mean_acceptance, teacher_in_draft_vocabulary
 from ...policies.objectives.names import Weighting
-from ...policies.objectives.spec import Labels, ObjectiveSpec, Positions, chains_of, grid_loss
+from ...policies.objectives.spec import Labels, ObjectiveSpec, chains_of
 from ..model.eagle3 import Eagle3Draft
-from ..model.logits import CHUNK_BYTES, logits_of, positions_at_once
+from ..model.logits import CHUNK_BYTES, positions_at_once
 from .batch import Batch
 from .chunked_loss import Chunk, row_chunks, summed_loss
 
@@ -25,15 +25,6 @@ class BatchScores:
     #: Mean A by step over the rows with a verdict; a token outside the draft's vocabulary counts as never accepted.
     acceptance_S: Tensor
     out_of_vocabulary_labels: int  # (row, step) pairs left out because their label is outside the draft's vocabulary
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ScoredText:
-    """Draft and labels of a batch, at every (row, step) that predicts a token inside its trace and has a label."""
-
-    at: Positions
-    scored_BQS: Tensor  # bool, the N positions of `at` in row-major order
-    inside_BQS: Tensor  # bool, those without a label included
 
 
 def score_batch(
@@ -66,32 +57,6 @@ def score_batch(
     loss = summed_loss(_hidden_at(draft, batch, scored_BQS), weight_VH, loss_of, chunks)
     acceptance_S = mean_acceptance(torch.cat(found).view_as(scored_BQS), rows.judged(inside_BQS))
     return BatchScores(loss, acceptance_S, int(inside_BQS.sum()) - len(labels.committed_N))
-
-
-def unrolled(draft: Eagle3Draft, batch: Batch, steps: int, spec: ObjectiveSpec) -> ScoredText:
-    """`draft` unrolled on the committed text, beside the labels that `spec` asks for."""
-    labels, scored_BQS, inside_BQS = _labelled(draft, batch, steps, spec)
-    return ScoredText(labels.beside(logits_at(draft, batch, scored_BQS)), scored_BQS, inside_BQS)
-
-
-def score_text(
-    text: ScoredText, batch: Batch, weighting: Weighting, spec: ObjectiveSpec, context_weight: float = 1.0
-) -> BatchScores:
-    """The loss of `text`, which is that of `batch`, under `spec`: what `score_batch` finds, from all logits at once.
-
-    For objectives whose positions depend on each other, and to compare with.
-    """
-    rows = _Rows.of(batch, context_weight)
-    found = grid_loss(
-        spec, text.at, text.scored_BQS, rows.judged(text.inside_BQS),
-        rounds=rows.total, weighting=weighting, row_weights_BQ=rows.weights_BQ,
-    )  # fmt: skip
-    return BatchScores(found.loss, found.acceptance_S, int(text.inside_BQS.sum()) - len(text.at.committed_N))
-
-
-def logits_at(draft: Eagle3Draft, batch: Batch, mask_BQS: Tensor) -> Tensor:
-    """Logits of the unmasked positions, float32[N, V], in row-major order."""
-    return logits_of(_hidden_at(draft, batch, mask_BQS), draft.lm_head.weight)
 
 
 def _hidden_at(draft: Eagle3Draft, batch: Batch, mask_BQS: Tensor) -> Tensor:

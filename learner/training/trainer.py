@@ -61,10 +61,7 @@ class _Counts:
 
 
 class DraftTrainer:
-    """Trains one draft in place, one learning round after the other. Not for use from two threads.
-
-    The learning bench overrides `_score`, `_replay_log_weights` and `_weighting`.
-    """
+    """Trains one draft in place, one learning round after the other. Not for use from two threads."""
 
     def __init__(
         self,

@@ -13,8 +13,7 @@ with p the distribution the request was served with and q the draft's. Families 
 - here: committed, -log q(committed token), which is -log A under `greedy`, where the committed token is the only
   rewarded action; soft, -sum_v p(v) log q(v), which by Jensen bounds -log sum_v p(v) q(v) from above.
 - acceptance.py: -log A for every verdict rule.
-- baselines/: what other systems train on, and whole chains. Only the learning bench loads them.
-- table.py finds production's objectives by name, baselines/table.py the others.
+- table.py finds them by name.
 
 The teacher is the target's top-K, renormalised (`served_probs`, `teacher_in_draft_vocabulary`): the tail has
 probability zero. Cross-entropy and every gradient of log sum_v p(v) q(v) are unaffected by the renormalisation;

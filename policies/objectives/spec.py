@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .losses import mean_acceptance, onto_grid, position_weights, weighted_loss
+from .losses import onto_grid, position_weights, weighted_loss
 from .names import Weighting
 
 _NEVER = float("-inf")
@@ -24,19 +24,11 @@ class Positions:
     probs_NK: Tensor  # each row sums to one; all on the committed token where there is no teacher
     rejection_N: Tensor  # bool, the trace was judged under `rejection`
     steps_N: Tensor  # int64, draft step
-    reference_NV: Tensor | None = None  # logits of a frozen draft, for objectives that compare with one
 
     @property
     def teacher(self) -> tuple[Tensor, Tensor, Tensor]:
         """Draft and teacher, in the order the loss functions take them."""
         return self.logits_NV, self.ids_NK, self.probs_NK
-
-    @property
-    def reference(self) -> Tensor:
-        """The frozen draft's logits. ValueError without one."""
-        if self.reference_NV is None:
-            raise ValueError("reference logits: got none, expected those of a frozen draft; pass a reference")
-        return self.reference_NV
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,51 +80,13 @@ ChainLoss = Callable[[Chains], Tensor]
 class ObjectiveSpec:
     """One objective: its loss, and what scoring a batch under it needs.
 
-    Production reads `position_loss`, `chain_loss` and `needs_teacher`; the other needs are met by the learning bench
-    alone, so an objective that has one of them is a baseline. Production also scores a batch in chunks of whole rows
-    and adds up their losses, so its objectives lose at a position what depends on that position alone, and in a chain
-    what depends on its row alone.
+    A batch is scored in chunks of whole rows whose losses are added up: what is lost at a position depends on that
+    position alone, and in a chain on its row alone.
     """
 
     position_loss: PositionLoss
     chain_loss: ChainLoss = weighted_positions
     needs_teacher: bool = True  # the target's top-K; else labels are the committed tokens
-    needs_reference: bool = False  # a frozen draft to compare with
-    needs_verdicts: bool = False  # what served rounds proposed; it scores those instead of committed text
-    needs_served_rounds: bool = False  # the teacher on drafted chains, scored beside the committed text
-    as_served: bool = True  # the teacher at the request's own sampling; else at temperature 1
-
-    @property
-    def weighs_rows(self) -> bool:
-        """Whether rows may count differently: those of the context then count less than those with a verdict."""
-        return self.chain_loss is weighted_positions and not self.needs_verdicts
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GridLoss:
-    """What a batch costs; only `loss` has gradient."""
-
-    loss: Tensor  # scalar, mean over rounds
-    acceptance_S: Tensor  # mean A by draft step
-
-
-def grid_loss(
-    spec: ObjectiveSpec,
-    at: Positions,
-    scored_BQS: Tensor,
-    inside_BQS: Tensor,
-    *,
-    rounds: float,
-    weighting: Weighting,
-    row_weights_BQ: Tensor | None = None,
-) -> GridLoss:
-    """Loss of the N positions that `scored_BQS` marks in row-major order; acceptance is that over `inside_BQS`.
-
-    A chain loss of its own may leave weights aside. ValueError when the objective needs reference logits and
-    `at` has none.
-    """
-    chains = chains_of(spec, at, scored_BQS, rounds=rounds, weighting=weighting, row_weights_BQ=row_weights_BQ)
-    return GridLoss(spec.chain_loss(chains), mean_acceptance(chains.log_accepts_BQS, inside_BQS))
 
 
 def chains_of(

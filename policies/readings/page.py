@@ -20,8 +20,7 @@ over members (`policies/readings/windows.py`). A restart counts from 0 again.
 - A figure whose newest evidence is older than its limit is unknown, since silence says nothing.
 
 Members send counters with every heartbeat. Redis keeps an hour of them: one entry per 5 s of the last ten minutes, one
-a minute before that, some 0.45 MB of a replica that counts all it has room for
-(`python -m paceline.benchmarks.board_reading`).
+a minute before that, some 0.45 MB of a replica that counts all it has room for.
 """
 
 

@@ -2,9 +2,7 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from paceline.benchmarks.learning import figures, stream
 from paceline.buffer.errors import DecodeError
@@ -94,16 +92,6 @@ def test_too_few_traces_end_the_bench_and_what_is_asked_for_is_enough(pool):
     wanted = stream.needed_per_domain(3, SIZES, tuning)
     assert sum(n % stream.TUNING_EVERY != 3 for n in range(wanted)) >= SIZES.after_shift
     assert sum(n % stream.TUNING_EVERY == 3 for n in range(wanted)) >= tuning.after_shift
-
-
-@pytest.mark.parametrize("top_k", [0, 1, 3, 4, 9])
-def test_fewer_teacher_entries_are_the_best_ones_and_nothing_else_changes(make_trace, top_k):
-    trace = make_trace(3, top_k=4)
-    cut = stream.with_top_k(trace, top_k)
-    assert np.array_equal(cut.rounds.teacher_ids, trace.rounds.teacher_ids[..., :top_k])
-    assert np.array_equal(cut.rounds.teacher_logprobs, trace.rounds.teacher_logprobs[..., :top_k])
-    whole = replace(cut, rounds=trace.rounds)
-    assert encode_trace(whole) == encode_trace(trace)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Recorded traces have the wide teacher that baselines learn from: through the product's split, and on the card."""
+"""What the learning bench records: once, by the rule that its setting names, and nothing replay cannot score."""
 
 import re
 from dataclasses import replace
@@ -6,26 +6,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 from learner_traffic import by_rejection
 from paceline.benchmarks.learning import record, runs
 from paceline.benchmarks.learning.lab import Lab
-from paceline.benchmarks.learning.setting import Setting
-from paceline.benchmarks.learning.training.labels import labelled_batch
-from paceline.buffer.trace import FeatureDtype, VerdictRule
-from paceline.policies.objectives.baselines.names import Baseline
-from paceline.policies.objectives.baselines.table import BENCH_OBJECTIVES
+from paceline.benchmarks.learning.programme import Setting
+from paceline.buffer.trace import VerdictRule
 from paceline.rig.models.target import TargetModel
-from paceline.rig.trace_file import read_card, write_traces
-from paceline.serving.courier.split import CapturedForward
-from paceline.serving.wire.messages import LOGITS, VERDICTS, VerifyHead, to_wire
-from paceline.serving.wire.request_forward import Commit
-from paceline.serving.wire.teacher_width import TeacherWidth
+from paceline.rig.trace_file import read_card
 from rich.console import Console
 
 GREEDY, REJECTION = Setting(0.0, 5), Setting(0.7, 5, rejection=True)
-WIDE = TeacherWidth(sampled=record.TOP_K, greedy=record.TOP_K)
-HEAD = VerifyHead(("py-0000",), 0, "0", (Commit(1, (8, 5), ""),), (True,), FeatureDtype.FLOAT32)
 
 
 @pytest.fixture
@@ -33,86 +23,20 @@ def lab(tmp_path):
     return Lab(tmp_path, TargetModel(tmp_path / "target", "key", {}, 1), ("py", "c"))
 
 
-@pytest.fixture
-def recordings(lab, monkeypatch, make_trace):
-    """Makes `record` serve traces with as many teacher entries as the test says; returns how often it served."""
+def test_what_was_recorded_is_recorded_again_only_where_more_is_wanted(lab, monkeypatch, make_trace):
     served = []
 
-    def serve_width(width):
-        def served_traces(*_):
-            served.append(width)
-            return [make_trace(number, top_k=width, vocab=80) for number in range(3)]
+    def served_traces(*_):
+        served.append(True)
+        return [make_trace(number) for number in range(3)]
 
-        monkeypatch.setattr(record, "served_traces", served_traces)
-        return served
-
+    monkeypatch.setattr(record, "served_traces", served_traces)
     monkeypatch.setattr(record, "ensure_warm_head", lambda *_: lab.warm_head)
     monkeypatch.setattr(record, "held_out_prompts", lambda *_: [])
-    return serve_width
-
-
-def split(logits_NV, width):
-    """The one greedy request of a verify round of two drafts, as the product's courier splits it."""
-    verdicts = np.asarray([[7, 8, 9, 20, 2]], np.int32)
-    forward = to_wire(HEAD, {VERDICTS: verdicts, LOGITS: logits_NV[None]})
-    (share,) = CapturedForward(forward, width).split()
-    return share.teacher_ids, share.teacher_logprobs
-
-
-def test_a_wide_greedy_teacher_is_the_targets_distribution_at_every_node():
-    logits_NV = np.random.default_rng(1).normal(0, 3, (3, 80)).astype(np.float32)
-    ids_NK, logprobs_NK = split(logits_NV, WIDE)
-    assert ids_NK.shape == (3, record.TOP_K)
-    for node, logits_V in enumerate(logits_NV.astype(np.float64)):
-        best_first = sorted(range(80), key=lambda token, said=logits_V: -said[token])[: record.TOP_K]
-        assert ids_NK[node].tolist() == best_first
-        expected = logits_V[best_first] - np.log(np.exp(logits_V).sum())
-        assert logprobs_NK[node].tolist() == pytest.approx(expected.tolist(), rel=1e-3)
-
-
-def test_auroras_labels_of_a_greedy_request_are_the_targets_distribution_and_not_the_committed_token(
-    make_trace, make_draft
-):
-    trace = make_trace(1, feature_dim=48, rounds=1, steps=2, context_len=3)
-    logits_NV = np.random.default_rng(2).normal(0, 1, (3, 50)).astype(np.float32)
-    ids_NK, logprobs_NK = split(logits_NV, TeacherWidth(sampled=50, greedy=50))
-    rounds = replace(trace.rounds, teacher_ids=ids_NK[None], teacher_logprobs=logprobs_NK[None])
-    spec = BENCH_OBJECTIVES[Baseline.FORWARD_KL_ACCEPTED]
-    batch = labelled_batch([replace(trace, rounds=rounds)], make_draft(1), spec)
-    judged = trace.context_len + 1  # the first committed token after the root
-    expected_V = torch.from_numpy(logits_NV[0].astype(np.float64)).softmax(-1)
-    ids_K, probs_K = batch.teacher_ids_BTK[0, judged], batch.teacher_probs_BTK[0, judged]
-    assert probs_K.tolist() == pytest.approx(expected_V[ids_K].tolist(), rel=2e-3)
-    assert probs_K.max() < 0.5
-
-
-def test_what_was_recorded_is_not_recorded_again_and_its_card_says_how_wide_it_is(lab, recordings):
-    served = recordings(record.TOP_K)
-    for _ in range(2):
-        record.ensure_recorded(lab, GREEDY, 4, Console(quiet=True))
-    assert read_card(lab.trace_file(GREEDY))["teacher_width"] == record.TOP_K
-    assert served == [record.TOP_K]
-    record.ensure_recorded(lab, GREEDY, 5, Console(quiet=True))
-    assert served == [record.TOP_K] * 2
-
-
-@pytest.mark.parametrize("card", [{}, {"teacher_width": 1}, {"top_k": 64}])
-def test_traces_of_another_width_or_of_an_unknown_one_are_recorded_again(lab, recordings, card, make_trace):
-    write_traces(lab.trace_file(GREEDY), {"per_domain": 4, **card}, [make_trace(0)])
-    served = recordings(record.TOP_K)
-    record.ensure_recorded(lab, GREEDY, 4, Console(quiet=True))
-    assert (served, read_card(lab.trace_file(GREEDY))["traces"]) == ([record.TOP_K], 3)
-
-
-def test_a_server_that_keeps_fewer_entries_is_refused_and_writes_no_file(lab, recordings):
-    recordings(1)
-    message = (
-        r"\At0-k5: got traces with \[1\] teacher entries per node, expected 64; does the server read "
-        r"PACELINE_TEST_GREEDY_TOP_K\?\Z"
-    )
-    with pytest.raises(SystemExit, match=message):
-        record.record(lab, GREEDY, 4, Console(quiet=True))
-    assert not lab.trace_file(GREEDY).exists()
+    for per_domain, times in ((4, 1), (4, 1), (5, 2)):
+        record.ensure_recorded(lab, GREEDY, per_domain, Console(quiet=True))
+        assert len(served) == times
+    assert read_card(lab.trace_file(GREEDY))["traces"] == 3
 
 
 @pytest.mark.parametrize(("setting", "is_given"), [(REJECTION, True), (GREEDY, False), (Setting(0.7, 5), False)])

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from paceline.benchmarks import rollouts
-from paceline.benchmarks.repeated_prompts import Traffic
-from paceline.benchmarks.repeated_prompts import paired as gaining
 from paceline.benchmarks.rl import arms, gate, recorded, seconds
 from paceline.benchmarks.rl.arms import ARMS, StepArms, ensure_arms
 from paceline.benchmarks.rl.recorded import RecordedRun, RunPlan, ensure_run
@@ -20,12 +18,19 @@ from paceline.benchmarks.rl.tables import parts_table, pooled, rate_table, secon
 from paceline.learner.judging.paired_replay import tallies
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft
 from paceline.policies.acceptance import Tally
+from paceline.policies.paired import Paired
 from paceline.policies.prequential import PrequentialRules, PrequentialTest
 from paceline.rig.trace_file import write_traces
 
 PLAN = RunPlan(1e-4, 0, 3, 0.5, 0.0)
 #: Made from rollouts of steps 0, 0 (a learner that was late) and 1.
 VERSIONS = [{"number": number, "target": str(step)} for number, step in ((1, 0), (2, 0), (3, 1))]
+
+
+def gaining(gain: float, prompt: str) -> Paired:
+    """A request with this gain, of accept lengths that give it."""
+    length = 2.0 * (1.0 + gain) / (1.0 - gain)
+    return Paired("", Tally(max(length - 1.0, 0.0), 1), Tally(1, 1), prompt)
 
 
 @pytest.fixture
@@ -138,7 +143,9 @@ def test_the_gate_s_odds_are_of_blocks_of_whole_prompts_and_go_on_over_steps() -
 
 def test_the_shared_variance_is_the_one_that_was_drawn() -> None:
     rng = np.random.default_rng(0)
-    block = next(Traffic(8, 0.3, 0.0, 600, 1, has_keys=True).drawn(rng))
+    own = rng.normal(size=(600, 8)) * np.sqrt(0.7)
+    common = rng.normal(size=(600, 1)) * np.sqrt(0.3)
+    block = [gaining(gain, str(prompt)) for prompt, gains in enumerate(0.1 * (own + common)) for gain in gains]
     assert gate.shared_variance({0: block}) == pytest.approx(0.3, abs=0.04)
     assert gate.shared_variance({0: [gaining(0.1, str(number)) for number in range(9)]}) is None
     shown = steps_table([step(1, 1)])

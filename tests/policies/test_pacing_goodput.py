@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from paceline.benchmarks.pacing_baselines.smartspec import SmartSpecPacing
 from paceline.policies.pacing.base import CostTable, Pacing, StepCosts
 from paceline.policies.pacing.goodput import (
     DRAFT_SHARE,
@@ -257,28 +256,6 @@ def test_the_same_calls_give_the_same_choices_and_asking_changes_nothing() -> No
             chosen.append(k)
         runs.append(chosen)
     assert runs[0] == runs[1]
-
-
-def profile(verify_ms: float = 0.2) -> dict[tuple[int, int], float]:
-    return {(b, k): cost_ms(b, k, verify_ms) for b in (1, 4, 8) for k in range(MAX_STEPS + 1)}
-
-
-@pytest.mark.parametrize("chance", [0.1, 0.5, 0.8])
-@pytest.mark.parametrize("batch", [1, 4, 8])
-def test_smartspec_takes_the_best_length_for_one_rate_and_linear_costs(chance: float, batch: int) -> None:
-    policy = SmartSpecPacing(MAX_STEPS, profile(1.0), acceptance=chance)
-    goodput = expected_goodput([chance] * MAX_STEPS, batch, 1.0)
-    assert goodput[policy.steps(batch)] == pytest.approx(max(goodput))
-
-
-def test_smartspec_averages_over_the_drafts_that_were_reached() -> None:
-    policy = SmartSpecPacing(MAX_STEPS, profile(), acceptance=0.7, decay=0.9)
-    policy.observe(2, 4, [4, 1], 1.0)
-    first = 0.7 * 0.9**4 + 1.0 * (1 - 0.9**4)
-    rate = first * 0.9**2 + 0.5 * (1 - 0.9**2)
-    assert policy._acceptance == pytest.approx(rate)
-    policy.observe(2, 0, [0, 0], 1.0)
-    assert policy._acceptance == pytest.approx(rate)
 
 
 def test_lengths_that_are_not_offered_are_never_chosen() -> None:

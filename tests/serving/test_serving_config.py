@@ -13,7 +13,6 @@ from paceline.buffer.settings.table import SETTINGS
 from paceline.serving import plugin
 from paceline.serving.config import ServingConfig, courier_env, from_env
 from paceline.serving.cpu_host.config import is_switched_on
-from paceline.serving.wire.teacher_width import TeacherWidth
 
 REDIS = "redis://:secret@h:1/0"
 
@@ -179,20 +178,6 @@ def test_the_switch_of_the_cpu_host_is_on_off_or_not_set(value, is_on, tmp_path)
     assert is_switched_on({} if value is None else {"PACELINE_CPU_HOST": value}) is is_on
     (tmp_path / "a.toml").write_text(f"cpu_host = {value or repr('')}")
     assert is_switched_on({"PACELINE_CONFIG": str(tmp_path / "a.toml")}) is is_on
-
-
-def test_the_learning_bench_alone_widens_the_teacher_of_greedy_requests_and_the_courier_has_the_same():
-    assert from_env({}).teacher == TeacherWidth(sampled=4, greedy=1)
-    wide = from_env({"PACELINE_TEACHER_TOP_K": "64", "PACELINE_TEST_GREEDY_TOP_K": "64"})
-    assert wide.teacher == TeacherWidth(sampled=64, greedy=64)
-    assert from_env(courier_env(wide, {})).teacher == wide.teacher
-
-
-@pytest.mark.parametrize("given", ["0", "-1", "many"])
-def test_a_width_of_greedy_teachers_that_is_no_count_is_refused(given):
-    message = rf"PACELINE_TEST_GREEDY_TOP_K: got '{given}', expected an integer of at least 1\Z"
-    with pytest.raises(ConfigError, match=message):
-        from_env({"PACELINE_TEST_GREEDY_TOP_K": given})
 
 
 @pytest.mark.parametrize(

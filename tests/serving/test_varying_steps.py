@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from paceline.benchmarks.learning.training.served_rounds import collate_rounds
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import NO_DRAFT, FeatureDtype, Sampling, VerdictRule
 from paceline.buffer.trace_codec import decode_trace, encode_trace
@@ -141,9 +140,6 @@ def test_the_wire_and_the_learner_take_such_a_trace(lengths, monkeypatch):
         drafted = sum(len(drafts) > 0 for _, drafts, _ in engine.served[name])
         assert identity(trace, runs) == (drafted, drafted)
         assert served_tally(trace).rounds == drafted
-        rounds = collate_rounds([trace], torch.device("cpu"), steps=5)
-        nodes = [len(drafts) + 1 for root, drafts, _ in engine.served[name] if root <= 100]
-        assert rounds.nodes_BR[0].tolist()[: len(nodes)] == [min(n, 5) for n in nodes]
 
 
 def test_rounds_of_plain_decoding_do_not_count_for_the_draft():

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -20,7 +21,6 @@ import pytest
 import yaml
 from counted_members import DRAFTED_TOKENS, PLAIN_TOKENS, beating, learner_status, replica_status
 from monitoring import RULES, exporter_service, prometheus_service
-from paceline.benchmarks.dashboard_queries import queries
 from paceline.buffer.base import VersionBoard
 from paceline.buffer.board_access import open_board
 from paceline.buffer.settings.sources import read_settings
@@ -33,6 +33,8 @@ from paceline.rig.services import Service, redis_service
 from waiting import until
 
 pytestmark = pytest.mark.window
+
+BOARDS = Path(__file__).resolve().parents[2] / "dashboards/grafana/boards"
 
 #: After a death, an alert must fire within so many seconds.
 ALERT_LIMIT_S = 75.0
@@ -56,6 +58,17 @@ class Stack:
     def number(self, expression: str) -> float:
         (found,) = self.ask(expression)
         return float(found["value"][1])
+
+
+def queries() -> dict[str, str]:
+    """Query -> where it is, of every panel and annotation of the boards, with all speculators chosen."""
+    found: dict[str, str] = {}
+    for path in sorted(BOARDS.glob("*.json")):
+        board = json.loads(path.read_text(encoding="utf-8"))
+        asked = [(target["expr"], panel["title"]) for panel in board["panels"] for target in panel["targets"]]
+        asked += [(mark["expr"], mark["name"]) for mark in board["annotations"].get("list", [])]
+        found |= {text.replace("$speculator", ".*"): f"{path.stem}: {title}" for text, title in asked}
+    return {text: place for text, place in found.items() if "sglang:" not in text}
 
 
 def version(number: int) -> DraftVersion:
