@@ -35,11 +35,11 @@ def serve(trace, runs, beyond=0):
     if starts[-1] + accepted[-1] == TOKENS - 1:  # its drafts reach the end
         accepted[-1] = min(accepted[-1] + beyond, STEPS)
     rounds = VerifyRounds(
-        np.array(starts, np.int32),
-        np.array(drafted, np.int32),
-        np.array(accepted, np.int32),
-        np.zeros((len(starts), STEPS + 1, 0), np.int32),
-        np.zeros((len(starts), STEPS + 1, 0), np.float16),
+        starts=np.array(starts, np.int32),
+        drafted=np.array(drafted, np.int32),
+        accepted=np.array(accepted, np.int32),
+        teacher_ids=np.zeros((len(starts), STEPS + 1, 0), np.int32),
+        teacher_logprobs=np.zeros((len(starts), STEPS + 1, 0), np.float16),
     )
     return replace(trace, rounds=rounds)
 
@@ -53,7 +53,7 @@ def texts(make_trace):
 
 def rows(trace, count):
     names = ("starts", "drafted", "accepted", "teacher_ids", "teacher_logprobs")
-    return VerifyRounds(*(getattr(trace.rounds, name)[:count] for name in names))
+    return VerifyRounds(**{name: getattr(trace.rounds, name)[:count] for name in names})
 
 
 def test_the_same_texts_are_served_exactly_as_predicted_but_for_drafts_past_their_end(texts):

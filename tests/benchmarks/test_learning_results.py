@@ -9,7 +9,6 @@ import pytest
 import torch
 from paceline.benchmarks.learning import bench, programme, results, rows, runs, stream, tables, wire
 from paceline.benchmarks.learning.setting import Setting
-from paceline.buffer.trace import VerifyRounds
 from paceline.buffer.trace_codec import encode_trace
 from paceline.learner.training.batch import collate
 from paceline.policies.acceptance import Tally
@@ -165,7 +164,7 @@ def recorded(make_trace):
 def keeping(trace, top_k):
     rounds = trace.rounds
     ids, logprobs = rounds.teacher_ids[..., :top_k].copy(), rounds.teacher_logprobs[..., :top_k].copy()
-    return replace(trace, rounds=VerifyRounds(rounds.starts, rounds.drafted, rounds.accepted, ids, logprobs))
+    return replace(trace, rounds=replace(rounds, teacher_ids=ids, teacher_logprobs=logprobs))
 
 
 def test_a_trace_weighs_what_the_codec_writes_of_it(recorded):
