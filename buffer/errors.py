@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from .plain_text import printable
+
 
 class PacelineError(Exception):
     """Base of every error paceline raises on purpose."""
@@ -105,6 +107,23 @@ _EXPECTED: Final[Mapping[int, str]] = MappingProxyType(
         errno.EADDRINUSE: "expected a free port; name another one",
     }
 )
+
+
+_MAX_REASON_CHARS = 400  # an error may quote its input, whose length is anybody's choice
+
+
+def decode_reason(text: str) -> str:
+    """Return `text`, which may quote foreign input, short and printable: the reason of a DecodeError."""
+    return printable(text[:_MAX_REASON_CHARS])
+
+
+def unknown_schema(what: str, got: int | None, expected: int) -> str:
+    """Return why an item of schema `got` is refused by a release that reads `expected`; None: it has no number."""
+    shown = "none" if got is None else got
+    by_whom = "a later release of paceline wrote it: upgrade this one to that release"
+    if got is None or got < expected:
+        by_whom = "no release of paceline writes that"
+    return f"{what} schema: got {shown}, expected {expected}; {by_whom}"
 
 
 def told(error: Exception) -> str:

@@ -1,35 +1,36 @@
 """The wire: a board event becomes JSON, and back.
 
-Traces live for a day and board events for ever, so events have schema numbers of their own, and stay readable for as
-long as a board may hold them. Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes.
+An event travels as ``{"schema": 1, "event": {...}}``. Traces live for a day and board events for ever, so events have
+schema numbers of their own. Every release from 0.1 on reads all boards that were written since 0.1, and reads past
+fields that a later release adds; tests/buffer/golden keeps bytes of every schema.
+
+Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
 
-from .errors import BoardConflict, DecodeError
-from .schemas import decode_reason, unknown_schema
+from .errors import BoardConflict, DecodeError, decode_reason, unknown_schema
 from .version import NOT_OURS, BoardEvent, VersionState
 
-#: Number of the schema in which this build writes board events; _EVENT_READERS lists those it reads.
+#: Number of the one schema that this release writes and reads.
 EVENT_SCHEMA = 1
 
 
-class _JudgedOn(msgspec.Struct):
+class _JudgedOn(msgspec.Struct, kw_only=True):
     labels: dict[str, int]
     newest_labels: dict[str, int]
     median_age_s: float | None
     oldest_age_s: float | None
     undated: int
-    # As `judged_on` below.
-    targets: dict[str, int] | msgspec.UnsetType = {}
-    drafts: dict[int, int] | msgspec.UnsetType = {}
+    targets: dict[str, int]
+    drafts: dict[int, int]
 
 
-class _Version(msgspec.Struct):
+class _Version(msgspec.Struct, kw_only=True):
     number: int
     parent: int | None
     target: str
@@ -38,22 +39,20 @@ class _Version(msgspec.Struct):
     weights_uri: str
     sha256: str
     objective: str
-    trained_on: tuple[str, str] = msgspec.field(name="window")
-    scores: Mapping[str, float] = {}
-    # Left out where there is none: such versions are written as before it. A release that does not know it reads past.
-    judged_on: _JudgedOn | msgspec.UnsetType | None = None
-    trained_targets: tuple[str, ...] | msgspec.UnsetType = ()
+    trained_on: tuple[str, str]
+    trained_targets: tuple[str, ...]
+    scores: Mapping[str, float]
+    judged_on: _JudgedOn | None
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, kw_only=True):
     number: int
     state: VersionState
     by: str
     why: str
     at: float
-    version: _Version | None = None
-    event_id: str = ""
-    replica: str = ""
+    replica: str
+    version: _Version | None
 
 
 class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,37 +71,17 @@ def encode_event(event: BoardEvent) -> bytes:
         if not all(map(math.isfinite, scores.values())):
             raise BoardConflict(f"version {event.number}: got scores {scores}, expected finite numbers")
         version = replace(version, scores=scores)
-    wire = msgspec.convert(replace(event, version=version, event_id=""), _Event, from_attributes=True)
-    if wire.version is not None:
-        _leave_out_nothing(wire.version)
+    wire = msgspec.convert(replace(event, version=version), _Event, from_attributes=True)
     return msgspec.json.encode(_Envelope(EVENT_SCHEMA, msgspec.Raw(msgspec.json.encode(wire))))
-
-
-def _leave_out_nothing(version: _Version) -> None:
-    """Unset the later fields that hold nothing."""
-    if isinstance(version.judged_on, _JudgedOn):
-        version.judged_on.targets = version.judged_on.targets or msgspec.UNSET
-        version.judged_on.drafts = version.judged_on.drafts or msgspec.UNSET
-    version.judged_on = version.judged_on or msgspec.UNSET
-    version.trained_targets = version.trained_targets or msgspec.UNSET
 
 
 def decode_event(raw: bytes, event_id: str = "") -> BoardEvent:
     """Return the event that `raw` carries, under the id the board gave it. DecodeError, with `raw`, as for traces."""
     try:
         envelope = msgspec.json.decode(raw, type=_Envelope)
-        read = _EVENT_READERS.get(envelope.schema)
-        event = None if read is None else read(envelope.event)
+        if envelope.schema == EVENT_SCHEMA:
+            wire = msgspec.json.decode(envelope.event, type=_Event)
+            return replace(msgspec.convert(wire, BoardEvent, from_attributes=True), event_id=event_id)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: text that is not UTF-8
         raise DecodeError(decode_reason(f"board event {event_id}: {error}") + f"; {NOT_OURS}", raw) from error
-    if event is None:
-        raise DecodeError(unknown_schema(f"board event {event_id}", envelope.schema, _EVENT_READERS), raw)
-    return replace(event, event_id=event_id)
-
-
-def _read_event_1(event: msgspec.Raw) -> BoardEvent:
-    return msgspec.convert(msgspec.json.decode(event, type=_Event), BoardEvent, from_attributes=True)
-
-
-#: Schema number -> what turns an event of that schema into a BoardEvent, for every schema that this build reads.
-_EVENT_READERS: dict[int | None, Callable[[msgspec.Raw], BoardEvent]] = {1: _read_event_1}
+    raise DecodeError(unknown_schema(f"board event {event_id}", envelope.schema, EVENT_SCHEMA), raw)

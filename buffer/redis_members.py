@@ -99,14 +99,7 @@ class RedisMembers:
         now_s = self.now()
         with translate_redis_errors(self._client):
             rows: Any = self._client.zrange(SEEN.name(self._speculator), 0, -1, withscores=True)
-            names: Any = self._client.zrange(MEMBERS.name(self._speculator), 0, -1)
-            found = {_text(name): ms / 1000 for name, ms in rows if ms / 1000 >= now_s - LAST_STATUS_S}
-            # The release before this one kept no such list, but its beats set a key that tells when they came.
-            for member in {_text(name) for name in names} - set(found):
-                left_ms: Any = self._client.pttl(LAST_STATUS.name(self._speculator, member))
-                if left_ms > 0:
-                    found[member] = now_s - LAST_STATUS_S + left_ms / 1000
-        return found
+        return {_text(name): ms / 1000 for name, ms in rows if ms / 1000 >= now_s - LAST_STATUS_S}
 
     def _statuses(self, keys: Iterable[str]) -> list[bytes | None]:
         """What is stored under each key; None where nothing is."""

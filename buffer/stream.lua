@@ -30,7 +30,7 @@ local traces, counts, ledger, dead_letters, trace_ids, buried, bounds, payload =
 local group, dead_kept = ARGV[2], ARGV[6]
 local FIRST = 7
 -- A payload that is apart leaves with its entry. By itself it stays this much longer than its age allows, so that content
--- also leaves where nobody calls, and where a release that knows of none apart removes their entries.
+-- also leaves where nobody calls.
 local GRACE_MS = 60000
 local LONGEST_MS = 1e15 -- PEXPIRE takes not much more
 

@@ -41,7 +41,7 @@ NO_DRAFT = -1
 
 
 class VerdictRule(StrEnum):
-    """How the server accepts a draft token."""
+    """The rule by which the server accepts a draft token."""
 
     GREEDY = "greedy"
     TARGET_ONLY = "target_only"
@@ -51,7 +51,7 @@ class VerdictRule(StrEnum):
 
     @property
     def decides_by_equality(self) -> bool:
-        """Whether a draft is accepted exactly when it equals the committed token.
+        """True where a draft is accepted exactly when it equals the committed token.
 
         Only then do the committed tokens tell what another draft would have had accepted; under `rejection` they do so
         in expectation, with the target's chance of each.
@@ -61,7 +61,7 @@ class VerdictRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the request was sampled; `edited` says that penalties, bias or a grammar changed the logits."""
+    """Sampling parameters of a request; `edited` says that penalties, bias or a grammar changed the logits."""
 
     temperature: float = 0.0
     top_k: int = -1  # -1: not limited
@@ -69,7 +69,7 @@ class Sampling:
     edited: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class VerifyRounds:
     """R verify rounds of one trace window, oldest first; all arrays have R rows."""
 
@@ -116,11 +116,11 @@ class VerifyRounds:
 
 
 def no_tokens() -> Int32s:
-    """No token at all, int32[0]."""
+    """Return no token at all, int32[0]."""
     return np.zeros(0, np.int32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class DraftTrace:
     """One trace window with every verdict the target gave on it. Frozen; a change is a new trace.
 
@@ -170,20 +170,20 @@ class DraftTrace:
 
     @property
     def committed_len(self) -> int:
-        """Tokens after the context."""
+        """Number of tokens after the context."""
         return len(self.tokens) - self.context_len
 
     @property
     def has_whole_prefix(self) -> bool:
-        """Whether all tokens of the request before `tokens[0]` are known."""
+        """True where all tokens of the request before `tokens[0]` are known."""
         return len(self.prefix) == self.offset
 
     def feature_numbers(self) -> Float32s:
-        """Feature rows as numbers, float32[F, D]; of quantised rows what their codes stand for."""
+        """Return the feature rows as numbers, float32[F, D]; of quantised rows what their codes stand for."""
         return as_float32(self.features, self.feature_dtype, self.feature_scales)
 
     def visible_accepted(self) -> Int32s:
-        """Accepted drafts per round that are part of `tokens`, int32[R]; only a cut last round has fewer."""
+        """Return the accepted drafts per round that are part of `tokens`, int32[R]; a cut last round has fewer."""
         remaining = len(self.tokens) - 1 - self.rounds.starts
         return np.minimum(self.rounds.accepted, remaining).astype(np.int32)
 
@@ -210,7 +210,8 @@ def _check_features(trace: DraftTrace) -> None:
 
 
 def _check_rounds(trace: DraftTrace) -> None:
-    starts, tokens = trace.rounds.starts, trace.tokens
+    starts = trace.rounds.starts
+    tokens = trace.tokens
     if not len(starts):
         return
     if starts[0] < max(trace.context_len - 1, 0) or starts[-1] >= len(tokens):

@@ -4,15 +4,15 @@ A trace travels as two bytes of schema number, big-endian, then one zstd frame (
 holding a msgpack map of the fields of DraftTrace. An array is ``[dtype, shape, bytes]``, little-endian, C order.
 The schema number is outside the frame so that a later schema may change everything in it.
 
-A release reads what it writes and what the release before it wrote. A trace is written in the oldest schema that holds
-all of it, which most releases read.
+Every release from 0.1 on reads what it writes and what the release before it wrote: a change of any field is a schema
+with the next number, and tests/buffer/golden keeps bytes of every schema that is read. So in an upgrade learners come
+before servers; traces that a learner is too old for become dead letters, which are counted and keep their bytes.
 
 Decoding trusts nothing: every refusal is a DecodeError that keeps the raw bytes. Decoded arrays are read-only.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -21,15 +21,15 @@ import numpy.typing as npt
 import zstandard
 
 from .base import TraceEntry
-from .errors import DecodeError, TraceInvalid
-from .schemas import decode_reason, unknown_schema
+from .errors import DecodeError, TraceInvalid, decode_reason, unknown_schema
 from .trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 
 #: A larger trace is refused on both sides before memory is spent on it; Redis takes no value above this size.
 MAX_TRACE_BYTES = 512 * 1024**2
 
+#: Number of the one schema that this release writes and reads.
+TRACE_SCHEMA = 1
 _SCHEMA_BYTES = 2
-_RULES_OF_SCHEMA_1 = frozenset({VerdictRule.GREEDY, VerdictRule.TARGET_ONLY, VerdictRule.REJECTION})
 _MAX_AXES = 8  # no field has more than 3
 #: Fields of a trace that are arrays, besides those of its rounds.
 _ARRAYS = ("tokens", "features", "prefix", "feature_scales")
@@ -46,19 +46,16 @@ class _Array(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     data: bytes
 
 
-class _Rounds1(msgspec.Struct, forbid_unknown_fields=True):
+class _Rounds(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     starts: _Array
     drafted: _Array
     accepted: _Array
     teacher_ids: _Array
     teacher_logprobs: _Array
-
-
-class _Rounds(_Rounds1, forbid_unknown_fields=True):
     committed_logprobs: _Array | None
 
 
-class _Trace1(msgspec.Struct, forbid_unknown_fields=True):
+class _Trace(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     trace_id: str
     request_id: str
     replica: str
@@ -72,53 +69,25 @@ class _Trace1(msgspec.Struct, forbid_unknown_fields=True):
     offset: int
     tokens: _Array
     context_len: int
-    rounds: _Rounds1
+    rounds: _Rounds
     features: _Array
     feature_dtype: FeatureDtype
     replay_exact: bool
     finish: str
-
-
-class _Trace2(_Trace1, forbid_unknown_fields=True, kw_only=True):
-    rounds: _Rounds
     is_tree: bool
-
-
-class _Trace3(_Trace2, forbid_unknown_fields=True, kw_only=True):
     label: str
-
-
-class _Trace4(_Trace3, forbid_unknown_fields=True, kw_only=True):
     prompt: str
-
-
-class _Trace5(_Trace4, forbid_unknown_fields=True, kw_only=True):
     prefix: _Array
-
-
-class _Trace(_Trace5, forbid_unknown_fields=True, kw_only=True):
     feature_scales: _Array
-
-
-#: Schema number -> how a trace, and its rounds, are laid out in it.
-_LAYOUTS: dict[int, tuple[type[_Trace1], type[_Rounds1]]] = {
-    1: (_Trace1, _Rounds1),
-    2: (_Trace2, _Rounds),
-    3: (_Trace3, _Rounds),
-    4: (_Trace4, _Rounds),
-    5: (_Trace5, _Rounds),
-    6: (_Trace, _Rounds),
-}
 
 
 def encode_trace(trace: DraftTrace) -> bytes:
     """Return the wire bytes of `trace`. TraceInvalid when they would be larger than MAX_TRACE_BYTES unpacked."""
-    schema = _schema_for(trace)
-    packed = msgspec.msgpack.encode(_pack(trace, schema))
+    packed = msgspec.msgpack.encode(_pack(trace))
     if len(packed) > MAX_TRACE_BYTES:
         raise TraceInvalid(f"trace {trace.trace_id}: got {len(packed)} bytes, expected at most {MAX_TRACE_BYTES}")
     frame = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(packed)
-    return schema.to_bytes(_SCHEMA_BYTES, "big") + frame
+    return TRACE_SCHEMA.to_bytes(_SCHEMA_BYTES, "big") + frame
 
 
 def decode_trace(raw: bytes) -> DraftTrace:
@@ -128,11 +97,10 @@ def decode_trace(raw: bytes) -> DraftTrace:
     or an alignment rule is not as written. Takes at most six times MAX_TRACE_BYTES of memory, whatever `raw` holds.
     """
     schema = int.from_bytes(raw[:_SCHEMA_BYTES], "big") if len(raw) > _SCHEMA_BYTES else None
-    read = _TRACE_READERS.get(schema)
-    if read is None:
-        raise DecodeError(unknown_schema("trace", schema, _TRACE_READERS), raw)
+    if schema != TRACE_SCHEMA:
+        raise DecodeError(unknown_schema("trace", schema, TRACE_SCHEMA), raw)
     try:
-        return read(raw[_SCHEMA_BYTES:])
+        return _unpack(msgspec.msgpack.decode(_decompress(raw[_SCHEMA_BYTES:]), type=_Trace))
     except (zstandard.ZstdError, msgspec.MsgspecError, TraceInvalid, ValueError) as error:
         raise DecodeError(decode_reason(f"trace: {error}"), raw) from error
 
@@ -146,16 +114,6 @@ def decode_entries(rows: Iterable[tuple[str, bytes]]) -> Iterator[TraceEntry]:
             continue
 
 
-def _read_trace(layout: type[_Trace1], frame: bytes) -> DraftTrace:
-    return _unpack(msgspec.msgpack.decode(_decompress(frame), type=layout))
-
-
-#: Schema number -> what turns the rest of the bytes into the item, for every schema that this build reads.
-_TRACE_READERS: dict[int | None, Callable[[bytes], DraftTrace]] = {
-    schema: partial(_read_trace, layout) for schema, (layout, _) in _LAYOUTS.items()
-}
-
-
 def _decompress(frame: bytes) -> bytes:
     size = zstandard.frame_content_size(frame)
     if not 0 <= size <= MAX_TRACE_BYTES:  # -1: the frame does not declare it
@@ -164,34 +122,19 @@ def _decompress(frame: bytes) -> bytes:
     return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
 
 
-def _schema_for(trace: DraftTrace) -> int:
-    """The oldest schema that holds all of `trace`."""
-    if trace.feature_dtype.is_quantised:
-        return 6
-    if len(trace.prefix):
-        return 5
-    if trace.prompt:
-        return 4
-    if trace.label:
-        return 3
-    is_old = trace.verdict_rule in _RULES_OF_SCHEMA_1 and trace.rounds.committed_logprobs is None
-    return 1 if is_old and not trace.is_tree else 2
-
-
-def _pack(trace: DraftTrace, schema: int) -> _Trace1:
-    whole, of_rounds = _LAYOUTS[schema]
-    plain = {name: getattr(trace, name) for name in whole.__struct_fields__}
-    arrays = {name: getattr(trace.rounds, name) for name in of_rounds.__struct_fields__}
+def _pack(trace: DraftTrace) -> _Trace:
+    plain = {name: getattr(trace, name) for name in _Trace.__struct_fields__}
+    packed = {name: _pack_array(plain[name]) for name in _ARRAYS}
+    arrays = {name: getattr(trace.rounds, name) for name in _Rounds.__struct_fields__}
     rounds: dict[str, Any] = {name: None if a is None else _pack_array(a) for name, a in arrays.items()}
-    packed: dict[str, Any] = {name: _pack_array(plain[name]) for name in _ARRAYS if name in plain}
-    return whole(**(plain | packed | {"rounds": of_rounds(**rounds)}))
+    return _Trace(**(plain | packed | {"rounds": _Rounds(**rounds)}))
 
 
-def _unpack(wire: _Trace1) -> DraftTrace:
+def _unpack(wire: _Trace) -> DraftTrace:
     plain: dict[str, Any] = {name: getattr(wire, name) for name in wire.__struct_fields__}
+    unpacked = {name: _unpack_array(name, plain[name]) for name in _ARRAYS}
     arrays = {name: getattr(wire.rounds, name) for name in wire.rounds.__struct_fields__}
     rounds: dict[str, Any] = {name: None if a is None else _unpack_array(name, a) for name, a in arrays.items()}
-    unpacked: dict[str, Any] = {name: _unpack_array(name, plain[name]) for name in _ARRAYS if name in plain}
     return DraftTrace(**(plain | unpacked | {"rounds": VerifyRounds(**rounds)}))
 
 

@@ -61,8 +61,7 @@ class JudgedOn:
     median_age_s: float | None = None  # at judgement; None: no request's time is known
     oldest_age_s: float | None = None
     undated: int = 0  # requests of unknown age, which the two ages leave out
-    #: Requests by the version of the target that verified them; one that went on over an update counts for each. Empty:
-    #: an older release judged.
+    #: Requests by the version of the target that verified them; one that went on over an update counts for each.
     targets: Mapping[str, int] = field(default_factory=dict)
     drafts: Mapping[int, int] = field(default_factory=dict)  # the same by the version that drafted them
 
@@ -86,7 +85,7 @@ class DraftVersion:
     objective: str
     trained_on: tuple[str, str]  # first and last stream id learned from; ("", "") for the initial draft
     scores: Mapping[str, float] = field(default_factory=dict)  # by the names in scores.py
-    judged_on: JudgedOn | None = None  # None: nothing was judged, or an older release judged it
+    judged_on: JudgedOn | None = None  # None: nothing was judged
     #: Target versions whose traces it was trained on in its last learning round, oldest first; empty: not known.
     trained_targets: tuple[str, ...] = ()
 

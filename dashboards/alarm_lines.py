@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from ..buffer.counters import COUNTERS, LEFT, STALLED, WANTED
+from ..buffer.counters import LEFT, STALLED, WANTED
 from ..buffer.plain_text import utc_time
 from ..buffer.version import VersionState
 from ..policies.guard import Alarm
@@ -79,9 +79,7 @@ def _of_reader(seen: Snapshot) -> Iterator[AlarmLine]:
         if left := said(one.status, LEFT):
             yield from _raised(member, learner_left(left, seen.unseen_s(member)))
         else:
-            beats_often = COUNTERS in one.status
-            alarm = member_silent(seen.unseen_s(member), is_alive=one.is_alive, beats_often=beats_often)
-            yield from _raised(member, alarm)
+            yield from _raised(member, member_silent(seen.unseen_s(member), is_alive=one.is_alive))
     present = seen.present()
     for member, one in present.items():
         if stalled := said(one.status, STALLED):

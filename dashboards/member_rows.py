@@ -81,7 +81,7 @@ def said(status: Mapping[str, object], key: str) -> str:
 
 
 def identity(status: Mapping[str, object]) -> dict[str, str]:
-    """Releases and host, as a member names them; empty where it does not, as older releases do."""
+    """Return releases and host, as a member names them; empty where it does not."""
     told = next((value for value in map(status.get, _IDENTITY) if isinstance(value, Mapping)), {})
     return {key: said(told, key) for key in ("paceline", "sglang", "host")}
 

@@ -1,4 +1,6 @@
-"""What survives a learner: its trainer, and what it had decided when the trainer was saved.
+"""Checkpoints: what survives a learner is its trainer, and what it had decided when the trainer was saved.
+
+Every release reads the checkpoints of the release before it. `notes.json` says which layout a checkpoint has.
 
 The notes of a learning round name the outcome of every trace the saved weights have seen. When a learner died between
 checkpoint and ack, the next one reads them at its start and acks, so no trace is learned twice or counted twice.
@@ -10,9 +12,9 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+from ..buffer.errors import ConfigError
 from .disk import sweep, write_folder, write_text
 
 TRAINER_FILE = "trainer.pt"
@@ -20,8 +22,9 @@ _NOTES_FILE = "notes.json"
 #: Folder of the checkpoints before the newest, which no learner continues from.
 _EARLIER = "earlier"
 
-#: Key in the notes of release 0.1 -> today's.
-_FORMER_KEYS = MappingProxyType({"round": "rounds_trained", "rests": "rounds_rested", "watch": "schedule"})
+#: Key in the notes, and number of the one layout of checkpoints that this release writes and reads.
+_LAYOUT_KEY = "layout"
+LAYOUT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def save(folder: Path, notes: LearnerNotes, save_trainer: Callable[[Path], objec
 
     def write(new: Path) -> None:
         save_trainer(new / TRAINER_FILE)
-        (new / _NOTES_FILE).write_text(json.dumps(asdict(notes)), encoding="utf-8")
+        (new / _NOTES_FILE).write_text(_encode(notes), encoding="utf-8")
 
     older = _rounds(folder)
     write_folder(_folder(folder, notes.rounds_trained), write)
@@ -76,7 +79,7 @@ def save_notes(folder: Path, notes: LearnerNotes) -> None:
     own = _folder(folder, notes.rounds_trained)
     if _rounds(folder)[-1:] != [own]:
         raise FileNotFoundError(f"{own}: got {_rounds(folder)[-1:]} as the newest checkpoint, expected this one")
-    write_text(own / _NOTES_FILE, json.dumps(asdict(notes)))
+    write_text(own / _NOTES_FILE, _encode(notes))
 
 
 def require_room(folder: Path) -> None:
@@ -111,10 +114,10 @@ def is_newest(folder: Path, notes: LearnerNotes) -> bool:
 
 
 def load(folder: Path) -> tuple[LearnerNotes, Path] | None:
-    """The newest checkpoint as its notes and its trainer file; None when there is none.
+    """Return the newest checkpoint as its notes and its trainer file; None when there is none.
 
-    Reads checkpoints of the release before, too. Sweeps what a dead learner left half written, so only the holder of
-    the speculator's lease may call it.
+    Sweeps what a dead learner left half written, so only the holder of the speculator's lease may call it. ConfigError
+    for a checkpoint of another layout, and no change.
     """
     sweep(folder)
     found = _rounds(folder)
@@ -134,9 +137,19 @@ def _folder(folder: Path, number: int) -> Path:
     return folder / f"round-{number:08d}"
 
 
+def _encode(notes: LearnerNotes) -> str:
+    return json.dumps({_LAYOUT_KEY: LAYOUT, **asdict(notes)})
+
+
 def _read(found: Path) -> LearnerNotes:
     stored = json.loads((found / _NOTES_FILE).read_text(encoding="utf-8"))
-    notes = LearnerNotes(**{_FORMER_KEYS.get(key, key): value for key, value in stored.items()})
+    layout = stored.pop(_LAYOUT_KEY, None)
+    if layout != LAYOUT:
+        raise ConfigError(
+            f"{found}: got a checkpoint of layout {layout}, expected {LAYOUT}; run the release that wrote it, "
+            "or move the folder away: learning then goes on from the live draft"
+        )
+    notes = LearnerNotes(**stored)
     # The folder's name decides: under another number every later save would fail.
     return replace(notes, rounds_trained=int(found.name.removeprefix("round-")))
 

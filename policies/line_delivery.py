@@ -165,15 +165,17 @@ class LineDelivery:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`; an empty one is that of a line that has proven nothing."""
-        self._compare_with(int(state.get("reference", self.reference)))
-        self.serves = int(state.get("serves", self.serves))
-        self._unsuspected = int(state.get("unsuspected", self._unsuspected))
-        self._trust = int(state.get("trust", 0))
-        self._judged = int(state.get("judged", 0))
-        self._is_proven = bool(state.get("is_proven", False))
-        self._line.restore(state.get("line", {}))
-        self._live.restore(state.get("live", {}))
+        """Go on from `state`; an empty one changes nothing."""
+        if not state:
+            return
+        self._compare_with(int(state["reference"]))
+        self.serves = int(state["serves"])
+        self._unsuspected = int(state["unsuspected"])
+        self._trust = int(state["trust"])
+        self._judged = int(state["judged"])
+        self._is_proven = bool(state["is_proven"])
+        self._line.restore(state["line"])
+        self._live.restore(state["live"])
 
 
 def _beside_trust(verdict: LineVerdict) -> str:

@@ -202,10 +202,12 @@ class PrequentialTest:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; an empty one changes nothing."""
-        self._requests = int(state.get("requests", self._requests))
-        self._prompts = int(state.get("prompts", self._requests))  # before prompts were told apart, each request bet
-        self._gain.logs = np.array(state.get("gain", self._gain.logs), np.float64)
-        for whose, logs in state.get("harm", {}).items():
+        if not state:
+            return
+        self._requests = int(state["requests"])
+        self._prompts = int(state["prompts"])
+        self._gain.logs = np.array(state["gain"], np.float64)
+        for whose, logs in state["harm"].items():
             self._harm[Whose(whose)].logs = np.array(logs, np.float64)
 
 

@@ -414,7 +414,13 @@ class Speculator:
             drafted[row, : len(following)] = following
             drafted[row, kept:] = (drafted[row, kept:] + 1) % 32  # wrong from the first rejection on
         teacher = np.zeros((len(starts), steps + 1, 0))
-        rounds = VerifyRounds(starts, drafted, accepted, teacher.astype(np.int32), teacher.astype(np.float16))
+        rounds = VerifyRounds(
+            starts=starts,
+            drafted=drafted,
+            accepted=accepted,
+            teacher_ids=teacher.astype(np.int32),
+            teacher_logprobs=teacher.astype(np.float16),
+        )
         return replace(bare, rounds=rounds)
 
 

@@ -57,6 +57,10 @@ def coin_rounds(trace: DraftTrace, logp_T: Any, logq_TS: Any, rng: np.random.Gen
         root += kept + 1
     teacher = np.zeros((len(starts), steps + 1, 0))
     return VerifyRounds(
-        np.array(starts, np.int32), np.array(drafted, np.int32), np.array(accepted, np.int32),
-        teacher.astype(np.int32), teacher.astype(np.float16), np.array(chances, np.float32),
-    )  # fmt: skip
+        starts=np.array(starts, np.int32),
+        drafted=np.array(drafted, np.int32),
+        accepted=np.array(accepted, np.int32),
+        teacher_ids=teacher.astype(np.int32),
+        teacher_logprobs=teacher.astype(np.float16),
+        committed_logprobs=np.array(chances, np.float32),
+    )

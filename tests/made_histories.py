@@ -154,15 +154,17 @@ def histories(
     phases: Sequence[tuple[float, Conditions]], *, noise: float = 0.0, seed: int = 0, has_clock: bool = True
 ) -> dict[str, list[Counters]]:
     """Of a replica and a learner over (seconds, conditions), one entry every EVERY_S, from second 0."""
-    replica, at = MadeReplica(noise, seed, has_clock=has_clock), 0.0
+    replica = MadeReplica(noise, seed, has_clock=has_clock)
+    at = busy_s = 0.0
     found = [replica.counters(at, phases[0][1])]
-    learner = [_learner(at, phases[0][1])]
+    learner = [_learner(at, busy_s, phases[0][1])]
     for seconds, now in phases:
         for _ in range(round(seconds / EVERY_S)):
             at += EVERY_S
             replica.serve(now)
             found.append(replica.counters(at, now))
-            learner.append(_learner(at, now))
+            busy_s += EVERY_S if now.is_learning else 0.0
+            learner.append(_learner(at, busy_s, now))
     return {REPLICA: found, LEARNER: learner}
 
 
@@ -171,5 +173,6 @@ def changed(before: Conditions, **fields: object) -> Conditions:
     return replace(before, **fields)
 
 
-def _learner(at: float, now: Conditions) -> Counters:
-    return Counters(at=at, boot="l", learner=LearnerCounters(is_busy=now.is_learning))
+def _learner(at: float, busy_s: float, now: Conditions) -> Counters:
+    seconds = {"train": busy_s, "idle": at - busy_s}
+    return Counters(at=at, boot="l", learner=LearnerCounters(is_busy=now.is_learning, seconds=seconds))

@@ -113,12 +113,34 @@ def _trace(number: int, random: np.random.Generator, width: int, vocabulary: int
     starts = np.arange(CONTEXT - 1, tokens - 4, 4, dtype=np.int32)
     drafted = ids[starts[:, None] + 1 + np.arange(3)]
     best = ids[starts[:, None] + 1 + np.arange(4)][..., None]
-    rounds = VerifyRounds(starts, drafted, np.full(len(starts), 3, np.int32), best, np.zeros(best.shape, np.float16))
+    rounds = VerifyRounds(
+        starts=starts,
+        drafted=drafted,
+        accepted=np.full(len(starts), 3, np.int32),
+        teacher_ids=best,
+        teacher_logprobs=np.zeros(best.shape, np.float16),
+    )
     features = torch.from_numpy(random.standard_normal((tokens, width), np.float32)).to(torch.bfloat16)
     return DraftTrace(
-        f"{number:032x}", f"request-{number}", "width", "", "target", "0", 0, VerdictRule.GREEDY, Sampling(), 0.0, 0,
-        ids, CONTEXT, rounds, features.view(torch.uint16).numpy(), FeatureDtype.BFLOAT16, True, "length",
-    )  # fmt: skip
+        trace_id=f"{number:032x}",
+        request_id=f"request-{number}",
+        replica="width",
+        tenant="",
+        target="target",
+        target_version="0",
+        draft_version=0,
+        verdict_rule=VerdictRule.GREEDY,
+        sampling=Sampling(),
+        born_at=0.0,
+        offset=0,
+        tokens=ids,
+        context_len=CONTEXT,
+        rounds=rounds,
+        features=features.view(torch.uint16).numpy(),
+        feature_dtype=FeatureDtype.BFLOAT16,
+        replay_exact=True,
+        finish="length",
+    )
 
 
 def _seconds(work: object) -> float:

@@ -2,8 +2,7 @@
 
 from typing import Any, Final
 
-from .old_names import DELETED, RENAMED
-from .setting import PREFIX, Reader, Setting
+from .setting import Reader, Setting
 from .sources import Settings
 from .table import SETTINGS
 
@@ -69,9 +68,6 @@ def settings_markdown() -> str:
     for reader, title in _TITLES.items():
         parts.append(f"\n## {title}\n\n| variable | default | unit | allowed | what it does |\n|---|---|---|---|---|\n")
         parts += [_markdown_row(row) for row in _rows(reader)]
-    old = {**{name: f"`{PREFIX}{new}`" for name, new in RENAMED.items()}, **DELETED}
-    parts.append("\n## Old names\n\n| old name | instead |\n|---|---|\n")
-    parts += [f"| `{PREFIX}{name}` | {old[name]} |\n" for name in sorted(old)]
     return "".join(parts)
 
 

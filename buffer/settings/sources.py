@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError
-from .old_names import DELETED, RENAMED
 from .setting import PREFIX, Reader
 from .table import BY_NAME
 
@@ -60,7 +59,7 @@ class Settings:
         return Origin.DEFAULT if given is None else given.origin
 
     def require_known(self) -> None:
-        """Raise ConfigError when a name is unknown, misspelt or old; nothing is changed."""
+        """Raise ConfigError when a name is unknown or misspelt; nothing is changed."""
         if self.unknown:
             raise ConfigError("; ".join(self.unknown))
 
@@ -160,10 +159,6 @@ def _answer(name: str, written: Callable[[str], str]) -> str:
 
     The value is not shown: it may be a secret.
     """
-    if name in RENAMED:
-        return f"got an old name, expected {written(RENAMED[name])}"
-    if name in DELETED:
-        return f"got a deleted setting, expected it unset: {DELETED[name]}"
     nearest = [name] if name in BY_NAME else difflib.get_close_matches(name, BY_NAME, n=1)
     hint = f"the nearest is {written(nearest[0])}, " if nearest else ""
     return f"got an unknown name, expected a setting ({hint}`paceline settings` lists all)"

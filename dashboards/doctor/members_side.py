@@ -39,7 +39,7 @@ def servers(seen: Snapshot, supported: Sequence[str]) -> Finding:
     if not found:
         return Finding("servers", Level.NOTE, "none is alive, so none was looked at")
     silent = [name for name, release in found.items() if not release]
-    said = f"; {', '.join(silent)} do not say which SGLang they run (an older paceline)" if silent else ""
+    said = f"; {', '.join(silent)} do not say which SGLang they run" if silent else ""
     return Finding("servers", Level.NOTE if silent else Level.OK, f"{len(found)} alive, SGLang supported{said}")
 
 

@@ -162,5 +162,5 @@ def _why_unknown(look: Look, stretches: Sequence[AcceptStretch]) -> str:
     if any(stretch.by_label for stretch in stretches):
         return ""
     if not any(entry.served for history in look.seen.histories.values() for entry in history):
-        return nobody_serves(look.seen) or "no server has sent counters; releases before this one send none"
+        return nobody_serves(look.seen) or "no server has sent counters yet"
     return nobody_serves(look.seen) or "no verify round was captured in this time"

@@ -36,7 +36,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """Everything MLflow records about one version. Fields may be added with defaults: records of old releases wait."""
+    """Everything that MLflow records about one version."""
 
     number: int
     born_at: float  # unix seconds at which it was published

@@ -45,10 +45,9 @@ class DraftOptimiser:
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Continue from `state_dict` of an optimiser of the same draft, and return True.
 
-        False, and no change, when that one moved other weights by Muon: with another `matrix_rate`, 0 or not, or in an
-        earlier release, whose AdamW moved everything.
+        False, and no change, when that one moved other weights by Muon: with another `matrix_rate`, 0 or not.
         """
-        if "adam" not in state or (state["muon"] is None) != (self._muon is None):
+        if (state["muon"] is None) != (self._muon is None):
             return False
         self._adam.load_state_dict(state["adam"])
         if self._muon is not None:

@@ -56,5 +56,6 @@ class Regime:
         return {"is_cold": self.is_cold, "warm_steps": self.warm_steps}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`; that of an earlier release, which counted no steps, has the rate it had."""
-        self.is_cold, self.warm_steps = state["is_cold"], state.get("warm_steps", _LONG_WARM)
+        """Go on from what `state` returned."""
+        self.is_cold = state["is_cold"]
+        self.warm_steps = state["warm_steps"]

@@ -151,7 +151,7 @@ class DraftTrainer:
     def load(self, path: Path) -> None:
         """Continue from a saved state. ConfigError, and no change, when the file is not one of a draft like this.
 
-        What an earlier release saved of its optimiser is left: weights and regime go on, the optimiser starts afresh.
+        Of a recipe that moved other weights by Muon, weights and regime go on, and the optimiser starts afresh.
         """
         try:
             state = torch.load(path, map_location=self.draft.device, weights_only=True)

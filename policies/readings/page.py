@@ -15,8 +15,8 @@ over members (`policies/readings/windows.py`). A restart counts from 0 again.
 
 - A figure comes with its count, its age and, where one can be given, its 95 % interval. The interval of an accept
   length draws requests as wholes (Cochran 1977, eq. 6.13), that of `speed_over_plain` leaves out spans of time.
-- What is not known is never shown as 0: it is unknown, with the reason. A member that sends no counters, as an older
-  release does, makes nothing wrong and nothing known.
+- What is not known is never shown as 0: it is unknown, with the reason. A member that sends no counters makes
+  nothing wrong and nothing known.
 - A figure whose newest evidence is older than its limit is unknown, since silence says nothing.
 
 Members send counters with every heartbeat. Redis keeps an hour of them: one entry per 5 s of the last ten minutes, one

@@ -13,13 +13,12 @@ SILENT_S = 15.0
 APART_S = 300.0
 
 
-def member_silent(unseen_s: float, *, is_alive: bool, beats_often: bool) -> Alarm | None:
-    """No sign of life from a member that did not say that it ends.
+def member_silent(unseen_s: float, *, is_alive: bool) -> Alarm | None:
+    """Raise the alarm where a member that did not say that it ends gives no sign of life, else None.
 
-    `is_alive`: whether its heartbeat has not expired. Only that decides for a member of an older release, which may
-    beat once a learning round (not `beats_often`).
+    `is_alive`: whether its heartbeat has not expired.
     """
-    if is_alive and (unseen_s < SILENT_S or not beats_often):
+    if is_alive and unseen_s < SILENT_S:
         return None
     figures = (
         f"not seen for {unseen_s:.0f} s: look at its process and its log; if it is gone for good, `paceline forget`"

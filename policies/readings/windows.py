@@ -65,8 +65,8 @@ def windowed(histories: Mapping[str, Sequence[Counters]], since_s: float, until_
     """What the members counted between two unix times; `histories` by member, each oldest first.
 
     A member is counted from its last entry at or before `since_s`; from 0 where it started later; and from its first
-    entry where neither is known: so let histories begin BEFORE_S earlier. Members of an older release, without an
-    entry, are nowhere in it.
+    entry where neither is known: so let histories begin BEFORE_S earlier. Members without an entry are
+    nowhere in it.
     """
     until = {name: [each for each in history if each.at <= until_s] for name, history in histories.items()}
     counted: dict[str, dict[str, Counted]] = {part: {} for part in PARTS}

@@ -143,9 +143,14 @@ def _rounds(rounds: list[tuple[int, RequestVerify]]) -> VerifyRounds:
         drafted[row, :n] = verify.drafted
         teacher_ids[row, : n + 1, :k] = verify.teacher_ids
         teacher_logprobs[row, : n + 1, :k] = verify.teacher_logprobs
-    starts = np.asarray([start for start, _ in rounds], np.int32)
-    accepted = np.asarray([verify.accepted for verify in verified], np.int32)
-    return VerifyRounds(starts, drafted, accepted, teacher_ids, teacher_logprobs, _committed_logprobs(verified, width))
+    return VerifyRounds(
+        starts=np.asarray([start for start, _ in rounds], np.int32),
+        drafted=drafted,
+        accepted=np.asarray([verify.accepted for verify in verified], np.int32),
+        teacher_ids=teacher_ids,
+        teacher_logprobs=teacher_logprobs,
+        committed_logprobs=_committed_logprobs(verified, width),
+    )
 
 
 def _committed_logprobs(verified: list[RequestVerify], width: int) -> Float32s | None:

@@ -195,16 +195,6 @@ def test_a_status_that_cannot_be_read_hides_no_member(redis_client):
     assert members["replica:a"].fault.isprintable()
 
 
-def test_a_member_of_the_release_before_is_seen_while_it_beats(redis_client):
-    board = RedisVersionBoard(redis_client, BufferConfig())
-    board.beat("replica:a", {"draft": 1}, 60.0)
-    redis_client.delete(SEEN.name("default"))
-    redis_client.pexpire(LAST_STATUS.name("default", "replica:a"), round((7 * DAY_S - 30.0) * 1000))
-    seen = board.members()["replica:a"]
-    assert seen.is_alive
-    assert 29.0 < board.now() - seen.last_seen_at < 40.0
-
-
 def test_a_history_in_a_key_of_another_type_is_replaced(redis_client):
     board = RedisVersionBoard(redis_client, BufferConfig())
     redis_client.set(HISTORY.name("default", "replica:a"), "x")

@@ -76,11 +76,11 @@ def test_what_was_not_captured_may_be_absent(without):
         "features": {"features": np.zeros((0, 0), np.float32)},
         "rounds": {
             "rounds": VerifyRounds(
-                ints(),
-                np.zeros((0, 2), np.int32),
-                ints(),
-                np.zeros((0, 3, 1), np.int32),
-                np.zeros((0, 3, 1), np.float16),
+                starts=ints(),
+                drafted=np.zeros((0, 2), np.int32),
+                accepted=ints(),
+                teacher_ids=np.zeros((0, 3, 1), np.int32),
+                teacher_logprobs=np.zeros((0, 3, 1), np.float16),
             )
         },
     }

@@ -32,13 +32,6 @@ def test_a_member_that_says_nothing_any_more_is_an_alarm_and_one_that_said_it_en
     assert active(seen) == [("learner:l", "member_silent"), ("replica:b", "member_silent")]
 
 
-def test_a_learner_of_an_older_release_beats_once_a_learning_round_and_is_not_silent_until_its_heartbeat_ends():
-    old = learner(40.0)
-    without = replace(old, status={name: value for name, value in old.status.items() if name != "counters"})
-    assert active(snapshot(learner_l=without)) == []
-    assert active(snapshot(learner_l=replace(without, is_alive=False))) == [("learner:l", "member_silent")]
-
-
 def test_what_a_dead_member_reported_as_active_is_past():
     alive = snapshot(replica_a=replica(standing_alarms=[ALARM]))
     assert active(alive) == [("replica:a", "hook_silent")]

@@ -69,7 +69,7 @@ def test_a_server_before_its_first_draft_is_on_the_board_has_one_all_the_same():
     assert (level, sentence) == (Level.NOTE, "no version is live: servers draft with what they were started with")
 
 
-def test_a_server_of_an_older_release_counts_nothing_and_that_is_said():
+def test_a_server_that_sends_no_counters_is_said_to_send_none():
     level, sentence = said(snapshot(**HERE), "faster")
     assert (level, sentence) == (Level.UNKNOWN, "no replica sent these counters in the window")
 

@@ -229,8 +229,6 @@ def test_what_a_learner_needs_is_asked_for(name: str, value: str | None) -> None
 
 
 def test_a_name_that_is_no_setting_stops_a_learner() -> None:
-    with pytest.raises(ConfigError, match="PACELINE_WINDOW_TRACES: got an old name, expected PACELINE_REPLAY_TRACES"):
-        from_env(NEEDED | {"PACELINE_WINDOW_TRACES": "9"})
     with pytest.raises(ConfigError, match=r"PACELINE_MIN_TRACES: got an unknown name.*PACELINE_MIN_NEW_TRACES"):
         from_env(NEEDED | {"PACELINE_MIN_TRACES": "9"})
 
@@ -262,12 +260,6 @@ def test_held_out_traces_are_remembered_as_far_back_as_the_replay_buffer_goes(sh
 def test_the_test_of_a_line_errs_as_often_as_the_gates_confidence_allows(confidence, error) -> None:
     rules = from_env(NEEDED | {"PACELINE_GATE_CONFIDENCE": confidence}).delivery_rules
     assert rules.test.error == pytest.approx(error)
-
-
-@pytest.mark.parametrize("name", ["HOLDOUT_REQUESTS", "HOLDOUT_WINDOW", "MIN_HOLDOUT_REQUESTS"])
-def test_the_held_out_window_of_earlier_releases_is_named_as_gone(name) -> None:
-    with pytest.raises(ConfigError, match=rf"PACELINE_{name}: .*judged on all new requests before they learn them"):
-        from_env(NEEDED | {f"PACELINE_{name}": "48"})
 
 
 def test_the_objectives_that_may_be_set_are_those_of_production() -> None:

@@ -1,7 +1,6 @@
 """The line in the product's rounds: as the gate bench decides by hand, in step with the board, and after a death."""
 
 import copy
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -275,18 +274,6 @@ def test_a_version_that_went_live_in_a_lost_round_is_not_judged_on_what_it_has_l
     assert report.promotion.measured is None
     assert report.outcomes["held_out"] == len(held_out(traces))
     assert house.board.read().live == 1
-
-
-def test_an_old_checkpoint_knows_nothing_of_a_line(house, monkeypatch) -> None:
-    script = scripted(monkeypatch)
-    rounds_of(house, house.learner(**EAGER), script, GAIN)
-    (notes,) = house.config.checkpoints_dir.glob("round-*/notes.json")
-    stored = json.loads(notes.read_text())
-    assert stored.pop("line")["serves"] == 1
-    notes.write_text(json.dumps(stored))
-    restarted = house.learner(**EAGER)
-    assert rounds_of(house, restarted, script, SAME) == [Ground.NOTHING_YET]
-    assert reference_and_trust(restarted) == (1, 0)
 
 
 def test_only_a_proof_counts_as_a_better_draft(house, monkeypatch) -> None:

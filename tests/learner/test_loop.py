@@ -141,7 +141,8 @@ def test_the_folders_number_overrides_the_notes_and_notes_never_go_to_another_ch
     house.learner(learn="always").learn_once()
     folder = house.config.checkpoints_dir
     notes, _ = checkpoint.load(folder)
-    (folder / "round-00000001" / "notes.json").write_text(json.dumps(asdict(replace(notes, rounds_trained=0))))
+    stored = {"layout": 1, **asdict(replace(notes, rounds_trained=0))}
+    (folder / "round-00000001" / "notes.json").write_text(json.dumps(stored))
     assert checkpoint.load(folder)[0].rounds_trained == 1
     with pytest.raises(FileNotFoundError, match="as the newest checkpoint, expected this one"):
         checkpoint.save_notes(folder, replace(notes, rounds_trained=0))

@@ -15,13 +15,6 @@ from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.run_record import record_from_board
 from paceline.learner.delivery.tracking.attempts import FIRST_RETRY_S, LONGEST_RETRY_S
 
-#: As release 0.1 wrote it.
-GOLDEN_RECORD = (
-    '{"number": 1, "born_at": 1700000000.0, "params": {"passes": "4"}, "tags": {"paceline.sha256": "'
-    + "1".zfill(64)
-    + '"}, "metrics": {"gain": 0.5}, "curves": {"loss": [2.0, 1.0]}, "first_step": 40}'
-)
-
 
 @pytest.fixture
 def house(tmp_path: Path, empty_mlflow: Path) -> House:
@@ -208,20 +201,3 @@ def test_mlflow_away_is_asked_less_and_less_often_and_an_answer_resets_that(
         house.clock.now_s += 30.0
     assert asked[9:] == [began_s, began_s + FIRST_RETRY_S]
     assert (registry.pending_registrations, list(house.pending.iterdir())) == (1, [house.pending / "v000001.json"])
-
-
-def test_what_the_release_before_left_unregistered_is_registered(house: House, mlflow: Any) -> None:
-    house.enqueue(house.registry(), 2)
-    house.version(1)
-    (house.folder / "unregistered").mkdir()
-    (house.folder / "unregistered" / "v000001.json").write_text(GOLDEN_RECORD)
-    registry = house.registry()
-    assert registry.pending_registrations == 2
-    assert registry.sync(house.board.read(), house.board)
-    assert registry.pending_registrations == 0
-    assert [*(house.folder / "unregistered").iterdir(), *house.pending.iterdir()] == []
-    client = mlflow()
-    found = {v.tags["paceline.version"]: client.get_run(v.run_id) for v in client.search_model_versions()}
-    assert sorted(found) == ["1", "2"]
-    assert found["1"].data.params == {"passes": "4"}
-    assert found["1"].data.metrics == {"gate/gain": 0.5, "fit/loss": 1.0}

@@ -152,7 +152,11 @@ def answered(target: Path, number: int, tokens: int = 24) -> DraftTrace:
     teacher = np.zeros((len(starts), 2, 1), np.int32)
     teacher[:, 0, 0] = best
     rounds = VerifyRounds(
-        starts, ((best + 1) % 32)[:, None], np.zeros(len(starts), np.int32), teacher, teacher.astype(np.float16)
+        starts=starts,
+        drafted=((best + 1) % 32)[:, None],
+        accepted=np.zeros(len(starts), np.int32),
+        teacher_ids=teacher,
+        teacher_logprobs=teacher.astype(np.float16),
     )
     made = build_trace(number, rounds=0, feature_dim=0)
     return replace(made, tokens=np.array(text, np.int32), context_len=8, rounds=rounds, replay_exact=False)

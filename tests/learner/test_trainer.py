@@ -115,34 +115,6 @@ def test_a_trainer_continues_from_its_file_bit_by_bit(tmp_path, make_traces, mak
     assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]
 
 
-@pytest.mark.parametrize("extra", [[], ["average"], ["reference", "average"]])
-def test_a_state_of_an_earlier_release_goes_on_from_its_draft_whatever_else_it_holds(
-    tmp_path, make_traces, make_draft, extra
-):
-    trainer, resumed, afresh = (DraftTrainer(make_draft(1), TrainingPlan(passes=1)) for _ in range(3))
-    trainer.fit(make_traces(range(3)), [])
-    adam = torch.optim.AdamW(trainer.draft.parameters(), lr=5e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-    adam.step()  # makes the moments that such a release kept of every weight, and moves each
-    earlier = {
-        "draft": trainer.draft.state_dict(),
-        "optimiser": adam.state_dict(),
-        "random": trainer._random.get_state(),
-        "applied_steps": trainer._applied_steps,
-        "is_cold": trainer._regime.is_cold,
-    }
-    torch.save(earlier | dict.fromkeys(extra, make_draft(2).state_dict()), tmp_path / "earlier.pt")
-    resumed.load(tmp_path / "earlier.pt")
-    trainer.save(tmp_path / "now.pt")
-    assert set(torch.load(tmp_path / "now.pt", weights_only=True)) == {*earlier, "warm_steps"}
-    afresh.draft.load_state_dict(trainer.draft.state_dict())
-    afresh._random.set_state(trainer._random.get_state())
-    afresh.keep_regime(trainer)
-    for each in (resumed, afresh):
-        each.fit(make_traces(range(3, 6)), make_traces(range(3)))
-    assert are_equal(weights_of(afresh.draft), weights_of(resumed.draft))
-    assert not are_equal(weights_of(trainer.draft), weights_of(resumed.draft))
-
-
 def test_a_state_of_another_draft_or_no_state_changes_nothing(tmp_path, make_traces, make_draft):
     DraftTrainer(make_draft(1, hidden=32), TrainingPlan()).save(tmp_path / "wide.pt")
     (tmp_path / "broken.pt").write_bytes(b"nothing")

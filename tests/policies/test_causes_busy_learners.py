@@ -52,13 +52,3 @@ def test_one_busy_learner_of_two_is_enough_and_none_is_unknown() -> None:
     assert learner_state([idle, busy], 5.0, 10.0) == BUSY
     assert learner_state([idle], 5.0, 10.0) == IDLE
     assert learner_state([], 5.0, 10.0) == UNKNOWN
-
-
-@pytest.mark.parametrize("ends", [(False, True), (True, False)])
-def test_where_a_learner_does_not_say_how_long_half_of_the_time_is_taken(ends: tuple[bool, bool]) -> None:
-    entries = [
-        Counters(at=at, boot="l", learner=LearnerCounters(is_busy=busy))
-        for at, busy in zip((0.0, 5.0), ends, strict=True)
-    ]
-    spans = [span for span in busy_spans(entries) if span[1] <= 5.0]
-    assert spans == [(2.5, 5.0) if ends[1] else (0.0, 2.5)]

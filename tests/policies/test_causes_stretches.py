@@ -62,8 +62,8 @@ def test_steps_and_seconds_are_differences_too() -> None:
 def test_the_learner_is_joined_by_time(ends: tuple[bool, bool], state: str) -> None:
     found = histories([(5.0, Conditions())])
     found[LEARNER] = [
-        Counters(at=at - 1.0, boot="l", learner=LearnerCounters(is_busy=busy))
-        for at, busy in zip((0, 5), ends, strict=True)
+        Counters(at=-1.0, boot="l", learner=LearnerCounters(is_busy=ends[0])),
+        Counters(at=4.0, boot="l", learner=LearnerCounters(is_busy=ends[1], seconds={"train": 2.5 * sum(ends)})),
     ]
     assert {key.learner for key in stretches(found)[0].amounts.steps} == {state}
 

@@ -1,6 +1,5 @@
 """Several answers to one prompt: one bet, one unit of chance, one block; and judged once, not again a claim later."""
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -131,15 +130,6 @@ def test_the_reason_says_how_many_prompts_the_requests_were_answers_to() -> None
     verdict = test.verdict()
     assert (verdict.requests, verdict.prompts) == (8, 2)
     assert "on 8 requests to 2 prompts: " in verdict.reason
-
-
-def test_the_state_of_a_release_that_knew_no_prompts_is_gone_on_from() -> None:
-    test = PrequentialTest(PrequentialRules())
-    test.observe([pair(25)] * 7)
-    old = {name: value for name, value in test.state().items() if name != "prompts"}
-    restored = PrequentialTest(PrequentialRules())
-    restored.restore(json.loads(json.dumps(old)))
-    assert restored.verdict() == test.verdict()
 
 
 def test_many_answers_to_one_prompt_hide_nobody_from_the_test_of_harm() -> None:

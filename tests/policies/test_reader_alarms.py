@@ -7,17 +7,16 @@ from paceline.policies.readings.traffic_move import traffic_move
 
 
 @pytest.mark.parametrize(
-    ("unseen_s", "is_alive", "beats_often", "is_raised"),
+    ("unseen_s", "is_alive", "is_raised"),
     [
-        (SILENT_S - 0.1, True, True, False),
-        (SILENT_S, True, True, True),  # its heartbeat lasts longer than it may be silent
-        (SILENT_S, True, False, False),  # of an older release, which beats once a learning round
-        (0.1, False, True, True),
-        (600.0, False, False, True),
+        (SILENT_S - 0.1, True, False),
+        (SILENT_S, True, True),  # its heartbeat lasts longer than it may be silent
+        (0.1, False, True),
+        (600.0, False, True),
     ],
 )
-def test_a_member_is_silent_after_its_limit_or_once_its_heartbeat_has_ended(unseen_s, is_alive, beats_often, is_raised):
-    alarm = member_silent(unseen_s, is_alive=is_alive, beats_often=beats_often)
+def test_a_member_is_silent_after_its_limit_or_once_its_heartbeat_has_ended(unseen_s, is_alive, is_raised):
+    alarm = member_silent(unseen_s, is_alive=is_alive)
     assert (alarm is not None) == is_raised
     if alarm is not None:
         assert alarm.name is AlarmName.MEMBER_SILENT

@@ -14,8 +14,6 @@ from . import draft_model
 from .mlflow_library import mlflow_library
 from .model_store import KnownVersion, ModelStore, draft_name
 
-#: Folder of the weights among the artifacts of a run, where release 0.1 put them.
-RUN_FOLDER = "draft"
 #: How many tokens a loaded model drafts when it is not told, and its record does not say how many the servers drafted.
 _USUAL_STEPS = 3
 _READY = "READY"
@@ -39,18 +37,14 @@ def write_model(store: ModelStore, run: str, number: int, sha256: str, params: d
 
 
 def upload(store: ModelStore, known: KnownVersion, files: Sequence[Path]) -> None:
-    """Put a draft's files beside its MLmodel; of a version that release 0.1 registered, among its run's artifacts."""
+    """Put a draft's files beside its MLmodel."""
     for file in files:
-        if known.model_id:
-            store.client.log_model_artifact(known.model_id, str(file))
-        else:
-            store.client.log_artifact(known.run, str(file), RUN_FOLDER)
+        store.client.log_model_artifact(known.model_id, str(file))
 
 
 def has_weights(store: ModelStore, known: KnownVersion) -> bool:
-    """Whether the weights are there."""
-    files = store.client.list_logged_model_artifacts(known.model_id) if known.model_id else ()
-    return any(file.path == WEIGHTS_FILE for file in files)
+    """Return whether the weights are there."""
+    return any(file.path == WEIGHTS_FILE for file in store.client.list_logged_model_artifacts(known.model_id))
 
 
 def download(store: ModelStore, known: KnownVersion, name: str, folder: Path, uri: str) -> Path:

@@ -81,7 +81,7 @@ def _judged(row: BoardRow, facts: RunFacts) -> str:
 def _predicted(scores: Mapping[str, float]) -> str:
     length, standard_error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
     if length is None or standard_error is None:
-        return "unknown: it was not to serve, too few requests waited, or its learner is of an older release"
+        return "unknown: it was not to serve, or too few requests waited"
     return f"accept length {length:.2f} ± {Z_95 * standard_error:.2f}"
 
 
@@ -109,7 +109,7 @@ def _noise(found: Mapping[str, float], error: float | None) -> str:
 
 def _traffic(tags: Mapping[str, str] | None) -> str:
     if tags is None:
-        return "unknown: no learner of this release recorded it"
+        return "unknown: no learner recorded it"
     if not int(tags["paceline.requests"]):
         return "no request"
     ends = [tags.get(f"paceline.{end}") for end in ("first_at", "last_at")]
@@ -121,7 +121,7 @@ def _traffic(tags: Mapping[str, str] | None) -> str:
 
 def _cost(facts: RunFacts) -> str:
     if facts.started_at is None or facts.ended_at is None or f"{FIT}seconds" not in facts.metrics:
-        return "unknown: no learner of this release recorded it"
+        return "unknown: no learner recorded it"
     steps, skipped = facts.metrics[f"{FIT}steps"], facts.metrics[f"{FIT}skipped_steps"]
     took = f"{facts.ended_at - facts.started_at:.1f} s, of them {facts.metrics[f'{FIT}seconds']:.1f} s of training"
     return f"{took}, {steps:.0f} optimiser steps ({skipped:.0f} skipped), on {facts.params.get('device', 'unknown')}"

@@ -42,8 +42,8 @@ class KnownVersion:
 
     @property
     def model_id(self) -> str:
-        """Of its logged model; empty of a version that release 0.1 registered."""
-        return self.source.removeprefix(_MODELS_URI) if self.source.startswith(f"{_MODELS_URI}m-") else ""
+        """The id of its logged model."""
+        return self.source.removeprefix(_MODELS_URI)
 
 
 class ModelStore:

@@ -36,7 +36,7 @@ def write_run(store: ModelStore, record: RunRecord) -> str:
     started_ms = _ms(record.born_at if record.started_at is None else record.started_at)
     name = f"draft {record.number}"
     run: str = begun or client.create_run(store.experiment, started_ms, tags, name).info.run_id
-    # MLflow never changes a parameter: of a run that another release began, those that it logged stay.
+    # MLflow never changes a parameter: of a run that a learner of another release began, those that it logged stay.
     logged = client.get_run(run).data.params if begun else {}
     entities = mlflow_library("entities")
     client.log_batch(run, params=[entities.Param(*pair) for pair in record.params.items() if pair[0] not in logged])

@@ -45,8 +45,6 @@ def _between(earlier: tuple[float, str, LearnerCounters], later: tuple[float, st
         yield began_s, ended_s
         return
     busy_s = min(_busy_s(last) - _busy_s(first), ended_s - began_s)
-    if not last.seconds:  # an older learner does not say
-        busy_s = (ended_s - began_s) / 2 if first.is_busy or last.is_busy else 0.0
     yield (ended_s - busy_s, ended_s) if last.is_busy else (began_s, began_s + busy_s)
 
 

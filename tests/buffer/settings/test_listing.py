@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 from paceline.buffer.settings.listing import settings_json, settings_lines, settings_markdown
-from paceline.buffer.settings.old_names import DELETED, RENAMED
 from paceline.buffer.settings.sources import is_reserved, read_settings
 from paceline.buffer.settings.table import SETTINGS
 
 HOUSE = Path(__file__).resolve().parents[3]
-#: Documents that may name what an operator has to replace.
-WITH_OLD_NAMES = ("docs/settings.md", "CHANGELOG.md")
 PRODUCT = ("buffer", "policies", "drafts", "serving", "learner", "dashboards", "rig", "demo", "benchmarks", "docs")
 #: What benches keep, checkouts of other commits among it.
 KEPT = HOUSE / "benchmarks" / "results"
@@ -68,14 +65,12 @@ def test_the_manual_is_what_the_table_says():
 
 def test_a_row_of_the_manual_has_as_many_cells_as_its_head():
     tables = [line for line in settings_markdown().splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in tables} == {3, 6}
+    assert {line.count("|") for line in tables} == {6}
 
 
-def strangers(text: str, *, may_be_old: bool) -> set[str]:
+def strangers(text: str) -> set[str]:
     """PACELINE_ names of a text that are no settings; `PACELINE_CI_*` and the like name a whole family."""
     known = {row.variable for row in SETTINGS}
-    if may_be_old:
-        known |= {f"PACELINE_{name}" for name in RENAMED.keys() | DELETED.keys()}
     named = set(re.findall(r"\bPACELINE_[A-Z0-9_]*[A-Z0-9](?![A-Za-z0-9_])", text))
     return {name for name in named - known if not is_reserved(name)}
 
@@ -92,7 +87,7 @@ def test_every_name_in_code_documents_compose_and_ci_is_a_setting_or_reserved():
     found = {}
     for path in named_files():
         name = path.relative_to(HOUSE).as_posix()
-        if lost := strangers(path.read_text(encoding="utf-8"), may_be_old=name in WITH_OLD_NAMES):
+        if lost := strangers(path.read_text(encoding="utf-8")):
             found[name] = lost
     assert found == {}
 
@@ -102,9 +97,8 @@ def test_every_name_in_code_documents_compose_and_ci_is_a_setting_or_reserved():
     [
         ("export PACELINE_PASSES=3", set()),
         ("export PACELINE_PASES=3", {"PACELINE_PASES"}),
-        ("`PACELINE_TOP_K`", {"PACELINE_TOP_K"}),
         ("PACELINE_CI_RUN and PACELINE_TEST_*, all PACELINE_* names", set()),
     ],
 )
 def test_a_name_that_is_no_setting_is_found(text, found):
-    assert strangers(text, may_be_old=False) == found
+    assert strangers(text) == found

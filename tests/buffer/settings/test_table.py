@@ -8,7 +8,6 @@ import pytest
 from msgspec import Meta
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
-from paceline.buffer.settings.old_names import DELETED, RENAMED
 from paceline.buffer.settings.pacing_names import PacingName
 from paceline.buffer.settings.setting import Reader, Setting
 from paceline.buffer.settings.sources import is_reserved
@@ -26,16 +25,10 @@ def held(config):
     return {each.metadata["setting"].name for each in fields(config) if "setting" in each.metadata}
 
 
-def test_a_name_is_given_once_and_is_neither_old_nor_reserved():
+def test_a_name_is_given_once_and_is_not_reserved():
     names = [row.name for row in SETTINGS]
     assert len(set(names)) == len(names)
-    assert not set(names) & (RENAMED.keys() | DELETED.keys())
     assert [row.variable for row in SETTINGS if is_reserved(row.variable)] == []
-
-
-def test_an_old_name_leads_to_a_setting():
-    assert set(RENAMED.values()) <= BY_NAME.keys()
-    assert not RENAMED.keys() & DELETED.keys()
 
 
 def test_every_setting_is_held_by_a_config_object_of_its_reader():
