@@ -133,7 +133,7 @@ def reproduce(number: int) -> None:
     """
     with needing_extra("learner"):
         from .learner.config import from_env
-        from .learner.wiring import reproduce_draft
+        from .learner.worker.wiring import reproduce_draft
     found = reproduce_draft(from_env(), number)
     typer.echo(found.sentence)
     raise typer.Exit({True: 0, False: 1, None: 2}[found.is_equal])

@@ -14,14 +14,14 @@ from celery.utils.nodenames import default_nodename, host_format
 
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import broker_url, connect, tls_settings
-from .alias_watch import add_alias_watch
-from .asked_rounds import add_asked_rounds
 from .config import LearnerConfig, from_env
 from .disk import require_writable
-from .lasting_worker import add_beat, outlast_refusals
-from .liveness import add_liveness, heartbeat_of
-from .quiet_celery import hush_bookkeeping
-from .tasks import LEARN_ROUND, add_learn_round
+from .worker.alias_watch import add_alias_watch
+from .worker.asked_rounds import add_asked_rounds
+from .worker.lasting_worker import add_beat, outlast_refusals
+from .worker.liveness import add_liveness, heartbeat_of
+from .worker.quiet_celery import hush_bookkeeping
+from .worker.tasks import LEARN_ROUND, add_learn_round
 
 #: A learning round is not started a second time before this.
 _LONGEST_ROUND_S = 3600

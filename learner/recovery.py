@@ -16,21 +16,21 @@ from ..buffer.drafts.single_file import draft_folder
 from ..buffer.errors import ConfigError
 from ..buffer.version import BoardState
 from ..policies.learn_schedule import LearnSchedule
-from . import checkpoint
-from .checkpoint import LearnerNotes
+from .claim.intake import Outcome
+from .claim.recomputed import with_features
 from .config import LearnerConfig
 from .delivery.publisher import Lineage, publish_initial
 from .delivery.refusals import LEARNER, refuse_undecided
 from .disk import sweep
-from .intake import Outcome
 from .model.draft_cache import DraftCache, first_draft
 from .model.draft_io import load_target_embedding, load_target_head
 from .model.eagle3 import Eagle3Draft
 from .model.eagle3_config import Eagle3Config
 from .model.target_features import TargetFeatures
 from .pass_budget import PassBudget
-from .recomputed import with_features
-from .state import LearnerState
+from .state import checkpoint
+from .state.checkpoint import LearnerNotes
+from .state.learner_state import LearnerState
 from .training.trainer import DraftTrainer, TrainingPlan
 
 _log = logging.getLogger(__name__)

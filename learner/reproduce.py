@@ -16,17 +16,17 @@ import torch
 from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
 from ..buffer.errors import BoardConflict
 from ..buffer.version import DraftVersion
-from . import checkpoint
+from .claim.intake import ByOutcome, Outcome
+from .claim.recomputed import with_features
 from .config import LearnerConfig
 from .delivery.pending_registrations import PendingRegistrations, read_record
 from .delivery.tracking.lookup import asking, find_draft
 from .delivery.tracking.runs import REFIT_FILE, read_json
-from .intake import ByOutcome, Outcome
-from .learning_blocks import blocks_of, learn
 from .model.draft_io import save_draft
-from .recomputed import with_features
 from .recovery import device_of, find_models, plan_of, target_features
-from .state import with_plan
+from .round.learning_blocks import blocks_of, learn
+from .state import checkpoint
+from .state.learner_state import with_plan
 from .training.trainer import DraftTrainer, TrainingPlan
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...buffer.trace import DraftTrace, Int32s
-from ...learner.intake import is_held_out
+from ...learner.claim.intake import is_held_out
 from ...learner.judging.replay import replay_traces
 from ...learner.model.draft_io import load_draft, load_target_embedding
 from ...learner.model.eagle3 import Eagle3Draft

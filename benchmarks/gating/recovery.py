@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ...buffer.trace import DraftTrace
-from ...learner.intake import is_held_out
+from ...learner.claim.intake import is_held_out
 from ...learner.judging.replay import replay_traces
 from ...learner.training.plan import TrainingPlan
 from ...learner.training.trainer import DraftTrainer

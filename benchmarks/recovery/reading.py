@@ -19,11 +19,11 @@ from ...buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_E
 from ...buffer.settings.table import BY_NAME
 from ...buffer.trace import DraftTrace
 from ...buffer.version import BoardState
-from ...learner.intake import is_held_out
+from ...learner.claim.intake import is_held_out
 from ...learner.judging import paired_replay
 from ...learner.model.draft_cache import DraftCache
 from ...learner.model.draft_io import load_target_embedding
-from ...learner.prediction import MOST_REQUESTS
+from ...learner.round.prediction import MOST_REQUESTS
 from ...policies.acceptance import Tally, served_by_request
 from ...policies.readings.traffic_move import moved_share
 from ...rig.deployment import DRAFT_STEPS, SPECULATOR

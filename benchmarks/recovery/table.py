@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from ...learner.prediction import MOST_REQUESTS
+from ...learner.round.prediction import MOST_REQUESTS
 from ...policies.readings.traffic_move import MOVED_SHARE
 from ...rig.ratio import ratio
 from .coverage import Traffic, of_runs, summed_up

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...buffer.trace_codec import encode_trace
-from ...learner.intake import Intake, Outcome, sort_entries
+from ...learner.claim.intake import Intake, Outcome, sort_entries
 from .deployed import TARGET, TARGET_VERSION, Deployed, ProcessorTime, deployed
 from .traffic import VOCABULARY, ActedScheduler, Load, Spent
 

@@ -15,12 +15,12 @@ from ...buffer.weights_file import check_weights
 from ...policies.judged_on import judged_on
 from ...policies.line_delivery import Ground
 from ...policies.promotion import Promotion, Verdict, judge
+from ..claim.intake import KEPT, ByOutcome, Outcome
 from ..config import LearnerConfig
-from ..intake import KEPT, ByOutcome, Outcome
 from ..judging.line_judge import LineJudge
 from ..judging.paired_replay import unscored
 from ..model.draft_io import save_draft
-from ..state import LearnerState
+from ..state.learner_state import LearnerState
 from .publisher import Lineage, publish, reserve_number
 from .refusals import LEARNER, refuse
 from .rollout import start_canary_or_go_live

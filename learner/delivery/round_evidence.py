@@ -16,9 +16,9 @@ import torch
 from ...buffer.base import TraceEntry, entry_order
 from ...buffer.version import OTHER_LABELS
 from ...policies.judged_on import MAX_LABELS
-from ..intake import KEPT, ByOutcome, Outcome
+from ..claim.intake import KEPT, ByOutcome, Outcome
 from ..judging.line_judge import LineJudge
-from ..state import LearnerState
+from ..state.learner_state import LearnerState
 
 #: Contexts of the two data sets of a run.
 TRAFFIC_WINDOW, JUDGED = "traffic window", "judged requests"

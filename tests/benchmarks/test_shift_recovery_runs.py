@@ -17,7 +17,7 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from paceline.buffer.version import BoardRow, BoardState, DraftVersion, VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
-from paceline.learner.intake import is_held_out
+from paceline.learner.claim.intake import is_held_out
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft
 from paceline.policies.acceptance import Tally, replayed_tally, served_tally

@@ -9,10 +9,11 @@ from learner_traffic import BATCH
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, DeviceOutOfMemory
 from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.learner import asked_rounds, loop
-from paceline.learner.asked_rounds import follow_asks
-from paceline.learner.learning_report import LearningKind
+from paceline.learner.round import loop
+from paceline.learner.round.learning_report import LearningKind
 from paceline.learner.training.trainer import DraftTrainer
+from paceline.learner.worker import asked_rounds
+from paceline.learner.worker.asked_rounds import follow_asks
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from paceline.learner import checkpoint
-from paceline.learner.checkpoint import TRAINER_FILE, LearnerNotes
+from paceline.learner.state import checkpoint
+from paceline.learner.state.checkpoint import TRAINER_FILE, LearnerNotes
 
 #: notes.json as release 0.1 wrote it.
 GOLDEN = (

@@ -9,10 +9,10 @@ import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.settings.table import BY_NAME, SETTINGS
-from paceline.learner.checkpoint import LearnerNotes
 from paceline.learner.config import LearnerConfig, from_env, name_on
 from paceline.learner.delivery.tracking.lookup import may_be_asked
 from paceline.learner.recovery import plan_of
+from paceline.learner.state.checkpoint import LearnerNotes
 from paceline.learner.training.plan import TrainingPlan
 from paceline.policies.learn_schedule import REMEMBERED_REQUESTS, LearnMode, LearnRules
 from paceline.policies.objectives.names import Objective

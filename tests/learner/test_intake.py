@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from paceline.buffer.base import TraceEntry
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, VerifyRounds
-from paceline.learner.intake import KEPT, REFUSED, Intake, Outcome, as_rested, is_held_out, sort_entries
+from paceline.learner.claim.intake import KEPT, REFUSED, Intake, Outcome, as_rested, is_held_out, sort_entries
 
 INTAKE = Intake("target", ("1",), 0.1, feature_width=6, vocabulary=50)
 

@@ -18,14 +18,15 @@ from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import DraftTrace, VerdictRule
 from paceline.buffer.trace_codec import encode_trace
 from paceline.buffer.version import VersionState
-from paceline.learner import checkpoint, learning_round
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.rollout import NO_CANARY
 from paceline.learner.heartbeat import ALIVE_S
 from paceline.learner.judging import paired_replay
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.learning_report import LearningKind
+from paceline.learner.round import learning_round
+from paceline.learner.round.learning_report import LearningKind
+from paceline.learner.state import checkpoint
 from paceline.learner.training import trainer
 from paceline.learner.training.first_position import FirstPosition
 from paceline.learner.training.trainer import DraftTrainer

@@ -8,9 +8,9 @@ import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
 from paceline.buffer.counters import COUNTERS, counters_of
-from paceline.learner import checkpoint
 from paceline.learner.delivery import delivery
-from paceline.learner.learning_report import LearningKind
+from paceline.learner.round.learning_report import LearningKind
+from paceline.learner.state import checkpoint
 from paceline.learner.training import regime
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.learn_schedule import LearnChoice

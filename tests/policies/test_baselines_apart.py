@@ -10,7 +10,7 @@ from paceline.policies.objectives.baselines.names import Baseline
 
 
 def test_a_learner_and_a_replica_run_without_loading_a_baseline() -> None:
-    statement = "import paceline.learner.loop, paceline.serving.pacing.choice, sys"
+    statement = "import paceline.learner.round.loop, paceline.serving.pacing.choice, sys"
     report = "print(*[name for name in sys.modules if 'objectives' in name or 'benchmarks' in name])"
     done = subprocess.run([sys.executable, "-c", f"{statement}\n{report}"], capture_output=True, text=True, check=True)
     loaded = {name.removeprefix("paceline.policies.objectives") for name in done.stdout.split()}

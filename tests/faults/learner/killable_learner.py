@@ -27,13 +27,15 @@ from typing import Any
 
 import torch
 from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.learner import checkpoint, disk, learning_round, loop
+from paceline.learner import disk
 from paceline.learner.config import from_env, quiet_mlflow
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
-from paceline.learner.learning_round import LearningRound
+from paceline.learner.round import learning_round, loop
+from paceline.learner.round.learning_round import LearningRound
+from paceline.learner.state import checkpoint
 from paceline.learner.training.trainer import DraftTrainer
-from paceline.learner.wiring import open_learner
+from paceline.learner.worker.wiring import open_learner
 
 Strike = Callable[[], None]
 Act = Callable[..., Any]

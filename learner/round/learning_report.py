@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from ..buffer.base import BufferCounts
-from ..policies.guard import Alarm
-from ..policies.judged_on import figures
-from ..policies.learn_schedule import LearnDecision
-from ..policies.promotion import Promotion
-from ..policies.target_history import TargetHistory
-from .checkpoint import LearnerNotes
-from .intake import Outcome
-from .judging.calibration import Calibration
-from .training.trainer import FitReport
+from ...buffer.base import BufferCounts
+from ...policies.guard import Alarm
+from ...policies.judged_on import figures
+from ...policies.learn_schedule import LearnDecision
+from ...policies.promotion import Promotion
+from ...policies.target_history import TargetHistory
+from ..claim.intake import Outcome
+from ..judging.calibration import Calibration
+from ..state.checkpoint import LearnerNotes
+from ..training.trainer import FitReport
 
 #: Losses that a heartbeat has room for; the last one is always among them.
 MAX_LOSSES = 40

@@ -10,10 +10,10 @@ from typing import Any
 
 from celery import Celery, bootsteps
 
-from ..buffer.base import VersionBoard
-from ..buffer.redis_board import RedisVersionBoard
-from ..buffer.redis_client import client_for
-from .config import LearnerConfig
+from ...buffer.base import VersionBoard
+from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.redis_client import client_for
+from ..config import LearnerConfig
 
 _log = logging.getLogger(__name__)
 
@@ -54,8 +54,8 @@ def watch_aliases(board: VersionBoard, uri: str, model: str, stop: threading.Eve
     attempts, is_away = None, False
     while not stop.wait(LONGEST_WAIT_S if is_away else WATCH_S):
         # torch, which an idle worker's start does not load
-        from .delivery.alias_check import compare_once  # noqa: PLC0415
-        from .delivery.tracking.attempts import Attempts  # noqa: PLC0415
+        from ..delivery.alias_check import compare_once  # noqa: PLC0415
+        from ..delivery.tracking.attempts import Attempts  # noqa: PLC0415
 
         attempts = attempts or Attempts()
         try:

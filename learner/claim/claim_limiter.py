@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..buffer.base import MAX_DELIVERIES
-from ..buffer.errors import BufferUnavailable, DeviceOutOfMemory, LeaseLost
-from ..buffer.lease import Lease
-from .disk import write_text
+from ...buffer.base import MAX_DELIVERIES
+from ...buffer.errors import BufferUnavailable, DeviceOutOfMemory, LeaseLost
+from ...buffer.lease import Lease
+from ..disk import write_text
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from celery import Celery, Task
 
-from ..buffer.plain_text import lead
-from .config import LearnerConfig
+from ...buffer.plain_text import lead
+from ..config import LearnerConfig
 
 _log = logging.getLogger(__name__)
 

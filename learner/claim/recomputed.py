@@ -6,11 +6,11 @@ every trace has the best token of the target at most places, and the target on d
 
 from collections.abc import Iterable
 
-from ..buffer.base import TraceEntry
-from ..buffer.trace import DraftTrace, Int32s
+from ...buffer.base import TraceEntry
+from ...buffer.trace import DraftTrace, Int32s
+from ..model.target_features import TargetFeatures
+from ..training.batch import teacher_nodes
 from .intake import KEPT, ByOutcome, Outcome
-from .model.target_features import TargetFeatures
-from .training.batch import teacher_nodes
 
 #: Places of a trace at which the target on disk may say another token than the one that verified it: so many, and this
 #: share of all. Rounding, and other kernels or quantised weights on the server, move a few that were nearly equal.

@@ -5,9 +5,9 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..buffer.base import TraceEntry
-from ..buffer.trace import NO_DRAFT, DraftTrace, Int32s
-from ..policies.trace_weighting import is_expired
+from ...buffer.base import TraceEntry
+from ...buffer.trace import NO_DRAFT, DraftTrace, Int32s
+from ...policies.trace_weighting import is_expired
 
 
 class Outcome(StrEnum):

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from .disk import sweep, write_folder, write_text
+from ..disk import sweep, write_folder, write_text
 
 TRAINER_FILE = "trainer.pt"
 _NOTES_FILE = "notes.json"

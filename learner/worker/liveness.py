@@ -6,11 +6,11 @@ from typing import Any
 
 from celery import Celery, bootsteps
 
-from ..buffer.redis_board import RedisVersionBoard
-from ..buffer.redis_client import client_for
-from ..buffer.redis_stream import RedisTraceBuffer
-from .config import LearnerConfig
-from .heartbeat import Heartbeat
+from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.redis_client import client_for
+from ...buffer.redis_stream import RedisTraceBuffer
+from ..config import LearnerConfig
+from ..heartbeat import Heartbeat
 
 
 @cache

@@ -1,14 +1,14 @@
 """Makes a learner and everything it works with from its settings. Importing this loads torch."""
 
-from ..buffer.redis_board import RedisVersionBoard
-from ..buffer.redis_client import connect
-from ..buffer.redis_stream import RedisTraceBuffer
-from .config import LearnerConfig
-from .delivery.mlflow_registry import Registry
-from .delivery.pending_registrations import PendingRegistrations
+from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.redis_client import connect
+from ...buffer.redis_stream import RedisTraceBuffer
+from ..config import LearnerConfig
+from ..delivery.mlflow_registry import Registry
+from ..delivery.pending_registrations import PendingRegistrations
+from ..reproduce import Reproduced, reproduce
+from ..round.loop import Learner
 from .liveness import heartbeat_of
-from .loop import Learner
-from .reproduce import Reproduced, reproduce
 
 
 def open_registry(config: LearnerConfig) -> Registry:

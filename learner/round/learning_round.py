@@ -11,28 +11,28 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
-from ..buffer.lease import Lease, require
-from ..buffer.plain_text import lead, printable
-from ..buffer.version import BoardState, DraftVersion
-from ..policies.guard import Alarm
-from ..policies.learn_schedule import LearnChoice, LearnDecision
-from ..policies.promotion import Promotion, Verdict
-from . import checkpoint
-from .delivery.delivery import deliver, judge_candidate, reserve
-from .delivery.mlflow_registry import Registry
-from .delivery.round_evidence import RoundEvidence, evidence_of
-from .delivery.run_record import record_of
-from .heartbeat import Heartbeat
-from .intake import ByOutcome, Outcome, as_misreplayed, as_rested, counts_of
-from .judging.alarms import gap_alarm, gone_alarm, rest_for
-from .judging.calibration import Calibration
-from .judging.line_judge import LineJudge
+from ...buffer.base import TraceBuffer, TraceEntry, VersionBoard
+from ...buffer.lease import Lease, require
+from ...buffer.plain_text import lead, printable
+from ...buffer.version import BoardState, DraftVersion
+from ...policies.guard import Alarm
+from ...policies.learn_schedule import LearnChoice, LearnDecision
+from ...policies.promotion import Promotion, Verdict
+from ..claim.intake import ByOutcome, Outcome, as_misreplayed, as_rested, counts_of
+from ..delivery.delivery import deliver, judge_candidate, reserve
+from ..delivery.mlflow_registry import Registry
+from ..delivery.round_evidence import RoundEvidence, evidence_of
+from ..delivery.run_record import record_of
+from ..heartbeat import Heartbeat
+from ..judging.alarms import gap_alarm, gone_alarm, rest_for
+from ..judging.calibration import Calibration
+from ..judging.line_judge import LineJudge
+from ..state import checkpoint
+from ..state.learner_state import LearnerState
+from ..training.trainer import FitReport
 from .learning_blocks import blocks_of, learn
 from .learning_report import LearningKind, LearningReport
 from .prediction import predict
-from .state import LearnerState
-from .training.trainer import FitReport
 
 _log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ before the line can show that it follows.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..buffer.base import TraceEntry, entry_order
-from ..buffer.trace import DraftTrace
-from .intake import ByOutcome, Outcome
-from .judging.line_judge import LineJudge
-from .training.fit_reports import merged
-from .training.trainer import DraftTrainer, FitReport
-from .work_tally import WorkTally
+from ...buffer.base import TraceEntry, entry_order
+from ...buffer.trace import DraftTrace
+from ..claim.intake import ByOutcome, Outcome
+from ..judging.line_judge import LineJudge
+from ..training.fit_reports import merged
+from ..training.trainer import DraftTrainer, FitReport
+from ..work_tally import WorkTally
 
 BLOCKS = 2
 

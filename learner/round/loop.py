@@ -7,25 +7,25 @@ import logging
 import time
 from dataclasses import replace
 
-from ..buffer.base import TraceBuffer, VersionBoard
-from ..buffer.lease import Lease, require
-from ..buffer.version import BoardState
-from . import checkpoint
-from .backlog import Backlog
-from .claim_limiter import ClaimLimiter
-from .config import LearnerConfig
-from .delivery.mlflow_registry import Registry
-from .delivery.publisher import prune
-from .delivery.rollout import CanaryLimit
-from .heartbeat import Heartbeat
-from .intake import KEPT, REFUSED, ByOutcome, Outcome, counts_of
-from .judging.alarms import paused_by
+from ...buffer.base import TraceBuffer, VersionBoard
+from ...buffer.lease import Lease, require
+from ...buffer.version import BoardState
+from ..claim.backlog import Backlog
+from ..claim.claim_limiter import ClaimLimiter
+from ..claim.intake import KEPT, REFUSED, ByOutcome, Outcome, counts_of
+from ..claim.recomputed import kept_with_features, needs_features
+from ..config import LearnerConfig
+from ..delivery.mlflow_registry import Registry
+from ..delivery.publisher import prune
+from ..delivery.rollout import CanaryLimit
+from ..heartbeat import Heartbeat
+from ..judging.alarms import paused_by
+from ..memory_errors import memory_errors_named
+from ..recovery import open_state
+from ..state import checkpoint
+from ..state.learner_state import LearnerState
 from .learning_report import LearningKind, LearningReport, totals
 from .learning_round import LearningRound
-from .memory_errors import memory_errors_named
-from .recomputed import kept_with_features, needs_features
-from .recovery import open_state
-from .state import LearnerState
 
 _log = logging.getLogger(__name__)
 

@@ -10,25 +10,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..buffer.base import TraceEntry, entry_order
-from ..buffer.trace import DraftTrace
-from ..buffer.version import BoardState, DraftVersion, VersionState
-from ..policies.acceptance import served_by_request
-from ..policies.learn_schedule import LearnDecision, LearnSchedule
-from ..policies.line_delivery import Ground, LineDelivery
-from ..policies.promotion import Promotion, Verdict
-from ..policies.target_history import TargetHistory
-from ..policies.trace_weighting import is_expired
+from ...buffer.base import TraceEntry, entry_order
+from ...buffer.trace import DraftTrace
+from ...buffer.version import BoardState, DraftVersion, VersionState
+from ...policies.acceptance import served_by_request
+from ...policies.learn_schedule import LearnDecision, LearnSchedule
+from ...policies.line_delivery import Ground, LineDelivery
+from ...policies.promotion import Promotion, Verdict
+from ...policies.target_history import TargetHistory
+from ...policies.trace_weighting import is_expired
+from ..claim.intake import KEPT, ByOutcome, Intake, Outcome, sort_entries
+from ..config import LearnerConfig
+from ..judging.calibration import Calibration, compare_with_served
+from ..judging.last_learnt import LastLearnt
+from ..judging.line_judge import LineJudge, Unlearnt
+from ..model.draft_cache import DraftCache
+from ..model.target_features import TargetFeatures
+from ..pass_budget import PassBudget
+from ..training.trainer import DraftTrainer, FitReport, TrainingPlan
 from .checkpoint import LearnerNotes
-from .config import LearnerConfig
-from .intake import KEPT, ByOutcome, Intake, Outcome, sort_entries
-from .judging.calibration import Calibration, compare_with_served
-from .judging.last_learnt import LastLearnt
-from .judging.line_judge import LineJudge, Unlearnt
-from .model.draft_cache import DraftCache
-from .model.target_features import TargetFeatures
-from .pass_budget import PassBudget
-from .training.trainer import DraftTrainer, FitReport, TrainingPlan
 
 _log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from celery import Celery, bootsteps
 
-from ..buffer.base import MAX_WAIT_S, TraceBuffer
-from ..buffer.redis_client import client_for
-from ..buffer.redis_stream import RedisTraceBuffer
-from .config import LearnerConfig
+from ...buffer.base import MAX_WAIT_S, TraceBuffer
+from ...buffer.redis_client import client_for
+from ...buffer.redis_stream import RedisTraceBuffer
+from ..config import LearnerConfig
 from .tasks import LEARN_ROUND
 
 _log = logging.getLogger(__name__)

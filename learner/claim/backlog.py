@@ -3,8 +3,8 @@
 import logging
 from dataclasses import dataclass
 
-from ..buffer.base import BufferCounts, TraceBuffer
-from .config import LearnerConfig
+from ...buffer.base import BufferCounts, TraceBuffer
+from ..config import LearnerConfig
 
 _log = logging.getLogger(__name__)
 
