@@ -207,3 +207,23 @@ _MLFLOW_ENV: Mapping[str, str] = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingConfig:
+    """Where a command finds a speculator's drafts in MLflow. ConfigError when a setting is wrong."""
+
+    data_dir: Path = setting("DATA_DIR")
+    mlflow_uri: str = setting("MLFLOW_URI")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def uri(self) -> str:
+        """Where MLflow keeps runs."""
+        return tracking_uri(self.mlflow_uri, self.data_dir)
+
+    def model(self, speculator: str) -> str:
+        """Name of a speculator's registered model."""
+        return registered_model(speculator)

@@ -20,18 +20,18 @@ from .claim.intake import Outcome
 from .claim.recomputed import with_features
 from .config import LearnerConfig
 from .delivery.publisher import Lineage, publish_initial
-from .delivery.refusals import LEARNER, refuse_undecided
+from .delivery.rollout import LEARNER, refuse_undecided
 from .disk import sweep
 from .model.draft_cache import DraftCache, first_draft
 from .model.draft_io import load_target_embedding, load_target_head
 from .model.eagle3 import Eagle3Draft
 from .model.eagle3_config import Eagle3Config
 from .model.target_features import TargetFeatures
-from .pass_budget import PassBudget
 from .state import checkpoint
 from .state.checkpoint import LearnerNotes
 from .state.learner_state import LearnerState
-from .training.trainer import DraftTrainer, TrainingPlan
+from .training.plan import PassBudget, TrainingPlan
+from .training.trainer import DraftTrainer
 
 _log = logging.getLogger(__name__)
 

@@ -15,11 +15,14 @@ import torch
 
 from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
 from ..buffer.errors import BoardConflict
+from ..buffer.redis_board import RedisVersionBoard
+from ..buffer.redis_client import connect
+from ..buffer.redis_stream import RedisTraceBuffer
 from ..buffer.version import DraftVersion
 from .claim.intake import ByOutcome, Outcome
 from .claim.recomputed import with_features
 from .config import LearnerConfig
-from .delivery.pending_registrations import PendingRegistrations, read_record
+from .delivery.pending_registrations import PendingRegistrations, open_pending, read_record
 from .delivery.tracking.lookup import asking, find_draft
 from .delivery.tracking.runs import REFIT_FILE, read_json
 from .model.draft_io import save_draft
@@ -36,6 +39,14 @@ class Reproduced:
 
     is_equal: bool | None
     sentence: str
+
+
+def reproduce_draft(config: LearnerConfig, number: int) -> Reproduced:
+    """Connect to Redis and fit draft `number` again; `reproduce` says what it needs and raises."""
+    with connect(config.redis_url, config.redis_ca) as client:
+        buffer = RedisTraceBuffer(client, config.buffer)
+        board = RedisVersionBoard(client, config.buffer)
+        return reproduce(config, buffer, board, open_pending(config), number)
 
 
 def reproduce(

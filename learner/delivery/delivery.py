@@ -22,8 +22,7 @@ from ..judging.paired_replay import unscored
 from ..model.draft_io import save_draft
 from ..state.learner_state import LearnerState
 from .publisher import Lineage, publish, reserve_number
-from .refusals import LEARNER, refuse
-from .rollout import start_canary_or_go_live
+from .rollout import LEARNER, refuse, start_canary_or_go_live
 from .run_record import scores_of
 
 _log = logging.getLogger(__name__)

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from ...buffer.base import VersionBoard
 from ...buffer.version import BoardState
-from .pending_registrations import PendingRegistrations, number_of, read_record
+from ..config import LearnerConfig
+from .pending_registrations import PendingRegistrations, number_of, open_pending, read_record
 from .run_record import RunRecord
 from .tracking.attempts import ALL, Attempts, reason
-from .tracking.links import run_page
 from .tracking.mirror import BoardMirror
 from .tracking.mlflow_library import using
-from .tracking.model_store import Key, ModelStore, open_store
+from .tracking.model_store import Key, ModelStore, open_store, run_page
 from .tracking.runs import write_run
 
 _log = logging.getLogger(__name__)
@@ -171,3 +171,10 @@ class Registry:
     def _run_of(self, store: ModelStore, record: RunRecord) -> str:
         """The version's run with everything logged; a run that an interrupted attempt began is completed."""
         return write_run(store, record)
+
+
+def open_registry(config: LearnerConfig) -> Registry:
+    """Return the registry of a speculator; it connects to MLflow only when it is first used."""
+    artifacts = config.data_dir / "mlflow-artifacts"
+    pending = open_pending(config)
+    return Registry(config.tracking_uri, config.registered_model, pending, artifacts, pages=config.mlflow_pages)

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ..config import LearnerConfig
 from ..disk import write_text
 from .run_record import FIT, GATE, JUDGED_AGAINST_TAG, LOSS, SHA256_TAG, VERDICT_TAG, RunRecord
 
@@ -60,6 +61,11 @@ class PendingRegistrations:
         """What is pending; remove a file once MLflow has its record."""
         found = (file for folder in self._folders for file in folder.glob("v*.json") if file.stem[1:].isdecimal())
         return sorted(found, key=lambda file: file.name)
+
+
+def open_pending(config: LearnerConfig) -> PendingRegistrations:
+    """Return what waits of a speculator's versions."""
+    return PendingRegistrations(config.checkpoints_dir / "pending_registrations")
 
 
 def number_of(file: Path) -> int:

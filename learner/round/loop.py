@@ -9,21 +9,24 @@ from dataclasses import replace
 
 from ...buffer.base import TraceBuffer, VersionBoard
 from ...buffer.lease import Lease, require
+from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.redis_client import connect
+from ...buffer.redis_stream import RedisTraceBuffer
 from ...buffer.version import BoardState
 from ..claim.backlog import Backlog
 from ..claim.claim_limiter import ClaimLimiter
 from ..claim.intake import KEPT, REFUSED, ByOutcome, Outcome, counts_of
 from ..claim.recomputed import kept_with_features, needs_features
 from ..config import LearnerConfig
-from ..delivery.mlflow_registry import Registry
+from ..delivery.mlflow_registry import Registry, open_registry
 from ..delivery.publisher import prune
 from ..delivery.rollout import CanaryLimit
 from ..heartbeat import Heartbeat
 from ..judging.alarms import paused_by
-from ..memory_errors import memory_errors_named
 from ..recovery import open_state
 from ..state import checkpoint
 from ..state.learner_state import LearnerState
+from ..training.device_memory import memory_errors_named
 from .learning_report import LearningKind, LearningReport, totals
 from .learning_round import LearningRound
 
@@ -195,6 +198,14 @@ class Learner:
         gone = prune(self._config.versions_dir, board_state, self._config.kept_versions, needed)
         if gone:
             _log.info("removed the weights of versions %s from %s", gone, self._config.versions_dir)
+
+
+def open_learner(config: LearnerConfig, heartbeat: Heartbeat) -> Learner:
+    """Connect to Redis and return a learner that has not started a learning round yet. Raises BufferUnavailable."""
+    client = connect(config.redis_url, config.redis_ca)
+    buffer = RedisTraceBuffer(client, config.buffer)
+    board = RedisVersionBoard(client, config.buffer)
+    return Learner(config, buffer, board, open_registry(config), heartbeat)
 
 
 def _idle(why: str) -> LearningReport:

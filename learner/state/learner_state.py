@@ -22,12 +22,11 @@ from ...policies.trace_weighting import is_expired
 from ..claim.intake import KEPT, ByOutcome, Intake, Outcome, sort_entries
 from ..config import LearnerConfig
 from ..judging.calibration import Calibration, compare_with_served
-from ..judging.last_learnt import LastLearnt
-from ..judging.line_judge import LineJudge, Unlearnt
+from ..judging.line_judge import LastLearnt, LineJudge, Unlearnt
 from ..model.draft_cache import DraftCache
 from ..model.target_features import TargetFeatures
-from ..pass_budget import PassBudget
-from ..training.trainer import DraftTrainer, FitReport, TrainingPlan
+from ..training.plan import PassBudget, TrainingPlan
+from ..training.trainer import DraftTrainer, FitReport
 from .checkpoint import LearnerNotes
 
 _log = logging.getLogger(__name__)

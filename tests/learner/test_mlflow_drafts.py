@@ -26,9 +26,9 @@ from paceline.learner.delivery.round_evidence import Traffic, digest_of
 from paceline.learner.delivery.tracking.mlflow_library import mlflow_library, open_client, using
 from paceline.learner.delivery.version_folders import RESTORED_FILE, RESTORED_S
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.pass_budget import PassBudget
 from paceline.learner.reproduce import reproduce
 from paceline.learner.round.loop import Learner
+from paceline.learner.training.plan import PassBudget
 
 MODEL = "paceline-default"
 

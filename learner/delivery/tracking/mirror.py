@@ -15,7 +15,6 @@ from .aliases import set_aliases
 from .attempts import Attempts
 from .history import Change, histories, went_live_at
 from .lineage import log_lineage, predicted_points, served_points
-from .links import run_path
 from .logged_models import has_weights, upload, write_model
 from .model_card import RunFacts, model_card
 from .model_store import (
@@ -29,6 +28,7 @@ from .model_store import (
     KnownVersion,
     ModelStore,
     key_of,
+    run_path,
 )
 from .runs import end_run, is_writable, log_points, name_output, run_or_none
 from .served_figures import ServedFigures

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ....buffer.version import BoardRow
 from ..run_record import SHA256_TAG, VERSION_TAG
@@ -116,3 +117,20 @@ def key_of(row: BoardRow) -> Key:
 def draft_name(number: int) -> str:
     """Of a draft's alias and of its logged model; its run has a space in place of the hyphen."""
     return f"draft-{number}"
+
+
+def run_path(experiment: str, run: str) -> str:
+    """Return the link to a run, from the root of MLflow's pages or within them; it opens as those of models do."""
+    return f"#/experiments/{experiment}/runs/{run}?workflowType=machine_learning"
+
+
+def run_page(address: str, experiment: str) -> str:
+    """Return the address of a run with ``{run}`` in place of its id; empty where no browser gets there.
+
+    User and password of `address` are left out.
+    """
+    parts = urlsplit(address)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        return ""
+    place = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+    return f"{parts.scheme}://{place}/{run_path(experiment, '{run}')}"
