@@ -73,7 +73,7 @@ class LastLearnt:
         return {"requests": sorted(requests), "prompts": sorted(prompts)}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class LineJudge:
     """What one learning round shows of the line. Changes `delivery` and `last_learnt`; no draft."""
 

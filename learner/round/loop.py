@@ -77,7 +77,8 @@ class Learner:
                 # Half a learning round in memory must not be trained on: the state is kept only when all went well.
                 with memory_errors_named(self._config):
                     with self._heartbeat.tally.phase("load"):
-                        state, self._state = self._current_state(), None
+                        state = self._current_state()
+                        self._state = None
                     report = self._round(state, lease)
             except BaseException as failure:  # an interrupt too: what was claimed must be delivered again
                 self._limiter.record_failure(failure, lease)
@@ -102,7 +103,7 @@ class Learner:
             tally.record_learning(report.fit.steps if report.fit else 0, verdict)
 
     def _current_state(self) -> LearnerState:
-        """What this learner remembers; opened again when the board lost its data or another learner has saved since."""
+        """Return what this learner remembers; opened again when the board lost its data or another one has saved."""
         kept = self._state
         folder = self._config.checkpoints_dir
         if kept is not None and kept.matches_board(self._board.read()) and checkpoint.is_newest(folder, kept.notes):
@@ -132,14 +133,14 @@ class Learner:
             return replace(_idle(why), outcomes=counts_of(claimed))
         _log.info("learning round starts: %s", due.why)
         work = LearningRound(
-            state,
-            self._buffer,
-            self._board,
-            board_state,
-            self._registry,
-            self._heartbeat,
-            lease,
-            claimed,
+            state=state,
+            buffer=self._buffer,
+            board=self._board,
+            board_state=board_state,
+            registry=self._registry,
+            heartbeat=self._heartbeat,
+            lease=lease,
+            claimed=claimed,
             may_replay=not self._limiter.has_suspects,
         )
         report = work.run()
@@ -154,7 +155,7 @@ class Learner:
             self._registry.sync(board_state, self._board)
 
     def _why_paused(self, board_state: BoardState) -> str:
-        """Why nothing is claimed now, however many traces are pending; empty when nothing speaks against it."""
+        """Return why nothing is claimed now, however many traces are pending; empty when nothing speaks against it."""
         if board_state.canary is not None:  # the next candidate is compared with whatever is live after this canary
             return f"version {board_state.canary} is canary; traces wait until it is decided"
         paused = paused_by(self._board.heartbeats())  # its traces may carry the wrong version's number
@@ -181,10 +182,9 @@ class Learner:
 
         After they are acked: a death in between loses the count of one claim, and never counts a trace twice.
         """
-        notes, folder = replace(state.notes, targets=state.targets.state()), self._config.checkpoints_dir
-        if notes != state.notes and checkpoint.is_newest(folder, notes):
-            state.notes = notes
-            checkpoint.save_notes(folder, notes)
+        folder = self._config.checkpoints_dir
+        if state.record_targets() and checkpoint.is_newest(folder, state.notes):
+            checkpoint.save_notes(folder, state.notes)
 
     def _ack(self, claimed: ByOutcome, outcomes: tuple[Outcome, ...]) -> None:
         for outcome in outcomes:

@@ -213,9 +213,9 @@ def test_an_operator_who_moves_live_while_a_candidate_is_judged_overrides_the_ga
     learner.learn_once()
     judge_candidate = delivery.judge_candidate
 
-    def rolled_back_meanwhile(*arguments: Any) -> Promotion:
+    def rolled_back_meanwhile(*arguments: Any, **named: Any) -> Promotion:
         house.board.roll_back("operator:ada", "served worse")
-        return judge_candidate(*arguments)
+        return judge_candidate(*arguments, **named)
 
     monkeypatch.setattr(learning_round, "judge_candidate", rolled_back_meanwhile)
     house.send()
