@@ -118,7 +118,8 @@ def init_draft(
     made = make_first_draft(target, out, text, traffic, size, notes.append)
     chosen = made.vocabulary
     share = "" if chosen.coverage is None else f", {chosen.coverage:.1%} of the {chosen.counted} that were counted"
-    model, draft = quote(target), quote(str(out))
+    model = quote(target)
+    draft = quote(str(out))
     flags = f"--model-path {model} --speculative-algorithm EAGLE3 --speculative-draft-model-path {draft} {chain_flags}"
     lines = (
         f"{out}: an untrained draft that may propose {len(chosen.ids)} of {made.words} tokens{share}",

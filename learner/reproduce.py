@@ -111,7 +111,8 @@ def _digest(
 ) -> str:
     """Train as the learning round did; the digest of the weights."""
     torch.set_num_threads(refit["threads"])
-    plan, device = TrainingPlan(**refit["plan"]), device_of(config.device)
+    plan = TrainingPlan(**refit["plan"])
+    device = device_of(config.device)
     draft = find_models(config).first_draft(board).to(device)
     before = replace(plan, steps=plan_of(config, notes).steps)
     trainer = DraftTrainer(draft, before, target_versions=refit["target_versions"])
@@ -135,7 +136,8 @@ def _in_order(ids: Iterable[str], entries: Mapping[str, TraceEntry]) -> list[Tra
 
 
 def _compared(version: DraftVersion, refit: Mapping[str, Any], got: str) -> Reproduced:
-    is_equal, traces = got == version.sha256, len(refit["learned"])
+    is_equal = got == version.sha256
+    traces = len(refit["learned"])
     told = f"draft {version.number}: fitted again on {traces} fresh and {len(refit['replayed'])} replayed traces"
     if is_equal:
         return Reproduced(True, f"{told}; sha256 {got[:12]}… is the published one")

@@ -53,7 +53,8 @@ class Backlog:
             return Due(True, f"{have}; a trainer asked for a learning round")
         if counts.pending and (self._is_unfinished or has_suspects):
             return Due(True, f"{have}; a learning round failed, and its traces are tried again")
-        limit_s, waited_s = self._config.max_wait_s, buffer.oldest_wait_s() if counts.pending else None
+        limit_s = self._config.max_wait_s
+        waited_s = buffer.oldest_wait_s() if counts.pending else None
         if limit_s and waited_s is not None and waited_s >= limit_s:
             return Due(True, f"{have}; the oldest has waited {waited_s:.0f} s, at most {limit_s:g} s")
         return Due(False, have)

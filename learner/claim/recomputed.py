@@ -14,7 +14,8 @@ from .intake import KEPT, ByOutcome, Outcome
 
 #: Places of a trace at which the target on disk may say another token than the one that verified it: so many, and this
 #: share of all. Rounding, and other kernels or quantised weights on the server, move a few that were nearly equal.
-_SPARE_PLACES, _SPARE_SHARE = 2, 0.25
+_SPARE_PLACES = 2
+_SPARE_SHARE = 0.25
 
 
 def with_features(

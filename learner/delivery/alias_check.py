@@ -49,7 +49,8 @@ def _compare(uri: str, model: str, state: BoardState) -> AliasCheck:
     if store is None:
         why = f"MLflow answers and has no model {model}: no learner has registered a draft yet, or it was deleted there"
         return AliasCheck(False if state.rows else None, why)
-    now, board = aliases_of(store), following(state)
+    now = aliases_of(store)
+    board = following(state)
     numbers = {known.at: key[0] for key, known in store.versions().items()}
     named = {alias: numbers.get(now[alias]) for alias in FOLLOWING if alias in now}
     wrong = [

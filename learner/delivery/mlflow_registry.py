@@ -31,7 +31,8 @@ PATIENCE_S = 20.0
 #: Between two comparisons of MLflow with a board that does not change: anybody may edit an alias there.
 COMPARE_S = 30.0
 #: The newest drafts whose runs a heartbeat names, and the things that wait longest.
-RUNS_TOLD, WAITING_TOLD = 24, 5
+RUNS_TOLD = 24
+WAITING_TOLD = 5
 
 
 class Registry:

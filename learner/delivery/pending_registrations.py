@@ -80,7 +80,8 @@ def read_record(file: Path) -> RunRecord:
 
 
 def _migrated(stored: Mapping[str, Any]) -> dict[str, Any]:
-    tags, params = stored.get("tags", {}), dict(stored.get("params", {}))
+    tags = stored.get("tags", {})
+    params = dict(stored.get("params", {}))
     left_out = {*_FORMER_TAGS, _DROPPED_TAG}
     params |= {_param(name): value for name, value in tags.items() if name not in left_out and value}
     return {

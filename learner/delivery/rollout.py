@@ -72,9 +72,11 @@ class CanaryLimit:
         """Roll back the canary of `state`, if there is one and it is overdue."""
         if state.canary is None:
             return
-        row, now = state.rows[state.canary], self._clock()
+        row = state.rows[state.canary]
+        now = self._clock()
         if self._seen != (state.canary, row.changed_at):
-            self._seen, self._seen_at = (state.canary, row.changed_at), now
+            self._seen = (state.canary, row.changed_at)
+            self._seen_at = now
         if now - self._seen_at < self._limit_s:
             return
         why = f"canary on {row.replica} undecided after {self._limit_s:g} s"

@@ -21,7 +21,8 @@ from ..judging.line_judge import LineJudge
 from ..state.learner_state import LearnerState
 
 #: Contexts of the two data sets of a run.
-TRAFFIC_WINDOW, JUDGED = "traffic window", "judged requests"
+TRAFFIC_WINDOW = "traffic window"
+JUDGED = "judged requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Traffic:
         """Describe `entries`, in any order."""
         labels = Counter({entry.trace.request_id: entry.trace.label for entry in entries}.values())
         times = [t for t in (entry.trace.born_at for entry in entries) if math.isfinite(t) and t > 0.0]
-        digest, requests = digest_of([entry.entry_id for entry in entries]), labels.total()
+        digest = digest_of([entry.entry_id for entry in entries])
+        requests = labels.total()
         return cls(digest, len(entries), requests, _most(labels), min(times, default=None), max(times, default=None))
 
 

@@ -96,7 +96,8 @@ class LineJudge:
 
         A line that is the reference itself shows nothing, but learns the block as any other.
         """
-        is_live, self.is_line_live = self.is_line_live, False
+        is_live = self.is_line_live
+        self.is_line_live = False
         self.last_learnt.note(entry.trace for entry in block)
         if is_live and self.live == self.reference:
             return

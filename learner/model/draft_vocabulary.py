@@ -45,7 +45,8 @@ def choose(
     Without a `size` a small vocabulary is taken whole, and so is a large one of which nothing was counted, which
     `report` is told. ConfigError for a size beyond the vocabulary, or a smaller one when nothing was counted.
     """
-    words, counted = len(counts), int(counts.sum())
+    words = len(counts)
+    counted = int(counts.sum())
     wanted = _size(words, counted, size, report)
     first = sorted({token for token in always if 0 <= token < words})
     # A stable sort keeps equal counts in the order of their ids.

@@ -98,10 +98,13 @@ class YarnRope(Rope):
     def radians(self, pairs: int) -> Tensor:
         """Turn of every channel pair per position, float32[C]."""
         plain_C = Rope.radians(self, pairs)
-        low, high = self._pair_of(self.beta_fast, pairs), self._pair_of(self.beta_slow, pairs)
+        low = self._pair_of(self.beta_fast, pairs)
+        high = self._pair_of(self.beta_slow, pairs)
         if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, 2 * pairs - 1)
+            low = math.floor(low)
+            high = math.ceil(high)
+        low = max(low, 0)
+        high = min(high, 2 * pairs - 1)
         ramp_C = ((torch.arange(pairs) - low) / (high - low or 0.001)).clamp(0.0, 1.0)
         share_C = (1 - ramp_C) * self.extrapolation_factor
         return (1 - share_C) * plain_C / self.factor + share_C * plain_C

@@ -58,7 +58,9 @@ class TargetFeatures:
 
         Reads the target's config alone. ConfigError when the target has no such layers, or another hidden size.
         """
-        self._folder, self._device, self._part_tokens = folder, device, part_tokens
+        self._folder = folder
+        self._device = device
+        self._part_tokens = part_tokens
         self._layers = captured_layers(draft, target_config(folder))
         self._loaded: _Target | None = None
 
@@ -74,7 +76,8 @@ class TargetFeatures:
         the device. Equal bit by bit whenever it is computed on the same machine; ConfigError when transformers cannot
         load the target.
         """
-        target, start = self._target(), len(trace.prefix)
+        target = self._target()
+        start = len(trace.prefix)
         ids_T = torch.from_numpy(np.concatenate([trace.prefix, trace.tokens]).astype(np.int64))
         states_TD, last_TH = self._states(target.decoder, ids_T)
         rows_TD, kind = _on_host(states_TD[start:])
@@ -98,7 +101,9 @@ class TargetFeatures:
 
     def _forward(self, decoder: nn.Module, ids_T: Tensor) -> Tensor:
         """Read all tokens, part after part; what the head reads, [T, H]."""
-        parts, past, last = torch.split(ids_T, self._part_tokens), None, list[Tensor]()
+        parts = torch.split(ids_T, self._part_tokens)
+        past = None
+        last = list[Tensor]()
         for part in parts:
             is_cached = len(parts) > 1
             out = decoder(part[None].to(self._device), past_key_values=past, use_cache=is_cached)
@@ -119,7 +124,8 @@ def captured_layers(draft: Eagle3Config, target: Mapping[str, Any]) -> tuple[int
     one reads. Its forward captures each of them once, from the first layer to the last, in whatever order they are
     named. ConfigError when they are not layers of `target`, a target's config, or not of the draft's width.
     """
-    count, hidden = target["num_hidden_layers"], target["hidden_size"]
+    count = target["num_hidden_layers"]
+    hidden = target["hidden_size"]
     named = (2, count // 2, count - 3) if draft.layer_ids is None else tuple(at + 1 for at in draft.layer_ids)
     layers = tuple(sorted(set(named)))
     if len(layers) != draft.feature_layers or hidden != draft.hidden_size:

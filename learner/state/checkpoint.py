@@ -86,7 +86,8 @@ def require_room(folder: Path) -> None:
     needed_bytes = 3 * sum(path.stat().st_size for found in newest for path in found.iterdir()) // 2
     free_bytes = shutil.disk_usage(folder).free if newest else 0
     if free_bytes < needed_bytes:
-        got, expected = free_bytes / 2**20, needed_bytes / 2**20
+        got = free_bytes / 2**20
+        expected = needed_bytes / 2**20
         raise OSError(
             errno.ENOSPC,
             f"{folder}: got {got:.0f} MiB free, expected at least {expected:.0f} MiB for what a learning round writes: "

@@ -61,7 +61,8 @@ def context_rows(trace: DraftTrace) -> Int32s:
     What they predict was read, in most traces from a prompt, and not committed. The bound keeps a long prompt with a
     short answer from taking all of the training.
     """
-    begin, verdicts = max(trace.context_len - 2, 0), len(verdict_rows(trace))
+    begin = max(trace.context_len - 2, 0)
+    verdicts = len(verdict_rows(trace))
     return np.arange(max(begin - verdicts, 0), begin if verdicts else 0, dtype=np.int32)
 
 
@@ -89,7 +90,8 @@ def teacher_nodes(trace: DraftTrace) -> Int32s:
     drafts, every token from the first root on is judged once, but for those whose node has no known teacher; (row p,
     step k) reads the node of token p + 2 + k.
     """
-    rounds, width = trace.rounds, trace.rounds.drafted.shape[1] + 1
+    rounds = trace.rounds
+    width = trace.rounds.drafted.shape[1] + 1
     node_RN = np.arange(len(rounds) * width, dtype=np.int32).reshape(len(rounds), width)
     depth_N = np.arange(width)
     judged_RN = rounds.starts[:, None] + 1 + depth_N
@@ -186,7 +188,8 @@ def _write_teacher(trace: DraftTrace, ids_TK: Tensor, probs_TK: Tensor) -> None:
     if width == 0 or trace.sampling.temperature <= 0.0:
         return
     nodes_T = teacher_nodes(trace)
-    judged, nodes = np.flatnonzero(nodes_T >= 0), nodes_T[nodes_T >= 0]
+    judged = np.flatnonzero(nodes_T >= 0)
+    nodes = nodes_T[nodes_T >= 0]
     logprobs_NK = rounds.teacher_logprobs.reshape(-1, width)[nodes]
     ids_TK[judged, :width] = torch.from_numpy(rounds.teacher_ids.reshape(-1, width)[nodes].astype(np.int64))
     probs_TK[judged, :width] = teacher_probs(logprobs_NK, trace.sampling)

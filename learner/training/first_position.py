@@ -47,7 +47,9 @@ def first_position(draft: Eagle3Draft, traces: Sequence[DraftTrace], bound: Part
         best_N, ids_NK, probs_NK = _best_and_teacher(draft, part)
         if leaves_out:
             kept_N = torch.from_numpy(np.concatenate([judged_rows(trace) for trace in part])).to(draft.device)
-            best_N, ids_NK, probs_NK = best_N[kept_N], ids_NK[kept_N], probs_NK[kept_N]
+            best_N = best_N[kept_N]
+            ids_NK = ids_NK[kept_N]
+            probs_NK = probs_NK[kept_N]
         accept = float(probs_NK[ids_NK == best_N[:, None]].sum())
         return accept, float(probs_NK.amax(dim=1).sum()), len(best_N)
 

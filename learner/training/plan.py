@@ -84,7 +84,9 @@ class PassBudget:
     """
 
     def __init__(self, most: int, share: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._share, self._clock = most, share, clock
+        self._most = most
+        self._share = share
+        self._clock = clock
         self._began_s: float | None = None
         self._pass_s: float | None = None  # of one trace
 
@@ -93,7 +95,8 @@ class PassBudget:
 
         `most` times in the first one, of which nothing is known.
         """
-        now_s, began_s = self._clock(), self._began_s
+        now_s = self._clock()
+        began_s = self._began_s
         self._began_s = now_s
         if not self._share or began_s is None or not self._pass_s:
             return self._most

@@ -57,4 +57,5 @@ class Regime:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`; that of an earlier release, which counted no steps, has the rate it had."""
-        self.is_cold, self.warm_steps = state["is_cold"], state.get("warm_steps", _LONG_WARM)
+        self.is_cold = state["is_cold"]
+        self.warm_steps = state.get("warm_steps", _LONG_WARM)

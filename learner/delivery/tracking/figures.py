@@ -8,7 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-_BETTER, _WORSE, _GREY = "#2a7f62", "#b3423a", "#666666"
+_BETTER = "#2a7f62"
+_WORSE = "#b3423a"
+_GREY = "#666666"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ def gate_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
     axes.axhline(0.0, color=_GREY, linewidth=0.8)
     mean = sum(gains) / len(gains)
     axes.axhline(mean, color="black", linewidth=1.2, linestyle="--", label=f"mean of requests {mean:+.3f}")
-    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    better = sum(gain > 0 for gain in gains)
+    worse = sum(gain < 0 for gain in gains)
     axes.set_title(f"{len(gains)} requests: {better} better, {worse} worse, {len(gains) - better - worse} equal")
     axes.set_xlabel("request, the worst first")
     axes.set_ylabel("accept length\nagainst the reference")
@@ -85,5 +88,8 @@ def _drawn(width_in: float, height_in: float) -> tuple[Figure, Axes]:
     """An empty picture of this size, and its axes."""
     # Fixed margins: a layout that fits them to the text draws everything twice, in time that a learner could learn.
     figure = Figure(figsize=(width_in, height_in))
-    left, bottom, right, top = 0.95 / width_in, 0.55 / height_in, 1.0 - 0.15 / width_in, 1.0 - 0.35 / height_in
+    left = 0.95 / width_in
+    bottom = 0.55 / height_in
+    right = 1.0 - 0.15 / width_in
+    top = 1.0 - 0.35 / height_in
     return figure, figure.add_axes((left, bottom, right - left, top - bottom))

@@ -12,10 +12,12 @@ from .runs import is_writable, log_points, run_or_none
 
 #: Marks the run, which is no draft's.
 LINEAGE_TAG = "paceline.lineage"
-CALIBRATION_PICTURE, LINEAGE_PICTURE = "calibration.png", "lineage.png"
+CALIBRATION_PICTURE = "calibration.png"
+LINEAGE_PICTURE = "lineage.png"
 
 #: Accept lengths; short, for MLflow cuts the titles of its charts.
-PREDICTED, SERVED = "predicted", "served"
+PREDICTED = "predicted"
+SERVED = "served"
 #: When the draft had served some rounds (served_figures.py: FIRST_ROUNDS), though more would come.
 SERVED_FIRST = "served_first_rounds"
 ERROR = "served_minus_predicted"
@@ -44,7 +46,8 @@ def predicted_points(number: int, scores: Mapping[str, float], live_at: float) -
 
     Empty where it measured nothing; without the interval where it measured few requests.
     """
-    predicted, error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
+    predicted = scores.get(PREDICTED_SCORE)
+    error = scores.get(PREDICTED_STANDARD_ERROR)
     if predicted is None:
         return []
     figures = {PREDICTED: predicted}

@@ -70,8 +70,10 @@ def _write_mlmodel(file: Path, run: str, model_id: str, number: int, sha256: str
 
 def _signature(steps: int) -> Any:
     """What draft_model.PublishedDraft.predict takes and gives."""
-    types, schema = mlflow_library("types"), mlflow_library("types.schema")
-    whole, real = types.DataType.long, types.DataType.double
+    types = mlflow_library("types")
+    schema = mlflow_library("types.schema")
+    whole = types.DataType.long
+    real = types.DataType.double
     tokens = types.ColSpec(schema.Array(whole), "tokens")
     features = types.ColSpec(schema.Array(schema.Array(real)), "features")
     drafts = types.ColSpec(schema.Array(whole), "drafts")

@@ -80,7 +80,8 @@ class BoardMirror:
 
         Not those of the drafts `waiting`, of which a record knows more than the board.
         """
-        known, each = store.versions(), self._attempts.do
+        known = store.versions()
+        each = self._attempts.do
         missing = [row for _, row in sorted(state.rows.items()) if key_of(row) not in known]
         for row in (row for row in missing if row.version.number not in waiting):
             each(f"draft {row.version.number}", partial(self._register_row, store, row, write))
@@ -125,7 +126,8 @@ class BoardMirror:
     ) -> None:
         points = self._lineage
         for row in changed:
-            number, live_at = row.version.number, went_live_at(changes.get(row.version.number, ()))
+            number = row.version.number
+            live_at = went_live_at(changes.get(row.version.number, ()))
             if live_at is not None:
                 points.update(predicted_points(number, row.version.scores, live_at))
         for number, served in logged.items():
@@ -188,7 +190,8 @@ def run_facts(store: ModelStore, found: Any | None) -> RunFacts:
     if found is None:
         return RunFacts()
     traffic = {told.dataset.name: {tag.key: tag.value for tag in told.tags} for told in found.inputs.dataset_inputs}
-    began, ended = found.info.start_time, found.info.end_time
+    began = found.info.start_time
+    ended = found.info.end_time
     return RunFacts(
         {**found.data.params, **_without_prefix(found.data.tags)},
         found.data.metrics,

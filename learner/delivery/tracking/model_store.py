@@ -18,7 +18,8 @@ STATE_TAG = "paceline.state"
 BY_TAG = "paceline.by"
 #: On a version that drafted: LOGGED, or GONE when its folder was removed before MLflow could record it.
 WEIGHTS_TAG = "paceline.weights"
-LOGGED, GONE = "logged", "gone"
+LOGGED = "logged"
+GONE = "gone"
 
 #: On a version whose run somebody has deleted: since when that is known, and how to bring it back.
 RUN_TAG = "paceline.run"
