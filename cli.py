@@ -166,7 +166,8 @@ def draft_init(
     with needing_extra("learner"):
         from .learner.first_draft import init_draft
         from .serving.sglang_speculation import CHAIN_FLAGS
-    typer.echo(init_draft(target, out, text or [], vocab, read_settings() if traffic else None, CHAIN_FLAGS))
+    settings = read_settings() if traffic else None
+    typer.echo(init_draft(target, out, text=text or [], size=vocab, settings=settings, chain_flags=CHAIN_FLAGS))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

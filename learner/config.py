@@ -41,7 +41,7 @@ def name_on(host: str) -> str:
     return f"{re.sub('[^A-Za-z0-9._-]', '-', name)[:55]}-{digest}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerConfig:
     """Every setting of a learner. ConfigError, naming the setting and its value, when one is wrong."""
 

@@ -33,7 +33,7 @@ KEPT = (Outcome.LEARNED, Outcome.RESTED, Outcome.HELD_OUT)
 REFUSED = tuple(outcome for outcome in Outcome if outcome not in KEPT)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Intake:
     """What a learner accepts."""
 

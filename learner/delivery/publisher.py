@@ -27,7 +27,7 @@ INITIAL = 0
 _ATTEMPTS = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
     """Where a version comes from: everything about it except its number and its bytes."""
 

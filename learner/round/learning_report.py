@@ -28,7 +28,7 @@ class LearningKind(StrEnum):
     RESTED = "rested"  # traces were compared and kept for replay; nothing was trained
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearningReport:
     """One call of Learner.learn_once, after everything it did is durable."""
 

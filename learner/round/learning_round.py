@@ -129,9 +129,13 @@ class LearningRound:
                 )
                 promotion = self._predicted(promotion)
             state.record_verdict(fit, promotion, time.time())
-            evidence = evidence_of(state, self.claimed, replayed, judge, self.started_at)
+            evidence = evidence_of(
+                state, claimed=self.claimed, replayed=replayed, judge=judge, started_at=self.started_at
+            )
             with tally.phase("publish"):
-                version = self._publish(fit, promotion, decision, number, evidence)
+                version = self._publish(
+                    fit=fit, promotion=promotion, decision=decision, number=number, evidence=evidence
+                )
         require(self.lease, "nothing was saved")
         state.record_learning(claimed=self.claimed, calibration=self.calibration, fit=fit, version=version, judge=judge)
         with tally.phase("publish"):
@@ -185,6 +189,7 @@ class LearningRound:
 
     def _publish(
         self,
+        *,
         fit: FitReport,
         promotion: Promotion,
         decision: LearnDecision,

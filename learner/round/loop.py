@@ -209,4 +209,4 @@ def open_learner(config: LearnerConfig, heartbeat: Heartbeat) -> Learner:
 
 
 def _idle(why: str) -> LearningReport:
-    return LearningReport(LearningKind.IDLE, why)
+    return LearningReport(kind=LearningKind.IDLE, why=why)

@@ -24,7 +24,7 @@ _EARLIER = "earlier"
 _FORMER_KEYS = MappingProxyType({"round": "rounds_trained", "rests": "rounds_rested", "watch": "schedule"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerNotes:
     """The learner's own memory: all that is not in the buffer, on the board or in the trainer."""
 

@@ -18,7 +18,7 @@ from ...buffer.trace import DraftTrace, Int32s, Sampling, VerdictRule, no_tokens
 from ...policies.objectives.losses import served_probs
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Batch:
     """B traces, each with at least one row to draft from. `rows_BQ` is padded with row 0, marked in `row_mask_BQ`."""
 

@@ -257,5 +257,5 @@ def test_a_draft_is_fitted_again_bit_by_bit_until_its_traces_or_its_checkpoint_a
 
 
 def test_traffic_is_described_without_what_is_not_known() -> None:
-    assert Traffic.of([]) == Traffic(digest_of([]), 0, 0, {}, None, None)
+    assert Traffic.of([]) == Traffic(digest=digest_of([]), traces=0, requests=0, labels={}, first_at=None, last_at=None)
     assert digest_of(["10-0", "9-1"]) == digest_of(["9-1", "10-0"]) != digest_of(["9-1"])

@@ -93,7 +93,7 @@ class BoardMirror:
         for row, version in rows:
             if row.state in _DRAFTED and WEIGHTS_TAG not in version.tags:
                 each(f"weights of draft {row.version.number}", partial(_upload_weights, store, row, version))
-        self._log_lineage(store, state, known, changed, changes, logged)
+        self._log_lineage(store, state, known, changed=changed, changes=changes, logged=logged)
         self._cards |= {row.version.number for row in changed} | logged.keys()
         for row, version in rows:
             number = row.version.number
@@ -120,6 +120,7 @@ class BoardMirror:
         store: ModelStore,
         state: BoardState,
         known: Mapping[Key, KnownVersion],
+        *,
         changed: Sequence[BoardRow],
         changes: Mapping[int, Sequence[Change]],
         logged: Mapping[int, ServedDraft],
@@ -193,12 +194,12 @@ def run_facts(store: ModelStore, found: Any | None) -> RunFacts:
     began = found.info.start_time
     ended = found.info.end_time
     return RunFacts(
-        {**found.data.params, **_without_prefix(found.data.tags)},
-        found.data.metrics,
-        None if began is None else began / 1000,
-        None if ended is None else ended / 1000,
-        traffic,
-        run_path(store.experiment, found.info.run_id) if is_writable(found) else "",
+        params={**found.data.params, **_without_prefix(found.data.tags)},
+        metrics=found.data.metrics,
+        started_at=None if began is None else began / 1000,
+        ended_at=None if ended is None else ended / 1000,
+        traffic=traffic,
+        link=run_path(store.experiment, found.info.run_id) if is_writable(found) else "",
     )
 
 

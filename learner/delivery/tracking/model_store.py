@@ -32,7 +32,7 @@ _MODELS_URI = "models:/"
 Key = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownVersion:
     """A version as MLflow holds it."""
 
@@ -66,7 +66,11 @@ class ModelStore:
             for row in (row for row in rows if row.tags.get(VERSION_TAG, "").isdecimal()):
                 key = int(row.tags[VERSION_TAG]), row.tags.get(SHA256_TAG, "")
                 found[key] = KnownVersion(
-                    str(row.version), row.run_id, row.tags, row.source or "", row.description or ""
+                    at=str(row.version),
+                    run=row.run_id,
+                    tags=row.tags,
+                    source=row.source or "",
+                    description=row.description or "",
                 )
             page = rows.token
             if not page:
