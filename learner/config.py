@@ -122,7 +122,7 @@ class LearnerConfig:
 
     @property
     def follows_target(self) -> bool:
-        """Whether the traces say which version the target has, and not this setting."""
+        """Return whether the traces say which version the target has, and not this setting."""
         return self.target_version == FOLLOW
 
     @property
@@ -160,7 +160,7 @@ class LearnerConfig:
 
     @property
     def checkpoints_dir(self) -> Path:
-        """What a restarted learner continues from; nobody else reads it."""
+        """Return what a restarted learner continues from; nobody else reads it."""
         return self.data_dir / "checkpoints" / self.speculator
 
     @property
@@ -177,7 +177,7 @@ def tracking_uri(mlflow_uri: str, data_dir: Path) -> str:
 
 
 def registered_model(speculator: str) -> str:
-    """What a speculator's drafts are called in MLflow together."""
+    """Return what a speculator's drafts are called in MLflow together."""
     return f"paceline-{speculator}"
 
 

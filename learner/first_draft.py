@@ -31,7 +31,7 @@ _DTYPES = ("bfloat16", "float16", "float32")
 
 @dataclass(frozen=True, slots=True)
 class FirstDraft:
-    """What was written, and for which target."""
+    """The draft that was written, and its target."""
 
     target: Path
     folder: Path

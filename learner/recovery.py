@@ -95,19 +95,19 @@ class Models:
     head: Callable[[], Tensor]  # of the target: large, and most drafts have their own
 
     def first_draft(self, board: VersionBoard) -> Eagle3Draft:
-        """What training starts from without a checkpoint; see draft_cache.first_draft."""
+        """Return what training starts from without a checkpoint; see draft_cache.first_draft."""
         return first_draft(board.read(), self.initial, self.embedding, self.head)
 
 
 def find_models(config: LearnerConfig) -> Models:
-    """What the settings name. ConfigError, naming the setting, where there is no such model."""
+    """Return what the settings name. ConfigError, naming the setting, where there is no such model."""
     target = _folder_named_by("TARGET_PATH", local_folder, config.target_path)
     initial = partial(_folder_named_by, "DRAFT", draft_folder, config.initial_draft, config.cache_dir)
     return Models(initial, load_target_embedding(target), cache(partial(load_target_head, target)))
 
 
 def target_features(config: LearnerConfig, draft: Eagle3Config, device: torch.device) -> TargetFeatures | None:
-    """What recomputes the features that `draft` reads; None where the settings let nobody. Loads no weights.
+    """Return what recomputes the features that `draft` reads; None where the settings let nobody. Loads no weights.
 
     ConfigError, naming the setting, where there is no such target, or it is none of `draft`'s.
     """
@@ -121,7 +121,7 @@ def target_features(config: LearnerConfig, draft: Eagle3Config, device: torch.de
 
 
 def _folder_named_by(setting: str, find: Callable[..., Path], *given: Path) -> Path:
-    """What `find` finds; its ConfigError names the setting."""
+    """Return what `find` finds; its ConfigError names the setting."""
     try:
         return find(*given)
     except ConfigError as error:
@@ -138,7 +138,7 @@ def _on_board(notes: LearnerNotes, board_state: BoardState) -> LearnerNotes:
 
 
 def plan_of(config: LearnerConfig, notes: LearnerNotes) -> TrainingPlan:
-    """How a learner trains that continues from `notes`."""
+    """Return how a learner trains that continues from `notes`."""
     steps = config.draft_steps or notes.draft_steps or _FIRST_GUESS_STEPS
     return TrainingPlan(
         steps=steps,

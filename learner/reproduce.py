@@ -35,7 +35,7 @@ from .training.trainer import DraftTrainer, TrainingPlan
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """What came of it; `is_equal` is None where the round could not be fitted again."""
+    """The result; `is_equal` is None where the round could not be fitted again."""
 
     is_equal: bool | None
     sentence: str
@@ -83,7 +83,7 @@ def reproduce(
 
 
 def _refit_of(config: LearnerConfig, pending: PendingRegistrations, version: DraftVersion) -> Mapping[str, Any] | None:
-    """What round_evidence.Refit recorded: on disk while the registration is pending, else in MLflow."""
+    """Return what round_evidence.Refit recorded: on disk while the registration is pending, else in MLflow."""
     for file in pending.files():
         record = read_record(file)
         if record.key == (version.number, version.sha256):

@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Whether a learning round is due, and the figures that say so."""
+    """The answer whether a learning round is due, and the figures that say so."""
 
     is_due: bool
     why: str
@@ -60,7 +60,7 @@ class Backlog:
         return Due(False, have)
 
     def _fills_half(self, counts: BufferCounts) -> bool:
-        """Whether pending traces fill half of the buffer, by the mean size of its entries: more might never fit."""
+        """Return whether pending traces fill half of the buffer, by the mean size of its entries."""
         pending_bytes = counts.bytes * counts.pending / counts.entries if counts.entries else 0.0
         return pending_bytes >= self._config.buffer.max_bytes / 2
 

@@ -38,7 +38,7 @@ class ClaimLimiter:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether a learning round failed and what it claimed is neither learned nor gone yet."""
+        """Return whether a learning round failed and what it claimed is neither learned nor gone yet."""
         return bool(self._suspects)
 
     def load_attempt(self) -> None:

@@ -41,7 +41,7 @@ def with_features(
 
 
 def is_another_target(trace: DraftTrace, best_T: Int32s) -> bool:
-    """Whether a target whose best tokens are `best_T` is not the one that verified `trace`.
+    """Return whether a target whose best tokens are `best_T` is not the one that verified `trace`.
 
     Never where the trace does not tell what the target's best tokens were: without a teacher, or of edited logits.
     """
@@ -55,7 +55,7 @@ def is_another_target(trace: DraftTrace, best_T: Int32s) -> bool:
 
 
 def needs_features(claimed: ByOutcome) -> bool:
-    """Whether a trace that is kept holds none."""
+    """Return whether a trace that is kept holds none."""
     return any(not len(entry.trace.features) for outcome in KEPT for entry in claimed[outcome])
 
 

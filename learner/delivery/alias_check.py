@@ -13,7 +13,7 @@ from .tracking.model_store import find_store
 
 @dataclass(frozen=True, slots=True)
 class AliasCheck:
-    """What was found; `is_well` is None where it cannot be told."""
+    """The answer; `is_well` is None where it cannot be told."""
 
     is_well: bool | None
     sentence: str  # what was found and, where something is wrong, what to do

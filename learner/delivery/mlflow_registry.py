@@ -90,7 +90,7 @@ class Registry:
         return {"mlflow": {"run_page": run_page(self._pages, self._store.experiment), "runs": runs}}
 
     def waiting_told(self) -> dict[str, object]:
-        """What MLflow has not been told, since when, why and what to do, as JSON values for a heartbeat."""
+        """Return what MLflow has not been told, since when, why and what to do, as JSON values for a heartbeat."""
         waiting = sorted(self._attempts.waiting.values(), key=lambda one: (one.what != ALL, one.since))
         longest = [asdict(one) for one in waiting[:WAITING_TOLD]]
         return {"mlflow_waiting": {"at": time.time(), "count": len(waiting), "longest": longest}}

@@ -45,7 +45,7 @@ class PendingRegistrations:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether nobody else registers from here while the body runs. A process that dies lets go of it."""
+        """Give whether nobody else registers from here while the body runs. A process that dies lets go of it."""
         with ExitStack() as stack:
             with suppress(OSError):  # a disk that takes no file, or no lock: then one learner is trusted to be alone
                 self._folder.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class PendingRegistrations:
             yield True
 
     def files(self) -> list[Path]:
-        """What is pending; remove a file once MLflow has its record."""
+        """Return what is pending; remove a file once MLflow has its record."""
         found = (file for folder in self._folders for file in folder.glob("v*.json") if file.stem[1:].isdecimal())
         return sorted(found, key=lambda file: file.name)
 
@@ -69,7 +69,7 @@ def open_pending(config: LearnerConfig) -> PendingRegistrations:
 
 
 def number_of(file: Path) -> int:
-    """Which draft the record in one of `files` is of."""
+    """Return which draft the record in one of `files` is of."""
     return int(file.stem[1:])
 
 

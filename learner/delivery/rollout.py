@@ -87,7 +87,7 @@ class CanaryLimit:
 
 
 def _replica_for(board: VersionBoard, number: int) -> str:
-    """In turn, one of the replicas that serve the live version; the only replica where it alternates; else empty.
+    """Return, in turn, one of the replicas that serve the live version; the only one where it alternates; else empty.
 
     A replica that is about to swap to the live version counts as another one to compare with.
     """
@@ -110,6 +110,6 @@ def _alternates(status: Mapping[str, object]) -> bool:
 
 
 def _has_served(status: Mapping[str, object], live: int | None) -> bool:
-    """Whether a replica has ended requests with the live version: a standby has nothing to compare with."""
+    """Return whether a replica has ended requests with the live version: a standby has nothing to compare with."""
     served = status.get("stretches")
     return isinstance(served, Mapping) and served.get("version") == live and bool(served.get("ended"))

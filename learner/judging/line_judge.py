@@ -56,7 +56,7 @@ class LastLearnt:
         self._noted_prompts: set[Asked] = set()
 
     def has_prompt_of(self, trace: DraftTrace) -> bool:
-        """Whether the claim before noted an answer to the same tenant's prompt; of an unknown prompt none is."""
+        """Return whether the claim before noted an answer to the same tenant's prompt; of an unknown prompt none is."""
         return Asked(trace.tenant, trace.prompt) in self._prompts
 
     def note(self, block: Iterable[DraftTrace]) -> None:
@@ -67,7 +67,7 @@ class LastLearnt:
                 self._noted_prompts.add(Asked(trace.tenant, trace.prompt))
 
     def state(self) -> Mapping[str, Sequence[Any]]:
-        """What the next claim needs, as JSON values; that of the claim before, where nothing was learnt in this one."""
+        """Return what the next claim needs, as JSON values; where this one learnt nothing, what the one before left."""
         is_noted = bool(self._noted_requests)
         requests, prompts = (self._noted_requests, self._noted_prompts) if is_noted else (self.requests, self._prompts)
         return {"requests": sorted(requests), "prompts": sorted(prompts)}
@@ -75,7 +75,7 @@ class LastLearnt:
 
 @dataclass(slots=True, kw_only=True)
 class LineJudge:
-    """What one learning round shows of the line. Changes `delivery` and `last_learnt`; no draft."""
+    """Judges the line by what one learning round shows of it. Changes `delivery` and `last_learnt`; no draft."""
 
     delivery: LineDelivery
     live: int
@@ -118,6 +118,6 @@ class LineJudge:
     def decide(
         self, newest: int, line: Eagle3Draft, held_out: Sequence[DraftTrace], rules: PrequentialRules
     ) -> Delivery:
-        """Which version serves next, once the line has learnt the claim and is to be published as `newest`."""
+        """Return which version serves next, once the line has learnt the claim and is to be published as `newest`."""
         failed = is_ruined(paired(held_out, line, self.live_draft, self.steps), rules)
         return self.delivery.decide(newest, self.live, is_ruined=failed)

@@ -188,7 +188,7 @@ def _canonical(name: str) -> str:
 
 
 def _is_the_targets(name: str, config: Eagle3Config) -> bool:
-    """Whether the server takes this tensor from the target, or needs none, whatever the file holds."""
+    """Return whether the server takes this tensor from the target, or needs none, whatever the file holds."""
     return name == "t2d" or "embed_tokens" in name or (config.shares_head and "lm_head" in name)
 
 

@@ -27,7 +27,7 @@ class DraftVocabulary:
 
 
 def count_tokens(tokens: Iterable[Sequence[int]], words: int) -> npt.NDArray[np.int64]:
-    """How often every id of a vocabulary of `words` occurs, int64[words]. ConfigError for an id that is not in it."""
+    """Count every id of a vocabulary of `words`, int64[words]. ConfigError for an id that is not in it."""
     counts = np.zeros(words, np.int64)
     for ids in tokens:
         found = np.bincount(np.asarray(ids, np.int64), minlength=words)

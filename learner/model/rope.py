@@ -33,7 +33,7 @@ class Rope:
 
     @property
     def magnitude(self) -> float:
-        """What the rotated channels of queries and keys are multiplied by."""
+        """Return what the rotated channels of queries and keys are multiplied by."""
         return 1.0
 
     def radians(self, pairs: int) -> Tensor:
@@ -41,7 +41,7 @@ class Rope:
         return 1.0 / self.rope_theta ** (torch.arange(pairs, dtype=torch.float32) / pairs)
 
     def settings(self) -> dict[str, Any]:
-        """What `rope_from` reads as this."""
+        """Return what `rope_from` reads as this."""
         return {"rope_type": self.kind, **{name: value for name, value in asdict(self).items() if value is not None}}
 
 
@@ -90,7 +90,7 @@ class YarnRope(Rope):
 
     @property
     def magnitude(self) -> float:
-        """What the rotated channels of queries and keys are multiplied by."""
+        """Return what the rotated channels of queries and keys are multiplied by."""
         if self.mscale is None or self.mscale_all_dim is None:
             return self._growth(1.0) * self.attn_factor
         return self._growth(self.mscale) / self._growth(self.mscale_all_dim) * self.attn_factor

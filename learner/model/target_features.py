@@ -35,7 +35,7 @@ _KINDS: Mapping[torch.dtype, FeatureDtype] = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the target computed at the tokens of one trace."""
+    """The target's own values at the tokens of one trace."""
 
     trace: DraftTrace  # with a feature row at every token; never `replay_exact`
     best_T: Int32s  # the token that it would have committed at each place after the context; -1 before
@@ -70,7 +70,7 @@ class TargetFeatures:
 
     @torch.inference_mode()
     def read(self, trace: DraftTrace) -> Reading:
-        """What the target computes with the weights on disk, given all tokens of the request up to each.
+        """Return what the target computes with the weights on disk, given all tokens of the request up to each.
 
         The trace has its whole prefix and ids of the target's vocabulary. Blocks on the disk the first time, then on
         the device. Equal bit by bit whenever it is computed on the same machine; ConfigError when transformers cannot
@@ -88,7 +88,7 @@ class TargetFeatures:
         return Reading(filled, best_T)
 
     def _states(self, decoder: nn.Module, ids_T: Tensor) -> tuple[Tensor, Tensor]:
-        """What the captured layers read at every token, side by side, [T, D], and what the head reads, [T, H]."""
+        """Return what captured layers read at every token, side by side, [T, D], and what the head reads, [T, H]."""
         seen: dict[int, list[Tensor]] = {layer: [] for layer in self._layers}
         read = ((decoder.get_submodule(f"layers.{layer}"), partial(_keep, states)) for layer, states in seen.items())
         hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer, keep in read]
@@ -163,7 +163,7 @@ def _keep(seen: list[Tensor], _layer: nn.Module, given: tuple[Any, ...], named: 
 
 
 def _on_host(rows_TD: Tensor) -> tuple[npt.NDArray[Any], FeatureDtype]:
-    """As a trace holds them: bfloat16 as its bits."""
+    """Return features as a trace holds them: bfloat16 as its bits."""
     kind = _KINDS.get(rows_TD.dtype)
     if kind is None:
         raise ConfigError(f"features of the target: got {rows_TD.dtype}, expected one of {[*_KINDS]}")

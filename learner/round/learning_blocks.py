@@ -84,7 +84,7 @@ def learn(
 
 
 def merged(reports: Sequence[FitReport]) -> FitReport:
-    """What the fits of one learning round did together; at least one.
+    """Return what the fits of one learning round did together; at least one.
 
     The figures of the first position are those of the first block that had any: only it was met before training.
     Regime, weighting and learning rate are the last ones.

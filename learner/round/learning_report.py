@@ -21,7 +21,7 @@ MAX_LOSSES = 40
 
 
 class LearningKind(StrEnum):
-    """How far a learning round went."""
+    """The stage that a learning round reached."""
 
     IDLE = "idle"  # nothing to train on, or another learner works for the speculator
     LEARNED = "learned"  # the trainer took steps and its checkpoint is on disk

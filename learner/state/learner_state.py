@@ -107,7 +107,7 @@ class LearnerState:
 
     @property
     def notes(self) -> LearnerNotes:
-        """What the next checkpoint says."""
+        """The notes of the next checkpoint."""
         return self._notes
 
     @property

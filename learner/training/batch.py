@@ -33,7 +33,7 @@ class Batch:
     teacher_probs_BTK: Tensor | None = None  # float32, sums to one
 
     def scored_mask(self, steps: int) -> Tensor:
-        """Which (row, step) predict a token inside the trace, bool[B, Q, steps]."""
+        """Return which (row, step) predict a token inside the trace, bool[B, Q, steps]."""
         inside_BQS = self.predicted(steps) < self.lengths_B[:, None, None]
         return inside_BQS & self.row_mask_BQ[..., None]
 
@@ -67,7 +67,7 @@ def context_rows(trace: DraftTrace) -> Int32s:
 
 
 def verdict_rows_by_step(traces: Sequence[DraftTrace], steps: int) -> npt.NDArray[np.int64]:
-    """How many of the traces' `verdict_rows` predict a token inside their trace at each step, int64[steps]."""
+    """Return how many of the traces' `verdict_rows` predict a token inside their trace at each step, int64[steps]."""
     counts_S = np.zeros(steps, np.int64)
     for trace in traces:
         predicted_QS = verdict_rows(trace)[:, None] + 2 + np.arange(steps)
@@ -76,13 +76,13 @@ def verdict_rows_by_step(traces: Sequence[DraftTrace], steps: int) -> npt.NDArra
 
 
 def summed_weights(traces: Sequence[DraftTrace], context_weight: float) -> float:
-    """What the rows of traces count together: each row with a verdict 1, each of the context `context_weight`."""
+    """Return what the rows of traces count: each row with a verdict 1, each of the context `context_weight`."""
     context = sum(len(context_rows(trace)) for trace in traces) if context_weight else 0
     return sum(len(verdict_rows(trace)) for trace in traces) + context_weight * context
 
 
 def teacher_nodes(trace: DraftTrace) -> Int32s:
-    """For each token, the verified node that judged it given exactly the tokens before it; -1 without one; int32[T].
+    """Return for each token the verified node that judged it, given exactly the tokens before it; -1: none; int32[T].
 
     Node n of round r (numbered r * (S + 1) + n) follows the root and n drafts. Its path is the committed text
     when all n drafts were accepted, n <= accepted[r], and it then judges tokens[starts[r] + 1 + n]. Nodes after a
@@ -137,7 +137,7 @@ def collate(
 
 
 def teacher_probs(logprobs_NK: npt.NDArray[Any], sampling: Sampling) -> Tensor:
-    """What the target samples from at N nodes, float32[N, K].
+    """Return what the target samples from at N nodes, float32[N, K].
 
     `logprobs_NK` are a trace's, best first, K at least 1. A greedy request has all of it on the first entry.
     """

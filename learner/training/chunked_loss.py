@@ -66,7 +66,7 @@ def summed_loss(hidden_NH: Tensor, weight_VH: Tensor, loss_of: ChunkLoss, chunks
 
 
 class _Gradients:
-    """Those of hidden outputs and head, in the making."""
+    """The gradients of hidden outputs and head, in the making."""
 
     def __init__(self, hidden_NH: Tensor, weight_VH: Tensor) -> None:
         self.hidden_NH = hidden_NH

@@ -22,7 +22,7 @@ _HOST_REFUSED = "DefaultCPUAllocator: "
 
 
 def is_out_of_memory(failure: BaseException) -> bool:
-    """Whether torch could not allocate, on whatever device."""
+    """Return whether torch could not allocate, on whatever device."""
     is_refused = isinstance(failure, RuntimeError) and _HOST_REFUSED in str(failure)
     return is_refused or isinstance(failure, torch.OutOfMemoryError)
 
@@ -57,7 +57,7 @@ class PartBound:
         restart: Callable[[], object],
         most_traces: int,
     ) -> list[_T]:
-        """What `work` returns for every part of `traces`, after a call of `restart`.
+        """Return what `work` returns for every part of `traces`, after a call of `restart`.
 
         When a part does not fit into the device's memory, all is done again, from `restart` on, in parts of at most
         half its tokens: what `work` changed by then may be half a change. Raises what torch raised, with a note of the
@@ -96,7 +96,7 @@ class PartBound:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions that multiply in bfloat16; without them it would only be slower."""
+    """Return whether the device has instructions that multiply in bfloat16; without them it would only be slower."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001 - no public name

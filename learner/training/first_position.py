@@ -59,7 +59,7 @@ def first_position(draft: Eagle3Draft, traces: Sequence[DraftTrace], bound: Part
 
 
 def judged_rows(trace: DraftTrace) -> npt.NDArray[np.bool_]:
-    """For each of `verdict_rows`, whether the trace says what its first prediction could be; all of a greedy one."""
+    """Return for each of `verdict_rows` whether the trace says what its first draft could be; all of a greedy one."""
     rows = verdict_rows(trace)
     if trace.sampling.temperature <= 0.0:
         return np.ones(len(rows), bool)

@@ -11,7 +11,7 @@ from ...policies.objectives.names import Objective
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What a learner's settings decide. ConfigError when a value is out of its range."""
+    """The choices of a learner's settings. ConfigError when a value is out of its range."""
 
     steps: int = 3  # draft length unrolled
     passes: int = 4  # over the fresh traces of a learning round
@@ -64,7 +64,7 @@ _LEAVES_CONTEXT_AT = 0.6
 
 
 def context_weight(most: float, share: float) -> float:
-    """How much a row of the context counts for a draft with this share of the attainable acceptance; 0: not at all.
+    """Return the weight of a context row for a draft with this share of the attainable acceptance; 0: not at all.
 
     `most` at a share of 0, and less the more the draft reaches: what a prompt goes on with is not what the target would
     have said, and only a draft that has much to learn gains by it. `share` NaN, for no rows at all, gives 0.
@@ -91,7 +91,7 @@ class PassBudget:
         self._pass_s: float | None = None  # of one trace
 
     def begin(self, traces: int) -> int:
-        """How often a learning round that trains from now on passes over its `traces`: 1 to `most` times.
+        """Return how often a learning round that trains from now on passes over its `traces`: 1 to `most` times.
 
         `most` times in the first one, of which nothing is known.
         """

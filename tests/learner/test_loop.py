@@ -450,7 +450,9 @@ def test_a_restarted_learner_has_the_state_of_the_old_one(house) -> None:
     assert restarted.learn_once().kind is LearningKind.IDLE
     after = restarted._state
     assert [entry.entry_id for entry in after.replay_buffer] == [entry.entry_id for entry in before.replay_buffer]
-    assert list(after.held_out_ids) == list(before.held_out_ids) == ids(held_out(traces))[-10:]
+    assert (
+        list(after.replay_buffer.held_out_ids) == list(before.replay_buffer.held_out_ids) == ids(held_out(traces))[-10:]
+    )
     assert after.notes == before.notes
     for ours, theirs in zip(after.trainer.draft.parameters(), before.trainer.draft.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -589,11 +591,11 @@ def test_rounds_that_fail_for_no_traces_fault_cost_none_however_many_they_are(
 ) -> None:
     traces, learner, judge = house.send(), house.learner(), learning_round.judge_candidate
 
-    def late(*arguments: Any) -> Any:
+    def late(*arguments: Any, **named: Any) -> Any:
         if fault == "redis":
             raise BufferUnavailable("gone")
         lose_lease(house)
-        return judge(*arguments)
+        return judge(*arguments, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(learning_round, "judge_candidate", late)

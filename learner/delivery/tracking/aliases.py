@@ -84,7 +84,7 @@ def _tag_reset(store: ModelStore, alias: str, found: str | None, version: str) -
 
 
 def _set_last(text: str) -> dict[str, str]:
-    """What SET_TAG says; empty where somebody has made something else of it."""
+    """Return what SET_TAG says; empty where somebody has made something else of it."""
     try:
         told = json.loads(text or "{}")
     except ValueError:

@@ -98,7 +98,7 @@ class Attempts:
 
 
 def reason(error: Exception) -> str:
-    """What is said of an error: one printable line, without passwords."""
+    """Return what is said of an error: one printable line, without passwords."""
     text = str(error) or type(error).__name__
     line = printable(" ".join(without_passwords(text).split()))
     return line if len(line) <= 2 * _REASON_CHARS else f"{line[:_REASON_CHARS]} … {line[-_REASON_CHARS:]}"

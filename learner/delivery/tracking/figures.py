@@ -15,7 +15,7 @@ _GREY = "#666666"
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What the gate measured of one draft, and what it then served."""
+    """One draft: what the gate measured of it, and what it then served."""
 
     number: int
     predicted: float
@@ -44,7 +44,7 @@ def gate_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def calibration_figure(drafts: Sequence[Calibrated], shown: int) -> Any:
-    """What was predicted of each draft against what it served; the draft `shown` stands out. At least one draft."""
+    """Draw what was predicted of at least one draft against what it served; the draft `shown` stands out."""
     figure, axes = _drawn(5.0, 4.6)
     figures = [(d.predicted, d.served, d.low, d.high, d.predicted_low, d.predicted_high) for d in drafts]
     ends = [value for each in figures for value in each if value is not None]
@@ -66,7 +66,7 @@ def calibration_figure(drafts: Sequence[Calibrated], shown: int) -> Any:
 
 
 def lineage_figure(drafts: Sequence[Calibrated]) -> Any:
-    """What was predicted and what was served, draft by draft. At least one draft."""
+    """Draw what was predicted and what was served, draft by draft. At least one draft."""
     figure, axes = _drawn(7.0, 3.6)
     numbers = [draft.number for draft in drafts]
     axes.plot(numbers, [draft.predicted for draft in drafts], "s--", color=_GREY, label="predicted, 95 % interval")

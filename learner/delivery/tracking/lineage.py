@@ -42,7 +42,7 @@ def log_lineage(store: ModelStore, points: Sequence[Point], shown: Iterable[tupl
 
 
 def predicted_points(number: int, scores: Mapping[str, float], live_at: float) -> list[Point]:
-    """What was predicted of a draft that went live at `live_at`, with the 95 % interval that its requests allow.
+    """Return what was predicted of a draft that went live at `live_at`, with the 95 % interval that its requests allow.
 
     Empty where it measured nothing; without the interval where it measured few requests.
     """
@@ -62,7 +62,7 @@ def predicted_points(number: int, scores: Mapping[str, float], live_at: float) -
 def served_points(
     number: int, scores: Mapping[str, float], live_at: float, served: ServedDraft, *, is_all: bool
 ) -> list[Point]:
-    """What a draft served: where that is all of it, with its interval and the error of what was predicted."""
+    """Return what a draft served: where that is all of it, with its interval and the error of what was predicted."""
     reading = served.accept_length
     if reading.value is None:
         return []

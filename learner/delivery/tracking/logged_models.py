@@ -50,7 +50,7 @@ def upload(store: ModelStore, known: KnownVersion, files: Sequence[Path]) -> Non
 
 
 def has_weights(store: ModelStore, known: KnownVersion) -> bool:
-    """Whether the weights are there."""
+    """Return whether the weights are there."""
     files = store.client.list_logged_model_artifacts(known.model_id) if known.model_id else ()
     return any(file.path == WEIGHTS_FILE for file in files)
 
@@ -71,7 +71,7 @@ def _write_mlmodel(file: Path, *, run: str, model_id: str, number: int, sha256: 
 
 
 def _signature(steps: int) -> Any:
-    """What draft_model.PublishedDraft.predict takes and gives."""
+    """Return what draft_model.PublishedDraft.predict takes and gives."""
     types = mlflow_library("types")
     schema = mlflow_library("types.schema")
     whole = types.DataType.long

@@ -143,7 +143,7 @@ class BoardMirror:
 
 
 def served_on(board: VersionBoard) -> dict[int, ServedDraft]:
-    """What every draft served, from the counters that the board keeps of its members."""
+    """Return what every draft served, from the counters that the board keeps of its members."""
     return served_drafts(entry for member in board.members() for entry in board.history(member))
 
 
@@ -187,7 +187,7 @@ def _say_run_is_gone(store: ModelStore, number: int, known: KnownVersion, run: A
 
 
 def run_facts(store: ModelStore, found: Any | None) -> RunFacts:
-    """What a run holds, for its card; nothing of one that is gone."""
+    """Return what a run holds, for its card; nothing of one that is gone."""
     if found is None:
         return RunFacts()
     traffic = {told.dataset.name: {tag.key: tag.value for tag in told.tags} for told in found.inputs.dataset_inputs}

@@ -44,7 +44,7 @@ class KnownVersion:
 
     @property
     def model_id(self) -> str:
-        """Of its logged model; empty of a version that release 0.1 registered."""
+        """The id of its logged model; empty of a version that release 0.1 registered."""
         return self.source.removeprefix(_MODELS_URI) if self.source.startswith(f"{_MODELS_URI}m-") else ""
 
 
@@ -57,7 +57,7 @@ class ModelStore:
         self.experiment = experiment  # its id
 
     def versions(self) -> dict[Key, KnownVersion]:
-        """What MLflow holds, by number and digest."""
+        """Return what MLflow holds, by number and digest."""
         found: dict[Key, KnownVersion] = {}
         page = ""
         while True:
@@ -120,7 +120,7 @@ def key_of(row: BoardRow) -> Key:
 
 
 def draft_name(number: int) -> str:
-    """Of a draft's alias and of its logged model; its run has a space in place of the hyphen."""
+    """Return the name of a draft's alias and of its logged model; its run has a space in place of the hyphen."""
     return f"draft-{number}"
 
 

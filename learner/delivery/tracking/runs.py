@@ -80,7 +80,7 @@ def run_or_none(store: ModelStore, run: str) -> Any | None:
 
 
 def is_writable(run: Any | None) -> bool:
-    """Whether a run that `run_or_none` found was deleted by nobody."""
+    """Return whether a run that `run_or_none` found was deleted by nobody."""
     return run is not None and run.info.lifecycle_stage == "active"
 
 
@@ -133,7 +133,7 @@ def _log_evidence(store: ModelStore, run: str, evidence: Mapping[str, Any]) -> N
 
 
 def _recipe() -> dict[str, Any]:
-    """What every learner trains by: equal in all runs, so no parameter."""
+    """Return what every learner trains by: equal in all runs, so no parameter."""
     return {name: getattr(RECIPE, name) for name in RECIPE.__dataclass_fields__}
 
 
@@ -156,7 +156,7 @@ def _dataset(name: str, traffic: Mapping[str, Any]) -> Any:
 
 
 def label_shares(labels: Mapping[str, int]) -> str:
-    """As "py 75 %, prose 25 %", the largest first; "none" of no request."""
+    """Return shares as "py 75 %, prose 25 %", the largest first; "none" of no request."""
     total = sum(labels.values())
     most = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{shown_label(label)} {count / total:.0%}" for label, count in most) or "none"

@@ -79,7 +79,7 @@ class ServedFigures:
         return logged
 
     def is_finished(self, row: BoardRow) -> bool:
-        """Whether the figures logged last are all that its draft will have."""
+        """Return whether the figures logged last are all that its draft will have."""
         return key_of(row) in self._finished
 
     def _may_come(self, row: BoardRow) -> bool:
