@@ -119,8 +119,8 @@ def restore(number: int, redis_url: RedisUrl = None, speculator: Speculator = No
     from .buffer.settings.fields import configured
 
     with needing_extra("learner"):
+        from .learner.config import TrackingConfig
         from .learner.delivery.restore import restore as restore_draft
-        from .learner.delivery.tracking.config import TrackingConfig
     access, mlflow = open_access(redis_url, speculator), configured(TrackingConfig, read_settings())
     typer.echo(restore_draft(access.board.read(), number, mlflow.uri, mlflow.model(access.speculator)))
 
@@ -133,7 +133,7 @@ def reproduce(number: int) -> None:
     """
     with needing_extra("learner"):
         from .learner.config import from_env
-        from .learner.wiring import reproduce_draft
+        from .learner.reproduce import reproduce_draft
     found = reproduce_draft(from_env(), number)
     typer.echo(found.sentence)
     raise typer.Exit({True: 0, False: 1, None: 2}[found.is_equal])
@@ -166,7 +166,8 @@ def draft_init(
     with needing_extra("learner"):
         from .learner.first_draft import init_draft
         from .serving.sglang_speculation import CHAIN_FLAGS
-    typer.echo(init_draft(target, out, text or [], vocab, read_settings() if traffic else None, CHAIN_FLAGS))
+    settings = read_settings() if traffic else None
+    typer.echo(init_draft(target, out, text=text or [], size=vocab, settings=settings, chain_flags=CHAIN_FLAGS))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -229,8 +230,8 @@ def _aliases(settings: "Settings") -> "AliasLook | None":
 
     if find_spec("mlflow") is None or not settings.is_given("MLFLOW_URI"):
         return None
+    from .learner.config import TrackingConfig
     from .learner.delivery.alias_check import check_aliases
-    from .learner.delivery.tracking.config import TrackingConfig
 
     mlflow = configured(TrackingConfig, settings)
 

@@ -3,10 +3,11 @@
 `celery -A paceline.learner.app worker` and `run_worker` start the same worker; both read the environment once.
 """
 
+import logging
 import time
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from celery import Celery
 from celery.schedules import schedule
@@ -14,14 +15,14 @@ from celery.utils.nodenames import default_nodename, host_format
 
 from ..buffer.redis_board import RedisVersionBoard
 from ..buffer.redis_client import broker_url, connect, tls_settings
-from .alias_watch import add_alias_watch
-from .asked_rounds import add_asked_rounds
 from .config import LearnerConfig, from_env
 from .disk import require_writable
-from .lasting_worker import add_beat, outlast_refusals
-from .liveness import add_liveness, heartbeat_of
-from .quiet_celery import hush_bookkeeping
-from .tasks import LEARN_ROUND, add_learn_round
+from .worker.lasting_worker import add_beat, outlast_refusals
+from .worker.tasks import LEARN_ROUND, add_learn_round, heartbeat_of
+from .worker.threads import add_threads
+
+#: Celery's loggers of messages received, tasks done and messages sent by the beat: three lines a learning round.
+BOOKKEEPING: Final = ("celery.worker.strategy", "celery.app.trace", "celery.beat")
 
 #: A learning round is not started a second time before this.
 _LONGEST_ROUND_S = 3600
@@ -59,9 +60,7 @@ def make_app(config: LearnerConfig) -> Celery:
     )
     outlast_refusals(app, lambda fault: heartbeat_of(config).stall(fault))
     add_learn_round(app, config)
-    add_asked_rounds(app, config)
-    add_alias_watch(app, config)
-    add_liveness(app, config)
+    add_threads(app, config)
     return app
 
 
@@ -93,6 +92,12 @@ def run_worker(config: LearnerConfig, *, beat: bool) -> None:
         raise SystemExit(worker.exitcode)
 
 
+def hush_bookkeeping() -> None:
+    """Leave out what these loggers say at INFO; their warnings and errors, such as a task that failed, stay."""
+    for name in BOOKKEEPING:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
 def _check_models(config: LearnerConfig, board: RedisVersionBoard) -> None:
     from .recovery import check_models  # noqa: PLC0415 - torch, which a lone beat does not load
 
@@ -106,7 +111,8 @@ def _every_round(config: LearnerConfig) -> dict[str, Any]:
     return {"task": LEARN_ROUND, "schedule": every, "options": options}
 
 
-_BEGAN, _BEGAN_S = datetime.now(UTC), time.monotonic()
+_BEGAN = datetime.now(UTC)
+_BEGAN_S = time.monotonic()
 
 
 def _steady_now() -> datetime:

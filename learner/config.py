@@ -41,7 +41,7 @@ def name_on(host: str) -> str:
     return f"{re.sub('[^A-Za-z0-9._-]', '-', name)[:55]}-{digest}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerConfig:
     """Every setting of a learner. ConfigError, naming the setting and its value, when one is wrong."""
 
@@ -122,7 +122,7 @@ class LearnerConfig:
 
     @property
     def follows_target(self) -> bool:
-        """Whether the traces say which version the target has, and not this setting."""
+        """Return whether the traces say which version the target has, and not this setting."""
         return self.target_version == FOLLOW
 
     @property
@@ -160,7 +160,7 @@ class LearnerConfig:
 
     @property
     def checkpoints_dir(self) -> Path:
-        """What a restarted learner continues from; nobody else reads it."""
+        """Return what a restarted learner continues from; nobody else reads it."""
         return self.data_dir / "checkpoints" / self.speculator
 
     @property
@@ -177,7 +177,7 @@ def tracking_uri(mlflow_uri: str, data_dir: Path) -> str:
 
 
 def registered_model(speculator: str) -> str:
-    """What a speculator's drafts are called in MLflow together."""
+    """Return what a speculator's drafts are called in MLflow together."""
     return f"paceline-{speculator}"
 
 
@@ -207,3 +207,23 @@ _MLFLOW_ENV: Mapping[str, str] = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingConfig:
+    """Where a command finds a speculator's drafts in MLflow. ConfigError when a setting is wrong."""
+
+    data_dir: Path = setting("DATA_DIR")
+    mlflow_uri: str = setting("MLFLOW_URI")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def uri(self) -> str:
+        """Where MLflow keeps runs."""
+        return tracking_uri(self.mlflow_uri, self.data_dir)
+
+    def model(self, speculator: str) -> str:
+        """Name of a speculator's registered model."""
+        return registered_model(speculator)

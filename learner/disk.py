@@ -96,7 +96,7 @@ def sweep(parent: Path) -> list[Path]:
 
 
 def _is_disk_fault(fault: Exception) -> bool:
-    """Whether the disk caused it; torch raises RuntimeError for everything, and a GPU's fault must stay what it is."""
+    """Return whether the disk caused it: torch raises RuntimeError for everything, and a GPU's fault stays one."""
     return not isinstance(fault, RuntimeError) or any(word in str(fault) for word in _TORCH_WRITER)
 
 

@@ -31,7 +31,7 @@ _DTYPES = ("bfloat16", "float16", "float32")
 
 @dataclass(frozen=True, slots=True)
 class FirstDraft:
-    """What was written, and for which target."""
+    """The draft that was written, and its target."""
 
     target: Path
     folder: Path
@@ -43,6 +43,7 @@ def make_first_draft(
     target: str | Path,
     out: Path,
     text: Sequence[Path] = (),
+    *,
     traffic: TraceBuffer | None = None,
     size: int | None = None,
     report: Callable[[str], object] = print,
@@ -107,18 +108,25 @@ def _some(lines: Iterable[str]) -> list[str]:
 
 
 def init_draft(
-    target: str, out: Path, text: Sequence[Path], size: int | None, settings: Settings | None, chain_flags: str
+    target: str,
+    out: Path,
+    *,
+    text: Sequence[Path],
+    size: int | None,
+    settings: Settings | None,
+    chain_flags: str,
 ) -> str:
-    """As `make_first_draft`, with the traffic in the Redis of `settings`; return what was made and how to use it.
+    """Do as `make_first_draft` with the traffic in the Redis of `settings`; return what was made and how to use it.
 
     `chain_flags` are SGLang's flags for a chain of drafts. Raises BufferUnavailable when Redis does not answer.
     """
     notes: list[str] = []
     traffic = None if settings is None else _buffer(settings)
-    made = make_first_draft(target, out, text, traffic, size, notes.append)
+    made = make_first_draft(target, out, text, traffic=traffic, size=size, report=notes.append)
     chosen = made.vocabulary
     share = "" if chosen.coverage is None else f", {chosen.coverage:.1%} of the {chosen.counted} that were counted"
-    model, draft = quote(target), quote(str(out))
+    model = quote(target)
+    draft = quote(str(out))
     flags = f"--model-path {model} --speculative-algorithm EAGLE3 --speculative-draft-model-path {draft} {chain_flags}"
     lines = (
         f"{out}: an untrained draft that may propose {len(chosen.ids)} of {made.words} tokens{share}",

@@ -1,7 +1,6 @@
 """Opens a learner's state from checkpoint, buffer and board, at a start and after a learning round that failed."""
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -10,28 +9,25 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
+from ..buffer.base import TraceBuffer, VersionBoard
 from ..buffer.drafts.checkpoint import local_folder
 from ..buffer.drafts.single_file import draft_folder
 from ..buffer.errors import ConfigError
 from ..buffer.version import BoardState
-from ..policies.learn_schedule import LearnSchedule
-from . import checkpoint
-from .checkpoint import LearnerNotes
 from .config import LearnerConfig
 from .delivery.publisher import Lineage, publish_initial
-from .delivery.refusals import LEARNER, refuse_undecided
+from .delivery.rollout import LEARNER, refuse_undecided
 from .disk import sweep
-from .intake import Outcome
 from .model.draft_cache import DraftCache, first_draft
 from .model.draft_io import load_target_embedding, load_target_head
 from .model.eagle3 import Eagle3Draft
 from .model.eagle3_config import Eagle3Config
 from .model.target_features import TargetFeatures
-from .pass_budget import PassBudget
-from .recomputed import with_features
-from .state import LearnerState
-from .training.trainer import DraftTrainer, TrainingPlan
+from .state import checkpoint
+from .state.checkpoint import LearnerNotes
+from .state.learner_state import LearnerState
+from .training.plan import TrainingPlan
+from .training.trainer import DraftTrainer
 
 _log = logging.getLogger(__name__)
 
@@ -54,14 +50,16 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     For the holder of the speculator's lease only. Raises ConfigError when drafts or target cannot be read.
     """
     sweep(config.versions_dir)
-    models, device = find_models(config), device_of(config.device)
+    models = find_models(config)
+    device = device_of(config.device)
     draft = models.first_draft(board).to(device)  # what cannot be learned is not published either
     features = target_features(config, draft.config, device)
     if features is not None:
         features.load()  # before traces are claimed, which would be blamed for a target that cannot be loaded
-    saved, targets = checkpoint.load(config.checkpoints_dir), config.target_history()
+    saved = checkpoint.load(config.checkpoints_dir)
+    targets = config.target_history()
     targets.restore(saved[0].targets if saved else {})
-    lineage = Lineage(None, config.target, targets.newest or "", objective="")
+    lineage = Lineage(parent=None, target=config.target, target_version=targets.newest or "", objective="")
     publish_initial(board, config.versions_dir, models.initial, lineage, by=LEARNER)
     refuse_undecided(board)
     board_state = board.read()
@@ -76,16 +74,15 @@ def open_state(config: LearnerConfig, buffer: TraceBuffer, board: VersionBoard) 
     # The saved weights have seen these traces: only their ack is missing.
     for outcome, entry_ids in notes.settled.items():
         buffer.ack(entry_ids, outcome)
-    replay_buffer: deque[TraceEntry] = deque(maxlen=config.replay_traces)
-    held_out_ids: deque[str] = deque(maxlen=config.remembered_held_out)
-    drafts = DraftCache(models.embedding, device, head=models.head)
-    schedule = LearnSchedule(config.learn_rules)
-    schedule.restore(notes.schedule)
-    budget = PassBudget(config.passes, config.training_share)
     state = LearnerState(
-        config, trainer, notes, replay_buffer, held_out_ids, drafts, schedule, targets, budget, features
+        config=config,
+        trainer=trainer,
+        notes=notes,
+        drafts=DraftCache(models.embedding, device, head=models.head),
+        targets=targets,
+        target_features=features,
     )
-    _read_back(state, buffer)
+    state.read_back(buffer)
     return state
 
 
@@ -98,19 +95,19 @@ class Models:
     head: Callable[[], Tensor]  # of the target: large, and most drafts have their own
 
     def first_draft(self, board: VersionBoard) -> Eagle3Draft:
-        """What training starts from without a checkpoint; see draft_cache.first_draft."""
+        """Return what training starts from without a checkpoint; see draft_cache.first_draft."""
         return first_draft(board.read(), self.initial, self.embedding, self.head)
 
 
 def find_models(config: LearnerConfig) -> Models:
-    """What the settings name. ConfigError, naming the setting, where there is no such model."""
+    """Return what the settings name. ConfigError, naming the setting, where there is no such model."""
     target = _folder_named_by("TARGET_PATH", local_folder, config.target_path)
     initial = partial(_folder_named_by, "DRAFT", draft_folder, config.initial_draft, config.cache_dir)
     return Models(initial, load_target_embedding(target), cache(partial(load_target_head, target)))
 
 
 def target_features(config: LearnerConfig, draft: Eagle3Config, device: torch.device) -> TargetFeatures | None:
-    """What recomputes the features that `draft` reads; None where the settings let nobody. Loads no weights.
+    """Return what recomputes the features that `draft` reads; None where the settings let nobody. Loads no weights.
 
     ConfigError, naming the setting, where there is no such target, or it is none of `draft`'s.
     """
@@ -124,7 +121,7 @@ def target_features(config: LearnerConfig, draft: Eagle3Config, device: torch.de
 
 
 def _folder_named_by(setting: str, find: Callable[..., Path], *given: Path) -> Path:
-    """What `find` finds; its ConfigError names the setting."""
+    """Return what `find` finds; its ConfigError names the setting."""
     try:
         return find(*given)
     except ConfigError as error:
@@ -141,24 +138,19 @@ def _on_board(notes: LearnerNotes, board_state: BoardState) -> LearnerNotes:
 
 
 def plan_of(config: LearnerConfig, notes: LearnerNotes) -> TrainingPlan:
-    """How a learner trains that continues from `notes`."""
+    """Return how a learner trains that continues from `notes`."""
     steps = config.draft_steps or notes.draft_steps or _FIRST_GUESS_STEPS
-    return TrainingPlan(steps, config.passes, config.objective, config.seed, config.batch_tokens, config.context_weight)
+    return TrainingPlan(
+        steps=steps,
+        passes=config.passes,
+        objective=config.objective,
+        seed=config.seed,
+        batch_tokens=config.batch_tokens,
+        context_weight=config.context_weight,
+    )
 
 
 def device_of(wanted: str) -> torch.device:
     """The device that the setting DEVICE means."""
     found = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(found if wanted == "auto" else wanted)
-
-
-def _read_back(state: LearnerState, buffer: TraceBuffer) -> None:
-    set_aside = set(state.notes.set_aside)
-    stored = list(buffer.replay(state.read_back_traces, acked_only=True))
-    if state.targets.newest is None:  # a history that goes on has counted them
-        state.follow(stored)
-    found = state.sort([entry for entry in stored if entry.entry_id not in set_aside])
-    learned = found[Outcome.LEARNED][-state.config.replay_traces :]
-    kept, _ = with_features(learned, state.target_features)  # the others were counted when they were acked
-    state.replay_buffer.extend(kept)
-    state.held_out_ids.extend(entry.trace.trace_id for entry in found[Outcome.HELD_OUT])

@@ -15,27 +15,38 @@ import torch
 
 from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
 from ..buffer.errors import BoardConflict
+from ..buffer.redis_board import RedisVersionBoard
+from ..buffer.redis_client import connect
+from ..buffer.redis_stream import RedisTraceBuffer
 from ..buffer.version import DraftVersion
-from . import checkpoint
+from .claim.intake import ByOutcome, Outcome
+from .claim.recomputed import with_features
 from .config import LearnerConfig
-from .delivery.pending_registrations import PendingRegistrations, read_record
+from .delivery.pending_registrations import PendingRegistrations, open_pending, read_record
 from .delivery.tracking.lookup import asking, find_draft
 from .delivery.tracking.runs import REFIT_FILE, read_json
-from .intake import ByOutcome, Outcome
-from .learning_blocks import blocks_of, learn
 from .model.draft_io import save_draft
-from .recomputed import with_features
 from .recovery import device_of, find_models, plan_of, target_features
-from .state import with_plan
+from .round.learning_blocks import blocks_of, learn
+from .state import checkpoint
+from .state.learner_state import with_plan
 from .training.trainer import DraftTrainer, TrainingPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """What came of it; `is_equal` is None where the round could not be fitted again."""
+    """The result; `is_equal` is None where the round could not be fitted again."""
 
     is_equal: bool | None
     sentence: str
+
+
+def reproduce_draft(config: LearnerConfig, number: int) -> Reproduced:
+    """Connect to Redis and fit draft `number` again; `reproduce` says what it needs and raises."""
+    with connect(config.redis_url, config.redis_ca) as client:
+        buffer = RedisTraceBuffer(client, config.buffer)
+        board = RedisVersionBoard(client, config.buffer)
+        return reproduce(config, buffer, board, open_pending(config), number)
 
 
 def reproduce(
@@ -72,7 +83,7 @@ def reproduce(
 
 
 def _refit_of(config: LearnerConfig, pending: PendingRegistrations, version: DraftVersion) -> Mapping[str, Any] | None:
-    """What round_evidence.Refit recorded: on disk while the registration is pending, else in MLflow."""
+    """Return what round_evidence.Refit recorded: on disk while the registration is pending, else in MLflow."""
     for file in pending.files():
         record = read_record(file)
         if record.key == (version.number, version.sha256):
@@ -100,7 +111,8 @@ def _digest(
 ) -> str:
     """Train as the learning round did; the digest of the weights."""
     torch.set_num_threads(refit["threads"])
-    plan, device = TrainingPlan(**refit["plan"]), device_of(config.device)
+    plan = TrainingPlan(**refit["plan"])
+    device = device_of(config.device)
     draft = find_models(config).first_draft(board).to(device)
     before = replace(plan, steps=plan_of(config, notes).steps)
     trainer = DraftTrainer(draft, before, target_versions=refit["target_versions"])
@@ -124,7 +136,8 @@ def _in_order(ids: Iterable[str], entries: Mapping[str, TraceEntry]) -> list[Tra
 
 
 def _compared(version: DraftVersion, refit: Mapping[str, Any], got: str) -> Reproduced:
-    is_equal, traces = got == version.sha256, len(refit["learned"])
+    is_equal = got == version.sha256
+    traces = len(refit["learned"])
     told = f"draft {version.number}: fitted again on {traces} fresh and {len(refit['replayed'])} replayed traces"
     if is_equal:
         return Reproduced(True, f"{told}; sha256 {got[:12]}… is the published one")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from paceline.buffer.trace import DraftTrace, Sampling, VerdictRule, VerifyRounds
-from paceline.learner.intake import is_held_out
+from paceline.learner.claim.intake import is_held_out
 from paceline.learner.judging.replay import replay_logprobs
 
 SHARE = 0.25

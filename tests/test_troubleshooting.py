@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
-from paceline.learner.intake import Outcome
+from paceline.learner.claim.intake import Outcome
 from paceline.policies.guard import AlarmName
 from paceline.serving.wire.counts import DropReason, SkipReason
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...buffer.trace_codec import encode_trace
-from ...learner.intake import Intake, Outcome, sort_entries
+from ...learner.claim.intake import Intake, Outcome, sort_entries
 from .deployed import TARGET, TARGET_VERSION, Deployed, ProcessorTime, deployed
 from .traffic import VOCABULARY, ActedScheduler, Load, Spent
 
@@ -104,7 +104,16 @@ def since(counts: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any
 
 def claim_all(there: Deployed, load: Load) -> Claimed:
     """Claim what there is, decode it and give it its outcomes, as a learner does; ack it."""
-    buffer, intake = there.buffer, Intake(TARGET, (TARGET_VERSION,), 0.0, load.width, VOCABULARY)
+    buffer, intake = (
+        there.buffer,
+        Intake(
+            target=TARGET,
+            target_versions=(TARGET_VERSION,),
+            holdout_share=0.0,
+            feature_width=load.width,
+            vocabulary=VOCABULARY,
+        ),
+    )
     tokens = array_bytes = payload_bytes = 0
     cpu_s = encode_s = 0.0
     outcomes: dict[str, int] = {}

@@ -13,7 +13,7 @@ from .tracking.model_store import find_store
 
 @dataclass(frozen=True, slots=True)
 class AliasCheck:
-    """What was found; `is_well` is None where it cannot be told."""
+    """The answer; `is_well` is None where it cannot be told."""
 
     is_well: bool | None
     sentence: str  # what was found and, where something is wrong, what to do
@@ -49,7 +49,8 @@ def _compare(uri: str, model: str, state: BoardState) -> AliasCheck:
     if store is None:
         why = f"MLflow answers and has no model {model}: no learner has registered a draft yet, or it was deleted there"
         return AliasCheck(False if state.rows else None, why)
-    now, board = aliases_of(store), following(state)
+    now = aliases_of(store)
+    board = following(state)
     numbers = {known.at: key[0] for key, known in store.versions().items()}
     named = {alias: numbers.get(now[alias]) for alias in FOLLOWING if alias in now}
     wrong = [

@@ -15,34 +15,34 @@ from ...buffer.weights_file import check_weights
 from ...policies.judged_on import judged_on
 from ...policies.line_delivery import Ground
 from ...policies.promotion import Promotion, Verdict, judge
+from ..claim.intake import KEPT, ByOutcome, Outcome
 from ..config import LearnerConfig
-from ..intake import KEPT, ByOutcome, Outcome
 from ..judging.line_judge import LineJudge
 from ..judging.paired_replay import unscored
 from ..model.draft_io import save_draft
-from ..state import LearnerState
+from ..state.learner_state import LearnerState
 from .publisher import Lineage, publish, reserve_number
-from .refusals import LEARNER, refuse
-from .rollout import start_canary_or_go_live
+from .rollout import LEARNER, refuse, start_canary_or_go_live
 from .run_record import scores_of
 
 _log = logging.getLogger(__name__)
 
 
 def reserve(state: LearnerState, board: VersionBoard, judge: LineJudge | None) -> int | None:
-    """The number under which the trainer's weights will be published; None when they will not be."""
+    """Reserve the number under which the trainer's weights will be published; None when they will not be."""
     return None if judge is None else reserve_number(board, state.config.versions_dir)
 
 
 def judge_candidate(
     state: LearnerState,
     board_state: BoardState,
+    *,
     claimed: ByOutcome,
     line_judge: LineJudge | None,
     number: int | None,
     now_s: float,
 ) -> Promotion:
-    """What becomes of the trainer's weights, to be published as `number`, after `line_judge` saw every block of them.
+    """Decide what becomes of the trainer's weights, to be published as `number`, once `line_judge` saw all blocks.
 
     The kept traces of `claimed` are the newest traffic, beside which the verdict says what it was judged on, and how
     old that was at `now_s`, unix seconds. WAIT without a judge: there is no live draft. UNJUDGED when replay cannot
@@ -97,6 +97,7 @@ def _why_waiting(board_state: BoardState) -> str:
 def deliver(
     state: LearnerState,
     board: VersionBoard,
+    *,
     judged: BoardState,
     promotion: Promotion,
     claimed: ByOutcome,
@@ -111,17 +112,18 @@ def deliver(
     if promotion.verdict is Verdict.WAIT:
         _roll_back_changed_live(state, board, judged)
         return None
-    config, learnt = state.config, [*state.replay_buffer, *claimed[Outcome.LEARNED]]
+    config = state.config
+    learnt = [*state.replay_buffer, *claimed[Outcome.LEARNED]]
     named = {entry.trace.target_version for entry in learnt}
     lineage = Lineage(
-        state.notes.parent,
-        config.target,
-        state.targets.newest or "",
-        config.objective,
-        _trained_on(learnt),
-        scores_of(promotion),
-        promotion.judged_on,
-        tuple(version for version in state.targets.trained if version in named),
+        parent=state.notes.parent,
+        target=config.target,
+        target_version=state.targets.newest or "",
+        objective=config.objective,
+        trained_on=_trained_on(learnt),
+        scores=scores_of(promotion),
+        judged_on=promotion.judged_on,
+        trained_targets=tuple(version for version in state.targets.trained if version in named),
     )
     write = partial(save_draft, state.trainer.draft)
     version = publish(

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from ...buffer.base import VersionBoard
 from ...buffer.version import BoardState
-from .pending_registrations import PendingRegistrations, number_of, read_record
+from ..config import LearnerConfig
+from .pending_registrations import PendingRegistrations, number_of, open_pending, read_record
 from .run_record import RunRecord
 from .tracking.attempts import ALL, Attempts, reason
-from .tracking.links import run_page
 from .tracking.mirror import BoardMirror
 from .tracking.mlflow_library import using
-from .tracking.model_store import Key, ModelStore, open_store
+from .tracking.model_store import Key, ModelStore, open_store, run_page
 from .tracking.runs import write_run
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,8 @@ PATIENCE_S = 20.0
 #: Between two comparisons of MLflow with a board that does not change: anybody may edit an alias there.
 COMPARE_S = 30.0
 #: The newest drafts whose runs a heartbeat names, and the things that wait longest.
-RUNS_TOLD, WAITING_TOLD = 24, 5
+RUNS_TOLD = 24
+WAITING_TOLD = 5
 
 
 class Registry:
@@ -89,7 +90,7 @@ class Registry:
         return {"mlflow": {"run_page": run_page(self._pages, self._store.experiment), "runs": runs}}
 
     def waiting_told(self) -> dict[str, object]:
-        """What MLflow has not been told, since when, why and what to do, as JSON values for a heartbeat."""
+        """Return what MLflow has not been told, since when, why and what to do, as JSON values for a heartbeat."""
         waiting = sorted(self._attempts.waiting.values(), key=lambda one: (one.what != ALL, one.since))
         longest = [asdict(one) for one in waiting[:WAITING_TOLD]]
         return {"mlflow_waiting": {"at": time.time(), "count": len(waiting), "longest": longest}}
@@ -171,3 +172,10 @@ class Registry:
     def _run_of(self, store: ModelStore, record: RunRecord) -> str:
         """The version's run with everything logged; a run that an interrupted attempt began is completed."""
         return write_run(store, record)
+
+
+def open_registry(config: LearnerConfig) -> Registry:
+    """Return the registry of a speculator; it connects to MLflow only when it is first used."""
+    artifacts = config.data_dir / "mlflow-artifacts"
+    pending = open_pending(config)
+    return Registry(config.tracking_uri, config.registered_model, pending, artifacts, pages=config.mlflow_pages)

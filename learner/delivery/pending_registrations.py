@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ...buffer.errors import ConfigError
+from ..config import LearnerConfig
 from ..disk import write_text
 from .run_record import RunRecord
 
@@ -31,7 +32,7 @@ class PendingRegistrations:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether nobody else registers from here while the body runs. A process that dies lets go of it."""
+        """Give whether nobody else registers from here while the body runs. A process that dies lets go of it."""
         with ExitStack() as stack:
             with suppress(OSError):  # a disk that takes no file, or no lock: then one learner is trusted to be alone
                 self._folder.parent.mkdir(parents=True, exist_ok=True)
@@ -44,13 +45,18 @@ class PendingRegistrations:
             yield True
 
     def files(self) -> list[Path]:
-        """What is pending; remove a file once MLflow has its record."""
+        """Return what is pending; remove a file once MLflow has its record."""
         found = (file for file in self._folder.glob("v*.json") if file.stem[1:].isdecimal())
         return sorted(found)
 
 
+def open_pending(config: LearnerConfig) -> PendingRegistrations:
+    """Return what waits of a speculator's versions."""
+    return PendingRegistrations(config.checkpoints_dir / "pending_registrations")
+
+
 def number_of(file: Path) -> int:
-    """Which draft the record in one of `files` is of."""
+    """Return which draft the record in one of `files` is of."""
     return int(file.stem[1:])
 
 

@@ -27,7 +27,7 @@ INITIAL = 0
 _ATTEMPTS = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
     """Where a version comes from: everything about it except its number and its bytes."""
 
@@ -58,7 +58,8 @@ def publish(
     disk. BoardConflict when every number tried was taken.
     """
     for _ in range(_ATTEMPTS):
-        number, reserved = reserve_number(board, versions) if reserved is None else reserved, None
+        number = reserve_number(board, versions) if reserved is None else reserved
+        reserved = None
         folder = version_folder(versions, number)
         write_folder(folder, write)
         version = _describe(number, folder, lineage)
@@ -94,7 +95,8 @@ def prune(versions: Path, state: BoardState, keep: int, needed: Collection[int] 
     refuse it. Folders that are not on the board belong to somebody else and stay.
     """
     kept = {*sorted(state.rows)[-keep:], state.live, state.previous, state.canary, *needed}
-    here, gone = numbered_folders(versions), []
+    here = numbered_folders(versions)
+    gone = []
     for number in sorted(state.rows.keys() & here.keys() - kept):
         row = state.rows[number]
         if row.state is VersionState.CANDIDATE or is_just_restored(here[number]):
@@ -136,7 +138,8 @@ def publish_initial(
 def _copy_once(draft: Path, folder: Path) -> None:
     if not folder.exists():
         write_folder(folder, lambda new: [shutil.copy(draft / name, new) for name in DRAFT_FILES])
-    got, expected = sha256_of(folder / WEIGHTS_FILE), sha256_of(draft / WEIGHTS_FILE)
+    got = sha256_of(folder / WEIGHTS_FILE)
+    expected = sha256_of(draft / WEIGHTS_FILE)
     if got != expected:
         raise ConfigError(
             f"{folder}: got weights {got[:12]}, expected {expected[:12]} as in {draft}; the board is empty but the "

@@ -1,4 +1,4 @@
-"""Chooses the replica of a canary, and ends a canary that stays undecided."""
+"""Moves of candidates on the board: refused, canary on one replica, or live; and the end of a canary undecided."""
 
 import logging
 import time
@@ -7,16 +7,33 @@ from collections.abc import Callable, Mapping
 from ...buffer.base import VersionBoard
 from ...buffer.errors import BoardConflict
 from ...buffer.version import BoardState, VersionState
-from .refusals import LEARNER, refuse
 
 _log = logging.getLogger(__name__)
 
-
+#: The author of a learner's board events; operators and replicas have their own names.
+LEARNER = "learner"
 #: Why a version that must pass a canary is refused where there can be none.
 NO_CANARY = (
     "it must pass a canary, and none can run: serve with a second replica or, on the only one, with "
     "PACELINE_CANARY_TURN_S above 0, and let the learner have PACELINE_CANARY_LIMIT_S above 0"
 )
+
+
+def refuse(board: VersionBoard, number: int, why: str) -> None:
+    """Move a candidate to refused; a conflict with another move is logged, and that move stays."""
+    try:
+        board.move(number, VersionState.REFUSED, LEARNER, why)
+    except BoardConflict as conflict:
+        _log.warning("version %d was not refused, because somebody else moved it: %s", number, conflict)
+
+
+def refuse_undecided(board: VersionBoard) -> None:
+    """Refuse the candidates of a learner that died before carrying out the gate's verdict; their traces come again."""
+    state = board.read()
+    published = {event.number for event in board.events() if event.version is not None and event.by == LEARNER}
+    for number in sorted(published):
+        if state.rows[number].state is VersionState.CANDIDATE:
+            refuse(board, number, "its learner stopped before the gate's verdict was carried out")
 
 
 def start_canary_or_go_live(
@@ -55,9 +72,11 @@ class CanaryLimit:
         """Roll back the canary of `state`, if there is one and it is overdue."""
         if state.canary is None:
             return
-        row, now = state.rows[state.canary], self._clock()
+        row = state.rows[state.canary]
+        now = self._clock()
         if self._seen != (state.canary, row.changed_at):
-            self._seen, self._seen_at = (state.canary, row.changed_at), now
+            self._seen = (state.canary, row.changed_at)
+            self._seen_at = now
         if now - self._seen_at < self._limit_s:
             return
         why = f"canary on {row.replica} undecided after {self._limit_s:g} s"
@@ -68,7 +87,7 @@ class CanaryLimit:
 
 
 def _replica_for(board: VersionBoard, number: int) -> str:
-    """In turn, one of the replicas that serve the live version; the only replica where it alternates; else empty.
+    """Return, in turn, one of the replicas that serve the live version; the only one where it alternates; else empty.
 
     A replica that is about to swap to the live version counts as another one to compare with.
     """
@@ -91,6 +110,6 @@ def _alternates(status: Mapping[str, object]) -> bool:
 
 
 def _has_served(status: Mapping[str, object], live: int | None) -> bool:
-    """Whether a replica has ended requests with the live version: a standby has nothing to compare with."""
+    """Return whether a replica has ended requests with the live version: a standby has nothing to compare with."""
     served = status.get("stretches")
     return isinstance(served, Mapping) and served.get("version") == live and bool(served.get("ended"))

@@ -16,15 +16,16 @@ import torch
 from ...buffer.base import TraceEntry, entry_order
 from ...buffer.version import OTHER_LABELS
 from ...policies.judged_on import MAX_LABELS
-from ..intake import KEPT, ByOutcome, Outcome
+from ..claim.intake import KEPT, ByOutcome, Outcome
 from ..judging.line_judge import LineJudge
-from ..state import LearnerState
+from ..state.learner_state import LearnerState
 
 #: Contexts of the two data sets of a run.
-TRAFFIC_WINDOW, JUDGED = "traffic window", "judged requests"
+TRAFFIC_WINDOW = "traffic window"
+JUDGED = "judged requests"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """Some traces of the stream, described."""
 
@@ -40,11 +41,19 @@ class Traffic:
         """Describe `entries`, in any order."""
         labels = Counter({entry.trace.request_id: entry.trace.label for entry in entries}.values())
         times = [t for t in (entry.trace.born_at for entry in entries) if math.isfinite(t) and t > 0.0]
-        digest, requests = digest_of([entry.entry_id for entry in entries]), labels.total()
-        return cls(digest, len(entries), requests, _most(labels), min(times, default=None), max(times, default=None))
+        digest = digest_of([entry.entry_id for entry in entries])
+        requests = labels.total()
+        return cls(
+            digest=digest,
+            traces=len(entries),
+            requests=requests,
+            labels=_most(labels),
+            first_at=min(times, default=None),
+            last_at=max(times, default=None),
+        )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GateRow:
     """One judged request: what was accepted of it with the line and with the reference."""
 
@@ -55,7 +64,7 @@ class GateRow:
     x: float  # its bet: Paired.gain
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refit:
     """All that repeating the fit needs beside the checkpoint and the traces; see reproduce.py."""
 
@@ -69,7 +78,7 @@ class Refit:
     threads: int  # of torch: sums of another number of threads may differ in the last bit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEvidence:
     """One learning round, for people who review its draft."""
 
@@ -82,30 +91,37 @@ class RoundEvidence:
 
 def evidence_of(
     state: LearnerState,
+    *,
     claimed: ByOutcome,
     replayed: Sequence[TraceEntry],
     judge: LineJudge | None,
     started_at: float,
 ) -> RoundEvidence:
-    """What is known once the gate has judged and before the replay buffer takes the claim.
+    """Return what is known once the gate has judged and before the replay buffer takes the claim.
 
     `replayed` is what the fit was given of the replay buffer; the learning round began at `started_at`, unix seconds.
     """
     trainer = state.trainer
     refit = Refit(
-        state.notes.rounds_trained,
-        asdict(trainer.plan),
-        tuple(trainer.target_versions),
-        _ids(claimed[Outcome.LEARNED]),
-        _ids(claimed[Outcome.HELD_OUT]),
-        _ids(replayed),
-        trainer.draft.device.type,
-        torch.get_num_threads(),
+        rounds_trained=state.notes.rounds_trained,
+        plan=asdict(trainer.plan),
+        target_versions=tuple(trainer.target_versions),
+        learned=_ids(claimed[Outcome.LEARNED]),
+        held_out=_ids(claimed[Outcome.HELD_OUT]),
+        replayed=_ids(replayed),
+        device=trainer.draft.device.type,
+        threads=torch.get_num_threads(),
     )
     judged_ids = {trace.trace_id for trace in judge.judged} if judge else set()
     judged = [entry for outcome in KEPT for entry in claimed[outcome] if entry.trace.trace_id in judged_ids]
     traffic = {TRAFFIC_WINDOW: Traffic.of(claimed[Outcome.LEARNED]), JUDGED: Traffic.of(judged)}
-    return RoundEvidence(started_at, state.config.name, refit, traffic, gate_rows(judge) if judge else ())
+    return RoundEvidence(
+        started_at=started_at,
+        learner=state.config.name,
+        refit=refit,
+        traffic=traffic,
+        gate_rows=gate_rows(judge) if judge else (),
+    )
 
 
 def gate_rows(judge: LineJudge, salt: bytes | None = None) -> tuple[GateRow, ...]:
@@ -114,11 +130,11 @@ def gate_rows(judge: LineJudge, salt: bytes | None = None) -> tuple[GateRow, ...
     labels = {trace.request_id: trace.label for trace in judge.judged}
     return tuple(
         GateRow(
-            hashlib.blake2b(request.encode(), key=salt, digest_size=8).hexdigest(),
-            labels[request],
-            pair.line.accept_length,
-            pair.reference.accept_length,
-            pair.gain,
+            request=hashlib.blake2b(request.encode(), key=salt, digest_size=8).hexdigest(),
+            label=labels[request],
+            accept_length=pair.line.accept_length,
+            reference_accept_length=pair.reference.accept_length,
+            x=pair.gain,
         )
         for request, pair in judge.by_request.items()
     )

@@ -32,7 +32,7 @@ def numbered_folders(versions: Path) -> dict[int, Path]:
 
 
 def is_just_restored(folder: Path) -> bool:
-    """Whether an operator has restored the draft of `folder` within RESTORED_S."""
+    """Return whether an operator has restored the draft of `folder` within RESTORED_S."""
     mark = folder / RESTORED_FILE
     return mark.is_file() and time.time() - mark.stat().st_mtime < RESTORED_S
 

@@ -35,7 +35,8 @@ def gone_alarm(state: BoardState) -> Alarm | None:
 
 
 def _expected(found: EstimatedRounds) -> GuardInput:
-    served, expected = Tally(found.accepted, found.rounds), Tally(found.expected, found.rounds)
+    served = Tally(found.accepted, found.rounds)
+    expected = Tally(found.expected, found.rounds)
     error = math.sqrt(found.variance) / found.rounds if found.rounds else 0.0
     return GuardInput(served_compared=served, replayed=expected, replay_error=error)
 

@@ -62,7 +62,8 @@ def compare_with_served(traces: Iterable[DraftTrace], state: BoardState, drafts:
 def _compare(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) -> list[Calibration]:
     counted = [trace for trace in traces if trace.verdict_rule.decides_by_equality]
     expected = [trace for trace in traces if not why_not_estimated(trace)]
-    runs, logprobs = replay_traces(draft, counted, steps), replay_logprobs(draft, expected, steps)
+    runs = replay_traces(draft, counted, steps)
+    logprobs = replay_logprobs(draft, expected, steps)
     estimates = [served_beside_expected(trace, logq) for trace, logq in zip(expected, logprobs, strict=True)]
     return [
         *(_calibration(trace, run) for trace, run in zip(counted, runs, strict=True)),
@@ -75,7 +76,8 @@ def _calibration(trace: DraftTrace, runs: Int32s) -> Calibration:
     if not compared:
         return Calibration()
     replayed = runs[trace.rounds.starts]
-    proposed, served = proposed_drafts(trace), trace.visible_accepted()
+    proposed = proposed_drafts(trace)
+    served = trace.visible_accepted()
     is_compared = (replayed >= 0) & (proposed > 0)
     excess = int((np.minimum(replayed, proposed) - served)[is_compared].sum())
     return Calibration(equal, compared, excess, int(served[is_compared].sum()))

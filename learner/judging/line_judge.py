@@ -5,16 +5,16 @@ answers to the same prompt. Both are replayed against the very verdicts that wer
 version of the target that gave them, whichever that is.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...buffer.base import TraceEntry, entry_order
 from ...buffer.trace import DraftTrace
 from ...policies.line_delivery import Delivery, LineDelivery
-from ...policies.paired import Paired
+from ...policies.paired import Asked, Paired
 from ...policies.prequential import PrequentialRules, is_ruined
 from ..model.eagle3 import Eagle3Draft
-from .last_learnt import LastLearnt
 from .paired_replay import paired, why_unscored
 
 
@@ -39,9 +39,43 @@ class Unlearnt:
         return is_later and trace.target_version in self.target_versions and trace.request_id not in self.requests
 
 
-@dataclass(slots=True)
+class LastLearnt:
+    """Remembers which requests and prompts the line learnt in one claim: further traces of them do not judge.
+
+    What is asked about is the claim before, what is noted the one at hand.
+
+    A claim can be larger than the replay buffer, which therefore does not tell all requests. A prompt is not noted in
+    the claim after the one that noted it: else one that is asked all the time would judge once and never again.
+    """
+
+    def __init__(self, state: Mapping[str, Sequence[Any]]) -> None:
+        """Goes on from the `state` of the claim before; an empty one remembers nothing."""
+        self.requests: frozenset[str] = frozenset(state.get("requests", ()))
+        self._prompts = frozenset(Asked(*asked) for asked in state.get("prompts", ()))
+        self._noted_requests: set[str] = set()
+        self._noted_prompts: set[Asked] = set()
+
+    def has_prompt_of(self, trace: DraftTrace) -> bool:
+        """Return whether the claim before noted an answer to the same tenant's prompt; of an unknown prompt none is."""
+        return Asked(trace.tenant, trace.prompt) in self._prompts
+
+    def note(self, block: Iterable[DraftTrace]) -> None:
+        """The line is about to learn these, or holds them out."""
+        for trace in block:
+            self._noted_requests.add(trace.request_id)
+            if trace.prompt and not self.has_prompt_of(trace):
+                self._noted_prompts.add(Asked(trace.tenant, trace.prompt))
+
+    def state(self) -> Mapping[str, Sequence[Any]]:
+        """Return what the next claim needs, as JSON values; where this one learnt nothing, what the one before left."""
+        is_noted = bool(self._noted_requests)
+        requests, prompts = (self._noted_requests, self._noted_prompts) if is_noted else (self.requests, self._prompts)
+        return {"requests": sorted(requests), "prompts": sorted(prompts)}
+
+
+@dataclass(slots=True, kw_only=True)
 class LineJudge:
-    """What one learning round shows of the line. Changes `delivery` and `last_learnt`; no draft."""
+    """Judges the line by what one learning round shows of it. Changes `delivery` and `last_learnt`; no draft."""
 
     delivery: LineDelivery
     live: int
@@ -62,7 +96,8 @@ class LineJudge:
 
         A line that is the reference itself shows nothing, but learns the block as any other.
         """
-        is_live, self.is_line_live = self.is_line_live, False
+        is_live = self.is_line_live
+        self.is_line_live = False
         self.last_learnt.note(entry.trace for entry in block)
         if is_live and self.live == self.reference:
             return
@@ -83,6 +118,6 @@ class LineJudge:
     def decide(
         self, newest: int, line: Eagle3Draft, held_out: Sequence[DraftTrace], rules: PrequentialRules
     ) -> Delivery:
-        """Which version serves next, once the line has learnt the claim and is to be published as `newest`."""
+        """Return which version serves next, once the line has learnt the claim and is to be published as `newest`."""
         failed = is_ruined(paired(held_out, line, self.live_draft, self.steps), rules)
         return self.delivery.decide(newest, self.live, is_ruined=failed)

@@ -26,7 +26,8 @@ def paired(traces: Sequence[DraftTrace], line: Eagle3Draft, reference: Eagle3Dra
         if not why_unscored(trace):
             by_request[trace.request_id].append(trace)
     scored = [trace for found in by_request.values() for trace in found]
-    ours, theirs = tallies(line, scored, steps), tallies(reference, scored, steps)
+    ours = tallies(line, scored, steps)
+    theirs = tallies(reference, scored, steps)
     return [
         Paired(found[0].tenant, _total(ours, found), _total(theirs, found), found[0].prompt)
         for found in by_request.values()

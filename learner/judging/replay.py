@@ -128,7 +128,8 @@ def _replay_logprobs(draft: Eagle3Draft, batch: Batch, temperatures_B: Tensor, s
 
 def _token_logprobs(draft: Eagle3Draft, hidden_NH: Tensor, tokens_N: Tensor, temperatures_N: Tensor) -> Tensor:
     """Log q of target ids, float32[N]; logits live for a chunk at a time."""
-    ids_N, most = draft.target_to_draft_W[tokens_N], positions_per_chunk(draft.config.draft_vocab_size)
+    ids_N = draft.target_to_draft_W[tokens_N]
+    most = positions_per_chunk(draft.config.draft_vocab_size)
     parts = [
         log_probs_at(
             logits_of(hidden_NH[i : i + most], draft.lm_head.weight) / temperatures_N[i : i + most, None],

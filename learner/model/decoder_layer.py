@@ -11,7 +11,8 @@ class Attention(nn.Module):
 
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
-        width, inner = config.hidden_size, config.num_attention_heads * config.head_dim
+        width = config.hidden_size
+        inner = config.num_attention_heads * config.head_dim
         kv_inner = config.num_key_value_heads * config.head_dim
         self.q_proj = nn.Linear(2 * width, inner, bias=False)
         self.k_proj = nn.Linear(2 * width, kv_inner, bias=False)

@@ -34,7 +34,8 @@ def load_draft(folder: Path, embedding: Tensor, target_head: Callable[[], Tensor
     EAGLE-3.1 by their names. `target_head` is called for a draft that shares the target's head. ConfigError when a
     file is absent or a tensor is missing, unknown, of the wrong shape, or holds a value that is not finite.
     """
-    config, tensors = Eagle3Config.from_json(folder / CONFIG_FILE), _read(folder / WEIGHTS_FILE)
+    config = Eagle3Config.from_json(folder / CONFIG_FILE)
+    tensors = _read(folder / WEIGHTS_FILE)
     shift = tensors.pop("d2t", None)  # d2t stores target id minus draft id
     if shift is not None and (shift.dim() != 1 or shift.is_floating_point() or shift.is_complex()):
         got = f"{shift.dtype} of shape {tuple(shift.shape)}"
@@ -187,7 +188,7 @@ def _canonical(name: str) -> str:
 
 
 def _is_the_targets(name: str, config: Eagle3Config) -> bool:
-    """Whether the server takes this tensor from the target, or needs none, whatever the file holds."""
+    """Return whether the server takes this tensor from the target, or needs none, whatever the file holds."""
     return name == "t2d" or "embed_tokens" in name or (config.shares_head and "lm_head" in name)
 
 
@@ -196,7 +197,8 @@ def _exported(parameter: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _check_tensors(path: Path, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    missing, unknown = expected.keys() - got.keys(), got.keys() - expected.keys()
+    missing = expected.keys() - got.keys()
+    unknown = got.keys() - expected.keys()
     if missing or unknown:
         raise ConfigError(f"{path}: missing {sorted(missing)}, unknown {sorted(unknown)}, expected {sorted(expected)}")
     for name, tensor in got.items():

@@ -27,7 +27,7 @@ class DraftVocabulary:
 
 
 def count_tokens(tokens: Iterable[Sequence[int]], words: int) -> npt.NDArray[np.int64]:
-    """How often every id of a vocabulary of `words` occurs, int64[words]. ConfigError for an id that is not in it."""
+    """Count every id of a vocabulary of `words`, int64[words]. ConfigError for an id that is not in it."""
     counts = np.zeros(words, np.int64)
     for ids in tokens:
         found = np.bincount(np.asarray(ids, np.int64), minlength=words)
@@ -45,7 +45,8 @@ def choose(
     Without a `size` a small vocabulary is taken whole, and so is a large one of which nothing was counted, which
     `report` is told. ConfigError for a size beyond the vocabulary, or a smaller one when nothing was counted.
     """
-    words, counted = len(counts), int(counts.sum())
+    words = len(counts)
+    counted = int(counts.sum())
     wanted = _size(words, counted, size, report)
     first = sorted({token for token in always if 0 <= token < words})
     # A stable sort keeps equal counts in the order of their ids.

@@ -168,16 +168,20 @@ class Eagle3Draft(nn.Module):
 
     def _query_key_value(self, x_BNX: Tensor, positions_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Split into heads, [B, heads, N, C] each; queries and keys are rotated by position."""
-        heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
+        heads = self.config.num_attention_heads
+        kv_heads = self.config.num_key_value_heads
         by_head = x_BNX.view(*x_BNX.shape[:2], -1, self.config.head_dim).transpose(1, 2)
         rotated = self._rotated(by_head[:, : heads + kv_heads], positions_BN)
         return rotated[:, :heads], rotated[:, heads:], by_head[:, heads + kv_heads :]
 
     def _rotated(self, x_BHNC: Tensor, positions_BN: Tensor) -> Tensor:
-        half, magnitude = self.config.head_dim // 2, self.config.rope.magnitude
+        half = self.config.head_dim // 2
+        magnitude = self.config.rope.magnitude
         angles_BNC = positions_BN[..., None] * self.radians_C
-        cos, sin = angles_BNC.cos()[:, None] * magnitude, angles_BNC.sin()[:, None] * magnitude
-        left, right = x_BHNC[..., :half].float(), x_BHNC[..., half:].float()
+        cos = angles_BNC.cos()[:, None] * magnitude
+        sin = angles_BNC.sin()[:, None] * magnitude
+        left = x_BHNC[..., :half].float()
+        right = x_BHNC[..., half:].float()
         return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
 
 
@@ -195,7 +199,8 @@ def _own_head(config: Eagle3Config) -> nn.Linear:
 
 def _shared_head(config: Eagle3Config, target_head: Tensor | None) -> nn.Linear:
     """A head whose weight is no parameter: it is neither learned nor saved."""
-    got, expected = None if target_head is None else tuple(target_head.shape), (config.vocab_size, config.hidden_size)
+    got = None if target_head is None else tuple(target_head.shape)
+    expected = (config.vocab_size, config.hidden_size)
     if target_head is None or got != expected:
         raise ConfigError(f"target head: got {got}, expected {expected}, since draft_vocab_size is null in the config")
     head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, device="meta")
@@ -206,7 +211,8 @@ def _shared_head(config: Eagle3Config, target_head: Tensor | None) -> nn.Linear:
 
 def _attend(query_BHQC: Tensor, chains: DraftChains) -> Tensor:
     """One softmax over true-feature keys up to the row and the chain's own keys; [B, Q, heads * C]."""
-    true_keys, true_values = chains.true_keys_BKRC, chains.true_values_BKRC
+    true_keys = chains.true_keys_BKRC
+    true_values = chains.true_values_BKRC
     kv_heads, rows, width = true_keys.shape[1:]
     query_BKGQC = query_BHQC.reshape(len(query_BHQC), kv_heads, -1, *query_BHQC.shape[2:]) * width**-0.5
     is_later_BQR = torch.arange(rows, device=query_BHQC.device) > chains.rows_BQ[..., None]

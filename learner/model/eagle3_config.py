@@ -81,7 +81,8 @@ class Eagle3Config:
 
 
 def _from_source(source: Mapping[str, Any]) -> Eagle3Config:
-    heads, hidden = size_of(source, "num_attention_heads"), size_of(source, "hidden_size")
+    heads = size_of(source, "num_attention_heads")
+    hidden = size_of(source, "hidden_size")
     kv_heads = size_of(source, "num_key_value_heads", heads)
     if heads % kv_heads:
         raise ConfigError(f"num_key_value_heads: got {kv_heads}, expected a divisor of num_attention_heads ({heads})")

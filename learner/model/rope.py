@@ -33,7 +33,7 @@ class Rope:
 
     @property
     def magnitude(self) -> float:
-        """What the rotated channels of queries and keys are multiplied by."""
+        """Return what the rotated channels of queries and keys are multiplied by."""
         return 1.0
 
     def radians(self, pairs: int) -> Tensor:
@@ -41,7 +41,7 @@ class Rope:
         return 1.0 / self.rope_theta ** (torch.arange(pairs, dtype=torch.float32) / pairs)
 
     def settings(self) -> dict[str, Any]:
-        """What `rope_from` reads as this."""
+        """Return what `rope_from` reads as this."""
         return {"rope_type": self.kind, **{name: value for name, value in asdict(self).items() if value is not None}}
 
 
@@ -90,7 +90,7 @@ class YarnRope(Rope):
 
     @property
     def magnitude(self) -> float:
-        """What the rotated channels of queries and keys are multiplied by."""
+        """Return what the rotated channels of queries and keys are multiplied by."""
         if self.mscale is None or self.mscale_all_dim is None:
             return self._growth(1.0) * self.attn_factor
         return self._growth(self.mscale) / self._growth(self.mscale_all_dim) * self.attn_factor
@@ -98,10 +98,13 @@ class YarnRope(Rope):
     def radians(self, pairs: int) -> Tensor:
         """Turn of every channel pair per position, float32[C]."""
         plain_C = Rope.radians(self, pairs)
-        low, high = self._pair_of(self.beta_fast, pairs), self._pair_of(self.beta_slow, pairs)
+        low = self._pair_of(self.beta_fast, pairs)
+        high = self._pair_of(self.beta_slow, pairs)
         if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, 2 * pairs - 1)
+            low = math.floor(low)
+            high = math.ceil(high)
+        low = max(low, 0)
+        high = min(high, 2 * pairs - 1)
         ramp_C = ((torch.arange(pairs) - low) / (high - low or 0.001)).clamp(0.0, 1.0)
         share_C = (1 - ramp_C) * self.extrapolation_factor
         return (1 - share_C) * plain_C / self.factor + share_C * plain_C

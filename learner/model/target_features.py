@@ -35,7 +35,7 @@ _KINDS: Mapping[torch.dtype, FeatureDtype] = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the target computed at the tokens of one trace."""
+    """The target's own values at the tokens of one trace."""
 
     trace: DraftTrace  # with a feature row at every token; never `replay_exact`
     best_T: Int32s  # the token that it would have committed at each place after the context; -1 before
@@ -58,7 +58,9 @@ class TargetFeatures:
 
         Reads the target's config alone. ConfigError when the target has no such layers, or another hidden size.
         """
-        self._folder, self._device, self._part_tokens = folder, device, part_tokens
+        self._folder = folder
+        self._device = device
+        self._part_tokens = part_tokens
         self._layers = captured_layers(draft, target_config(folder))
         self._loaded: _Target | None = None
 
@@ -68,13 +70,14 @@ class TargetFeatures:
 
     @torch.inference_mode()
     def read(self, trace: DraftTrace) -> Reading:
-        """What the target computes with the weights on disk, given all tokens of the request up to each.
+        """Return what the target computes with the weights on disk, given all tokens of the request up to each.
 
         The trace has its whole prefix and ids of the target's vocabulary. Blocks on the disk the first time, then on
         the device. Equal bit by bit whenever it is computed on the same machine; ConfigError when transformers cannot
         load the target.
         """
-        target, start = self._target(), len(trace.prefix)
+        target = self._target()
+        start = len(trace.prefix)
         ids_T = torch.from_numpy(np.concatenate([trace.prefix, trace.tokens]).astype(np.int64))
         states_TD, last_TH = self._states(target.decoder, ids_T)
         rows_TD, kind = _on_host(states_TD[start:])
@@ -85,7 +88,7 @@ class TargetFeatures:
         return Reading(filled, best_T)
 
     def _states(self, decoder: nn.Module, ids_T: Tensor) -> tuple[Tensor, Tensor]:
-        """What the captured layers read at every token, side by side, [T, D], and what the head reads, [T, H]."""
+        """Return what captured layers read at every token, side by side, [T, D], and what the head reads, [T, H]."""
         seen: dict[int, list[Tensor]] = {layer: [] for layer in self._layers}
         read = ((decoder.get_submodule(f"layers.{layer}"), partial(_keep, states)) for layer, states in seen.items())
         hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer, keep in read]
@@ -98,7 +101,9 @@ class TargetFeatures:
 
     def _forward(self, decoder: nn.Module, ids_T: Tensor) -> Tensor:
         """Read all tokens, part after part; what the head reads, [T, H]."""
-        parts, past, last = torch.split(ids_T, self._part_tokens), None, list[Tensor]()
+        parts = torch.split(ids_T, self._part_tokens)
+        past = None
+        last = list[Tensor]()
         for part in parts:
             is_cached = len(parts) > 1
             out = decoder(part[None].to(self._device), past_key_values=past, use_cache=is_cached)
@@ -119,7 +124,8 @@ def captured_layers(draft: Eagle3Config, target: Mapping[str, Any]) -> tuple[int
     one reads. Its forward captures each of them once, from the first layer to the last, in whatever order they are
     named. ConfigError when they are not layers of `target`, a target's config, or not of the draft's width.
     """
-    count, hidden = target["num_hidden_layers"], target["hidden_size"]
+    count = target["num_hidden_layers"]
+    hidden = target["hidden_size"]
     named = (2, count // 2, count - 3) if draft.layer_ids is None else tuple(at + 1 for at in draft.layer_ids)
     layers = tuple(sorted(set(named)))
     if len(layers) != draft.feature_layers or hidden != draft.hidden_size:
@@ -157,7 +163,7 @@ def _keep(seen: list[Tensor], _layer: nn.Module, given: tuple[Any, ...], named: 
 
 
 def _on_host(rows_TD: Tensor) -> tuple[npt.NDArray[Any], FeatureDtype]:
-    """As a trace holds them: bfloat16 as its bits."""
+    """Return features as a trace holds them: bfloat16 as its bits."""
     kind = _KINDS.get(rows_TD.dtype)
     if kind is None:
         raise ConfigError(f"features of the target: got {rows_TD.dtype}, expected one of {[*_KINDS]}")

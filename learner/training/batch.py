@@ -18,7 +18,7 @@ from ...buffer.trace import DraftTrace, Int32s, Sampling, VerdictRule, no_tokens
 from ...policies.objectives.losses import served_probs
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Batch:
     """B traces, each with at least one row to draft from. `rows_BQ` is padded with row 0, marked in `row_mask_BQ`."""
 
@@ -33,7 +33,7 @@ class Batch:
     teacher_probs_BTK: Tensor | None = None  # float32, sums to one
 
     def scored_mask(self, steps: int) -> Tensor:
-        """Which (row, step) predict a token inside the trace, bool[B, Q, steps]."""
+        """Return which (row, step) predict a token inside the trace, bool[B, Q, steps]."""
         inside_BQS = self.predicted(steps) < self.lengths_B[:, None, None]
         return inside_BQS & self.row_mask_BQ[..., None]
 
@@ -61,12 +61,13 @@ def context_rows(trace: DraftTrace) -> Int32s:
     What they predict was read, in most traces from a prompt, and not committed. The bound keeps a long prompt with a
     short answer from taking all of the training.
     """
-    begin, verdicts = max(trace.context_len - 2, 0), len(verdict_rows(trace))
+    begin = max(trace.context_len - 2, 0)
+    verdicts = len(verdict_rows(trace))
     return np.arange(max(begin - verdicts, 0), begin if verdicts else 0, dtype=np.int32)
 
 
 def verdict_rows_by_step(traces: Sequence[DraftTrace], steps: int) -> npt.NDArray[np.int64]:
-    """How many of the traces' `verdict_rows` predict a token inside their trace at each step, int64[steps]."""
+    """Return how many of the traces' `verdict_rows` predict a token inside their trace at each step, int64[steps]."""
     counts_S = np.zeros(steps, np.int64)
     for trace in traces:
         predicted_QS = verdict_rows(trace)[:, None] + 2 + np.arange(steps)
@@ -75,13 +76,13 @@ def verdict_rows_by_step(traces: Sequence[DraftTrace], steps: int) -> npt.NDArra
 
 
 def summed_weights(traces: Sequence[DraftTrace], context_weight: float) -> float:
-    """What the rows of traces count together: each row with a verdict 1, each of the context `context_weight`."""
+    """Return what the rows of traces count: each row with a verdict 1, each of the context `context_weight`."""
     context = sum(len(context_rows(trace)) for trace in traces) if context_weight else 0
     return sum(len(verdict_rows(trace)) for trace in traces) + context_weight * context
 
 
 def teacher_nodes(trace: DraftTrace) -> Int32s:
-    """For each token, the verified node that judged it given exactly the tokens before it; -1 without one; int32[T].
+    """Return for each token the verified node that judged it, given exactly the tokens before it; -1: none; int32[T].
 
     Node n of round r (numbered r * (S + 1) + n) follows the root and n drafts. Its path is the committed text
     when all n drafts were accepted, n <= accepted[r], and it then judges tokens[starts[r] + 1 + n]. Nodes after a
@@ -89,7 +90,8 @@ def teacher_nodes(trace: DraftTrace) -> Int32s:
     drafts, every token from the first root on is judged once, but for those whose node has no known teacher; (row p,
     step k) reads the node of token p + 2 + k.
     """
-    rounds, width = trace.rounds, trace.rounds.drafted.shape[1] + 1
+    rounds = trace.rounds
+    width = trace.rounds.drafted.shape[1] + 1
     node_RN = np.arange(len(rounds) * width, dtype=np.int32).reshape(len(rounds), width)
     depth_N = np.arange(width)
     judged_RN = rounds.starts[:, None] + 1 + depth_N
@@ -135,7 +137,7 @@ def collate(
 
 
 def teacher_probs(logprobs_NK: npt.NDArray[Any], sampling: Sampling) -> Tensor:
-    """What the target samples from at N nodes, float32[N, K].
+    """Return what the target samples from at N nodes, float32[N, K].
 
     `logprobs_NK` are a trace's, best first, K at least 1. A greedy request has all of it on the first entry.
     """
@@ -186,7 +188,8 @@ def _write_teacher(trace: DraftTrace, ids_TK: Tensor, probs_TK: Tensor) -> None:
     if width == 0 or trace.sampling.temperature <= 0.0:
         return
     nodes_T = teacher_nodes(trace)
-    judged, nodes = np.flatnonzero(nodes_T >= 0), nodes_T[nodes_T >= 0]
+    judged = np.flatnonzero(nodes_T >= 0)
+    nodes = nodes_T[nodes_T >= 0]
     logprobs_NK = rounds.teacher_logprobs.reshape(-1, width)[nodes]
     ids_TK[judged, :width] = torch.from_numpy(rounds.teacher_ids.reshape(-1, width)[nodes].astype(np.int64))
     probs_TK[judged, :width] = teacher_probs(logprobs_NK, trace.sampling)

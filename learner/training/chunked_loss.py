@@ -40,12 +40,17 @@ ChunkLoss = Callable[[Tensor, Chunk], Tensor]
 
 def row_chunks(scored_RS: Tensor, most: int) -> list[Chunk]:
     """All rows in order, in chunks of at most `most` scored positions; a row with more is a chunk of its own."""
-    chunks, row, position, held = list[Chunk](), 0, 0, 0
+    chunks = list[Chunk]()
+    row = 0
+    position = 0
+    held = 0
     counts = scored_RS.sum(1).tolist()
     for end, count in enumerate(counts):
         if held and held + count > most:
             chunks.append(Chunk(slice(row, end), slice(position, position + held)))
-            row, position, held = end, position + held, 0
+            row = end
+            position = position + held
+            held = 0
         held += count
     return [*chunks, Chunk(slice(row, len(counts)), slice(position, position + held))]
 
@@ -61,10 +66,11 @@ def summed_loss(hidden_NH: Tensor, weight_VH: Tensor, loss_of: ChunkLoss, chunks
 
 
 class _Gradients:
-    """Those of hidden outputs and head, in the making."""
+    """The gradients of hidden outputs and head, in the making."""
 
     def __init__(self, hidden_NH: Tensor, weight_VH: Tensor) -> None:
-        self.hidden_NH, self.weight_VH = hidden_NH, weight_VH
+        self.hidden_NH = hidden_NH
+        self.weight_VH = weight_VH
         self.of_hidden_NH = torch.empty_like(hidden_NH)
         self.of_weight_VH: Tensor | None = None
 
@@ -108,5 +114,6 @@ class _SummedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
         # In place, and forgotten: the head's gradient is as large as the head.
-        (hidden_gradient, weight_gradient), ctx.gradients = ctx.gradients, None
+        (hidden_gradient, weight_gradient) = ctx.gradients
+        ctx.gradients = None
         return hidden_gradient.mul_(upstream), weight_gradient.mul_(upstream), None, None

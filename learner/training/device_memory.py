@@ -4,12 +4,15 @@ Tokens are counted as the device holds them: every trace of a part as long as it
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
+from ...buffer.errors import DeviceOutOfMemory
 from ...buffer.trace import DraftTrace
+from ..config import LearnerConfig
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -19,7 +22,7 @@ _HOST_REFUSED = "DefaultCPUAllocator: "
 
 
 def is_out_of_memory(failure: BaseException) -> bool:
-    """Whether torch could not allocate, on whatever device."""
+    """Return whether torch could not allocate, on whatever device."""
     is_refused = isinstance(failure, RuntimeError) and _HOST_REFUSED in str(failure)
     return is_refused or isinstance(failure, torch.OutOfMemoryError)
 
@@ -54,7 +57,7 @@ class PartBound:
         restart: Callable[[], object],
         most_traces: int,
     ) -> list[_T]:
-        """What `work` returns for every part of `traces`, after a call of `restart`.
+        """Return what `work` returns for every part of `traces`, after a call of `restart`.
 
         When a part does not fit into the device's memory, all is done again, from `restart` on, in parts of at most
         half its tokens: what `work` changed by then may be half a change. Raises what torch raised, with a note of the
@@ -93,7 +96,29 @@ class PartBound:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions that multiply in bfloat16; without them it would only be slower."""
+    """Return whether the device has instructions that multiply in bfloat16; without them it would only be slower."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001 - no public name
+
+
+@contextmanager
+def memory_errors_named(config: LearnerConfig) -> Iterator[None]:
+    """Turn what torch raises when it cannot allocate into DeviceOutOfMemory, which names the settings."""
+    try:
+        yield
+    except RuntimeError as failure:
+        if not is_out_of_memory(failure):
+            raise
+        said = "; ".join([*getattr(failure, "__notes__", []), str(failure).partition("\n")[0]])
+        raise DeviceOutOfMemory(
+            f"device {config.device}: out of memory ({said}); the traces stay pending. Lower PACELINE_BATCH_TOKENS, "
+            f"now {config.batch_tokens}{_recomputing(config)}; where one trace alone does not fit, lower "
+            "PACELINE_DRAFT_STEPS or, on the servers, PACELINE_TRACE_TOKENS, or give the learner a device with more "
+            "memory"
+        ) from failure
+
+
+def _recomputing(config: LearnerConfig) -> str:
+    now = config.recompute_tokens
+    return f", and PACELINE_RECOMPUTE_TOKENS, now {now}: the device holds the target too" if now else ""

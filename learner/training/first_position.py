@@ -47,7 +47,9 @@ def first_position(draft: Eagle3Draft, traces: Sequence[DraftTrace], bound: Part
         best_N, ids_NK, probs_NK = _best_and_teacher(draft, part)
         if leaves_out:
             kept_N = torch.from_numpy(np.concatenate([judged_rows(trace) for trace in part])).to(draft.device)
-            best_N, ids_NK, probs_NK = best_N[kept_N], ids_NK[kept_N], probs_NK[kept_N]
+            best_N = best_N[kept_N]
+            ids_NK = ids_NK[kept_N]
+            probs_NK = probs_NK[kept_N]
         accept = float(probs_NK[ids_NK == best_N[:, None]].sum())
         return accept, float(probs_NK.amax(dim=1).sum()), len(best_N)
 
@@ -57,7 +59,7 @@ def first_position(draft: Eagle3Draft, traces: Sequence[DraftTrace], bound: Part
 
 
 def judged_rows(trace: DraftTrace) -> npt.NDArray[np.bool_]:
-    """For each of `verdict_rows`, whether the trace says what its first prediction could be; all of a greedy one."""
+    """Return for each of `verdict_rows` whether the trace says what its first draft could be; all of a greedy one."""
     rows = verdict_rows(trace)
     if trace.sampling.temperature <= 0.0:
         return np.ones(len(rows), bool)

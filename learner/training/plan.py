@@ -1,6 +1,8 @@
 """How one learning round trains: what a learner's settings decide, and the numbers that the learning bench found."""
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...buffer.errors import ConfigError
@@ -9,7 +11,7 @@ from ...policies.objectives.names import Objective
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What a learner's settings decide. ConfigError when a value is out of its range."""
+    """The choices of a learner's settings. ConfigError when a value is out of its range."""
 
     steps: int = 3  # draft length unrolled
     passes: int = 4  # over the fresh traces of a learning round
@@ -62,9 +64,45 @@ _LEAVES_CONTEXT_AT = 0.6
 
 
 def context_weight(most: float, share: float) -> float:
-    """How much a row of the context counts for a draft with this share of the attainable acceptance; 0: not at all.
+    """Return the weight of a context row for a draft with this share of the attainable acceptance; 0: not at all.
 
     `most` at a share of 0, and less the more the draft reaches: what a prompt goes on with is not what the target would
     have said, and only a draft that has much to learn gains by it. `share` NaN, for no rows at all, gives 0.
     """
     return most * (1.0 - share) if share < _LEAVES_CONTEXT_AT else 0.0
+
+
+class PassBudget:
+    """Decides how often a learning round passes over its traces, by how long the last one took for each pass.
+
+    A learner that trains for nearly as long as its traces take to come claims more of them with every learning round,
+    which then takes longer still: its drafts come late, learnt from traffic of a while ago. With fewer passes it stays
+    close. For the worker's thread alone.
+
+    `share` is how much of the time between two learning rounds training may take; 0: any. `clock` gives seconds, of
+    which only differences matter.
+    """
+
+    def __init__(self, most: int, share: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._share = share
+        self._clock = clock
+        self._began_s: float | None = None
+        self._pass_s: float | None = None  # of one trace
+
+    def begin(self, traces: int) -> int:
+        """Return how often a learning round that trains from now on passes over its `traces`: 1 to `most` times.
+
+        `most` times in the first one, of which nothing is known.
+        """
+        now_s = self._clock()
+        began_s = self._began_s
+        self._began_s = now_s
+        if not self._share or began_s is None or not self._pass_s:
+            return self._most
+        affordable = self._share * (now_s - began_s) / (traces * self._pass_s)
+        return min(max(round(affordable), 1), self._most)
+
+    def end(self, traces: int, passes: int, seconds: float) -> None:
+        """Training passed over `traces` so many times in `seconds`."""
+        self._pass_s = seconds / (traces * passes)

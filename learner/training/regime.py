@@ -48,11 +48,11 @@ class Regime:
 
     @property
     def weighting(self) -> Weighting:
-        """How much the later drafts of a round count."""
+        """Return how much the later drafts of a round count."""
         return Weighting.SURVIVAL if self.is_cold else Weighting.GEOMETRIC
 
     def state(self) -> dict[str, Any]:
-        """For `load`."""
+        """Return what `load` takes."""
         return {"is_cold": self.is_cold, "warm_steps": self.warm_steps}
 
     def load(self, state: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.learner.intake import is_held_out
+from paceline.learner.claim.intake import is_held_out
 from paceline.serving import config
 from paceline.serving.breaker import Breaker
 from paceline.serving.capture.courier_process import CourierProcess

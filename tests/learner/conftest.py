@@ -12,14 +12,14 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.trace_codec import encode_trace
-from paceline.learner import learning_round
-from paceline.learner.claim_limiter import ClaimLimiter
+from paceline.learner.claim.claim_limiter import ClaimLimiter
 from paceline.learner.config import LearnerConfig
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
 from paceline.learner.delivery.tracking.mlflow_library import open_client, using
-from paceline.learner.loop import Learner
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
+from paceline.learner.round import learning_round
+from paceline.learner.round.loop import Learner
 from paceline.learner.training.trainer import DraftTrainer
 
 #: Nothing listens there, so every version of these tests stays pending; test_mlflow_registry.py has a real MLflow.

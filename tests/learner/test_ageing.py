@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 from learner_traffic import held_out, ids, not_held_out
-from paceline.learner import recovery, state
-from paceline.learner.learning_report import LearningKind
+from paceline.learner import recovery
+from paceline.learner.round.learning_report import LearningKind
+from paceline.learner.state import learner_state as state
 from paceline.policies.acceptance import served_by_request
 
 

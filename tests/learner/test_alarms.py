@@ -3,7 +3,7 @@
 import pytest
 from paceline.learner.judging.alarms import gap_alarm, paused_by, rest_for
 from paceline.learner.judging.calibration import Calibration, compare_with_served
-from paceline.learner.learning_report import LearningKind
+from paceline.learner.round.learning_report import LearningKind
 from paceline.policies.guard import AlarmName
 from paceline.policies.learn_schedule import LearnChoice, LearnDecision
 
@@ -59,7 +59,7 @@ def test_traces_wait_while_a_replica_asks_for_it_and_are_learned_afterwards(hous
 @pytest.mark.guarantee("alarm-calibration-gap")
 def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_good(house, monkeypatch):
     gap = Calibration(equal=0, compared=300, accepted=300, excess=55)
-    monkeypatch.setattr("paceline.learner.state.compare_with_served", lambda *_: gap)
+    monkeypatch.setattr("paceline.learner.state.learner_state.compare_with_served", lambda *_: gap)
     bad = house.send()
     report = house.learner().learn_once()
     assert (report.kind, report.alarm.name, dict(report.outcomes)) == (
@@ -69,7 +69,7 @@ def test_traces_that_replay_otherwise_than_they_were_served_are_set_aside_for_go
     )
     (alarm,) = house.board.heartbeats()[f"learner:{house.config.name}"]["standing_alarms"]
     assert (alarm["name"], alarm["action"]) == ("calibration_gap", "pause_learning")
-    monkeypatch.setattr("paceline.learner.state.compare_with_served", compare_with_served)
+    monkeypatch.setattr("paceline.learner.state.learner_state.compare_with_served", compare_with_served)
     learner = house.learner()  # reads back what the stream holds
     for _ in range(2):
         house.send()
@@ -87,7 +87,7 @@ def test_killed_before_they_are_acked_they_are_still_set_aside_once(house, monke
 
     house.send()
     with monkeypatch.context() as patched:
-        patched.setattr("paceline.learner.state.compare_with_served", lambda *_: gap)
+        patched.setattr("paceline.learner.state.learner_state.compare_with_served", lambda *_: gap)
         patched.setattr(house.buffer, "ack", killed)
         with pytest.raises(KeyboardInterrupt):
             house.learner().learn_once()

@@ -9,10 +9,11 @@ from learner_traffic import BATCH
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, DeviceOutOfMemory
 from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.learner import asked_rounds, loop
-from paceline.learner.asked_rounds import follow_asks
-from paceline.learner.learning_report import LearningKind
+from paceline.learner.round import loop
+from paceline.learner.round.learning_report import LearningKind
 from paceline.learner.training.trainer import DraftTrainer
+from paceline.learner.worker import threads
+from paceline.learner.worker.threads import follow_asks
 
 
 @pytest.fixture
@@ -102,8 +103,8 @@ def test_a_pause_does_not_forget_a_round_that_failed(asked_house, monkeypatch) -
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for traces, or for Redis."""
-    monkeypatch.setattr(asked_rounds, "SETTLE_S", 0.0)
-    monkeypatch.setattr(asked_rounds, "RETRY_S", 0.0)
+    monkeypatch.setattr(threads, "SETTLE_S", 0.0)
+    monkeypatch.setattr(threads, "RETRY_S", 0.0)
 
 
 def followed(buffer, answers: list[BaseException | None]) -> int:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from paceline.buffer.errors import ConfigError
-from paceline.learner import checkpoint
-from paceline.learner.checkpoint import TRAINER_FILE, LearnerNotes
+from paceline.learner.state import checkpoint
+from paceline.learner.state.checkpoint import TRAINER_FILE, LearnerNotes
 
 #: notes.json as release 0.1 wrote it.
 GOLDEN = (

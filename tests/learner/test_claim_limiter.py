@@ -9,7 +9,7 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, DeviceOutOfMemory, LeaseLost
 from paceline.buffer.lease import Lease
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
-from paceline.learner.claim_limiter import ClaimLimiter
+from paceline.learner.claim.claim_limiter import ClaimLimiter
 
 DIED = RuntimeError("caused by a trace")
 

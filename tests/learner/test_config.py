@@ -9,10 +9,10 @@ import pytest
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.settings.table import BY_NAME, SETTINGS
-from paceline.learner.checkpoint import LearnerNotes
 from paceline.learner.config import LearnerConfig, from_env, name_on
 from paceline.learner.delivery.tracking.lookup import may_be_asked
 from paceline.learner.recovery import plan_of
+from paceline.learner.state.checkpoint import LearnerNotes
 from paceline.learner.training.plan import TrainingPlan
 from paceline.policies.learn_schedule import REMEMBERED_REQUESTS, LearnMode, LearnRules
 from paceline.policies.objectives.names import Objective
@@ -141,7 +141,7 @@ def test_a_learner_is_named_after_its_host(
     first, restarted = from_env(NEEDED), from_env(NEEDED)
     assert (first.name, restarted.name) == (name, name)
     assert len(name) <= 64
-    assert LearnerConfig(tmp_path, tmp_path, name="mine").name == "mine"
+    assert LearnerConfig(target_path=tmp_path, initial_draft=tmp_path, name="mine").name == "mine"
 
 
 def test_hosts_that_differ_in_what_a_name_cannot_hold_have_learners_of_different_names() -> None:
@@ -209,9 +209,9 @@ def test_a_wrong_value_is_refused_by_name(name: str, value: str, expected: str) 
 
 def test_a_wrong_value_in_code_is_refused_too(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"PACELINE_HOLDOUT_SHARE: got 1\.0, expected a finite number"):
-        LearnerConfig(tmp_path, tmp_path, holdout_share=1.0)
+        LearnerConfig(target_path=tmp_path, initial_draft=tmp_path, holdout_share=1.0)
     with pytest.raises(ConfigError, match="PACELINE_TARGET: got '', expected text"):
-        LearnerConfig(tmp_path, tmp_path, "")
+        LearnerConfig(target_path=tmp_path, initial_draft=tmp_path, target="")
 
 
 def test_versions_of_the_target_must_end_with_its_own() -> None:
@@ -237,7 +237,9 @@ def test_a_file_sets_what_the_environment_does_not(tmp_path: Path) -> None:
     file = tmp_path / "paceline.toml"
     file.write_text("target = 'llama'\ndraft = '/m/draft'\n[learner]\ntarget_path = '/m/llama'\npasses = 2\n")
     config = from_env({"PACELINE_CONFIG": str(file), "PACELINE_PASSES": "3"})
-    assert config == LearnerConfig(Path("/m/llama"), Path("/m/draft"), "llama", passes=3)
+    assert config == LearnerConfig(
+        target_path=Path("/m/llama"), initial_draft=Path("/m/draft"), target="llama", passes=3
+    )
 
 
 @pytest.mark.parametrize("name", sorted({row.variable for row in SETTINGS} - NEEDED.keys()))

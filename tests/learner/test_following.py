@@ -10,11 +10,11 @@ import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
 from paceline.buffer.trace import DraftTrace
-from paceline.learner import checkpoint
 from paceline.learner.delivery import delivery
 from paceline.learner.judging import line_judge
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.learning_report import LearningKind, LearningReport
+from paceline.learner.round.learning_report import LearningKind, LearningReport
+from paceline.learner.state import checkpoint
 from paceline.learner.training import trainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Measured, Promotion, Verdict

@@ -12,7 +12,7 @@ from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.learner import heartbeat as module
 from paceline.learner.heartbeat import ALIVE_S, Heartbeat
-from paceline.learner.learning_report import MAX_LOSSES, LearningKind
+from paceline.learner.round.learning_report import MAX_LOSSES, LearningKind
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.learner.work_tally import FAILED, WorkTally
 

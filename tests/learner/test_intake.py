@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from paceline.buffer.base import TraceEntry
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, VerifyRounds
-from paceline.learner.intake import KEPT, REFUSED, Intake, Outcome, as_rested, is_held_out, sort_entries
+from paceline.learner.claim.intake import KEPT, REFUSED, Intake, Outcome, as_rested, is_held_out, sort_entries
 
-INTAKE = Intake("target", ("1",), 0.1, feature_width=6, vocabulary=50)
+INTAKE = Intake(target="target", target_versions=("1",), holdout_share=0.1, feature_width=6, vocabulary=50)
 
 #: Numbers i below 60 whose request-i is held out at a tenth.
 HELD_OUT_NUMBERS = [34, 50, 52]

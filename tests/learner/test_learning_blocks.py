@@ -9,9 +9,8 @@ import pytest
 from paceline.benchmarks.gating.line import blocks
 from paceline.benchmarks.gating.streams import StreamedRequest
 from paceline.buffer.base import TraceEntry
-from paceline.learner.intake import Outcome
-from paceline.learner.learning_blocks import blocks_of, learn
-from paceline.learner.training.fit_reports import merged
+from paceline.learner.claim.intake import Outcome
+from paceline.learner.round.learning_blocks import blocks_of, learn, merged
 from paceline.learner.training.trainer import FitReport
 
 FIT = FitReport(

@@ -18,12 +18,12 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
-from paceline.learner import checkpoint
 from paceline.learner.config import LearnerConfig
 from paceline.learner.delivery import delivery
 from paceline.learner.judging import line_judge
 from paceline.learner.judging.line_judge import Unlearnt
 from paceline.learner.judging.replay import replay_traces
+from paceline.learner.state import checkpoint
 from paceline.learner.training.plan import RECIPE
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally

@@ -1,7 +1,7 @@
 """Addresses of MLflow's pages."""
 
 import pytest
-from paceline.learner.delivery.tracking.links import run_page
+from paceline.learner.delivery.tracking.model_store import run_page
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import redis
 from learner_traffic import BATCH, ids
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.learner.learning_report import LearningKind
+from paceline.learner.round.learning_report import LearningKind
 
 
 @pytest.fixture

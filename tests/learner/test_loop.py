@@ -18,14 +18,15 @@ from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.trace import DraftTrace, VerdictRule
 from paceline.buffer.trace_codec import encode_trace
 from paceline.buffer.version import VersionState
-from paceline.learner import checkpoint, learning_round
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.rollout import NO_CANARY
 from paceline.learner.heartbeat import ALIVE_S
 from paceline.learner.judging import paired_replay
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.learning_report import LearningKind
+from paceline.learner.round import learning_round
+from paceline.learner.round.learning_report import LearningKind
+from paceline.learner.state import checkpoint
 from paceline.learner.training import trainer
 from paceline.learner.training.first_position import FirstPosition
 from paceline.learner.training.trainer import DraftTrainer
@@ -213,9 +214,9 @@ def test_an_operator_who_moves_live_while_a_candidate_is_judged_overrides_the_ga
     learner.learn_once()
     judge_candidate = delivery.judge_candidate
 
-    def rolled_back_meanwhile(*arguments: Any) -> Promotion:
+    def rolled_back_meanwhile(*arguments: Any, **named: Any) -> Promotion:
         house.board.roll_back("operator:ada", "served worse")
-        return judge_candidate(*arguments)
+        return judge_candidate(*arguments, **named)
 
     monkeypatch.setattr(learning_round, "judge_candidate", rolled_back_meanwhile)
     house.send()
@@ -450,7 +451,9 @@ def test_a_restarted_learner_has_the_state_of_the_old_one(house) -> None:
     assert restarted.learn_once().kind is LearningKind.IDLE
     after = restarted._state
     assert [entry.entry_id for entry in after.replay_buffer] == [entry.entry_id for entry in before.replay_buffer]
-    assert list(after.held_out_ids) == list(before.held_out_ids) == ids(held_out(traces))[-10:]
+    assert (
+        list(after.replay_buffer.held_out_ids) == list(before.replay_buffer.held_out_ids) == ids(held_out(traces))[-10:]
+    )
     assert after.notes == before.notes
     for ours, theirs in zip(after.trainer.draft.parameters(), before.trainer.draft.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -589,11 +592,11 @@ def test_rounds_that_fail_for_no_traces_fault_cost_none_however_many_they_are(
 ) -> None:
     traces, learner, judge = house.send(), house.learner(), learning_round.judge_candidate
 
-    def late(*arguments: Any) -> Any:
+    def late(*arguments: Any, **named: Any) -> Any:
         if fault == "redis":
             raise BufferUnavailable("gone")
         lose_lease(house)
-        return judge(*arguments)
+        return judge(*arguments, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(learning_round, "judge_candidate", late)

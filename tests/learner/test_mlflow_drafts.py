@@ -26,9 +26,9 @@ from paceline.learner.delivery.round_evidence import Traffic, digest_of
 from paceline.learner.delivery.tracking.mlflow_library import mlflow_library, open_client, using
 from paceline.learner.delivery.version_folders import RESTORED_FILE, RESTORED_S
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.loop import Learner
-from paceline.learner.pass_budget import PassBudget
 from paceline.learner.reproduce import reproduce
+from paceline.learner.round.loop import Learner
+from paceline.learner.training.plan import PassBudget
 
 MODEL = "paceline-default"
 
@@ -257,5 +257,5 @@ def test_a_draft_is_fitted_again_bit_by_bit_until_its_traces_or_its_checkpoint_a
 
 
 def test_traffic_is_described_without_what_is_not_known() -> None:
-    assert Traffic.of([]) == Traffic(digest_of([]), 0, 0, {}, None, None)
+    assert Traffic.of([]) == Traffic(digest=digest_of([]), traces=0, requests=0, labels={}, first_at=None, last_at=None)
     assert digest_of(["10-0", "9-1"]) == digest_of(["9-1", "10-0"]) != digest_of(["9-1"])

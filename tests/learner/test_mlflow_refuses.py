@@ -61,9 +61,23 @@ def registry(house: House) -> Registry:
 
 def record(house: House, number: int, **changes: Any) -> RunRecord:
     """Of a new draft, from requests with LABELS."""
-    traffic = Traffic("d" * 32, 20, 20, LABELS, 1.7e9, 1.7e9 + 5)
-    refit = Refit(0, asdict(TrainingPlan()), ("0",), ("1-0",), ("2-0",), (), "cpu", 1)
-    evidence = RoundEvidence(1.7e9, "learner-a", refit, {"traffic window": traffic, "judged requests": traffic})
+    traffic = Traffic(digest="d" * 32, traces=20, requests=20, labels=LABELS, first_at=1.7e9, last_at=1.7e9 + 5)
+    refit = Refit(
+        rounds_trained=0,
+        plan=asdict(TrainingPlan()),
+        target_versions=("0",),
+        learned=("1-0",),
+        held_out=("2-0",),
+        replayed=(),
+        device="cpu",
+        threads=1,
+    )
+    evidence = RoundEvidence(
+        started_at=1.7e9,
+        learner="learner-a",
+        refit=refit,
+        traffic={"traffic window": traffic, "judged requests": traffic},
+    )
     made = record_of(house.version(number), TrainingPlan(), FIT, GATE, born_at=1.7e9, first_step=0, evidence=evidence)
     return replace(made, **changes)
 

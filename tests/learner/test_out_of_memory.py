@@ -8,8 +8,9 @@ import torch
 from paceline.buffer.base import MAX_DELIVERIES
 from paceline.buffer.errors import DeviceOutOfMemory
 from paceline.buffer.trace import DraftTrace
-from paceline.learner import learning_round, recovery
-from paceline.learner.learning_report import LearningKind
+from paceline.learner import recovery
+from paceline.learner.round import learning_round
+from paceline.learner.round.learning_report import LearningKind
 from paceline.learner.training import first_position
 from paceline.learner.training.device_memory import padded_tokens
 from paceline.learner.training.trainer import DraftTrainer

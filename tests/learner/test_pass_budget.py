@@ -2,7 +2,7 @@
 
 import pytest
 from paceline.learner.delivery.pending_registrations import PendingRegistrations, read_record
-from paceline.learner.pass_budget import PassBudget
+from paceline.learner.training.plan import PassBudget
 
 
 class Clock:

@@ -2,9 +2,9 @@
 
 import pytest
 from learner_traffic import BATCH, held_out
-from paceline.learner import prediction
 from paceline.learner.delivery import delivery
 from paceline.learner.judging.replay import replay_traces
+from paceline.learner.round import prediction
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.promotion import Promotion, Verdict

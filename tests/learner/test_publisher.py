@@ -14,7 +14,14 @@ from paceline.learner.delivery.publisher import Lineage, prune, publish, publish
 from paceline.learner.delivery.version_folders import version_folder
 from paceline.learner.disk import sweep, write_folder, write_text
 
-LINEAGE = Lineage(0, "target", "1", "committed", ("1-0", "9-0"), {"judged_accept_length": 2.5})
+LINEAGE = Lineage(
+    parent=0,
+    target="target",
+    target_version="1",
+    objective="committed",
+    trained_on=("1-0", "9-0"),
+    scores={"judged_accept_length": 2.5},
+)
 
 
 class DiedError(Exception):

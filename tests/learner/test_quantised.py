@@ -9,7 +9,7 @@ import torch
 from paceline.buffer.feature_rows import FeatureDtype, quantised
 from paceline.buffer.trace import DraftTrace
 from paceline.learner.judging.replay import replay_traces
-from paceline.learner.learning_report import LearningKind
+from paceline.learner.round.learning_report import LearningKind
 from paceline.learner.training.batch import collate
 
 KINDS = [kind for kind in FeatureDtype if kind.is_quantised]

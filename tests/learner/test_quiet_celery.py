@@ -7,7 +7,7 @@ import celery.app.trace
 import celery.beat
 import celery.worker.strategy
 import pytest
-from paceline.learner.quiet_celery import BOOKKEEPING, hush_bookkeeping
+from paceline.learner.app import BOOKKEEPING, hush_bookkeeping
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,14 @@ import torch
 from conftest import build_trace
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.trace import DraftTrace, FeatureDtype, VerifyRounds
+from paceline.learner.claim.recomputed import is_another_target
 from paceline.learner.delivery.pending_registrations import PendingRegistrations
-from paceline.learner.learning_report import LearningKind
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.learner.model.eagle3_config import Eagle3Config
 from paceline.learner.model.target_features import TargetFeatures, captured_layers
-from paceline.learner.recomputed import is_another_target
 from paceline.learner.recovery import check_models
 from paceline.learner.reproduce import reproduce
+from paceline.learner.round.learning_report import LearningKind
 from transformers import LlamaConfig, LlamaForCausalLM
 
 SIZES = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 4}

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from learner_traffic import BATCH, by_rejection
 from paceline.buffer.version import VersionState
+from paceline.learner.claim.intake import Outcome
 from paceline.learner.delivery import delivery
-from paceline.learner.intake import Outcome
 from paceline.learner.judging.alarms import gap_alarm
 from paceline.learner.judging.calibration import Calibration, compare_with_served
 from paceline.learner.judging.paired_replay import paired, unscored
 from paceline.learner.judging.replay import replay_logprobs
-from paceline.learner.learning_report import LearningKind
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
+from paceline.learner.round.learning_report import LearningKind
 from paceline.policies.acceptance import Tally, served_tally
 from paceline.policies.guard import AlarmName
 from paceline.policies.paired import Paired
@@ -118,7 +118,7 @@ def test_chance_excuses_a_gap_between_served_and_expected(expected, variance, is
 
 def test_a_claim_served_otherwise_than_expected_is_set_aside(house, draft, monkeypatch: pytest.MonkeyPatch) -> None:
     gap = Calibration(estimated=EstimatedRounds(300, 300, 400.0, 100.0))
-    monkeypatch.setattr("paceline.learner.state.compare_with_served", lambda *_: gap)
+    monkeypatch.setattr("paceline.learner.state.learner_state.compare_with_served", lambda *_: gap)
     traces = rejected(house, draft)
     report = house.learner().learn_once()
     assert report.kind is LearningKind.RESTED

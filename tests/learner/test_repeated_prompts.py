@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
-from paceline.learner.judging.last_learnt import LastLearnt
+from paceline.learner.judging.line_judge import LastLearnt
 from paceline.learner.judging.paired_replay import paired
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
 from paceline.buffer.counters import COUNTERS, counters_of
-from paceline.learner import checkpoint
 from paceline.learner.delivery import delivery
-from paceline.learner.learning_report import LearningKind
+from paceline.learner.round.learning_report import LearningKind
+from paceline.learner.state import checkpoint
 from paceline.learner.training import regime
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.policies.learn_schedule import LearnChoice
@@ -94,7 +94,7 @@ def test_a_rest_keeps_traces_for_replay_and_changes_no_weight(house, rested):
     assert (counts.acked["learned"], counts.pending) == (counted["learned"], 0)
     window = [entry.trace.trace_id for entry in learner._state.replay_buffer]
     assert window[-(BATCH - len(kept)) :] == ids(not_held_out(traces))
-    assert list(learner._state.held_out_ids)[-len(kept) :] == ids(kept)
+    assert list(learner._state.replay_buffer.held_out_ids)[-len(kept) :] == ids(kept)
     assert (len(house.fitted), all(map(torch.equal, weights(learner), before))) == (fits, True)
     assert {path.name: path.stat().st_mtime_ns for path in trained.rglob("trainer.pt")} == files
 
@@ -149,7 +149,7 @@ def test_a_restarted_learner_keeps_resting_with_the_state_of_the_old_one(house, 
     assert after.schedule.state() == before.schedule.state()
     assert (after.notes, before.notes.rounds_rested) == (before.notes, 2)
     assert [entry.entry_id for entry in after.replay_buffer] == [entry.entry_id for entry in before.replay_buffer]
-    assert after.held_out_ids == before.held_out_ids
+    assert after.replay_buffer.held_out_ids == before.replay_buffer.held_out_ids
     known_traffic(house)
     assert restarted.learn_once().kind is LearningKind.RESTED
     house.send(40)

@@ -18,11 +18,11 @@ from paceline.buffer.errors import BufferUnavailable
 from paceline.buffer.keys import HEARTBEAT
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.learner import tasks
 from paceline.learner.app import make_app, run_worker
+from paceline.learner.claim.intake import is_held_out
 from paceline.learner.config import LearnerConfig
-from paceline.learner.intake import is_held_out
-from paceline.learner.tasks import LEARN_ROUND
+from paceline.learner.worker import tasks
+from paceline.learner.worker.tasks import LEARN_ROUND
 from waiting import until
 
 

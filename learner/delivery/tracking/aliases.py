@@ -51,7 +51,8 @@ def set_aliases(store: ModelStore, state: BoardState, known: Mapping[Key, KnownV
     An alias of a draft that MLflow does not have is removed: it would name another.
     """
     model = store.client.get_registered_model(store.model)
-    now, wanted = _aliases(model), wanted_aliases(state, known)
+    now = _aliases(model)
+    wanted = wanted_aliases(state, known)
     set_last = _set_last(model.tags.get(SET_TAG, ""))
     meant = {alias: wanted[alias] for alias in FOLLOWING if alias in wanted}
     if set_last != meant:  # first: a process that dies between the two takes nobody's change for its own
@@ -83,7 +84,7 @@ def _tag_reset(store: ModelStore, alias: str, found: str | None, version: str) -
 
 
 def _set_last(text: str) -> dict[str, str]:
-    """What SET_TAG says; empty where somebody has made something else of it."""
+    """Return what SET_TAG says; empty where somebody has made something else of it."""
     try:
         told = json.loads(text or "{}")
     except ValueError:

@@ -48,17 +48,21 @@ class Attempts:
 
     def begin(self, ask: Callable[[], object]) -> None:
         """A comparison begins; `ask` raises where MLflow does not answer a simple question."""
-        self.waiting, self._found, self._ask = self.waiting | self._found, {}, ask
+        self.waiting = self.waiting | self._found
+        self._found = {}
+        self._ask = ask
 
     def end(self) -> None:
         """It came to its end: what it did not name waits no longer."""
-        self.waiting, self._found = self._found, {}
+        self.waiting = self._found
+        self._found = {}
         self._next = {what: due for what, due in self._next.items() if what in self.waiting}
 
     def give_up(self, error: Exception) -> float:
         """MLflow does not answer: all of it waits. Return the seconds until it shall be asked again."""
         self._note(ALL, error, time.time(), _remedy(error, "check that MLflow runs, and PACELINE_MLFLOW_URI"))
-        self.waiting, self._found = self.waiting | self._found, {}
+        self.waiting = self.waiting | self._found
+        self._found = {}
         return self._next[ALL][1]
 
     def do(self, what: str, act: Callable[[], object], since: float | None = None, action: str = _TRIED_AGAIN) -> bool:
@@ -86,14 +90,15 @@ class Attempts:
         return True
 
     def _note(self, what: str, error: Exception, since: float, action: str) -> None:
-        before, wait_s = self.waiting.get(what), self._next.get(what, (0.0, 0.0))[1]
+        before = self.waiting.get(what)
+        wait_s = self._next.get(what, (0.0, 0.0))[1]
         wait_s = min(2 * wait_s or FIRST_RETRY_S, LONGEST_RETRY_S)
         self._next[what] = self._clock() + wait_s, wait_s
         self._found[what] = Waiting(what, before.since if before else since, reason(error), action)
 
 
 def reason(error: Exception) -> str:
-    """What is said of an error: one printable line, without passwords."""
+    """Return what is said of an error: one printable line, without passwords."""
     text = str(error) or type(error).__name__
     line = printable(" ".join(without_passwords(text).split()))
     return line if len(line) <= 2 * _REASON_CHARS else f"{line[:_REASON_CHARS]} … {line[-_REASON_CHARS:]}"

@@ -26,8 +26,10 @@ class PublishedDraft:
 
         WeightsRefused when the weights are not there, or are not those that were published.
         """
-        self._folder, self._config = folder, config
-        file, number = folder / WEIGHTS_FILE, config["draft"]
+        self._folder = folder
+        self._config = config
+        file = folder / WEIGHTS_FILE
+        number = config["draft"]
         if not file.is_file():
             raise WeightsRefused(
                 f"draft {number}: got no {WEIGHTS_FILE} in MLflow, expected one: weights are kept of drafts that "
@@ -58,7 +60,8 @@ class PublishedDraft:
 
     @torch.inference_mode()
     def _drafts(self, tokens: Any, features: Any, steps: int) -> list[int]:
-        context, width = [int(token) for token in tokens], self.draft.config.feature_width
+        context = [int(token) for token in tokens]
+        width = self.draft.config.feature_width
         features_FD = torch.tensor([[float(value) for value in row] for row in features], dtype=torch.float32)
         if len(context) < 2 or features_FD.shape != (len(context) - 1, width):
             raise ValueError(

@@ -8,12 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-_BETTER, _WORSE, _GREY = "#2a7f62", "#b3423a", "#666666"
+_BETTER = "#2a7f62"
+_WORSE = "#b3423a"
+_GREY = "#666666"
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What the gate measured of one draft, and what it then served."""
+    """One draft: what the gate measured of it, and what it then served."""
 
     number: int
     predicted: float
@@ -32,7 +34,8 @@ def gate_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
     axes.axhline(0.0, color=_GREY, linewidth=0.8)
     mean = sum(gains) / len(gains)
     axes.axhline(mean, color="black", linewidth=1.2, linestyle="--", label=f"mean of requests {mean:+.3f}")
-    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    better = sum(gain > 0 for gain in gains)
+    worse = sum(gain < 0 for gain in gains)
     axes.set_title(f"{len(gains)} requests: {better} better, {worse} worse, {len(gains) - better - worse} equal")
     axes.set_xlabel("request, the worst first")
     axes.set_ylabel("accept length\nagainst the reference")
@@ -41,7 +44,7 @@ def gate_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def calibration_figure(drafts: Sequence[Calibrated], shown: int) -> Any:
-    """What was predicted of each draft against what it served; the draft `shown` stands out. At least one draft."""
+    """Draw what was predicted of at least one draft against what it served; the draft `shown` stands out."""
     figure, axes = _drawn(5.0, 4.6)
     figures = [(d.predicted, d.served, d.low, d.high, d.predicted_low, d.predicted_high) for d in drafts]
     ends = [value for each in figures for value in each if value is not None]
@@ -63,7 +66,7 @@ def calibration_figure(drafts: Sequence[Calibrated], shown: int) -> Any:
 
 
 def lineage_figure(drafts: Sequence[Calibrated]) -> Any:
-    """What was predicted and what was served, draft by draft. At least one draft."""
+    """Draw what was predicted and what was served, draft by draft. At least one draft."""
     figure, axes = _drawn(7.0, 3.6)
     numbers = [draft.number for draft in drafts]
     axes.plot(numbers, [draft.predicted for draft in drafts], "s--", color=_GREY, label="predicted, 95 % interval")
@@ -85,5 +88,8 @@ def _drawn(width_in: float, height_in: float) -> tuple[Figure, Axes]:
     """An empty picture of this size, and its axes."""
     # Fixed margins: a layout that fits them to the text draws everything twice, in time that a learner could learn.
     figure = Figure(figsize=(width_in, height_in))
-    left, bottom, right, top = 0.95 / width_in, 0.55 / height_in, 1.0 - 0.15 / width_in, 1.0 - 0.35 / height_in
+    left = 0.95 / width_in
+    bottom = 0.55 / height_in
+    right = 1.0 - 0.15 / width_in
+    top = 1.0 - 0.35 / height_in
     return figure, figure.add_axes((left, bottom, right - left, top - bottom))

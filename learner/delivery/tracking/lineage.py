@@ -12,10 +12,12 @@ from .runs import is_writable, log_points, run_or_none
 
 #: Marks the run, which is no draft's.
 LINEAGE_TAG = "paceline.lineage"
-CALIBRATION_PICTURE, LINEAGE_PICTURE = "calibration.png", "lineage.png"
+CALIBRATION_PICTURE = "calibration.png"
+LINEAGE_PICTURE = "lineage.png"
 
 #: Accept lengths; short, for MLflow cuts the titles of its charts.
-PREDICTED, SERVED = "predicted", "served"
+PREDICTED = "predicted"
+SERVED = "served"
 #: When the draft had served some rounds (served_figures.py: FIRST_ROUNDS), though more would come.
 SERVED_FIRST = "served_first_rounds"
 ERROR = "served_minus_predicted"
@@ -40,11 +42,12 @@ def log_lineage(store: ModelStore, points: Sequence[Point], shown: Iterable[tupl
 
 
 def predicted_points(number: int, scores: Mapping[str, float], live_at: float) -> list[Point]:
-    """What was predicted of a draft that went live at `live_at`, with the 95 % interval that its requests allow.
+    """Return what was predicted of a draft that went live at `live_at`, with the 95 % interval that its requests allow.
 
     Empty where it measured nothing; without the interval where it measured few requests.
     """
-    predicted, error = scores.get(PREDICTED_SCORE), scores.get(PREDICTED_STANDARD_ERROR)
+    predicted = scores.get(PREDICTED_SCORE)
+    error = scores.get(PREDICTED_STANDARD_ERROR)
     if predicted is None:
         return []
     figures = {PREDICTED: predicted}
@@ -59,7 +62,7 @@ def predicted_points(number: int, scores: Mapping[str, float], live_at: float) -
 def served_points(
     number: int, scores: Mapping[str, float], live_at: float, served: ServedDraft, *, is_all: bool
 ) -> list[Point]:
-    """What a draft served: where that is all of it, with its interval and the error of what was predicted."""
+    """Return what a draft served: where that is all of it, with its interval and the error of what was predicted."""
     reading = served.accept_length
     if reading.value is None:
         return []

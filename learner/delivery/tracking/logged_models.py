@@ -30,7 +30,9 @@ def write_model(store: ModelStore, run: str, number: int, sha256: str, params: d
     )
     if model.status != _READY:
         with TemporaryDirectory() as folder:
-            _write_mlmodel(Path(folder) / "MLmodel", run, model.model_id, number, sha256, params)
+            _write_mlmodel(
+                Path(folder) / "MLmodel", run=run, model_id=model.model_id, number=number, sha256=sha256, params=params
+            )
             client.log_model_artifacts(model.model_id, folder)
         client.finalize_logged_model(model.model_id, _READY)
     return str(model.model_id)
@@ -54,7 +56,7 @@ def download(store: ModelStore, known: KnownVersion, name: str, folder: Path, ur
     return Path(artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri, registry_uri=uri))
 
 
-def _write_mlmodel(file: Path, run: str, model_id: str, number: int, sha256: str, params: dict[str, str]) -> None:
+def _write_mlmodel(file: Path, *, run: str, model_id: str, number: int, sha256: str, params: dict[str, str]) -> None:
     model = mlflow_library("models").Model(artifact_path="", run_id=run, model_id=model_id)
     config = {"draft": number, "sha256": sha256, "target_path": params.get("target", "")}
     mlflow_library("pyfunc").add_to_model(model, loader_module=draft_model.__name__, model_config=config)
@@ -63,9 +65,11 @@ def _write_mlmodel(file: Path, run: str, model_id: str, number: int, sha256: str
 
 
 def _signature(steps: int) -> Any:
-    """What draft_model.PublishedDraft.predict takes and gives."""
-    types, schema = mlflow_library("types"), mlflow_library("types.schema")
-    whole, real = types.DataType.long, types.DataType.double
+    """Return what draft_model.PublishedDraft.predict takes and gives."""
+    types = mlflow_library("types")
+    schema = mlflow_library("types.schema")
+    whole = types.DataType.long
+    real = types.DataType.double
     tokens = types.ColSpec(schema.Array(whole), "tokens")
     features = types.ColSpec(schema.Array(schema.Array(real)), "features")
     drafts = types.ColSpec(schema.Array(whole), "drafts")

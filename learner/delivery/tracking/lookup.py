@@ -55,7 +55,8 @@ def find_draft(uri: str, model: str, version: DraftVersion) -> tuple[ModelStore,
 
     TrackingUnavailable when MLflow has no such draft under its alias, or one with another digest.
     """
-    store, alias = find_store(uri, model), draft_name(version.number)
+    store = find_store(uri, model)
+    alias = draft_name(version.number)
     if store is None:
         raise TrackingUnavailable(f"MLflow: got no model {model}, expected it; no learner has registered a draft there")
     at = aliases_of(store).get(alias)

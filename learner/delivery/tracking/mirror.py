@@ -15,7 +15,6 @@ from .aliases import set_aliases
 from .attempts import Attempts
 from .history import Change, histories, went_live_at
 from .lineage import log_lineage, predicted_points, served_points
-from .links import run_path
 from .logged_models import has_weights, upload, write_model
 from .model_card import RunFacts, model_card
 from .model_store import (
@@ -29,6 +28,7 @@ from .model_store import (
     KnownVersion,
     ModelStore,
     key_of,
+    run_path,
 )
 from .runs import end_run, is_writable, log_points, name_output, run_or_none
 from .served_figures import ServedFigures
@@ -80,7 +80,8 @@ class BoardMirror:
 
         Not those of the drafts `waiting`, of which a record knows more than the board.
         """
-        known, each = store.versions(), self._attempts.do
+        known = store.versions()
+        each = self._attempts.do
         missing = [row for _, row in sorted(state.rows.items()) if key_of(row) not in known]
         for row in (row for row in missing if row.version.number not in waiting):
             each(f"draft {row.version.number}", partial(self._register_row, store, row, write))
@@ -92,7 +93,7 @@ class BoardMirror:
         for row, version in rows:
             if row.state in _DRAFTED and WEIGHTS_TAG not in version.tags:
                 each(f"weights of draft {row.version.number}", partial(_upload_weights, store, row, version))
-        self._log_lineage(store, state, known, changed, changes, logged)
+        self._log_lineage(store, state, known, changed=changed, changes=changes, logged=logged)
         self._cards |= {row.version.number for row in changed} | logged.keys()
         for row, version in rows:
             number = row.version.number
@@ -119,13 +120,15 @@ class BoardMirror:
         store: ModelStore,
         state: BoardState,
         known: Mapping[Key, KnownVersion],
+        *,
         changed: Sequence[BoardRow],
         changes: Mapping[int, Sequence[Change]],
         logged: Mapping[int, ServedDraft],
     ) -> None:
         points = self._lineage
         for row in changed:
-            number, live_at = row.version.number, went_live_at(changes.get(row.version.number, ()))
+            number = row.version.number
+            live_at = went_live_at(changes.get(row.version.number, ()))
             if live_at is not None:
                 points.update(predicted_points(number, row.version.scores, live_at))
         for number, served in logged.items():
@@ -140,7 +143,7 @@ class BoardMirror:
 
 
 def served_on(board: VersionBoard) -> dict[int, ServedDraft]:
-    """What every draft served, from the counters that the board keeps of its members."""
+    """Return what every draft served, from the counters that the board keeps of its members."""
     return served_drafts(entry for member in board.members() for entry in board.history(member))
 
 
@@ -184,18 +187,19 @@ def _say_run_is_gone(store: ModelStore, number: int, known: KnownVersion, run: A
 
 
 def run_facts(store: ModelStore, found: Any | None) -> RunFacts:
-    """What a run holds, for its card; nothing of one that is gone."""
+    """Return what a run holds, for its card; nothing of one that is gone."""
     if found is None:
         return RunFacts()
     traffic = {told.dataset.name: {tag.key: tag.value for tag in told.tags} for told in found.inputs.dataset_inputs}
-    began, ended = found.info.start_time, found.info.end_time
+    began = found.info.start_time
+    ended = found.info.end_time
     return RunFacts(
-        {**found.data.params, **_without_prefix(found.data.tags)},
-        found.data.metrics,
-        None if began is None else began / 1000,
-        None if ended is None else ended / 1000,
-        traffic,
-        run_path(store.experiment, found.info.run_id) if is_writable(found) else "",
+        params={**found.data.params, **_without_prefix(found.data.tags)},
+        metrics=found.data.metrics,
+        started_at=None if began is None else began / 1000,
+        ended_at=None if ended is None else ended / 1000,
+        traffic=traffic,
+        link=run_path(store.experiment, found.info.run_id) if is_writable(found) else "",
     )
 
 

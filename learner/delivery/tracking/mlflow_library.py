@@ -38,7 +38,7 @@ def using(uri: str) -> Iterator[None]:
 
 
 def is_absent(error: Exception) -> bool:
-    """Whether MLflow answered that there is no such thing, and did not fail to answer."""
+    """Return whether MLflow answered that there is no such thing, and did not fail to answer."""
     return getattr(error, "error_code", "") in {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND"}
 
 

@@ -26,7 +26,7 @@ _LIMITS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """What the run of a draft holds."""
 

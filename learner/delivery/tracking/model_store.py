@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ....buffer.version import BoardRow
 from ..run_record import SHA256_TAG, VERSION_TAG
@@ -17,7 +18,8 @@ STATE_TAG = "paceline.state"
 BY_TAG = "paceline.by"
 #: On a version that drafted: LOGGED, or GONE when its folder was removed before MLflow could record it.
 WEIGHTS_TAG = "paceline.weights"
-LOGGED, GONE = "logged", "gone"
+LOGGED = "logged"
+GONE = "gone"
 
 #: On a version whose run somebody has deleted: since when that is known, and how to bring it back.
 RUN_TAG = "paceline.run"
@@ -30,7 +32,7 @@ _MODELS_URI = "models:/"
 Key = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownVersion:
     """A version as MLflow holds it."""
 
@@ -42,7 +44,7 @@ class KnownVersion:
 
     @property
     def model_id(self) -> str:
-        """The id of its logged model."""
+        """Return the id of its logged model."""
         return self.source.removeprefix(_MODELS_URI)
 
 
@@ -55,7 +57,7 @@ class ModelStore:
         self.experiment = experiment  # its id
 
     def versions(self) -> dict[Key, KnownVersion]:
-        """What MLflow holds, by number and digest."""
+        """Return what MLflow holds, by number and digest."""
         found: dict[Key, KnownVersion] = {}
         page = ""
         while True:
@@ -64,7 +66,11 @@ class ModelStore:
             for row in (row for row in rows if row.tags.get(VERSION_TAG, "").isdecimal()):
                 key = int(row.tags[VERSION_TAG]), row.tags.get(SHA256_TAG, "")
                 found[key] = KnownVersion(
-                    str(row.version), row.run_id, row.tags, row.source or "", row.description or ""
+                    at=str(row.version),
+                    run=row.run_id,
+                    tags=row.tags,
+                    source=row.source or "",
+                    description=row.description or "",
                 )
             page = rows.token
             if not page:
@@ -114,5 +120,22 @@ def key_of(row: BoardRow) -> Key:
 
 
 def draft_name(number: int) -> str:
-    """Of a draft's alias and of its logged model; its run has a space in place of the hyphen."""
+    """Return the name of a draft's alias and of its logged model; its run has a space in place of the hyphen."""
     return f"draft-{number}"
+
+
+def run_path(experiment: str, run: str) -> str:
+    """Return the link to a run, from the root of MLflow's pages or within them; it opens as those of models do."""
+    return f"#/experiments/{experiment}/runs/{run}?workflowType=machine_learning"
+
+
+def run_page(address: str, experiment: str) -> str:
+    """Return the address of a run with ``{run}`` in place of its id; empty where no browser gets there.
+
+    User and password of `address` are left out.
+    """
+    parts = urlsplit(address)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        return ""
+    place = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+    return f"{parts.scheme}://{place}/{run_path(experiment, '{run}')}"

@@ -17,7 +17,9 @@ from .mlflow_library import is_absent, mlflow_library
 from .model_store import ModelStore
 
 #: Artifacts of a run: a row per judged request and its picture, and all that repeating the fit needs.
-GATE_TABLE, GATE_PICTURE, REFIT_FILE = "gate.json", "gate.png", "refit.json"
+GATE_TABLE = "gate.json"
+GATE_PICTURE = "gate.png"
+REFIT_FILE = "refit.json"
 #: MLflow's own tag that makes its pages show an artifact as a table.
 _TABLES_TAG = "mlflow.loggedArtifacts"
 #: On a run: which of its metrics had values that are no finite number, and how many; MLflow would show others.
@@ -31,7 +33,8 @@ def write_run(store: ModelStore, record: RunRecord) -> str:
 
     The figures are logged with the logged model, and `end_run` ends the run.
     """
-    client, begun = store.client, find_run(store, *record.key)
+    client = store.client
+    begun = find_run(store, *record.key)
     tags = {**record.tags, VERSION_TAG: str(record.number), **_origin(record), **_left_out(record)}
     started_ms = _ms(record.born_at if record.started_at is None else record.started_at)
     name = f"draft {record.number}"
@@ -77,7 +80,7 @@ def run_or_none(store: ModelStore, run: str) -> Any | None:
 
 
 def is_writable(run: Any | None) -> bool:
-    """Whether a run that `run_or_none` found was deleted by nobody."""
+    """Return whether a run that `run_or_none` found was deleted by nobody."""
     return run is not None and run.info.lifecycle_stage == "active"
 
 
@@ -118,7 +121,8 @@ def read_json(store: ModelStore, run: str, artifact: str) -> Any:
 
 
 def _log_evidence(store: ModelStore, run: str, evidence: Mapping[str, Any]) -> None:
-    client, rows = store.client, evidence["gate_rows"]
+    client = store.client
+    rows = evidence["gate_rows"]
     client.log_dict(run, {"refit": evidence["refit"], "recipe": _recipe()}, REFIT_FILE)
     client.log_inputs(run, [_dataset(name, traffic) for name, traffic in evidence["traffic"].items()])
     if not rows:
@@ -129,7 +133,7 @@ def _log_evidence(store: ModelStore, run: str, evidence: Mapping[str, Any]) -> N
 
 
 def _recipe() -> dict[str, Any]:
-    """What every learner trains by: equal in all runs, so no parameter."""
+    """Return what every learner trains by: equal in all runs, so no parameter."""
     return {name: getattr(RECIPE, name) for name in RECIPE.__dataclass_fields__}
 
 
@@ -152,7 +156,7 @@ def _dataset(name: str, traffic: Mapping[str, Any]) -> Any:
 
 
 def label_shares(labels: Mapping[str, int]) -> str:
-    """As "py 75 %, prose 25 %", the largest first; "none" of no request."""
+    """Return shares as "py 75 %, prose 25 %", the largest first; "none" of no request."""
     total = sum(labels.values())
     most = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{shown_label(label)} {count / total:.0%}" for label, count in most) or "none"

@@ -22,7 +22,9 @@ _ENDED = {VersionState.RETIRED, VersionState.ROLLED_BACK}
 
 def served_points(served: ServedDraft) -> list[Point]:
     """Accept length with its interval and counts by rounds served, and acceptance by position; nothing unknown."""
-    reading, at, rounds = served.accept_length, served.at or 0.0, served.sums.rounds
+    reading = served.accept_length
+    at = served.at or 0.0
+    rounds = served.sums.rounds
     figures = {
         "accept_length": reading.value,
         "accept_length_low": reading.low,
@@ -62,19 +64,22 @@ class ServedFigures:
         served = read() if due else {}
         logged: dict[int, ServedDraft] = {}
         for row in due:
-            key, number = key_of(row), row.version.number
-            found, is_over = served.get(number, ServedDraft()), _is_over(row, now_s)
+            key = key_of(row)
+            number = row.version.number
+            found = served.get(number, ServedDraft())
+            is_over = _is_over(row, now_s)
             needed = max(self._rounds[key], 1) if is_over else FIRST_ROUNDS
             if found.sums.rounds >= needed:
                 if not each(_figures(row), partial(_log_one, store, known[key], found)):
                     continue
-                self._rounds[key], logged[number] = found.sums.rounds, found
+                self._rounds[key] = found.sums.rounds
+                logged[number] = found
             if is_over:
                 self._finished.add(key)
         return logged
 
     def is_finished(self, row: BoardRow) -> bool:
-        """Whether the figures logged last are all that its draft will have."""
+        """Return whether the figures logged last are all that its draft will have."""
         return key_of(row) in self._finished
 
     def _may_come(self, row: BoardRow) -> bool:

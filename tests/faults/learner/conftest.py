@@ -19,7 +19,7 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
 from paceline.buffer.weights_file import check_weights, weights_file
-from paceline.learner.intake import is_held_out
+from paceline.learner.claim.intake import is_held_out
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 
 sys.path.append(str(Path(__file__).parent))

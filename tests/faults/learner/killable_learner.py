@@ -27,13 +27,16 @@ from typing import Any
 
 import torch
 from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.learner import checkpoint, disk, learning_round, loop
+from paceline.learner import disk
 from paceline.learner.config import from_env, quiet_mlflow
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
-from paceline.learner.learning_round import LearningRound
+from paceline.learner.round import learning_round, loop
+from paceline.learner.round.learning_round import LearningRound
+from paceline.learner.round.loop import open_learner
+from paceline.learner.state import checkpoint
 from paceline.learner.training.trainer import DraftTrainer
-from paceline.learner.wiring import open_learner
+from paceline.learner.worker.tasks import heartbeat_of
 
 Strike = Callable[[], None]
 Act = Callable[..., Any]
@@ -142,7 +145,8 @@ class KillableLearner:
     def round(self) -> dict[str, Any]:
         try:
             # As tasks.py does: a learner that could not be opened is opened at the next round.
-            self._learner = self._learner or open_learner(from_env())
+            config = from_env()
+            self._learner = self._learner or open_learner(config, heartbeat_of(config))
             report = self._learner.learn_once()
         except Exception as error:  # noqa: BLE001 - Celery logs any and starts the next round all the same
             return {"error": type(error).__name__, "why": str(error)}

@@ -93,7 +93,7 @@ def test_a_worker_outlasts_what_redis_refuses(own_world, worker, tmp_path):
 
 
 FAILING = f"""
-from paceline.learner import lasting_worker
+from paceline.learner.worker import lasting_worker
 def fail(self): raise RuntimeError("nothing that passes")
 lasting_worker.LastingConsumer.on_ready = fail
 {WORK}

@@ -6,15 +6,16 @@ every trace has the best token of the target at most places, and the target on d
 
 from collections.abc import Iterable
 
-from ..buffer.base import TraceEntry
-from ..buffer.trace import DraftTrace, Int32s
+from ...buffer.base import TraceEntry
+from ...buffer.trace import DraftTrace, Int32s
+from ..model.target_features import TargetFeatures
+from ..training.batch import teacher_nodes
 from .intake import KEPT, ByOutcome, Outcome
-from .model.target_features import TargetFeatures
-from .training.batch import teacher_nodes
 
 #: Places of a trace at which the target on disk may say another token than the one that verified it: so many, and this
 #: share of all. Rounding, and other kernels or quantised weights on the server, move a few that were nearly equal.
-_SPARE_PLACES, _SPARE_SHARE = 2, 0.25
+_SPARE_PLACES = 2
+_SPARE_SHARE = 0.25
 
 
 def with_features(
@@ -40,7 +41,7 @@ def with_features(
 
 
 def is_another_target(trace: DraftTrace, best_T: Int32s) -> bool:
-    """Whether a target whose best tokens are `best_T` is not the one that verified `trace`.
+    """Return whether a target whose best tokens are `best_T` is not the one that verified `trace`.
 
     Never where the trace does not tell what the target's best tokens were: without a teacher, or of edited logits.
     """
@@ -54,7 +55,7 @@ def is_another_target(trace: DraftTrace, best_T: Int32s) -> bool:
 
 
 def needs_features(claimed: ByOutcome) -> bool:
-    """Whether a trace that is kept holds none."""
+    """Return whether a trace that is kept holds none."""
     return any(not len(entry.trace.features) for outcome in KEPT for entry in claimed[outcome])
 
 

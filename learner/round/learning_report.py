@@ -5,30 +5,30 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from ..buffer.base import BufferCounts
-from ..policies.guard import Alarm
-from ..policies.judged_on import figures
-from ..policies.learn_schedule import LearnDecision
-from ..policies.promotion import Promotion
-from ..policies.target_history import TargetHistory
-from .checkpoint import LearnerNotes
-from .intake import Outcome
-from .judging.calibration import Calibration
-from .training.trainer import FitReport
+from ...buffer.base import BufferCounts
+from ...policies.guard import Alarm
+from ...policies.judged_on import figures
+from ...policies.learn_schedule import LearnDecision
+from ...policies.promotion import Promotion
+from ...policies.target_history import TargetHistory
+from ..claim.intake import Outcome
+from ..judging.calibration import Calibration
+from ..state.checkpoint import LearnerNotes
+from ..training.trainer import FitReport
 
 #: Losses that a heartbeat has room for; the last one is always among them.
 MAX_LOSSES = 40
 
 
 class LearningKind(StrEnum):
-    """How far a learning round went."""
+    """The stage that a learning round reached."""
 
     IDLE = "idle"  # nothing to train on, or another learner works for the speculator
     LEARNED = "learned"  # the trainer took steps and its checkpoint is on disk
     RESTED = "rested"  # traces were compared and kept for replay; nothing was trained
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearningReport:
     """One call of Learner.learn_once, after everything it did is durable."""
 

@@ -11,35 +11,35 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..buffer.base import TraceBuffer, TraceEntry, VersionBoard
-from ..buffer.lease import Lease, require
-from ..buffer.plain_text import lead, printable
-from ..buffer.version import BoardState, DraftVersion
-from ..policies.guard import Alarm
-from ..policies.learn_schedule import LearnChoice, LearnDecision
-from ..policies.promotion import Promotion, Verdict
-from . import checkpoint
-from .delivery.delivery import deliver, judge_candidate, reserve
-from .delivery.mlflow_registry import Registry
-from .delivery.round_evidence import RoundEvidence, evidence_of
-from .delivery.run_record import record_of
-from .heartbeat import Heartbeat
-from .intake import ByOutcome, Outcome, as_misreplayed, as_rested, counts_of
-from .judging.alarms import gap_alarm, gone_alarm, rest_for
-from .judging.calibration import Calibration
-from .judging.line_judge import LineJudge
+from ...buffer.base import TraceBuffer, TraceEntry, VersionBoard
+from ...buffer.lease import Lease, require
+from ...buffer.plain_text import lead, printable
+from ...buffer.version import BoardState, DraftVersion
+from ...policies.guard import Alarm
+from ...policies.learn_schedule import LearnChoice, LearnDecision
+from ...policies.promotion import Promotion, Verdict
+from ..claim.intake import ByOutcome, Outcome, as_misreplayed, as_rested, counts_of
+from ..delivery.delivery import deliver, judge_candidate, reserve
+from ..delivery.mlflow_registry import Registry
+from ..delivery.round_evidence import RoundEvidence, evidence_of
+from ..delivery.run_record import record_of
+from ..heartbeat import Heartbeat
+from ..judging.alarms import gap_alarm, gone_alarm, rest_for
+from ..judging.calibration import Calibration
+from ..judging.line_judge import LineJudge
+from ..state import checkpoint
+from ..state.learner_state import LearnerState
+from ..training.trainer import FitReport
 from .learning_blocks import blocks_of, learn
 from .learning_report import LearningKind, LearningReport
 from .prediction import predict
-from .state import LearnerState
-from .training.trainer import FitReport
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class LearningRound:
-    """A claim being worked on, with all that it changes."""
+    """A claim being worked on, with all that it changes. Belongs to the worker's thread."""
 
     state: LearnerState
     buffer: TraceBuffer  # only read: what waits for the next round predicts
@@ -83,30 +83,38 @@ class LearningRound:
     def _rest(self, decision: LearnDecision) -> LearningReport:
         """Put the traces where learning will find them: into the replay buffer."""
         self.claimed = as_rested(self.claimed)
-        rested, held_out = self.claimed[Outcome.RESTED], self.claimed[Outcome.HELD_OUT]
-        self.state.replay_buffer.extend(rested)
         require(self.lease, "nothing was saved")
         self.state.record_rest(self.claimed, self.calibration)
         checkpoint.save_notes(self.state.config.checkpoints_dir, self.state.notes)
-        done = self.state.notes.rounds_rested, len(rested), len(held_out), decision.reason
-        _log.info("learning round rested (rest %d): %d traces kept for replay, %d held out; %s", *done)
+        _log.info(
+            "learning round rested (rest %d): %d traces kept for replay, %d held out; %s",
+            self.state.notes.rounds_rested,
+            len(self.claimed[Outcome.RESTED]),
+            len(self.claimed[Outcome.HELD_OUT]),
+            decision.reason,
+        )
         return self._rested(decision)
 
     def _rested(self, decision: LearnDecision, alarm: Alarm | None = None) -> LearningReport:
         return LearningReport(
-            LearningKind.RESTED,
-            decision.reason,
-            counts_of(self.claimed),
+            kind=LearningKind.RESTED,
+            why=decision.reason,
+            outcomes=counts_of(self.claimed),
             calibration=self.calibration,
             decision=decision,
             alarm=alarm,
         )
 
     def _learn(self, decision: LearnDecision) -> LearningReport:
-        state, learned, held_out = self.state, self.claimed[Outcome.LEARNED], self.claimed[Outcome.HELD_OUT]
-        tally, replayed = self.heartbeat.tally, list[TraceEntry]()
+        state = self.state
+        learned = self.claimed[Outcome.LEARNED]
+        held_out = self.claimed[Outcome.HELD_OUT]
+        tally = self.heartbeat.tally
+        replayed: list[TraceEntry] = []
         state.match_draft_steps([*learned, *held_out])
-        fit = promotion = version = None
+        fit: FitReport | None = None
+        promotion: Promotion | None = None
+        version: DraftVersion | None = None
         judge = state.line_judge(self.board_state)
         alarm = None if judge else gone_alarm(self.board_state)
         if alarm is not None:
@@ -116,30 +124,42 @@ class LearningRound:
             fit = self._fit(replayed, judge)
             number = reserve(state, self.board, judge)
             with tally.phase("judge"):
-                promotion = judge_candidate(state, self.board_state, self.claimed, judge, number, time.time())
+                promotion = judge_candidate(
+                    state, self.board_state, claimed=self.claimed, line_judge=judge, number=number, now_s=time.time()
+                )
                 promotion = self._predicted(promotion)
             state.record_verdict(fit, promotion, time.time())
-            evidence = evidence_of(state, self.claimed, replayed, judge, self.started_at)
+            evidence = evidence_of(
+                state, claimed=self.claimed, replayed=replayed, judge=judge, started_at=self.started_at
+            )
             with tally.phase("publish"):
-                version = self._publish(fit, promotion, decision, number, evidence)
+                version = self._publish(
+                    fit=fit, promotion=promotion, decision=decision, number=number, evidence=evidence
+                )
         require(self.lease, "nothing was saved")
-        state.record_learning(self.claimed, self.calibration, fit, version, judge)
+        state.record_learning(claimed=self.claimed, calibration=self.calibration, fit=fit, version=version, judge=judge)
         with tally.phase("publish"):
             checkpoint.save(
                 state.config.checkpoints_dir, state.notes, state.trainer.save, state.config.kept_checkpoints
             )
         why = promotion.reason if promotion else "every claimed trace was held out"
-        passes = state.trainer.plan.passes
-        done = state.notes.rounds_trained, len(learned), passes, len(held_out), lead(why), decision.reason
-        _log.info("learning round %d: %d traces learned in %d passes, %d held out; %s (%s)", *done)
+        _log.info(
+            "learning round %d: %d traces learned in %d passes, %d held out; %s (%s)",
+            state.notes.rounds_trained,
+            len(learned),
+            state.trainer.plan.passes,
+            len(held_out),
+            lead(why),
+            decision.reason,
+        )
         return LearningReport(
-            LearningKind.LEARNED,
-            why,
-            counts_of(self.claimed),
-            fit,
-            promotion,
-            version.number if version else None,
-            self.calibration,
+            kind=LearningKind.LEARNED,
+            why=why,
+            outcomes=counts_of(self.claimed),
+            fit=fit,
+            promotion=promotion,
+            version=version.number if version else None,
+            calibration=self.calibration,
             decision=decision,
             alarm=alarm,
             replayed=len(replayed),
@@ -147,12 +167,11 @@ class LearningRound:
 
     def _fit(self, replayed: Sequence[TraceEntry], judge: LineJudge | None) -> FitReport:
         """Train on the claim, with as many passes as the learner has time for."""
-        state, traces = self.state, len(self.claimed[Outcome.LEARNED])
-        passes = state.pass_budget.begin(traces)
-        state.trainer.plan = replace(state.trainer.plan, passes=passes)
-        fresh, old = blocks_of(self.claimed), [entry.trace for entry in replayed]
-        fit = learn(state.trainer, fresh, old, judge, self.heartbeat.tally)
-        state.pass_budget.end(traces, passes, fit.seconds)
+        traces = len(self.claimed[Outcome.LEARNED])
+        self.state.begin_fit(traces)
+        old = [entry.trace for entry in replayed]
+        fit = learn(self.state.trainer, blocks_of(self.claimed), old, judge, self.heartbeat.tally)
+        self.state.record_fit(traces, fit)
         return fit
 
     def _predicted(self, promotion: Promotion) -> Promotion:
@@ -170,6 +189,7 @@ class LearningRound:
 
     def _publish(
         self,
+        *,
         fit: FitReport,
         promotion: Promotion,
         decision: LearnDecision,
@@ -179,8 +199,14 @@ class LearningRound:
         """Put the trained draft on the board and make its registration pending; None when the gate waits."""
         state = self.state
         require(self.lease, "nothing was published")
-        version = deliver(state, self.board, self.board_state, promotion, self.claimed, number)
-        state.replay_buffer.extend(self.claimed[Outcome.LEARNED])
+        version = deliver(
+            state,
+            self.board,
+            judged=self.board_state,
+            promotion=promotion,
+            claimed=self.claimed,
+            number=number,
+        )
         if version is not None:
             record = record_of(
                 version,

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..buffer.errors import ConfigError
-from .disk import sweep, write_folder, write_text
+from ...buffer.errors import ConfigError
+from ..disk import sweep, write_folder, write_text
 
 TRAINER_FILE = "trainer.pt"
 _NOTES_FILE = "notes.json"
@@ -27,7 +27,7 @@ _LAYOUT_KEY = "layout"
 LAYOUT = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerNotes:
     """The learner's own memory: all that is not in the buffer, on the board or in the trainer."""
 
@@ -89,7 +89,8 @@ def require_room(folder: Path) -> None:
     needed_bytes = 3 * sum(path.stat().st_size for found in newest for path in found.iterdir()) // 2
     free_bytes = shutil.disk_usage(folder).free if newest else 0
     if free_bytes < needed_bytes:
-        got, expected = free_bytes / 2**20, needed_bytes / 2**20
+        got = free_bytes / 2**20
+        expected = needed_bytes / 2**20
         raise OSError(
             errno.ENOSPC,
             f"{folder}: got {got:.0f} MiB free, expected at least {expected:.0f} MiB for what a learning round writes: "

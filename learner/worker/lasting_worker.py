@@ -54,12 +54,12 @@ class LastingConsumer(Consumer):  # type: ignore[misc]
     """Reads the messages that start learning rounds."""
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
-        """As Celery's, which logs it, and a moment later where it is a command that Redis refused."""
+        """Do as Celery does, which logs it, and a moment later where it is a command that Redis refused."""
         super().on_connection_error_before_connected(exc)
         self._wait_if_refused(exc)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
-        """As before it."""
+        """Do as before it."""
         super().on_connection_error_after_connected(exc)
         self._wait_if_refused(exc)
 
@@ -83,7 +83,7 @@ class LastingScheduler(Scheduler):  # type: ignore[misc]
         return seconds
 
     def apply_async(self, *arguments: Any, **named: Any) -> Any:
-        """As Celery's; None where the message could not be sent."""
+        """Do as Celery does; None where the message could not be sent."""
         try:
             return super().apply_async(*arguments, **named)
         except Exception as fault:  # noqa: BLE001 - the next message is due within an interval

@@ -3,15 +3,15 @@
 import logging
 from dataclasses import dataclass
 
-from ..buffer.base import BufferCounts, TraceBuffer
-from .config import LearnerConfig
+from ...buffer.base import BufferCounts, TraceBuffer
+from ..config import LearnerConfig
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Whether a learning round is due, and the figures that say so."""
+    """The answer whether a learning round is due, and the figures that say so."""
 
     is_due: bool
     why: str
@@ -53,13 +53,14 @@ class Backlog:
             return Due(True, f"{have}; a trainer asked for a learning round")
         if counts.pending and (self._is_unfinished or has_suspects):
             return Due(True, f"{have}; a learning round failed, and its traces are tried again")
-        limit_s, waited_s = self._config.max_wait_s, buffer.oldest_wait_s() if counts.pending else None
+        limit_s = self._config.max_wait_s
+        waited_s = buffer.oldest_wait_s() if counts.pending else None
         if limit_s and waited_s is not None and waited_s >= limit_s:
             return Due(True, f"{have}; the oldest has waited {waited_s:.0f} s, at most {limit_s:g} s")
         return Due(False, have)
 
     def _fills_half(self, counts: BufferCounts) -> bool:
-        """Whether pending traces fill half of the buffer, by the mean size of its entries: more might never fit."""
+        """Return whether pending traces fill half of the buffer, by the mean size of its entries."""
         pending_bytes = counts.bytes * counts.pending / counts.entries if counts.entries else 0.0
         return pending_bytes >= self._config.buffer.max_bytes / 2
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..buffer.base import MAX_DELIVERIES
-from ..buffer.errors import BufferUnavailable, DeviceOutOfMemory, LeaseLost
-from ..buffer.lease import Lease
-from .disk import write_text
+from ...buffer.base import MAX_DELIVERIES
+from ...buffer.errors import BufferUnavailable, DeviceOutOfMemory, LeaseLost
+from ...buffer.lease import Lease
+from ..disk import write_text
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,8 @@ class ClaimLimiter:
     """
 
     def __init__(self, max_claim: int, attempt: Path) -> None:
-        self._max_claim, self._divisor = max_claim, 1
+        self._max_claim = max_claim
+        self._divisor = 1
         self._attempt = attempt
         self._suspects: frozenset[str] = frozenset()
         self._claimed: frozenset[str] = frozenset()
@@ -37,7 +38,7 @@ class ClaimLimiter:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether a learning round failed and what it claimed is neither learned nor gone yet."""
+        """Return whether a learning round failed and what it claimed is neither learned nor gone yet."""
         return bool(self._suspects)
 
     def load_attempt(self) -> None:
@@ -46,7 +47,8 @@ class ClaimLimiter:
             return
         try:
             found = json.loads(self._attempt.read_text(encoding="utf-8"))
-            left, self._divisor = frozenset(map(str, found["claimed"])), max(int(found["parts"]), 1)
+            left = frozenset(map(str, found["claimed"]))
+            self._divisor = max(int(found["parts"]), 1)
         except (ValueError, TypeError, KeyError) as error:
             _log.warning(
                 "%s: got %r, expected entry ids as `claimed`, and `parts`; no trace is suspected", self._attempt, error
@@ -69,7 +71,8 @@ class ClaimLimiter:
         """
         self._claimed = frozenset(entry_ids)
         if self._suspects.isdisjoint(self._claimed):
-            self._suspects, self._divisor = frozenset(), _divisor(len(self._claimed))
+            self._suspects = frozenset()
+            self._divisor = _divisor(len(self._claimed))
         self._write(self._claimed)
 
     def record_failure(self, failure: BaseException, lease: Lease) -> None:
@@ -105,7 +108,8 @@ class ClaimLimiter:
             self._attempt.unlink(missing_ok=True)
 
     def _suspect(self, entry_ids: frozenset[str]) -> None:
-        self._suspects, self._claimed = entry_ids, frozenset()
+        self._suspects = entry_ids
+        self._claimed = frozenset()
         self.claim_limit = max(1, len(entry_ids) // self._divisor)
 
     def _write(self, entry_ids: frozenset[str]) -> None:

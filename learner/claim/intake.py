@@ -5,13 +5,13 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..buffer.base import TraceEntry
-from ..buffer.trace import NO_DRAFT, DraftTrace, Int32s
-from ..policies.trace_weighting import is_expired
+from ...buffer.base import TraceEntry
+from ...buffer.trace import NO_DRAFT, DraftTrace, Int32s
+from ...policies.trace_weighting import is_expired
 
 
 class Outcome(StrEnum):
-    """What a learner acks a trace with; the buffer counts traces by it."""
+    """The outcome that a learner acks a trace with; the buffer counts traces by it."""
 
     LEARNED = "learned"
     RESTED = "rested"  # kept for replay and not trained on, because the learner rested
@@ -33,9 +33,9 @@ KEPT = (Outcome.LEARNED, Outcome.RESTED, Outcome.HELD_OUT)
 REFUSED = tuple(outcome for outcome in Outcome if outcome not in KEPT)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Intake:
-    """What a learner accepts."""
+    """The traces that a learner accepts."""
 
     target: str
     target_versions: tuple[str, ...]  # may be trained on, oldest first
@@ -64,7 +64,7 @@ class Intake:
         return Outcome.HELD_OUT if trace.target_version in judging else Outcome.OTHER_TARGET_VERSION
 
     def _why_not_recomputed(self, trace: DraftTrace) -> Outcome | None:
-        """Why a trace without features stays without; None where they can be recomputed."""
+        """Return why a trace without features stays without; None where they can be recomputed."""
         if self.recomputed_version is None:
             return Outcome.NO_FEATURES
         if trace.target_version != self.recomputed_version:
@@ -82,7 +82,7 @@ class Intake:
 
 
 def is_held_out(request_id: str, share: float) -> bool:
-    """Whether a request belongs to the `share` of requests kept from training.
+    """Return whether a request belongs to the `share` of requests kept from training.
 
     Decided by a hash of the request id alone, so all its traces agree, in every process and after every restart.
     """

@@ -6,12 +6,23 @@ from typing import Any
 
 from celery import Celery, Task
 
-from ..buffer.plain_text import lead
-from .config import LearnerConfig
+from ...buffer.plain_text import lead
+from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.redis_client import client_for
+from ...buffer.redis_stream import RedisTraceBuffer
+from ..config import LearnerConfig
+from ..heartbeat import Heartbeat
 
 _log = logging.getLogger(__name__)
 
 LEARN_ROUND = "paceline.learn_round"
+
+
+@cache
+def heartbeat_of(config: LearnerConfig) -> Heartbeat:
+    """Return the one heartbeat of this process's learner; nothing is connected yet."""
+    client = client_for(config.redis_url, config.redis_ca)
+    return Heartbeat(config, RedisVersionBoard(client, config.buffer), RedisTraceBuffer(client, config.buffer))
 
 
 def add_learn_round(app: Celery, config: LearnerConfig) -> Task:
@@ -36,7 +47,7 @@ def add_learn_round(app: Celery, config: LearnerConfig) -> Task:
 
 @cache
 def _learner(config: LearnerConfig) -> Any:
-    """The process's learner: its replay buffer and its optimiser live from one learning round to the next."""
-    from .wiring import open_learner  # noqa: PLC0415 - torch; see the module
+    """Return the process's learner: its replay buffer and its optimiser live from one learning round to the next."""
+    from ..round.loop import open_learner  # noqa: PLC0415 - torch; see the module
 
-    return open_learner(config)
+    return open_learner(config, heartbeat_of(config))

@@ -7,93 +7,171 @@ the board. So after any fault in a learning round the state is thrown away and o
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from ..buffer.base import TraceEntry, entry_order
-from ..buffer.trace import DraftTrace
-from ..buffer.version import BoardState, DraftVersion, VersionState
-from ..policies.acceptance import served_by_request
-from ..policies.learn_schedule import LearnDecision, LearnSchedule
-from ..policies.line_delivery import Ground, LineDelivery
-from ..policies.promotion import Promotion, Verdict
-from ..policies.target_history import TargetHistory
-from ..policies.trace_weighting import is_expired
+from ...buffer.base import TraceBuffer, TraceEntry, entry_order
+from ...buffer.trace import DraftTrace
+from ...buffer.version import BoardState, DraftVersion, VersionState
+from ...policies.acceptance import served_by_request
+from ...policies.learn_schedule import LearnDecision, LearnSchedule
+from ...policies.line_delivery import Ground, LineDelivery
+from ...policies.promotion import Promotion, Verdict
+from ...policies.target_history import TargetHistory
+from ...policies.trace_weighting import is_expired
+from ..claim.intake import KEPT, ByOutcome, Intake, Outcome, sort_entries
+from ..claim.recomputed import with_features
+from ..config import LearnerConfig
+from ..judging.calibration import Calibration, compare_with_served
+from ..judging.line_judge import LastLearnt, LineJudge, Unlearnt
+from ..model.draft_cache import DraftCache
+from ..model.target_features import TargetFeatures
+from ..training.plan import PassBudget, TrainingPlan
+from ..training.trainer import DraftTrainer, FitReport
 from .checkpoint import LearnerNotes
-from .config import LearnerConfig
-from .intake import KEPT, ByOutcome, Intake, Outcome, sort_entries
-from .judging.calibration import Calibration, compare_with_served
-from .judging.last_learnt import LastLearnt
-from .judging.line_judge import LineJudge, Unlearnt
-from .model.draft_cache import DraftCache
-from .model.target_features import TargetFeatures
-from .pass_budget import PassBudget
-from .training.trainer import DraftTrainer, FitReport, TrainingPlan
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class LearnerState:
-    """One learner's mutable state. Not for use from two threads."""
+class ReplayBuffer:
+    """Traces to learn again, oldest first, and the ids of those held out; the oldest leave when it is full."""
 
-    config: LearnerConfig
-    trainer: DraftTrainer
-    notes: LearnerNotes
-    replay_buffer: deque[TraceEntry]  # learned and rested traces, oldest first
-    held_out_ids: deque[str]  # trace ids, oldest first: what is sent again is a duplicate
-    drafts: DraftCache
-    schedule: LearnSchedule
-    targets: TargetHistory
-    pass_budget: PassBudget
-    target_features: TargetFeatures | None = None  # None: a trace without features is refused
+    def __init__(self, *, most_traces: int, most_held_out: int) -> None:
+        self._entries: deque[TraceEntry] = deque(maxlen=most_traces)
+        self._held_out_ids: deque[str] = deque(maxlen=most_held_out)
+
+    def __iter__(self) -> Iterator[TraceEntry]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     @property
-    def read_back_traces(self) -> int:
+    def held_out_ids(self) -> tuple[str, ...]:
+        """Trace ids, oldest first."""
+        return tuple(self._held_out_ids)
+
+    @property
+    def known_ids(self) -> set[str]:
+        """Ids of traces that are here or were held out: one that is sent again is a duplicate."""
+        return {entry.trace.trace_id for entry in self._entries} | set(self._held_out_ids)
+
+    def take(self, entries: Iterable[TraceEntry]) -> None:
+        """Add traces that were learned or have rested."""
+        self._entries.extend(entries)
+
+    def remember_held_out(self, entries: Iterable[TraceEntry]) -> None:
+        """Remember that these were held out; they are never learned."""
+        self._held_out_ids.extend(entry.trace.trace_id for entry in entries)
+
+    def drop_unless(self, is_kept: Callable[[DraftTrace], bool]) -> None:
+        """Keep only traces that `is_kept` says yes to."""
+        kept = [entry for entry in self._entries if is_kept(entry.trace)]
+        self._entries.clear()
+        self._entries.extend(kept)
+
+
+class LearnerState:
+    """All that one learner changes from round to round. Belongs to the worker's thread.
+
+    The loop and the round read it, and tell it what happened; nobody else sets anything in it. The trainer steps its
+    own weights, and the line of drafts being trained is judged by the LineJudge that `line_judge` gives.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: LearnerConfig,
+        trainer: DraftTrainer,
+        notes: LearnerNotes,
+        drafts: DraftCache,
+        targets: TargetHistory,
+        target_features: TargetFeatures | None = None,
+    ) -> None:
+        """Go on from `notes`, with an empty replay buffer; without `target_features`, nothing is recomputed."""
+        self.config = config
+        self.drafts = drafts
+        self.targets = targets
+        self.target_features = target_features
+        self.schedule = LearnSchedule(config.learn_rules)
+        self.schedule.restore(notes.schedule)
+        self.replay_buffer = ReplayBuffer(most_traces=config.replay_traces, most_held_out=config.remembered_held_out)
+        self._trainer = trainer
+        self._notes = notes
+        self._pass_budget = PassBudget(config.passes, config.training_share)
+
+    @property
+    def trainer(self) -> DraftTrainer:
+        """The trainer of the line's newest draft."""
+        return self._trainer
+
+    @property
+    def notes(self) -> LearnerNotes:
+        """The notes of the next checkpoint."""
+        return self._notes
+
+    @property
+    def _read_back_traces(self) -> int:
         """Stored traces read back at a start: twice what is kept, since some were refused."""
         return 2 * (self.config.replay_traces + self.config.remembered_held_out)
 
     def matches_board(self, board_state: BoardState) -> bool:
-        """Whether the board still has the version these weights continue from; one that lost its data has not."""
+        """Return whether the board has the version these weights continue from; one that lost its data has not."""
         return bool(board_state.rows) and self.notes.parent in {None, *board_state.rows}
+
+    def read_back(self, buffer: TraceBuffer) -> None:
+        """Fill the replay buffer at a start with traces that were acked. Blocks on the buffer and on the target."""
+        set_aside = set(self.notes.set_aside)
+        stored = list(buffer.replay(self._read_back_traces, acked_only=True))
+        if self.targets.newest is None:  # a history that goes on has counted them
+            self.follow(stored)
+        found = self.sort([entry for entry in stored if entry.entry_id not in set_aside])
+        learned = found[Outcome.LEARNED][-self.config.replay_traces :]
+        kept, _ = with_features(learned, self.target_features)  # the others were counted when they were acked
+        self.replay_buffer.take(kept)
+        self.replay_buffer.remember_held_out(found[Outcome.HELD_OUT])
 
     def sort(self, entries: Sequence[TraceEntry]) -> ByOutcome:
         """Give each entry its outcome; a trace that is in the replay buffer, or was held out, is a duplicate."""
-        seen = {entry.trace.trace_id for entry in self.replay_buffer} | set(self.held_out_ids)
-        config, sizes = self.config, self.trainer.draft.config
+        config = self.config
+        sizes = self.trainer.draft.config
         intake = Intake(
-            config.target,
-            self.targets.trained,
-            config.holdout_share,
-            sizes.feature_width,
-            sizes.vocab_size,
-            config.trace_ttl_s,
-            time.time(),
-            self.targets.judging,
-            config.recomputed_version,
+            target=config.target,
+            target_versions=self.targets.trained,
+            holdout_share=config.holdout_share,
+            feature_width=sizes.feature_width,
+            vocabulary=sizes.vocab_size,
+            ttl_s=config.trace_ttl_s,
+            now_s=time.time(),
+            judging_versions=self.targets.judging,
+            recomputed_version=config.recomputed_version,
         )
-        return sort_entries(entries, intake, seen)
+        return sort_entries(entries, intake, self.replay_buffer.known_ids)
 
     def follow(self, entries: Sequence[TraceEntry]) -> None:
         """See in `entries`, before they get outcomes, which versions the target has, where the learner follows it.
 
         Traces of versions that are too old now leave the replay buffer; they were counted when acked.
         """
-        before, target = self.targets.newest, self.config.target
+        before = self.targets.newest
+        target = self.config.target
         traces = ((entry_order(entry.entry_id), entry.trace) for entry in entries)
         self.targets.observe((place, trace.target_version) for place, trace in traces if trace.target == target)
         self.trainer.target_versions = self.targets.trained
-        self._keep(lambda trace: trace.target_version in self.targets.trained)
+        self.replay_buffer.drop_unless(lambda trace: trace.target_version in self.targets.trained)
         if self.targets.newest != before:
             _log.info("the target has version %s; trained on are %s", self.targets.newest, self.targets.trained)
 
     def drop_expired(self, now_s: float) -> None:
         """Drop traces past their time to live from the replay buffer; they were counted when acked."""
-        self._keep(lambda trace: not is_expired(trace.born_at, now_s, self.config.trace_ttl_s))
+        self.replay_buffer.drop_unless(lambda trace: not is_expired(trace.born_at, now_s, self.config.trace_ttl_s))
 
-    def _keep(self, is_kept: Callable[[DraftTrace], bool]) -> None:
-        kept = (entry for entry in self.replay_buffer if is_kept(entry.trace))
-        self.replay_buffer = deque(kept, self.replay_buffer.maxlen)
+    def record_targets(self) -> bool:
+        """Note which versions of the target were seen; return whether that is news, which a checkpoint should have."""
+        notes = replace(self.notes, targets=self.targets.state())
+        is_news = notes != self.notes
+        self._notes = notes
+        return is_news
 
     def decide(self, claimed: ByOutcome, now_s: float) -> LearnDecision:
         """Show the schedule the kept traces of `claimed`, oldest first, and ask it whether to learn."""
@@ -134,37 +212,48 @@ class LearnerState:
         reference = self.drafts.draft(board_state, line.reference) if line.reference in board_state.rows else None
         if line.serves != live or reference is None:
             _log.info("version %d is live: the line is compared with it from now on", live)
-            line, reference = LineDelivery(self.config.delivery_rules, live), live_draft
+            line = LineDelivery(self.config.delivery_rules, live)
+            reference = live_draft
         _, last = board_state.rows[line.reference].version.trained_on
         last_learnt = LastLearnt(self.notes.last_learnt)
         known = frozenset(entry.trace.request_id for entry in self.replay_buffer) | last_learnt.requests
         unlearnt = Unlearnt(self.targets.judging, last, known)
         return LineJudge(
-            line,
-            live,
-            live_draft,
-            line.reference,
-            reference,
-            unlearnt,
-            last_learnt,
-            self.trainer.plan.steps,
+            delivery=line,
+            live=live,
+            live_draft=live_draft,
+            reference=line.reference,
+            reference_draft=reference,
+            unlearnt=unlearnt,
+            last_learnt=last_learnt,
+            steps=self.trainer.plan.steps,
             is_line_live=live == self.notes.parent,
         )
 
+    def begin_fit(self, traces: int) -> None:
+        """Have the trainer pass over so many claimed traces as often as there is time for."""
+        self._trainer.plan = replace(self._trainer.plan, passes=self._pass_budget.begin(traces))
+
+    def record_fit(self, traces: int, fit: FitReport) -> None:
+        """Note how long the fit that `begin_fit` began has taken."""
+        self._pass_budget.end(traces, self._trainer.plan.passes, fit.seconds)
+
     def record_learning(
         self,
+        *,
         claimed: ByOutcome,
         calibration: Calibration,
         fit: FitReport | None,
         version: DraftVersion | None,
         judge: LineJudge | None,
     ) -> None:
-        """Update the notes at the end of a learning round that trained; `version` is what it published.
+        """Take what was learned into the replay buffer, and note it; `version` is what the round published.
 
         Without a `judge`, since no version is live, there is no line to go on from.
         """
         self._record(claimed, calibration)
-        self.notes = replace(
+        self.replay_buffer.take(claimed[Outcome.LEARNED])
+        self._notes = replace(
             self.notes,
             rounds_trained=self.notes.rounds_trained + 1,
             optimiser_steps=self.notes.optimiser_steps + (fit.steps if fit else 0),
@@ -174,25 +263,26 @@ class LearnerState:
         )
 
     def record_rest(self, claimed: ByOutcome, calibration: Calibration) -> None:
-        """Update the notes at the end of a learning round that rested."""
+        """Take what has rested into the replay buffer, where learning will find it, and note it."""
         self._record(claimed, calibration)
-        self.notes = replace(self.notes, rounds_rested=self.notes.rounds_rested + 1)
+        self.replay_buffer.take(claimed[Outcome.RESTED])
+        self._notes = replace(self.notes, rounds_rested=self.notes.rounds_rested + 1)
 
     def record_set_aside(self, claimed: ByOutcome, calibration: Calibration) -> None:
         """Update the notes after a claim of which nothing was kept; a restart must not read those traces back."""
         self._record(claimed, calibration)
         now = [entry.entry_id for entry in claimed[Outcome.MISREPLAYED]]
-        self.notes = replace(
+        self._notes = replace(
             self.notes,
             rounds_rested=self.notes.rounds_rested + 1,
-            set_aside=[*self.notes.set_aside, *now][-self.read_back_traces :],
+            set_aside=[*self.notes.set_aside, *now][-self._read_back_traces :],
             settled={Outcome.MISREPLAYED.value: now},
         )
 
     def _record(self, claimed: ByOutcome, calibration: Calibration) -> None:
         notes = self.notes
-        self.held_out_ids.extend(entry.trace.trace_id for entry in claimed[Outcome.HELD_OUT])
-        self.notes = replace(
+        self.replay_buffer.remember_held_out(claimed[Outcome.HELD_OUT])
+        self._notes = replace(
             notes,
             equal=notes.equal + calibration.equal,
             compared=notes.compared + calibration.compared,
@@ -218,8 +308,8 @@ class LearnerState:
         steps = self.config.draft_steps or max(widths, default=0)
         if steps and steps != self.trainer.plan.steps:
             self.trainer.target_versions = self.targets.trained
-            self.trainer = with_plan(self.trainer, replace(self.trainer.plan, steps=steps))
-            self.notes = replace(self.notes, draft_steps=steps)
+            self._trainer = with_plan(self.trainer, replace(self.trainer.plan, steps=steps))
+            self._notes = replace(self.notes, draft_steps=steps)
 
 
 def with_plan(trainer: DraftTrainer, plan: TrainingPlan) -> DraftTrainer:

@@ -7,25 +7,28 @@ import logging
 import time
 from dataclasses import replace
 
-from ..buffer.base import TraceBuffer, VersionBoard
-from ..buffer.lease import Lease, require
-from ..buffer.version import BoardState
-from . import checkpoint
-from .backlog import Backlog
-from .claim_limiter import ClaimLimiter
-from .config import LearnerConfig
-from .delivery.mlflow_registry import Registry
-from .delivery.publisher import prune
-from .delivery.rollout import CanaryLimit
-from .heartbeat import Heartbeat
-from .intake import KEPT, REFUSED, ByOutcome, Outcome, counts_of
-from .judging.alarms import paused_by
+from ...buffer.base import TraceBuffer, VersionBoard
+from ...buffer.lease import Lease, require
+from ...buffer.redis_board import RedisVersionBoard
+from ...buffer.redis_client import connect
+from ...buffer.redis_stream import RedisTraceBuffer
+from ...buffer.version import BoardState
+from ..claim.backlog import Backlog
+from ..claim.claim_limiter import ClaimLimiter
+from ..claim.intake import KEPT, REFUSED, ByOutcome, Outcome, counts_of
+from ..claim.recomputed import kept_with_features, needs_features
+from ..config import LearnerConfig
+from ..delivery.mlflow_registry import Registry, open_registry
+from ..delivery.publisher import prune
+from ..delivery.rollout import CanaryLimit
+from ..heartbeat import Heartbeat
+from ..judging.alarms import paused_by
+from ..recovery import open_state
+from ..state import checkpoint
+from ..state.learner_state import LearnerState
+from ..training.device_memory import memory_errors_named
 from .learning_report import LearningKind, LearningReport, totals
 from .learning_round import LearningRound
-from .memory_errors import memory_errors_named
-from .recomputed import kept_with_features, needs_features
-from .recovery import open_state
-from .state import LearnerState
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +77,8 @@ class Learner:
                 # Half a learning round in memory must not be trained on: the state is kept only when all went well.
                 with memory_errors_named(self._config):
                     with self._heartbeat.tally.phase("load"):
-                        state, self._state = self._current_state(), None
+                        state = self._current_state()
+                        self._state = None
                     report = self._round(state, lease)
             except BaseException as failure:  # an interrupt too: what was claimed must be delivered again
                 self._limiter.record_failure(failure, lease)
@@ -99,7 +103,7 @@ class Learner:
             tally.record_learning(report.fit.steps if report.fit else 0, verdict)
 
     def _current_state(self) -> LearnerState:
-        """What this learner remembers; opened again when the board lost its data or another learner has saved since."""
+        """Return what this learner remembers; opened again when the board lost its data or another one has saved."""
         kept = self._state
         folder = self._config.checkpoints_dir
         if kept is not None and kept.matches_board(self._board.read()) and checkpoint.is_newest(folder, kept.notes):
@@ -129,14 +133,14 @@ class Learner:
             return replace(_idle(why), outcomes=counts_of(claimed))
         _log.info("learning round starts: %s", due.why)
         work = LearningRound(
-            state,
-            self._buffer,
-            self._board,
-            board_state,
-            self._registry,
-            self._heartbeat,
-            lease,
-            claimed,
+            state=state,
+            buffer=self._buffer,
+            board=self._board,
+            board_state=board_state,
+            registry=self._registry,
+            heartbeat=self._heartbeat,
+            lease=lease,
+            claimed=claimed,
             may_replay=not self._limiter.has_suspects,
         )
         report = work.run()
@@ -151,7 +155,7 @@ class Learner:
             self._registry.sync(board_state, self._board)
 
     def _why_paused(self, board_state: BoardState) -> str:
-        """Why nothing is claimed now, however many traces are pending; empty when nothing speaks against it."""
+        """Return why nothing is claimed now, however many traces are pending; empty when nothing speaks against it."""
         if board_state.canary is not None:  # the next candidate is compared with whatever is live after this canary
             return f"version {board_state.canary} is canary; traces wait until it is decided"
         paused = paused_by(self._board.heartbeats())  # its traces may carry the wrong version's number
@@ -178,10 +182,9 @@ class Learner:
 
         After they are acked: a death in between loses the count of one claim, and never counts a trace twice.
         """
-        notes, folder = replace(state.notes, targets=state.targets.state()), self._config.checkpoints_dir
-        if notes != state.notes and checkpoint.is_newest(folder, notes):
-            state.notes = notes
-            checkpoint.save_notes(folder, notes)
+        folder = self._config.checkpoints_dir
+        if state.record_targets() and checkpoint.is_newest(folder, state.notes):
+            checkpoint.save_notes(folder, state.notes)
 
     def _ack(self, claimed: ByOutcome, outcomes: tuple[Outcome, ...]) -> None:
         for outcome in outcomes:
@@ -197,5 +200,13 @@ class Learner:
             _log.info("removed the weights of versions %s from %s", gone, self._config.versions_dir)
 
 
+def open_learner(config: LearnerConfig, heartbeat: Heartbeat) -> Learner:
+    """Connect to Redis and return a learner that has not started a learning round yet. Raises BufferUnavailable."""
+    client = connect(config.redis_url, config.redis_ca)
+    buffer = RedisTraceBuffer(client, config.buffer)
+    board = RedisVersionBoard(client, config.buffer)
+    return Learner(config, buffer, board, open_registry(config), heartbeat)
+
+
 def _idle(why: str) -> LearningReport:
-    return LearningReport(LearningKind.IDLE, why)
+    return LearningReport(kind=LearningKind.IDLE, why=why)

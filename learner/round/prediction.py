@@ -7,14 +7,14 @@ predicted by its own weights, on the newest traffic there is.
 from collections.abc import Sequence
 from itertools import chain
 
-from ..buffer.base import TraceBuffer, entry_order
-from ..buffer.trace import DraftTrace
-from ..policies.paired import Asked
-from ..policies.prediction import Prediction, prediction
-from .intake import KEPT, ByOutcome, Outcome
-from .judging.paired_replay import tallies, why_unscored
-from .model.eagle3 import Eagle3Draft
-from .state import LearnerState
+from ...buffer.base import TraceBuffer, entry_order
+from ...buffer.trace import DraftTrace
+from ...policies.paired import Asked
+from ...policies.prediction import Prediction, prediction
+from ..claim.intake import KEPT, ByOutcome, Outcome
+from ..judging.paired_replay import tallies, why_unscored
+from ..model.eagle3 import Eagle3Draft
+from ..state.learner_state import LearnerState
 
 #: Requests that a prediction takes, the newest. More would cost time at the end of every round and narrow its interval
 #: little: a draft serves some dozens before the next one comes.
