@@ -26,9 +26,11 @@ REPORTED_REFUSALS, MAX_WHY_CHARS = 2, 160
 
 
 class DraftSwitch(Protocol):
-    """What a swapper needs of an engine; SglangSwap is the one that ships."""
+    """What a swapper needs of an engine; SwapClient is the one that ships."""
 
-    draft_version: int
+    @property
+    def draft_version(self) -> int:
+        """Number of the version that drafts right now; any thread may ask."""
 
     def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool]) -> SwapOutcome:
         """Make `file` the live draft, if `is_wanted` once it is staged.
