@@ -25,11 +25,10 @@ from .config import ServingConfig
 from .pacing.sglang_catch_up import SglangCatchUp
 from .pacing.sglang_pacing import SglangPacing
 from .server_identity import ServerIdentity
-from .swap.canary_turns import CanaryTurns
 from .swap.sglang_swap import RankSwap
 from .swap.staggered_rollout import StaggeredRollout
 from .swap.swap_client import SwapClient
-from .swap.swapper import Swapper
+from .swap.swapper import CanaryTurns, Swapper
 from .target import sglang_target
 from .target.sglang_guard import SglangGuard
 from .target.sglang_target import SglangTarget

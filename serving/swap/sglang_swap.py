@@ -20,9 +20,8 @@ from ...buffer.errors import WeightsRefused
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from .. import sglang_ranks
 from .commands import Act, Readiness, SwapCommand, SwapOutcome
-from .kept_drafts import KeptDrafts
 from .sglang_draft import SglangDraft
-from .staging import DraftLayout, StagedDraft, Staging, read_layout
+from .staging import DraftLayout, KeptDrafts, StagedDraft, Staging, read_layout
 from .swap_channel import Answer, SwapChannel
 from .swap_effect import SwapEffect
 

@@ -12,9 +12,8 @@ from fake_cuda import GPU, FakeCuda, OnGpu
 from paceline.buffer.weights_file import sha256_of
 from paceline.serving.swap import sglang_draft
 from paceline.serving.swap.commands import Act, SwapCommand
-from paceline.serving.swap.kept_drafts import KEPT_DRAFTS
 from paceline.serving.swap.sglang_swap import RankSwap
-from paceline.serving.swap.staging import Staging
+from paceline.serving.swap.staging import KEPT_DRAFTS, Staging
 from safetensors.torch import save_file
 
 DRAFTS = 4
