@@ -25,10 +25,10 @@ from .config import ServingConfig
 from .pacing.sglang_catch_up import SglangCatchUp
 from .pacing.sglang_pacing import SglangPacing
 from .server_identity import ServerIdentity
-from .swap.canary_turns import CanaryTurns
-from .swap.sglang_swap import SglangSwap
+from .swap.sglang_swap import RankSwap
 from .swap.staggered_rollout import StaggeredRollout
-from .swap.swapper import Swapper
+from .swap.swap_client import SwapClient
+from .swap.swapper import CanaryTurns, Swapper
 from .target import sglang_target
 from .target.sglang_guard import SglangGuard
 from .target.sglang_target import SglangTarget
@@ -43,7 +43,7 @@ class SharedParts:
     """What every rank hooks into SGLang, and must hook alike: with other draft steps they would wait for ever."""
 
     target: SglangTarget
-    swap: SglangSwap
+    swap: RankSwap
     pacing: SglangPacing
     clock: StepClock
     catch_up: SglangCatchUp
@@ -76,7 +76,7 @@ def build_shared(settings: ServingConfig) -> SharedParts:
         clock.spent("swap", took_s)
         pacing.draft_changed()
 
-    swap = SglangSwap(settings.draft_version, settings.cache_dir, draft_changed)
+    swap = RankSwap(settings.draft_version, settings.cache_dir, draft_changed)
     catch_up = SglangCatchUp(settings.catch_up_bytes, clock.meter.discount, clock.meter.interrupt)
     updates = TargetUpdates(sglang_target.first_version(settings.target_version))
     target = SglangTarget(SglangGuard(lambda: not swap.fault), updates)
@@ -96,7 +96,7 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
 
     rollout = StaggeredRollout(board, settings.replica, settings.stagger_s)
     turns = CanaryTurns(settings.canary_turn_s or 0.0)
-    swapper = Swapper(board, swap, settings.replica, wake_courier, turns, rollout, lambda: courier.replica)
+    swapper = Swapper(board, SwapClient(swap), settings.replica, wake_courier, turns, rollout, lambda: courier.replica)
     courier = CourierProcess(
         settings,
         identity.boot,

@@ -15,7 +15,7 @@ from ...serving.capture.device_output import ForwardOutput
 from ...serving.capture.outbox import Outbox
 from ...serving.capture.sglang_capture import SglangCapture
 from ...serving.clock.step_clock import StepClock
-from ...serving.swap.sglang_swap import SglangSwap
+from ...serving.swap.sglang_swap import RankSwap
 
 #: Methods by class. A hook that calls another of these includes it.
 TIMED: Mapping[type, tuple[str, ...]] = {
@@ -23,7 +23,7 @@ TIMED: Mapping[type, tuple[str, ...]] = {
     ForwardOutput: ("copy_to_host",),
     Outbox: ("_flush",),
     StepClock: ("before_forward", "after_activate", "before_resolve", "before_stream", "after_prefill"),
-    SglangSwap: ("after_pull",),
+    RankSwap: ("after_pull",),
 }
 _WRITE_NS = 500_000_000
 #: Calls, nanoseconds, and the longest of them, by hook.

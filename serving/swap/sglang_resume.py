@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from .sglang_swap import SglangSwap
+from .sglang_swap import RankSwap
 
 log = logging.getLogger(__name__)
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 WEIGHTS: Final = "weights"
 
 
-def after_resume_of(swap: SglangSwap) -> Callable[..., None]:
+def after_resume_of(swap: RankSwap) -> Callable[..., None]:
     """Body AFTER resume_memory_occupation(manager, request); it does not raise."""
 
     def after_resume(_result: Any, _manager: Any, request: Any, *_: Any, **__: Any) -> None:

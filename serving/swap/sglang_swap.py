@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ...buffer.drafts.single_file import draft_folder
-from ...buffer.errors import PacelineError, WeightsRefused
+from ...buffer.errors import WeightsRefused
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from .. import sglang_ranks
 from .commands import Act, Readiness, SwapCommand, SwapOutcome
-from .kept_drafts import KeptDrafts
 from .sglang_draft import SglangDraft
-from .staging import DraftLayout, StagedDraft, Staging, read_layout
+from .staging import DraftLayout, KeptDrafts, StagedDraft, Staging, read_layout
 from .swap_channel import Answer, SwapChannel
 from .swap_effect import SwapEffect
 
@@ -31,8 +30,13 @@ log = logging.getLogger(__name__)
 COPY_FAILED_ELSEWHERE = "another rank could not copy the weights; see its log"
 
 
-class SglangSwap:
-    """Hook bodies on the scheduler's side and `swap` for the swapper thread. One instance per scheduler process."""
+class RankSwap:
+    """One rank's share of swaps: hook bodies, votes and copies. Every rank has one, and its scheduler's thread owns it.
+
+    That thread alone writes, except that a staging thread fills in the `Staging` it was given, and that `effect` goes
+    to the SwapClient's thread once `fault` is empty. Any thread may read `draft_version`, `fault` and `waits_for`, and
+    call `keeps` and `running`. Everything else that crosses goes through `channel`.
+    """
 
     def __init__(
         self, draft_version: int, cache_dir: Path, draft_changed: Callable[[float], object] = lambda _took_s: None
@@ -46,9 +50,8 @@ class SglangSwap:
         self._draft_changed = draft_changed
         self.fault = "SGLang has not built its request dispatcher yet"
         self.waits_for = ""  # why the commit asked for last is not done yet; empty while none waits, and unknown
-        self.effect = SwapEffect()  # of this rank's swaps
-        self._late: list[SwapOutcome] = []
-        self._channel = SwapChannel()
+        self.effect = SwapEffect()  # settled once here, for the first draft, and then by the SwapClient
+        self.channel = SwapChannel()  # to the entry rank's SwapClient
         self._kept = KeptDrafts()
         self._scheduler: Any = None
         self._ranks = 1  # tensor-parallel ranks
@@ -62,10 +65,14 @@ class SglangSwap:
         except (AttributeError, TypeError):  # a commit asks as well, after its copy: too late to fail
             return []
 
+    def keeps(self, number: int, sha256: str) -> bool:
+        """Return whether this version needs no staging; any thread.."""
+        return self._kept.find(number, sha256) is not None
+
     def after_pull(self, received: list[Any] | None, *_: Any, **__: Any) -> None:
         """AFTER SchedulerRequestReceiver._pull_raw_reqs: `received` is None on ranks that do not receive."""
         try:
-            while received is not None and (command := self._channel.take()) is not None:
+            while received is not None and (command := self.channel.take()) is not None:
                 received.append(command)
         except Exception:  # an exception leaving a hook would kill SGLang's scheduler; the swap times out
             log.exception("paceline: a swap command is lost")
@@ -85,46 +92,6 @@ class SglangSwap:
             log.exception("paceline: draft swaps are off")
         self.fault = self._settled(fault)
 
-    def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool] = lambda: True) -> SwapOutcome:
-        """Stage `file` and make it the live draft; blocks until done. Call from one thread, not the scheduler's.
-
-        Raises, and the server keeps the weights it has: WeightsRefused when a check or the copy fails, OSError when
-        this host cannot load the file, TimeoutError when swapping is off, the scheduler does not reach its next
-        iteration (when it does, it may still do the swap: `take_late`), SGLang keeps its memory released, or
-        `is_wanted`, asked once the weights are staged, returns False; and what `is_wanted` raises.
-        """
-        if self.fault:
-            raise TimeoutError(f"draft swaps are off: {self.fault}")
-        attempt = self._channel.next_attempt()
-        try:
-            if self._kept.find(number, sha256) is None:
-                self._channel.prepare(SwapCommand(Act.PREPARE, attempt, number, str(file), sha256))
-            if not is_wanted():
-                raise TimeoutError(f"version {number}: it was withdrawn while it was staged")
-            answer = self._channel.commit(SwapCommand(Act.COMMIT, attempt, number, str(file), sha256))
-        except (PacelineError, OSError):
-            self._channel.abandon(attempt, number)  # other ranks may keep what they staged
-            raise
-        assert answer.outcome is not None  # noqa: S101 - commit returns no other answer
-        self._settle_late()  # they were done before it
-        self.effect.settle(sha256, answer.probe)
-        return answer.outcome
-
-    def take_late(self) -> list[SwapOutcome]:
-        """Commits that were done after `swap` had given up on them, each once, oldest first; the swapper's thread.
-
-        Blocks until the device is done with them.
-        """
-        self._settle_late()
-        late, self._late = self._late, []
-        return late
-
-    def _settle_late(self) -> None:
-        for command, answer in self._channel.take_late():
-            assert answer.outcome is not None  # noqa: S101 - no other is late
-            self.effect.settle(command.sha256, answer.probe)
-            self._late.append(answer.outcome)
-
     def _settled(self, fault: str) -> str:
         """Why no rank swaps: this rank's `fault`, or that of another. Every rank calls this, whatever its own."""
         settled = self._fault_of_any(fault, "another rank cannot swap; see its log")
@@ -138,7 +105,8 @@ class SglangSwap:
     def _register(self, scheduler: Any) -> None:
         from sglang.utils import TypeBasedDispatcher
 
-        self._scheduler, self._ranks = scheduler, sglang_ranks.count()
+        self._scheduler = scheduler
+        self._ranks = sglang_ranks.count()
         scheduler._request_dispatcher += TypeBasedDispatcher([(SwapCommand, self._handle)])  # noqa: SLF001 - no public API
 
     def _bind(self, scheduler: Any) -> None:
@@ -163,21 +131,21 @@ class SglangSwap:
         except Exception as fault:  # an exception leaving a handler would kill SGLang's scheduler
             log.exception("paceline: %s of version %d failed", command.act, command.number)
             why = f"{type(fault).__name__}: {fault}"
-            self._channel.stagings.setdefault(command.attempt, Staging()).refuse(fault)
-            self._channel.stagings[command.attempt].done.set()
-            self._channel.answers.put(Answer(command.attempt, Readiness.REFUSED, why=why))
+            self.channel.stagings.setdefault(command.attempt, Staging()).refuse(fault)
+            self.channel.stagings[command.attempt].done.set()
+            self.channel.answers.put(Answer(command.attempt, Readiness.REFUSED, why=why))
 
     def _act_on(self, command: SwapCommand) -> None:
         match command.act:
             case Act.PREPARE:
-                staging = self._channel.stagings.setdefault(command.attempt, Staging())
+                staging = self.channel.stagings.setdefault(command.attempt, Staging())
                 threading.Thread(
                     target=self._stage, args=(command, staging), name="paceline-stage", daemon=True
                 ).start()
             case Act.COMMIT:
-                self._channel.answers.put(self._commit(command))
+                self.channel.answers.put(self._commit(command))
             case Act.ABANDON:
-                self._channel.stagings.pop(command.attempt, None)
+                self.channel.stagings.pop(command.attempt, None)
                 self.waits_for = ""
 
     def _stage(self, command: SwapCommand, staging: Staging) -> None:
@@ -202,7 +170,7 @@ class SglangSwap:
         if readiness is not Readiness.READY:
             return Answer(command.attempt, readiness, why=why)
         assert draft is not None and self._live is not None  # noqa: S101, PT018 - ready means bound and staged
-        self._channel.stagings.pop(command.attempt, None)
+        self.channel.stagings.pop(command.attempt, None)
         fault = self._fault_of_any(self._live.try_load(draft), COPY_FAILED_ELSEWHERE)
         if fault:
             log.error("paceline: swap to version %d failed: %s", command.number, fault)
@@ -230,7 +198,7 @@ class SglangSwap:
             return None, Readiness.NOT_YET, waits_for
         if (kept := self._kept.find(command.number, command.sha256)) is not None:
             return kept, Readiness.READY, ""
-        staging = self._channel.stagings.get(command.attempt)
+        staging = self.channel.stagings.get(command.attempt)
         if staging is None or not staging.done.is_set():
             return None, Readiness.NOT_YET, ""
         if staging.draft is None:

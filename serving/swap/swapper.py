@@ -1,7 +1,9 @@
 """Follows the board: the live version there, or the canary on this replica, becomes what drafts here."""
 
 import logging
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -12,7 +14,6 @@ from ...buffer.base import MAX_WAIT_S, VersionBoard
 from ...buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
 from ...buffer.version import BoardFold, BoardRow, BoardState
 from ...buffer.weights_file import weights_file
-from .canary_turns import CanaryTurns
 from .commands import SwapOutcome
 from .staggered_rollout import StaggeredRollout
 
@@ -25,10 +26,45 @@ REPORTED_SWAPS = 64
 REPORTED_REFUSALS, MAX_WHY_CHARS = 2, 160
 
 
-class DraftSwitch(Protocol):
-    """What a swapper needs of an engine; SglangSwap is the one that ships."""
+class CanaryTurns:
+    """Alternates canary and live version in time, on a replica without another one to compare with.
 
-    draft_version: int
+    Turns of `turn_s` seconds, the canary's first; 0: a canary drafts all the time. The swapper's thread owns it.
+    """
+
+    def __init__(self, turn_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._turn_s = turn_s
+        self._clock = clock
+        self._number: int | None = None
+        self._began_s = 0.0
+
+    def is_its_turn(self, number: int) -> bool:
+        """Return whether the canary `number` drafts now; its first turn begins with the first call for it."""
+        if number != self._number:
+            self._number = number
+            self._began_s = self._clock()
+        return not self._turn_s or self._passed() % 2 < 1
+
+    def left_s(self) -> float:
+        """Seconds until the turn changes; infinite while there are no turns."""
+        if not self._turn_s or self._number is None:
+            return math.inf
+        return (1.0 - self._passed() % 1.0) * self._turn_s
+
+    def end(self) -> None:
+        """There is no canary any more."""
+        self._number = None
+
+    def _passed(self) -> float:
+        return (self._clock() - self._began_s) / self._turn_s
+
+
+class DraftSwitch(Protocol):
+    """What a swapper needs of an engine; SwapClient is the one that ships."""
+
+    @property
+    def draft_version(self) -> int:
+        """Number of the version that drafts right now; any thread may ask."""
 
     def swap(self, number: int, file: Path, sha256: str, is_wanted: Callable[[], bool]) -> SwapOutcome:
         """Make `file` the live draft, if `is_wanted` once it is staged.

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from paceline.serving.swap.canary_turns import CanaryTurns
+from paceline.serving.swap.swapper import CanaryTurns
 
 
 class Clock:

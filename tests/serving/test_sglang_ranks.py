@@ -24,7 +24,7 @@ from paceline.serving import sglang_ranks
 from paceline.serving.pacing.sglang_pacing import SglangPacing
 from paceline.serving.swap.commands import Act, SwapCommand
 from paceline.serving.swap.sglang_draft import SglangDraft
-from paceline.serving.swap.sglang_swap import SglangSwap
+from paceline.serving.swap.sglang_swap import RankSwap
 from paceline.serving.swap.staging import StagedDraft, Staging
 
 
@@ -52,13 +52,13 @@ def commits(swap, rank):  # answer, version and weights after each of four commi
     swap._kept.keep(0, StagedDraft([("fc", 0.0)], 0.0))
     found = []
     for number, fails in ((1, ""), (2, "copy"), (3, "vote"), (4, "")):
-        staging = swap._channel.stagings[number] = Staging(draft=StagedDraft([("fc", float(number))], 0.0))
+        staging = swap.channel.stagings[number] = Staging(draft=StagedDraft([("fc", float(number))], 0.0))
         staging.done.set()
         swap._live.is_failing = rank == 1 and fails == "copy"
         if rank == 1 and fails == "vote":
             staging.done = None  # what makes the vote itself fail
         swap._handle(SwapCommand(Act.COMMIT, number, number, "", ""))
-        answer = swap._channel.answers.get_nowait()
+        answer = swap.channel.answers.get_nowait()
         found.append([answer.readiness.name, swap.draft_version, swap._live.held, answer.why])
     return found
 
@@ -77,7 +77,7 @@ for costs in (good_costs, own_costs):
     pacing = SglangPacing(PacingName.GOODPUT, costs)
     pacing.before_controller(None, SimpleNamespace(speculative_num_steps=3), SimpleNamespace(candidate_steps=[0, 3]))
     found["pacing"].append([pacing.status()["policy"], pacing.status()["reason"]])
-swap = SglangSwap(0, Path("cache"))
+swap = RankSwap(0, Path("cache"))
 swap._ranks = sglang_ranks.count()
 found["swap"] = [swap._settled(""), swap._settled("no draft here" if rank == 1 else "")]
 found["commits"] = commits(swap, rank)

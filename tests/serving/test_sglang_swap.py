@@ -16,8 +16,9 @@ from paceline.serving.swap import sglang_swap, swap_channel
 from paceline.serving.swap.commands import Act, Readiness, SwapCommand
 from paceline.serving.swap.sglang_draft import SglangDraft
 from paceline.serving.swap.sglang_resume import after_resume_of
-from paceline.serving.swap.sglang_swap import SglangSwap
+from paceline.serving.swap.sglang_swap import RankSwap
 from paceline.serving.swap.staging import StagedDraft, Staging, read_layout
+from paceline.serving.swap.swap_client import SwapClient
 from safetensors.torch import save_file
 
 
@@ -51,8 +52,8 @@ def nothing_released():
 
 @pytest.fixture
 def swap(folder):
-    """A bound SglangSwap, without SGLang's dispatcher."""
-    made = SglangSwap(0, folder)
+    """A bound RankSwap, without SGLang's dispatcher."""
+    made = RankSwap(0, folder)
     made._scheduler = SimpleNamespace(running_batch=SimpleNamespace(reqs=[1, 2, 3]), weight_updater=nothing_released())
     updater = Updater()
     runner = SimpleNamespace(device="cpu", dtype=torch.float32, weight_updater=updater, model=updater.model)
@@ -60,6 +61,7 @@ def swap(folder):
     made._layout = read_layout(folder / "0")
     made._kept.keep(0, StagedDraft([("fc.weight", torch.zeros(2, 3))], 0.0))
     made.fault = ""
+    made.client = SwapClient(made)
     return made
 
 
@@ -97,49 +99,49 @@ def file_of(folder, number):
 
 def test_a_swap_loads_the_files_tensors_and_sets_the_version(swap, folder):
     with Scheduler(swap):
-        outcome = swap.swap(1, *file_of(folder, 1))
+        outcome = swap.client.swap(1, *file_of(folder, 1))
     assert (outcome.number, outcome.running, swap.draft_version) == (1, 3, 1)
     assert torch.equal(swap._live._runner.weight_updater.loaded[0]["fc.weight"], torch.full((2, 3), 1.0))
-    assert swap._channel.stagings == {}
+    assert swap.channel.stagings == {}
 
 
 def test_pacing_is_notified_of_a_swap_once_the_version_is_set_and_of_no_refused_one(swap, folder):
     notified = []
     swap._draft_changed = lambda _took_s: notified.append((swap.draft_version, threading.current_thread().name))
     with Scheduler(swap) as scheduler:
-        swap.swap(1, *file_of(folder, 1))
+        swap.client.swap(1, *file_of(folder, 1))
         with pytest.raises(OSError, match="not a readable safetensors file"):
-            swap.swap(2, folder / "gone", "x")
+            swap.client.swap(2, folder / "gone", "x")
     assert notified == [(1, scheduler.name)]
 
 
 def test_a_version_withdrawn_while_it_is_staged_is_not_loaded(swap, folder):
     with Scheduler(swap) as scheduler:
         with pytest.raises(TimeoutError, match="version 1: it was withdrawn while it was staged"):
-            swap.swap(1, *file_of(folder, 1), lambda: False)
-        swap.swap(2, *file_of(folder, 2))
+            swap.client.swap(1, *file_of(folder, 1), lambda: False)
+        swap.client.swap(2, *file_of(folder, 2))
     scheduler.iterate()
-    assert (swap.draft_version, swap._channel.stagings) == (2, {})
+    assert (swap.draft_version, swap.channel.stagings) == (2, {})
     assert len(swap._live._runner.weight_updater.loaded) == 1
 
 
 @pytest.mark.guarantee("alarm-swap-without-effect")
 def test_an_update_that_reports_success_and_did_nothing_is_detected(swap, folder):
     with Scheduler(swap):
-        swap.swap(1, *file_of(folder, 1))
+        swap.client.swap(1, *file_of(folder, 1))
         assert swap.effect.loaded_sha256 == swap.effect.published_sha256 == file_of(folder, 1)[1]
         swap._live._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (True, "Success")
-        swap.swap(2, *file_of(folder, 2))
+        swap.client.swap(2, *file_of(folder, 2))
     assert (swap.effect.published_sha256, swap.effect.loaded_sha256) == (file_of(folder, 2)[1], file_of(folder, 1)[1])
 
 
 def test_the_weights_before_are_kept_and_need_no_disk(swap, folder):
     with Scheduler(swap):
-        swap.swap(1, *file_of(folder, 1))
-        swap.swap(0, Path("/gone/model.safetensors"), "x")
-        swap.swap(2, *file_of(folder, 2))
+        swap.client.swap(1, *file_of(folder, 1))
+        swap.client.swap(0, Path("/gone/model.safetensors"), "x")
+        swap.client.swap(2, *file_of(folder, 2))
         with pytest.raises(OSError, match="not a readable safetensors file"):
-            swap.swap(1, Path("/gone/model.safetensors"), "x")
+            swap.client.swap(1, Path("/gone/model.safetensors"), "x")
     assert swap.draft_version == 2
     assert sorted(swap._kept) == [0, 2]
 
@@ -150,9 +152,9 @@ def test_a_first_draft_that_ships_the_embedding_comes_back_from_disk_once_it_is_
     swap._layout = read_layout(folder / "0")
     with Scheduler(swap):
         for number in (1, 2):
-            swap.swap(number, *file_of(folder, number))
+            swap.client.swap(number, *file_of(folder, number))
         assert sorted(swap._kept) == [1, 2]
-        assert swap.swap(0, *file_of(folder, 0)).number == 0
+        assert swap.client.swap(0, *file_of(folder, 0)).number == 0
     loaded = swap._live._runner.weight_updater.loaded[-1]
     assert [*loaded] == ["fc.weight"]
     assert torch.equal(loaded["fc.weight"], torch.zeros(2, 3))
@@ -162,8 +164,8 @@ def test_a_refused_file_changes_nothing_and_leaves_nothing_staged(swap, folder):
     file, _ = file_of(folder, 1)
     with Scheduler(swap) as scheduler:
         with pytest.raises(WeightsRefused, match="the file was changed"):
-            swap.swap(1, file, "0" * 64)
-        while swap._channel.stagings:
+            swap.client.swap(1, file, "0" * 64)
+        while swap.channel.stagings:
             scheduler.pause.wait(0.001)
     assert (swap.draft_version, swap._live._runner.weight_updater.loaded) == (0, [])
 
@@ -172,20 +174,20 @@ def test_a_scheduler_that_does_not_iterate_is_a_time_out_and_never_hangs_afterwa
     monkeypatch.setattr(swap_channel, "PICKUP_S", 0.05)
     monkeypatch.setattr(swap_channel, "STAGE_S", 0.05)
     with pytest.raises(TimeoutError, match="not staged in time"):
-        swap.swap(1, *file_of(folder, 1))
+        swap.client.swap(1, *file_of(folder, 1))
     with pytest.raises(TimeoutError, match="no iteration"):
-        swap.swap(0, *file_of(folder, 0))
+        swap.client.swap(0, *file_of(folder, 0))
     monkeypatch.setattr(swap_channel, "STAGE_S", 60.0)
     monkeypatch.setattr(swap_channel, "PICKUP_S", 60.0)
     with Scheduler(swap):  # meets the commands of both attempts that were abandoned, then this one
-        assert swap.swap(2, *file_of(folder, 2)).number == 2
+        assert swap.client.swap(2, *file_of(folder, 2)).number == 2
 
 
 def test_a_commit_before_its_staging_is_done_answers_not_yet_at_once(swap):
-    swap._channel.stagings[7] = Staging()
+    swap.channel.stagings[7] = Staging()
     swap._handle(SwapCommand(Act.COMMIT, 7, 1, "", ""))
-    assert swap._channel.answers.get_nowait().readiness is Readiness.NOT_YET
-    assert 7 in swap._channel.stagings
+    assert swap.channel.answers.get_nowait().readiness is Readiness.NOT_YET
+    assert 7 in swap.channel.stagings
 
 
 def test_ranks_commit_together_or_not_at_all(swap, monkeypatch):
@@ -201,17 +203,17 @@ def test_ranks_commit_together_or_not_at_all(swap, monkeypatch):
     swap._handle(SwapCommand(Act.COMMIT, 2, 9, "", ""))  # unknown here, and it votes too
     assert [votes.get_nowait(), votes.get_nowait()] == [2, 1]
     assert swap._live._runner.weight_updater.loaded == []
-    assert {swap._channel.answers.get_nowait().readiness for _ in range(2)} == {Readiness.NOT_YET}
+    assert {swap.channel.answers.get_nowait().readiness for _ in range(2)} == {Readiness.NOT_YET}
 
 
 def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch):
     monkeypatch.setattr(sglang_ranks, "least", lambda own: own)
-    unbound = SglangSwap(0, folder)
+    unbound = RankSwap(0, folder)
     unbound._ranks, unbound.fault = 2, "FileNotFoundError: no such draft here"
     unbound._handle(SwapCommand(Act.PREPARE, 1, 1, str(folder / "1" / "model.safetensors"), ""))
-    assert unbound._channel.stagings[1].done.wait(10.0)
+    assert unbound.channel.stagings[1].done.wait(10.0)
     unbound._handle(SwapCommand(Act.COMMIT, 1, 1, "", ""))
-    answer = unbound._channel.answers.get_nowait()
+    answer = unbound.channel.answers.get_nowait()
     assert answer.readiness is Readiness.REFUSED
     assert "this rank cannot swap: FileNotFoundError: no such draft here" in answer.why
 
@@ -219,10 +221,10 @@ def test_a_rank_that_could_not_bind_votes_against_every_swap(folder, monkeypatch
 def test_a_commit_that_was_never_prepared_is_refused_by_a_rank_that_could_not_bind(monkeypatch):
     votes = []
     monkeypatch.setattr(sglang_ranks, "least", lambda own: votes.append(own) or own)
-    unbound = SglangSwap(0, folder)
+    unbound = RankSwap(0, folder)
     unbound._ranks, unbound.fault = 2, "FileNotFoundError: no such draft here"
     unbound._handle(SwapCommand(Act.COMMIT, 1, 0, "", ""))  # a draft that the entry rank keeps
-    answer = unbound._channel.answers.get_nowait()
+    answer = unbound.channel.answers.get_nowait()
     assert (answer.readiness, votes) == (Readiness.REFUSED, [0])
     assert answer.why == "this rank cannot swap: FileNotFoundError: no such draft here"
 
@@ -232,7 +234,7 @@ class Dispatcher(list):
 
 
 def scheduler_of(folder):
-    """What SglangSwap reads of a scheduler whose draft is in `folder`."""
+    """What RankSwap reads of a scheduler whose draft is in `folder`."""
     if folder.is_dir():
         (folder / "config.json").write_text("{}")
     scheduler = Started(folder)
@@ -260,21 +262,21 @@ def test_ranks_settle_once_at_start_whether_they_swap(folder, monkeypatch, draft
     votes = []
     monkeypatch.setattr(sglang_ranks, "count", lambda: 2)
     monkeypatch.setattr(sglang_ranks, "least", lambda own: votes.append(own) or min(own, others))
-    made, scheduler = SglangSwap(0, folder), scheduler_of(folder / draft)
+    made, scheduler = RankSwap(0, folder), scheduler_of(folder / draft)
     made.after_init_dispatcher(None, scheduler)
     assert votes == [vote]
     assert made.fault.partition(":")[0] == fault
     assert scheduler._request_dispatcher == [(SwapCommand, made._handle)]  # it answers in any case
     if fault:
         with pytest.raises(TimeoutError, match=f"draft swaps are off: {fault}"):
-            made.swap(1, *file_of(folder, 1))
+            SwapClient(made).swap(1, *file_of(folder, 1))
 
 
 @pytest.mark.usefixtures("dispatchers")
 def test_ranks_that_cannot_settle_do_not_swap(folder, monkeypatch):
     monkeypatch.setattr(sglang_ranks, "count", lambda: 2)
     monkeypatch.setattr(sglang_ranks, "least", lambda _: (_ for _ in ()).throw(RuntimeError("the other is gone")))
-    made = SglangSwap(0, folder)
+    made = RankSwap(0, folder)
     made.after_init_dispatcher(None, scheduler_of(folder / "0"))
     assert made.fault == "RuntimeError: the other is gone"
 
@@ -285,7 +287,7 @@ def test_a_quantised_draft_leaves_swaps_off_and_names_the_flag(folder, layers, m
     scheduler = scheduler_of(folder / "0")
     ((_, runner),) = scheduler.draft_worker.weight_update_runners()
     runner.model.add_module("fc", layers.plain())
-    made = SglangSwap(0, folder)
+    made = RankSwap(0, folder)
     made.after_init_dispatcher(None, scheduler)
     assert made.fault == ""
     runner.model.add_module("o_proj", layers.fp8())
@@ -301,7 +303,7 @@ def test_a_scheduler_that_does_not_tell_what_it_released_leaves_swaps_off(folder
     monkeypatch.setattr(sglang_ranks, "count", lambda: 1)
     scheduler = scheduler_of(folder / "0")
     del scheduler.weight_updater.offload_tags
-    made = SglangSwap(0, folder)
+    made = RankSwap(0, folder)
     made.after_init_dispatcher(None, scheduler)
     assert made.fault == "AttributeError: 'types.SimpleNamespace' object has no attribute 'offload_tags'"
 
@@ -312,7 +314,7 @@ RELEASED = "SGLang has released kv_cache, weights; the swap follows resume_memor
 def test_nothing_is_copied_or_read_while_memory_is_released_and_the_swap_follows(swap, folder, monkeypatch):
     released, scheduler = swap._scheduler.weight_updater.offload_tags, Scheduler(swap)
     released |= {"weights", "kv_cache"}
-    seen, answer = [], swap._channel.answers.put
+    seen, answer = [], swap.channel.answers.put
 
     def resume_after_three(given):
         seen.append((given.readiness, given.probe, swap.waits_for))
@@ -321,13 +323,13 @@ def test_nothing_is_copied_or_read_while_memory_is_released_and_the_swap_follows
         answer(given)
 
     monkeypatch.setattr(
-        swap._channel,
+        swap.channel,
         "answers",
-        SimpleNamespace(put=resume_after_three, get=swap._channel.answers.get, empty=lambda: True),
+        SimpleNamespace(put=resume_after_three, get=swap.channel.answers.get, empty=lambda: True),
     )
     monkeypatch.setattr(swap_channel, "NOT_YET_S", 0.0)
     with scheduler:
-        assert swap.swap(1, *file_of(folder, 1)).number == 1
+        assert swap.client.swap(1, *file_of(folder, 1)).number == 1
     assert seen[:3] == 3 * [(Readiness.NOT_YET, None, RELEASED)]
     assert (seen[3][0], swap.waits_for, len(swap._live._runner.weight_updater.loaded)) == (Readiness.READY, "", 1)
 
@@ -336,7 +338,7 @@ def test_a_swap_that_waits_for_released_memory_too_long_is_tried_again_and_says_
     swap._scheduler.weight_updater.offload_tags |= {"weights", "kv_cache"}
     monkeypatch.setattr(swap_channel, "STAGE_S", 0.0)
     with Scheduler(swap) as scheduler, pytest.raises(TimeoutError, match=f"version 0: {RELEASED}, for 0.0 s"):
-        swap.swap(0, *file_of(folder, 0))
+        swap.client.swap(0, *file_of(folder, 0))
     scheduler.iterate()  # meets the end of it
     assert (swap.waits_for, swap._live._runner.weight_updater.loaded) == ("", [])
 
@@ -344,23 +346,23 @@ def test_a_swap_that_waits_for_released_memory_too_long_is_tried_again_and_says_
 def test_a_commit_that_is_done_after_it_was_given_up_on_is_reported_with_its_lateness(swap, folder, monkeypatch):
     monkeypatch.setattr(swap_channel, "PICKUP_S", 0.01)
     with pytest.raises(TimeoutError, match="no iteration"):
-        swap.swap(0, *file_of(folder, 0))
-    assert swap.take_late() == []
-    given_up_at = swap._channel._given_up[1][1]
+        swap.client.swap(0, *file_of(folder, 0))
+    assert swap.client.take_late() == []
+    given_up_at = swap.channel._given_up[1][1]
     Scheduler(swap).iterate()
-    (late,) = swap.take_late()
+    (late,) = swap.client.take_late()
     assert (late.number, late.late_s) == (0, late.at - given_up_at)
-    assert (swap.effect.published_sha256, swap.take_late()) == (file_of(folder, 0)[1], [])
+    assert (swap.effect.published_sha256, swap.client.take_late()) == (file_of(folder, 0)[1], [])
 
 
 def test_a_late_commit_is_settled_before_the_one_that_came_after_it(swap, folder, monkeypatch):
     monkeypatch.setattr(swap_channel, "PICKUP_S", 0.01)
     with pytest.raises(TimeoutError, match="no iteration"):
-        swap.swap(0, *file_of(folder, 0))
+        swap.client.swap(0, *file_of(folder, 0))
     monkeypatch.setattr(swap_channel, "PICKUP_S", 60.0)
     with Scheduler(swap):
-        swap.swap(1, *file_of(folder, 1))
-    assert [late.number for late in swap.take_late()] == [0]
+        swap.client.swap(1, *file_of(folder, 1))
+    assert [late.number for late in swap.client.take_late()] == [0]
     assert (swap.draft_version, swap.effect.published_sha256) == (1, file_of(folder, 1)[1])
 
 
@@ -371,7 +373,7 @@ def test_a_fault_in_a_handler_is_a_refusal_and_no_exception(swap, folder, monkey
 
     monkeypatch.setattr(swap, broken, fail)
     with Scheduler(swap), pytest.raises(WeightsRefused, match="AttributeError: another release"):
-        swap.swap(1, *file_of(folder, 1))
+        swap.client.swap(1, *file_of(folder, 1))
     assert swap.draft_version == 0
 
 
@@ -382,33 +384,33 @@ def test_a_preparation_that_cannot_even_begin_is_refused(swap, folder, monkeypat
     with Scheduler(swap):
         monkeypatch.setattr(sglang_swap.threading, "Thread", fail)
         with pytest.raises(OSError, match="can't start new thread"):
-            swap.swap(1, *file_of(folder, 1))
+            swap.client.swap(1, *file_of(folder, 1))
     assert swap.draft_version == 0
 
 
 def test_a_copy_that_fails_is_a_refusal_and_the_version_stays(swap, folder):
     swap._live._runner.weight_updater.update_weights_from_tensor = lambda *_, **__: (False, "no room")
     with Scheduler(swap), pytest.raises(WeightsRefused, match="SGLang refused the weights: no room"):
-        swap.swap(1, *file_of(folder, 1))
+        swap.client.swap(1, *file_of(folder, 1))
     assert swap.draft_version == 0
 
 
 def test_a_rank_that_does_not_receive_is_left_alone(swap):
-    swap._channel.inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
+    swap.channel.inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
     swap.after_pull(None)
-    assert not swap._channel.inbox.empty()
+    assert not swap.channel.inbox.empty()
 
 
 def test_an_unbound_swap_reports_that_it_is_off():
     with pytest.raises(TimeoutError, match="draft swaps are off: SGLang has not built"):
-        SglangSwap(0, Path("c")).swap(1, Path("x"), "y")
+        SwapClient(RankSwap(0, Path("c"))).swap(1, Path("x"), "y")
 
 
 def test_the_same_number_with_another_digest_is_another_draft(swap, folder):
     with Scheduler(swap):
-        swap.swap(1, *file_of(folder, 1))
-        swap.swap(0, *file_of(folder, 0))
-        swap.swap(1, *file_of(folder, 2))  # a board that lost its data gave the number again
+        swap.client.swap(1, *file_of(folder, 1))
+        swap.client.swap(0, *file_of(folder, 0))
+        swap.client.swap(1, *file_of(folder, 2))  # a board that lost its data gave the number again
     assert torch.equal(swap._live._runner.weight_updater.loaded[-1]["fc.weight"], torch.full((2, 3), 2.0))
     assert sorted(swap._kept) == [0, 1]
 
@@ -424,7 +426,7 @@ def test_a_copy_that_fails_half_way_is_undone_with_the_draft_before(swap, folder
 
     updater.update_weights_from_tensor = half
     with Scheduler(swap), pytest.raises(WeightsRefused, match="half of it is copied"):
-        swap.swap(1, *file_of(folder, 1))
+        swap.client.swap(1, *file_of(folder, 1))
     assert swap.draft_version == 0
     assert torch.equal(updater.loaded[-1]["fc.weight"], torch.zeros(2, 3))
 
@@ -434,11 +436,11 @@ def test_running_requests_that_cannot_be_read_are_none_and_cost_no_commit(swap, 
     swap._scheduler = scheduler
     assert swap.running() == []
     with Scheduler(swap):
-        assert swap.swap(1, *file_of(folder, 1)).running == 0
+        assert swap.client.swap(1, *file_of(folder, 1)).running == 0
 
 
 def test_a_command_that_cannot_join_the_requests_raises_nothing(swap, caplog):
-    swap._channel.inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
+    swap.channel.inbox.put(SwapCommand(Act.ABANDON, 1, 1, "", ""))
     swap.after_pull(("requests of", "another release"))
     assert "a swap command is lost" in caplog.text
 
@@ -487,6 +489,7 @@ def published(folder, form):
 def bound(swap, scheduler, monkeypatch):
     monkeypatch.setattr(swap, "_register", lambda scheduler: None)
     swap.after_init_dispatcher(None, scheduler)
+    swap.client = SwapClient(swap)
     return swap
 
 
@@ -494,7 +497,7 @@ def bound(swap, scheduler, monkeypatch):
 @pytest.mark.parametrize("form", ["one file", "shards", "pickle", "id"])
 def test_a_server_may_be_started_with_every_form_of_a_draft(folder, monkeypatch, form):
     name, downloads = published(folder, form)
-    swap = bound(SglangSwap(7, folder / "cache"), Started(name, "v2", downloads), monkeypatch)
+    swap = bound(RankSwap(7, folder / "cache"), Started(name, "v2", downloads), monkeypatch)
     assert swap.fault == ""
     assert [*swap._kept] == [7]
     first = swap._kept[7]
@@ -515,10 +518,10 @@ def test_a_server_may_be_started_with_every_form_of_a_draft(folder, monkeypatch,
 )  # fmt: skip
 def test_a_draft_that_is_not_whole_leaves_swaps_off_with_the_reason(folder, monkeypatch, form, reason):
     name, downloads = published(folder, form)
-    swap = bound(SglangSwap(0, folder / "cache"), Started(name, None, downloads), monkeypatch)
+    swap = bound(RankSwap(0, folder / "cache"), Started(name, None, downloads), monkeypatch)
     assert re.match(reason, swap.fault)
     with pytest.raises(TimeoutError, match="draft swaps are off: ConfigError"):
-        swap.swap(2, *file_of(folder, 2))
+        swap.client.swap(2, *file_of(folder, 2))
 
 
 @pytest.mark.usefixtures("layers")
@@ -527,10 +530,10 @@ def test_a_draft_with_the_targets_head_never_loads_one(folder, monkeypatch):
     scheduler = Started(folder / "1")
     ((_, runner),) = scheduler.draft_worker.weight_update_runners()
     runner.model.load_lm_head_from_target = True
-    swap = bound(SglangSwap(0, folder / "cache"), scheduler, monkeypatch)
+    swap = bound(RankSwap(0, folder / "cache"), scheduler, monkeypatch)
     save_file({"fc.weight": torch.ones(2, 3), "lm_head.weight": torch.ones(4, 2)}, folder / "2" / "model.safetensors")
     with Scheduler(swap), pytest.raises(WeightsRefused, match=r"lm_head\.weight: belongs to the target"):
-        swap.swap(2, *file_of(folder, 2))
+        swap.client.swap(2, *file_of(folder, 2))
     assert runner.weight_updater.loaded == []
 
 
@@ -549,7 +552,7 @@ def drafts_with(swap):
 def test_the_live_draft_is_copied_in_again_when_sglang_takes_the_memory_of_weights_back(swap, folder, tags):
     body = after_resume_of(swap)
     with Scheduler(swap):
-        swap.swap(2, *file_of(folder, 2))
+        swap.client.swap(2, *file_of(folder, 2))
     lost_weights(swap)
     assert body(None, None, SimpleNamespace(tags=tags)) is None
     assert (drafts_with(swap), swap.draft_version) == (2.0, 2)
@@ -573,4 +576,4 @@ def test_a_draft_that_cannot_be_put_back_costs_no_exception_and_is_logged(swap, 
 
 
 def test_without_swaps_nothing_is_put_back(tmp_path):
-    after_resume_of(SglangSwap(0, tmp_path))(None, None, SimpleNamespace(tags=None))
+    after_resume_of(RankSwap(0, tmp_path))(None, None, SimpleNamespace(tags=None))

@@ -12,9 +12,8 @@ from fake_cuda import GPU, FakeCuda, OnGpu
 from paceline.buffer.weights_file import sha256_of
 from paceline.serving.swap import sglang_draft
 from paceline.serving.swap.commands import Act, SwapCommand
-from paceline.serving.swap.kept_drafts import KEPT_DRAFTS
-from paceline.serving.swap.sglang_swap import SglangSwap
-from paceline.serving.swap.staging import Staging
+from paceline.serving.swap.sglang_swap import RankSwap
+from paceline.serving.swap.staging import KEPT_DRAFTS, Staging
 from safetensors.torch import save_file
 
 DRAFTS = 4
@@ -85,9 +84,9 @@ def cuda(monkeypatch, layers):
 
 
 def bound(folder, *, overlap=True):
-    """A SglangSwap bound to the first draft, in the scheduler thread, whose device SGLang has set."""
+    """A RankSwap bound to the first draft, in the scheduler thread, whose device SGLang has set."""
     torch.cuda.set_device(GPU)
-    swap = SglangSwap(0, folder)
+    swap = RankSwap(0, folder)
     swap._scheduler = scheduler_of(runner_on_the_gpu(folder / "0"), overlap=overlap)
     swap._bind(swap._scheduler)
     swap.fault = ""
@@ -97,11 +96,11 @@ def bound(folder, *, overlap=True):
 def swapped(swap, folder, number):
     """Prepare and commit one version, and return the answer to the commit."""
     file = folder / f"{number}" / "model.safetensors"
-    staging = swap._channel.stagings[number] = Staging()
+    staging = swap.channel.stagings[number] = Staging()
     swap._handle(SwapCommand(Act.PREPARE, number, number, str(file), sha256_of(file)))
     assert staging.done.wait(30.0)
     swap._handle(SwapCommand(Act.COMMIT, number, number, str(file), sha256_of(file)))
-    return swap._channel.answers.get_nowait()
+    return swap.channel.answers.get_nowait()
 
 
 def held(swap):

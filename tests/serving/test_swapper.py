@@ -4,10 +4,9 @@ import pytest
 from paceline.buffer.errors import BoardConflict, WeightsRefused
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
-from paceline.serving.swap.canary_turns import CanaryTurns
 from paceline.serving.swap.commands import SwapOutcome
 from paceline.serving.swap.staggered_rollout import StaggeredRollout
-from paceline.serving.swap.swapper import Swapper
+from paceline.serving.swap.swapper import CanaryTurns, Swapper
 
 
 class Switch:
