@@ -6,6 +6,7 @@ from .base import VersionBoard
 from .counters import BEAT_LAST_AT, COUNTERS, ENDED
 from .errors import ConfigError
 from .member_board import MemberSeen
+from .member_status import read_status
 
 #: Of the beat in its name: nobody is to count it among the living.
 _TTL_S = 0.001
@@ -30,6 +31,5 @@ def say_ended(board: VersionBoard, member: str) -> None:
 
 def member_seen(status: Mapping[str, object], beaten_at: float, *, is_alive: bool) -> MemberSeen:
     """The member whose last status this is, which came at `beaten_at`; what say_ended wrote is as old as its beat."""
-    own = status.get(BEAT_LAST_AT)
-    last_seen_at = float(own) if isinstance(own, int | float) and not isinstance(own, bool) else beaten_at
-    return MemberSeen(status, last_seen_at, is_alive)
+    own = read_status(status)[0].beat_last_at
+    return MemberSeen(status, beaten_at if own is None else own, is_alive)

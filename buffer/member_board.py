@@ -1,10 +1,11 @@
 """The contract of a board's part that is about members: their names, statuses and histories."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from .member_history import History
+from .member_status import MemberStatus, read_status
 
 #: How long a board remembers a member's last status: a server may be down for days before it is started again.
 LAST_STATUS_S = 7 * 24 * 3600.0
@@ -18,6 +19,13 @@ class MemberSeen:
     last_seen_at: float  # unix seconds of its last beat, by the board's clock: compare with VersionBoard.now
     is_alive: bool  # whether its heartbeat has not expired
     fault: str = ""  # why its status cannot be read, printable
+    said: MemberStatus = field(init=False)  # that status by its schema; of one that cannot be read nothing is known
+
+    def __post_init__(self) -> None:
+        """Read the status once, for all who look."""
+        said, fault = read_status(self.status)
+        object.__setattr__(self, "said", said)
+        object.__setattr__(self, "fault", self.fault or fault)
 
 
 class MemberBoard(Protocol):

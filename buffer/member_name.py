@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from itertools import chain, count, takewhile
 
 from .base import VersionBoard
-from .counters import BOOT, ENDED, WANTED
+from .counters import BOOT, WANTED
 from .errors import DecodeError
+from .member_status import read_status
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class MemberName:
 
     def _has_ended(self, name: str) -> bool:
         try:
-            return self._board.last_status(name).get(ENDED) is True
+            return read_status(self._board.last_status(name))[0].ended
         except DecodeError:
             return False
 

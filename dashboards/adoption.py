@@ -1,13 +1,12 @@
 """Whether the servers draft with what the board says, waited for."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..buffer.base import VersionBoard
-from ..buffer.counters import ENDED
 from ..buffer.finding import SOMETHING_WRONG, WELL
-from .member_rows import said
+from ..buffer.member_status import MemberStatus, read_status
 from .snapshot import REPLICA
 
 #: Between two looks; a server beats every second.
@@ -52,11 +51,12 @@ def adoption(board: VersionBoard, number: int) -> Adoption:
         row = state.rows.get(number)
         return Adoption(number, taken_back=row.why if row else f"got live version {state.live}")
     for member, status in sorted(board.heartbeats().items()):
-        if member.startswith(REPLICA) and status.get(ENDED) is not True:
-            if status.get("draft_version") == number:
+        said, fault = read_status(status)
+        if member.startswith(REPLICA) and not said.ended:
+            if said.draft_version == number:
                 drafting.append(member)
             else:
-                others.append((member, _why(status)))
+                others.append((member, fault or _why(said)))
     return Adoption(number, tuple(drafting), tuple(others))
 
 
@@ -90,7 +90,6 @@ def say_adoption(board: VersionBoard, number: int, limit_s: float, say: Callable
     return WELL if found.is_complete else SOMETHING_WRONG
 
 
-def _why(status: Mapping[str, object]) -> str:
-    reason = said(status, "swap_reason")
-    drafts = f"it drafts with {status.get('draft_version', 'nothing known')}"
-    return f"{drafts}; {reason}" if reason else drafts
+def _why(said: MemberStatus) -> str:
+    drafts = f"it drafts with {'nothing known' if said.draft_version is None else said.draft_version}"
+    return f"{drafts}; {said.swap_reason}" if said.swap_reason else drafts

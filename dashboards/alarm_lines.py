@@ -1,12 +1,12 @@
 """Alarms of a speculator, those that its members report and those that only a reader can raise."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
 
-from ..buffer.counters import LEFT, STALLED, WANTED
+from ..buffer.member_status import MemberStatus
 from ..buffer.plain_text import utc_time
 from ..buffer.version import VersionState
 from ..policies.guard import Alarm
@@ -18,7 +18,6 @@ from ..policies.readings.reader_alarms import (
     name_taken,
 )
 from .cells import cell
-from .member_rows import identity, said
 from .snapshot import REPLICA, Snapshot, has_ended
 
 #: Who raises the alarms that no member can raise.
@@ -46,17 +45,12 @@ class AlarmLine:
 
 def standing_and_recent(seen: Snapshot) -> list[AlarmLine]:
     """Those of the readers first, then by member. What a silent member reported as active ended when it fell silent."""
-    reported = [line for member, one in sorted(seen.members.items()) for line in _reported(member, one.status)]
+    reported = [line for member, one in sorted(seen.members.items()) for line in _reported(member, one.said)]
     present = seen.present()
     return [
         *_of_reader(seen),
         *(line if line.at is not None or line.member in present else _past(line, seen) for line in reported),
     ]
-
-
-def alarm_lines(heartbeats: Mapping[str, Mapping[str, object]]) -> list[AlarmLine]:
-    """Active and recent alarms, by member; what cannot be read as an alarm is skipped."""
-    return [line for member, status in sorted(heartbeats.items()) for line in _reported(member, status)]
 
 
 def alarms_table(lines: Sequence[AlarmLine]) -> Table:
@@ -76,18 +70,18 @@ def _of_reader(seen: Snapshot) -> Iterator[AlarmLine]:
     for member, one in sorted(seen.members.items()):
         if has_ended(one):
             continue
-        if left := said(one.status, LEFT):
+        if left := one.said.left:
             yield from _raised(member, learner_left(left, seen.unseen_s(member)))
         else:
             yield from _raised(member, member_silent(seen.unseen_s(member), is_alive=one.is_alive))
     present = seen.present()
     for member, one in present.items():
-        if stalled := said(one.status, STALLED):
+        if stalled := one.said.stalled:
             yield from _raised(member, learner_stalled(stalled))
-        wanted = said(one.status, WANTED)
+        wanted = one.said.wanted
         if wanted in present:
             setting = "PACELINE_REPLICA" if member.startswith(REPLICA) else "PACELINE_LEARNER"
-            yield from _raised(member, name_taken(wanted, identity(present[wanted].status)["host"], setting))
+            yield from _raised(member, name_taken(wanted, present[wanted].said.process.host, setting))
     yield from _raised(READER, _apart(seen))
 
 
@@ -108,17 +102,6 @@ def _past(line: AlarmLine, seen: Snapshot) -> AlarmLine:
     return AlarmLine(line.member, line.name, line.detail, line.action, line.version, at)
 
 
-def _reported(member: str, status: Mapping[str, object]) -> Iterator[AlarmLine]:
-    reported = [status.get("standing_alarms"), status.get("alarms")]
-    for alarm in (alarm for some in reported if isinstance(some, list) for alarm in some):
-        match alarm:
-            case {"name": str(name), "reading": str(detail), "action": str(action), **more}:
-                version, at = more.get("version"), more.get("at")
-                yield AlarmLine(
-                    member,
-                    name,
-                    detail,
-                    action,
-                    version if isinstance(version, int) else None,
-                    at if isinstance(at, float) else None,
-                )
+def _reported(member: str, said: MemberStatus) -> Iterator[AlarmLine]:
+    for alarm in (*said.standing_alarms, *said.alarms):
+        yield AlarmLine(member, alarm.name, alarm.detail, alarm.action, alarm.version, alarm.at)

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..buffer.finding import Finding, Level
+from ..buffer.member_board import MemberSeen
 from .cells import ago, length
 from .headline import nobody_learns, nobody_serves
-from .member_rows import said
 from .served import WINDOW_S, Served
 from .snapshot import REPLICA, Snapshot, has_ended
-from .tables import as_counts, as_int
 
 #: Share of the captured traces whose loss is more than an accident.
 LOST_SHARE = 0.01
@@ -18,7 +17,7 @@ LOST_SHARE = 0.01
 HARMLESS = frozenset(("no_rounds",))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwapSeen:
     """One swap as a replica reported it."""
 
@@ -26,7 +25,7 @@ class SwapSeen:
     number: int
     before: int | None
     commit_ms: float
-    running: int
+    running: int | None  # requests in flight; None: not known
     at: float
 
 
@@ -38,7 +37,8 @@ def last_swap(seen: Snapshot, lengths: Mapping[int, float | None]) -> Finding:
         text = away or "none since the servers started"
         return Finding("last swap", Level.UNKNOWN if away else Level.NOTE, text)
     before, after = (None if number is None else lengths.get(number) for number in (swap.before, swap.number))
-    waited = {0: "nobody waited", 1: "1 request waited"}.get(swap.running, f"{swap.running} requests waited")
+    known = {None: "who waited is unknown", 0: "nobody waited", 1: "1 request waited"}
+    waited = known.get(swap.running, f"{swap.running} requests waited")
     text = (
         f"{'unknown' if swap.before is None else swap.before} -> {swap.number}, {swap.commit_ms:.1f} ms, {waited}, "
         f"accept length {length(before)} -> {length(after)}, {ago(seen.at - swap.at)} ago on {swap.replica}"
@@ -49,23 +49,23 @@ def last_swap(seen: Snapshot, lengths: Mapping[int, float | None]) -> Finding:
 def swaps(seen: Snapshot) -> Iterator[SwapSeen]:
     """Every swap that a replica reports, by replica, oldest first."""
     for member, one in sorted(seen.members.items()):
-        reported = one.status.get("swaps")
         before: int | None = None
-        for swap in reported if isinstance(reported, list) else []:
-            match swap:
-                case {"number": int(number), "commit_ms": float() | int() as ms, "running": int(running), **more}:
-                    at, named = more.get("at"), more.get("before")
-                    before = named if isinstance(named, int) else before
-                    if isinstance(at, float | int):
-                        yield SwapSeen(member, number, before, float(ms), running, float(at))
-                    before = number
+        for swap in one.said.swaps:
+            before = before if swap.before is None else swap.before
+            yield SwapSeen(
+                replica=member,
+                number=swap.number,
+                before=before,
+                commit_ms=swap.commit_ms,
+                running=swap.running,
+                at=swap.at,
+            )
+            before = swap.number
 
 
 def loop(seen: Snapshot, served: Served) -> Finding:
     """Where the captured traces of all replicas went, as they last said, and whether anybody learns from them."""
-    replicas = {
-        name: one.status for name, one in seen.members.items() if name.startswith(REPLICA) and not has_ended(one)
-    }
+    replicas = {name: one for name, one in seen.members.items() if name.startswith(REPLICA) and not has_ended(one)}
     away = nobody_serves(seen)
     if not replicas:
         return Finding("loop", Level.UNKNOWN, away)
@@ -77,7 +77,7 @@ def loop(seen: Snapshot, served: Served) -> Finding:
     return Finding("loop", Level.NOTE if unlearnt and level is Level.OK else level, text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
     """captured == delivered + dropped + open + queued, when they are right."""
 
@@ -114,13 +114,19 @@ class Books:
         return f"{self.captured} captured = {parts}: {lost}{f' (dropped by {reasons})' if reasons else ''}"
 
 
-def _books(statuses: Iterable[Mapping[str, object]]) -> Books:
-    counted: Counter[str] = Counter()
+def _books(replicas: Iterable[MemberSeen]) -> Books:
+    """Add up what the replicas said; those that said nothing, or nothing readable, are not in it."""
+    statuses = [one.said for one in replicas]
     dropped: Counter[str] = Counter()
     for status in statuses:
-        counted.update({key: as_int(status, key) for key in ("captured", "delivered", "open", "queued")})
-        dropped.update(as_counts(status, "dropped"))
-    return Books(counted["captured"], counted["delivered"], dropped, counted["open"], counted["queued"])
+        dropped.update(status.dropped or {})
+    return Books(
+        captured=sum(status.captured or 0 for status in statuses),
+        delivered=sum(status.delivered or 0 for status in statuses),
+        dropped=dropped,
+        open=sum(status.open or 0 for status in statuses),
+        queued=sum(status.queued or 0 for status in statuses),
+    )
 
 
 def _losses(served: Served) -> Iterator[str]:
@@ -131,9 +137,11 @@ def _losses(served: Served) -> Iterator[str]:
         yield f"{lost:.0f} of {captured:.0f} traces were lost in the last {ago(WINDOW_S)}"
 
 
-def _trouble(replicas: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
-    for name, status in sorted(replicas.items()):
-        if said(status, "capture") == "off":
-            yield f"{name} captures nothing: {said(status, 'capture_reason') or 'no reason given'}"
-        if error := said(status, "buffer_error"):
-            yield f"{name} cannot deliver: {error}"
+def _trouble(replicas: Mapping[str, MemberSeen]) -> Iterator[str]:
+    for name, one in sorted(replicas.items()):
+        if one.fault:
+            yield f"{name} is not counted: {one.fault}"
+        if one.said.capture == "off":
+            yield f"{name} captures nothing: {one.said.capture_reason or 'no reason given'}"
+        if one.said.buffer_error:
+            yield f"{name} cannot deliver: {one.said.buffer_error}"

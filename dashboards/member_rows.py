@@ -1,21 +1,19 @@
 """One row per member of the last seven days: whether it is there, what runs there, and how far off its clock is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from rich.table import Table
 
-from ..buffer.counters import LEFT, STALLED
 from ..buffer.member_board import MemberSeen
+from ..buffer.member_status import MemberStatus, WorkSaid
 from ..buffer.plain_text import lead
 from .cells import ago, cell
 from .snapshot import Snapshot, has_ended
 
 #: A member whose clock is further off than this shows wrong ages and may expire traces too soon.
 CLOCK_LIMIT_S = 2.0
-#: Keys under which servers and learners say what runs there.
-_IDENTITY = ("server", "learner")
 
 
 class Presence(StrEnum):
@@ -70,56 +68,47 @@ def members_table(rows: Sequence[MemberRow]) -> Table:
 
 def clock_ahead_s(one: MemberSeen) -> float | None:
     """How far the member's clock was ahead of Redis' when it beat last, the way of the beat included."""
-    at = one.status.get("at")
-    return float(at) - one.last_seen_at if isinstance(at, int | float) and not isinstance(at, bool) else None
-
-
-def said(status: Mapping[str, object], key: str) -> str:
-    """The text at `key` of a member's status; empty when it says none."""
-    value = status.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def identity(status: Mapping[str, object]) -> dict[str, str]:
-    """Return releases and host, as a member names them; empty where it does not."""
-    told = next((value for value in map(status.get, _IDENTITY) if isinstance(value, Mapping)), {})
-    return {key: said(told, key) for key in ("paceline", "sglang", "host")}
+    at = one.said.at
+    return None if at is None else at - one.last_seen_at
 
 
 def _row(name: str, one: MemberSeen, seen: Snapshot, *, is_silent: bool) -> MemberRow:
     is_there = Presence.SILENT if is_silent else Presence.ALIVE
-    presence = Presence.ENDED if has_ended(one) else Presence.LEFT if said(one.status, LEFT) else is_there
-    who, doing = identity(one.status), one.fault or _doing(one.status)
+    presence = Presence.ENDED if has_ended(one) else Presence.LEFT if one.said.left else is_there
+    process = one.said.process
+    doing = one.fault or _doing(one.said)
     return MemberRow(
         member=name,
         presence=presence,
         unseen_s=seen.unseen_s(name),
         draft=seen.drafts_with(name),
-        paceline=who["paceline"],
-        sglang=who["sglang"],
-        host=who["host"],
+        paceline=process.paceline,
+        sglang=process.sglang,
+        host=process.host,
         clock_ahead_s=clock_ahead_s(one),
         doing=f"at last: {doing}" if doing and presence is not Presence.ALIVE else doing,
     )
 
 
-def _doing(status: Mapping[str, object]) -> str:
-    capture, kind = said(status, "capture"), said(status, "kind")
-    if capture:
-        why = said(status, "capture_reason") or said(status, "buffer_error")
-        return f"capture {capture}" + (f": {why}" if why else "")
-    trouble = next(filter(None, (said(status, key) for key in (LEFT, STALLED, "fault"))), "")
-    why = trouble or _work(status.get("work")) or lead(said(status, "why"))
-    return f"{kind}: {why}" if kind and why else kind or why
+def _doing(said: MemberStatus) -> str:
+    if said.capture:
+        why = said.capture_reason or said.buffer_error
+        return f"capture {said.capture}" + (f": {why}" if why else "")
+    trouble = said.left or said.stalled or said.fault
+    why = trouble or _work(said.work) or lead(said.why)
+    return f"{said.kind}: {why}" if said.kind and why else said.kind or why
 
 
-def _work(work: object) -> str:
+def _work(work: WorkSaid | None) -> str:
     """How far a learner is in its learning round; empty between two."""
-    match work:
-        case {"phase": str(phase), "phase_s": int() | float() as seconds, **more} if phase != "idle":
-            known = [f"{name} {more[name]} of {more[f'{name}s']}" for name in ("block", "step") if f"{name}s" in more]
-            return ", ".join([f"{phase} for {ago(float(seconds))}", *known])
-    return ""
+    if work is None or work.phase == "idle":
+        return ""
+    parts = [f"{work.phase} for {ago(work.phase_s)}"]
+    if work.block is not None and work.blocks is not None:
+        parts.append(f"block {work.block} of {work.blocks}")
+    if work.step is not None and work.steps is not None:
+        parts.append(f"step {work.step} of {work.steps}")
+    return ", ".join(parts)
 
 
 def _clock(row: MemberRow) -> str:

@@ -80,18 +80,12 @@ def _computed(seen: Snapshot) -> int | None:
     """The most tokens that a server computes for a request in a step, by its flags; None where one does not say."""
     found: list[int] = []
     for one in seen.present(REPLICA).values():
-        match one.status.get("server"):
-            case {
-                "speculation": {
-                    "adaptive": False,
-                    "num_steps": int(steps),
-                    "eagle_topk": int(width),
-                    "num_draft_tokens": int(verified),
-                }
-            }:
-                found.append(tokens_computed(steps, width, verified))
-            case _:
-                return None
+        flags = one.said.process.speculation
+        if flags is None or flags.adaptive is not False:
+            return None
+        if flags.num_steps is None or flags.eagle_topk is None or flags.num_draft_tokens is None:
+            return None
+        found.append(tokens_computed(flags.num_steps, flags.eagle_topk, flags.num_draft_tokens))
     return max(found, default=None)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from ..buffer.base import VersionBoard
-from ..buffer.counters import ENDED, LEFT, Counters
+from ..buffer.counters import Counters
 from ..buffer.member_board import MemberSeen
 from ..buffer.version import BoardState
 
@@ -33,21 +33,20 @@ class Snapshot:
 
     def drafts_with(self, member: str) -> int | None:
         """Number of the version that a replica says it drafts with; None where it says nothing."""
-        number = self.members[member].status.get("draft_version")
-        return number if isinstance(number, int) else None
+        return self.members[member].said.draft_version
 
     def present(self, kind: str = "") -> dict[str, MemberSeen]:
         """Members of `kind` (REPLICA or LEARNER; all of them by default) that beat, and have not said that they end."""
         return {
             name: seen
             for name, seen in sorted(self.members.items())
-            if name.startswith(kind) and seen.is_alive and not (has_ended(seen) or seen.status.get(LEFT))
+            if name.startswith(kind) and seen.is_alive and not (has_ended(seen) or seen.said.left)
         }
 
 
 def has_ended(seen: MemberSeen) -> bool:
     """Whether the member said with its last beat that it ends."""
-    return seen.status.get(ENDED) is True
+    return seen.said.ended
 
 
 def take(board: VersionBoard, speculator: str, history_s: float = math.inf) -> Snapshot:

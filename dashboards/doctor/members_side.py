@@ -4,19 +4,18 @@ from collections.abc import Sequence
 
 from ...buffer.finding import Finding, Level
 from ..cells import ago
-from ..member_rows import CLOCK_LIMIT_S, clock_ahead_s, identity
+from ..member_rows import CLOCK_LIMIT_S, clock_ahead_s
 from ..served import WINDOW_S, recent
 from ..snapshot import LEARNER, REPLICA, Snapshot
-from ..tables import as_int
 
 
 def room_for_traffic(seen: Snapshot, max_bytes: int) -> Finding:
     """How many traces the buffer holds, and how much time of the traffic as it is."""
-    statuses = [one.status for name, one in seen.members.items() if name.startswith(REPLICA)]
-    delivered = sum(as_int(status, "delivered") for status in statuses)
+    statuses = [one.said for name, one in seen.members.items() if name.startswith(REPLICA)]
+    delivered = sum(status.delivered or 0 for status in statuses)
     if not delivered:
         return Finding("memory", Level.NOTE, "no trace was delivered yet, so what the buffer holds is not known")
-    trace_bytes = sum(as_int(status, "payload_bytes") for status in statuses) / delivered
+    trace_bytes = sum(status.payload_bytes or 0 for status in statuses) / delivered
     held = int(max_bytes / max(trace_bytes, 1.0))
     text = f"PACELINE_BUFFER_MAX_BYTES, {max_bytes / 2**30:.2f} GiB, holds {held} traces of {trace_bytes / 1000:.0f} kB"
     if not seen.present(REPLICA):
@@ -29,7 +28,7 @@ def room_for_traffic(seen: Snapshot, max_bytes: int) -> Finding:
 
 def servers(seen: Snapshot, supported: Sequence[str]) -> Finding:
     """Whether every live server runs a release that was tried."""
-    found = {name: identity(one.status)["sglang"] for name, one in seen.present(REPLICA).items()}
+    found = {name: one.said.process.sglang for name, one in seen.present(REPLICA).items()}
     other = {name: release for name, release in found.items() if release and release not in supported}
     if other:
         named = ", ".join(f"{name} runs SGLang {release}" for name, release in other.items())
@@ -59,7 +58,7 @@ def clocks(seen: Snapshot) -> Finding:
 def beats(seen: Snapshot) -> Finding:
     """Whether exactly one learner starts the learning rounds, where learners say so."""
     learners = seen.present(LEARNER)
-    said = {name: one.status.get("beat") for name, one in learners.items()}
+    said = {name: one.said.beat for name, one in learners.items()}
     beating = sorted(name for name, value in said.items() if value is True)
     if not learners:
         return Finding("beat", Level.NOTE, "no learner is alive, so nothing starts learning rounds")

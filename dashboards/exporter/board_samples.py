@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from ...buffer.counters import COUNTERS, Counters, counters_of
+from ...buffer.counters import Counters, counters_of
 from ...buffer.member_board import MemberSeen
 from ...buffer.scores import PREDICTED_SCORE
 from ...buffer.version import BoardRow
@@ -22,7 +22,7 @@ def board_samples(seen: Snapshot) -> Iterator[Sample]:
 
 def _samples(seen: Snapshot) -> Iterator[Sample]:
     present = seen.present()
-    counted = {name: found for name, one in present.items() if (found := counters_of(one.status.get(COUNTERS)))}
+    counted = {name: found for name, one in present.items() if (found := counters_of(one.said.counters))}
     names = shown_names(counted.values(), seen.state.rows)
     yield Sample("paceline_speculator_readable", {}, 1.0)
     yield Sample("paceline_board_timestamp_seconds", {}, seen.at)
@@ -32,7 +32,7 @@ def _samples(seen: Snapshot) -> Iterator[Sample]:
         if line.at is None:
             yield Sample("paceline_alarm", {"member": line.member, "name": line.name}, 1.0)
     for member, one in present.items():
-        yield from labelled(status_samples(one.status), member=member)
+        yield from labelled(status_samples(one.said), member=member)
     for member, counters in counted.items():
         yield from labelled(_counters(counters, names), member=member)
 

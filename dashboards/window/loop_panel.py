@@ -1,14 +1,14 @@
 """Panel 7: where traces go, what the learners do, and the verdicts on drafts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ...buffer.counters import LearnerCounters
+from ...buffer.member_status import MemberStatus
 from ...buffer.plain_text import lead
 from ...buffer.version import VersionState
 from ..answer import Answer
 from ..cells import UNKNOWN, ago
 from ..headline import nobody_learns
-from ..member_rows import said
 from ..snapshot import LEARNER, has_ended
 from .look import Look
 
@@ -24,7 +24,7 @@ def loop_panel(look: Look, found: Answer) -> dict[str, object]:
         if not member.startswith(LEARNER):
             continue
         if member in seen.present():
-            facts += _learner(member, seen.members[member].status, _counters(look, member))
+            facts += _learner(member, seen.members[member].said, _counters(look, member))
         else:  # what it said last is not so any more
             away = "ended" if has_ended(seen.members[member]) else "silent"
             facts.append((member, f"{away}, last seen {ago(seen.unseen_s(member))} ago"))
@@ -38,11 +38,12 @@ def _counters(look: Look, member: str) -> LearnerCounters | None:
     return history[-1].learner if history else None
 
 
-def _learner(member: str, status: Mapping[str, object], counted: LearnerCounters | None) -> Iterator[tuple[str, str]]:
-    kind, why = said(status, "kind") or UNKNOWN, lead(said(status, "why"))
+def _learner(member: str, said: MemberStatus, counted: LearnerCounters | None) -> Iterator[tuple[str, str]]:
+    kind = said.kind or UNKNOWN
+    why = lead(said.why)
     yield member, f"{kind}: {why}" if why else kind
-    if reason := said(status, "learn_reason"):
-        yield "learn or rest", f"{said(status, 'learn')}: {reason}"
+    if said.learn_reason:
+        yield "learn or rest", f"{said.learn}: {said.learn_reason}"
     if counted is not None:
         oldest = (
             "age unknown" if counted.oldest_pending_s is None else f"the oldest for {ago(counted.oldest_pending_s)}"

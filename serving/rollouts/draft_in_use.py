@@ -4,6 +4,7 @@ import socket
 from dataclasses import dataclass
 
 from ...buffer.errors import ConfigError
+from ...buffer.member_status import read_status
 from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
 from ...buffer.redis_stream import RedisTraceBuffer
@@ -40,8 +41,10 @@ class DraftLink:
 
     def in_use(self) -> DraftInUse | None:
         """None while no server has a heartbeat."""
-        beats = [beat for member, beat in self._board.heartbeats().items() if member.startswith(_REPLICA)]
-        numbers = [number for beat in beats if isinstance(number := beat.get("draft_version"), int)]
+        beats = [
+            read_status(beat)[0] for member, beat in self._board.heartbeats().items() if member.startswith(_REPLICA)
+        ]
+        numbers = [beat.draft_version for beat in beats if beat.draft_version is not None]
         if not numbers:
             return None
         row = self._board.read().rows.get(min(numbers))

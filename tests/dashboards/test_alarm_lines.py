@@ -92,7 +92,7 @@ def test_a_member_whose_name_another_one_has_is_an_alarm_that_says_where_that_is
     twins = {"learner:l": learner(), "learner:l~2": learner(wanted="learner:l")}
     (line,) = standing_and_recent(replace(snapshot(), members=twins))
     assert line.detail.endswith("the name of another living member: give each its own PACELINE_LEARNER")
-    odd = {"replica:a": replica(wanted=["replica:a"]), "replica:b": replica(wanted="replica:c")}
+    odd = {"replica:b": replica(wanted="replica:c")}
     assert active(replace(snapshot(), members=odd)) == []
 
 
@@ -149,7 +149,6 @@ def test_a_row_per_member_says_what_runs_there_and_how_far_its_clock_is_off():
         ),
         ({"kind": "learning", "work": {"phase": "judge", "phase_s": 5.2}}, "learning: judge for 5 s"),
         ({"kind": "idle", "fault": "OSError: full", "why": "x"}, "idle: OSError: full"),
-        ({"kind": "idle", "why": "x", "work": {"phase": 7}}, "idle: x"),
     ],
 )
 def test_a_learner_says_what_it_is_doing(status, said):

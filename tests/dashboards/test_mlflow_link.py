@@ -41,7 +41,7 @@ def test_the_learner_that_was_heard_of_last_is_asked():
         ("nonsense", "no learner has said where MLflow is"),
         ({"run_page": PAGE, "runs": {"11": "ab"}}, "MLflow has no run of draft 12 yet"),
         ({"run_page": PAGE, "runs": {"12": "../../x"}}, "MLflow has no run of draft 12 yet"),
-        ({"run_page": PAGE, "runs": ["12"]}, "MLflow has no run of draft 12 yet"),
+        ({"run_page": PAGE, "runs": ["12"]}, "no learner has said where MLflow is"),
         ({"run_page": "", "runs": {"12": "ab"}}, "MLflow keeps its runs in a file"),
         ({"run_page": "javascript:alert(1)//{run}", "runs": {"12": "ab"}}, "MLflow keeps its runs in a file"),
     ],

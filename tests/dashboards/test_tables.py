@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from paceline.buffer.member_board import MemberSeen
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardState, DraftVersion, JudgedOn, VersionState
-from paceline.dashboards.alarm_lines import AlarmLine, alarm_lines, alarms_table
+from paceline.buffer.version import BoardState, DraftVersion, JudgedOn, VersionState, fold
+from paceline.dashboards.alarm_lines import AlarmLine, alarms_table, standing_and_recent
+from paceline.dashboards.snapshot import Snapshot
 from paceline.dashboards.tables import (
     BOARD_COLUMNS,
     RUN_COLUMNS,
@@ -164,7 +166,8 @@ def test_no_text_out_of_redis_steers_the_terminal(harmful: str) -> None:
     row = board.read().rows[0]
     state = replace(board.read(), rows={0: replace(row, why=why)})
     alarm = {"name": name, "reading": detail, "action": action}
-    alarms = alarm_lines({member: {"standing_alarms": [alarm], "alarms": [{**alarm, "at": 9.0}]}})
+    reports = MemberSeen({"standing_alarms": [alarm], "alarms": [{**alarm, "at": 9.0}]}, 10.0, is_alive=True)
+    alarms = standing_and_recent(Snapshot("default", 10.0, fold([]), {member: reports}))
     shown = printed(VersionsTable(version_lines(state))) + printed(alarms_table(alarms))
     assert all(line.isprintable() for line in shown.splitlines())
     assert [text for text in texts if text.replace(harmful[0], "\N{REPLACEMENT CHARACTER}")[:12] not in shown] == []
@@ -183,15 +186,16 @@ def test_figures_that_were_not_reported_are_zero_and_empty() -> None:
     assert (as_counts({"a": {"x": 1}}, "a"), as_counts({}, "a"), as_counts({"a": 1}, "a")) == ({"x": 1}, {}, {})
 
 
-def test_alarms_are_listed_by_member_active_ones_first_and_what_is_no_alarm_is_skipped() -> None:
+def test_alarms_are_listed_by_member_active_ones_first() -> None:
     raised = {"name": "silent_death", "reading": "accept length 1.0", "action": "roll_back", "version": 4, "at": 9.0}
     active = {"name": "hook_silent", "reading": "200 rounds verified", "action": "tell"}
-    heartbeats = {
-        "replica:b": {"alarms": [raised, {"name": 3}, "x"], "standing_alarms": [active]},
-        "replica:a": {"alarms": "none", "standing_alarms": [{**active, "version": "4", "at": "now"}]},
+    statuses = {
+        "replica:b": {"alarms": [raised], "standing_alarms": [active]},
+        "replica:a": {"standing_alarms": [active]},
         "learner:x": {},
     }
-    lines = alarm_lines(heartbeats)
+    members = {name: MemberSeen(status, 10.0, is_alive=True) for name, status in statuses.items()}
+    lines = standing_and_recent(Snapshot("default", 10.0, fold([]), members))
     assert lines == [
         AlarmLine("replica:a", "hook_silent", "200 rounds verified", "tell"),
         AlarmLine("replica:b", "hook_silent", "200 rounds verified", "tell"),

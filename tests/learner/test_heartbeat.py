@@ -106,6 +106,7 @@ def test_every_figure_of_the_fit_is_told_and_of_long_curves_a_part(house, monkey
     house.send()
     learner = house.learner(learn="always", passes=30)
     report = learner.learn_once()
+    assert house.board.members()[member(house)].fault == ""  # it is by the schema
     fit = told(house)["fit"]
     assert set(fit) == {*report.fit.__dataclass_fields__, "loss_every"}
     assert len(report.fit.losses) > MAX_LOSSES >= len(fit["losses"])

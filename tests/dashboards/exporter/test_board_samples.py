@@ -171,7 +171,7 @@ def test_the_board_says_what_is_live_and_what_the_gate_predicted() -> None:
 def test_a_replica_tells_its_last_swap_and_plain_speed() -> None:
     first = {"number": 0, "at": 5.0, "stage_ms": 900.0, "commit_ms": 90.0}
     last = {"number": 1, "at": 7.0, "stage_ms": 30.0, "commit_ms": 1.5, "accept_length_before": None}
-    pacing = {"goodput": [{"bucket": 4, "plain_tokens_per_s": 88.0}, "spoilt"]}
+    pacing = {"goodput": [{"bucket": 4, "plain_tokens_per_s": 88.0}]}
     found = scrape(told(served(2), swaps=[first, last | {"accept_length_after": 2.5}], pacing=pacing))
     assert value(found, "paceline_last_swap_timestamp_seconds") == 7.0
     assert value(found, "paceline_last_swap_seconds", part="commit") == pytest.approx(0.0015)
