@@ -19,7 +19,7 @@ import paceline
 import pytest
 import redis
 from filelock import FileLock
-from grouping import ORDER, SLOW, group_of
+from grouping import ORDER, SLOW, group_of, in_order
 from hypothesis import HealthCheck, settings
 from in_memory import memory_folder
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
@@ -54,8 +54,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+    by_id = {item.nodeid: item for item in items}
+    items[:] = [by_id[nodeid] for nodeid in in_order(by_id)]
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: [*ORDER, group_of(item.nodeid)].index(group_of(item.nodeid)))
+        rank = {group: place for place, group in enumerate(ORDER)}
+        items.sort(key=lambda item: rank.get(group_of(item.nodeid), len(ORDER)))
 
 
 @pytest.fixture(autouse=True)

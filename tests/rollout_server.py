@@ -1,7 +1,7 @@
 """The answers of a real SGLang server to the calls of Rollouts, and a server that gives them without a model.
 
 `recorded_calls` asks a real server everything; `recorded/rollout_server.json` holds what it said, and
-tests/e2e/test_12_rollouts.py compares the two. RecordedServer answers with them: it stands in for a server where what
+tests/e2e/test_rollouts.py compares the two. RecordedServer answers with them: it stands in for a server where what
 matters is what Rollouts does with an answer, and keeps the little state that the answers depend on.
 """
 
