@@ -201,9 +201,3 @@ def test_watching_ends_well_with_ctrl_c(environment, board, redis_url):
         watching.send_signal(signal.SIGINT)
         _, errors = watching.communicate()
     assert (watching.returncode, errors, first["speculator"]) == (0, "", "default")
-
-
-def test_the_help_begins_with_what_a_person_can_do_and_completion_is_there(paceline):
-    shown = paceline("--help").output
-    assert "See whether drafts pay" in shown
-    assert "--install-completion" in shown
