@@ -131,13 +131,13 @@ def _findings(run: Run) -> list[tuple[str, str]]:
     path = " -> ".join(
         f"{value:.2f} ({name.replace('_', ' ')})" for name, value in lengths.items() if value is not None
     )
-    dropped, set_aside = sum(traces.dropped.values()), sum(traces.set_aside.values())
+    set_aside = sum(traces.set_aside.values())
     whole = "all accounted for" if traces.is_balanced else "NOT ALL ACCOUNTED FOR"
     stalls, quiet = _waits("around swaps", run.stalls_ms), _waits("half-way between them", run.quiet_ms)
     aborted, retracted = _disturbed(run.results)
     return [
         ("accept length", path),
-        ("traces", f"{traces.captured} captured, {traces.delivered} delivered, {dropped} dropped: {whole}"),
+        ("traces", f"{_by_the_server(traces)}: {whole}"),
         ("", f"{traces.learned} learned, {traces.held_out} held out, {traces.rested} rested"),
         ("", f"{traces.pending} pending, {set_aside} set aside"),
         ("replay", f"{equal} of {compared} verify rounds as served"),
@@ -181,11 +181,17 @@ def _version(line: VersionLine) -> dict[str, object]:
     }
 
 
+def _by_the_server(traces: TraceAccount) -> str:
+    if traces.captured is None or traces.dropped is None:
+        return "captured, delivered and dropped unknown, the server has not said"
+    return f"{traces.captured} captured, {traces.delivered} delivered, {sum(traces.dropped.values())} dropped"
+
+
 def _traces(line: TraceAccount) -> dict[str, object]:
     return {
         "captured": line.captured,
         "delivered": line.delivered,
-        "dropped": dict(line.dropped),
+        "dropped": None if line.dropped is None else dict(line.dropped),
         "learned": line.learned,
         "held_out": line.held_out,
         "rested": line.rested,

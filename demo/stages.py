@@ -105,7 +105,7 @@ def measured(
     """The results, read from the running services; their lossless check is empty, to be filled in later."""
     reader = running.reader
     learner, traces = reader.learner_status(), reader.traces()
-    served = served_by_version(entry.trace for entry in running.buffer.replay(max_traces=traces.delivered))
+    served = served_by_version(entry.trace for entry in running.buffer.replay(running.buffer.counts().delivered))
     swapped = reader.swaps()
     in_flight = [swap for swap in swapped if swap.running]
     return Run(

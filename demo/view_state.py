@@ -23,7 +23,7 @@ class ViewState:
     live: int | None = None
     versions: Sequence[VersionLine] = ()
     traces: TraceAccount = field(default_factory=TraceAccount)
-    swaps: int = 0
+    swaps: int | None = None  # None: the server has not said
     stall_ms: float | None = None  # longest wait for a token around the last swap
 
     @property
@@ -38,7 +38,7 @@ def read_state(
     reader: SpeculatorReader, phase: str, results: Sequence[Served], requests_total: int, elapsed_s: float
 ) -> ViewState:
     """The state after `results`, `elapsed_s` into the traffic; blocks for a few round trips to Redis."""
-    swaps = reader.swaps()
+    swaps, traces = reader.swaps(), reader.traces()
     return ViewState(
         phase=phase,
         elapsed_s=elapsed_s,
@@ -47,8 +47,8 @@ def read_state(
         curves=curves(results),
         live=reader.live(),
         versions=reader.versions(reader.served()),
-        traces=reader.traces(),
-        swaps=len(swaps),
+        traces=traces,
+        swaps=None if traces.captured is None else len(swaps),
         stall_ms=swaps[-1].stall_ms(results) if swaps else None,
     )
 

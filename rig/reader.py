@@ -14,13 +14,14 @@ from .traffic import Served, longest_gap_ms
 _KEPT = ("learned", "held_out", "rested")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceAccount:
-    """How many traces were captured, and what became of each."""
+    """How many traces were captured, and what became of each. What the server counts is None where it has not said."""
 
-    captured: int = 0
-    delivered: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)  # by the server: reason -> traces
+    captured: int | None = None
+    delivered: int | None = None
+    dropped: Mapping[str, int] | None = None  # by the server: reason -> traces
+    silent_s: float = 0.0  # since the server said so; 0 while it beats
     learned: int = 0
     held_out: int = 0
     rested: int = 0
@@ -29,7 +30,9 @@ class TraceAccount:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether captured == delivered + dropped, and delivered == the sum of the fields after `dropped`."""
+        """Whether captured == delivered + dropped, and delivered == the sum of the fields after `silent_s`."""
+        if self.captured is None or self.delivered is None or self.dropped is None:
+            return False
         arrived = self.learned + self.held_out + self.rested + self.pending + sum(self.set_aside.values())
         return self.delivered == arrived and self.captured == self.delivered + sum(self.dropped.values())
 
@@ -75,13 +78,15 @@ class SpeculatorReader:
         return self._board.heartbeats().get(self._learner, {})
 
     def traces(self) -> TraceAccount:
-        """Where the traces are; the replica's part is up to a second old."""
-        replica, counts = self.replica_status(), self._buffer.counts()
+        """Return where the traces are; what the server counts is of its last heartbeat, even where that has expired."""
+        server, counts = self._board.members().get(self._replica), self._buffer.counts()
+        said = server.status if server else {}
         other = {outcome: count for outcome, count in counts.acked.items() if outcome not in _KEPT}
         return TraceAccount(
-            captured=as_int(replica, "captured"),
-            delivered=as_int(replica, "delivered"),
-            dropped=as_counts(replica, "dropped"),
+            captured=as_int(said, "captured") if said else None,
+            delivered=as_int(said, "delivered") if said else None,
+            dropped=as_counts(said, "dropped") if said else None,
+            silent_s=0.0 if server is None or server.is_alive else self._board.now() - server.last_seen_at,
             learned=counts.acked.get("learned", 0),
             held_out=counts.acked.get("held_out", 0),
             rested=counts.acked.get("rested", 0),

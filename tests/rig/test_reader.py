@@ -39,7 +39,8 @@ def status(**changes: object) -> dict[str, object]:
 def test_members_without_a_heartbeat_have_an_empty_status_and_nothing_is_drained(reader: SpeculatorReader) -> None:
     assert (reader.replica_status(), reader.learner_status(), reader.swaps()) == ({}, {}, [])
     assert not drain_check(reader.replica_status)()
-    assert reader.traces().captured == 0
+    account = reader.traces()
+    assert (account.captured, account.delivered, account.dropped, account.is_balanced) == (None, None, None, False)
     assert (reader.live(), reader.versions()) == (None, [])
 
 
@@ -51,15 +52,42 @@ def test_every_trace_is_counted_once(reader: SpeculatorReader, board, buffer, ma
         buffer.ack([entry_id], outcome)
     set_aside = {"duplicate": 1, "trimmed": 0, "dead_lettered": 0}
     assert reader.traces() == TraceAccount(
-        9, 7, {"tap_full": 2}, learned=2, held_out=1, rested=1, pending=2, set_aside=set_aside
+        captured=9,
+        delivered=7,
+        dropped={"tap_full": 2},
+        learned=2,
+        held_out=1,
+        rested=1,
+        pending=2,
+        set_aside=set_aside,
     )
     assert reader.traces().is_balanced
+
+
+def test_a_server_whose_heartbeat_expired_has_its_last_account_with_its_age(buffer) -> None:
+    now = [100.0]
+    board = MemoryVersionBoard(clock=lambda: now[0])
+    reader = SpeculatorReader(buffer, board, "r0", "l0")
+    board.beat("replica:r0", status(), 10.0)
+    assert (reader.traces().captured, reader.traces().silent_s) == (9, 0.0)
+    now[0] = 130.0
+    account = reader.traces()
+    assert reader.replica_status() == {}
+    assert (account.captured, account.delivered, account.dropped) == (9, 7, {"tap_full": 2})
+    assert account.silent_s == 30.0
 
 
 @pytest.mark.parametrize(("captured", "delivered"), [(10, 7), (8, 7), (9, 6)])
 def test_an_account_that_does_not_add_up_is_not_balanced(captured: int, delivered: int) -> None:
     account = TraceAccount(
-        captured, delivered, {"tap_full": 2}, learned=2, held_out=1, rested=1, pending=2, set_aside={"duplicate": 1}
+        captured=captured,
+        delivered=delivered,
+        dropped={"tap_full": 2},
+        learned=2,
+        held_out=1,
+        rested=1,
+        pending=2,
+        set_aside={"duplicate": 1},
     )
     assert not account.is_balanced
 
