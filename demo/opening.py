@@ -16,7 +16,7 @@ SPEED_MIN = 1.5, 2.5
 _TOKENS_PER_S = 180.0, 95.0  # of all requests together; slow before the first learnt draft, and four at a time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What the demo was asked to do, as far as it says when things happen."""
 

@@ -127,13 +127,16 @@ def faults(run: Run) -> list[str]:
 
 
 def _findings(run: Run) -> list[tuple[str, str]]:
-    lengths, (equal, compared), traces = accept_lengths(run.results), run.replay, run.traces
+    lengths = accept_lengths(run.results)
+    equal, compared = run.replay
+    traces = run.traces
     path = " -> ".join(
         f"{value:.2f} ({name.replace('_', ' ')})" for name, value in lengths.items() if value is not None
     )
     set_aside = sum(traces.set_aside.values())
     whole = "all accounted for" if traces.is_balanced else "NOT ALL ACCOUNTED FOR"
-    stalls, quiet = _waits("around swaps", run.stalls_ms), _waits("half-way between them", run.quiet_ms)
+    stalls = _waits("around swaps", run.stalls_ms)
+    quiet = _waits("half-way between them", run.quiet_ms)
     aborted, retracted = _disturbed(run.results)
     return [
         ("accept length", path),

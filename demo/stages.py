@@ -68,7 +68,12 @@ async def serve_traffic(
                 running.ensure_running()
                 phase = done[-1].prompt.domain if done else "first requests"
                 state = await asyncio.to_thread(
-                    read_state, running.reader, phase, tuple(done), len(prompts), time.monotonic() - began_s
+                    read_state,
+                    running.reader,
+                    tuple(done),
+                    phase=phase,
+                    requests_total=len(prompts),
+                    elapsed_s=time.monotonic() - began_s,
                 )
                 view.show(state)
                 gate.set() if state.traces.pending < MAX_PENDING_TRACES else gate.clear()
@@ -84,7 +89,8 @@ def settle(
 
     Calls `pause` with the seconds between two checks. Raises PacelineError when a service has ended.
     """
-    deadline_s, reader = time.monotonic() + limit_s, running.reader
+    deadline_s = time.monotonic() + limit_s
+    reader = running.reader
     running.ensure_running()
     is_drained = drain_check(reader.replica_status)
     while not is_drained() or reader.is_learning(min_new_traces):
@@ -104,7 +110,8 @@ def measured(
 ) -> Run:
     """The results, read from the running services; their lossless check is empty, to be filled in later."""
     reader = running.reader
-    learner, traces = reader.learner_status(), reader.traces()
+    learner = reader.learner_status()
+    traces = reader.traces()
     served = served_by_version(entry.trace for entry in running.buffer.replay(running.buffer.counts().delivered))
     swapped = reader.swaps()
     in_flight = [swap for swap in swapped if swap.running]

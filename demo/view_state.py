@@ -11,7 +11,7 @@ from ..rig.traffic import Served, pooled
 CURVE_REQUESTS = 12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewState:
     """Everything the view shows at one moment."""
 
@@ -35,10 +35,11 @@ class ViewState:
 
 
 def read_state(
-    reader: SpeculatorReader, phase: str, results: Sequence[Served], requests_total: int, elapsed_s: float
+    reader: SpeculatorReader, results: Sequence[Served], *, phase: str, requests_total: int, elapsed_s: float
 ) -> ViewState:
     """The state after `results`, `elapsed_s` into the traffic; blocks for a few round trips to Redis."""
-    swaps, traces = reader.swaps(), reader.traces()
+    swaps = reader.swaps()
+    traces = reader.traces()
     return ViewState(
         phase=phase,
         elapsed_s=elapsed_s,

@@ -11,7 +11,9 @@ from ..learner.config import tracking_uri
 from .models.target import TargetModel
 from .ports import free_port
 
-SPECULATOR, REPLICA, LEARNER = "demo", "demo-0", "demo-learner"
+SPECULATOR = "demo"
+REPLICA = "demo-0"
+LEARNER = "demo-learner"
 DRAFT_STEPS = 3
 CONTEXT_TOKENS = 2048
 

@@ -14,7 +14,8 @@ def drain_check(
     `status` reads the replica's last heartbeat. The first heartbeat after this call may report a turn that began
     before it; the check therefore waits for a later one.
     """
-    asked_at, first_at = clock(), 0.0
+    asked_at = clock()
+    first_at = 0.0
 
     def is_drained() -> bool:
         nonlocal first_at

@@ -47,7 +47,8 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> Ratio:
     """Of figures measured in pairs, all above zero: first over second."""
     ratios = [a / b for a, b in zip(first, second, strict=True)]
     logs = [math.log(each) for each in ratios]
-    centre, half = statistics.fmean(logs), math.inf
+    centre = statistics.fmean(logs)
+    half = math.inf
     if len(logs) > 1:
         factor = float(student.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1))
         half = factor * statistics.stdev(logs) / math.sqrt(len(logs))

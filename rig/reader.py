@@ -65,8 +65,10 @@ class SpeculatorReader:
     """A speculator with one replica and one learner. Every call reads from Redis; none writes."""
 
     def __init__(self, buffer: TraceBuffer, board: VersionBoard, replica: str, learner: str) -> None:
-        self._buffer, self._board = buffer, board
-        self._replica, self._learner = f"replica:{replica}", f"learner:{learner}"
+        self._buffer = buffer
+        self._board = board
+        self._replica = f"replica:{replica}"
+        self._learner = f"learner:{learner}"
         self._swaps: dict[tuple[int, float], Swap] = {}  # seen so far, by number and time
 
     def replica_status(self) -> Mapping[str, object]:
@@ -79,7 +81,8 @@ class SpeculatorReader:
 
     def traces(self) -> TraceAccount:
         """Return where the traces are; what the server counts is of its last heartbeat, even where that has expired."""
-        server, counts = self._board.members().get(self._replica), self._buffer.counts()
+        server = self._board.members().get(self._replica)
+        counts = self._buffer.counts()
         said = server.status if server else {}
         other = {outcome: count for outcome, count in counts.acked.items() if outcome not in _KEPT}
         return TraceAccount(

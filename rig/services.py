@@ -127,7 +127,8 @@ class Service:
         return self._process
 
     def _wait_until_ready(self) -> None:
-        process, started_s = self._started(), time.monotonic()
+        process = self._started()
+        started_s = time.monotonic()
         while not self._is_ready(self):
             waited_s = time.monotonic() - started_s
             if process.poll() is not None:

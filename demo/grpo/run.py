@@ -25,11 +25,12 @@ from .taught_draft import WAVES, ensure_taught_draft
 from .training import BATCH, GROUP, grpo_trainer, load_model, rewards
 
 _PROMPTS = BATCH * WAVES
-_SETTLE_S, _POLL_S = 30.0, 0.2
+_SETTLE_S = 30.0
+_POLL_S = 0.2
 _TABLE_WIDTH = 150
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GrpoOptions:
     """The options of the command line."""
 
@@ -61,10 +62,15 @@ def run_grpo(options: GrpoOptions) -> list[StepRow]:
             target = ensure_target(options.data_dir, TrainPlan(), report=report)
         prompts = _prompts(target, options.seed)
         with run_folder(options.data_dir / "runs") as folder:
-            ids = [prompt.input_ids for prompt in prompts]
-            taught_at = options.temperature if options.taught_at is None else options.taught_at
-            draft = ensure_taught_draft(options.data_dir, folder, target, ids, taught_at, console)
-            rows = _train(options, folder, target, draft, prompts, console)
+            draft = ensure_taught_draft(
+                options.data_dir,
+                runs=folder,
+                target=target,
+                prompts=[prompt.input_ids for prompt in prompts],
+                temperature=options.temperature if options.taught_at is None else options.taught_at,
+                console=console,
+            )
+            rows = _train(options, folder=folder, target=target, draft=draft, prompts=prompts, console=console)
     wide = console if console.width >= _TABLE_WIDTH else Console(width=_TABLE_WIDTH)
     wide.print(steps_table(rows))  # whole, in a file too
     if options.json is not None:
@@ -74,18 +80,24 @@ def run_grpo(options: GrpoOptions) -> list[StepRow]:
 
 
 def _train(
-    options: GrpoOptions, folder: Path, target: TargetModel, draft: Path, prompts: list[Prompt], console: Console
+    options: GrpoOptions, *, folder: Path, target: TargetModel, draft: Path, prompts: list[Prompt], console: Console
 ) -> list[StepRow]:
     texts = [load_tokenizer(target.folder).decode(prompt.input_ids) for prompt in prompts]
     flags = ["--speculative-use-rejection-sampling"] if options.rejection else []
     flags += ["--random-seed", str(options.seed)]
     kept = KeptTargets(options.record, options.steps)
-    with grpo_services(folder / "training", target, draft, console, flags) as services:
+    with grpo_services(folder / "training", target, draft, console=console, more_flags=flags) as services:
         rollout = services.rollouts.for_trl(learn=True, run="")  # services of its own
         noted = NotedRollouts(rollout, services.rollouts, load_model(target.folder), kept)
-        rate, seed = options.learning_rate, options.seed
         trainer = grpo_trainer(
-            target.folder, texts, noted, options.steps, options.temperature, folder / "trl", rate, seed
+            target.folder,
+            texts,
+            noted,
+            steps=options.steps,
+            temperature=options.temperature,
+            out=folder / "trl",
+            learning_rate=options.learning_rate,
+            seed=options.seed,
         )
         trainer.train()
         _settle(services)
@@ -94,7 +106,7 @@ def _train(
         rows = step_rows(noted.notes, rewards(trainer), lengths)
         if options.record is not None:
             notes = {"options": _shown(options), "steps": [*map(asdict, rows)], "prompts": _first(prompts)}
-            record_run(options.record, services, draft, traces, notes)
+            record_run(options.record, services, first=draft, traces=traces, notes=notes)
     return rows
 
 

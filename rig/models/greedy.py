@@ -18,9 +18,12 @@ def greedy(
 
     `edit` makes other logits [V] of the target's, given the answer so far.
     """
-    fed, cache, output = torch.tensor([list(input_ids)]), None, list[int]()
+    fed = torch.tensor([list(input_ids)])
+    cache = None
+    output = list[int]()
     for _ in range(max_tokens):
         step = model(fed, past_key_values=cache, use_cache=True)
-        fed, cache = edit(step.logits[0, -1], output).argmax(-1).view(1, 1), step.past_key_values
+        fed = edit(step.logits[0, -1], output).argmax(-1).view(1, 1)
+        cache = step.past_key_values
         output.append(int(fed))
     return tuple(output)

@@ -92,8 +92,32 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_is_made(tmp_
     from paceline.demo.grpo.run import GrpoOptions, run_grpo
 
     with pytest.raises(ConfigError, match=r"--json /nowhere/at/all.json: got a folder that does not exist"):
-        run_grpo(GrpoOptions(1, 0.5, False, 1e-4, None, 0, tmp_path / "data", Path("/nowhere/at/all.json"), None))
+        run_grpo(
+            GrpoOptions(
+                steps=1,
+                temperature=0.5,
+                rejection=False,
+                learning_rate=1e-4,
+                taught_at=None,
+                seed=0,
+                data_dir=tmp_path / "data",
+                json=Path("/nowhere/at/all.json"),
+                record=None,
+            )
+        )
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigError, match=r"--record .*: got a folder that exists, expected a new one"):
-        run_grpo(GrpoOptions(1, 0.5, False, 1e-4, None, 0, tmp_path / "data", None, tmp_path))
+        run_grpo(
+            GrpoOptions(
+                steps=1,
+                temperature=0.5,
+                rejection=False,
+                learning_rate=1e-4,
+                taught_at=None,
+                seed=0,
+                data_dir=tmp_path / "data",
+                json=None,
+                record=tmp_path,
+            )
+        )
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,15 @@ BEGAN = 1_000.0
 def served(domain: str, sent_s: float, accepted: int, rounds: int = 10) -> Served:
     arrivals = (Arrival(BEGAN + sent_s + 2.0, 5),)
     prompt = Prompt(f"{domain}-{sent_s}", domain, (1,))
-    return Served(prompt, BEGAN + sent_s, arrivals, (1,), "length", Tally(accepted, rounds), 0)
+    return Served(
+        prompt=prompt,
+        sent_at=BEGAN + sent_s,
+        arrivals=arrivals,
+        output_ids=(1,),
+        finish="length",
+        tally=Tally(accepted, rounds),
+        retractions=0,
+    )
 
 
 def test_every_request_is_in_one_stretch_of_its_domain_in_the_order_of_ending() -> None:

@@ -45,7 +45,7 @@ def test_the_view_shows_lengths_versions_traces_and_swaps() -> None:
 
 
 def test_what_the_server_has_not_said_is_unknown_and_never_0() -> None:
-    text = drawn(ViewState("starting", 1.0))
+    text = drawn(ViewState(phase="starting", elapsed_s=1.0))
     assert "captured unknown, delivered unknown, dropped unknown, learned 0" in text
     assert "swaps: unknown" in text
     silent = replace(STATE, traces=replace(STATE.traces, silent_s=12.0))
@@ -53,7 +53,7 @@ def test_what_the_server_has_not_said_is_unknown_and_never_0() -> None:
 
 
 def test_the_first_view_shows_no_numbers_that_are_unknown() -> None:
-    text = drawn(ViewState("starting", 1.0))
+    text = drawn(ViewState(phase="starting", elapsed_s=1.0))
     assert "live version none   1 s\n" in text.replace(" \n", "\n")
     assert "left" not in text
 

@@ -29,7 +29,15 @@ def reader(board: MemoryVersionBoard, buffer: MemoryTraceBuffer) -> SpeculatorRe
 
 def streamed(*arrivals: float) -> Served:
     came = tuple(Arrival(at, number) for number, at in enumerate(arrivals, start=1))
-    return Served(Prompt("p", "py", (1,)), 0.0, came, (1,), "length", Tally(0, 10), 0)
+    return Served(
+        prompt=Prompt("p", "py", (1,)),
+        sent_at=0.0,
+        arrivals=came,
+        output_ids=(1,),
+        finish="length",
+        tally=Tally(0, 10),
+        retractions=0,
+    )
 
 
 def status(**changes: object) -> dict[str, object]:
