@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from ..rig.models.greedy import greedy
+from ..rig.models.target import greedy
 from ..rig.progress import Report, quiet
 from ..rig.traffic import Served
 

@@ -12,8 +12,8 @@ from ..buffer.trace import DraftTrace
 from ..dashboards.tables import RUN_COLUMNS, VersionLine, VersionsTable
 from ..policies.acceptance import Tally, served_tally
 from ..policies.readings.ratio_sums import RatioSums
-from ..rig.machine import machine
 from ..rig.reader import Swap, TraceAccount
+from ..rig.runs import machine
 from ..rig.traffic import Served, pooled, tokens_per_second
 from .lossless import Lossless
 from .timeline import timeline

@@ -28,13 +28,13 @@ from ..rig.deployment import (
 from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
 from ..rig.models.training import TrainPlan
-from ..rig.ports import free_port
+from ..rig.processes import ending_signals
 from ..rig.progress import progress_bar
 from ..rig.prompts import PROMPT_TOKENS, Prompt, check_prompts, domain_prompts, read_prompts
 from ..rig.reader import SpeculatorReader
+from ..rig.readiness import free_port
 from ..rig.runs import run_folder
 from ..rig.services import learner_service, redis_service, sglang_service, window_service
-from ..rig.signals import ending_signals
 from .lossless import lossless_check
 from .opening import Plan, print_opening
 from .picture import write_picture

@@ -9,9 +9,8 @@ from rich.console import Console
 
 from ..buffer.base import TraceBuffer
 from ..dashboards.tables import as_int
-from ..rig.drain import drain_check
 from ..rig.prompts import Prompt
-from ..rig.reader import SpeculatorReader, Swap
+from ..rig.reader import SpeculatorReader, Swap, drain_check
 from ..rig.services import Service
 from ..rig.traffic import Served, send
 from .lossless import Lossless

@@ -9,7 +9,7 @@ from typing import Self
 
 from ..learner.config import tracking_uri
 from .models.target import TargetModel
-from .ports import free_port
+from .readiness import free_port
 
 SPECULATOR = "demo"
 REPLICA = "demo-0"

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, settings
 from in_memory import memory_folder
 from paceline.buffer.trace import DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
-from paceline.rig.ports import free_port
+from paceline.rig.readiness import free_port
 from xdist.scheduler import LoadScopeScheduling
 
 TraceMaker = Callable[..., DraftTrace]

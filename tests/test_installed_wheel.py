@@ -26,9 +26,9 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import DraftVersion
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
-from paceline.rig.drain import drain_check
 from paceline.rig.models.target import ensure_random_draft
-from paceline.rig.ports import free_port
+from paceline.rig.reader import drain_check
+from paceline.rig.readiness import free_port
 from paceline.rig.services import redis_service
 from user_environment import UserEnvironment, make_environment, sglang_server, users_flags, users_settings
 from waiting import until

@@ -15,7 +15,7 @@ from typing import Any
 from ...buffer.trace import DraftTrace
 from ...buffer.version import BoardState
 from ...learner.delivery.version_folders import files_of
-from ...rig.machine import machine
+from ...rig.runs import machine
 from ...rig.trace_file import write_traces
 from ...serving.rollouts.weights import write_folder
 from .services import GrpoServices

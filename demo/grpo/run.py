@@ -9,14 +9,13 @@ from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
 from ...buffer.errors import ConfigError, PacelineError
-from ...rig.machine import machine
 from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ...rig.models.target import TargetModel, ensure_target, load_tokenizer
 from ...rig.models.training import TrainPlan
+from ...rig.processes import ending_signals
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt, domain_prompts
-from ...rig.runs import run_folder
-from ...rig.signals import ending_signals
+from ...rig.runs import machine, run_folder
 from .notes import NotedRollouts
 from .recording import KeptTargets, record_run
 from .services import GrpoServices, grpo_services

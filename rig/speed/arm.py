@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..deployment import LocalDeployment, paced_flags, plain_flags, server_flags
 from ..models.target import TargetModel
-from ..ports import free_port
+from ..readiness import free_port
 from ..services import Service, sglang_service
 
 #: Draft steps that a paced server chooses among.

@@ -6,7 +6,7 @@ import pytest
 import torch
 from paceline.demo.lossless import lossless_check
 from paceline.policies.acceptance import Tally
-from paceline.rig.models.greedy import greedy
+from paceline.rig.models.target import greedy
 from paceline.rig.prompts import Prompt
 from paceline.rig.traffic import Arrival, Served
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM

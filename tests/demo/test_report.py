@@ -13,9 +13,9 @@ from paceline.demo.run import _write
 from paceline.demo.timeline import timeline
 from paceline.policies.acceptance import Tally
 from paceline.policies.readings.ratio_sums import RatioSums
-from paceline.rig.machine import machine
 from paceline.rig.prompts import Prompt
 from paceline.rig.reader import Swap, TraceAccount
+from paceline.rig.runs import machine
 from paceline.rig.traffic import Arrival, Served
 from rich.console import Console
 

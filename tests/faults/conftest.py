@@ -22,11 +22,10 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
-from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.models.target import ensure_random_draft
-from paceline.rig.ports import free_port
-from paceline.rig.readiness import is_healthy
+from paceline.rig.reader import drain_check
+from paceline.rig.readiness import free_port, is_healthy
 from paceline.rig.services import Service
 from waiting import until
 

@@ -6,9 +6,8 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.policies.acceptance import Tally
-from paceline.rig.drain import drain_check
 from paceline.rig.prompts import Prompt
-from paceline.rig.reader import SpeculatorReader, Swap, TraceAccount
+from paceline.rig.reader import SpeculatorReader, Swap, TraceAccount, drain_check
 from paceline.rig.traffic import Arrival, Served
 
 

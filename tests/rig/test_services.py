@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from paceline.buffer.errors import PacelineError
 from paceline.buffer.redis_client import connect
-from paceline.rig.ports import free_port
+from paceline.rig.readiness import free_port
 from paceline.rig.services import Service, redis_service
 from redis import Redis
 from waiting import until

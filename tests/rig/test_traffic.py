@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from paceline.policies.acceptance import Tally
-from paceline.rig.ports import free_port
 from paceline.rig.prompts import Prompt
+from paceline.rig.readiness import free_port
 from paceline.rig.traffic import Arrival, Served, longest_gap_ms, pooled, send, tokens_per_second
 
 
