@@ -15,7 +15,7 @@ from ..rig.traffic import Served
 
 @dataclass(frozen=True, slots=True)
 class Lossless:
-    """How many requests were decoded again, and for which of them the server gave another answer."""
+    """The number of requests decoded again, and those to which the server gave another answer."""
 
     checked: int
     different: tuple[str, ...]  # request ids

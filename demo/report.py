@@ -79,7 +79,7 @@ def accept_lengths(results: Sequence[Served]) -> dict[str, float | None]:
 
 
 def served_by_version(traces: Iterable[DraftTrace]) -> dict[int, RatioSums]:
-    """What each draft version had accepted, by its number on the traces; a request is drawn as a whole."""
+    """Return the accepted drafts of each version by its number on the traces; a request is drawn as a whole."""
     tallies: dict[tuple[int, str], Tally] = {}
     for trace in traces:
         key = trace.draft_version, trace.request_id
@@ -108,7 +108,7 @@ def print_closing(console: Console, run: Run) -> None:
 
 
 def faults(run: Run) -> list[str]:
-    """What went wrong, one line each: missing or short answers, answers that differ, traces unaccounted for."""
+    """Return what went wrong, one line each: missing or short answers, answers that differ, traces unaccounted for."""
     found = []
     incomplete = [result for result in run.results if result.failure or len(result.output_ids) != run.max_tokens]
     if incomplete:

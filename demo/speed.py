@@ -101,7 +101,7 @@ def speed_table(blocks: Sequence[Sequence[Turn]]) -> Table:
 
 
 def over_plain(blocks: Sequence[Sequence[Turn]], arm: str) -> Ratio:
-    """Of at least one block."""
+    """Return the speed of an arm over that without a draft, from at least one block."""
     rates = [{turn.arm: turn.tokens_per_second for turn in block} for block in blocks]
     return ratio([each[arm] for each in rates], [each[PLAIN] for each in rates])
 

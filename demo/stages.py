@@ -1,4 +1,4 @@
-"""What the demo does with its running services: send the traffic, wait for the last traces, read the results."""
+"""The stages of the demo once its services run: send the traffic, wait for the last traces, read the results."""
 
 import asyncio
 import time

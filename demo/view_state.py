@@ -1,4 +1,4 @@
-"""What the live view shows at one moment, read from the speculator and from the answers so far."""
+"""The state that the live view shows at one moment, read from the speculator and from the answers so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -20,7 +20,7 @@ CONTEXT_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class LocalDeployment:
-    """Where one local run keeps its files, and where its services listen."""
+    """The folder and ports of one local run."""
 
     folder: Path
     redis_port: int

@@ -17,7 +17,7 @@ _KEPT = ("learned", "held_out", "rested")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceAccount:
-    """How many traces were captured, and what became of each. What the server counts is None where it has not said."""
+    """The traces that were captured, by what became of each. Counts of the server are None where it has not said."""
 
     captured: int | None = None
     delivered: int | None = None
@@ -31,7 +31,7 @@ class TraceAccount:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether captured == delivered + dropped, and delivered == the sum of the fields after `silent_s`."""
+        """Return whether captured == delivered + dropped, and delivered == the sum of the fields after `silent_s`."""
         if self.captured is None or self.delivered is None or self.dropped is None:
             return False
         arrived = self.learned + self.held_out + self.rested + self.pending + sum(self.set_aside.values())
@@ -73,11 +73,11 @@ class SpeculatorReader:
         self._swaps: dict[tuple[int, float], Swap] = {}  # seen so far, by number and time
 
     def replica_status(self) -> Mapping[str, object]:
-        """What the server's last heartbeat says; empty when there is none."""
+        """Return the server's last heartbeat; empty when there is none."""
         return self._board.heartbeats().get(self._replica, {})
 
     def learner_status(self) -> Mapping[str, object]:
-        """What the learner's last heartbeat says; empty when there is none."""
+        """Return the learner's last heartbeat; empty when there is none."""
         return self._board.heartbeats().get(self._learner, {})
 
     def traces(self) -> TraceAccount:
@@ -109,7 +109,7 @@ class SpeculatorReader:
         return None if version is None or version.parent is None else weights_file(version.weights_uri).parent
 
     def served(self) -> Mapping[int, RatioSums]:
-        """What each version had accepted of the requests that ended, by its number, as the replica counts it."""
+        """Return the accepted drafts of the requests that ended by version, as the replica counts them."""
         drafts = served_drafts(self._board.history(self._replica))
         return {number: served.sums for number, served in drafts.items()}
 
@@ -128,7 +128,7 @@ class SpeculatorReader:
         return [*self._swaps.values()]
 
     def is_learning(self, min_new_traces: int) -> bool:
-        """Whether a learning round runs, or enough traces wait for one to start."""
+        """Return whether a learning round runs, or enough traces wait for one to start."""
         return self.learner_status().get("kind") == "learning" or self._buffer.counts().pending >= min_new_traces
 
 

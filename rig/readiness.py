@@ -34,7 +34,7 @@ def redis_server() -> str:
 
 
 def redis_answers(port: int) -> bool:
-    """Whether a Redis on 127.0.0.1 answers PING and has read its data; blocks for a few seconds at most."""
+    """Return whether a Redis on 127.0.0.1 answers PING and has read its data; blocks for a few seconds at most."""
     with client_for(f"redis://127.0.0.1:{port}/0") as client:
         try:
             return bool(client.ping())
@@ -43,7 +43,7 @@ def redis_answers(port: int) -> bool:
 
 
 def is_healthy(port: int) -> bool:
-    """Whether the HTTP server on 127.0.0.1 answers /health with success; blocks for half a minute at most."""
+    """Return whether the HTTP server on 127.0.0.1 answers /health with success; blocks for half a minute at most."""
     url = f"http://127.0.0.1:{port}/health"
     try:
         # Without TLS there is nothing to verify, and httpx would read the machine's certificates at every call: 20 ms

@@ -86,7 +86,7 @@ class Service:
             raise
 
     def is_running(self) -> bool:
-        """Whether the started process is still alive."""
+        """Return whether the started process is still alive."""
         return self._process is not None and self._process.poll() is None
 
     def ensure_running(self) -> None:
@@ -113,7 +113,7 @@ class Service:
         self._kill(self._started())
 
     def log_contains(self, text: str) -> bool:
-        """Whether the log since the last start contains `text`."""
+        """Return whether the log since the last start contains `text`."""
         return text in self._log_text()
 
     def _log_text(self) -> str:

@@ -1,4 +1,4 @@
-"""What is noted of the rollouts of every step, beside what the trainer itself computes."""
+"""Notes on the rollouts of every step, beside what the trainer itself computes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _READ = 16  # completions of a step whose distributions are compared
 
 @dataclass(frozen=True, slots=True)
 class StepNote:
-    """What was seen of the rollouts of one step."""
+    """The figures of the rollouts of one step."""
 
     version: str  # the target's
     figures: dict[str, float]  # rollout/...
@@ -41,7 +41,7 @@ class NotedRollouts:
         self.notes: list[StepNote] = []
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """As TRL wants it."""
+        """Fulfil the signature that TRL asks for."""
         self._keep(trainer.state.global_step, trainer)
         made = self._rollout(prompts, trainer)
         found = compared(trainer.model, self._start, made, trainer.args.temperature)

@@ -117,7 +117,7 @@ def _prompts(target: TargetModel, seed: int) -> list[Prompt]:
 
 
 def _first(prompts: list[Prompt]) -> list[list[int]]:
-    """As many as one step has, which is what a record keeps of them."""
+    """Return as many as one step has; a record keeps these."""
     return [list(prompt.input_ids) for prompt in prompts[: BATCH // GROUP]]
 
 

@@ -66,7 +66,7 @@ def grpo_flags(target: Path, draft: Path) -> list[str]:
 
 
 def grpo_env(local: LocalDeployment, target: TargetModel) -> dict[str, str]:
-    """What server and learner must agree on. No target version: it is what the trainer says at every step."""
+    """Return the settings that server and learner must share. The trainer says the target version at every step."""
     shared = local.shared_env(target)
     return {name: value for name, value in shared.items() if name != "PACELINE_TARGET_VERSION"}
 

@@ -91,7 +91,7 @@ def accept_lengths(traces: Iterable[DraftTrace], frozen: Path, target: Path) -> 
 
 
 def traced_tally(trace: DraftTrace) -> Tally:
-    """What was accepted in the trace, counted as replay counts: no token after its last one."""
+    """Count the accepted drafts of the trace as replay does: no token after its last one."""
     drafted = proposed_drafts(trace) > 0
     return Tally(int(trace.visible_accepted()[drafted].sum()), int(drafted.sum()))
 

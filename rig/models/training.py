@@ -21,7 +21,7 @@ _REPORT_EVERY_STEPS = 10
 
 @dataclass(frozen=True, slots=True)
 class TrainPlan:
-    """What training may cost and how it samples; part of the cache key of the model."""
+    """The cost and the sampling of training; part of the cache key of the model."""
 
     steps: int = 1500
     seconds: float = 150.0

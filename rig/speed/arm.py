@@ -30,7 +30,7 @@ class Arm:
 
     @property
     def needs_paceline(self) -> bool:
-        """Whether paceline does anything on this server; else its plugin installs no hook."""
+        """Return whether paceline does anything on this server; else its plugin installs no hook."""
         return self.is_paced or self.is_captured
 
     @property

@@ -31,7 +31,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one server answered to a block, in the order of the prompts; all its answers are complete."""
+    """The answers of one server to a block, in the order of the prompts; all are complete."""
 
     arm: str
     concurrency: int
