@@ -21,7 +21,7 @@ from .readiness import is_healthy, redis_answers, redis_server
 
 _POLL_S = 0.1
 _TAIL_LINES = 15
-_GROUP_LIMIT_S = 3.0  # for processes that outlive their leader
+_GROUP_LIMIT_S = 3.0  # for processes that outlive their leader, where the service itself has as long
 
 
 class Service:
@@ -49,6 +49,7 @@ class Service:
         self._is_ready = is_ready
         self._start_limit_s = start_limit_s
         self._stop_limit_s = stop_limit_s
+        self._group_limit_s = min(_GROUP_LIMIT_S, stop_limit_s)
         self._env = env
         self._report = report
         self._log_start_bytes = 0
@@ -150,16 +151,16 @@ class Service:
             process.wait(self._stop_limit_s)
         if signal_group(process.pid, signal.SIGTERM):
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_GROUP_LIMIT_S)  # a zombie leader would keep the group in existence
-                is_group_gone_within(process.pid, _GROUP_LIMIT_S)
+                process.wait(self._group_limit_s)  # a zombie leader would keep the group in existence
+                is_group_gone_within(process.pid, self._group_limit_s)
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         # A killed leader ends no children, and these may be in other sessions.
         family = descendants(process.pid) if process.poll() is None else []
         signal_group(process.pid, signal.SIGKILL)
-        kill_all(family, _GROUP_LIMIT_S)
+        kill_all(family, self._group_limit_s)
         process.wait()
-        is_group_gone_within(process.pid, _GROUP_LIMIT_S)
+        is_group_gone_within(process.pid, self._group_limit_s)
 
 
 def redis_service(folder: Path, port: int) -> Service:

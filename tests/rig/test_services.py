@@ -30,7 +30,7 @@ DOCILE = "import signal; print('up', flush=True); signal.pause()"
 def service(tmp_path: Path, code: str, **changes: object) -> Service:
     limits = {
         "start_limit_s": 60.0,
-        "stop_limit_s": 5.0,
+        "stop_limit_s": 1.0,
         "log": tmp_path / "log",
         "env": {"PACELINE_TEST_WORD": "hello"},
     }
