@@ -65,7 +65,9 @@ class RecordedServer:
     """One server: answers as recorded, under its own version. `calls` are the paths asked for, oldest first."""
 
     def __init__(self, url: str, version: str = "default", model_path: str = "org/target") -> None:
-        self.url, self.version, self.calls = url, version, []
+        self.url = url
+        self.version = version
+        self.calls = []
         self.model_path = model_path  # a folder, or a name, of which nothing can be read
         self.loaded: dict[str, Any] = {}  # name -> tensor, of all buckets
         self.is_paused = self.is_updating = self.is_down = False
@@ -78,7 +80,8 @@ class RecordedServer:
         """Answer a request."""
         if self.is_down:
             raise httpx.ConnectError("Connection refused", request=request)
-        path, body = request.url.path, json.loads(request.content or b"{}")
+        path = request.url.path
+        body = json.loads(request.content or b"{}")
         self.calls.append(path)
         self.bodies.append(body)
         return self._acts()[path](body)

@@ -17,7 +17,8 @@ from paceline.cli import app
 from typer.testing import CliRunner, Result
 
 NOBODY = ", no server is alive to take it"
-TOKEN, OTHER = "the operator's own token", "another operator's token"
+TOKEN = "the operator's own token"
+OTHER = "another operator's token"
 
 
 @pytest.fixture
@@ -44,7 +45,8 @@ def weights(tmp_path):
 def board(redis_client, weights) -> RedisVersionBoard:
     """Version 0 retired, 1 live, 2 a candidate."""
     board = RedisVersionBoard(redis_client, BufferConfig())
-    uri, sha256 = weights.parent.as_uri(), sha256_of(weights)
+    uri = weights.parent.as_uri()
+    sha256 = sha256_of(weights)
     for number in range(3):
         made = DraftVersion(number, None, "target", "1", "eagle3", uri, sha256, "greedy", ("", ""))
         board.register(made, "learner", "trained")

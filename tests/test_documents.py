@@ -84,7 +84,8 @@ def unknown_in(words: list[str]) -> list[str]:
 
 
 def test_every_command_that_a_document_names_exists_with_its_options() -> None:
-    said, lost = list(messages()), {}
+    said = list(messages())
+    lost = {}
     for line in (line.strip() for text in DOCUMENTS.values() for line in code(text)):
         for call in re.findall(r"(?:^|[;&|(] *|/bin/)paceline ([a-z][^|;&#)]*)", line):
             unknown = unknown_in(re.sub(r"[`'\"\[\],]", " ", call).split())

@@ -46,7 +46,8 @@ def commands(block: str) -> list[str]:
 @pytest.fixture
 def house(own_redis, make_trace) -> Iterator[BoardAccess]:
     """A board with a live version, members that beat, and traces, in the Redis that `environment` names."""
-    access, now = open_board(read_settings({}), own_redis.url, "default"), time.time()
+    access = open_board(read_settings({}), own_redis.url, "default")
+    now = time.time()
     access.board.register(version(0), "learner", "trained")
     access.board.move(0, VersionState.LIVE, "learner", "odds 40 to 1")
     with connect(own_redis.url) as client, ExitStack() as entered:

@@ -74,7 +74,8 @@ def import_time(file: Path) -> ast.Module:
 
 def reached(start: str, files: dict[str, Path]) -> set[str]:
     """Modules of paceline that importing `start` imports, itself included."""
-    found, left = set(), [start]
+    found = set()
+    left = [start]
     while left:
         name = left.pop()
         if name in files and name not in found:
@@ -91,7 +92,8 @@ def reached(start: str, files: dict[str, Path]) -> set[str]:
 def declared(extra: str) -> set[str]:
     """Normalised names of what paceline, with one extra, asks for directly; extras that name paceline are opened."""
     lines = [*PROJECT["project"]["dependencies"]]
-    found, extras = set(), [extra] if extra else []
+    found = set()
+    extras = [extra] if extra else []
     while extras:
         lines += PROJECT["project"]["optional-dependencies"][extras.pop()]
         ours = [Requirement(line) for line in lines if Requirement(line).name == "paceline"]
@@ -113,7 +115,8 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
 
 
 def test_an_extra_names_all_that_its_folder_imports() -> None:
-    owners, files = packages_distributions(), dict(sources(HOUSE))
+    owners = packages_distributions()
+    files = dict(sources(HOUSE))
     missing = set()
     for name, file in files.items():
         # Read by servers and learners, which have what it needs; the rest of the buffer runs without.

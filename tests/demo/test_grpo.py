@@ -77,7 +77,8 @@ class Chances(torch.nn.Module):
 
 
 def test_kl_and_the_error_of_log_probabilities_are_those_of_the_definition() -> None:
-    policy, start = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.0, 0.5])
+    policy = torch.tensor([0.0, 1.0, 2.0])
+    start = torch.tensor([1.0, 0.0, 0.5])
     p, q = (torch.softmax(logits / 0.5, 0) for logits in (policy, start))
     served = torch.log(p[[2, 0]]).tolist()
     made = {"prompt_ids": [[1]], "completion_ids": [[2, 0]], "logprobs": [[served[0], served[1] - 0.125]]}

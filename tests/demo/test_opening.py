@@ -36,10 +36,8 @@ def test_it_fits_a_terminal_of_80_columns_and_24_rows() -> None:
 
 
 def test_the_time_it_takes_grows_with_the_tokens_that_are_served() -> None:
-    half, whole = (
-        Plan(requests=240, concurrency=4, max_tokens=96, prompts=None, most_per_step=4),
-        Plan(requests=240, concurrency=8, max_tokens=192, prompts=None, most_per_step=4),
-    )
+    half = Plan(requests=240, concurrency=4, max_tokens=96, prompts=None, most_per_step=4)
+    whole = Plan(requests=240, concurrency=8, max_tokens=192, prompts=None, most_per_step=4)
     assert whole.traffic_min == tuple(2 * each for each in half.traffic_min) == PLAN.traffic_min
     assert PLAN.total_min == tuple(
         sum(each) for each in zip(START_MIN, PLAN.traffic_min, CHECK_MIN, SPEED_MIN, strict=True)

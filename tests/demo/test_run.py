@@ -92,7 +92,8 @@ def test_the_command_line_passes_seed_and_what_to_leave_out(monkeypatch, tmp_pat
 def test_a_seed_has_an_initial_draft_and_prompts_of_its_own(monkeypatch, tmp_path: Path) -> None:
     from paceline.demo import run as module
 
-    made, drawn = [], []
+    made = []
+    drawn = []
     monkeypatch.setattr(module, "ensure_random_draft", lambda _target, folder, seed: made.append((folder, seed)))
     monkeypatch.setattr(module, "_start", lambda *_, **__: pytest.fail("nothing is started"))
     monkeypatch.setattr(module, "load_tokenizer", lambda _folder: None)

@@ -143,7 +143,8 @@ def test_a_swap_stalls_the_requests_that_streamed_while_it_committed(reader: Spe
 
 
 def test_the_quiet_wait_is_that_of_a_time_as_long_half_way_to_the_next_swap() -> None:
-    swap, came = Swap(3, 500.0, 2, 12.0), [streamed(12.5, 13.75, 14.5), streamed(11.0, 12.25), streamed(14.25, 19.0)]
+    swap = Swap(3, 500.0, 2, 12.0)
+    came = [streamed(12.5, 13.75, 14.5), streamed(11.0, 12.25), streamed(14.25, 19.0)]
     assert swap.quiet_ms(came, 16.0) == 1250.0  # 13.5 .. 14 s
     assert swap.quiet_ms(came, 36.0) is None
 

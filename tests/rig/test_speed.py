@@ -80,7 +80,8 @@ def test_a_missing_or_short_answer_is_no_figure(answer, monkeypatch):
 
 def test_every_server_has_one_turn_in_a_drawn_order(asked):
     servers = {name: server(name) for name in ("a", "b", "c", "d")}
-    running, beside_of = [], []
+    running = []
+    beside_of = []
 
     @contextmanager
     def beside(name):
@@ -133,7 +134,8 @@ def test_the_demos_ratio_is_over_the_server_without_a_draft():
 
 
 def test_only_arms_that_pace_or_capture_reach_redis(tmp_path):
-    target, local = TargetModel(Path("/t"), "key", {}, 0), LocalDeployment(tmp_path, 1, 2)
+    target = TargetModel(Path("/t"), "key", {}, 0)
+    local = LocalDeployment(tmp_path, 1, 2)
     made = {
         arm.name: _server(arm, target, local).service
         for arm in (
