@@ -49,6 +49,7 @@ SLOW = (
     "tests/e2e/",
     "tests/faults/",
     "tests/window/real/",
+    "tests/benchmarks/test_width.py",
     "tests/buffer/test_board_life.py",
     "tests/buffer/test_redis_tls_members.py",
     "tests/learner/test_following.py",

@@ -17,7 +17,7 @@ from seen_members import counted, requests, version
 from typer.testing import CliRunner, Result
 from waiting import until
 
-#: Beats as a server does until it is killed. Its heartbeat lasts two seconds, a server's ten.
+#: Beats as a server does until it is killed. Its heartbeat lasts three seconds, a server's ten.
 BEATS = """
 import sys, time
 from paceline.buffer.config import BufferConfig
@@ -28,7 +28,7 @@ from paceline.buffer.redis_client import connect
 board = RedisVersionBoard(connect(sys.argv[1], timeout_s=30.0), BufferConfig())
 while True:
     said = {"draft_version": 1, "captured": 3, "delivered": 3, "capture": "on", "at": time.time()}
-    board.beat(sys.argv[2], said | {"counters": as_json(Counters(at=time.time(), boot="b"))}, 6.0)
+    board.beat(sys.argv[2], said | {"counters": as_json(Counters(at=time.time(), boot="b"))}, 3.0)
     time.sleep(0.2)
 """
 

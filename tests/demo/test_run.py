@@ -97,6 +97,8 @@ def test_a_seed_has_an_initial_draft_and_prompts_of_its_own(monkeypatch, tmp_pat
     monkeypatch.setattr(module, "ensure_random_draft", lambda _target, folder, seed: made.append((folder, seed)))
     monkeypatch.setattr(module, "_start", lambda *_, **__: pytest.fail("nothing is started"))
     monkeypatch.setattr(module, "load_tokenizer", lambda _folder: None)
+    texts = SimpleNamespace(domains={"py": SimpleNamespace(held_out=["a text"])})
+    monkeypatch.setattr(module, "load_corpus", lambda _domains: texts)
     monkeypatch.setattr(module, "domain_prompts", lambda *given: drawn.append(given[-1]) or [])
     for seed in (0, 3):
         asked = options(tmp_path, seed=seed)
