@@ -53,10 +53,10 @@ OTHER_SGLANGS := 0.5.22 0.5.21
 COMPATIBILITY := benchmarks/results/compatibility
 
 # What test-faults runs, every case of it; FAULTS=tests/faults/learner runs a part.
-FAULTS := tests/faults tests/e2e/test_7_canary.py tests/e2e/test_8_faults.py
+FAULTS := tests/faults tests/e2e/test_canary.py tests/e2e/test_redis_and_courier_fail.py
 
 # `paceline doctor` on the real SGLang.
-DOCTOR := tests/e2e/test_4_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
+DOCTOR := tests/e2e/test_refusals.py::test_the_doctor_says_of_the_real_sglang_what_will_happen
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo site rollouts test test-fast test-servers test-rollouts test-window test-faults test-releases \
@@ -145,9 +145,9 @@ test-faults: $(READY)
 # What the hooks need on the release in between, and everything on the oldest.
 test-releases:
 	@$(MAKE) --no-print-directory test SGLANG=0.5.22 \
-	  ARGS="tests/serving tests/e2e/test_1_capture.py tests/e2e/test_2_swap.py $(DOCTOR)"
-	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.22 ARGS="tests/serving tests/e2e/test_5_mixed.py \
-	  tests/e2e/test_5_sampled.py tests/e2e/test_11_target.py"
+	  ARGS="tests/serving tests/e2e/test_capture.py tests/e2e/test_swap.py $(DOCTOR)"
+	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.22 ARGS="tests/serving tests/e2e/test_mixed_chunks.py \
+	  tests/e2e/test_sampled.py tests/e2e/test_target_updates.py"
 	@$(MAKE) --no-print-directory test SGLANG=0.5.21
 	@$(MAKE) --no-print-directory test-servers SGLANG=0.5.21
 

@@ -217,8 +217,18 @@ def demo(
         from .demo.report import faults
         from .demo.run import DemoOptions, run_demo
     read_settings()
-    asked = requests, concurrency, max_tokens, prompts, data_dir, keep_running, json, seed, paced, no_speed
-    options = DemoOptions(*asked)
+    options = DemoOptions(
+        requests=requests,
+        concurrency=concurrency,
+        max_tokens=max_tokens,
+        prompts=prompts,
+        data_dir=data_dir,
+        keep_running=keep_running,
+        json=json,
+        seed=seed,
+        is_paced=paced,
+        skips_speed=no_speed,
+    )
     found = faults(run_demo(options))
     if found:
         fail("; ".join(found))

@@ -24,15 +24,15 @@ from statistics import geometric_mean
 from rich.console import Console
 
 from ..rig.deployment import LocalDeployment, server_flags
-from ..rig.machine import machine
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
-from ..rig.ports import free_port
+from ..rig.processes import ending_signals
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.ratio import ratio
+from ..rig.readiness import free_port
+from ..rig.runs import machine
 from ..rig.services import Service, redis_service, sglang_service
-from ..rig.signals import ending_signals
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts

@@ -24,11 +24,11 @@ from rich.console import Console
 from ..buffer.errors import PacelineError
 from ..rig.models.target import TargetModel, ensure_target
 from ..rig.models.training import TrainPlan
-from ..rig.ports import free_port
+from ..rig.processes import ending_signals
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
+from ..rig.readiness import free_port
 from ..rig.services import redis_service
-from ..rig.signals import ending_signals
 from .matrix.cell import Case, measure
 from .matrix.models import published, random_target, untrained_draft
 from .matrix.results import Cells, Measured, still_holding

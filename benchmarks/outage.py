@@ -21,14 +21,14 @@ from rich.console import Console
 
 from ..dashboards.tables import as_counts, as_int
 from ..rig.deployment import LocalDeployment
-from ..rig.machine import machine
 from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
+from ..rig.processes import ending_signals
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.ratio import ratio
+from ..rig.runs import machine
 from ..rig.services import Service
-from ..rig.signals import ending_signals
 from .measure.answers import answer_all, asks
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import MeasuredServer, held_out_prompts, wait_until

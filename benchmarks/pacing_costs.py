@@ -28,10 +28,10 @@ from ..rig.deployment import LocalDeployment, plain_flags
 from ..rig.models.deepened import LAYERS, slower
 from ..rig.models.target import VOCABULARY, TargetModel, ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
+from ..rig.processes import ending_signals
 from ..rig.progress import progress_bar
 from ..rig.prompts import Prompt
 from ..rig.services import sglang_service
-from ..rig.signals import ending_signals
 from ..rig.traffic import Served, send
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import MeasuredServer, wait_until

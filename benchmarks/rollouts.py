@@ -19,11 +19,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..rig.machine import machine
 from ..rig.models.target import TargetModel, ensure_target
 from ..rig.models.training import TrainPlan
+from ..rig.processes import ending_signals
 from ..rig.progress import progress_bar
-from ..rig.signals import ending_signals
+from ..rig.runs import machine
 from .measure.command_line import benchmark_parser
 from .rl.arms import StepArms, ensure_arms
 from .rl.recorded import RecordedRun, RunPlan, ensure_run

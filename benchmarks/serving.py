@@ -30,12 +30,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ..rig.machine import machine
 from ..rig.models.deepened import slower
 from ..rig.models.target import TargetModel, ensure_target
 from ..rig.models.training import TrainPlan
+from ..rig.processes import ending_signals
 from ..rig.progress import progress_bar
-from ..rig.signals import ending_signals
+from ..rig.runs import machine
 from ..rig.speed.arm import PACED_STEPS
 from .learning.lab import DOMAINS
 from .measure.command_line import benchmark_parser

@@ -13,11 +13,11 @@ from pathlib import Path
 from rich.console import Console
 
 from ..rig.deployment import LocalDeployment
-from ..rig.machine import machine
 from ..rig.models.target import ensure_random_draft, ensure_target
 from ..rig.models.training import TrainPlan
+from ..rig.processes import ending_signals
 from ..rig.progress import progress_bar
-from ..rig.signals import ending_signals
+from ..rig.runs import machine
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
 from .measure.services import cpu_server, running

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import torch
 
-from ..rig.machine import machine
-from ..rig.signals import ending_signals
+from ..rig.processes import ending_signals
+from ..rig.runs import machine
 from .measure.command_line import benchmark_parser
 from .wide.fitting import against_bare as fit_against_bare
 from .wide.hand_over import by_width

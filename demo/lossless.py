@@ -8,14 +8,14 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from ..rig.models.greedy import greedy
+from ..rig.models.target import greedy
 from ..rig.progress import Report, quiet
 from ..rig.traffic import Served
 
 
 @dataclass(frozen=True, slots=True)
 class Lossless:
-    """How many requests were decoded again, and for which of them the server gave another answer."""
+    """The number of requests decoded again, and those to which the server gave another answer."""
 
     checked: int
     different: tuple[str, ...]  # request ids

@@ -16,9 +16,9 @@ SPEED_MIN = 1.5, 2.5
 _TOKENS_PER_S = 180.0, 95.0  # of all requests together; slow before the first learnt draft, and four at a time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the demo was asked to do, as far as it says when things happen."""
+    """The options of the demo on which the times it announces depend."""
 
     requests: int
     concurrency: int
@@ -58,7 +58,7 @@ def print_opening(console: Console, plan: Plan) -> None:
 
 
 def sights(plan: Plan) -> Sequence[tuple[str, str]]:
-    """When, and what there is to see, in the order in which it comes."""
+    """Return what there is to see and when, in order."""
     served = f"{plan.requests} requests are served, {plan.concurrency} at a time, for {_minutes(*plan.traffic_min)}"
     traffic = f": those of {plan.prompts}" if plan.prompts else ": source code first, prose from half-way on"
     turn = [

@@ -18,7 +18,8 @@ from matplotlib.lines import Line2D
 DOMAIN_WORDS = {"py": "source code", "prose": "prose"}
 CAPTION = "Higher is better. At each numbered mark a newly learnt draft takes over"
 TURN_CAPTION = "; new text, from the dotted line on, is harder until drafts have learnt it"
-_INK, _QUIET = "#1f2933", "#5c6773"
+_INK = "#1f2933"
+_QUIET = "#5c6773"
 _LINES = ("#1d5fa8", "#a65212", "#2a7f62", "#7b3fa0")  # of domains, in the order they were sent
 _TINTS = ("#eef4fb", "#fdf3e7", "#edf7f2", "#f5effa")
 _OUT = {"refused": ("x", "#b3261e", "draft refused by the gate"), "rolled_back": ("v", "#b36b00", "draft rolled back")}
@@ -58,7 +59,8 @@ def _end_s(line: Mapping[str, Any]) -> float:
 def _draw_lengths(axes: Any, stretches: Sequence[Mapping[str, Any]], domains: Sequence[str]) -> None:
     for index, domain in enumerate(domains):
         mine = [stretch for stretch in stretches if stretch["domain"] == domain]
-        colour, times = _LINES[index % len(_LINES)], [stretch["at_s"] for stretch in mine]
+        colour = _LINES[index % len(_LINES)]
+        times = [stretch["at_s"] for stretch in mine]
         lengths = [stretch["accept_length"] for stretch in mine]
         axes.plot(times, lengths, "o-", color=colour, markersize=3.5, linewidth=2.2, gid=f"length {domain}", zorder=4)
         known = [stretch for stretch in mine if stretch["low"] is not None]
@@ -106,7 +108,8 @@ def _draw_out(axes: Any, kind: str, drafts: Sequence[Mapping[str, Any]]) -> None
     """A mark at the foot for each draft that was put out, with its number."""
     marker, colour, _ = _OUT[kind]
     foot = axes.get_xaxis_transform()
-    times, heights = [draft["at_s"] for draft in drafts], [0.035] * len(drafts)
+    times = [draft["at_s"] for draft in drafts]
+    heights = [0.035] * len(drafts)
     size = {"markersize": 8, "markeredgewidth": 2.2}
     axes.plot(times, heights, marker, color=colour, transform=foot, gid=kind, zorder=5, clip_on=False, **size)
     for draft in drafts:

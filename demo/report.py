@@ -12,8 +12,8 @@ from ..buffer.trace import DraftTrace
 from ..dashboards.tables import RUN_COLUMNS, VersionLine, VersionsTable
 from ..policies.acceptance import Tally, served_tally
 from ..policies.readings.ratio_sums import RatioSums
-from ..rig.machine import machine
 from ..rig.reader import Swap, TraceAccount
+from ..rig.runs import machine
 from ..rig.traffic import Served, pooled, tokens_per_second
 from .lossless import Lossless
 from .timeline import timeline
@@ -79,7 +79,7 @@ def accept_lengths(results: Sequence[Served]) -> dict[str, float | None]:
 
 
 def served_by_version(traces: Iterable[DraftTrace]) -> dict[int, RatioSums]:
-    """What each draft version had accepted, by its number on the traces; a request is drawn as a whole."""
+    """Return the accepted drafts of each version by its number on the traces; a request is drawn as a whole."""
     tallies: dict[tuple[int, str], Tally] = {}
     for trace in traces:
         key = trace.draft_version, trace.request_id
@@ -108,7 +108,7 @@ def print_closing(console: Console, run: Run) -> None:
 
 
 def faults(run: Run) -> list[str]:
-    """What went wrong, one line each: missing or short answers, answers that differ, traces unaccounted for."""
+    """Return what went wrong, one line each: missing or short answers, answers that differ, traces unaccounted for."""
     found = []
     incomplete = [result for result in run.results if result.failure or len(result.output_ids) != run.max_tokens]
     if incomplete:
@@ -127,17 +127,20 @@ def faults(run: Run) -> list[str]:
 
 
 def _findings(run: Run) -> list[tuple[str, str]]:
-    lengths, (equal, compared), traces = accept_lengths(run.results), run.replay, run.traces
+    lengths = accept_lengths(run.results)
+    equal, compared = run.replay
+    traces = run.traces
     path = " -> ".join(
         f"{value:.2f} ({name.replace('_', ' ')})" for name, value in lengths.items() if value is not None
     )
-    dropped, set_aside = sum(traces.dropped.values()), sum(traces.set_aside.values())
+    set_aside = sum(traces.set_aside.values())
     whole = "all accounted for" if traces.is_balanced else "NOT ALL ACCOUNTED FOR"
-    stalls, quiet = _waits("around swaps", run.stalls_ms), _waits("half-way between them", run.quiet_ms)
+    stalls = _waits("around swaps", run.stalls_ms)
+    quiet = _waits("half-way between them", run.quiet_ms)
     aborted, retracted = _disturbed(run.results)
     return [
         ("accept length", path),
-        ("traces", f"{traces.captured} captured, {traces.delivered} delivered, {dropped} dropped: {whole}"),
+        ("traces", f"{_by_the_server(traces)}: {whole}"),
         ("", f"{traces.learned} learned, {traces.held_out} held out, {traces.rested} rested"),
         ("", f"{traces.pending} pending, {set_aside} set aside"),
         ("replay", f"{equal} of {compared} verify rounds as served"),
@@ -181,11 +184,17 @@ def _version(line: VersionLine) -> dict[str, object]:
     }
 
 
+def _by_the_server(traces: TraceAccount) -> str:
+    if traces.captured is None or traces.dropped is None:
+        return "captured, delivered and dropped unknown, the server has not said"
+    return f"{traces.captured} captured, {traces.delivered} delivered, {sum(traces.dropped.values())} dropped"
+
+
 def _traces(line: TraceAccount) -> dict[str, object]:
     return {
         "captured": line.captured,
         "delivered": line.delivered,
-        "dropped": dict(line.dropped),
+        "dropped": None if line.dropped is None else dict(line.dropped),
         "learned": line.learned,
         "held_out": line.held_out,
         "rested": line.rested,

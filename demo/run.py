@@ -28,13 +28,13 @@ from ..rig.deployment import (
 from ..rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ..rig.models.target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
 from ..rig.models.training import TrainPlan
-from ..rig.ports import free_port
+from ..rig.processes import ending_signals
 from ..rig.progress import progress_bar
 from ..rig.prompts import PROMPT_TOKENS, Prompt, check_prompts, domain_prompts, read_prompts
 from ..rig.reader import SpeculatorReader
+from ..rig.readiness import free_port
 from ..rig.runs import run_folder
 from ..rig.services import learner_service, redis_service, sglang_service, window_service
-from ..rig.signals import ending_signals
 from .lossless import lossless_check
 from .opening import Plan, print_opening
 from .picture import write_picture
@@ -53,7 +53,7 @@ RESERVED_TOKENS = DRAFT_STEPS + 2
 CHECKED_REQUESTS = 40
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
     """The options of the command line."""
 
@@ -87,17 +87,25 @@ def run_demo(options: DemoOptions) -> Run:
             target = ensure_target(options.data_dir, TrainPlan(), report=report)
         prompts = _prompts(options, target)
         with run_folder(options.data_dir / "runs") as folder:
-            return _run(options, console, seconds, target, prompts, LocalDeployment.on_free_ports(folder))
+            local = LocalDeployment.on_free_ports(folder)
+            return _run(options, console, seconds=seconds, target=target, prompts=prompts, local=local)
 
 
 def _plan(options: DemoOptions) -> Plan:
-    asked = options.requests, options.concurrency, options.max_tokens, options.prompts
-    return Plan(*asked, most_per_step=DRAFT_STEPS + 1, skips_speed=options.skips_speed)
+    return Plan(
+        requests=options.requests,
+        concurrency=options.concurrency,
+        max_tokens=options.max_tokens,
+        prompts=options.prompts,
+        most_per_step=DRAFT_STEPS + 1,
+        skips_speed=options.skips_speed,
+    )
 
 
 def _write(console: Console, run: Run, report: Path) -> None:
     """The report, the picture beside it, and where they are; the picture is named last."""
-    found, picture = as_json(run), report.with_suffix(".png")
+    found = as_json(run)
+    picture = report.with_suffix(".png")
     report.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     write_picture(found, picture)
     console.out(f"report: {report.absolute()}", highlight=False)
@@ -107,6 +115,7 @@ def _write(console: Console, run: Run, report: Path) -> None:
 def _run(
     options: DemoOptions,
     console: Console,
+    *,
     seconds: dict[str, float],
     target: TargetModel,
     prompts: list[Prompt],
@@ -116,7 +125,7 @@ def _run(
     draft = ensure_random_draft(target.folder, drafts / f"{target.key}-{options.seed}", options.seed)
     with ExitStack() as stack:
         paced = paced_flags(local.folder, range(DRAFT_STEPS + 1)) if options.is_paced else []
-        running = _start(stack, console, seconds, local, target, draft, paced)
+        running = _start(stack, console, seconds=seconds, local=local, target=target, draft=draft, flags=paced)
         with _timed("traffic", seconds):
             size = {"concurrency": options.concurrency, "max_tokens": options.max_tokens}
             results = asyncio.run(serve_traffic(running, console, local.server_url, prompts, **size))
@@ -129,7 +138,7 @@ def _run(
         with _timed("lossless", seconds), progress_bar("decoding again without speculation", console) as report:
             lossless = lossless_check(target.folder, results, options.max_tokens, count=CHECKED_REQUESTS, report=report)
         if learnt is not None and not options.skips_speed:
-            print_speed(console, target, (draft, learnt), prompts, options.max_tokens, local)
+            print_speed(console, target, (draft, learnt), prompts=prompts, max_tokens=options.max_tokens, local=local)
         run = replace(run, lossless=lossless, seconds=dict(seconds))
         print_closing(console, run)
         _write(console, run, options.json or local.folder / "report.json")
@@ -179,6 +188,7 @@ def _prompts(options: DemoOptions, target: TargetModel) -> list[Prompt]:
 def _start(
     stack: ExitStack,
     console: Console,
+    *,
     seconds: dict[str, float],
     local: LocalDeployment,
     target: TargetModel,
@@ -190,7 +200,8 @@ def _start(
         redis = stack.enter_context(redis_service(local.folder / "redis", local.redis_port))
         client = connect(local.redis_url, timeout_s=REDIS_PATIENCE_S)
         stack.callback(client.close)
-        logs, flags = local.folder / "logs", [*server_flags(target.folder, draft), *flags]
+        logs = local.folder / "logs"
+        flags = [*server_flags(target.folder, draft), *flags]
         page_port = free_port()
         stack.enter_context(window_service(page_port, log=logs / "window.log", env=shared))
         console.print(f"live page, from now on: http://127.0.0.1:{page_port}/", highlight=False)

@@ -24,7 +24,9 @@ from ..rig.ratio import Ratio, ratio
 from ..rig.speed.arm import Arm, ArmServer, running_arms
 from ..rig.speed.turn import Turn, different, take_turn, take_turns
 
-PLAIN, FIRST, LAST = "plain", "first-draft", "last-draft"
+PLAIN = "plain"
+FIRST = "first-draft"
+LAST = "last-draft"
 MEANING = {PLAIN: "no draft", FIRST: "the draft it began with", LAST: "the last draft it learnt"}
 CONCURRENCY = 4
 #: Asking ends with the block that begins last before this time is over; starting the servers takes half as long again.
@@ -36,6 +38,7 @@ def print_speed(
     console: Console,
     target: TargetModel,
     drafts: tuple[Path, Path],
+    *,
     prompts: Sequence[Prompt],
     max_tokens: int,
     local: LocalDeployment,
@@ -66,7 +69,9 @@ def asked(servers: dict[str, ArmServer], prompts: Sequence[Prompt], max_tokens: 
 
     A block that is not counted comes first: the first requests of a server take longer.
     """
-    draw, began_s, blocks = random.Random(_SEED), time.monotonic(), list[list[Turn]]()  # noqa: S311 - an order
+    draw = random.Random(_SEED)  # noqa: S311 - an order
+    began_s = time.monotonic()
+    blocks = list[list[Turn]]()
     for begin in range(len(prompts) - CONCURRENCY, -1, -CONCURRENCY):
         if blocks and time.monotonic() - began_s > ASKING_S:
             break
@@ -96,7 +101,7 @@ def speed_table(blocks: Sequence[Sequence[Turn]]) -> Table:
 
 
 def over_plain(blocks: Sequence[Sequence[Turn]], arm: str) -> Ratio:
-    """Of at least one block."""
+    """Return the speed of an arm over that without a draft, from at least one block."""
     rates = [{turn.arm: turn.tokens_per_second for turn in block} for block in blocks]
     return ratio([each[arm] for each in rates], [each[PLAIN] for each in rates])
 

@@ -1,4 +1,4 @@
-"""What the demo does with its running services: send the traffic, wait for the last traces, read the results."""
+"""The stages of the demo once its services run: send the traffic, wait for the last traces, read the results."""
 
 import asyncio
 import time
@@ -9,9 +9,8 @@ from rich.console import Console
 
 from ..buffer.base import TraceBuffer
 from ..dashboards.tables import as_int
-from ..rig.drain import drain_check
 from ..rig.prompts import Prompt
-from ..rig.reader import SpeculatorReader, Swap
+from ..rig.reader import SpeculatorReader, Swap, drain_check
 from ..rig.services import Service
 from ..rig.traffic import Served, send
 from .lossless import Lossless
@@ -68,7 +67,12 @@ async def serve_traffic(
                 running.ensure_running()
                 phase = done[-1].prompt.domain if done else "first requests"
                 state = await asyncio.to_thread(
-                    read_state, running.reader, phase, tuple(done), len(prompts), time.monotonic() - began_s
+                    read_state,
+                    running.reader,
+                    tuple(done),
+                    phase=phase,
+                    requests_total=len(prompts),
+                    elapsed_s=time.monotonic() - began_s,
                 )
                 view.show(state)
                 gate.set() if state.traces.pending < MAX_PENDING_TRACES else gate.clear()
@@ -84,7 +88,8 @@ def settle(
 
     Calls `pause` with the seconds between two checks. Raises PacelineError when a service has ended.
     """
-    deadline_s, reader = time.monotonic() + limit_s, running.reader
+    deadline_s = time.monotonic() + limit_s
+    reader = running.reader
     running.ensure_running()
     is_drained = drain_check(reader.replica_status)
     while not is_drained() or reader.is_learning(min_new_traces):
@@ -104,8 +109,9 @@ def measured(
 ) -> Run:
     """The results, read from the running services; their lossless check is empty, to be filled in later."""
     reader = running.reader
-    learner, traces = reader.learner_status(), reader.traces()
-    served = served_by_version(entry.trace for entry in running.buffer.replay(max_traces=traces.delivered))
+    learner = reader.learner_status()
+    traces = reader.traces()
+    served = served_by_version(entry.trace for entry in running.buffer.replay(running.buffer.counts().delivered))
     swapped = reader.swaps()
     in_flight = [swap for swap in swapped if swap.running]
     return Run(

@@ -1,4 +1,4 @@
-"""What happened when: accept length stretch by stretch, and what became of the drafts, for report and picture."""
+"""The timeline of report and picture: accept length stretch by stretch, and what became of the drafts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise

@@ -61,7 +61,8 @@ def plain_line(state: ViewState) -> str:
     live = "-" if state.live is None else state.live
     return (
         f"[{state.elapsed_s:5.0f} s] {state.phase}: requests {state.requests_done}/{state.requests_total}, "
-        f"accept length {', '.join(latest) or '-'}, live version {live}, swaps {state.swaps}, {_traces(state.traces)}"
+        f"accept length {', '.join(latest) or '-'}, live version {live}, swaps {_known(state.swaps)}, "
+        f"{_traces(state.traces)}"
     )
 
 
@@ -93,14 +94,22 @@ def _curves(curves: Mapping[str, Sequence[float]]) -> Table:
 
 def _flows(state: ViewState) -> Text:
     stall = "" if state.stall_ms is None else f", longest wait for a token around the last one {state.stall_ms:.0f} ms"
-    return Text(f"traces: {_traces(state.traces)}\nswaps: {state.swaps}{stall}")
+    return Text(f"traces: {_traces(state.traces)}\nswaps: {_known(state.swaps)}{stall}")
 
 
 def _traces(account: TraceAccount) -> str:
+    silent = f" (the server said so {account.silent_s:.0f} s ago)" if account.silent_s else ""
+    set_aside = f", set aside {_by_reason(account.set_aside)}" if any(account.set_aside.values()) else ""
     return (
-        f"captured {account.captured}, delivered {account.delivered}, dropped {_by_reason(account.dropped)}, "
+        f"captured {_known(account.captured)}, delivered {_known(account.delivered)}, "
+        f"dropped {'unknown' if account.dropped is None else _by_reason(account.dropped)}{silent}, "
         f"learned {account.learned}, held out {account.held_out}, rested {account.rested}, pending {account.pending}"
-    ) + (f", set aside {_by_reason(account.set_aside)}" if any(account.set_aside.values()) else "")
+        f"{set_aside}"
+    )
+
+
+def _known(count: int | None) -> str:
+    return "unknown" if count is None else str(count)
 
 
 def _by_reason(counts: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""What the live view shows at one moment, read from the speculator and from the answers so far."""
+"""The state that the live view shows at one moment, read from the speculator and from the answers so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from ..rig.traffic import Served, pooled
 CURVE_REQUESTS = 12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewState:
     """Everything the view shows at one moment."""
 
@@ -23,7 +23,7 @@ class ViewState:
     live: int | None = None
     versions: Sequence[VersionLine] = ()
     traces: TraceAccount = field(default_factory=TraceAccount)
-    swaps: int = 0
+    swaps: int | None = None  # None: the server has not said
     stall_ms: float | None = None  # longest wait for a token around the last swap
 
     @property
@@ -35,10 +35,11 @@ class ViewState:
 
 
 def read_state(
-    reader: SpeculatorReader, phase: str, results: Sequence[Served], requests_total: int, elapsed_s: float
+    reader: SpeculatorReader, results: Sequence[Served], *, phase: str, requests_total: int, elapsed_s: float
 ) -> ViewState:
     """The state after `results`, `elapsed_s` into the traffic; blocks for a few round trips to Redis."""
     swaps = reader.swaps()
+    traces = reader.traces()
     return ViewState(
         phase=phase,
         elapsed_s=elapsed_s,
@@ -47,8 +48,8 @@ def read_state(
         curves=curves(results),
         live=reader.live(),
         versions=reader.versions(reader.served()),
-        traces=reader.traces(),
-        swaps=len(swaps),
+        traces=traces,
+        swaps=None if traces.captured is None else len(swaps),
         stall_ms=swaps[-1].stall_ms(results) if swaps else None,
     )
 

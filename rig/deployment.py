@@ -9,16 +9,18 @@ from typing import Self
 
 from ..learner.config import tracking_uri
 from .models.target import TargetModel
-from .ports import free_port
+from .readiness import free_port
 
-SPECULATOR, REPLICA, LEARNER = "demo", "demo-0", "demo-learner"
+SPECULATOR = "demo"
+REPLICA = "demo-0"
+LEARNER = "demo-learner"
 DRAFT_STEPS = 3
 CONTEXT_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class LocalDeployment:
-    """Where one local run keeps its files, and where its services listen."""
+    """The folder and ports of one local run."""
 
     folder: Path
     redis_port: int

@@ -1,13 +1,21 @@
-"""Process groups and process trees, which must be gone when a service has ended."""
+"""Processes that start others: how they are run and ended, and that nothing of them stays."""
 
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Final
 
 import psutil
 
+from ..serving.launch.signals import borrowed_signals
+
 _POLL_S = 0.1
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -44,3 +52,31 @@ def is_group_gone_within(group: int, limit_s: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
+
+
+def run_to_its_end(command: Sequence[str], log: Path, cwd: Path | None = None) -> int:
+    """Run `command` with its output in `log`, replaced; its exit code. Blocks until it has ended.
+
+    An exception meanwhile, such as Ctrl-C, is raised again once the program was sent SIGTERM and has ended:
+    subprocess.run would kill it, and what it started would stay.
+    """
+    with log.open("w", encoding="utf-8") as out:
+        program = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT)
+        try:
+            return program.wait()
+        except BaseException:  # Ctrl-C too: what ends the wait ends the program, and is raised again
+            program.terminate()
+            program.wait()
+            raise
+
+
+def ending_signals() -> AbstractContextManager[None]:
+    """Let SIGTERM and SIGHUP end the body as Ctrl-C does, by SystemExit(128 + number), which unwinds it.
+
+    See borrowed_signals for signals that are ignored.
+    """
+    return borrowed_signals(_ENDING, _end)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""How slow steps report their progress."""
+"""Progress of slow steps: a bar on a terminal, lines elsewhere."""
 
 import time
 from collections.abc import Callable, Iterator

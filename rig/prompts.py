@@ -86,7 +86,8 @@ def _parse(line: bytes, where: str) -> tuple[str, str]:
         raise ConfigError(f"{where}: got {_shown(line)} ({error}), expected a JSON object") from error
     if not isinstance(entry, dict):
         raise ConfigError(f"{where}: got {_shown(line)}, expected a JSON object")
-    text, domain = entry.get("text"), entry.get("domain", "own")
+    text = entry.get("text")
+    domain = entry.get("domain", "own")
     if not isinstance(text, str) or not text:
         raise ConfigError(f'{where}: got "text" of {text!r}, expected a string that is not empty')
     if not isinstance(domain, str) or not domain:

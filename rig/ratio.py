@@ -20,11 +20,11 @@ class Spread:
 
     @classmethod
     def of(cls, figures: Sequence[float]) -> "Spread":
-        """Of at least one figure."""
+        """Return the spread of at least one figure."""
         return cls(statistics.median(figures), min(figures), max(figures))
 
     def text(self, digits: int) -> str:
-        """As `1.00 [0.90 .. 1.10]`."""
+        """Return, for example, `1.00 [0.90 .. 1.10]`."""
         return f"{self.median:.{digits}f} [{self.low:.{digits}f} .. {self.high:.{digits}f}]"
 
 
@@ -38,16 +38,17 @@ class Ratio:
     pairs: int
 
     def text(self) -> str:
-        """As `0.985 (95 % interval 0.979 .. 0.991), median 0.987 [0.900 .. 1.020] of 30`."""
+        """Return, for example, `0.985 (95 % interval 0.979 .. 0.991), median 0.987 [0.900 .. 1.020] of 30`."""
         low, high = self.interval
         return f"{self.mean:.3f} (95 % interval {low:.3f} .. {high:.3f}), median {self.spread.text(3)} of {self.pairs}"
 
 
 def ratio(first: Sequence[float], second: Sequence[float]) -> Ratio:
-    """Of figures measured in pairs, all above zero: first over second."""
+    """Divide figures measured in pairs, all above zero: first over second."""
     ratios = [a / b for a, b in zip(first, second, strict=True)]
     logs = [math.log(each) for each in ratios]
-    centre, half = statistics.fmean(logs), math.inf
+    centre = statistics.fmean(logs)
+    half = math.inf
     if len(logs) > 1:
         factor = float(student.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1))
         half = factor * statistics.stdev(logs) / math.sqrt(len(logs))

@@ -1,6 +1,7 @@
 """Reads one speculator from outside: the heartbeats of its replica and learner, its versions, and its traces."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,13 +15,14 @@ from .traffic import Served, longest_gap_ms
 _KEPT = ("learned", "held_out", "rested")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceAccount:
-    """How many traces were captured, and what became of each."""
+    """The traces that were captured, by what became of each. Counts of the server are None where it has not said."""
 
-    captured: int = 0
-    delivered: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)  # by the server: reason -> traces
+    captured: int | None = None
+    delivered: int | None = None
+    dropped: Mapping[str, int] | None = None  # by the server: reason -> traces
+    silent_s: float = 0.0  # since the server said so; 0 while it beats
     learned: int = 0
     held_out: int = 0
     rested: int = 0
@@ -29,7 +31,9 @@ class TraceAccount:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether captured == delivered + dropped, and delivered == the sum of the fields after `dropped`."""
+        """Return whether captured == delivered + dropped, and delivered == the sum of the fields after `silent_s`."""
+        if self.captured is None or self.delivered is None or self.dropped is None:
+            return False
         arrived = self.learned + self.held_out + self.rested + self.pending + sum(self.set_aside.values())
         return self.delivered == arrived and self.captured == self.delivered + sum(self.dropped.values())
 
@@ -62,26 +66,31 @@ class SpeculatorReader:
     """A speculator with one replica and one learner. Every call reads from Redis; none writes."""
 
     def __init__(self, buffer: TraceBuffer, board: VersionBoard, replica: str, learner: str) -> None:
-        self._buffer, self._board = buffer, board
-        self._replica, self._learner = f"replica:{replica}", f"learner:{learner}"
+        self._buffer = buffer
+        self._board = board
+        self._replica = f"replica:{replica}"
+        self._learner = f"learner:{learner}"
         self._swaps: dict[tuple[int, float], Swap] = {}  # seen so far, by number and time
 
     def replica_status(self) -> Mapping[str, object]:
-        """What the server's last heartbeat says; empty when there is none."""
+        """Return the server's last heartbeat; empty when there is none."""
         return self._board.heartbeats().get(self._replica, {})
 
     def learner_status(self) -> Mapping[str, object]:
-        """What the learner's last heartbeat says; empty when there is none."""
+        """Return the learner's last heartbeat; empty when there is none."""
         return self._board.heartbeats().get(self._learner, {})
 
     def traces(self) -> TraceAccount:
-        """Where the traces are; the replica's part is up to a second old."""
-        replica, counts = self.replica_status(), self._buffer.counts()
+        """Return where the traces are; what the server counts is of its last heartbeat, even where that has expired."""
+        server = self._board.members().get(self._replica)
+        counts = self._buffer.counts()
+        said = server.status if server else {}
         other = {outcome: count for outcome, count in counts.acked.items() if outcome not in _KEPT}
         return TraceAccount(
-            captured=as_int(replica, "captured"),
-            delivered=as_int(replica, "delivered"),
-            dropped=as_counts(replica, "dropped"),
+            captured=as_int(said, "captured") if said else None,
+            delivered=as_int(said, "delivered") if said else None,
+            dropped=as_counts(said, "dropped") if said else None,
+            silent_s=0.0 if server is None or server.is_alive else self._board.now() - server.last_seen_at,
             learned=counts.acked.get("learned", 0),
             held_out=counts.acked.get("held_out", 0),
             rested=counts.acked.get("rested", 0),
@@ -100,7 +109,7 @@ class SpeculatorReader:
         return None if version is None or version.parent is None else weights_file(version.weights_uri).parent
 
     def served(self) -> Mapping[int, RatioSums]:
-        """What each version had accepted of the requests that ended, by its number, as the replica counts it."""
+        """Return the accepted drafts of the requests that ended by version, as the replica counts them."""
         drafts = served_drafts(self._board.history(self._replica))
         return {number: served.sums for number, served in drafts.items()}
 
@@ -119,5 +128,28 @@ class SpeculatorReader:
         return [*self._swaps.values()]
 
     def is_learning(self, min_new_traces: int) -> bool:
-        """Whether a learning round runs, or enough traces wait for one to start."""
+        """Return whether a learning round runs, or enough traces wait for one to start."""
         return self.learner_status().get("kind") == "learning" or self._buffer.counts().pending >= min_new_traces
+
+
+def drain_check(
+    status: Callable[[], Mapping[str, object]], clock: Callable[[], float] = time.time
+) -> Callable[[], bool]:
+    """Return a check to be polled: whether a replica has delivered all it served before this call.
+
+    `status` reads the replica's last heartbeat. The first heartbeat after this call may report a turn that began
+    before it; the check therefore waits for a later one.
+    """
+    asked_at = clock()
+    first_at = 0.0
+
+    def is_drained() -> bool:
+        nonlocal first_at
+        now = status()
+        at = now.get("at")
+        if not isinstance(at, int | float) or at <= asked_at:
+            return False
+        first_at = first_at or at
+        return at > first_at and not as_int(now, "open") and not as_int(now, "queued")
+
+    return is_drained

@@ -1,6 +1,10 @@
-"""Whether a Redis and an SGLang server answer, and where a redis-server is found."""
+"""Ports for services, whether those on them answer, and where a redis-server is found."""
 
+import random
 import shutil
+import socket
+from contextlib import suppress
+from typing import Final
 
 import httpx
 import redis
@@ -8,6 +12,9 @@ import redis
 from ..buffer.errors import ConfigError
 from ..buffer.redis_client import client_for
 
+#: Below the ports that Linux gives to connections, and below those from which SGLang takes one for its ranks to meet at
+#: (22000 to 29999). Above 10080, which browsers refuse.
+_PORTS: Final = (11_000, 22_000)
 _HEALTH_LIMIT_S = 30.0  # SGLang answers once it has generated a token, which takes seconds the first time
 
 
@@ -27,7 +34,7 @@ def redis_server() -> str:
 
 
 def redis_answers(port: int) -> bool:
-    """Whether a Redis on 127.0.0.1 answers PING and has read its data; blocks for a few seconds at most."""
+    """Return whether a Redis on 127.0.0.1 answers PING and has read its data; blocks for a few seconds at most."""
     with client_for(f"redis://127.0.0.1:{port}/0") as client:
         try:
             return bool(client.ping())
@@ -36,7 +43,7 @@ def redis_answers(port: int) -> bool:
 
 
 def is_healthy(port: int) -> bool:
-    """Whether the HTTP server on 127.0.0.1 answers /health with success; blocks for half a minute at most."""
+    """Return whether the HTTP server on 127.0.0.1 answers /health with success; blocks for half a minute at most."""
     url = f"http://127.0.0.1:{port}/health"
     try:
         # Without TLS there is nothing to verify, and httpx would read the machine's certificates at every call: 20 ms
@@ -44,3 +51,19 @@ def is_healthy(port: int) -> bool:
         return httpx.get(url, timeout=_HEALTH_LIMIT_S, trust_env=False, verify=False).is_success  # noqa: S501
     except httpx.HTTPError:
         return False
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that is not in use, reserved until this process ends.
+
+    No later call gets it, in whatever process: an SGLang server takes half a minute to bind its port, and until then
+    somebody's Redis could. A server that sets SO_REUSEADDR, as all here do, binds it all the same, at every start.
+    """
+    while True:
+        port = random.SystemRandom().randrange(*_PORTS)
+        with suppress(OSError), socket.socket() as holder:
+            holder.bind(("127.0.0.1", port))
+            # After the bind: set before, it would share a port that another process has reserved in the same way.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.detach()  # stays open, bound and not listening, until the process ends
+            return port

@@ -21,7 +21,7 @@ from .readiness import is_healthy, redis_answers, redis_server
 
 _POLL_S = 0.1
 _TAIL_LINES = 15
-_GROUP_LIMIT_S = 3.0  # for processes that outlive their leader
+_GROUP_LIMIT_S = 3.0  # for processes that outlive their leader, where the service itself has as long
 
 
 class Service:
@@ -49,6 +49,7 @@ class Service:
         self._is_ready = is_ready
         self._start_limit_s = start_limit_s
         self._stop_limit_s = stop_limit_s
+        self._group_limit_s = min(_GROUP_LIMIT_S, stop_limit_s)
         self._env = env
         self._report = report
         self._log_start_bytes = 0
@@ -86,7 +87,7 @@ class Service:
             raise
 
     def is_running(self) -> bool:
-        """Whether the started process is still alive."""
+        """Return whether the started process is still alive."""
         return self._process is not None and self._process.poll() is None
 
     def ensure_running(self) -> None:
@@ -113,7 +114,7 @@ class Service:
         self._kill(self._started())
 
     def log_contains(self, text: str) -> bool:
-        """Whether the log since the last start contains `text`."""
+        """Return whether the log since the last start contains `text`."""
         return text in self._log_text()
 
     def _log_text(self) -> str:
@@ -127,7 +128,8 @@ class Service:
         return self._process
 
     def _wait_until_ready(self) -> None:
-        process, started_s = self._started(), time.monotonic()
+        process = self._started()
+        started_s = time.monotonic()
         while not self._is_ready(self):
             waited_s = time.monotonic() - started_s
             if process.poll() is not None:
@@ -149,16 +151,16 @@ class Service:
             process.wait(self._stop_limit_s)
         if signal_group(process.pid, signal.SIGTERM):
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_GROUP_LIMIT_S)  # a zombie leader would keep the group in existence
-                is_group_gone_within(process.pid, _GROUP_LIMIT_S)
+                process.wait(self._group_limit_s)  # a zombie leader would keep the group in existence
+                is_group_gone_within(process.pid, self._group_limit_s)
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         # A killed leader ends no children, and these may be in other sessions.
         family = descendants(process.pid) if process.poll() is None else []
         signal_group(process.pid, signal.SIGKILL)
-        kill_all(family, _GROUP_LIMIT_S)
+        kill_all(family, self._group_limit_s)
         process.wait()
-        is_group_gone_within(process.pid, _GROUP_LIMIT_S)
+        is_group_gone_within(process.pid, self._group_limit_s)
 
 
 def redis_service(folder: Path, port: int) -> Service:

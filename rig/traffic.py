@@ -25,7 +25,7 @@ class Arrival:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """The outcome of one request."""
 
@@ -125,13 +125,17 @@ async def _serve(client: httpx.AsyncClient, prompt: Prompt, sampling: Mapping[st
         "stream": True,
         "sampling_params": sampling,
     }
-    sent_at, arrivals, last = time.time(), [], {}
+    sent_at = time.time()
+    arrivals = []
+    last = {}
     try:
         async for last in _chunks(client, body):
             arrivals.append(Arrival(time.time(), len(last["output_ids"])))
     except (httpx.HTTPError, ValueError, KeyError) as error:
-        return _outcome(prompt, sent_at, arrivals, {}, f"{type(error).__name__}: {error}")
-    return _outcome(prompt, sent_at, arrivals, last, "" if last else "the server closed the stream without an answer")
+        failure = f"{type(error).__name__}: {error}"
+        return _outcome(prompt, sent_at=sent_at, arrivals=arrivals, last={}, failure=failure)
+    failure = "" if last else "the server closed the stream without an answer"
+    return _outcome(prompt, sent_at=sent_at, arrivals=arrivals, last=last, failure=failure)
 
 
 async def _chunks(client: httpx.AsyncClient, body: Mapping[str, object]) -> AsyncIterator[dict[str, Any]]:
@@ -148,7 +152,7 @@ async def _chunks(client: httpx.AsyncClient, body: Mapping[str, object]) -> Asyn
 
 
 def _outcome(
-    prompt: Prompt, sent_at: float, arrivals: Sequence[Arrival], last: Mapping[str, Any], failure: str
+    prompt: Prompt, *, sent_at: float, arrivals: Sequence[Arrival], last: Mapping[str, Any], failure: str
 ) -> Served:
     meta = last.get("meta_info", {})
     return Served(

@@ -11,11 +11,13 @@ from paceline.serving.watch.draft_monitor import DraftMonitor
 from paceline.serving.wire.request_forward import NO_FEATURES, Commit, RequestVerify
 
 RULES = CanaryRules(max_requests=60)
-DEAD, GOOD = 0, 2
+DEAD = 0
+GOOD = 2
 
 
 def verify(request_id, version, accepted, finish="", drafted=(0, 1, 2), text=5):
-    drafted, ids = np.array(drafted, np.int32), np.zeros((4, 0), np.int32)
+    drafted = np.array(drafted, np.int32)
+    ids = np.zeros((4, 0), np.int32)
     commit = Commit(1, (text,) * (accepted + 1), finish)
     return RequestVerify(
         request_id, version, "0", 3, 7, drafted, accepted, ids, ids.astype(np.float16), NO_FEATURES,
@@ -34,7 +36,8 @@ class Fleet:
             self.board.register(version, "l", "new")
         self.board.move(0, VersionState.LIVE, "l", "start")
         self.limits = limits or GuardLimits()
-        self.monitor, self.other = self.new("rep"), self.new("other")
+        self.monitor = self.new("rep")
+        self.other = self.new("other")
 
     def new(self, replica, **more):
         return DraftMonitor(self.board, replica, RULES, self.limits, **more)

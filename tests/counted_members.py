@@ -22,11 +22,14 @@ from paceline.buffer.counters import (
 from paceline.buffer.errors import BufferUnavailable
 from paceline.policies.readings.ratio_sums import RatioSums
 
-BEAT_S, TTL_S = 0.5, 10.0
+BEAT_S = 0.5
+TTL_S = 10.0
 #: Accepted of 10 rounds, by label.
 ACCEPTED = {"py": 18, "": 12}
 #: Of a decode step of batch 8: seconds and tokens, with 3 drafted tokens and without.
-STEP_S, DRAFTED_TOKENS, PLAIN_TOKENS = 0.003, 24, 8
+STEP_S = 0.003
+DRAFTED_TOKENS = 24
+PLAIN_TOKENS = 8
 
 
 def replica_status(boot: str, started_at: float, beats: int, draft: int, refused: int = 0) -> dict[str, object]:

@@ -34,7 +34,9 @@ class FakeCuda:
         self.most_on_device = 0  # of `left_on_device`, at any time
         self._uploaded = []  # weak references
         self._pinned = {}  # by address, and kept, so that no other memory gets it
-        self._to, self._copy, self._empty = torch.Tensor.to, torch.Tensor.copy_, torch.empty
+        self._to = torch.Tensor.to
+        self._copy = torch.Tensor.copy_
+        self._empty = torch.empty
         for name in ("to", "copy_", "is_pinned"):
             method = getattr(self, name)
             monkeypatch.setattr(torch.Tensor, name, lambda *args, _method=method, **kw: _method(*args, **kw))
@@ -52,7 +54,8 @@ class FakeCuda:
 
     @contextmanager
     def use_stream(self, stream):
-        before, self.stream = self.stream, stream
+        before = self.stream
+        self.stream = stream
         yield
         self.stream = before
 

@@ -3,41 +3,53 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-#: Tests that share what is expensive to build, by the beginning of their id; the first that fits counts. One worker of
-#: pytest-xdist runs each group, and of other tests those of one file.
+#: Files that use one server, one after another: each builds on what those before it left on the server's board.
+ON_THE_SHARED_SERVER = (
+    "tests/e2e/test_capture.py",
+    "tests/e2e/test_heartbeat_counters.py",
+    "tests/e2e/test_swap.py",
+    "tests/e2e/test_loop.py",
+    "tests/e2e/test_refusals.py",
+    "tests/e2e/test_canary.py",
+    "tests/e2e/test_redis_and_courier_fail.py",
+)
+#: Groups of more than one file, by the beginning of their tests' ids; the first that fits counts. One worker of
+#: pytest-xdist runs each group. Any other file is a group of its own.
 GROUPS = {
-    "tests/e2e/test_6_demo.py": "demo",
-    "tests/e2e/test_9_pacing.py": "paced server",
-    "tests/e2e/test_9_catch_up.py": "swept servers",
-    "tests/e2e/test_10_drafts.py": "published drafts",
-    "tests/e2e/test_12_rollouts.py": "rollout server",
-    "tests/e2e/test_13_trl.py": "trainer's server",
-    "tests/e2e/test_11_recording.py": "recorded server",
-    "tests/e2e/test_15_features.py": "bare server",
-    "tests/e2e/test_16_speed.py": "compared servers",
-    "tests/e2e/test_17_gpu_checks.py": "checked server",
-    "tests/e2e/test_5_mixed.py": "mixed server",
-    "tests/e2e/test_5_sampled.py": "sampled servers",
-    "tests/e2e/test_5_trees.py": "tree server",
-    "tests/e2e/test_11_target.py": "updated target",
-    "tests/e2e/": "shared servers",
+    **dict.fromkeys(ON_THE_SHARED_SERVER, "shared server"),
     "tests/window/real/": "real page",
     "tests/faults/learner/": "killed learners",
     "tests/faults/": "killed server",
 }
-#: The longest group begins, and what needs the target comes when that group has trained it.
+#: Groups that begin: the longest first, and those that need the target when the first has trained it.
 ORDER = (
-    "shared servers", "killed learners", "sampled servers", "demo", "paced server", "tree server", "updated target",
-    "published drafts", "swept servers", "mixed server", "recorded server", "rollout server", "killed server",
-    "trainer's server", "bare server", "compared servers", "checked server",
+    "shared server",
+    "killed learners",
+    "tests/e2e/test_sampled.py",
+    "tests/e2e/test_demo.py",
+    "tests/e2e/test_pacing.py",
+    "tests/e2e/test_draft_trees.py",
+    "tests/e2e/test_target_updates.py",
+    "tests/e2e/test_published_drafts.py",
+    "tests/e2e/test_catch_up.py",
+    "tests/e2e/test_mixed_chunks.py",
+    "tests/e2e/test_recording.py",
+    "tests/e2e/test_rollouts.py",
+    "tests/e2e/test_rollouts_killed.py",
+    "killed server",
+    "tests/e2e/test_trl.py",
+    "tests/e2e/test_recomputed_features.py",
+    "tests/e2e/test_demo_speed.py",
+    "tests/e2e/test_gpu_benches.py",
     "real page",
-)  # fmt: skip
+)
 
 #: Tests, by the beginning of their id, that need an SGLang server or a learner process, and others that take long.
 SLOW = (
     "tests/e2e/",
     "tests/faults/",
     "tests/window/real/",
+    "tests/benchmarks/test_width.py",
     "tests/buffer/test_board_life.py",
     "tests/buffer/test_redis_tls_members.py",
     "tests/learner/test_following.py",
@@ -66,12 +78,22 @@ SLOW = (
 
 
 def group_of(nodeid: str) -> str:
-    """What one worker runs as a whole: a group of GROUPS, or all tests of a file."""
+    """Return the group that one worker runs as a whole: one of GROUPS, or the file of the test."""
     return next((GROUPS[start] for start in GROUPS if nodeid.startswith(start)), nodeid.partition("::")[0])
 
 
+def in_order(nodeids: Iterable[str]) -> list[str]:
+    """Return ids with those of ON_THE_SHARED_SERVER in its order, all at the place of the first that was given."""
+    given = list(nodeids)
+    shared = {each for each in given if each.startswith(ON_THE_SHARED_SERVER)}
+    first = next((place for place, each in enumerate(given) if each in shared), 0)
+    rank = {file: place for place, file in enumerate(ON_THE_SHARED_SERVER)}
+    moved = sorted((each for each in given if each in shared), key=lambda each: rank[each.partition("::")[0]])
+    return [*given[:first], *moved, *(each for each in given[first:] if each not in shared)]
+
+
 def without_a_test(root: Path, beginnings: Iterable[str]) -> list[str]:
-    """Those that no test below `root` begins with: not its file, or no function of that file."""
+    """Return the beginnings that fit no test below `root`: no such file, or no such function in it."""
     return [beginning for beginning in beginnings if not _is_there(root, *beginning.split("::"))]
 
 

@@ -50,7 +50,8 @@ def _slugs(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 
 def page(root: Path) -> str:
     """What docs/guarantees.md must hold."""
-    documents, tests = documented(root), marked(root)
+    documents = documented(root)
+    tests = marked(root)
     lines = [HEAD]
     for slug in sorted(documents.keys() | tests.keys()):
         links = ", ".join(f"[{name}]({name})" for name in documents.get(slug, []))
@@ -60,7 +61,8 @@ def page(root: Path) -> str:
 
 def findings(root: Path) -> list[str]:
     """Guarantees without a test, marks without a document, and a page that is out of date."""
-    documents, tests = documented(root), marked(root)
+    documents = documented(root)
+    tests = marked(root)
     found = [f"{slug}: stated in {documents[slug]}, marked on no test" for slug in documents.keys() - tests.keys()]
     found += [f"{slug}: marked on {tests[slug]}, stated in no document" for slug in tests.keys() - documents.keys()]
     file = root / PAGE

@@ -16,7 +16,8 @@ from waiting import until
 
 def register(rig: Any, folder: Path) -> int:
     """The number on the board of the weights in `folder`."""
-    number, digest = rig.board.next_number(), sha256_of(folder / WEIGHTS_FILE)
+    number = rig.board.next_number()
+    digest = sha256_of(folder / WEIGHTS_FILE)
     version = DraftVersion(number, None, "e2e-target", "0", "eagle3", folder.as_uri(), digest, "test", ("", ""))
     rig.board.register(version, "test", folder.name)
     return number

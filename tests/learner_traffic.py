@@ -41,10 +41,16 @@ def by_rejection(trace: DraftTrace, draft: Any, seed: int = 0) -> DraftTrace:
 
 def coin_rounds(trace: DraftTrace, logp_T: Any, logq_TS: Any, rng: np.random.Generator) -> VerifyRounds:
     """Rounds along the trace's text, each draft accepted with min(1, q / p)."""
-    starts, accepted, chances, drafted = [], [], [], []
-    steps, root, last = logq_TS.shape[1], int(trace.rounds.starts[0]), len(trace.tokens) - 1
+    starts = []
+    accepted = []
+    chances = []
+    drafted = []
+    steps = logq_TS.shape[1]
+    root = int(trace.rounds.starts[0])
+    last = len(trace.tokens) - 1
     while root < last:
-        most, kept = min(steps, last - root), 0
+        most = min(steps, last - root)
+        kept = 0
         while kept < most and rng.random() < math.exp(min(0.0, logq_TS[root, kept] - logp_T[root + 1 + kept])):
             kept += 1
         known = np.full((steps + 1, 2), np.nan, np.float32)

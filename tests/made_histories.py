@@ -13,7 +13,8 @@ from paceline.buffer.counters import (
     StepCell,
 )
 
-REPLICA, LEARNER = "replica:r", "learner:l"
+REPLICA = "replica:r"
+LEARNER = "learner:l"
 EVERY_S = 5.0
 
 
@@ -72,8 +73,10 @@ class MadeReplica:
     """Counts as a replica does, entry by entry; `noise` is the relative spread of lengths and step times."""
 
     def __init__(self, noise: float = 0.0, seed: int = 0, boot: str = "b0", *, has_clock: bool = True) -> None:
-        self._noise, self._rng = noise, np.random.default_rng(seed)
-        self.boot, self.has_clock = boot, has_clock
+        self._noise = noise
+        self._rng = np.random.default_rng(seed)
+        self.boot = boot
+        self.has_clock = has_clock
         self._served: dict[tuple[int, str, str], list[int]] = {}
         self._ended: dict[tuple[int, str, str], np.ndarray] = {}
         self._steps: dict[tuple[int, int], list[float]] = {}
@@ -129,7 +132,8 @@ class MadeReplica:
             count = round(tokens * share / accept_length(now, label, kind))
             accepted = round(count * (length - 1.0))
             known = self._served.setdefault((now.draft, label, kind), [0, 0])
-            known[0], known[1] = known[0] + count, known[1] + accepted
+            known[0] = known[0] + count
+            known[1] = known[1] + accepted
             self._end(now.draft, label, kind, count, accepted)
             total += count + accepted
         return total
@@ -139,7 +143,8 @@ class MadeReplica:
         whole = self._ended.setdefault((draft, label, kind), np.zeros(6))
         requests = rounds // each
         drawn = self._rng.binomial(3 * each, min(accepted / max(rounds, 1) / 3, 1.0), requests)
-        a, squared = drawn.sum(), (drawn**2).sum()
+        a = drawn.sum()
+        squared = (drawn**2).sum()
         whole += np.array([requests, requests * each, a, requests * each * each, each * a, squared])
 
     def _add_steps(self, size: int, draft_steps: int, *counts: float) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 def cases(values: Iterable[Any], *, everyday: Iterable[Any]) -> list[Any]:
     """Parameters of a test; those not in `everyday`, which names one of each kind, are left to `make test-faults`."""
-    given, kept = list(values), list(everyday)
+    given = list(values)
+    kept = list(everyday)
     assert kept, f"got no everyday case, expected at least one of {given}"
     assert set(kept) <= set(given), f"got {kept}, expected some of {given}"
     return [value if value in kept else pytest.param(value, marks=pytest.mark.fault_matrix) for value in given]

@@ -79,7 +79,8 @@ class House:
         parent = number - 1 if number else None
         window = ("5-0", "9-0") if number else ("", "")
         scores = scores_of(GATE) if number else {}
-        uri, sha = folder.as_uri(), sha or f"{number:064d}"
+        uri = folder.as_uri()
+        sha = sha or f"{number:064d}"
         version = DraftVersion(number, parent, "llama", "7", "eagle3", uri, sha, "committed", window, scores)
         self.board.register(version, "learner", "why")
         return version

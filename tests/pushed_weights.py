@@ -21,7 +21,9 @@ class Trainer:
     """Has the target of a server, moves its weights, and pushes them to the server at `port`."""
 
     def __init__(self, target: Path, folder: Path, port: int) -> None:
-        self._target, self._folder, self._port = target, folder, port
+        self._target = target
+        self._folder = folder
+        self._port = port
         self._start = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
 
     def at_start(self) -> PreTrainedModel:
@@ -30,7 +32,8 @@ class Trainer:
 
     def stepped(self, seed: int) -> PreTrainedModel:
         """The target after a step that this seed decides."""
-        moved, generator = copy.deepcopy(self._start), torch.Generator().manual_seed(seed)
+        moved = copy.deepcopy(self._start)
+        generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in moved.parameters():
                 if parameter.dim() > 1:

@@ -1,7 +1,7 @@
 """The answers of a real SGLang server to the calls of Rollouts, and a server that gives them without a model.
 
 `recorded_calls` asks a real server everything; `recorded/rollout_server.json` holds what it said, and
-tests/e2e/test_12_rollouts.py compares the two. RecordedServer answers with them: it stands in for a server where what
+tests/e2e/test_rollouts.py compares the two. RecordedServer answers with them: it stands in for a server where what
 matters is what Rollouts does with an answer, and keeps the little state that the answers depend on.
 """
 
@@ -65,7 +65,9 @@ class RecordedServer:
     """One server: answers as recorded, under its own version. `calls` are the paths asked for, oldest first."""
 
     def __init__(self, url: str, version: str = "default", model_path: str = "org/target") -> None:
-        self.url, self.version, self.calls = url, version, []
+        self.url = url
+        self.version = version
+        self.calls = []
         self.model_path = model_path  # a folder, or a name, of which nothing can be read
         self.loaded: dict[str, Any] = {}  # name -> tensor, of all buckets
         self.is_paused = self.is_updating = self.is_down = False
@@ -78,7 +80,8 @@ class RecordedServer:
         """Answer a request."""
         if self.is_down:
             raise httpx.ConnectError("Connection refused", request=request)
-        path, body = request.url.path, json.loads(request.content or b"{}")
+        path = request.url.path
+        body = json.loads(request.content or b"{}")
         self.calls.append(path)
         self.bodies.append(body)
         return self._acts()[path](body)

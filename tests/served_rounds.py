@@ -4,9 +4,13 @@ import numpy as np
 from paceline.buffer.trace import FeatureDtype, Sampling, VerdictRule
 from paceline.serving.wire.request_forward import Commit, RequestFacts, RequestPrefill, RequestVerify
 
-GREEDY, SAMPLED, EDITED = Sampling(), Sampling(temperature=0.7), Sampling(temperature=0.7, edited=True)
+GREEDY = Sampling()
+SAMPLED = Sampling(temperature=0.7)
+EDITED = Sampling(temperature=0.7, edited=True)
 KINDS = {"greedy": GREEDY, "sampled": SAMPLED, "edited": EDITED}
-NO_ROWS, NO_IDS, NO_LOGPROBS = np.zeros((0, 0), np.float32), np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float16)
+NO_ROWS = np.zeros((0, 0), np.float32)
+NO_IDS = np.zeros((0, 0), np.int32)
+NO_LOGPROBS = np.zeros((0, 0), np.float16)
 
 
 def prefill(name, label="", kind="greedy", finish=""):

@@ -17,7 +17,7 @@ from seen_members import counted, requests, version
 from typer.testing import CliRunner, Result
 from waiting import until
 
-#: Beats as a server does until it is killed. Its heartbeat lasts two seconds, a server's ten.
+#: Beats as a server does until it is killed. Its heartbeat lasts three seconds, a server's ten.
 BEATS = """
 import sys, time
 from paceline.buffer.config import BufferConfig
@@ -28,7 +28,7 @@ from paceline.buffer.redis_client import connect
 board = RedisVersionBoard(connect(sys.argv[1], timeout_s=30.0), BufferConfig())
 while True:
     said = {"draft_version": 1, "captured": 3, "delivered": 3, "capture": "on", "at": time.time()}
-    board.beat(sys.argv[2], said | {"counters": as_json(Counters(at=time.time(), boot="b"))}, 6.0)
+    board.beat(sys.argv[2], said | {"counters": as_json(Counters(at=time.time(), boot="b"))}, 3.0)
     time.sleep(0.2)
 """
 
@@ -201,9 +201,3 @@ def test_watching_ends_well_with_ctrl_c(environment, board, redis_url):
         watching.send_signal(signal.SIGINT)
         _, errors = watching.communicate()
     assert (watching.returncode, errors, first["speculator"]) == (0, "", "default")
-
-
-def test_the_help_begins_with_what_a_person_can_do_and_completion_is_there(paceline):
-    shown = paceline("--help").output
-    assert "See whether drafts pay" in shown
-    assert "--install-completion" in shown

@@ -17,7 +17,8 @@ from paceline.cli import app
 from typer.testing import CliRunner, Result
 
 NOBODY = ", no server is alive to take it"
-TOKEN, OTHER = "the operator's own token", "another operator's token"
+TOKEN = "the operator's own token"
+OTHER = "another operator's token"
 
 
 @pytest.fixture
@@ -44,7 +45,8 @@ def weights(tmp_path):
 def board(redis_client, weights) -> RedisVersionBoard:
     """Version 0 retired, 1 live, 2 a candidate."""
     board = RedisVersionBoard(redis_client, BufferConfig())
-    uri, sha256 = weights.parent.as_uri(), sha256_of(weights)
+    uri = weights.parent.as_uri()
+    sha256 = sha256_of(weights)
     for number in range(3):
         made = DraftVersion(number, None, "target", "1", "eagle3", uri, sha256, "greedy", ("", ""))
         board.register(made, "learner", "trained")
@@ -85,14 +87,6 @@ def test_once_a_token_is_set_every_command_that_changes_something_asks_for_it(pa
     assert f"{got}, expected the operator token" in refused.stderr
     assert "put it into PACELINE_OPERATOR_TOKEN" in refused.stderr
     assert paceline(*words, token=TOKEN, typed=OTHER).exit_code == 0
-
-
-def test_alarms_of_members_are_listed(paceline, board):
-    alarm = {"name": "hook_silent", "reading": "200 rounds verified, none captured", "action": "tell"}
-    board.beat("replica:a", {"standing_alarms": [alarm]}, 60.0)
-    shown = paceline("alarms")
-    assert shown.exit_code == 1
-    assert "hook_silent" in shown.output
 
 
 def test_reading_and_members_need_no_token(paceline, board):
@@ -207,7 +201,7 @@ def test_a_name_that_is_no_setting_stops_every_command(paceline, board, monkeypa
 
 @pytest.mark.parametrize(
     ("command", "module"),
-    [("demo", "httpx"), ("demo", "psutil"), ("learn", "celery"), ("draft init target", "transformers")],
+    [("demo", "httpx"), ("learn", "celery"), ("draft init target", "transformers")],
 )
 def test_a_command_whose_extra_is_not_installed_says_in_one_line_what_to_install(command, module):
     code = f"import sys; sys.modules[{module!r}] = None; from paceline.cli import app; app({command.split()})"
@@ -218,25 +212,12 @@ def test_a_command_whose_extra_is_not_installed_says_in_one_line_what_to_install
     assert done.stderr == f"paceline: got no module {module}, expected {needs}\n"
 
 
-def test_settings_are_listed_with_where_they_come_from_and_without_secrets(paceline, monkeypatch, tmp_path):
-    (tmp_path / "a.toml").write_text("redis_url = 'redis://h/0'\npasses = 7\noperator_token = 'hunter2'")
-    monkeypatch.setenv("PACELINE_CONFIG", str(tmp_path / "a.toml"))
-    shown = paceline("settings", token=TOKEN)
-    assert shown.exit_code == 0
-    lines = {words[0]: words[1:] for words in map(str.split, shown.output.splitlines()) if words}
-    assert lines["PACELINE_REDIS_URL"][0] == "environment"
-    assert lines["PACELINE_PASSES"] == ["file", "7", "passes"]
-    assert lines["PACELINE_OPERATOR_TOKEN"] == ["environment", "***"]
-    rows = {row["name"]: row for row in json.loads(paceline("settings", "--json").output)}
-    assert (rows["PACELINE_PASSES"]["value"], rows["PACELINE_PASSES"]["from"]) == (7, "file")
-    assert (rows["PACELINE_OPERATOR_TOKEN"]["value"], rows["PACELINE_OPERATOR_TOKEN"]["from"]) == ("***", "file")
-
-
 def test_settings_are_listed_even_when_a_name_among_them_is_unknown(paceline, monkeypatch):
     monkeypatch.setenv("PACELINE_PASES", "3")
     shown = paceline("settings")
     assert shown.exit_code == 1
     assert "PACELINE_PASSES" in shown.stdout
+    assert TOKEN not in paceline("settings", "--json", token=TOKEN).stdout
     assert "PACELINE_PASES: got an unknown name" in shown.stderr
 
 

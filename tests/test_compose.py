@@ -17,15 +17,13 @@ import yaml
 from paceline.buffer.settings.table import SETTINGS
 from paceline.serving.supported_release import SUPPORTED
 
-HOUSE = Path(__file__).resolve().parents[1]
-COMPOSE = yaml.safe_load((HOUSE / "docker-compose.yml").read_text(encoding="utf-8"))
+ROOT = Path(__file__).resolve().parents[1]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-# Variables of a secret, or that hold one inside a URL.
-SECRETS = ("REDIS_PASSWORD", "POSTGRES_PASSWORD")
 
 
 def text(name: str) -> str:
-    return (HOUSE / name).read_text(encoding="utf-8")
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def options(words: list[str]) -> set[str]:
@@ -34,65 +32,38 @@ def options(words: list[str]) -> set[str]:
 
 
 def option_names(command: Any) -> set[str]:
-    """Long options a click command knows."""
+    """Long options that a click command knows."""
     return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-
-
-def interpolated(value: str) -> str:
-    """What Compose makes of `${NAME}`, `${NAME:-default}` and `${NAME:?message}` when NAME is set to "given"."""
-    return re.sub(r"\$\{\w+(?::[-?][^}]*)?\}", "given", value)
 
 
 def strings(package: str, *path: str) -> set[str]:
     """Every string in a source file of an installed package, which is not imported: engines take seconds to load."""
-    spec = importlib.util.find_spec(package)
-    assert spec is not None
-    assert spec.submodule_search_locations
-    source = Path(spec.submodule_search_locations[0], *path).read_text(encoding="utf-8")
+    (folder,) = importlib.util.find_spec(package).submodule_search_locations
+    source = Path(folder, *path).read_text(encoding="utf-8")
     return {str(node.value) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
 
 
-def open_ports(services: dict[str, dict[str, Any]]) -> list[str]:
-    """Published ports that other machines could reach."""
-    ports = [(name, str(port)) for name, service in services.items() for port in service.get("ports", [])]
-    return [f"{name}: {port}" for name, port in ports if not port.startswith("127.0.0.1:")]
-
-
-def written_secrets(source: str) -> list[str]:
-    """Passwords with a default, and passwords written in the file."""
-    defaults = re.findall(r"\$\{\w*(?:PASSWORD|SECRET|TOKEN):?-[^}]*\}", source)
-    literals = re.findall(r"(?:PASSWORD|AUTH|requirepass)\w*:? +(?!\$\{)[^\s.]+$", source, re.MULTILINE)
-    in_urls = re.findall(r"://\w*:(?!\$\{)[^@\s/]+@", source)
-    return defaults + literals + in_urls
-
-
-def test_every_production_service_is_there() -> None:
-    figures = {"exporter", "prometheus", "grafana"}
-    assert set(SERVICES) == {"redis", "postgres", "mlflow", "sglang", "learner", "beat"} | figures
+def printed(code: str, **env: str) -> str:
+    """Output of a program in a fresh interpreter; `env` is all of its environment where it is given."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env or None, capture_output=True, text=True, check=False, cwd=ROOT / "tests")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_no_port_is_published_beyond_this_machine() -> None:
-    assert open_ports(SERVICES) == []
+    ports = [str(port) for service in SERVICES.values() for port in service.get("ports", [])]
+    assert ports
+    assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
 
 
-@pytest.mark.parametrize("port", ["6379:6379", "0.0.0.0:6379:6379", "${IP:-0.0.0.0}:1:1", 6379])
-def test_an_open_port_would_be_found(port: str | int) -> None:
-    assert open_ports({"redis": {"ports": [port]}}) == [f"redis: {port}"]
-
-
-def test_no_secret_is_written_or_has_a_default() -> None:
+def test_every_secret_comes_from_the_environment_and_is_asked_for_when_it_is_missing() -> None:
     source = text("docker-compose.yml")
-    assert written_secrets(source) == []
-    for name in SECRETS:
-        assert f"${{{name}:?" in source, f"{name} must be refused with a message when it is missing"
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["POSTGRES_PASSWORD: hunter2", "X: ${REDIS_PASSWORD:-redis}", "requirepass hunter2", "redis://:hunter2@redis"],
-)
-def test_a_written_secret_would_be_found(line: str) -> None:
-    assert len(written_secrets(line)) == 1
+    for name in ("REDIS_PASSWORD", "POSTGRES_PASSWORD"):
+        assert f"${{{name}:?" in source, name
+    assert re.findall(r"\$\{\w*(?:PASSWORD|SECRET|TOKEN):?-[^}]*\}", source) == []  # a default
+    assert re.findall(r"(?:PASSWORD|AUTH|requirepass)\w*:? +(?!\$\{)[^\s.]+$", source, re.MULTILINE) == []
+    assert re.findall(r"://\w*:(?!\$\{)[^@\s/]+@", source) == []
 
 
 @pytest.mark.parametrize("service", ["sglang", "learner", "exporter"])
@@ -104,38 +75,26 @@ def test_paceline_commands_and_their_options_exist(service: str) -> None:
     assert options(before_engine) <= option_names(known[command])
 
 
-def test_the_engine_is_started_with_options_it_knows() -> None:
-    words = SERVICES["sglang"]["command"]
-    flags = options(words[words.index("--") + 1 :])
-    assert len(flags) == 9
-    fields = strings("sglang", "srt", "arg_groups", "field_order.py")
-    assert flags <= {"--" + field.replace("_", "-") for field in fields}
-
-
-def test_the_tracking_server_is_started_with_options_it_knows() -> None:
-    program, command, *words = SERVICES["mlflow"]["command"]
-    assert (program, command) == ("mlflow", "server")
-    assert options(words) <= strings("mlflow", "cli", "__init__.py") | strings("mlflow", "utils", "cli_args.py")
-
-
-def test_beat_is_a_celery_command_on_the_learners_app() -> None:
+def test_commands_of_others_are_started_with_options_they_know() -> None:
     from celery.bin.celery import celery
 
+    engine = SERVICES["sglang"]["command"]
+    fields = strings("sglang", "srt", "arg_groups", "field_order.py")
+    assert options(engine[engine.index("--") + 1 :]) <= {"--" + field.replace("_", "-") for field in fields}
+    mlflow = SERVICES["mlflow"]["command"]
+    assert mlflow[:2] == ["mlflow", "server"]
+    assert options(mlflow) <= strings("mlflow", "cli", "__init__.py") | strings("mlflow", "utils", "cli_args.py")
     program, *words = SERVICES["beat"]["command"]
-    command = words.index("beat")
     assert program == "celery"
-    assert options(words[:command]) <= option_names(celery)
-    assert options(words[command + 1 :]) <= option_names(celery.commands["beat"])
+    assert options(words) <= option_names(celery) | option_names(celery.commands["beat"])
 
 
 def test_beat_starts_with_the_variables_it_is_given() -> None:
     module = SERVICES["beat"]["command"][1].removeprefix("--app=")
-    given = {name: interpolated(value) for name, value in SERVICES["beat"]["environment"].items()}
+    given = SERVICES["beat"]["environment"].items()
+    env = {name: re.sub(r"\$\{\w+(?::[-?][^}]*)?\}", "given", value) for name, value in given}
     code = f"from celery.app.utils import find_app; print(*find_app({module!r}).conf.beat_schedule)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False, cwd=HOUSE / "tests"
-    )
-    assert done.stdout == "learn\n", done.stderr
+    assert printed(code, **env) == "learn\n"
 
 
 def test_every_variable_is_one_that_a_configuration_reads() -> None:
@@ -163,23 +122,13 @@ def test_a_recreated_learner_keeps_its_name() -> None:
     assert "PACELINE_LEARNER" not in SERVICES["beat"]["environment"]
 
 
-def test_the_database_is_healthy_only_once_it_is_initialised() -> None:
-    # The server that initialises a fresh volume listens on its socket alone.
-    assert "--host=127.0.0.1" in SERVICES["postgres"]["healthcheck"]["test"]
-
-
 def test_services_with_work_in_progress_get_time_to_end() -> None:
     assert [name for name, service in SERVICES.items() if "stop_grace_period" in service] == ["sglang", "learner"]
 
 
 def test_the_serving_image_is_not_built_when_the_plugin_would_not_capture() -> None:
-    last = text("serving/Dockerfile").split("\nWORKDIR /\n")[1]
-    code = re.search(r'^RUN python3 -c "(.*)"', last, re.MULTILINE)
-    assert code
-    done = subprocess.run(
-        [sys.executable, "-c", code[1]], capture_output=True, text=True, check=False, cwd=HOUSE / "tests"
-    )
-    assert done.stdout == f"SGLang {version('sglang')}\n", done.stderr
+    (code,) = re.findall(r'^RUN python3 -c "(.*)"', text("serving/Dockerfile").split("\nWORKDIR /\n")[1], re.MULTILINE)
+    assert printed(code) == f"SGLang {version('sglang')}\n"
 
 
 def test_volumes_and_configs_are_declared() -> None:
@@ -193,53 +142,42 @@ def test_redis_never_evicts_and_survives_a_restart() -> None:
     assert {"appendonly yes", "maxmemory-policy noeviction"} <= set(lines)
 
 
-def test_every_supported_release_and_no_other_can_be_set_up() -> None:
-    found = {path.name for path in (HOUSE / "serving/cpu_host").glob("requirements-*.txt")}
+def test_every_supported_release_can_be_set_up_and_images_have_the_tested_versions() -> None:
+    found = {path.name for path in (ROOT / "serving/cpu_host").glob("requirements-*.txt")}
     assert found == {f"requirements-{release}.txt" for release in SUPPORTED}
     assert f"\nDEFAULT_SGLANG := {SUPPORTED[0]}\n" in text("Makefile")
-
-
-def test_images_have_the_tested_versions() -> None:
-    torch = re.search(r"^TORCH := (torch==\S+)$", text("Makefile"), re.MULTILINE)
-    needs = text(f"serving/cpu_host/requirements-{SUPPORTED[0]}.txt")
-    transformers = re.search(r"^transformers==\S+$", needs, re.MULTILINE)
-    assert torch
-    assert transformers
     assert f"FROM lmsysorg/sglang:v{SUPPORTED[0]}\n" in text("serving/Dockerfile")
-    assert f" {torch.group(1)} {transformers.group(0)} " in text("learner/Dockerfile")
+    (torch,) = re.findall(r"^TORCH := (torch==\S+)$", text("Makefile"), re.MULTILINE)
+    needs = text(f"serving/cpu_host/requirements-{SUPPORTED[0]}.txt")
+    (transformers,) = re.findall(r"^transformers==\S+$", needs, re.MULTILINE)
+    assert f" {torch} {transformers} " in text("learner/Dockerfile")
 
 
-def test_prometheus_scrapes_the_exporter_where_it_listens() -> None:
+def test_prometheus_scrapes_what_listens_and_reads_every_rule() -> None:
     config = yaml.safe_load(text("dashboards/prometheus/prometheus.yml"))
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
-    (port,) = [word.partition("=")[2] for word in SERVICES["exporter"]["command"] if word.startswith("--port=")]
-    (engine_port,) = [word.partition("=")[2] for word in SERVICES["sglang"]["command"] if word.startswith("--port=")]
-    assert targets == {"paceline": [f"exporter:{port}"], "sglang": [f"sglang:{engine_port}"]}
-    assert {*config["rule_files"]} == {path.name for path in (HOUSE / "dashboards/prometheus").iterdir()} - {
-        "prometheus.yml"
+    ports = {
+        name: word.partition("=")[2]
+        for name in ("exporter", "sglang")
+        for word in SERVICES[name]["command"]
+        if word.startswith("--port=")
     }
+    assert targets == {"paceline": [f"exporter:{ports['exporter']}"], "sglang": [f"sglang:{ports['sglang']}"]}
+    files = {path.name for path in (ROOT / "dashboards/prometheus").iterdir()}
+    assert {*config["rule_files"]} == files - {"prometheus.yml"}
 
 
-def test_grafana_is_provisioned_with_what_is_mounted() -> None:
+def test_grafana_shows_what_is_mounted_and_nobody_can_change_it() -> None:
     mounted = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
-    assert [path for path in mounted if not (HOUSE / path).exists()] == []
+    assert [path for path in mounted if not (ROOT / path).exists()] == []
     provider = yaml.safe_load(text("dashboards/grafana/provisioning/dashboards/paceline.yml"))["providers"][0]
-    assert provider["options"]["path"] == mounted["./dashboards/grafana/boards"]
-    home = Path(grafana_settings()["dashboards"]["default_home_dashboard_path"])
-    assert str(home.parent) == mounted["./dashboards/grafana/boards"]
-    assert (HOUSE / "dashboards/grafana/boards" / home.name).is_file()
+    settings = ConfigParser()
+    settings.read_string(text("dashboards/grafana/grafana.ini"))
+    home = Path(settings["dashboards"]["default_home_dashboard_path"])
+    assert provider["options"]["path"] == mounted["./dashboards/grafana/boards"] == str(home.parent)
+    assert (ROOT / "dashboards/grafana/boards" / home.name).is_file()
     (source,) = yaml.safe_load(text("dashboards/grafana/provisioning/datasources/paceline.yml"))["datasources"]
     assert (source["uid"], source["url"]) == ("paceline-prometheus", "http://prometheus:9090")
-
-
-def test_nobody_can_change_grafana() -> None:
-    given = grafana_settings()
-    assert dict(given["auth.anonymous"]) == {"enabled": "true", "org_role": "Viewer"}
-    assert dict(given["auth.basic"]) == {"enabled": "false"}
-    assert given["security"]["disable_initial_admin_creation"] == "true"
-
-
-def grafana_settings() -> ConfigParser:
-    read = ConfigParser()
-    read.read_string(text("dashboards/grafana/grafana.ini"))
-    return read
+    assert dict(settings["auth.anonymous"]) == {"enabled": "true", "org_role": "Viewer"}
+    assert dict(settings["auth.basic"]) == {"enabled": "false"}
+    assert settings["security"]["disable_initial_admin_creation"] == "true"

@@ -26,9 +26,9 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import DraftVersion
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
-from paceline.rig.drain import drain_check
 from paceline.rig.models.target import ensure_random_draft
-from paceline.rig.ports import free_port
+from paceline.rig.reader import drain_check
+from paceline.rig.readiness import free_port
 from paceline.rig.services import redis_service
 from user_environment import UserEnvironment, make_environment, sglang_server, users_flags, users_settings
 from waiting import until
@@ -105,13 +105,17 @@ def generate(port: int, label: str) -> dict[str, dict[str, Any]]:
 def server(
     installed: Installed, models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    user, folder = installed.user, tmp_path_factory.mktemp("server")
-    redis_port, port, flags = free_port(), free_port(), users_flags(models)
+    user = installed.user
+    folder = tmp_path_factory.mktemp("server")
+    redis_port = free_port()
+    port = free_port()
+    flags = users_flags(models)
     settings = users_settings(f"redis://127.0.0.1:{redis_port}/0", flags)
     own = ("python", "-m", "sglang.launch_server")
     sglang = sglang_server(user, own, flags, settings, port, folder / "sglang.log")
     with redis_service(folder / "redis", redis_port), connect(settings["PACELINE_REDIS_URL"]) as client, sglang:
-        buffer, board = RedisTraceBuffer(client, BufferConfig()), RedisVersionBoard(client, BufferConfig())
+        buffer = RedisTraceBuffer(client, BufferConfig())
+        board = RedisVersionBoard(client, BufferConfig())
         until(board.heartbeats, "the replica's first heartbeat")
         yield Server(user, flags, settings, port, sglang.log, buffer, board)
 
@@ -175,13 +179,15 @@ def test_a_draft_that_the_user_promotes_serves_and_changes_no_answer(
 ) -> None:
     other = ensure_random_draft(models[0], tmp_path / "other", seed=1)
     for name, folder in (("initial", models[1]), ("other", other)):
-        number, digest = server.board.next_number(), sha256_of(folder / WEIGHTS_FILE)
+        number = server.board.next_number()
+        digest = sha256_of(folder / WEIGHTS_FILE)
         version = DraftVersion(number, None, "target", "0", "eagle3", folder.as_uri(), digest, "test", ("", ""))
         server.board.register(version, "test", name)
     done = server.user.run("paceline", "promote", str(number), settings=server.settings)
     assert (done.returncode, done.stderr) == (0, "")
     until(lambda: server.status()["draft_version"] == number, "the swap")
-    again, before = generate(server.port, "again"), [reply["output_ids"] for reply in served.answers.values()]
+    again = generate(server.port, "again")
+    before = [reply["output_ids"] for reply in served.answers.values()]
     assert [reply["output_ids"] for reply in again.values()] == before
     traces = server.traces()
     assert {traces[rid].draft_version for rid in again} == {number}
@@ -190,7 +196,8 @@ def test_a_draft_that_the_user_promotes_serves_and_changes_no_answer(
 
 def test_sglangs_other_command_captures_too(server: Server, tmp_path: Path) -> None:
     """SGLang 0.5.21 and later recommend `sglang serve`."""
-    port, redis_port = free_port(), free_port()
+    port = free_port()
+    redis_port = free_port()
     settings = server.settings | {"PACELINE_REDIS_URL": f"redis://127.0.0.1:{redis_port}/0"}
     with (
         redis_service(tmp_path / "redis", redis_port),

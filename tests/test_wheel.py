@@ -1,15 +1,13 @@
 """The wheel holds every module and data file, and needs nothing but what its extras declare."""
 
 import ast
-import json
-import os
 import re
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -19,38 +17,17 @@ from wheel_build import FOLDERS, HOUSE, PROJECT, SOURCES, build_wheel, copy_tree
 
 # Folder -> the extra that its modules need; the others need none.
 EXTRAS = {"serving": "serving", "policies": "learner", "learner": "learner", "rig": "demo", "demo": "demo"}
-EXTRAS |= {"benchmarks": "bench"}
 # Part of a folder -> the extra that it needs beside its folder's.
 EXTRAS_OF_PARTS = {
     "dashboards.window": "window",
     "dashboards.exporter": "prometheus",
     "dashboards.grafana": "grafana",
-    "benchmarks.mlflow_pages": "window-tests",
-    "benchmarks.window_pictures": "window-tests",
 }
 # Brought by the environment that paceline[serving] is installed into.
 ENGINE = {"sglang", "sglang-kernel", "sgl_kernel", "torch", "torchvision"}
 # Stand-ins for other packages, found by the CPU host's path and never under paceline's name.
 STUBS = "serving/cpu_host/stubs"
-NOT_PRODUCT = {"benchmarks", "demo", "rig"}
-
-# Imports the modules named on stdin, with the unzipped wheel before site-packages, and prints the file of each as JSON.
-# Undeclared packages are not found, and the finder of an editable install, which would search the checkout, is gone.
-IMPORT_ALL = """
-import importlib, json, sys
-from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
-asked = json.load(sys.stdin)
-
-class Declared(PathFinder):
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        is_undeclared = name.partition(".")[0] in asked["undeclared"]
-        return None if is_undeclared else PathFinder.find_spec(name, path, target)
-
-sys.meta_path[:] = [BuiltinImporter, FrozenImporter, Declared]
-sys.path.insert(0, asked["folder"])
-print(json.dumps({name: importlib.import_module(name).__file__ for name in asked["modules"]}))
-"""
+NOT_PRODUCT = {"demo", "rig"}
 
 
 def build(source: Path, out: Path) -> Path:
@@ -95,14 +72,10 @@ def import_time(file: Path) -> ast.Module:
     return ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
 
 
-def needs_the_engine(file: Path) -> bool:
-    """Whether importing the module imports SGLang or its kernels."""
-    return bool(third_parties(import_time(file)) & {"sglang", "sgl_kernel"})
-
-
 def reached(start: str, files: dict[str, Path]) -> set[str]:
     """Modules of paceline that importing `start` imports, itself included."""
-    found, left = set(), [start]
+    found = set()
+    left = [start]
     while left:
         name = left.pop()
         if name in files and name not in found:
@@ -119,7 +92,8 @@ def reached(start: str, files: dict[str, Path]) -> set[str]:
 def declared(extra: str) -> set[str]:
     """Normalised names of what paceline, with one extra, asks for directly; extras that name paceline are opened."""
     lines = [*PROJECT["project"]["dependencies"]]
-    found, extras = set(), [extra] if extra else []
+    found = set()
+    extras = [extra] if extra else []
     while extras:
         lines += PROJECT["project"]["optional-dependencies"][extras.pop()]
         ours = [Requirement(line) for line in lines if Requirement(line).name == "paceline"]
@@ -129,75 +103,25 @@ def declared(extra: str) -> set[str]:
     return found
 
 
-def with_their_needs(names: set[str]) -> set[str]:
-    """`names`, normalised, and what the installed distributions of these names require in turn on this machine."""
-    found, left = set(), [(name, "") for name in sorted(names)]
-    while left:
-        name, extra = left.pop()
-        if (name, extra) not in found:
-            found.add((name, extra))
-            for requirement in requirements_of(name):
-                if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
-                    needed = canonicalize_name(requirement.name)
-                    left += [(needed, each) for each in ("", *requirement.extras)]
-    return {name for name, _ in found}
-
-
-def requirements_of(name: str) -> list[Requirement]:
-    try:
-        return [Requirement(line) for line in distribution(name).requires or []]
-    except PackageNotFoundError:  # for another platform, or one of SGLang's that this machine leaves out
-        return []
-
-
 def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
     def files(root: Path) -> set[str]:
-        """Modules, and every other file that the product reads; what lies beside benchmarks is for a checkout."""
+        """Modules, and every other file that the product reads."""
         paths = {path.relative_to(root) for folder in FOLDERS for path in (root / folder).rglob("*") if path.is_file()}
-        kept = {path for path in paths if path.suffix == ".py" or path.parts[0] != "benchmarks"}
-        return {path.as_posix() for path in kept if path.suffix != ".pyc" and path.name != "Dockerfile"}
+        return {path.as_posix() for path in paths if path.suffix != ".pyc" and path.name != "Dockerfile"}
 
     assert files(wheel / "paceline") == files(HOUSE)
     lists = {"serving/cpu_host/requirements.txt", "serving/cpu_host/requirements-0.5.23.txt"}
     assert {"buffer/stream.lua", *lists, f"{STUBS}/sgl_kernel/tree.py"} <= files(HOUSE)
 
 
-def test_every_module_is_imported_from_the_wheel_with_what_is_declared(wheel: Path) -> None:
-    package = wheel / "paceline"
-    modules = [name for name, file in sources(package) if not needs_the_engine(file)]
-    allowed = with_their_needs(declared("bench") | declared("prometheus") | declared("grafana")) | ENGINE
-    undeclared = [
-        name
-        for name, owners in packages_distributions().items()
-        if name != "paceline" and not allowed & {canonicalize_name(owner) for owner in owners}
-    ]
-    assert {"pytest", "hypothesis"} <= set(undeclared)
-    asked = {
-        "folder": str(wheel),
-        "undeclared": undeclared,
-        "modules": [f"paceline.{name}".rstrip(".") for name in modules],
-    }
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", IMPORT_ALL],
-        input=json.dumps(asked),
-        cwd=wheel,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    files: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    assert files == {f"paceline.{name}".rstrip("."): str(file) for name, file in sources(package) if name in modules}
-
-
 def test_an_extra_names_all_that_its_folder_imports() -> None:
-    owners, files = packages_distributions(), dict(sources(HOUSE))
+    owners = packages_distributions()
+    files = dict(sources(HOUSE))
     missing = set()
     for name, file in files.items():
         # Read by servers and learners, which have what it needs; the rest of the buffer runs without.
         folder = "serving" if name.startswith("buffer.drafts") else name.partition(".")[0]
-        engine = ENGINE if folder in {"serving", "rig", "benchmarks"} else set()
+        engine = ENGINE if folder in {"serving", "rig"} else set()
         trainer = declared("rl") if name.startswith(("demo.grpo", "serving.rollouts")) else set()
         own = set().union(*(declared(extra) for start, extra in EXTRAS_OF_PARTS.items() if name.startswith(start)))
         allowed = declared(EXTRAS.get(folder, "")) | engine | trainer | own

@@ -8,7 +8,9 @@ from paceline.serving.wire.counts import CaptureCounts
 from paceline.serving.wire.request_forward import Commit, RequestFacts, RequestPrefill, RequestVerify
 
 FACTS = RequestFacts("tenant-a", Sampling(), VerdictRule.GREEDY)
-DIM, STEPS, TOP_K = 4, 3, 2
+DIM = 4
+STEPS = 3
+TOP_K = 2
 
 
 class ToyServer:
@@ -76,7 +78,8 @@ class ToyServer:
 
     def plain(self, version=0, target="7", finish="", request_id="r"):
         """A step without drafts, of which no teacher is captured."""
-        root, token = len(self.tokens) - 1, int(self.rng.integers(0, 90))
+        root = len(self.tokens) - 1
+        token = int(self.rng.integers(0, 90))
         index = len(self.tokens) - len(self.prompt)
         root_token = self.tokens[-1]
         self.tokens.append(token)

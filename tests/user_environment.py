@@ -64,7 +64,8 @@ def make_environment(folder: Path) -> UserEnvironment:
     made = UserEnvironment(folder / "venv", folder / "home")
     made.home.mkdir()
     subprocess.run([sys.executable, "-m", "venv", made.folder], check=True)
-    torch, release = f"torch=={version('torch').partition('+')[0]}", installed_release()
+    torch = f"torch=={version('torch').partition('+')[0]}"
+    release = installed_release()
     pip_args = shlex.split(os.environ.get("TORCH_PIP_ARGS", ""))  # as `make setup` takes it
     subprocess.run([HOUSE / ".ci/install_torch", made.folder / "bin/python", torch, *pip_args], check=True)
     made.pip_install("--no-deps", f"sglang=={release}")

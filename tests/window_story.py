@@ -21,7 +21,8 @@ from paceline.buffer.version import DraftVersion, JudgedOn, VersionState
 from paceline.policies.readings.ratio_sums import RatioSums
 
 START = 1_790_000_100.0
-REPLICA, LEARNER = "replica:gpu-0", "learner:bench"
+REPLICA = "replica:gpu-0"
+LEARNER = "learner:bench"
 #: Rounds of one request.
 ROUNDS = 40
 
@@ -78,7 +79,8 @@ class Story:
 
     def follow(self) -> None:
         """The replica swaps in what is live."""
-        before, live = self.drafts_with, self.board.read().live or 0
+        before = self.drafts_with
+        live = self.board.read().live or 0
         self.drafts_with = live
         if before != live:
             self.swaps.append({"number": live, "before": before, "commit_ms": 1.8, "running": 0, "at": self.now})
@@ -106,7 +108,9 @@ class Story:
     def _decode(self, draft_steps: int, steps: int, tokens: int) -> None:
         """Decode steps of one running request: 12 ms with a draft, 8 ms without."""
         cell = self.steps[draft_steps]
-        cell.steps, cell.tokens, cell.requests = cell.steps + steps, cell.tokens + tokens, cell.requests + steps
+        cell.steps = cell.steps + steps
+        cell.tokens = cell.tokens + tokens
+        cell.requests = cell.requests + steps
         cell.seconds += steps * (0.012 if draft_steps else 0.008)
         self.decoded += tokens - steps
 

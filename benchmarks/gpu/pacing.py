@@ -18,11 +18,11 @@ from pathlib import Path
 from rich.console import Console
 
 from ...rig.deployment import LocalDeployment
-from ...rig.machine import machine
 from ...rig.models.target import TargetModel
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt
 from ...rig.ratio import Spread
+from ...rig.runs import machine
 from ...rig.services import redis_service
 from ..measure.answers import answer_all, asks, flush_cache
 from ..measure.command_line import benchmark_parser

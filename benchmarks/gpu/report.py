@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ...rig.machine import machine
+from ...rig.runs import machine
 from .checks import Finding
 from .learning import Learned
 

@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from ...rig.machine import machine
 from ...rig.progress import progress_bar
+from ...rig.runs import machine
 from ..gpu.models import SIZES
 from ..measure.command_line import benchmark_parser
 from .lab import Lab, open_lab

@@ -24,11 +24,11 @@ from ...buffer.trace import DraftTrace, VerdictRule
 from ...dashboards.tables import as_int
 from ...learner.judging.paired_replay import why_unscored
 from ...rig.deployment import LocalDeployment
-from ...rig.machine import machine
+from ...rig.processes import ending_signals
 from ...rig.progress import Report, progress_bar, quiet
 from ...rig.prompts import Prompt
+from ...rig.runs import machine
 from ...rig.services import Service
-from ...rig.signals import ending_signals
 from ...rig.trace_file import read_card, write_traces
 from ...rig.traffic import Served, send
 from ..gpu.server import Serving, server_service

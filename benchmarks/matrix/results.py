@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from ...buffer.errors import ConfigError
-from ...rig.machine import machine
+from ...rig.runs import machine
 
 Machine = Mapping[str, str | int]
 

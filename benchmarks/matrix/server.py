@@ -12,8 +12,8 @@ from ...buffer.config import BufferConfig
 from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
 from ...buffer.redis_stream import RedisTraceBuffer
-from ...rig.ports import free_port
 from ...rig.reader import SpeculatorReader
+from ...rig.readiness import free_port
 from ...rig.services import Service, sglang_service
 from ..measure.measured_server import MeasuredServer
 from .rows import Row

@@ -16,11 +16,10 @@ from ...buffer.version import DraftVersion, VersionState
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ...dashboards.tables import as_counts, as_int
 from ...rig.deployment import LEARNER, REPLICA, SPECULATOR, LocalDeployment
-from ...rig.drain import drain_check
 from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ...rig.models.target import TargetModel, load_tokenizer
 from ...rig.prompts import Prompt, domain_prompts
-from ...rig.reader import SpeculatorReader
+from ...rig.reader import SpeculatorReader, drain_check
 
 BY = "bench"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...rig.machine import machine
+from ...rig.runs import machine
 
 EXAMPLE_NAME = "EXAMPLE, not measured"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...buffer.trace import DraftTrace
-from ...rig.foreground import run_to_its_end
+from ...rig.processes import run_to_its_end
 from ...rig.trace_file import read_traces
 
 _RUN, _TRACES, _DRAFTS, _TARGETS = "run.json", "traces.bin", "drafts", "targets"

@@ -13,9 +13,8 @@ from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
 from ...buffer.redis_stream import RedisTraceBuffer
 from ...rig.deployment import LEARNER, LocalDeployment
-from ...rig.drain import drain_check
 from ...rig.models.target import TargetModel
-from ...rig.reader import SpeculatorReader
+from ...rig.reader import SpeculatorReader, drain_check
 from ...rig.services import Service, learner_service, redis_service
 from ...rig.speed.arm import PACED_STEPS, Arm
 from ..measure.measured_server import wait_until

@@ -15,7 +15,7 @@ from ...buffer.config import BufferConfig
 from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import connect
 from ...buffer.redis_stream import RedisTraceBuffer
-from ...rig.ports import free_port
+from ...rig.readiness import free_port
 from ...rig.services import redis_service
 from ...serving.breaker import Breaker
 from ...serving.capture.courier_process import CourierProcess

@@ -11,8 +11,8 @@ from typing import Any
 from ...buffer.config import BufferConfig
 from ...buffer.redis_client import connect
 from ...buffer.redis_stream import RedisTraceBuffer
-from ...rig.ports import free_port
 from ...rig.ratio import Ratio, ratio
+from ...rig.readiness import free_port
 from ...rig.services import redis_service
 from ..measure.paired import in_rounds
 from .deployed import BUFFER_BYTES

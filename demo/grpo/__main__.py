@@ -9,6 +9,7 @@ from ...dashboards.terminal import needing_extra, one_line_errors
 
 
 def _main(
+    *,
     steps: Annotated[int, typer.Option(min=1, help="Optimiser steps, each on 64 new completions.")] = 12,
     temperature: Annotated[float, typer.Option(min=0.01, help="Of rollouts and training.")] = 0.5,
     rejection: Annotated[bool, typer.Option("--rejection", help="Accept drafts by rejection sampling.")] = False,
@@ -25,7 +26,18 @@ def _main(
     with one_line_errors():
         with needing_extra("rl"):
             from .run import GrpoOptions, run_grpo  # noqa: PLC0415 - torch and TRL, which --help does without
-        run_grpo(GrpoOptions(steps, temperature, rejection, learning_rate, taught_at, seed, data_dir, json, record))
+        options = GrpoOptions(
+            steps=steps,
+            temperature=temperature,
+            rejection=rejection,
+            learning_rate=learning_rate,
+            taught_at=taught_at,
+            seed=seed,
+            data_dir=data_dir,
+            json=json,
+            record=record,
+        )
+        run_grpo(options)
 
 
 if __name__ == "__main__":

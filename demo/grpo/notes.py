@@ -1,4 +1,4 @@
-"""What is noted of the rollouts of every step, beside what the trainer itself computes."""
+"""Notes on the rollouts of every step, beside what the trainer itself computes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _READ = 16  # completions of a step whose distributions are compared
 
 @dataclass(frozen=True, slots=True)
 class StepNote:
-    """What was seen of the rollouts of one step."""
+    """The figures of the rollouts of one step."""
 
     version: str  # the target's
     figures: dict[str, float]  # rollout/...
@@ -34,11 +34,14 @@ class NotedRollouts:
     def __init__(
         self, rollout: RolloutFunc, rollouts: Rollouts, start: Any, keep: Callable[[int, Any], None] = lambda *_: None
     ) -> None:
-        self._rollout, self._rollouts, self._start, self._keep = rollout, rollouts, start, keep
+        self._rollout = rollout
+        self._rollouts = rollouts
+        self._start = start
+        self._keep = keep
         self.notes: list[StepNote] = []
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """As TRL wants it."""
+        """Fulfil the signature that TRL asks for."""
         self._keep(trainer.state.global_step, trainer)
         made = self._rollout(prompts, trainer)
         found = compared(trainer.model, self._start, made, trainer.args.temperature)
@@ -49,7 +52,10 @@ class NotedRollouts:
 @torch.inference_mode()
 def compared(policy: Any, start: Any, made: dict[str, Any], temperature: float) -> tuple[float, float, float]:
     """KL of `policy` to `start` and entropy of `policy`, nats per token; largest error of served log-probabilities."""
-    kl, entropy, error, tokens = 0.0, 0.0, 0.0, 0
+    kl = 0.0
+    entropy = 0.0
+    error = 0.0
+    tokens = 0
     rows = zip(made["prompt_ids"], made["completion_ids"], made["logprobs"], strict=True)
     for prompt, ids, served in islice(rows, _READ):
         ours_TV, theirs_TV = (_log_probs(model, prompt, ids, temperature) for model in (policy, start))

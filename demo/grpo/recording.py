@@ -15,12 +15,15 @@ from typing import Any
 from ...buffer.trace import DraftTrace
 from ...buffer.version import BoardState
 from ...learner.delivery.version_folders import files_of
-from ...rig.machine import machine
+from ...rig.runs import machine
 from ...rig.trace_file import write_traces
 from ...serving.rollouts.weights import write_folder
 from .services import GrpoServices
 
-TRACES, DRAFTS, TARGETS, RUN = "traces.bin", "drafts", "targets", "run.json"
+TRACES = "traces.bin"
+DRAFTS = "drafts"
+TARGETS = "targets"
+RUN = "run.json"
 #: Figures of the learner's heartbeat that a record keeps.
 _LEARNER = ("rounds", "rests", "learned", "held_out", "rested", "optimiser_steps")
 
@@ -29,7 +32,8 @@ class KeptTargets:
     """Writes the target's weights before the first, the middle and the last step; nothing without a folder."""
 
     def __init__(self, folder: Path | None, steps: int) -> None:
-        self._folder, self._steps = folder, {0, steps // 2, steps - 1}
+        self._folder = folder
+        self._steps = {0, steps // 2, steps - 1}
 
     def __call__(self, step: int, trainer: Any) -> None:
         """Called before the rollouts of every step."""
@@ -38,11 +42,12 @@ class KeptTargets:
 
 
 def record_run(
-    folder: Path, services: GrpoServices, first: Path, traces: Sequence[DraftTrace], notes: Mapping[str, object]
+    folder: Path, services: GrpoServices, *, first: Path, traces: Sequence[DraftTrace], notes: Mapping[str, object]
 ) -> None:
     """Write the record of a run that has just ended, while its services still run; `first` is its first draft."""
     folder.mkdir(parents=True, exist_ok=True)
-    board, learner = services.board.read(), services.reader.learner_status()
+    board = services.board.read()
+    learner = services.reader.learner_status()
     write_traces(folder / TRACES, {}, traces)
     shutil.copytree(first, folder / DRAFTS / "0")
     for number, row in board.rows.items():

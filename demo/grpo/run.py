@@ -9,14 +9,13 @@ from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
 from ...buffer.errors import ConfigError, PacelineError
-from ...rig.machine import machine
 from ...rig.models.corpus import CERTAIN_DOMAINS, load_corpus
 from ...rig.models.target import TargetModel, ensure_target, load_tokenizer
 from ...rig.models.training import TrainPlan
+from ...rig.processes import ending_signals
 from ...rig.progress import progress_bar
 from ...rig.prompts import Prompt, domain_prompts
-from ...rig.runs import run_folder
-from ...rig.signals import ending_signals
+from ...rig.runs import machine, run_folder
 from .notes import NotedRollouts
 from .recording import KeptTargets, record_run
 from .services import GrpoServices, grpo_services
@@ -25,11 +24,12 @@ from .taught_draft import WAVES, ensure_taught_draft
 from .training import BATCH, GROUP, grpo_trainer, load_model, rewards
 
 _PROMPTS = BATCH * WAVES
-_SETTLE_S, _POLL_S = 30.0, 0.2
+_SETTLE_S = 30.0
+_POLL_S = 0.2
 _TABLE_WIDTH = 150
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GrpoOptions:
     """The options of the command line."""
 
@@ -61,10 +61,15 @@ def run_grpo(options: GrpoOptions) -> list[StepRow]:
             target = ensure_target(options.data_dir, TrainPlan(), report=report)
         prompts = _prompts(target, options.seed)
         with run_folder(options.data_dir / "runs") as folder:
-            ids = [prompt.input_ids for prompt in prompts]
-            taught_at = options.temperature if options.taught_at is None else options.taught_at
-            draft = ensure_taught_draft(options.data_dir, folder, target, ids, taught_at, console)
-            rows = _train(options, folder, target, draft, prompts, console)
+            draft = ensure_taught_draft(
+                options.data_dir,
+                runs=folder,
+                target=target,
+                prompts=[prompt.input_ids for prompt in prompts],
+                temperature=options.temperature if options.taught_at is None else options.taught_at,
+                console=console,
+            )
+            rows = _train(options, folder=folder, target=target, draft=draft, prompts=prompts, console=console)
     wide = console if console.width >= _TABLE_WIDTH else Console(width=_TABLE_WIDTH)
     wide.print(steps_table(rows))  # whole, in a file too
     if options.json is not None:
@@ -74,18 +79,24 @@ def run_grpo(options: GrpoOptions) -> list[StepRow]:
 
 
 def _train(
-    options: GrpoOptions, folder: Path, target: TargetModel, draft: Path, prompts: list[Prompt], console: Console
+    options: GrpoOptions, *, folder: Path, target: TargetModel, draft: Path, prompts: list[Prompt], console: Console
 ) -> list[StepRow]:
     texts = [load_tokenizer(target.folder).decode(prompt.input_ids) for prompt in prompts]
     flags = ["--speculative-use-rejection-sampling"] if options.rejection else []
     flags += ["--random-seed", str(options.seed)]
     kept = KeptTargets(options.record, options.steps)
-    with grpo_services(folder / "training", target, draft, console, flags) as services:
+    with grpo_services(folder / "training", target, draft, console=console, more_flags=flags) as services:
         rollout = services.rollouts.for_trl(learn=True, run="")  # services of its own
         noted = NotedRollouts(rollout, services.rollouts, load_model(target.folder), kept)
-        rate, seed = options.learning_rate, options.seed
         trainer = grpo_trainer(
-            target.folder, texts, noted, options.steps, options.temperature, folder / "trl", rate, seed
+            target.folder,
+            texts,
+            noted,
+            steps=options.steps,
+            temperature=options.temperature,
+            out=folder / "trl",
+            learning_rate=options.learning_rate,
+            seed=options.seed,
         )
         trainer.train()
         _settle(services)
@@ -94,7 +105,7 @@ def _train(
         rows = step_rows(noted.notes, rewards(trainer), lengths)
         if options.record is not None:
             notes = {"options": _shown(options), "steps": [*map(asdict, rows)], "prompts": _first(prompts)}
-            record_run(options.record, services, draft, traces, notes)
+            record_run(options.record, services, first=draft, traces=traces, notes=notes)
     return rows
 
 
@@ -106,7 +117,7 @@ def _prompts(target: TargetModel, seed: int) -> list[Prompt]:
 
 
 def _first(prompts: list[Prompt]) -> list[list[int]]:
-    """As many as one step has, which is what a record keeps of them."""
+    """Return as many as one step has; a record keeps these."""
     return [list(prompt.input_ids) for prompt in prompts[: BATCH // GROUP]]
 
 

@@ -36,22 +36,26 @@ class GrpoServices:
 
 @contextmanager
 def grpo_services(
-    folder: Path, target: TargetModel, draft: Path, console: Console, more_flags: Sequence[str] = ()
+    folder: Path, target: TargetModel, draft: Path, *, console: Console, more_flags: Sequence[str] = ()
 ) -> Iterator[GrpoServices]:
     """Everything a run needs, with its files in `folder`; nothing is left running. PacelineError as Service says."""
     local = LocalDeployment.on_free_ports(folder)
-    shared, logs, config = grpo_env(local, target), folder / "logs", BufferConfig(speculator=SPECULATOR)
+    shared = grpo_env(local, target)
+    logs = folder / "logs"
+    config = BufferConfig(speculator=SPECULATOR)
     with ExitStack() as stack:
         stack.enter_context(redis_service(folder / "redis", local.redis_port))
         client = stack.enter_context(connect(local.redis_url, timeout_s=REDIS_PATIENCE_S))
         with progress_bar("starting SGLang", console) as report:
-            flags, log = [*grpo_flags(target.folder, draft), *more_flags], logs / "sglang.log"
+            flags = [*grpo_flags(target.folder, draft), *more_flags]
+            log = logs / "sglang.log"
             stack.enter_context(sglang_service(flags, local.server_port, log=log, env=shared, report=report))
         with progress_bar("starting the learner", console) as report:
             env = shared | grpo_learner_env(local, target, draft)
             stack.enter_context(learner_service(log=logs / "learner.log", env=env, report=report))
         rollouts = Rollouts(local.server_url, redis_url=local.redis_url, speculator=SPECULATOR)
-        buffer, board = RedisTraceBuffer(client, config), RedisVersionBoard(client, config)
+        buffer = RedisTraceBuffer(client, config)
+        board = RedisVersionBoard(client, config)
         reader = SpeculatorReader(buffer, board, REPLICA, LEARNER)
         yield GrpoServices(stack.enter_context(rollouts), buffer, board, reader)
 
@@ -62,7 +66,7 @@ def grpo_flags(target: Path, draft: Path) -> list[str]:
 
 
 def grpo_env(local: LocalDeployment, target: TargetModel) -> dict[str, str]:
-    """What server and learner must agree on. No target version: it is what the trainer says at every step."""
+    """Return the settings that server and learner must share. The trainer says the target version at every step."""
     shared = local.shared_env(target)
     return {name: value for name, value in shared.items() if name != "PACELINE_TARGET_VERSION"}
 

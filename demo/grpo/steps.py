@@ -31,7 +31,7 @@ _COLUMNS: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
     """One step. Accept lengths include the bonus token; None is not known."""
 
@@ -61,19 +61,19 @@ def _row(step: int, note: StepNote, reward: float, lengths: Mapping[str, tuple[T
     served, frozen = lengths.get(note.version, (Tally(), Tally()))
     figures = note.figures
     return StepRow(
-        step,
-        reward,
-        note.kl,
-        note.entropy,
-        figures.get("rollout/accept_length"),
-        _length(served),
-        _length(frozen),
-        figures["rollout/seconds"],
-        figures["rollout/tail_seconds"],
-        figures.get("rollout/sync_seconds"),
-        figures.get("rollout/draft_version"),
-        figures.get("rollout/draft_lag"),
-        note.logprob_error,
+        step=step,
+        reward=reward,
+        kl=note.kl,
+        entropy=note.entropy,
+        accept_length=figures.get("rollout/accept_length"),
+        traced=_length(served),
+        frozen=_length(frozen),
+        rollout_seconds=figures["rollout/seconds"],
+        tail_seconds=figures["rollout/tail_seconds"],
+        sync_seconds=figures.get("rollout/sync_seconds"),
+        draft_version=figures.get("rollout/draft_version"),
+        draft_lag=figures.get("rollout/draft_lag"),
+        logprob_error=note.logprob_error,
     )
 
 
@@ -91,7 +91,7 @@ def accept_lengths(traces: Iterable[DraftTrace], frozen: Path, target: Path) -> 
 
 
 def traced_tally(trace: DraftTrace) -> Tally:
-    """What was accepted in the trace, counted as replay counts: no token after its last one."""
+    """Count the accepted drafts of the trace as replay does: no token after its last one."""
     drafted = proposed_drafts(trace) > 0
     return Tally(int(trace.visible_accepted()[drafted].sum()), int(drafted.sum()))
 

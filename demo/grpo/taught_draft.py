@@ -15,12 +15,15 @@ from ...rig.progress import progress_bar
 from .services import GrpoServices, grpo_services
 
 #: Waves of rollouts that teach the draft, and the new tokens of each request.
-WAVES, TOKENS = 8, 64
-_LIMIT_S, _POLL_S = 240.0, 0.2
+WAVES = 8
+TOKENS = 64
+_LIMIT_S = 240.0
+_POLL_S = 0.2
 
 
 def ensure_taught_draft(
     data_dir: Path,
+    *,
     runs: Path,
     target: TargetModel,
     prompts: Sequence[Sequence[int]],
@@ -34,7 +37,7 @@ def ensure_taught_draft(
     folder = data_dir / "drafts" / f"{target.key}-rollouts-{temperature:g}"
     if not folder.exists():
         first = ensure_random_draft(target.folder, data_dir / "drafts" / target.key, seed=0)
-        with grpo_services(runs / "teaching", target, first, console) as services:
+        with grpo_services(runs / "teaching", target, first, console=console) as services:
             with progress_bar("teaching the first draft (once)", console) as report:
                 for wave in range(WAVES):
                     _teach(services, prompts[wave::WAVES], temperature)

@@ -11,7 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ...serving.rollouts.trl import RolloutFunc
 
 #: Completions of a step, and of a prompt; new tokens of a completion.
-BATCH, GROUP, TOKENS = 64, 8, 64
+BATCH = 64
+GROUP = 8
+TOKENS = 64
 #: Steep, so that a dozen steps move the target far enough for a frozen draft to feel it.
 LEARNING_RATE = 1e-4
 
@@ -20,6 +22,7 @@ def grpo_trainer(
     target: Path,
     texts: Sequence[str],
     rollout: RolloutFunc,
+    *,
     steps: int,
     temperature: float,
     out: Path,

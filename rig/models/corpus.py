@@ -42,7 +42,7 @@ class Document:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether no model may be trained on it: a fixed share of all sources, by hash."""
+        """Return whether no model may be trained on it: a fixed share of all sources, by hash."""
         digest = hashlib.sha256(self.source.encode()).digest()
         return int.from_bytes(digest[:8], "big") / 2**64 < _HELD_OUT_SHARE
 

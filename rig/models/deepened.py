@@ -13,7 +13,8 @@ from .target import TargetModel
 
 #: A layer adds to the residual stream through these two; at zero it adds nothing, at full cost.
 SILENCED = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
 #: Of a target of which a step costs some ten of its draft's, as with large ones.
 LAYERS = 40
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
 from ...learner.disk import write_folder
@@ -22,7 +22,9 @@ from ..progress import Report, quiet
 from .corpus import Corpus, load_corpus
 from .training import TrainPlan, mean_loss, train
 
-PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+PAD = "<pad>"
+BOS = "<bos>"
+EOS = "<eos>"
 VOCABULARY = 2048
 #: Layers whose outputs an EAGLE-3 head of this target reads: SGLang's own choice collides on four layers.
 DRAFT_LAYERS = (0, 1, 2)
@@ -74,7 +76,7 @@ def ensure_target(
     key = target_key(corpus, plan, architecture)
     folder = data_dir / "targets" / key
     if not folder.exists():
-        model, tokenizer, notes = _build(corpus, plan, architecture, device, report)
+        model, tokenizer, notes = _build(corpus, plan, architecture, device=device, report=report)
         _write_once(folder, lambda place: _save(place, model, tokenizer, notes))
     card = json.loads((folder / _CARD).read_text(encoding="utf-8"))
     return TargetModel(folder, key, card["held_out_loss"], card["steps"])
@@ -116,7 +118,7 @@ def target_key(corpus: Corpus, plan: TrainPlan, architecture: Mapping[str, int |
 
 
 def _build(
-    corpus: Corpus, plan: TrainPlan, architecture: Mapping[str, int | bool], device: str, report: Report
+    corpus: Corpus, plan: TrainPlan, architecture: Mapping[str, int | bool], *, device: str, report: Report
 ) -> tuple[LlamaForCausalLM, Tokenizer, dict[str, object]]:
     report(0.0, "reading text")
     words = architecture["vocab_size"]
@@ -136,7 +138,8 @@ def _build(
 def _sample(texts: Sequence[str], seed: int, max_chars: int) -> list[str]:
     """Whole texts in a fixed random order, up to `max_chars` characters."""
     order = random.Random(seed).sample(range(len(texts)), len(texts))  # noqa: S311 - a sample, no secret
-    chosen, chars = [], 0
+    chosen = []
+    chars = 0
     for index in order:
         if chars < max_chars:
             chosen.append(texts[index])
@@ -164,3 +167,25 @@ def _write_once(folder: Path, write: Callable[[Path], object]) -> None:
     except OSError:
         if not folder.exists():  # else another process finished the same model first
             raise
+
+
+@torch.inference_mode()
+def greedy(
+    model: PreTrainedModel,
+    input_ids: Sequence[int],
+    max_tokens: int,
+    edit: Callable[[Tensor, Sequence[int]], Tensor] = lambda logits, _: logits,
+) -> tuple[int, ...]:
+    """The `max_tokens` tokens that follow `input_ids`, each the most probable one; EOS ends nothing.
+
+    `edit` makes other logits [V] of the target's, given the answer so far.
+    """
+    fed = torch.tensor([list(input_ids)])
+    cache = None
+    output = list[int]()
+    for _ in range(max_tokens):
+        step = model(fed, past_key_values=cache, use_cache=True)
+        fed = edit(step.logits[0, -1], output).argmax(-1).view(1, 1)
+        cache = step.past_key_values
+        output.append(int(fed))
+    return tuple(output)

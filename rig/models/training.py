@@ -21,7 +21,7 @@ _REPORT_EVERY_STEPS = 10
 
 @dataclass(frozen=True, slots=True)
 class TrainPlan:
-    """What training may cost and how it samples; part of the cache key of the model."""
+    """The cost and the sampling of training; part of the cache key of the model."""
 
     steps: int = 1500
     seconds: float = 150.0
@@ -39,20 +39,23 @@ def train(model: nn.Module, streams: Mapping[str, Tensor], plan: TrainPlan, repo
     number of threads and the precision (float32 or bfloat16 autocast) that are fastest there; the weights stay
     float32.
     """
-    started_s, threads = time.monotonic(), torch.get_num_threads()
+    started_s = time.monotonic()
+    threads = torch.get_num_threads()
     batches = _batches(list(streams.values()), plan)
     pace = _fastest_pace(model, next(batches))
     torch.set_num_threads(pace.threads)
     try:
-        return _train(model, batches, plan, pace, started_s, report)
+        return _train(model, batches, plan, pace=pace, started_s=started_s, report=report)
     finally:
         torch.set_num_threads(threads)
 
 
 def _train(
-    model: nn.Module, batches: Iterator[Tensor], plan: TrainPlan, pace: "_Pace", started_s: float, report: Report
+    model: nn.Module, batches: Iterator[Tensor], plan: TrainPlan, *, pace: "_Pace", started_s: float, report: Report
 ) -> int:
-    optimizers, done, steps = _optimizers(model, plan), 0.0, 0
+    optimizers = _optimizers(model, plan)
+    done = 0.0
+    steps = 0
     while done < 1.0 or not steps:
         for optimizer in optimizers:
             _set_rate(optimizer, min(1.0, (steps + 1) / _WARMUP_STEPS) * max(1.0 - done, 0.0))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..deployment import LocalDeployment, paced_flags, plain_flags, server_flags
 from ..models.target import TargetModel
-from ..ports import free_port
+from ..readiness import free_port
 from ..services import Service, sglang_service
 
 #: Draft steps that a paced server chooses among.
@@ -30,7 +30,7 @@ class Arm:
 
     @property
     def needs_paceline(self) -> bool:
-        """Whether paceline does anything on this server; else its plugin installs no hook."""
+        """Return whether paceline does anything on this server; else its plugin installs no hook."""
         return self.is_paced or self.is_captured
 
     @property

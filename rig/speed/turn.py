@@ -17,7 +17,7 @@ from .arm import ArmServer
 SETTLE_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """One answer: its tokens, and milliseconds from the start of the turn."""
 
@@ -31,7 +31,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one server answered to a block, in the order of the prompts; all its answers are complete."""
+    """The answers of one server to a block, in the order of the prompts; all are complete."""
 
     arm: str
     concurrency: int
@@ -71,7 +71,7 @@ class Turn:
         return shared
 
 
-def take_turn(server: ArmServer, prompts: Sequence[Prompt], concurrency: int, max_tokens: int, label: str) -> Turn:
+def take_turn(server: ArmServer, prompts: Sequence[Prompt], *, concurrency: int, max_tokens: int, label: str) -> Turn:
     """Ask one server all of `prompts`, `concurrency` at a time, and wait for every answer.
 
     Request ids begin with `label`, which no other turn may have had. PacelineError when the server has ended, or an
@@ -122,10 +122,10 @@ def _answer(served: Served, began_at: float, max_tokens: int, arm: str) -> Answe
     for arrival in served.arrivals:  # a chunk without a new token is no arrival
         arrivals.setdefault(arrival.tokens, round(1e3 * (arrival.at - began_at), 2))
     return Answer(
-        served.prompt.request_id,
-        round(1e3 * (served.sent_at - began_at), 2),
-        tuple((at_ms, tokens) for tokens, at_ms in arrivals.items()),
-        served.output_ids,
-        int(served.tally.accepted),
-        int(served.tally.rounds),
+        request=served.prompt.request_id,
+        sent_ms=round(1e3 * (served.sent_at - began_at), 2),
+        arrivals=tuple((at_ms, tokens) for tokens, at_ms in arrivals.items()),
+        output_ids=served.output_ids,
+        accepted=int(served.tally.accepted),
+        rounds=int(served.tally.rounds),
     )

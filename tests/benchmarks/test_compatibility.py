@@ -40,7 +40,7 @@ def answer(trace):
     ids = tuple(trace.tokens[trace.context_len :].tolist())
     tally = Tally(int(trace.rounds.accepted.sum()), len(trace.rounds))
     prompt = Prompt(trace.request_id, "py", tuple(trace.tokens[: trace.context_len].tolist()))
-    return Served(prompt, 0.0, (), ids, "length", tally, 0)
+    return Served(prompt=prompt, sent_at=0.0, arrivals=(), output_ids=ids, finish="length", tally=tally, retractions=0)
 
 
 def test_every_row_is_one_of_its_own_and_can_be_built():

@@ -30,7 +30,9 @@ def made_turn(arm, concurrency, ms_per_token, requests, *, ids=range(8)):
     answers, at_ms = [], 0.0
     for number in range(requests):
         arrivals = tuple((at_ms + ms_per_token * (i + 1), i + 1) for i in range(8))
-        answers.append(Answer(f"r-{number}", at_ms, arrivals, tuple(ids), 6, 4))
+        answers.append(
+            Answer(request=f"r-{number}", sent_ms=at_ms, arrivals=arrivals, output_ids=tuple(ids), accepted=6, rounds=4)
+        )
         at_ms = arrivals[-1][0]
     return Turn(arm, concurrency, 0.0, tuple(answers))
 
@@ -102,7 +104,14 @@ def test_times_per_token_are_pooled_over_tokens():
 
 
 def test_the_tokens_of_a_chunk_share_its_wait():
-    answer = Answer("r", 5.0, ((10.0, 1), (16.0, 4), (17.0, 5)), tuple(range(5)), 2, 2)
+    answer = Answer(
+        request="r",
+        sent_ms=5.0,
+        arrivals=((10.0, 1), (16.0, 4), (17.0, 5)),
+        output_ids=tuple(range(5)),
+        accepted=2,
+        rounds=2,
+    )
     turn = Turn(STATIC, 1, 0.0, (answer,))
     assert turn.token_ms() == pytest.approx([2.0, 2.0, 2.0, 1.0])
     assert turn.seconds == pytest.approx(0.012)

@@ -11,8 +11,7 @@ from paceline.buffer.errors import ConfigError
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import broker_url, client_for
 from paceline.cli import app
-from paceline.rig.ports import free_port
-from paceline.rig.readiness import redis_server
+from paceline.rig.readiness import free_port, redis_server
 from typer.testing import CliRunner
 from waiting import until
 

@@ -13,7 +13,7 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.version import DraftVersion, VersionState
-from paceline.rig.ports import free_port
+from paceline.rig.readiness import free_port
 from paceline.rig.services import window_service
 from waiting import until
 

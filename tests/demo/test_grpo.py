@@ -77,7 +77,8 @@ class Chances(torch.nn.Module):
 
 
 def test_kl_and_the_error_of_log_probabilities_are_those_of_the_definition() -> None:
-    policy, start = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.0, 0.5])
+    policy = torch.tensor([0.0, 1.0, 2.0])
+    start = torch.tensor([1.0, 0.0, 0.5])
     p, q = (torch.softmax(logits / 0.5, 0) for logits in (policy, start))
     served = torch.log(p[[2, 0]]).tolist()
     made = {"prompt_ids": [[1]], "completion_ids": [[2, 0]], "logprobs": [[served[0], served[1] - 0.125]]}
@@ -92,8 +93,32 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_is_made(tmp_
     from paceline.demo.grpo.run import GrpoOptions, run_grpo
 
     with pytest.raises(ConfigError, match=r"--json /nowhere/at/all.json: got a folder that does not exist"):
-        run_grpo(GrpoOptions(1, 0.5, False, 1e-4, None, 0, tmp_path / "data", Path("/nowhere/at/all.json"), None))
+        run_grpo(
+            GrpoOptions(
+                steps=1,
+                temperature=0.5,
+                rejection=False,
+                learning_rate=1e-4,
+                taught_at=None,
+                seed=0,
+                data_dir=tmp_path / "data",
+                json=Path("/nowhere/at/all.json"),
+                record=None,
+            )
+        )
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigError, match=r"--record .*: got a folder that exists, expected a new one"):
-        run_grpo(GrpoOptions(1, 0.5, False, 1e-4, None, 0, tmp_path / "data", None, tmp_path))
+        run_grpo(
+            GrpoOptions(
+                steps=1,
+                temperature=0.5,
+                rejection=False,
+                learning_rate=1e-4,
+                taught_at=None,
+                seed=0,
+                data_dir=tmp_path / "data",
+                json=None,
+                record=tmp_path,
+            )
+        )
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import pytest
 import torch
 from paceline.demo.lossless import lossless_check
 from paceline.policies.acceptance import Tally
-from paceline.rig.models.greedy import greedy
+from paceline.rig.models.target import greedy
 from paceline.rig.prompts import Prompt
 from paceline.rig.traffic import Arrival, Served
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
@@ -25,7 +25,15 @@ def target(tmp_path_factory) -> Path:
 
 
 def served(name: str, output: tuple[int, ...], sent_at: float = 0.0) -> Served:
-    return Served(Prompt(name, "py", (5, 6, 7)), sent_at, (Arrival(1.0, 4),), output, "length", Tally(0, 0), 0)
+    return Served(
+        prompt=Prompt(name, "py", (5, 6, 7)),
+        sent_at=sent_at,
+        arrivals=(Arrival(1.0, 4),),
+        output_ids=output,
+        finish="length",
+        tally=Tally(0, 0),
+        retractions=0,
+    )
 
 
 def test_a_single_wrong_or_missing_token_is_found(target: Path) -> None:

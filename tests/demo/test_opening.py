@@ -9,7 +9,7 @@ from paceline.demo.opening import CHECK_MIN, SPEED_MIN, START_MIN, Plan, print_o
 from paceline.demo.run import DRAFT_STEPS, DemoOptions, _plan
 from rich.console import Console
 
-PLAN = Plan(480, 4, 96, None, most_per_step=4)
+PLAN = Plan(requests=480, concurrency=4, max_tokens=96, prompts=None, most_per_step=4)
 
 
 def printed(plan: Plan, width: int = 140) -> str:
@@ -36,12 +36,13 @@ def test_it_fits_a_terminal_of_80_columns_and_24_rows() -> None:
 
 
 def test_the_time_it_takes_grows_with_the_tokens_that_are_served() -> None:
-    half, whole = Plan(240, 4, 96, None, 4), Plan(240, 8, 192, None, 4)
+    half = Plan(requests=240, concurrency=4, max_tokens=96, prompts=None, most_per_step=4)
+    whole = Plan(requests=240, concurrency=8, max_tokens=192, prompts=None, most_per_step=4)
     assert whole.traffic_min == tuple(2 * each for each in half.traffic_min) == PLAN.traffic_min
     assert PLAN.total_min == tuple(
         sum(each) for each in zip(START_MIN, PLAN.traffic_min, CHECK_MIN, SPEED_MIN, strict=True)
     )
-    assert "for 1 min" in printed(Plan(8, 1, 8, None, 4))
+    assert "for 1 min" in printed(Plan(requests=8, concurrency=1, max_tokens=8, prompts=None, most_per_step=4))
 
 
 def test_without_the_last_comparison_it_is_shorter_and_promises_none() -> None:
@@ -53,12 +54,16 @@ def test_without_the_last_comparison_it_is_shorter_and_promises_none() -> None:
 
 
 def test_prompts_of_ones_own_turn_nowhere() -> None:
-    told = sights(Plan(480, 4, 96, Path("mine.jsonl"), 4))
+    told = sights(Plan(requests=480, concurrency=4, max_tokens=96, prompts=Path("mine.jsonl"), most_per_step=4))
     assert [when for when, _ in told] == ["first", "then", "1 or 2 min in", "at the end"]
     assert "those of mine.jsonl" in told[1][1]
-    assert "prose" not in printed(Plan(480, 4, 96, Path("mine.jsonl"), 4))
+    assert "prose" not in printed(
+        Plan(requests=480, concurrency=4, max_tokens=96, prompts=Path("mine.jsonl"), most_per_step=4)
+    )
 
 
 def test_the_plan_is_what_was_asked_for(tmp_path: Path) -> None:
-    asked = DemoOptions(40, 2, 32, None, tmp_path, keep_running=False, json=None)
-    assert _plan(asked) == Plan(40, 2, 32, None, DRAFT_STEPS + 1)
+    asked = DemoOptions(
+        requests=40, concurrency=2, max_tokens=32, prompts=None, data_dir=tmp_path, keep_running=False, json=None
+    )
+    assert _plan(asked) == Plan(requests=40, concurrency=2, max_tokens=32, prompts=None, most_per_step=DRAFT_STEPS + 1)

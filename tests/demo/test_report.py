@@ -13,9 +13,9 @@ from paceline.demo.run import _write
 from paceline.demo.timeline import timeline
 from paceline.policies.acceptance import Tally
 from paceline.policies.readings.ratio_sums import RatioSums
-from paceline.rig.machine import machine
 from paceline.rig.prompts import Prompt
 from paceline.rig.reader import Swap, TraceAccount
+from paceline.rig.runs import machine
 from paceline.rig.traffic import Arrival, Served
 from rich.console import Console
 
@@ -45,7 +45,7 @@ def run(**changes: object) -> Run:
         "results": results(),
         "max_tokens": 5,
         "versions": [VersionLine(1, VersionState.LIVE, "better by 0.4", 1.5, 1.4, 800, predicted_accept_length=1.6)],
-        "traces": TraceAccount(100, 97, {"tap_full": 3}, learned=80, held_out=9, pending=8),
+        "traces": TraceAccount(captured=100, delivered=97, dropped={"tap_full": 3}, learned=80, held_out=9, pending=8),
         "replay": (799, 800),
         "lossless": Lossless(40, ("py-3",)),
         "swapped": [Swap(1, 2.0, 4, 12.0)],
@@ -142,7 +142,7 @@ def test_traces_of_one_request_are_drawn_together(make_trace) -> None:
 @pytest.mark.parametrize(("captured", "verdict"), [(100, "all accounted for"), (101, "NOT ALL ACCOUNTED FOR")])
 def test_the_closing_table_shows_the_results(captured: int, verdict: str) -> None:
     console = Console(file=io.StringIO(), width=140)
-    traces = TraceAccount(captured, 97, {"tap_full": 3}, learned=80, held_out=9, pending=8)
+    traces = TraceAccount(captured=captured, delivered=97, dropped={"tap_full": 3}, learned=80, held_out=9, pending=8)
     print_closing(console, run(traces=traces))
     text = console.file.getvalue()
     assert "1.00 (first) -> 2.00 (before shift) -> 1.50 (after shift) -> 3.00 (final)" in text
@@ -188,7 +188,7 @@ def test_a_request_without_its_whole_answer_is_a_fault(changes: dict, says: str)
 
 
 def test_other_tokens_and_lost_traces_are_faults() -> None:
-    lost = TraceAccount(100, 97, {"tap_full": 3}, learned=80, held_out=9, pending=7)
+    lost = TraceAccount(captured=100, delivered=97, dropped={"tap_full": 3}, learned=80, held_out=9, pending=7)
     different, account = faults(run(lossless=Lossless(40, ("a", "b", "c", "d")), traces=lost))
     assert different == "4 of 40 requests differ from plain decoding: a, b, c"
     assert account.startswith("traces are unaccounted for: ")

@@ -92,16 +92,19 @@ def test_the_command_line_passes_seed_and_what_to_leave_out(monkeypatch, tmp_pat
 def test_a_seed_has_an_initial_draft_and_prompts_of_its_own(monkeypatch, tmp_path: Path) -> None:
     from paceline.demo import run as module
 
-    made, drawn = [], []
+    made = []
+    drawn = []
     monkeypatch.setattr(module, "ensure_random_draft", lambda _target, folder, seed: made.append((folder, seed)))
-    monkeypatch.setattr(module, "_start", lambda *_: pytest.fail("nothing is started"))
+    monkeypatch.setattr(module, "_start", lambda *_, **__: pytest.fail("nothing is started"))
     monkeypatch.setattr(module, "load_tokenizer", lambda _folder: None)
+    texts = SimpleNamespace(domains={"py": SimpleNamespace(held_out=["a text"])})
+    monkeypatch.setattr(module, "load_corpus", lambda _domains: texts)
     monkeypatch.setattr(module, "domain_prompts", lambda *given: drawn.append(given[-1]) or [])
     for seed in (0, 3):
         asked = options(tmp_path, seed=seed)
         module._prompts(asked, TARGET)
         with pytest.raises(pytest.fail.Exception):
-            module._run(asked, module.Console(quiet=True), {}, TARGET, [], PLACE)
+            module._run(asked, module.Console(quiet=True), seconds={}, target=TARGET, prompts=[], local=PLACE)
     assert made == [(tmp_path / "data" / "drafts" / f"k-{seed}", seed) for seed in (0, 3)]
     assert drawn == [0, 3]
 
@@ -122,7 +125,7 @@ def test_servers_that_do_not_start_at_the_end_are_told_of_and_cost_no_report(
     monkeypatch.setattr(speed, "slower", lambda target: target)
     monkeypatch.setattr(speed, part, fails)
     console = Console(file=io.StringIO(), width=120)
-    speed.print_speed(console, TARGET, (tmp_path, tmp_path), [], 8, PLACE)
+    speed.print_speed(console, TARGET, (tmp_path, tmp_path), prompts=[], max_tokens=8, local=PLACE)
     told = console.file.getvalue().splitlines()[-1]
     assert told == f"tokens per second were not compared: {fault}"
 
@@ -135,7 +138,7 @@ def test_results_are_shown_and_written_before_it_waits_and_without_waiting_once_
 
     said: list[str] = []
 
-    def started(stack, *_: object) -> SimpleNamespace:
+    def started(stack, *_: object, **__: object) -> SimpleNamespace:
         stack.callback(said.append, "services ended")
         return SimpleNamespace(reader=SimpleNamespace(learnt_weights=lambda: None))
 
@@ -152,6 +155,6 @@ def test_results_are_shown_and_written_before_it_waits_and_without_waiting_once_
     for name, words in (("print_closing", "table"), ("_write", "report"), ("_wait_for_ctrl_c", "waits")):
         monkeypatch.setattr(module, name, lambda *_, words=words: said.append(words))
     asked = options(tmp_path, keep_running=waits)
-    module._run(asked, Console(file=io.StringIO()), {}, TARGET, [], PLACE)
+    module._run(asked, Console(file=io.StringIO()), seconds={}, target=TARGET, prompts=[], local=PLACE)
     ended = ["services ended"]
     assert said == (["table", "report", "waits", *ended] if waits else [*ended, "table", "report"])

@@ -25,7 +25,8 @@ def program(folder: Path, name: str, *lines: str) -> Path:
 
 def installed(tmp_path: Path, offered: str, *options: str, has_gpu: bool = False, cpu_index_code: int = 0) -> list[str]:
     """Installing commands of install_torch when pip would take the file `offered`."""
-    tools, log = tmp_path / "tools", tmp_path / "log"
+    tools = tmp_path / "tools"
+    log = tmp_path / "log"
     python = program(
         tools,
         "fake-python",
@@ -42,7 +43,8 @@ def installed(tmp_path: Path, offered: str, *options: str, has_gpu: bool = False
     return [line.removeprefix(f"{PIP} ") for line in log.read_text().splitlines()]
 
 
-CUDA, CPU = "torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl", "torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
+CUDA = "torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+CPU = "torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,15 @@ BEGAN = 1_000.0
 def served(domain: str, sent_s: float, accepted: int, rounds: int = 10) -> Served:
     arrivals = (Arrival(BEGAN + sent_s + 2.0, 5),)
     prompt = Prompt(f"{domain}-{sent_s}", domain, (1,))
-    return Served(prompt, BEGAN + sent_s, arrivals, (1,), "length", Tally(accepted, rounds), 0)
+    return Served(
+        prompt=prompt,
+        sent_at=BEGAN + sent_s,
+        arrivals=arrivals,
+        output_ids=(1,),
+        finish="length",
+        tally=Tally(accepted, rounds),
+        retractions=0,
+    )
 
 
 def test_every_request_is_in_one_stretch_of_its_domain_in_the_order_of_ending() -> None:
@@ -28,7 +36,8 @@ def test_every_request_is_in_one_stretch_of_its_domain_in_the_order_of_ending() 
     found = timeline(mixed, [], [])["accept_length"]
     assert [(each["domain"], each["requests"]) for each in found] == [("py", 14), ("py", 15), ("prose", 3)]
     for each, part in zip(found, (py[:14], py[14:], prose), strict=True):
-        accepted, rounds = sum(one.tally.accepted for one in part), sum(one.tally.rounds for one in part)
+        accepted = sum(one.tally.accepted for one in part)
+        rounds = sum(one.tally.rounds for one in part)
         assert each["accept_length"] == round(1 + accepted / rounds, 4)
         assert each["at_s"] == round(sum(one.sent_at + 2.0 - BEGAN for one in part) / len(part), 1)
     assert all(each["low"] < each["accept_length"] < each["high"] for each in found[:2])

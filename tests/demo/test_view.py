@@ -1,6 +1,7 @@
 """The live view is a function of a plain state."""
 
 import io
+from dataclasses import replace
 
 from paceline.buffer.version import VersionState
 from paceline.dashboards.tables import VersionLine
@@ -20,7 +21,9 @@ STATE = ViewState(
         VersionLine(1, VersionState.REFUSED, "interval [-0.1, 0.2] holds zero", 1.1),
         VersionLine(2, VersionState.LIVE, "better by 0.4", 1.5, 1.4375, 800),
     ],
-    traces=TraceAccount(100, 97, {"tap_full": 3, "opt_out": 0}, learned=80, held_out=7, rested=2, pending=8),
+    traces=TraceAccount(
+        captured=100, delivered=97, dropped={"tap_full": 3, "opt_out": 0}, learned=80, held_out=7, rested=2, pending=8
+    ),
     swaps=2,
     stall_ms=31.4,
 )
@@ -41,8 +44,16 @@ def test_the_view_shows_lengths_versions_traces_and_swaps() -> None:
     assert "swaps: 2, longest wait for a token around the last one 31 ms" in text
 
 
+def test_what_the_server_has_not_said_is_unknown_and_never_0() -> None:
+    text = drawn(ViewState(phase="starting", elapsed_s=1.0))
+    assert "captured unknown, delivered unknown, dropped unknown, learned 0" in text
+    assert "swaps: unknown" in text
+    silent = replace(STATE, traces=replace(STATE.traces, silent_s=12.0))
+    assert "captured 100, delivered 97, dropped 3 (tap_full 3) (the server said so 12 s ago)" in plain_line(silent)
+
+
 def test_the_first_view_shows_no_numbers_that_are_unknown() -> None:
-    text = drawn(ViewState("starting", 1.0))
+    text = drawn(ViewState(phase="starting", elapsed_s=1.0))
     assert "live version none   1 s\n" in text.replace(" \n", "\n")
     assert "left" not in text
 

@@ -14,7 +14,15 @@ from seen_members import counted, requests, version
 
 def served(domain: str, accepted: int, *arrivals: float) -> Served:
     came = tuple(Arrival(at, number) for number, at in enumerate(arrivals, start=1))
-    return Served(Prompt("p", domain, (1,)), 0.0, came, (1,), "length", Tally(accepted, 10), 0)
+    return Served(
+        prompt=Prompt("p", domain, (1,)),
+        sent_at=0.0,
+        arrivals=came,
+        output_ids=(1,),
+        finish="length",
+        tally=Tally(accepted, 10),
+        retractions=0,
+    )
 
 
 def test_a_curve_has_a_point_for_every_full_dozen_of_its_domain() -> None:
@@ -28,7 +36,7 @@ def test_the_state_counts_what_is_done_and_shows_the_last_stall() -> None:
     swaps = [{"number": 3, "commit_ms": 500.0, "running": 2, "at": 12.0}]
     board.beat("replica:r0", {"captured": 2, "delivered": 2, "swaps": swaps}, 60.0)
     reader = SpeculatorReader(MemoryTraceBuffer(BufferConfig(speculator="test")), board, "r0", "l0")
-    state = read_state(reader, "py", [served("py", 0, 11.0, 12.5)], 40, 3.0)
+    state = read_state(reader, [served("py", 0, 11.0, 12.5)], phase="py", requests_total=40, elapsed_s=3.0)
     assert (state.phase, state.requests_done, state.requests_total, state.elapsed_s) == ("py", 1, 40, 3.0)
     assert (state.live, state.versions, state.swaps, state.stall_ms) == (None, [], 1, 1500.0)
     assert (state.traces.captured, state.traces.delivered) == (2, 2)
@@ -42,7 +50,6 @@ def test_the_state_shows_what_every_version_served_so_far() -> None:
     entry = counted(1.0, requests(0, "py", [(10, 5)] * 9), requests(1, "py", [(10, 12)]))
     board.beat("replica:r0", {COUNTERS: as_json(entry)}, 60.0)
     reader = SpeculatorReader(MemoryTraceBuffer(BufferConfig(speculator="test")), board, "r0", "l0")
-    shown = [
-        (line.served_accept_length, line.rounds, line.requests) for line in read_state(reader, "", [], 1, 1.0).versions
-    ]
+    state = read_state(reader, [], phase="", requests_total=1, elapsed_s=1.0)
+    shown = [(line.served_accept_length, line.rounds, line.requests) for line in state.versions]
     assert shown == [(1.5, 90, 9), (2.2, 10, 1)]

@@ -17,9 +17,9 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
-from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
-from paceline.rig.ports import free_port
+from paceline.rig.reader import drain_check
+from paceline.rig.readiness import free_port
 from paceline.rig.services import Service, learner_service, sglang_service
 from waiting import until
 

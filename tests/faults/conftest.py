@@ -22,11 +22,10 @@ from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
-from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
 from paceline.rig.models.target import ensure_random_draft
-from paceline.rig.ports import free_port
-from paceline.rig.readiness import is_healthy
+from paceline.rig.reader import drain_check
+from paceline.rig.readiness import free_port, is_healthy
 from paceline.rig.services import Service
 from waiting import until
 
@@ -34,7 +33,9 @@ sys.path.append(str(Path(__file__).parent))  # for killable_server
 
 SCRIPT = Path(__file__).with_name("killable_server.py")
 CONFIG = BufferConfig(speculator="faults")
-REPLICA, STEPS, KV_TOKENS = "faults-0", 3, 8192
+REPLICA = "faults-0"
+STEPS = 3
+KV_TOKENS = 8192
 MIN_TEXT_CHARS = 3000
 
 
@@ -200,11 +201,13 @@ def start_replica() -> Any:
 @contextmanager
 def replica_in(folder: Path, models: tuple[Path, Path], **fields: Any) -> Iterator[KillableReplica]:
     """Such a replica, with its Redis, in `folder`; `fields` are further ones of KillableReplica."""
-    (target, draft), port = models, free_port()
+    target, draft = models
+    port = free_port()
     url = f"redis://127.0.0.1:{port}/0"
     texts = [text for text in load_corpus(("py",))["py"].held_out if len(text) > MIN_TEXT_CHARS]
     with redis_in_memory(port) as redis, closing(client_for(url, timeout_s=30.0)) as client:
-        buffer, board = RedisTraceBuffer(client, CONFIG), RedisVersionBoard(client, CONFIG)
+        buffer = RedisTraceBuffer(client, CONFIG)
+        board = RedisVersionBoard(client, CONFIG)
         made = KillableReplica(folder, target, draft, redis, url, buffer, board, texts, **fields)
         try:
             made.publish(seed=0, number=0)

@@ -37,7 +37,8 @@ POINTS = {
 def die(death: Death) -> None:
     from paceline.rig.processes import descendants
 
-    launcher, own = os.getppid(), os.getpid()
+    launcher = os.getppid()
+    own = os.getpid()
     if death.is_whole_tree:
         # The courier first and the launcher last: `paceline serve` ends the group of a launcher that is gone, this
         # process with it, and a courier that outlived them would deliver what it has.

@@ -9,7 +9,8 @@ from planted_server import PLANTS, SWAPS
 from waiting import until
 
 SCRIPT = Path(__file__).with_name("planted_server.py")
-REQUESTS, TOKENS = 4, 24
+REQUESTS = 4
+TOKENS = 24
 #: One of capture, one of swaps, and the one of pacing.
 EVERYDAY = ("the verify hook", "the handler of swap commands", "the hook of a forward")
 
@@ -53,7 +54,8 @@ def test_an_exception_planted_into_a_hook_or_handler_leaves_every_token_as_it_wa
     after = planted.drained()
     assert (after["capture"], after["swap"]) == ("on", "on")
     # Of the eight requests, those that met the exception are lost and counted, and the others are delivered.
-    captured, lost = (after["captured"] - before["captured"], sum(after["dropped"].values()))
+    captured = after["captured"] - before["captured"]
+    lost = sum(after["dropped"].values())
     assert after["delivered"] - before["delivered"] >= REQUESTS
     assert captured == after["delivered"] - before["delivered"] + lost - sum(before["dropped"].values())
 

@@ -17,9 +17,11 @@ pytestmark = pytest.mark.e2e
 
 #: All processes die, with half of the weights copied.
 EVERYDAY = "half_way_through_a_roll_back"
-CROWD, TOKENS = 6, 40
+CROWD = 6
+TOKENS = 40
 #: Of requests that still run when the server dies, and of the answers their beginnings are compared with.
-LONG, KNOWN = 800, 200
+LONG = 800
+KNOWN = 200
 REPLAYED_ROUNDS = 4  # of a trace; the oracle takes a tenth of a second for one
 
 
@@ -56,7 +58,8 @@ def test_a_server_killed_here_comes_back_with_the_boards_version_whole(replica, 
     known = replica.drained()
     with replica.dying_at(point), replica.asking(crowd(replica, f"during-{point}", LONG)):
         until(lambda: replica.status().get("open", 0) == CROWD, "all requests to run")
-        number, written = announce(replica, point), replica.board.events()
+        number = announce(replica, point)
+        written = replica.board.events()
         last = last_status(replica, point)
     replica.ensure_running()
     assert replica.board.events() == written  # neither the dying server nor its successor moved a version
@@ -114,7 +117,8 @@ def assert_served_once(replica, served, name):
 def assert_prefixes_of(plain, served):
     """What is delivered of requests cut off by a death is the beginning of their answers, once."""
     for rid, traces in served.items():
-        tokens, known = committed(traces), plain[int(rid.rpartition("-")[2])]
+        tokens = committed(traces)
+        known = plain[int(rid.rpartition("-")[2])]
         assert tokens[:KNOWN] == known[: len(tokens)], rid
 
 

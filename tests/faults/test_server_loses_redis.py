@@ -9,7 +9,8 @@ from waiting import until
 
 pytestmark = pytest.mark.e2e
 
-CROWD, TOKENS = 6, 40
+CROWD = 6
+TOKENS = 40
 
 
 def crowd(replica, name, at=100):
@@ -61,7 +62,8 @@ def assert_the_new_board_is_followed(replica, naive_draft, again):
     draft = load_draft(weights.parent, load_target_embedding(replica.target))
     equal = []
     for trace in traces[:3]:
-        drafted, start = trace.rounds.drafted[0], int(trace.rounds.starts[0])
+        drafted = trace.rounds.drafted[0]
+        start = int(trace.rounds.starts[0])
         expected, _ = naive_draft(draft, trace.tokens, trace.features, start, len(drafted))
         equal += np.equal(expected, drafted).tolist()
     assert np.mean(equal) >= 0.8  # rounding may decide between two drafts that are all but equally likely

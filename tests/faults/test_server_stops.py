@@ -5,7 +5,8 @@ from waiting import until
 
 pytestmark = pytest.mark.e2e
 
-CROWD, TOKENS = 6, 40
+CROWD = 6
+TOKENS = 40
 
 
 @pytest.mark.guarantee("server-stopped")

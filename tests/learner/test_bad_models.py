@@ -1,9 +1,6 @@
 """A learner ends at its start, naming the setting, when its draft or its target cannot be learned with."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -13,10 +10,12 @@ from paceline.buffer.errors import ConfigError
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
+from paceline.cli import app
 from paceline.learner.config import LearnerConfig
 from paceline.learner.disk import require_writable
 from paceline.learner.recovery import check_models, open_state
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 
 @pytest.fixture
@@ -154,15 +153,13 @@ def test_with_a_version_at_work_the_first_draft_may_be_gone(config):
 def test_the_command_ends_at_once_with_one_line(config, redis_url, redis_client):
     pickle_of_a_training_run(config.initial_draft, config.target_path)
     env = {
-        **os.environ,
         "PACELINE_REDIS_URL": redis_url,
         "PACELINE_TARGET_PATH": str(config.target_path),
         "PACELINE_DRAFT": str(config.initial_draft),
         "PACELINE_DATA_DIR": str(config.data_dir),
     }
-    command = [sys.executable, "-m", "paceline.cli", "learn"]
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert ended.returncode == 1
+    ended = CliRunner().invoke(app, ["learn"], env=env)
+    assert ended.exit_code == 1
     assert "PACELINE_DRAFT: " in ended.stderr
     assert "got int for 'epoch'" in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr

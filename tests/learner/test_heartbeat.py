@@ -104,7 +104,7 @@ def test_counters_are_of_one_process_and_the_boards_history_has_them(house) -> N
 
 def test_every_figure_of_the_fit_is_told_and_of_long_curves_a_part(house, monkeypatch: pytest.MonkeyPatch) -> None:
     house.send()
-    learner = house.learner(learn="always", passes=30)
+    learner = house.learner(learn="always", passes=12)
     report = learner.learn_once()
     assert house.board.members()[member(house)].fault == ""  # it is by the schema
     fit = told(house)["fit"]

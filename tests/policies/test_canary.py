@@ -33,11 +33,11 @@ def requests_of_unequal_ease(rng: np.random.Generator, count: int, rounds: int =
         yield np.minimum(rng.geometric(1.0 - 0.9 * ease, rounds) - 1, 5).tolist()
 
 
-def filled(canary: list[list[int]], live: list[list[int]], **rules: float) -> CanaryTest:
+def filled(canary: list[list[int]], live: list[list[int]], window: int = 1, **rules: float) -> CanaryTest:
     test = CanaryTest(CanaryRules(**rules))
     for arm, requests in ((Arm.LIVE, live), (Arm.CANARY, canary)):
         for number, rounds in enumerate(requests):
-            feed(test, arm, f"{arm}-{number}", rounds, window=1)
+            feed(test, arm, f"{arm}-{number}", rounds, window)
     return test
 
 
@@ -155,7 +155,7 @@ def test_at_its_limit_most_equal_canaries_stay_and_hardly_one_that_loses_the_mar
     rng, kept = np.random.default_rng(11), 0
     for _ in range(80):
         live, canary = drawn(rng, 1.0, 400), drawn(rng, 1.0 - loss, 400)
-        verdict = filled(canary, live, max_requests=400).verdict()
+        verdict = filled(canary, live, window=12, max_requests=400).verdict()
         kept += verdict.decision is CanaryDecision.PROMOTE
     assert least <= kept / 80 <= most
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from paceline.rig.foreground import run_to_its_end
+from paceline.rig.processes import run_to_its_end
 from waiting import until
 
 #: Says that it is ready, and on SIGTERM ends what it started, which takes it a moment.

@@ -5,12 +5,12 @@ import subprocess
 import sys
 
 import pytest
-from paceline.rig.ports import free_port
+from paceline.rig.readiness import free_port
 
 #: Draws the port it is given, and then as always.
 DRAWS_AGAIN = """
 import random, sys
-from paceline.rig.ports import free_port
+from paceline.rig.readiness import free_port
 draws, draw = [int(sys.argv[1])], random.SystemRandom.randrange
 random.SystemRandom.randrange = lambda self, *ends: draws.pop() if draws else draw(self, *ends)
 print(free_port())

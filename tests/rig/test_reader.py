@@ -6,9 +6,8 @@ from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.policies.acceptance import Tally
-from paceline.rig.drain import drain_check
 from paceline.rig.prompts import Prompt
-from paceline.rig.reader import SpeculatorReader, Swap, TraceAccount
+from paceline.rig.reader import SpeculatorReader, Swap, TraceAccount, drain_check
 from paceline.rig.traffic import Arrival, Served
 
 
@@ -29,7 +28,15 @@ def reader(board: MemoryVersionBoard, buffer: MemoryTraceBuffer) -> SpeculatorRe
 
 def streamed(*arrivals: float) -> Served:
     came = tuple(Arrival(at, number) for number, at in enumerate(arrivals, start=1))
-    return Served(Prompt("p", "py", (1,)), 0.0, came, (1,), "length", Tally(0, 10), 0)
+    return Served(
+        prompt=Prompt("p", "py", (1,)),
+        sent_at=0.0,
+        arrivals=came,
+        output_ids=(1,),
+        finish="length",
+        tally=Tally(0, 10),
+        retractions=0,
+    )
 
 
 def status(**changes: object) -> dict[str, object]:
@@ -39,7 +46,8 @@ def status(**changes: object) -> dict[str, object]:
 def test_members_without_a_heartbeat_have_an_empty_status_and_nothing_is_drained(reader: SpeculatorReader) -> None:
     assert (reader.replica_status(), reader.learner_status(), reader.swaps()) == ({}, {}, [])
     assert not drain_check(reader.replica_status)()
-    assert reader.traces().captured == 0
+    account = reader.traces()
+    assert (account.captured, account.delivered, account.dropped, account.is_balanced) == (None, None, None, False)
     assert (reader.live(), reader.versions()) == (None, [])
 
 
@@ -51,15 +59,42 @@ def test_every_trace_is_counted_once(reader: SpeculatorReader, board, buffer, ma
         buffer.ack([entry_id], outcome)
     set_aside = {"duplicate": 1, "trimmed": 0, "dead_lettered": 0}
     assert reader.traces() == TraceAccount(
-        9, 7, {"tap_full": 2}, learned=2, held_out=1, rested=1, pending=2, set_aside=set_aside
+        captured=9,
+        delivered=7,
+        dropped={"tap_full": 2},
+        learned=2,
+        held_out=1,
+        rested=1,
+        pending=2,
+        set_aside=set_aside,
     )
     assert reader.traces().is_balanced
+
+
+def test_a_server_whose_heartbeat_expired_has_its_last_account_with_its_age(buffer) -> None:
+    now = [100.0]
+    board = MemoryVersionBoard(clock=lambda: now[0])
+    reader = SpeculatorReader(buffer, board, "r0", "l0")
+    board.beat("replica:r0", status(), 10.0)
+    assert (reader.traces().captured, reader.traces().silent_s) == (9, 0.0)
+    now[0] = 130.0
+    account = reader.traces()
+    assert reader.replica_status() == {}
+    assert (account.captured, account.delivered, account.dropped) == (9, 7, {"tap_full": 2})
+    assert account.silent_s == 30.0
 
 
 @pytest.mark.parametrize(("captured", "delivered"), [(10, 7), (8, 7), (9, 6)])
 def test_an_account_that_does_not_add_up_is_not_balanced(captured: int, delivered: int) -> None:
     account = TraceAccount(
-        captured, delivered, {"tap_full": 2}, learned=2, held_out=1, rested=1, pending=2, set_aside={"duplicate": 1}
+        captured=captured,
+        delivered=delivered,
+        dropped={"tap_full": 2},
+        learned=2,
+        held_out=1,
+        rested=1,
+        pending=2,
+        set_aside={"duplicate": 1},
     )
     assert not account.is_balanced
 
@@ -108,7 +143,8 @@ def test_a_swap_stalls_the_requests_that_streamed_while_it_committed(reader: Spe
 
 
 def test_the_quiet_wait_is_that_of_a_time_as_long_half_way_to_the_next_swap() -> None:
-    swap, came = Swap(3, 500.0, 2, 12.0), [streamed(12.5, 13.75, 14.5), streamed(11.0, 12.25), streamed(14.25, 19.0)]
+    swap = Swap(3, 500.0, 2, 12.0)
+    came = [streamed(12.5, 13.75, 14.5), streamed(11.0, 12.25), streamed(14.25, 19.0)]
     assert swap.quiet_ms(came, 16.0) == 1250.0  # 13.5 .. 14 s
     assert swap.quiet_ms(came, 36.0) is None
 

@@ -11,8 +11,7 @@ from socketserver import BaseRequestHandler, TCPServer
 
 import pytest
 from paceline.buffer.errors import ConfigError
-from paceline.rig.ports import free_port
-from paceline.rig.readiness import is_healthy, redis_answers, redis_server
+from paceline.rig.readiness import free_port, is_healthy, redis_answers, redis_server
 
 
 @contextmanager

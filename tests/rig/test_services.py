@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from paceline.buffer.errors import PacelineError
 from paceline.buffer.redis_client import connect
-from paceline.rig.ports import free_port
+from paceline.rig.readiness import free_port
 from paceline.rig.services import Service, redis_service
 from redis import Redis
 from waiting import until
@@ -30,7 +30,7 @@ DOCILE = "import signal; print('up', flush=True); signal.pause()"
 def service(tmp_path: Path, code: str, **changes: object) -> Service:
     limits = {
         "start_limit_s": 60.0,
-        "stop_limit_s": 5.0,
+        "stop_limit_s": 1.0,
         "log": tmp_path / "log",
         "env": {"PACELINE_TEST_WORD": "hello"},
     }
@@ -81,7 +81,8 @@ def test_a_redis_is_still_known_by_the_environment_it_was_started_in(tmp_path: P
 @pytest.mark.parametrize("child", [DOCILE, STUBBORN], ids=["docile", "stubborn"])
 def test_what_a_service_started_is_gone_with_it(tmp_path: Path, child: str) -> None:
     with service(tmp_path, STARTS_A_CHILD.format(child=child)) as running:
-        leader, started = running.pid, child_of(running)
+        leader = running.pid
+        started = child_of(running)
         assert is_alive(leader)
         assert is_alive(started)
         assert running.is_running()
@@ -110,7 +111,8 @@ while True:
 
 def test_a_leader_that_must_be_killed_takes_its_children_of_other_sessions_along(tmp_path: Path) -> None:
     with service(tmp_path, LEADS_A_SESSION.format(child=STUBBORN), stop_limit_s=0.2) as running:
-        leader, started = running.pid, child_of(running)
+        leader = running.pid
+        started = child_of(running)
         assert os.getsid(started) == started
     assert not is_alive(leader)
     assert not is_alive(started)
@@ -119,7 +121,8 @@ def test_a_leader_that_must_be_killed_takes_its_children_of_other_sessions_along
 def test_a_second_ctrl_c_kills_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     running = service(tmp_path, LEADS_A_SESSION.format(child=STUBBORN), stop_limit_s=60.0)
     running.start()
-    leader, started = running.pid, child_of(running)
+    leader = running.pid
+    started = child_of(running)
 
     def press_when_asked() -> None:
         until(lambda: running.log_contains("asked to end"), "the child to be asked")
@@ -187,7 +190,8 @@ def test_stopping_twice_or_before_starting_does_nothing_and_a_pid_needs_a_start(
 
 def test_a_killed_service_is_gone_at_once_and_may_be_started_again(tmp_path: Path) -> None:
     with service(tmp_path, STARTS_A_CHILD.format(child=STUBBORN)) as running:
-        leader, child = running.pid, child_of(running)
+        leader = running.pid
+        child = child_of(running)
         running.kill()
         assert not is_alive(leader)
         assert not is_alive(child)

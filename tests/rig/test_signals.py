@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from paceline.rig.signals import ending_signals
+from paceline.rig.processes import ending_signals
 
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP])

@@ -31,7 +31,16 @@ def server(name: str) -> ArmServer:
 def served(prompt: Prompt, *, tokens: int = 4, failure: str = "") -> Served:
     """Sent at 100, chunks of one and three tokens, and one without a new token."""
     arrivals = (Arrival(100.5, 1), Arrival(101.0, tokens), Arrival(101.5, tokens))
-    return Served(prompt, 100.0, arrivals, tuple(range(tokens)), "length", Tally(2, 2), 0, failure)
+    return Served(
+        prompt=prompt,
+        sent_at=100.0,
+        arrivals=arrivals,
+        output_ids=tuple(range(tokens)),
+        finish="length",
+        tally=Tally(2, 2),
+        retractions=0,
+        failure=failure,
+    )
 
 
 @pytest.fixture
@@ -50,10 +59,12 @@ def asked(monkeypatch):
 
 
 def test_a_turn_holds_the_answers_in_the_order_of_the_prompts(asked):
-    turn = take_turn(server("plain"), PROMPTS, 2, 4, "once")
+    turn = take_turn(server("plain"), PROMPTS, concurrency=2, max_tokens=4, label="once")
     assert asked == [("http://127.0.0.1:1", 2, ["once-p-0", "once-p-1", "once-p-2"])]
     assert [answer.request for answer in turn.answers] == ["p-0", "p-1", "p-2"]
-    assert turn.answers[0] == Answer("p-0", 0.0, ((500.0, 1), (1000.0, 4)), (0, 1, 2, 3), 2, 2)
+    assert turn.answers[0] == Answer(
+        request="p-0", sent_ms=0.0, arrivals=((500.0, 1), (1000.0, 4)), output_ids=(0, 1, 2, 3), accepted=2, rounds=2
+    )
     assert (turn.tokens, turn.seconds, turn.tally) == (12, 1.0, Tally(6, 6))
 
 
@@ -64,12 +75,13 @@ def test_a_missing_or_short_answer_is_no_figure(answer, monkeypatch):
 
     monkeypatch.setattr(turns_module, "send", send)
     with pytest.raises(PacelineError, match="expected 4 tokens"):
-        take_turn(server("plain"), PROMPTS, 1, 4, "once")
+        take_turn(server("plain"), PROMPTS, concurrency=1, max_tokens=4, label="once")
 
 
 def test_every_server_has_one_turn_in_a_drawn_order(asked):
     servers = {name: server(name) for name in ("a", "b", "c", "d")}
-    running, beside_of = [], []
+    running = []
+    beside_of = []
 
     @contextmanager
     def beside(name):
@@ -79,7 +91,7 @@ def test_every_server_has_one_turn_in_a_drawn_order(asked):
 
     def ask(one):
         beside_of.append((one.arm.name, tuple(running)))
-        return take_turn(one, PROMPTS, 1, 4, "once")
+        return take_turn(one, PROMPTS, concurrency=1, max_tokens=4, label="once")
 
     draw = random.Random(3)
     orders = [[turn.arm for turn in take_turns(servers, ask, draw, beside)] for _ in range(6)]
@@ -91,7 +103,17 @@ def test_every_server_has_one_turn_in_a_drawn_order(asked):
 def block(rates, ids):
     """A turn of an arm at so many tokens per second, two answers of four tokens."""
     return [
-        Turn(arm, 1, 0.0, tuple(Answer(f"r{n}", 0.0, ((8e3 / rate, 4),), ids[arm], 1, 2) for n in range(2)))
+        Turn(
+            arm,
+            1,
+            0.0,
+            tuple(
+                Answer(
+                    request=f"r{n}", sent_ms=0.0, arrivals=((8e3 / rate, 4),), output_ids=ids[arm], accepted=1, rounds=2
+                )
+                for n in range(2)
+            ),
+        )
         for arm, rate in rates.items()
     ]
 
@@ -112,7 +134,8 @@ def test_the_demos_ratio_is_over_the_server_without_a_draft():
 
 
 def test_only_arms_that_pace_or_capture_reach_redis(tmp_path):
-    target, local = TargetModel(Path("/t"), "key", {}, 0), LocalDeployment(tmp_path, 1, 2)
+    target = TargetModel(Path("/t"), "key", {}, 0)
+    local = LocalDeployment(tmp_path, 1, 2)
     made = {
         arm.name: _server(arm, target, local).service
         for arm in (

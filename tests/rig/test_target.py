@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline.rig.models.greedy import greedy
-from paceline.rig.models.target import TargetModel, ensure_random_draft, ensure_target, load_tokenizer
+from paceline.rig.models.target import TargetModel, ensure_random_draft, ensure_target, greedy, load_tokenizer
 from paceline.rig.models.training import TrainPlan
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from paceline.policies.acceptance import Tally
-from paceline.rig.ports import free_port
 from paceline.rig.prompts import Prompt
+from paceline.rig.readiness import free_port
 from paceline.rig.traffic import Arrival, Served, longest_gap_ms, pooled, send, tokens_per_second
 
 
@@ -60,7 +60,15 @@ def prompt(name: str, *ids: int) -> Prompt:
 def served(sent_at: float, *arrivals: tuple[float, int], accepted: int = 0, rounds: int = 0) -> Served:
     came = tuple(Arrival(at, tokens) for at, tokens in arrivals)
     output = tuple(range(came[-1].tokens)) if came else ()
-    return Served(prompt("r"), sent_at, came, output, "length", Tally(accepted, rounds), 0)
+    return Served(
+        prompt=prompt("r"),
+        sent_at=sent_at,
+        arrivals=came,
+        output_ids=output,
+        finish="length",
+        tally=Tally(accepted, rounds),
+        retractions=0,
+    )
 
 
 def test_a_request_is_recorded_as_it_streamed(server_url: str) -> None:

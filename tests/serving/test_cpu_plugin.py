@@ -35,7 +35,7 @@ def test_cpu_sdpa_needs_no_triton_and_other_backends_are_asked_as_before():
 
 
 def test_sampling_finds_its_kernels_where_a_release_binds_none_on_a_cpu(monkeypatch, cpu_kernels):
-    """As 0.5.23's module is without a GPU; tests/e2e/test_5_sampled.py asks the real one."""
+    """As 0.5.23's module is without a GPU; tests/e2e/test_sampled.py asks the real one."""
     names = ("top_k_renorm_prob", "top_p_renorm_prob", "tree_speculative_sampling_target_only")
     eagle_utils = SimpleNamespace(**dict.fromkeys(names))
     monkeypatch.setitem(sys.modules, "sgl_kernel", cpu_kernels)

@@ -1,4 +1,4 @@
-"""What the doctor finds, says to do, and ends with; tests/e2e/test_4_refusals.py asks it about the real SGLang."""
+"""What the doctor finds, says to do, and ends with; tests/e2e/test_refusals.py asks it about the real SGLang."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What Rollouts asks of its servers and makes of their answers. The real server: tests/e2e/test_12_rollouts.py."""
+"""What Rollouts asks of its servers and makes of their answers. The real server: tests/e2e/test_rollouts.py."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""The rollout function for TRL, with a trainer of its shape; the real trainer: tests/e2e/test_13_trl.py."""
+"""The rollout function for TRL, with a trainer of its shape; the real trainer: tests/e2e/test_trl.py."""
 
 from collections import defaultdict
 from types import SimpleNamespace

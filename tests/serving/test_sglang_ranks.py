@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 
 import pytest
-from paceline.rig.ports import free_port
+from paceline.rig.readiness import free_port
 from paceline.serving.cpu_host.defaults import server_env
 
 pytestmark = pytest.mark.servers

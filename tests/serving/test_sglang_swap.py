@@ -46,7 +46,7 @@ def folder(tmp_path):
 
 
 def nothing_released():
-    """What swaps read of the scheduler's own weight updater; tests/e2e/test_2_swap.py has the real one."""
+    """What swaps read of the scheduler's own weight updater; tests/e2e/test_swap.py has the real one."""
     return SimpleNamespace(offload_tags=set())
 
 

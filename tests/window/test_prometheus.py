@@ -28,7 +28,7 @@ from paceline.buffer.version import DraftVersion, JudgedOn, VersionState
 from paceline.policies.readings.serving_readings import accept_length
 from paceline.policies.readings.speed import speed_over_plain
 from paceline.policies.readings.windows import windowed
-from paceline.rig.ports import free_port
+from paceline.rig.readiness import free_port
 from paceline.rig.services import Service, redis_service
 from waiting import until
 

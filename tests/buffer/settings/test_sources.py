@@ -23,20 +23,23 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", " ", "\t\n"])
-@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.name)
-def test_an_empty_variable_means_that_the_setting_is_not_set(row, text):
-    settings = read_settings({row.variable: text})
-    assert (settings.value(row.name), settings.origin(row.name)) == (row.default, Origin.DEFAULT)
+def test_an_empty_variable_means_that_the_setting_is_not_set(text):
+    settings = read_settings({row.variable: text for row in SETTINGS})
+    assert {row.name: settings.value(row.name) for row in SETTINGS} == {row.name: row.default for row in SETTINGS}
+    assert {settings.origin(row.name) for row in SETTINGS} == {Origin.DEFAULT}
     assert settings.unknown == ()
 
 
-@pytest.mark.parametrize("row", [row for row in SETTINGS if row.name != "CONFIG"], ids=lambda row: row.name)
-def test_an_empty_variable_leaves_it_to_the_file_and_an_empty_key_to_the_default(row, file):
-    text = row.text(row.default) or "1"
-    given = read_settings({row.variable: "", **file(f'{row.key} = "{text}"')})
-    assert (given.origin(row.name), given.value(row.name)) == (Origin.FILE, row.parse(text, ""))
-    empty = read_settings(file(f'{row.key} = " "'))
-    assert (empty.origin(row.name), empty.value(row.name)) == (Origin.DEFAULT, row.default)
+def test_an_empty_variable_leaves_it_to_the_file_and_an_empty_key_to_the_default(file):
+    rows = [row for row in SETTINGS if row.name != "CONFIG"]
+    texts = {row: row.text(row.default) or "1" for row in rows}
+    keys = "\n".join(f'{row.key} = "{text}"' for row, text in texts.items())
+    given = read_settings({row.variable: "" for row in rows} | file(keys))
+    assert {row.name: given.value(row.name) for row in rows} == {row.name: row.parse(texts[row], "") for row in rows}
+    assert {given.origin(row.name) for row in rows} == {Origin.FILE}
+    empty = read_settings(file("\n".join(f'{row.key} = " "' for row in rows)))
+    assert {row.name: empty.value(row.name) for row in rows} == {row.name: row.default for row in rows}
+    assert {empty.origin(row.name) for row in rows} == {Origin.DEFAULT}
 
 
 def test_an_empty_variable_stamps_nothing_on_a_trace():

@@ -38,19 +38,18 @@ def test_every_setting_is_held_by_a_config_object_of_its_reader():
         assert row.reader is not Reader.LEARNER or row.name in held(LearnerConfig)
 
 
-@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.name)
-def test_a_row_says_what_it_is_and_its_default_is_in_its_range(row):
-    assert row.sentence.endswith(".")
-    assert row.expected
-    text = row.text(row.default)
-    assert row.parse(text, row.variable) == row.default if text else row.unset
+def test_every_row_says_what_it_is_and_its_default_is_in_its_range():
+    for row in SETTINGS:
+        text = row.text(row.default)
+        assert row.sentence.endswith("."), row.name
+        assert row.expected, row.name
+        assert row.parse(text, row.variable) == row.default if text else row.unset, row.name
 
 
-@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.name)
-def test_a_name_that_ends_in_a_unit_has_that_unit(row):
+def test_a_name_that_ends_in_a_unit_has_that_unit():
     units = {"_S": "s", "_MS": "ms", "_BYTES": "bytes", "_TOKENS": "tokens", "_TRACES": "traces"}
-    for end, unit in units.items():
-        assert not row.name.endswith(end) or row.unit == unit
+    named = [(row, unit) for row in SETTINGS for end, unit in units.items() if row.name.endswith(end)]
+    assert [row.name for row, unit in named if row.unit != unit] == []
 
 
 def test_the_learn_modes_are_those_of_the_policy():

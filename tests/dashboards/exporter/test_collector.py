@@ -16,7 +16,7 @@ from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_members import speculators
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.dashboards.exporter.collector import BoardCollector
-from paceline.rig.ports import free_port
+from paceline.rig.readiness import free_port
 from scraped import labels_of, parsed, scrape, value
 
 

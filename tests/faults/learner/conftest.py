@@ -134,7 +134,8 @@ class World:
 
 
 def assert_no_half_version(board: VersionBoard, speculator: Any) -> None:
-    state, embedding = board.read(), load_target_embedding(speculator.target)
+    state = board.read()
+    embedding = load_target_embedding(speculator.target)
     for number, row in state.rows.items():
         check_weights(state, number)
         load_draft(weights_file(row.version.weights_uri).parent, embedding)
@@ -144,7 +145,9 @@ class KillableRedis:
     """The Redis of a world, to be killed and brought back."""
 
     def __init__(self, server: Any, world: World, folder: Path) -> None:
-        self._server, self._world, self._folder = server, world, folder
+        self._server = server
+        self._world = world
+        self._folder = folder
         server.stop()
         self._start()
 

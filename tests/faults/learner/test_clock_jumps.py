@@ -9,7 +9,8 @@ from paceline.buffer.base import entry_order
 from paceline.buffer.version import DraftVersion, VersionState
 from waiting import until
 
-BATCH, DAY_S = 16, 86_400.0
+BATCH = 16
+DAY_S = 86_400.0
 both_ways = pytest.mark.parametrize("seconds", cases([DAY_S, -DAY_S], everyday=[-DAY_S]), ids=["forwards", "backwards"])
 
 
@@ -36,7 +37,8 @@ def test_rounds_go_on_over_a_jump_of_the_clock(world, point, seconds):
     world.assert_sound()
     events = world.board.events()
     assert [event.event_id for event in events] == sorted((event.event_id for event in events), key=entry_order)
-    seen, acked = world.board.heartbeats()["learner:successor"], world.buffer.counts().acked
+    seen = world.board.heartbeats()["learner:successor"]
+    acked = world.buffer.counts().acked
     assert {outcome: seen[outcome] for outcome in acked} == acked
 
 
@@ -44,7 +46,8 @@ def test_rounds_go_on_over_a_jump_of_the_clock(world, point, seconds):
 @both_ways
 def test_a_lease_outlives_its_holders_clock_and_keeps_others_out(world, seconds):
     world.send(BATCH)
-    holder, other = world.learner(LEARNER="holder", ROUND_LEASE_S="60"), world.learner(LEARNER="other")
+    holder = world.learner(LEARNER="holder", ROUND_LEASE_S="60")
+    other = world.learner(LEARNER="other")
     holder.order("arm", point="before_training", how="pause")
     assert world.round(holder) == {"at": "before_training"}
     holder.order("skew", seconds=seconds)

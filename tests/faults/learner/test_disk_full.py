@@ -15,7 +15,8 @@ def hidden(folder):
 
 def names_the_path(answer, world):
     """Whether a round failed with the path that could not be written, and the room there is."""
-    where, room = str(world.folder / "data"), "MiB are free there: make room"
+    where = str(world.folder / "data")
+    room = "MiB are free there: make room"
     return answer.get("error") == "OSError" and where in answer["why"] and room in answer["why"]
 
 

@@ -70,7 +70,8 @@ def test_of_many_traces_the_one_that_kills_every_learner_ends_alone(world):
             deaths += 1
         learner.end()
 
-    counts, kept = world.buffer.counts(), world.held_out(traces)
+    counts = world.buffer.counts()
+    kept = world.held_out(traces)
     assert (deaths, counts.dead_lettered) == (MAX_DELIVERIES, 1)
     assert dict(counts.acked) == {"learned": TRACES - kept - 1, "held_out": kept}
     world.assert_sound()

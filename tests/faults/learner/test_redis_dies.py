@@ -32,7 +32,9 @@ def assert_started_again(world, before):
 )
 @pytest.mark.parametrize("point", cases(POINTS, everyday=["between_candidate_and_verdict"]))
 def test_a_learner_outlives_a_redis_killed_in_its_round(own_world, killable_redis, point, comes_back):
-    world, in_time, with_data = own_world, comes_back.startswith("in"), not comes_back.endswith("empty")
+    world = own_world
+    in_time = comes_back.startswith("in")
+    with_data = not comes_back.endswith("empty")
     learner = world.learn(BATCH)
     before = world.board.read()
     world.send(BATCH)
@@ -86,7 +88,8 @@ def test_a_board_that_lost_its_data_between_two_rounds_starts_again_by_itself(
 def test_a_redis_that_restarts_with_its_data_between_two_rounds_changes_nothing(own_world, killable_redis):
     world = own_world
     learner = world.learn(BATCH)
-    before, counts = world.board.read(), world.buffer.counts()
+    before = world.board.read()
+    counts = world.buffer.counts()
     killable_redis.die()
     killable_redis.come_back(with_data=True)
     assert (world.board.read(), world.buffer.counts()) == (before, counts)

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 from paceline.buffer.trace_codec import encode_trace
 
-SERVED, TRACES, COPIES = 50, 1000, 2100
+SERVED = 50
+TRACES = 1000
+COPIES = 2100
 
 
 @pytest.fixture

@@ -145,7 +145,8 @@ STRANGE_EVENTS = {
 def test_a_strangers_event_stops_rounds_with_its_name_and_nothing_else_until_it_is_removed(world, event):
     fields, error = STRANGE_EVENTS[event]
     learner = world.learn(BATCH)
-    before, events = world.board.read(), world.board.events()
+    before = world.board.read()
+    events = world.board.events()
     event_id = world.client.xadd(STREAM, fields).decode()
     world.send(BATCH)
     for worker in (learner, world.learner()):

@@ -66,7 +66,8 @@ REFUSALS = {
 
 @pytest.mark.guarantee("redis-refuses")
 def test_a_worker_outlasts_what_redis_refuses(own_world, worker, tmp_path):
-    world, refused = own_world, []
+    world = own_world
+    refused = []
 
     def complaints():
         return (tmp_path / "worker.log").read_text().count("no learning round was started")

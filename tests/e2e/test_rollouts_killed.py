@@ -19,11 +19,9 @@ from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.demo.grpo.services import grpo_env, grpo_learner_env
 from paceline.rig.deployment import LEARNER, REPLICA, SPECULATOR, LocalDeployment, server_flags
-from paceline.rig.drain import drain_check
 from paceline.rig.models.corpus import load_corpus
-from paceline.rig.models.greedy import greedy
-from paceline.rig.models.target import TargetModel
-from paceline.rig.reader import SpeculatorReader
+from paceline.rig.models.target import TargetModel, greedy
+from paceline.rig.reader import SpeculatorReader, drain_check
 from paceline.rig.services import Service, learner_service, redis_service, sglang_service
 from paceline.serving.rollouts.completion import Completion
 from paceline.serving.rollouts.server import RolloutServer

@@ -29,7 +29,7 @@ def test_three_servers_of_the_deepened_target_give_the_same_answers(models, tmp_
     target = TargetModel(tmp_path / "target", folder.name, {}, 0)
     (tmp_path / "run" / "logs").mkdir(parents=True)
     local = LocalDeployment.on_free_ports(tmp_path / "run")
-    speed.print_speed(console, target, (draft, draft), prompts, TOKENS, local)
+    speed.print_speed(console, target, (draft, draft), prompts=prompts, max_tokens=TOKENS, local=local)
     text = console.file.getvalue()
     config = json.loads((tmp_path / f"target-{LAYERS}-layers" / "config.json").read_text())
     assert config["num_hidden_layers"] == LAYERS

@@ -14,7 +14,7 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.weights_file import weights_file
 from paceline.rig.models.target import ensure_random_draft
-from paceline.rig.ports import free_port
+from paceline.rig.readiness import free_port
 from paceline.rig.services import sglang_service
 from paceline.serving.supported_release import installed_release
 from transformers import Qwen3Config, Qwen3ForCausalLM

@@ -21,7 +21,7 @@ from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, save_draft
 from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import Tally, replayed_tally
-from paceline.rig.drain import drain_check
+from paceline.rig.reader import drain_check
 from safetensors.torch import load_file, save_file
 from waiting import until
 

@@ -10,7 +10,7 @@ from paceline.buffer.trace import NO_DRAFT
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.model.draft_io import load_draft, load_target_embedding
 from paceline.policies.acceptance import identity, proposed_drafts
-from paceline.rig.models.greedy import greedy
+from paceline.rig.models.target import greedy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import until
 

@@ -18,8 +18,8 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.rig.models.corpus import load_corpus
-from paceline.rig.models.greedy import greedy
-from paceline.rig.ports import free_port
+from paceline.rig.models.target import greedy
+from paceline.rig.readiness import free_port
 from paceline.serving.rollouts.server import RolloutServer
 from paceline.serving.rollouts.weights import buckets
 from pushed_weights import Trainer

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from paceline.rig.models.greedy import greedy
+from paceline.rig.models.target import greedy
 from paceline.serving.target.sglang_guard import REFUSED
 from paceline.serving.target.target_updates import LOADING
 from pushed_weights import Trainer, split

@@ -7,7 +7,7 @@ import pytest
 import torch
 from mlflow import MlflowClient
 from paceline.buffer.version import VersionState
-from paceline.rig.models.greedy import greedy
+from paceline.rig.models.target import greedy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import until
 
