@@ -6,8 +6,6 @@ from math import isnan, nan
 from typing import Any
 
 import pytest
-from paceline.benchmarks.gating.line import blocks
-from paceline.benchmarks.gating.streams import StreamedRequest
 from paceline.buffer.base import TraceEntry
 from paceline.learner.claim.intake import Outcome
 from paceline.learner.round.learning_blocks import blocks_of, learn, merged
@@ -89,14 +87,6 @@ def test_the_order_is_that_of_the_stream_whatever_was_claimed_first(make_trace) 
 )
 def test_every_block_has_something_to_learn(make_trace, rows, expected) -> None:
     assert shown(claim(make_trace, *rows)) == expected
-
-
-def test_a_claim_is_divided_as_in_the_gate_bench(make_trace) -> None:
-    for count in range(2, 12):
-        claimed = claim(make_trace, *((str(place), LEARNED) for place in range(count)))
-        streamed = [StreamedRequest(entry.trace, 0, True) for entry in claimed[LEARNED]]
-        expected = blocks(streamed, 2).tolist()
-        assert [len(block.learned) for block in blocks_of(claimed)] == [expected.count(0), expected.count(1)]
 
 
 class Trainer:

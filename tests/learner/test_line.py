@@ -1,4 +1,4 @@
-"""The line in the product's rounds: as the gate bench decides by hand, in step with the board, and after a death."""
+"""The line in the product's rounds: as decided by hand, in step with the board, and after a death."""
 
 import copy
 import logging
@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import redis
 from learner_traffic import BATCH, held_out, ids
-from paceline.benchmarks.gating.matrix import Matrix
-from paceline.benchmarks.gating.prequential_rules import TrustedLine
-from paceline.benchmarks.gating.view import View
 from paceline.buffer.base import TraceEntry
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
@@ -26,9 +22,10 @@ from paceline.learner.judging.replay import replay_traces
 from paceline.learner.state import checkpoint
 from paceline.learner.training.plan import RECIPE
 from paceline.learner.training.trainer import DraftTrainer
+from paceline.policies import prequential
 from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.learn_schedule import LearnSchedule
-from paceline.policies.line_delivery import DeliveryRules, Ground
+from paceline.policies.line_delivery import DeliveryRules, Ground, LineDelivery
 from paceline.policies.paired import Paired
 
 ROUNDS = 10
@@ -42,28 +39,41 @@ def die(*_: object, **__: object) -> None:
     raise DiedError
 
 
-def matrix_of(versions: Sequence[Any], rounds: Sequence[Sequence[DraftTrace]]) -> Matrix:
-    """Every version of the line on every request, each replayed from the beginning; one trace a request."""
+def decided_by_hand(versions: Sequence[Any], rounds: Sequence[Sequence[DraftTrace]]) -> list[int]:
+    """The version of the line that serves after every round.
+
+    Each version is replayed from the beginning on every request, one trace a request; version v met block v, half of
+    a round, before it learnt it.
+    """
     traces = [trace for claimed in rounds for trace in claimed]
-    runs_VN = [replay_traces(version, traces, 3) for version in versions]
-    tallies_VN = [[replayed_tally(*pair) for pair in zip(traces, runs_N, strict=True)] for runs_N in runs_VN]
-    halves = [2 * number + place * 2 // len(part) for number, part in enumerate(rounds) for place in range(len(part))]
+    tallies_VN = [
+        [replayed_tally(*pair) for pair in zip(traces, replay_traces(version, traces, 3), strict=True)]
+        for version in versions
+    ]
+    blocks = [2 * number + place * 2 // len(part) for number, part in enumerate(rounds) for place in range(len(part))]
     kept = set(ids(held_out(traces)))
-    return Matrix(
-        np.array([[tally.accepted for tally in row] for row in tallies_VN], np.int32),
-        np.array([[tally.rounds for tally in row] for row in tallies_VN], np.int32),
-        np.array(halves, np.int32),
-        np.array([trace.trace_id in kept for trace in traces]),
-        np.ones(len(traces), np.bool_),
-        np.array([trace.tenant for trace in traces]),
-        np.array(["" for _ in traces]),
-        2,
-        {},
-    )
+    rules = DeliveryRules()
+    delivery, live, served = LineDelivery(rules, 0), 0, []
+
+    def pairs(requests: Sequence[int], version: int, reference: int) -> list[Paired]:
+        return [Paired(traces[n].tenant, tallies_VN[version][n], tallies_VN[reference][n]) for n in requests]
+
+    for number in range(len(rounds)):
+        reference = delivery.reference
+        for version in (2 * number, 2 * number + 1):
+            if version != reference:
+                block = [n for n, of in enumerate(blocks) if of == version]
+                delivery.observe(pairs(block, version, reference), is_live=version == live)
+        newest = 2 * number + 2
+        claimed = [n for n, of in enumerate(blocks) if of // 2 == number and traces[n].trace_id in kept]
+        is_ruined = prequential.is_ruined(pairs(claimed, newest, live), rules.test)
+        live = delivery.decide(newest, live, is_ruined=is_ruined).version
+        served.append(live // 2)
+    return served
 
 
 @pytest.mark.parametrize("target", ["named", "followed"])
-def test_every_round_decides_as_the_bench_does_by_hand(house, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+def test_every_round_decides_as_by_hand(house, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     """By all requests of every round, under whichever versions of a followed target they were verified."""
     versions: list[Any] = []
     fit = DraftTrainer.fit
@@ -87,12 +97,7 @@ def test_every_round_decides_as_the_bench_does_by_hand(house, monkeypatch: pytes
     versions.append(learner._state.trainer.draft)
     assert len(versions) == 2 * ROUNDS + 1
 
-    rule, matrix = TrustedLine(DeliveryRules()), matrix_of(versions, rounds)
-    live, expected = 0, []
-    for chunk in range(ROUNDS):
-        live = rule.decide(View(matrix, chunk, live))
-        expected.append(live // 2)
-    assert served == expected
+    assert served == decided_by_hand(versions, rounds)
     assert {Ground.PROOF, Ground.TRUST, Ground.NOTHING_YET, Ground.HARM} <= set(grounds), grounds
 
 
