@@ -214,7 +214,7 @@ def test_sglangs_other_command_captures_too(server: Server, tmp_path: Path) -> N
 def test_the_doctor_finds_nothing_wrong_and_asks_for_no_learner(server: Server) -> None:
     done = server.user.run("paceline", "doctor", "--json", "--", *server.flags, settings=server.settings)
     found = {one["topic"]: one["level"] for one in map(json.loads, done.stdout.splitlines())}
-    server_side = {"SGLang", "flags", "capture", "draft", "swap", "answers", "replay", "pacing", "traffic"}
+    server_side = {"SGLang", "flags", "capture", "swap", "answers", "replay", "pacing", "traffic"}
     board_side = {"Redis", "weights", "TLS", "token", "memory", "servers", "clocks", "beat", "MLflow"}
     assert set(found) == server_side | board_side
     assert set(found.values()) <= {"ok", "note"}, done.stdout

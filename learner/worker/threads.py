@@ -33,20 +33,17 @@ LONGEST_WAIT_S = 240.0
 
 
 class _ThreadStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """A thread that runs from the worker's start to its end. Celery makes one for each worker; subclasses name it."""
+    """A thread that runs from the worker's start to its end. Celery makes one for each worker."""
 
     requires = ("celery.worker.components:Pool",)
     thread_name = ""
     joined_s = 0.0  # the worker's end waits so long for the thread
+    run: Callable[[threading.Event], None]  # until the event is set; each subclass has its own
 
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self.run, args=(self._stop,), name=self.thread_name, daemon=True)
-
-    def run(self, stop: threading.Event) -> None:
-        """Run until `stop` is set."""
-        raise NotImplementedError
 
     def start(self, _worker: Any) -> None:
         self._thread.start()

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 from ...buffer.errors import CaptureUnavailable, ConfigError, told
@@ -146,34 +147,29 @@ def _swap(server_args: Any, settings: config.ServingConfig) -> Finding:
         downloads, revision = server_args.download_dir, spec.speculative_draft_model_revision
         folder = draft_folder(spec.speculative_draft_model_path, settings.cache_dir, revision, downloads)
         read_layout(folder)
+        _check_layers(folder, server_args)
     except (ConfigError, OSError) as fault:
         return Finding("swap", Level.WRONG, f"off, so that no learned draft would ever serve: {fault}")
     return Finding("swap", Level.OK, f"on: learned drafts replace the one in {folder} while the server runs")
 
 
-def _draft(server_args: Any, settings: config.ServingConfig) -> Finding:
-    """Say if the target has the layers that the draft reads; SGLang ends at its first request where it lacks one."""
+def _check_layers(folder: Path, server_args: Any) -> None:
+    """ConfigError where the draft reads layers that the target lacks: SGLang would end at its first request.
+
+    Which layer an id names differs between SGLang's models by one, so the last layer's is let pass.
+    """
     from sglang.srt.configs.model_config import ModelConfig
-    from sglang.srt.runtime_context import get_spec
 
-    from ...buffer.drafts.single_file import draft_folder
-
-    spec = get_spec()
-    if not spec.speculative_draft_model_path:
-        return Finding("draft", Level.WRONG, "got no --speculative-draft-model-path, expected the first draft")
-    try:
-        downloads, revision = server_args.download_dir, spec.speculative_draft_model_revision
-        folder = draft_folder(spec.speculative_draft_model_path, settings.cache_dir, revision, downloads)
-        source = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        layers = (source.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
-    except (ConfigError, OSError, ValueError, AttributeError) as fault:
-        return Finding("draft", Level.WRONG, f"its config cannot be read: {fault}")
-    # SGLang takes a layer's output as the input of the one after it, so the last layer's cannot be had.
-    last = ModelConfig.from_server_args(server_args).num_hidden_layers - 2
-    if layers and (len({*layers}) < len(layers) or not all(0 <= layer <= last for layer in layers)):
-        says = f"eagle_aux_hidden_state_layer_ids: got {layers}, expected different layers of the target, 0 to {last}"
-        return Finding("draft", Level.WRONG, says)
-    return Finding("draft", Level.OK, f"reads layers {layers or 'of the target that SGLang chooses'}")
+    source = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    layers = (source.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    if not layers:
+        return
+    last = ModelConfig.from_server_args(server_args).num_hidden_layers - 1
+    if len({*layers}) < len(layers) or not all(0 <= layer <= last for layer in layers):
+        raise ConfigError(
+            f"{folder}: eagle_aux_hidden_state_layer_ids: got {layers}, expected different layers of the target, "
+            f"0 to {last}"
+        )
 
 
 def _answers(_: Any, settings: config.ServingConfig) -> Finding:
@@ -246,7 +242,6 @@ def _room(server_args: Any, settings: config.ServingConfig) -> Finding:
 
 _BY_SERVER: Final[dict[str, Callable[[Any, config.ServingConfig], Finding]]] = {
     "capture": _capture,
-    "draft": _draft,
     "swap": _swap,
     "answers": _answers,
     "replay": _replay,

@@ -66,7 +66,7 @@ class RankSwap:
             return []
 
     def keeps(self, number: int, sha256: str) -> bool:
-        """Return whether this version needs no staging; any thread.."""
+        """Return whether this version needs no staging; any thread."""
         return self._kept.find(number, sha256) is not None
 
     def after_pull(self, received: list[Any] | None, *_: Any, **__: Any) -> None:

@@ -22,6 +22,8 @@ def resolved(monkeypatch):
     deterministic = SimpleNamespace(enable_deterministic_inference=False)
     context.get_exec = lambda: SimpleNamespace(features=features, deterministic=deterministic)
     monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
+    target = SimpleNamespace(from_server_args=lambda _: SimpleNamespace(num_hidden_layers=4))
+    monkeypatch.setitem(sys.modules, "sglang.srt.configs.model_config", SimpleNamespace(ModelConfig=target))
     return found
 
 

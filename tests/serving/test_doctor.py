@@ -1,6 +1,7 @@
 """What the doctor finds, says to do, and ends with; tests/e2e/test_refusals.py asks it about the real SGLang."""
 
 import json
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -119,22 +120,22 @@ def test_swap(resolved, tiny_speculator, tmp_path, path, level, said):
     ("layers", "level"),
     [
         ([0, 1, 2], Level.OK),
-        (None, Level.OK),
-        ([0, 1, 3], Level.WRONG),  # the last layer's output is no other layer's input
-        ([1, 2, 99], Level.WRONG),
+        ([0, 1, 3], Level.OK),  # the last one: some of SGLang's models have it
+        ([1, 2, 4], Level.WRONG),
         ([1, 1, 2], Level.WRONG),
         ([-1, 1, 2], Level.WRONG),
     ],
 )
-def test_the_layers_that_a_draft_reads_are_the_targets(monkeypatch, resolved, tmp_path, layers, level):
-    target = SimpleNamespace(from_server_args=lambda _: SimpleNamespace(num_hidden_layers=4))
-    monkeypatch.setitem(sys.modules, "sglang.srt.configs.model_config", SimpleNamespace(ModelConfig=target))
-    eagle = {"eagle_aux_hidden_state_layer_ids": layers}
-    (tmp_path / "config.json").write_text(json.dumps({"eagle_config": eagle}))
-    (tmp_path / "model.safetensors").touch()
-    resolved |= {"speculative_draft_model_path": str(tmp_path), "speculative_draft_model_revision": None}
-    finding = doctor._draft(SimpleNamespace(download_dir=None), from_env({}))
-    assert (finding.topic, finding.level) == ("draft", level)
+def test_a_draft_reads_different_layers_of_its_target(resolved, tiny_speculator, tmp_path, layers, level):
+    draft = tmp_path / "draft"
+    shutil.copytree(tiny_speculator.draft, draft)
+    source = json.loads((draft / "config.json").read_text())
+    source["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": layers}
+    (draft / "config.json").write_text(json.dumps(source))
+    resolved |= {"speculative_draft_model_path": str(draft), "speculative_draft_model_revision": None}
+    finding = doctor._swap(SimpleNamespace(download_dir=None), from_env({"PACELINE_CACHE_DIR": str(tmp_path)}))
+    assert finding.level is level
+    assert ("different layers of the target, 0 to 3" in finding.sentence) is (level is Level.WRONG)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def run_or_none(store: ModelStore, run: str) -> Any | None:
     """The run, also one in the deleted state, of which nothing can be written; None where it is gone for good."""
     try:
         return store.client.get_run(run)
-    except Exception as error:
+    except Exception as error:  # clients of MLflow's stores raise their own types: is_absent tells them apart
         if is_absent(error):
             return None
         raise
