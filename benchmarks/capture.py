@@ -42,7 +42,9 @@ from .measure.suspended import resumed, suspended
 MAX_TOKENS = 96
 #: Concurrency -> requests of one run. Short runs, many rounds: a shared machine drifts within seconds.
 REQUESTS = {1: 1, 8: 8}
-ON, OFF, OPTED_OUT = "capture on", "capture off", "opted out on the same server"
+ON = "capture on"
+OFF = "capture off"
+OPTED_OUT = "opted out on the same server"
 SEED = 0
 #: After SIGCONT, for the work that became due while the server was stopped.
 SETTLE_S = 0.5

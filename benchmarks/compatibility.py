@@ -38,7 +38,8 @@ from .matrix.table import COLUMNS, page, shortened
 from .measure.command_line import benchmark_parser
 from .measure.measured_server import held_out_prompts
 
-REQUESTS, SEED = 8, 0
+REQUESTS = 8
+SEED = 0
 #: So many prompts, one after the other, are the system prompt of rows that have one.
 SYSTEM_PROMPTS = 2
 #: Of the first target, which only has to be better than a random one.
@@ -90,7 +91,8 @@ def parse() -> argparse.Namespace:
 
 def measured(options: argparse.Namespace) -> Measured:
     """All chosen rows, one server after another, less those that are kept. Rows that fail say so in their cells."""
-    console, rows = Console(), chosen(ROWS, options.only)
+    console = Console()
+    rows = chosen(ROWS, options.only)
     done = kept(options.json, console) if options.json else Measured.nothing_yet()
     held = () if options.again else {each.row for each in done.cells}
     left = [row for row in rows if row.key not in held]

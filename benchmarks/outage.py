@@ -34,12 +34,16 @@ from .measure.command_line import benchmark_parser
 from .measure.measured_server import MeasuredServer, held_out_prompts, wait_until
 from .measure.services import cpu_server, running
 
-MAX_TOKENS, SEED, CROWDS = 48, 0, 4  # requests per slot in one call, so that all slots stay busy to the end
+# requests per slot in one call, so that all slots stay busy to the end
+MAX_TOKENS = 48
+SEED = 0
+CROWDS = 4
 
 
 def main() -> None:
     """Measure and print."""
-    options, console = parse(), Console()
+    options = parse()
+    console = Console()
     with progress_bar("training the target (once)", console) as report:
         target = ensure_target(options.data_dir, TrainPlan(), report=report)
     draft = ensure_random_draft(target.folder, options.data_dir / "drafts" / target.key, SEED)
@@ -66,7 +70,9 @@ def measure(
     server: MeasuredServer, redis: Service, prompts: Sequence[Prompt], options: argparse.Namespace
 ) -> tuple[list[float], list[float], int]:
     """p99 milliseconds per token by period, with Redis running and with Redis stopped; and the requests answered."""
-    running_ms, stopped_ms, requests = [], [], 0
+    running_ms = []
+    stopped_ms = []
+    requests = 0
     with progress_bar("measuring", Console()) as report:
         for number in range(options.periods):
             report(number / options.periods, f"{number} of {options.periods} pairs")
@@ -85,7 +91,8 @@ def measure(
 
 def period(server: MeasuredServer, prompts: Sequence[Prompt], concurrency: int, seconds: float) -> list[float]:
     """Milliseconds per output token of every request answered in about `seconds`. A failed request raises."""
-    ends, times = time.monotonic() + seconds, []
+    ends = time.monotonic() + seconds
+    times = []
     while time.monotonic() < ends:
         done = answer_all(server.url, asks(prompts, "outage", MAX_TOKENS), concurrency)
         times += [1e3 * each.meta["e2e_latency"] / len(each.output_ids) for each in done.answers]

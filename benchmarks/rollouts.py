@@ -30,17 +30,22 @@ from .rl.recorded import RecordedRun, RunPlan, ensure_run
 from .rl.seconds import Seconds, ensure_seconds
 from .rl.tables import parts_table, rate_table, seconds_table, steps_table
 
-RATES, QUICK_RATES = (1e-6, 1e-5, 1e-4), (1e-4,)
-SEEDS, QUICK_SEEDS = 5, 1
-STEPS, QUICK_STEPS = 24, 4
-LAYERS, QUICK_LAYERS = 40, 8
+RATES = (1e-6, 1e-5, 1e-4)
+QUICK_RATES = (1e-4,)
+SEEDS = 5
+QUICK_SEEDS = 1
+STEPS = 24
+QUICK_STEPS = 4
+LAYERS = 40
+QUICK_LAYERS = 8
 _HEADING = """Accepted drafts per verify round, pooled over the last third of the steps, and geometric means of their \
 ratio with 95 % intervals over seeds:"""
 
 
 def main() -> None:
     """Run, replay, measure, and write the tables."""
-    options, console = parse(), Console()
+    options = parse()
+    console = Console()
     with progress_bar("training the target (once)", console) as report:
         target = ensure_target(options.data_dir, TrainPlan(), report=report)
     runs: dict[RunPlan, tuple[RecordedRun, list[StepArms]]] = {}

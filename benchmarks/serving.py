@@ -69,7 +69,8 @@ QUICK = Size((1, 2), {1: 1, 4: 4, 8: 8}, 32, 8, OfflinePlan(STEPS, prompts=64, a
 
 def main() -> None:
     """Make the runs that are missing, and write what all of them say; exit code 1 when an answer was changed."""
-    options, console = parse(), Console()
+    options = parse()
+    console = Console()
     torch.set_num_threads(1)
     with ending_signals():
         runs = made(options, console)
@@ -159,7 +160,8 @@ def trained(target: TargetModel, options: argparse.Namespace, console: Console) 
 
 def run(target: TargetModel, drafts: Drafts, options: argparse.Namespace, seed: int, console: Console) -> Run:
     """One run of one seed, served as far as it was not."""
-    size, chosen = options.size, arms(drafts, options.arms)
+    size = options.size
+    chosen = arms(drafts, options.arms)
     chunks = stream(target, options, seed, console)
     slow = slower(target, size.layers)
     first = "" if options.prompts else options.domains[0]

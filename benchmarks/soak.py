@@ -35,7 +35,8 @@ STREAM_BYTES = 64 << 20
 
 def main() -> None:
     """Measure and print."""
-    options, console = parse(), Console()
+    options = parse()
+    console = Console()
     with progress_bar("training the target (once)", console) as report:
         target = ensure_target(options.data_dir, TrainPlan(), report=report)
     drafts = options.drafts or random_drafts(target, options.data_dir)

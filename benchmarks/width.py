@@ -33,7 +33,8 @@ from .wide.stations import Journey, travel
 from .wide.traffic import DTYPES, Load
 
 #: Of the paired rounds and of the swap.
-NARROW, KEPT_PROMPT = (256, 1024), 511
+NARROW = (256, 1024)
+KEPT_PROMPT = 511
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,16 @@ FULL = Size(
     3,
 )
 #: In place of the usual load with --quick.
-QUICK_REQUESTS, QUICK_OUTPUT_TOKENS = 16, 32
+QUICK_REQUESTS = 16
+QUICK_OUTPUT_TOKENS = 32
 
 
 def main() -> None:
     """Measure and print."""
     options = parse()
     torch.set_num_threads(1)  # costs are of one core
-    load, size = load_of(options), QUICK if options.quick else FULL
+    load = load_of(options)
+    size = QUICK if options.quick else FULL
     print(f"machine: {machine()}")
     print(
         f"hidden {load.hidden} x {load.layers} layers in {load.dtype}; {load.row_bytes:,} bytes of features per token"

@@ -43,7 +43,8 @@ def open_board(settings: Settings, redis_url: str | None = None, speculator: str
     if speculator is None and not settings.is_given("SPECULATOR"):
         speculator = _only(speculators(client))
     config = replace(config, speculator=speculator or config.speculator)
-    board, auth = RedisVersionBoard(client, config), OperatorAuth(client, config)
+    board = RedisVersionBoard(client, config)
+    auth = OperatorAuth(client, config)
     return BoardAccess(config.speculator, board, auth, settings.value("OPERATOR_TOKEN"))
 
 

@@ -14,11 +14,13 @@ import msgspec
 #: Key of the counters in a member's status.
 COUNTERS = "counters"
 #: Keys of a member's status: which process it is, and the name that it was given, where another process has that.
-BOOT, WANTED = "boot", "wanted"
+BOOT = "boot"
+WANTED = "wanted"
 #: Key of a member's status: true in its last one, by which it says that it ends on purpose.
 ENDED = "ended"
 #: Keys of a learner's status: why it ended by itself, and why it starts no learning round. Empty where all is well.
-LEFT, STALLED = "left", "stalled"
+LEFT = "left"
+STALLED = "stalled"
 #: Key of the status in which somebody else says so: the member's own last beat, unix seconds by the board's clock.
 BEAT_LAST_AT = "beat_last_at"
 

@@ -102,7 +102,8 @@ def _e4m3(values: Float32s) -> npt.NDArray[np.uint8]:
 def _e4m3_numbers() -> Float32s:
     """What each of the 256 codes of E4M3 means."""
     code = np.arange(256)
-    exponent, mantissa = (code >> 3) & 15, code & 7
+    exponent = (code >> 3) & 15
+    mantissa = code & 7
     sizes = np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 10), mantissa * 2.0**-9)
     sizes[(code & 0x7F) == 0x7F] = np.nan
     return np.where(code < 128, sizes, -sizes).astype(np.float32)

@@ -30,7 +30,9 @@ class Finding:
 
 
 #: Exit codes of the commands that answer a question.
-WELL, SOMETHING_WRONG, CANNOT_TELL = 0, 1, 2
+WELL = 0
+SOMETHING_WRONG = 1
+CANNOT_TELL = 2
 
 
 def exit_code(findings: Iterable[Finding]) -> int:

@@ -22,7 +22,9 @@ class MemberName:
 
     def __init__(self, board: VersionBoard, wanted: str, boot: str, held: str = "") -> None:
         """`held`: the name of the process before, where this one goes on for it as the same `boot`."""
-        self._board, self._wanted, self._boot = board, wanted, boot
+        self._board = board
+        self._wanted = wanted
+        self._boot = boot
         self.held = held  # empty until the board has given one
         self._before = ""  # not left yet
         self._heard: dict[str, float] = {}  # name -> when its holder had beaten, when this process looked first
@@ -71,5 +73,6 @@ class MemberName:
             return False
         if name != self._wanted:
             log.warning("paceline: another process is called %s already; this one is called %s", self._wanted, name)
-        self._before, self.held = self.held, name
+        self._before = self.held
+        self.held = name
         return True

@@ -200,7 +200,8 @@ def _refuse_options(url: str) -> None:
 def _hide_credentials(client: redis.Redis) -> None:
     """Move user and password where neither a repr of the client nor a look at its settings shows them."""
     settings = client.get_connection_kwargs()
-    user, password = settings.pop("username", None), settings.pop("password", None)
+    user = settings.pop("username", None)
+    password = settings.pop("password", None)
     if user or password:
         settings["credential_provider"] = UsernamePasswordCredentialProvider(user, password)
 

@@ -76,7 +76,8 @@ class OperatorAuth:
         fields = newest[0][1]
         if token and verify_token(token, _text(fields, b"seal")):
             return
-        got, setter = "another token" if token else "no token", printable(_text(fields, b"by"))
+        got = "another token" if token else "no token"
+        setter = printable(_text(fields, b"by"))
         with translate_redis_errors(self._client):
             self._record_refusal(by, act, f"got {got}")
         raise OperatorRefused(
@@ -92,7 +93,8 @@ class OperatorAuth:
 
 def _entry(row: tuple[bytes, dict[bytes, bytes]], what: str, *, refused: bool) -> AuditEntry:
     entry_id = row[0].decode()
-    by, why = _text(row[1], b"by"), _text(row[1], b"why")
+    by = _text(row[1], b"by")
+    why = _text(row[1], b"why")
     return AuditEntry(entry_id, entry_time(entry_id), by, what, why, refused=refused)
 
 

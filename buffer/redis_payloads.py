@@ -38,7 +38,10 @@ class RedisPayloads:
     """
 
     def __init__(self, client: redis.Redis, script: Any, keys: Sequence[str]) -> None:
-        self._client, self._script, self._keys, self._prefix = client, script, list(keys), keys[-1]
+        self._client = client
+        self._script = script
+        self._keys = list(keys)
+        self._prefix = keys[-1]
 
     def append(self, head: Sequence[Word], payloads: Sequence[bytes], trace_ids: Sequence[str]) -> list[bytes]:
         """Store payloads with their entries; the ids of these. `head` is what comes before the arguments of the verb.

@@ -60,7 +60,8 @@ class Answer:
 
 def answer(seen: Snapshot) -> Answer:
     """Judge what was seen."""
-    served, alarms = served_now(seen), standing_and_recent(seen)
+    served = served_now(seen)
+    alarms = standing_and_recent(seen)
     silent = frozenset(line.member for line in alarms if line.name == AlarmName.MEMBER_SILENT)
     findings = (
         faster(seen, served),

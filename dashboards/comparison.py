@@ -70,9 +70,11 @@ class Comparison:
 
 def difference(one: RatioSums, other: RatioSums) -> Difference:
     """Standard errors of independent means add as squares."""
-    lengths, errors = (one.accept_length, other.accept_length), (one.standard_error, other.standard_error)
+    lengths = (one.accept_length, other.accept_length)
+    errors = (one.standard_error, other.standard_error)
     if None in lengths or None in errors:
         return Difference(None)
-    (a, b), half = lengths, Z_95 * math.hypot(*(error or 0.0 for error in errors))
+    (a, b) = lengths
+    half = Z_95 * math.hypot(*(error or 0.0 for error in errors))
     gap = (b or 0.0) - (a or 0.0)
     return Difference(gap, gap - half, gap + half)

@@ -69,7 +69,9 @@ def loop(seen: Snapshot, served: Served) -> Finding:
     away = nobody_serves(seen)
     if not replicas:
         return Finding("loop", Level.UNKNOWN, away)
-    books, trouble, unlearnt = _books(replicas.values()), [*_trouble(replicas), *_losses(served)], nobody_learns(seen)
+    books = _books(replicas.values())
+    trouble = [*_trouble(replicas), *_losses(served)]
+    unlearnt = nobody_learns(seen)
     text = "; ".join(filter(None, (*trouble, unlearnt, books.sentence())))
     if away:
         return Finding("loop", Level.UNKNOWN, f"{away}; then: {text}")

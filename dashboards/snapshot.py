@@ -10,7 +10,8 @@ from ..buffer.counters import Counters
 from ..buffer.member_board import MemberSeen
 from ..buffer.version import BoardState
 
-REPLICA, LEARNER = "replica:", "learner:"
+REPLICA = "replica:"
+LEARNER = "learner:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ def take(board: VersionBoard, speculator: str, history_s: float = math.inf) -> S
     A few round trips, and one for every member whose history is read. Raises BufferUnavailable, and DecodeError or
     BoardConflict for a board that cannot be read.
     """
-    members, now = board.members(), board.now()
+    members = board.members()
+    now = board.now()
     since_s = max(0.0, now - history_s)
     histories = {member: board.history(member, since_s) for member in members} if history_s else {}
     return Snapshot(speculator, now, board.read(), members, histories)

@@ -49,7 +49,8 @@ class _Printed:
     """Prints what differs from what was printed last."""
 
     def __init__(self, console: Console, *, as_json: bool) -> None:
-        self._console, self._as_json = console, as_json
+        self._console = console
+        self._as_json = as_json
         self._last = ""
 
     def __enter__(self) -> Self:

@@ -33,7 +33,8 @@ class Heartbeat:
         self.tally = WorkTally()
         self._name = MemberName(board, f"learner:{config.name}", self.tally.boot)
         self._in_round_s = min(config.round_lease_s, ALIVE_S)
-        self._board, self._buffer = board, buffer
+        self._board = board
+        self._buffer = buffer
         self._status: dict[str, object] = {"kind": "idle", "why": "no learning round has come to its end yet"}
         self._lock = threading.Lock()  # a beat with older figures must not come after one with newer ones
         self._stop = threading.Event()

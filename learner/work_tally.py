@@ -25,12 +25,15 @@ class WorkTally:
     """Counts since the process started; `clock` measures phases and only its differences matter."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.boot, self._started_at = uuid.uuid4().hex[:16], time.time()
+        self.boot = uuid.uuid4().hex[:16]
+        self._started_at = time.time()
         self._who = {"boot": self.boot, "started_at": round(self._started_at, 3), "host": socket.gethostname()}
         self._who |= {"paceline": code_version()}
         self._clock = clock
         self._lock = threading.Lock()
-        self._phase, self._began, self._charged = IDLE, clock(), clock()
+        self._phase = IDLE
+        self._began = clock()
+        self._charged = clock()
         self._seconds: dict[str, float] = {}
         self._verdicts: Counter[str] = Counter()
         self._rounds = self._rests = self._drifts = self._optimiser_steps = 0
@@ -74,7 +77,8 @@ class WorkTally:
     def record_drift(self, at: float) -> None:
         """Count a rest that ended at unix second `at`, since what is served had changed."""
         with self._lock:
-            self._drifts, self._drifted_at = self._drifts + 1, at
+            self._drifts = self._drifts + 1
+            self._drifted_at = at
 
     def record_failure(self) -> None:
         """Count a learning round that an exception ended."""
@@ -118,7 +122,9 @@ class WorkTally:
         """Begin a phase; return the one that it ends."""
         with self._lock:
             self._charge()
-            before, self._phase, self._began = self._phase, name, self._charged
+            before = self._phase
+            self._phase = name
+            self._began = self._charged
             return before
 
     def _charge(self) -> None:

@@ -87,8 +87,11 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
     """Build the replica around what its entry rank shares. Makes a folder, and connects to nothing."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin does nothing without it
     board = RedisVersionBoard(client_for(settings.redis_url, settings.redis_ca), settings.buffer)
-    swap, updates = shared.swap, shared.target.updates
-    counts, pause = CaptureCounts(), threading.Event()  # never set
+    swap = shared.swap
+    updates = shared.target.updates
+    # never set
+    counts = CaptureCounts()
+    pause = threading.Event()
 
     def wake_courier() -> None:
         courier.report()
@@ -116,7 +119,8 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
 
 def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts: CaptureCounts) -> dict[str, Any]:
     """The scheduler process's share of the replica's status; the courier has the rest."""
-    swap, swapper = replica.shared.swap, replica.swapper
+    swap = replica.shared.swap
+    swapper = replica.swapper
     return {
         **swapper.status(),
         "is_canary": swapper.is_canary,
@@ -140,7 +144,8 @@ def _status(replica: Replica, settings: ServingConfig, breaker: Breaker, counts:
 
 def _counters(replica: Replica) -> Counters:
     """Those of the scheduler process; the courier adds its own."""
-    shared, swapper = replica.shared, replica.swapper
+    shared = replica.shared
+    swapper = replica.swapper
     scheduler = _with_swaps(shared.clock.counters(), swapper)  # before `at`, which is no earlier than what is counted
     return Counters(
         at=time.time(),

@@ -26,7 +26,8 @@ def least(value: int) -> int:
 
 def is_same_on_all(value: int) -> bool:
     """Whether every rank has called this with one and the same value; blocks like `least`."""
-    smallest, negated_largest = least(value), least(-value)
+    smallest = least(value)
+    negated_largest = least(-value)
     return smallest == -negated_largest
 
 

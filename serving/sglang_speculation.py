@@ -17,7 +17,9 @@ def check_speculation() -> None:
     """Raise CaptureUnavailable, with the flags that would work, unless this server's rounds can be captured."""
     from sglang.srt.runtime_context import get_disagg, get_parallel, get_spec
 
-    spec, parallel, mode = get_spec(), get_parallel(), get_disagg().disaggregation_mode
+    spec = get_spec()
+    parallel = get_parallel()
+    mode = get_disagg().disaggregation_mode
     if spec.speculative_algorithm != "EAGLE3":
         raise CaptureUnavailable(
             f"speculation: got --speculative-algorithm {spec.speculative_algorithm}, expected EAGLE3"

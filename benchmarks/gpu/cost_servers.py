@@ -22,7 +22,9 @@ from .hook_times import probe_folder
 from .server import Serving, require_capture, resolved_settings, server_service
 from .shapes import random_draft, shaped_target
 
-WITHOUT, OPTED_OUT, CAPTURED = "without paceline", "opted out", "captured"
+WITHOUT = "without paceline"
+OPTED_OUT = "opted out"
+CAPTURED = "captured"
 #: More than a replica keeps, so that every swap reads a file.
 DRAFTS = 3
 DUMMY = ("--load-format", "dummy", "--speculative-draft-load-format", "auto", "--skip-tokenizer-init")
@@ -45,7 +47,8 @@ class Figures:
     """Appends figures to a file and prints them, with the seconds since the start."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._began_s = path, time.monotonic()
+        self._path = path
+        self._began_s = time.monotonic()
         self._writing = threading.Lock()
 
     def write(self, name: str, **values: object) -> None:

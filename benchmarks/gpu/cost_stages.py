@@ -191,7 +191,8 @@ def _waits(bench: Bench, url: str, swap: Callable[[], stalls.Window]) -> dict[st
 
 def prompts(bench: Bench, count: int, seed: str) -> list[Prompt]:
     """Random tokens: these weights know no text."""
-    draw, words = random.Random(seed), SHAPES[bench.plan.shape][0]["vocab_size"]
+    draw = random.Random(seed)
+    words = SHAPES[bench.plan.shape][0]["vocab_size"]
     name = seed.replace(" ", "-")
     return [
         Prompt(f"{name}-{number}", "random", tuple(draw.randrange(3, words) for _ in range(PROMPT_TOKENS)))

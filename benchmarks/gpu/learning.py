@@ -58,7 +58,8 @@ def learn_and_serve(
 
     The first of `prompts` are measured and not learned from. The learned draft stays in `folder`, and live.
     """
-    measured, learned = prompts[: plan.measured_requests], prompts[plan.measured_requests :][: plan.requests]
+    measured = prompts[: plan.measured_requests]
+    learned = prompts[plan.measured_requests :][: plan.requests]
     before = _measure(server, measured, "before", plan).tally
     answers = answer_all(server.url, asks(learned, "learn", plan.max_tokens), plan.concurrency).answers
     traces = [pair.trace for pair in captured(server, answers)]

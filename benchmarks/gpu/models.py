@@ -23,7 +23,8 @@ class Size:
     def parameters(self) -> int:
         """Weights of the target, embedding and head included."""
         sizes = self.architecture
-        width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
+        width = sizes["hidden_size"]
+        heads = sizes["num_attention_heads"]
         kv_width = width // heads * sizes["num_key_value_heads"]
         layer = 2 * width * (width + kv_width) + 3 * width * sizes["intermediate_size"] + 2 * width
         return sizes["num_hidden_layers"] * layer + 2 * sizes["vocab_size"] * width + width

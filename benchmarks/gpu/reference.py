@@ -95,7 +95,8 @@ def teacher_finding(pairs: Sequence[Captured], reference: Reference, label: str)
     Of a greedy request the best token alone is captured, without its log-probability: how much less probable it is than
     the best of transformers.
     """
-    found, after_rejection = Distances(), 0
+    found = Distances()
+    after_rejection = 0
     for pair in pairs:
         rounds = pair.trace.rounds
         for r in range(0, len(rounds), EVERY_ROUND):
@@ -103,7 +104,8 @@ def teacher_finding(pairs: Sequence[Captured], reference: Reference, label: str)
             path = [*pair.whole[: root + 1], *rounds.drafted[r].tolist()]
             ids_NK = torch.from_numpy(rounds.teacher_ids[r].astype(np.int64))
             served_NV, exact_NV = (_logprobs(model, path, root) for model in (reference.served, reference.exact))
-            served_NK, exact_NK = served_NV.gather(1, ids_NK), exact_NV.gather(1, ids_NK)
+            served_NK = served_NV.gather(1, ids_NK)
+            exact_NK = exact_NV.gather(1, ids_NK)
             got_NK = torch.from_numpy(rounds.teacher_logprobs[r].astype(np.float32))
             if pair.trace.sampling.temperature == 0.0:
                 got_NK = served_NV.amax(1, keepdim=True)

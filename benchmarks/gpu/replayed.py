@@ -79,7 +79,8 @@ def drafted_nodes(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int) 
 
 def _counts(draft: Eagle3Draft, traces: Sequence[DraftTrace], steps: int, name: str, *, must_equal: bool) -> Finding:
     pairs = [identity(trace, runs) for trace, runs in zip(traces, replay_traces(draft, traces, steps), strict=True)]
-    equal, compared = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+    equal = sum(pair[0] for pair in pairs)
+    compared = sum(pair[1] for pair in pairs)
     is_right = equal >= FLOAT32_SHARE * compared > 0 if must_equal else None
     return Finding(f"{name}: accepted counts", f"{equal} of {compared}", _wanted(must_equal), compared, is_right)
 
@@ -88,7 +89,8 @@ def _compare(draft: Eagle3Draft, trace: DraftTrace, steps: int, nodes: Nodes) ->
     batch = collate([trace], draft.device, every_row=True)
     rounds = trace.rounds
     can_draft_Q = (rounds.starts >= 1) & (rounds.starts <= draftable_rows(trace))
-    starts_Q, drafted_QS = rounds.starts[can_draft_Q], rounds.drafted[can_draft_Q]
+    starts_Q = rounds.starts[can_draft_Q]
+    drafted_QS = rounds.drafted[can_draft_Q]
     accepted_Q = trace.visible_accepted()[can_draft_Q]
     rows_BQ = torch.from_numpy(starts_Q.astype(np.int64) - 1).to(draft.device)[None]
     chains = draft.begin(batch.tokens_BT, batch.features_BFD, rows_BQ)

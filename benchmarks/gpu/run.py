@@ -54,7 +54,8 @@ class Bench:
 
 def main() -> int:
     """Run the chosen stages."""
-    options, console = parse(), Console()
+    options = parse()
+    console = Console()
     dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
     settings = {name: value for name, value in vars(options).items() if name not in {"out", "data_dir", "sglang"}}
     report = Report(settings | {"dtype": dtype, "sglang": options.sglang, "seed": SEED})
@@ -141,7 +142,8 @@ def start(stack: ExitStack, console: Console, options: argparse.Namespace, dtype
 
 def checks(bench: Bench) -> None:
     """Traces of the random draft against the answers, transformers, and the draft's own replay."""
-    options, folder = bench.options, bench.target.folder
+    options = bench.options
+    folder = bench.target.folder
     pairs = served_mix(bench.server, bench.prompts[: options.prompts], 4 if options.tiny else 32, "check")
     report = bench.report
     report.findings += exact_findings(pairs, "random draft")
@@ -154,7 +156,8 @@ def checks(bench: Bench) -> None:
 
 def learning(bench: Bench) -> None:
     """A draft trained on this run's traces, served, and replayed on its own traces."""
-    options, folder = bench.options, bench.target.folder
+    options = bench.options
+    folder = bench.target.folder
     plan = LearningPlan(
         requests=options.requests,
         measured_requests=4 if options.tiny else 64,

@@ -50,7 +50,8 @@ SEED = 0
 
 def main() -> None:
     """Record what is asked for, whatever is there already."""
-    options, console = parse(), Console()
+    options = parse()
+    console = Console()
     with progress_bar("training the target (once)", console) as report:
         lab = open_lab(options.data_dir, report)
     for setting in options.settings:
@@ -101,7 +102,8 @@ def record(lab: Lab, setting: Setting, per_domain: int, console: Console, draft:
         "seed": SEED, "machine": machine(),
     }  # fmt: skip
     write_traces(lab.trace_file(setting), card, traces)
-    seconds, size_mb = time.monotonic() - began_s, lab.trace_file(setting).stat().st_size / 1e6
+    seconds = time.monotonic() - began_s
+    size_mb = lab.trace_file(setting).stat().st_size / 1e6
     console.print(f"{setting.name}: {len(traces)} traces, {size_mb:.0f} MB, {seconds:.0f} s", highlight=False)
 
 

@@ -63,7 +63,8 @@ def make_stream(traces: Sequence[DraftTrace], shifted: str, sizes: Sizes, seed: 
 
 def needed_per_domain(domains: int, sizes: Sizes, tuning: Sizes) -> int:
     """Requests of every domain that have to be recorded for streams and for tuning."""
-    before, after = -(-sizes.before_shift // (domains - 1)), sizes.after_shift
+    before = -(-sizes.before_shift // (domains - 1))
+    after = sizes.after_shift
     tune = max(-(-tuning.before_shift // (domains - 1)), tuning.after_shift)
     in_stream = -(-max(before, after) * TUNING_EVERY // (TUNING_EVERY - 1))
     return max(in_stream, tune * TUNING_EVERY) + TUNING_EVERY

@@ -125,7 +125,8 @@ def _heading(group: Group) -> str:
 
 def _cells(group: Group, row: str) -> list[str]:
     runs = list(group.of(row).values())
-    job, steps = runs[0].job, statistics.fmean(run.steps for run in runs)
+    job = runs[0].job
+    steps = statistics.fmean(run.steps for run in runs)
     rate = f"{job.rate:g}" if job.rate else {Rate.NONE: "none"}.get(job.row.rate, "its plan's")
     pace = f"{sum(run.seconds for run in runs) / sum(run.steps for run in runs):.3f}" if steps else "none"
     return [
@@ -139,7 +140,8 @@ def _cells(group: Group, row: str) -> list[str]:
 
 def _gain(group: Group, row: str, figure: Callable[[Run], float]) -> Mean:
     """Relative gain over the reference, in percent, paired by seed."""
-    own, others = group.of(row), group.of(group.reference)
+    own = group.of(row)
+    others = group.of(group.reference)
     seeds = sorted(own.keys() & others.keys())
     gain = gains([figure(own[seed]) for seed in seeds], [figure(others[seed]) for seed in seeds])
     return Mean(100.0 * gain.value, 100.0 * gain.half_width, gain.seeds)
@@ -150,7 +152,8 @@ def _percent(gain: Mean) -> str:
 
 
 def _to_reference_level(group: Group, row: str) -> list[float | None]:
-    own, others = group.of(row), group.of(group.reference)
+    own = group.of(row)
+    others = group.of(group.reference)
     found = []
     for seed in sorted(own.keys() & others.keys()):
         points = [point for point in own[seed].points if point.end > own[seed].shift_at]

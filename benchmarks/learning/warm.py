@@ -35,7 +35,8 @@ def ensure_warm_head(lab: Lab, report: Report = quiet) -> Path:
     if not lab.warm_head.exists():
         draft = load_draft(lab.random_head(SEED), load_target_embedding(lab.target.folder)).to(lab.device)
         plan = TrainingPlan(steps=STEPS, passes=1, objective=Objective.SOFT, seed=SEED)
-        trainer, windows = DraftTrainer(draft, plan), _windows(lab)
+        trainer = DraftTrainer(draft, plan)
+        windows = _windows(lab)
         model = AutoModelForCausalLM.from_pretrained(lab.target.folder, dtype=torch.float32).to(lab.device).eval()
         for begin in range(0, len(windows), _PER_FIT):
             fit = trainer.fit(list(taught(model, lab.draft_layers, windows[begin : begin + _PER_FIT], begin)), [])
@@ -47,10 +48,14 @@ def ensure_warm_head(lab: Lab, report: Report = quiet) -> Path:
 
 def _windows(lab: Lab) -> list[list[int]]:
     """Windows of training text, the domains in equal numbers, shuffled."""
-    domains, tokenizer, draw = lab.domains[:-1], load_tokenizer(lab.target.folder), random.Random(SEED)
-    corpus, windows = load_corpus(domains), []
+    domains = lab.domains[:-1]
+    tokenizer = load_tokenizer(lab.target.folder)
+    draw = random.Random(SEED)
+    corpus = load_corpus(domains)
+    windows = []
     for domain in domains:
-        wanted, found = WINDOWS // len(domains), list[list[int]]()
+        wanted = WINDOWS // len(domains)
+        found = list[list[int]]()
         for text in draw.sample(corpus[domain].training, len(corpus[domain].training)):
             ids = tokenizer.encode(text).ids
             found += [ids[at : at + WINDOW_TOKENS] for at in range(0, len(ids) - WINDOW_TOKENS + 1, WINDOW_TOKENS)]

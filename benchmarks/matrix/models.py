@@ -76,7 +76,8 @@ def _of_half_the_vocabulary(target: Path, folder: Path) -> None:
 def _with_more_norms(target: Path, folder: Path) -> None:
     """EAGLE-3.1: one norm for each target layer, none of them 1 everywhere, and steps that are fed normed outputs."""
     _plain(target, folder)
-    file, generator = folder / "config.json", torch.Generator().manual_seed(_SEED)
+    file = folder / "config.json"
+    generator = torch.Generator().manual_seed(_SEED)
     config = json.loads(file.read_text(encoding="utf-8")) | {"fc_norm": True, "norm_output": True}
     file.write_text(json.dumps(config), encoding="utf-8")
     width = (config["hidden_size"],)

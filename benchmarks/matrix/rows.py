@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from ...serving.sglang_speculation import CHAIN_FLAGS
 
 #: What every row uses unless it says otherwise.
-LLAMA, FOLDER, HEAD = "Llama", "folder", "EAGLE-3"
+LLAMA = "Llama"
+FOLDER = "folder"
+HEAD = "EAGLE-3"
 #: Heads that only some rows have.
-EAGLE_3_1, HALF_VOCABULARY = "EAGLE-3.1", "half the vocabulary"
+EAGLE_3_1 = "EAGLE-3.1"
+HALF_VOCABULARY = "half the vocabulary"
 #: A family and a form that pairs have as well as rows of their own.
-LLAMA_3, HUB_ID = "Llama 3, llama3 rope", "Hugging Face id"
+LLAMA_3 = "Llama 3, llama3 rope"
+HUB_ID = "Hugging Face id"
 
 #: The factor whose rows are run on every release, the others on the default one.
 PER_RELEASE = "start"

@@ -63,7 +63,8 @@ def running(start: Start) -> Iterator[MeasuredServer]:
     service: Service = sglang_service(start.flags, port, log=start.log, env=start.env)
     with closing(connect(start.redis_url)) as client, service:
         config = BufferConfig(speculator=start.speculator)
-        buffer, board = RedisTraceBuffer(client, config), RedisVersionBoard(client, config)
+        buffer = RedisTraceBuffer(client, config)
+        board = RedisVersionBoard(client, config)
         reader = SpeculatorReader(buffer, board, REPLICA, learner="none")
         yield MeasuredServer(f"http://127.0.0.1:{port}", buffer, board, reader)
         service.kill()

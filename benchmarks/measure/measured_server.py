@@ -73,7 +73,8 @@ class MeasuredServer:
         """
         wait_until(drain_check(self.reader.replica_status), "traces to be delivered")
         status = self.reader.replica_status()
-        captured, delivered = as_int(status, "captured"), as_int(status, "delivered")
+        captured = as_int(status, "captured")
+        delivered = as_int(status, "delivered")
         if captured != delivered + sum(as_counts(status, "dropped").values()):
             raise SystemExit(f"traces are unaccounted for: {status}")
         return status
@@ -81,8 +82,10 @@ class MeasuredServer:
 
 def measured_server(local: LocalDeployment, drafts: Sequence[Path]) -> MeasuredServer:
     """Put `drafts` on the board; the first is version 0 and live, the one the server was started with."""
-    client, config = connect(local.redis_url), BufferConfig(speculator=SPECULATOR)
-    buffer, board = RedisTraceBuffer(client, config), RedisVersionBoard(client, config)
+    client = connect(local.redis_url)
+    config = BufferConfig(speculator=SPECULATOR)
+    buffer = RedisTraceBuffer(client, config)
+    board = RedisVersionBoard(client, config)
     server = MeasuredServer(local.server_url, buffer, board, SpeculatorReader(buffer, board, REPLICA, LEARNER))
     for draft in drafts:
         server.register(DraftWeights.of(draft), "random")

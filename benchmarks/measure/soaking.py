@@ -105,7 +105,8 @@ def soak(
     report: Report,
 ) -> Soak:
     """Blocks until `plan.swaps` swaps are done; exits when the server stops swapping or its traces do not add up."""
-    seen, over = Soak(plan), threading.Event()
+    seen = Soak(plan)
+    over = threading.Event()
     traffic = threading.Thread(target=stream, args=(server, prompts, plan, seen, over))
     traffic.start()
     try:
@@ -143,12 +144,12 @@ def stream(
 
 def swap_all(server: MeasuredServer, server_pid: int, drafts: Sequence[Path], seen: Soak, report: Report) -> None:
     """Make versions live, at least `plan.gap_ms` apart, until enough of them were swapped in."""
-    scheduler, courier = (
-        child_named(server_pid, "sglang::scheduler"),
-        child_named(server_pid, "paceline.serving.courier"),
-    )
+    scheduler = child_named(server_pid, "sglang::scheduler")
+    courier = child_named(server_pid, "paceline.serving.courier")
     weights = [DraftWeights.of(draft) for draft in drafts]
-    sampled, pause, plan = 0.0, threading.Event(), seen.plan
+    sampled = 0.0
+    pause = threading.Event()
+    plan = seen.plan
     for turn in itertools.count(1):
         began = time.monotonic()
         try:

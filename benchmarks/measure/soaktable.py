@@ -95,7 +95,8 @@ def tenths(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
 
 def quiet(swap: SwapSeen, following: SwapSeen) -> Window:
     """As long as the swap's own window, half way between it and the next one."""
-    middle, half = (swap.at + following.window[0]) / 2, (swap.at - swap.window[0]) / 2
+    middle = (swap.at + following.window[0]) / 2
+    half = (swap.at - swap.window[0]) / 2
     return middle - half, middle + half
 
 

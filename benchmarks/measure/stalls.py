@@ -75,7 +75,8 @@ def measure_stalls(
     The server at `stock_url` drafts with the first of them. `payload_dtype` is that of its payload, by default that of
     the file.
     """
-    payload, began = stock_payload(drafts[0], payload_dtype), time.time()
+    payload = stock_payload(drafts[0], payload_dtype)
+    began = time.time()
     ways: dict[str, Way] = {
         "none": Way(server.url, nothing),
         "paceline": Way(server.url, partial(paceline_swap, server, len(drafts))),
@@ -83,7 +84,8 @@ def measure_stalls(
     }
     for url in (server.url, stock_url):  # warm-up
         asyncio.run(stream(Way(url, nothing), prompts, plan))
-    repeats, void = [], 0
+    repeats = []
+    void = 0
     for repeat in range(plan.repeats):
         waits: dict[str, float] = {}
         for way in random.Random(f"{plan.seed} {repeat}").sample(list(ways), len(ways)):
@@ -132,7 +134,8 @@ def nothing() -> Window:
 
 def paceline_swap(server: MeasuredServer, versions: int) -> Window:
     """Make the next of the first `versions` versions live and wait until the replica reports the swap."""
-    number, began = ((server.board.read().live or 0) + 1) % versions, time.time()
+    number = ((server.board.read().live or 0) + 1) % versions
+    began = time.time()
     server.board.move(number, VersionState.LIVE, "bench", "next one")
     wait_until(lambda: swaps_since(server, began), f"version {number} to be swapped in")
     swap = swaps_since(server, began)[-1]

@@ -53,8 +53,11 @@ def ensure_arms(run: RecordedRun, target: Path) -> list[StepArms]:
 
 def replayed(run: RecordedRun, target: Path) -> list[StepArms]:
     """Replay every arm on every step."""
-    embedding, notes, pairs = load_target_embedding(target), run.notes["steps"], line_pairs(run, target)
-    odds, shared = odds_by_step(pairs), shared_variance(pairs)
+    embedding = load_target_embedding(target)
+    notes = run.notes["steps"]
+    pairs = line_pairs(run, target)
+    odds = odds_by_step(pairs)
+    shared = shared_variance(pairs)
     found = []
     for step, traces in run.traces().items():
         by_arm = {arm: Tally() for arm in ARMS}
@@ -74,7 +77,8 @@ def replayed(run: RecordedRun, target: Path) -> list[StepArms]:
 def _wanted(run: RecordedRun, step: int, traces: Sequence[DraftTrace]) -> dict[int, list[tuple[str, DraftTrace]]]:
     """Version -> the arms and traces that it drafts for, so that each is read and replayed once."""
     found: dict[int, list[tuple[str, DraftTrace]]] = defaultdict(list)
-    once, newest = run.adapted_once(step), run.newest(step)
+    once = run.adapted_once(step)
+    newest = run.newest(step)
     for trace in traces:
         for arm, number in zip(ARMS, (0, once, trace.draft_version, newest), strict=True):
             found[number].append((arm, trace))

@@ -29,7 +29,8 @@ def line_pairs(run: RecordedRun, target: Path) -> dict[int, list[Paired]]:
 
 def odds_by_step(pairs: Mapping[int, Sequence[Paired]]) -> dict[int, float]:
     """Step -> odds that the line gains, on all requests up to that step."""
-    test, found = PrequentialTest(PrequentialRules()), {}
+    test = PrequentialTest(PrequentialRules())
+    found = {}
     for step, some in pairs.items():
         prompts = by_prompt(some)
         for half in (prompts[: len(prompts) // 2], prompts[len(prompts) // 2 :]):

@@ -13,7 +13,10 @@ from ...buffer.trace import DraftTrace
 from ...rig.processes import run_to_its_end
 from ...rig.trace_file import read_traces
 
-_RUN, _TRACES, _DRAFTS, _TARGETS = "run.json", "traces.bin", "drafts", "targets"
+_RUN = "run.json"
+_TRACES = "traces.bin"
+_DRAFTS = "drafts"
+_TARGETS = "targets"
 _SHOWN_LINES = 15
 
 

@@ -27,10 +27,14 @@ from ...serving.rollouts.rollouts import Rollouts
 from ...serving.rollouts.step_figures import rollout_figures
 from .recorded import RecordedRun
 
-NO_SPECULATION, PACED = "no-speculation", "following-paced"
-ANSWERS, REPEATS = 4, 3
+NO_SPECULATION = "no-speculation"
+PACED = "following-paced"
+ANSWERS = 4
+REPEATS = 3
 #: Output tokens of most answers, and of the last answer to each of the first LONG_ANSWERS prompts.
-SHORT, LONG, LONG_ANSWERS = 32, 240, 3
+SHORT = 32
+LONG = 240
+LONG_ANSWERS = 3
 MORE_FLAGS = ("--max-running-requests", "16")
 _WEIGHTS = "model.safetensors"
 _KEPT = "seconds.json"

@@ -7,9 +7,12 @@ from pathlib import Path
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ...rig.speed.arm import Arm
 
-PLAIN, STATIC, STATIC_PACED, PACELINE, RANDOM, ORACLE = (
-    "plain", "static", "static-paced", "paceline", "random", "oracle",
-)  # fmt: skip
+PLAIN = "plain"
+STATIC = "static"
+STATIC_PACED = "static-paced"
+PACELINE = "paceline"
+RANDOM = "random"
+ORACLE = "oracle"  # fmt: skip
 #: What a row of a table says of each.
 MEANING = {
     PLAIN: "never loaded a draft",

@@ -11,7 +11,10 @@ from ...rig.speed.turn import different
 from .arms import PACELINE, PLAIN, STATIC
 from .recorded import Block, Run
 
-BEFORE, AFTER, RECOVERED, WHOLE = "before the shift", "after the shift", "after recovery", "whole stream"
+BEFORE = "before the shift"
+AFTER = "after the shift"
+RECOVERED = "after recovery"
+WHOLE = "whole stream"
 PHASES = (BEFORE, AFTER, RECOVERED, WHOLE)
 
 

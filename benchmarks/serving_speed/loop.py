@@ -35,9 +35,14 @@ class Loop:
     def __init__(
         self, learner: Service, readers: Mapping[str, SpeculatorReader], arm: str, min_new_traces: int
     ) -> None:
-        self._learner, self._readers, self._arm, self._min_new = learner, readers, arm, min_new_traces
+        self._learner = learner
+        self._readers = readers
+        self._arm = arm
+        self._min_new = min_new_traces
         self._reader = readers[arm]
-        self._busy_s, self._rounds = 0.0, 0  # as last heard
+        # as last heard
+        self._busy_s = 0.0
+        self._rounds = 0
         self._hear()
         self._noted_s = self._busy_s  # what it took to start is no learning
 
@@ -74,7 +79,8 @@ class Loop:
         """What there is to say between two chunks; `held_s` is how long traffic was held, None where it is not."""
         pacing = {arm: _pacing(reader) for arm, reader in self._readers.items()}
         self._hear()
-        spent_s, self._noted_s = self._busy_s - self._noted_s, self._busy_s
+        spent_s = self._busy_s - self._noted_s
+        self._noted_s = self._busy_s
         # A learner that was stopped within a phase has the time until it went on charged to it.
         learner_s = None if held_s is None else min(spent_s, held_s)
         return Hold(chunk, held_s, learner_s, self._rounds, pacing)
@@ -99,7 +105,8 @@ def is_idle_since(reader: SpeculatorReader, since: float) -> Callable[[], bool]:
 
     def is_idle() -> bool:
         status = reader.learner_status()
-        at, work = status.get("at"), status.get("work")
+        at = status.get("at")
+        work = status.get("work")
         is_fresh = isinstance(at, int | float) and at > since
         return is_fresh and isinstance(work, dict) and work.get("phase") == "idle"
 
@@ -128,7 +135,8 @@ def running_loop(
         for each in arms:
             if each.needs_paceline:
                 config = BufferConfig(speculator=each.name)
-                buffer, board = RedisTraceBuffer(client, config), RedisVersionBoard(client, config)
+                buffer = RedisTraceBuffer(client, config)
+                board = RedisVersionBoard(client, config)
                 readers[each.name] = SpeculatorReader(buffer, board, each.replica, LEARNER)
         env = local.shared_env(target) | _learner_env(arm, target, local.folder, min_new)
         with learner_service(log=local.folder / "logs" / "learner.log", env=env) as learner:

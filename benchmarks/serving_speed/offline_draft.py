@@ -87,7 +87,9 @@ def _batches(
 
 def _prompts(target: TargetModel, domains: Sequence[str], each: int) -> list[tuple[int, ...]]:
     """Windows of training text, `each` of every domain, shuffled."""
-    corpus, tokenizer, draw = load_corpus(domains), load_tokenizer(target.folder), random.Random(_SEED)
+    corpus = load_corpus(domains)
+    tokenizer = load_tokenizer(target.folder)
+    draw = random.Random(_SEED)
     prompts: list[tuple[int, ...]] = []
     for domain in domains:
         found: list[tuple[int, ...]] = []
@@ -105,10 +107,12 @@ def _prompts(target: TargetModel, domains: Sequence[str], each: int) -> list[tup
 def answered(model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
     """Prompts of equal length, each followed by the `tokens` tokens of its greedy answer."""
     fed = torch.tensor(prompts)
-    whole, cache = fed, None
+    whole = fed
+    cache = None
     for _ in range(tokens):
         step = model(fed, past_key_values=cache, use_cache=True)
-        fed, cache = step.logits[:, -1:].argmax(-1), step.past_key_values
+        fed = step.logits[:, -1:].argmax(-1)
+        cache = step.past_key_values
         whole = torch.cat([whole, fed], 1)
     found: list[list[int]] = whole.tolist()
     return found

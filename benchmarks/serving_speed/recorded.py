@@ -15,7 +15,9 @@ from ...rig.speed.turn import Turn
 
 _T = TypeVar("_T")
 
-CONDITIONS_FILE, BLOCKS, HOLDS = "run.json", "blocks", "holds"
+CONDITIONS_FILE = "run.json"
+BLOCKS = "blocks"
+HOLDS = "holds"
 
 
 @dataclass(frozen=True, slots=True)

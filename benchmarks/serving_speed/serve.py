@@ -63,7 +63,8 @@ def ensure_run(job: Job, report: Report) -> Run:
 
 
 def _refuse_other_code(found: Run, job: Job) -> None:
-    began, now = found.conditions.commit, job.conditions.commit
+    began = found.conditions.commit
+    now = job.conditions.commit
     if began != now:
         raise SystemExit(
             f"{job.folder}: got code {now}, expected {began} to go on with its run; remove it to begin anew"
@@ -72,7 +73,8 @@ def _refuse_other_code(found: Run, job: Job) -> None:
 
 def _serve(job: Job, left: Sequence[Chunk], answered: set[tuple[int, int]], report: Report) -> None:
     job.state.mkdir(parents=True, exist_ok=True)
-    local, paceline = LocalDeployment.on_free_ports(job.state), next(arm for arm in job.arms if arm.name == PACELINE)
+    local = LocalDeployment.on_free_ports(job.state)
+    paceline = next(arm for arm in job.arms if arm.name == PACELINE)
     with ExitStack() as stack:
         report(0.0, "starting the servers")
         stack.enter_context(redis_for(local))

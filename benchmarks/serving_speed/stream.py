@@ -34,7 +34,9 @@ def drawn(target: TargetModel, wanted: Mapping[str, int], sizes: Mapping[int, in
 
     ConfigError when a domain has too little text.
     """
-    tokenizer, corpus, each = load_tokenizer(target.folder), load_corpus(wanted), sum(sizes.values())
+    tokenizer = load_tokenizer(target.folder)
+    corpus = load_corpus(wanted)
+    each = sum(sizes.values())
     prompts = [
         prompt
         for domain, count in wanted.items()
@@ -49,7 +51,8 @@ def from_file(path: Path, target: TargetModel, sizes: Mapping[int, int], max_tok
     Lines are JSON as in rig.prompts.read_prompts where the first one begins with a brace, else each is a prompt.
     ConfigError for a line that is neither, and for a file with too few of them.
     """
-    tokenizer, longest = load_tokenizer(target.folder), CONTEXT_TOKENS - max_tokens - PACED_STEPS[-1] - 2
+    tokenizer = load_tokenizer(target.folder)
+    longest = CONTEXT_TOKENS - max_tokens - PACED_STEPS[-1] - 2
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     if text and not text.lstrip().startswith("{"):
         lines = [line for line in text.splitlines() if line.strip()]
@@ -65,7 +68,8 @@ def from_file(path: Path, target: TargetModel, sizes: Mapping[int, int], max_tok
 
 def cut(prompts: Sequence[Prompt], sizes: Mapping[int, int]) -> Iterator[Chunk]:
     """Whole chunks in the order of `prompts`; what is left of a run of one domain fills none."""
-    number, each = 0, sum(sizes.values())
+    number = 0
+    each = sum(sizes.values())
     for domain, run in groupby(prompts, key=lambda prompt: prompt.domain):
         queue = list(run)
         for begin in range(0, len(queue) - each + 1, each):

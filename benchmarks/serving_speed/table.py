@@ -38,7 +38,8 @@ def lossless(runs: Sequence[Run]) -> str:
 
 def _heading(command: str, runs: Sequence[Run]) -> str:
     run = runs[0]
-    known, chunks = run.conditions, sorted({(block.chunk, block.domain) for block in run.blocks})
+    known = run.conditions
+    chunks = sorted({(block.chunk, block.domain) for block in run.blocks})
     domains = ", ".join(f"{n} of {name}" for name, n in _counts(domain for _, domain in chunks).items())
     code = ", ".join(sorted({each.conditions.commit for each in runs}))
     return (

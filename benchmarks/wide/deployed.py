@@ -25,11 +25,14 @@ from ...serving.capture.sglang_capture import CaptureSettings, SglangCapture
 from ...serving.config import ServingConfig
 from ...serving.wire.counts import CaptureCounts
 
-REPLICA, TARGET, TARGET_VERSION = "width", "target", "0"
+REPLICA = "width"
+TARGET = "target"
+TARGET_VERSION = "0"
 #: Payload that Redis keeps; its own limit is 2 GB.
 BUFFER_BYTES = 1200 << 20
 #: For all that was captured to be delivered or dropped.
-SETTLE_S, POLL_S = 240.0, 0.1
+SETTLE_S = 240.0
+POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ class Deployed:
 
     def spent(self) -> ProcessorTime:
         """Read all clocks; to be called by the thread that acts the scheduler's."""
-        own, mine = psutil.Process(), threading.get_native_id()
+        own = psutil.Process()
+        mine = threading.get_native_id()
         others = sum(each.user_time + each.system_time for each in own.threads() if each.id != mine)
         return ProcessorTime(others, _seconds(_courier()), _seconds(psutil.Process(self.redis_pid)))
 
@@ -117,7 +121,8 @@ def deployed(folder: Path, **changes: Any) -> Iterator[Deployed]:
     with redis_service(folder, port) as service, connect(f"redis://127.0.0.1:{port}/0", timeout_s=60.0) as client:
         buffer = BufferConfig(max_bytes=BUFFER_BYTES)
         given = {"replica": REPLICA, "target": TARGET, "target_version": TARGET_VERSION, **changes}
-        settings, breaker = ServingConfig(f"redis://127.0.0.1:{port}/0", buffer, **given), Breaker()
+        settings = ServingConfig(f"redis://127.0.0.1:{port}/0", buffer, **given)
+        breaker = Breaker()
         courier = CourierProcess(settings, "bench", breaker, dict, lambda: False)
         found = Deployed(settings, _capture(settings, courier, breaker), courier, breaker, client, service.pid)
         courier.start()

@@ -55,7 +55,8 @@ class _Recorder(DraftTrainer):
 
 def against_bare(hidden: int, vocabulary: int, traces: int, tokens: int, rounds: int) -> Fitting:
     """Fit `traces` traces of `tokens` tokens, and do its steps bare; exits when both do not find the same losses."""
-    fresh, draft = random_traces(hidden, vocabulary, traces, tokens), random_draft(hidden, vocabulary)
+    fresh = random_traces(hidden, vocabulary, traces, tokens)
+    draft = random_draft(hidden, vocabulary)
     plan = TrainingPlan(seed=SEED)
     recorder = _Recorder(copy.deepcopy(draft), plan)
     recorder.parts = []
@@ -81,9 +82,11 @@ def against_bare(hidden: int, vocabulary: int, traces: int, tokens: int, rounds:
 
 def bare_loop(draft: Eagle3Draft, batches: Sequence[Batch], plan: TrainingPlan, report: FitReport) -> list[float]:
     """An optimiser step per batch, as `report`'s fit made them; the losses."""
-    spec, weighting = OBJECTIVES[Objective(plan.objective)], Weighting(report.weighting)
+    spec = OBJECTIVES[Objective(plan.objective)]
+    weighting = Weighting(report.weighting)
     optimiser = DraftOptimiser(draft, RECIPE.matrix_rate)
-    low_precision, losses = has_bfloat16(draft.device), []
+    low_precision = has_bfloat16(draft.device)
+    losses = []
     for step, batch in enumerate(batches, 1):
         optimiser.zero_grad()
         with torch.autocast(draft.device.type, torch.bfloat16, enabled=low_precision):

@@ -25,7 +25,8 @@ class HandOver:
 
     def line(self) -> str:
         """One row of the table."""
-        size, hooks = f"{self.forward_bytes:,.0f}", f"{self.hooks_us:.0f}"
+        size = f"{self.forward_bytes:,.0f}"
+        hooks = f"{self.hooks_us:.0f}"
         return f"| {self.hidden} | {size} | {hooks} | {self.hand_over_us:.0f} | {self.over_narrowest.text()} |"
 
 
@@ -55,7 +56,8 @@ class _Run:
     """One way: streams `load` and waits until the courier has delivered it."""
 
     def __init__(self, there: Deployed, load: Load) -> None:
-        self._there, self._load = there, load
+        self._there = there
+        self._load = load
         self.hooks_us: list[float] = []
         self.forward_bytes: list[float] = []
 

@@ -41,8 +41,13 @@ def staged(folder: Path, hidden: int, vocabulary: int, repeats: int) -> StagedFi
     draft.file_dtypes = {name: torch.bfloat16 for name, _ in draft.named_parameters()}
     digest = save_draft(draft, folder)
     del draft
-    layout, file = read_layout(folder), folder / WEIGHTS_FILE
-    stage_s, busy_s, digest_s, copy_s, tensor_bytes = [], [], [], [], 0
+    layout = read_layout(folder)
+    file = folder / WEIGHTS_FILE
+    stage_s = []
+    busy_s = []
+    digest_s = []
+    copy_s = []
+    tensor_bytes = 0
     for _ in range(repeats):
         found = stage(file, digest, layout, torch.bfloat16, is_pinned=False)
         stage_s.append(found.seconds)

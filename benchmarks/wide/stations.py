@@ -57,7 +57,9 @@ class Journey:
 
     def stations(self) -> list[Station]:
         """In the order of a trace's journey."""
-        spent, claimed, payload_bytes = self.spent, self.claimed, self.claimed.payload_bytes
+        spent = self.spent
+        claimed = self.claimed
+        payload_bytes = self.claimed.payload_bytes
         return [
             Station("hook bodies, scheduler thread", spent.captured_bytes, spent.hooks_s),
             Station("hand-over to the line, scheduler thread", self.line_bytes, spent.hand_over_s),
@@ -83,14 +85,17 @@ def travel(folder: Path, load: Load, *, is_held: bool = True, **changes: Any) ->
 
 
 def _stream(there: Deployed, load: Load, *, is_held: bool) -> Journey:
-    counted, sent_bytes = there.counts(), there.courier.sender.sent_bytes
+    counted = there.counts()
+    sent_bytes = there.courier.sender.sent_bytes
     scheduler = ActedScheduler(load, there.capture, there.hold if is_held else _never)
     before = there.spent()
     spent = scheduler.run()
-    counts, delivered = there.settle(counted["captured"] + load.requests), there.spent()
+    counts = there.settle(counted["captured"] + load.requests)
+    delivered = there.spent()
     claimed = claim_all(there, load)
     line_bytes = there.courier.sender.sent_bytes - sent_bytes
-    cpu, claim_cpu = delivered.since(before), there.spent().since(delivered)
+    cpu = delivered.since(before)
+    claim_cpu = there.spent().since(delivered)
     peak_bytes = there.courier_peak_bytes()
     return Journey(spent, line_bytes, cpu, claim_cpu, since(counts, counted), claimed, peak_bytes)
 
@@ -104,15 +109,13 @@ def since(counts: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any
 
 def claim_all(there: Deployed, load: Load) -> Claimed:
     """Claim what there is, decode it and give it its outcomes, as a learner does; ack it."""
-    buffer, intake = (
-        there.buffer,
-        Intake(
-            target=TARGET,
-            target_versions=(TARGET_VERSION,),
-            holdout_share=0.0,
-            feature_width=load.width,
-            vocabulary=VOCABULARY,
-        ),
+    buffer = there.buffer
+    intake = Intake(
+        target=TARGET,
+        target_versions=(TARGET_VERSION,),
+        holdout_share=0.0,
+        feature_width=load.width,
+        vocabulary=VOCABULARY,
     )
     tokens = array_bytes = payload_bytes = 0
     cpu_s = encode_s = 0.0

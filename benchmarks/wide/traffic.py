@@ -71,7 +71,9 @@ class ActedScheduler:
     def __init__(
         self, load: Load, capture: SglangCapture, before_forward: Callable[[int], object], seed: int = 0
     ) -> None:
-        self._load, self._capture, self._before_forward = load, capture, before_forward
+        self._load = load
+        self._capture = capture
+        self._before_forward = before_forward
         self._random = random.Random(seed)
         noise = torch.Generator().manual_seed(seed)
         rows = max(load.chunk_tokens, load.at_once * (load.draft_steps + 1))
@@ -95,7 +97,8 @@ class ActedScheduler:
         req = request(self._load.prompt_tokens)
         most = self._load.output_tokens * 3 // 2
         wanted = self._random.randint(max(self._load.output_tokens // 2, 2), max(most, 2))
-        req.rid, req.origin_input_ids = f"{number:032x}", list(range(self._load.prompt_tokens))
+        req.rid = f"{number:032x}"
+        req.origin_input_ids = list(range(self._load.prompt_tokens))
         req.finished = lambda: len(req.output_ids) >= wanted
         return req
 
@@ -145,7 +148,8 @@ class ActedScheduler:
         # From another place each time, or the rows of a trace would repeat and be compressed as no features are.
         begin = self._random.randrange(len(self._hidden_ND) - nodes + 1)
         # A copy: every forward has tensors of its own, which do not change while they wait.
-        hidden_ND, logits_NV = self._hidden_ND[begin : begin + nodes].clone(), self._logits_NV[:nodes]
+        hidden_ND = self._hidden_ND[begin : begin + nodes].clone()
+        logits_NV = self._logits_NV[:nodes]
         logits = SimpleNamespace(next_token_logits=logits_NV, hidden_states=hidden_ND, auxiliary_device_output=None)
         result = (torch.zeros(nodes), lens_R, index_RW)
         self._timed(self._capture.after_verify, result, verify_input, batch, logits)

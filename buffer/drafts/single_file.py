@@ -86,7 +86,8 @@ def _tensors(folder: Path, weights: WeightFiles) -> dict[str, Tensor]:
             if name in found:
                 raise ConfigError(f"{folder}: got {name} in {homes[name]} and in {file.name}, expected it in one file")
             # A copy of its own: a pickle may hold two names of one tensor, and views into others.
-            found[name], homes[name] = tensor.detach().clone().contiguous(), file.name
+            found[name] = tensor.detach().clone().contiguous()
+            homes[name] = file.name
     if lost := {name: file for name, file in weights.listed.items() if homes.get(name) != file}:
         raise ConfigError(f"{folder}: got files without {lost}, expected what the index lists; download it again")
     return found

@@ -46,7 +46,8 @@ class Settings:
 
     def value(self, name: str) -> Any:
         """Return the value in force. ConfigError when what was given cannot be read or is out of range."""
-        row, given = BY_NAME[name], self.given.get(name)
+        row = BY_NAME[name]
+        given = self.given.get(name)
         return row.default if given is None else row.parse(given.text, given.where)
 
     def is_given(self, name: str) -> bool:
@@ -82,7 +83,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 def _variables(environ: Mapping[str, str]) -> tuple[dict[str, _Given], list[str]]:
     """What the environment sets, by name, and a sentence for each variable that is no setting."""
     ours = {name: text.strip() for name, text in environ.items() if name.startswith(PREFIX) and not is_reserved(name)}
-    known, unknown = {}, []
+    known = {}
+    unknown = []
     for variable, text in ours.items():
         name = variable.removeprefix(PREFIX)
         if not text:

@@ -100,7 +100,9 @@ class MemoryTraceBuffer:
 
     def _deliver(self, entry: StreamEntry, consumer: str) -> bool:
         """Deliver the entry once more; bury it and return False when that was done too often."""
-        entry.state, entry.claimed_ms, entry.consumer = EntryState.PENDING, self._now_ms(), consumer
+        entry.state = EntryState.PENDING
+        entry.claimed_ms = self._now_ms()
+        entry.consumer = consumer
         entry.deliveries += 1
         if entry.deliveries <= MAX_DELIVERIES:
             return True
@@ -182,11 +184,13 @@ class MemoryTraceBuffer:
 
     def take_ask(self) -> bool:
         with self._stream.asked:
-            taken, self._stream.taken = self._stream.taken, len(self._stream.asks)
+            taken = self._stream.taken
+            self._stream.taken = len(self._stream.asks)
             return taken < self._stream.taken
 
     def wait_for_ask(self, after_id: str, wait_s: float) -> str:
-        stream, known = self._stream, int(after_id or 0)
+        stream = self._stream
+        known = int(after_id or 0)
         with stream.asked:
             stream.asked.wait_for(lambda: len(stream.asks) > max(stream.taken, known), min(wait_s, MAX_WAIT_S))
             return str(len(stream.asks)) if len(stream.asks) > max(stream.taken, known) else ""
@@ -196,7 +200,8 @@ class MemoryTraceBuffer:
             return list(self._stream.dead)[-max_letters:] if max_letters > 0 else []
 
     def _trim(self) -> None:
-        stream, bounds = self._stream, self._stream.bounds or self._config
+        stream = self._stream
+        bounds = self._stream.bounds or self._config
         size = sum(len(entry.raw) for entry in stream.entries.values())
         oldest_ms = self._now_ms() - int(bounds.max_age_s * 1000)
         for entry in list(stream.entries.values()):

@@ -68,7 +68,8 @@ def _cards(numbers: tuple[int, ...], redis_url: str | None, speculator: str | No
     from ..snapshot import take
 
     access = open_known(redis_url, speculator)
-    seen, events = take(access.board, access.speculator), access.board.events()
+    seen = take(access.board, access.speculator)
+    events = access.board.events()
     return [draft_card(seen, events, number) for number in numbers]
 
 

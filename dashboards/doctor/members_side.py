@@ -73,5 +73,6 @@ def beats(seen: Snapshot) -> Finding:
 def _traces_per_second(seen: Snapshot) -> float:
     """Of all servers together, over the newest WINDOW_S seconds of what they count; 0 where nothing is known."""
     window = recent(seen)
-    traces, seconds = window.table("traces", "traces") or {}, window.elapsed_s("traces")
+    traces = window.table("traces", "traces") or {}
+    seconds = window.elapsed_s("traces")
     return float(traces["delivered"].total) / seconds if "delivered" in traces and seconds else 0.0

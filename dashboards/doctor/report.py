@@ -12,7 +12,8 @@ from ..answer import finding_text
 
 def say_findings(findings: Iterable[Finding], *, as_json: bool) -> int:
     """Print each finding on a line of its own, as JSON or for people; return the exit code."""
-    console, said = Console(soft_wrap=True), []
+    console = Console(soft_wrap=True)
+    said = []
     for finding in findings:
         console.file.write(json.dumps(asdict(finding)) + "\n") if as_json else console.print(finding_text(finding))
         said.append(finding)

@@ -62,7 +62,8 @@ def _versions(seen: Snapshot, names: ShownNames) -> Iterator[Sample]:
 
 
 def _version(row: BoardRow) -> Iterator[Sample]:
-    version, judged = row.version, row.version.judged_on
+    version = row.version
+    judged = row.version.judged_on
     parent = "" if version.parent is None else str(version.parent)
     labels = {"state": row.state.value, "parent": parent, "sha256": version.sha256}
     yield Sample("paceline_draft_info", labels, 1.0)

@@ -16,7 +16,8 @@ class BoardCollector(Collector):
     """The boards of all speculators. `list_names` and `open_board` are called at every scrape, in its thread."""
 
     def __init__(self, list_names: Callable[[], Sequence[str]], open_board: Callable[[str], VersionBoard]) -> None:
-        self._list_names, self._open_board = list_names, open_board
+        self._list_names = list_names
+        self._open_board = open_board
 
     def collect(self) -> Iterator[Metric]:
         """All metrics; `paceline_up 0` alone if Redis does not answer, now or half-way. Blocks while Redis does."""

@@ -38,7 +38,8 @@ def metrics(samples: Iterable[Sample]) -> list[Metric]:
     """
     found: dict[str, dict[tuple[str, ...], float | Histogram]] = {}
     for name, labels, value in samples:
-        family, rows = FAMILIES[name], found.setdefault(name, {})
+        family = FAMILIES[name]
+        rows = found.setdefault(name, {})
         key = tuple(labels[label] for label in family.labels)
         rows[key] = _joined(rows[key], value, family.kind) if key in rows else value
     return [_metric(family, found[name]) for name, family in FAMILIES.items() if name in found]

@@ -7,7 +7,8 @@ from ...buffer.counters import MAX_DRAFTS, MAX_LABELS, OLDER_DRAFTS, Counters
 from ...buffer.version import OTHER_LABELS
 
 #: Drafts, and labels, that have no series of their own.
-OLDER, OTHER = "older", "other"
+OLDER = "older"
+OTHER = "other"
 #: Requests whose clients named no label; no label is this.
 UNLABELLED = "(none)"
 

@@ -20,7 +20,10 @@ SOURCE = dashboard.DataSourceRef(type_val="prometheus", uid="paceline-prometheus
 #: Of speculators, those that are chosen above; `of` puts it into an expression.
 _CHOSEN = 'speculator=~"$speculator"'
 #: Colours say what is known to be well or wrong; a figure that nobody told is neither.
-NEUTRAL, WELL, WARNING, WRONG = "text", "green", "yellow", "red"
+NEUTRAL = "text"
+WELL = "green"
+WARNING = "yellow"
+WRONG = "red"
 
 
 def of(expression: str) -> str:

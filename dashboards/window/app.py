@@ -30,7 +30,8 @@ def make_app(readings: Readings, acts: Acts, *, allowed_hosts: Collection[str] =
 
 
 def _panel_routes(readings: Readings) -> APIRouter:
-    router, logs = APIRouter(), PanelLogs()
+    router = APIRouter()
+    logs = PanelLogs()
 
     def asked_choice(span: int = DEFAULT_SPAN_S, draft: Annotated[int | None, Query(ge=0)] = None) -> Asked:
         try:
@@ -66,7 +67,8 @@ def _panel_routes(readings: Readings) -> APIRouter:
 
 
 def _act_routes(readings: Readings, acts: Acts) -> APIRouter:
-    router, door = APIRouter(), Doorkeeper(Attempts(), Unheard(acts.record_unheard))
+    router = APIRouter()
+    door = Doorkeeper(Attempts(), Unheard(acts.record_unheard))
 
     async def do(act: Act, name: str, request: Request, token: str) -> Response:
         raw = await _body(request)

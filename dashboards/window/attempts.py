@@ -65,7 +65,8 @@ class Unheard:
         later: Callable[[float, Callable[[], None]], None] = in_background,
     ) -> None:
         """`tell` puts a speculator's count on record; it may block, and raise BufferUnavailable."""
-        self._tell, self._later = tell, later
+        self._tell = tell
+        self._later = later
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -80,7 +81,8 @@ class Unheard:
 
     def _tell_all(self) -> None:
         with self._lock:
-            counts, self._counts = self._counts, Counter()
+            counts = self._counts
+            self._counts = Counter()
         for speculator, acts in counts.items():
             try:
                 self._tell(speculator, acts)

@@ -38,7 +38,8 @@ async def events(
 
     `speculator` may be empty: the first one, once there is one.
     """
-    has, began = view_number(last_id), readings.clock()
+    has = view_number(last_id)
+    began = readings.clock()
     while not readings.is_closed:
         names = await readings.names()
         name = speculator or next(iter(names), "")

@@ -31,7 +31,8 @@ def read_files(folder: Path = STATIC) -> dict[str, PageFile]:
 
 def page_files() -> APIRouter:
     """Routes of the page and its files."""
-    router, files = APIRouter(), read_files()
+    router = APIRouter()
+    files = read_files()
 
     @router.get("/")
     async def page() -> Response:

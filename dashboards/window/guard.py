@@ -61,7 +61,8 @@ class Guard:
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> str:
         """Why a request with these headers (lower-case names) is refused; empty when it is not."""
-        host, origin = headers.get("host", ""), headers.get("origin")
+        host = headers.get("host", "")
+        origin = headers.get("origin")
         if host_name(f"//{host}") not in self._hosts:
             return f"Host: got {host!r}, expected one of {sorted(self._hosts)}; `paceline window --allow-host` adds one"
         if origin is None:

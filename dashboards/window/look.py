@@ -36,7 +36,8 @@ class BoardReader:
         Raises BufferUnavailable, and DecodeError or BoardConflict for a board that cannot be read.
         """
         members = self.board.members()
-        now, state = self.board.now(), self.board.read()
+        now = self.board.now()
+        state = self.board.read()
         self._read_events(state.last_event_id)
         self._histories = {member: self._history(member, now) for member in members}
         seen = Snapshot(self.speculator, now, state, members, dict(self._histories))
@@ -49,7 +50,8 @@ class BoardReader:
             return
         new = self.board.events(known)
         if known and not any(event.event_id == newest for event in new):
-            self._events, self._lives = [], Lives()
+            self._events = []
+            self._lives = Lives()
             new = self.board.events()
         self._lives.add(new)
         self._events.extend(new)

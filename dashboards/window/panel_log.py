@@ -43,7 +43,8 @@ class PanelLog:
 
     def _due(self, at: float, state: object) -> list[str]:
         """Panels to make of a view of that time."""
-        is_moved, self._state = state != self._state, state
+        is_moved = state != self._state
+        self._state = state
         due = [name for name in PANELS if is_moved or at - self._made_at.get(name, -math.inf) >= EVERY_S.get(name, 0.0)]
         self._made_at |= dict.fromkeys(due, at)
         return due

@@ -86,7 +86,8 @@ class Readings:
             board.is_stale = True
 
     def _read(self, board: _Board) -> View:
-        before, now = board.view, self.clock()
+        before = board.view
+        now = self.clock()
         number = 1 if before is None else before.number + 1
         try:
             if board.reader is None:

@@ -43,10 +43,13 @@ def score_batch(
     whatever the gradient mode; `loss.backward()` works once.
     """
     labels, scored_BQS, inside_BQS = _labelled(draft, batch, steps, spec)
-    rows, scored_RS, found = _Rows.of(batch, context_weight), scored_BQS.flatten(0, 1), list[Tensor]()
+    rows = _Rows.of(batch, context_weight)
+    scored_RS = scored_BQS.flatten(0, 1)
+    found = list[Tensor]()
 
     def loss_of(logits_NV: Tensor, chunk: Chunk) -> Tensor:
-        at, chunk_BRS = labels.beside(logits_NV, chunk.positions), scored_RS[None, chunk.rows]
+        at = labels.beside(logits_NV, chunk.positions)
+        chunk_BRS = scored_RS[None, chunk.rows]
         weights_BR = None if rows.weights_BQ is None else rows.weights_BQ.flatten()[None, chunk.rows]
         chains = chains_of(spec, at, chunk_BRS, rounds=rows.total, weighting=weighting, row_weights_BQ=weights_BR)
         found.append(chains.log_accepts_BQS.detach()[0])

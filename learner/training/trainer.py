@@ -73,14 +73,17 @@ class DraftTrainer:
         """`target_versions`, oldest first, are those that traces may be of: see batch_sampling.py. Without them all
         traces count alike. They may be set again between two fits; nothing else changes with the target.
         """
-        self.draft, self.plan, self.recipe = draft, plan, recipe
+        self.draft = draft
+        self.plan = plan
+        self.recipe = recipe
         self.target_versions = tuple(target_versions)
         self._low_precision = has_bfloat16(draft.device)
         self._optimiser = DraftOptimiser(draft, recipe.matrix_rate)
         self._random = torch.Generator().manual_seed(plan.seed)
         self._bound = PartBound(plan.batch_tokens)
         self._applied_steps = 0
-        self._regime, self._context_weight = Regime(), 0.0
+        self._regime = Regime()
+        self._context_weight = 0.0
         #: Called with the step that has ended and how many this fit has.
         self.on_step: Callable[[int, int], object] = lambda _step, _steps: None
 
@@ -97,7 +100,8 @@ class DraftTrainer:
         """
         started = time.perf_counter()
         self._bound = PartBound(part_tokens or self.plan.batch_tokens)
-        usable, replayable = _usable(fresh), _usable(replay)
+        usable = _usable(fresh)
+        replayable = _usable(replay)
         first = first_position(self.draft, usable, self._bound)
         self._regime.choose(first.share, self.recipe)
         self._context_weight = context_weight(self.plan.context_weight, first.share)
@@ -202,11 +206,13 @@ class DraftTrainer:
 
     def _find_gradient(self, traces: Sequence[DraftTrace]) -> BatchScores:
         """Add up the gradient of a batch over its parts; a part counts as much as its rows."""
-        all_rows_S, weight = verdict_rows_by_step(traces, self.plan.steps), self._context_weight
+        all_rows_S = verdict_rows_by_step(traces, self.plan.steps)
+        weight = self._context_weight
         all_weights = summed_weights(traces, weight)
 
         def backward(part: Sequence[DraftTrace]) -> BatchScores:
-            scores, rows_S = self._score(part), verdict_rows_by_step(part, self.plan.steps)
+            scores = self._score(part)
+            rows_S = verdict_rows_by_step(part, self.plan.steps)
             loss = scores.loss * (summed_weights(part, weight) / all_weights)
             loss.backward()  # type: ignore[no-untyped-call]
             share_S = torch.from_numpy(rows_S / np.maximum(all_rows_S, 1)).to(scores.acceptance_S)

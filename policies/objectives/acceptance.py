@@ -36,5 +36,6 @@ def rejection_log_accepts(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor) -
 
 def matched_log_accepts(logits_NV: Tensor, ids_NK: Tensor, probs_NK: Tensor, rejection_N: Tensor) -> Tensor:
     """log A under the rule of each position's trace, float[N], with gradient; `rejection_N` marks `rejection`."""
-    logq_NK, logp_NK = log_probs_at(logits_NV, ids_NK), probs_NK.log()
+    logq_NK = log_probs_at(logits_NV, ids_NK)
+    logp_NK = probs_NK.log()
     return torch.where(rejection_N[:, None], torch.minimum(logq_NK, logp_NK), logq_NK + logp_NK).logsumexp(1)

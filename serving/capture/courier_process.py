@@ -44,13 +44,21 @@ class CourierProcess:
         self._endpoint = f"ipc://{self._folder.name}/courier"
         self.sender = CourierSender(self._endpoint, settings.queue_bytes)
         self.outbox = Outbox(self.sender, breaker, is_canary_out)
-        self._settings, self._boot, self._status, self._clock = settings, boot, status, clock
+        self._settings = settings
+        self._boot = boot
+        self._status = status
+        self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None  # None: the next one is to be started at `_start_at_s`
         self._started_at_s = self._start_at_s = self._looked_at_s = clock()
         self._backoff_s = 0.0  # between the last death and the next start
-        self._receipts, self._silence_s, self._is_hung = 0, 0.0, False
-        self._restarts, self._has_predecessor, self._fault = 0, False, ""
-        self._stop, self._reporting = threading.Event(), threading.Lock()
+        self._receipts = 0
+        self._silence_s = 0.0
+        self._is_hung = False
+        self._restarts = 0
+        self._has_predecessor = False
+        self._fault = ""
+        self._stop = threading.Event()
+        self._reporting = threading.Lock()
 
     @property
     def replica(self) -> str:
@@ -97,7 +105,8 @@ class CourierProcess:
     def _look_after(self) -> None:
         now_s = self._clock()
         # Not more than two looks: while this process was suspended itself, it could not read receipts.
-        since_s, self._looked_at_s = min(now_s - self._looked_at_s, 2 * LOOK_S), now_s
+        since_s = min(now_s - self._looked_at_s, 2 * LOOK_S)
+        self._looked_at_s = now_s
         if self._process is not None and self._process.poll() is not None:
             self._bury(f"ended with {self._process.returncode}", now_s)
         elif self._process is not None:
@@ -122,7 +131,8 @@ class CourierProcess:
         hung = f", killed since it sent no receipt for {MAX_SILENCE_S:.0f} s" if self._is_hung else ""
         self._fault = f"{how}{hung}, {life_s:.0f} s after its start"
         log.error("paceline: the courier is gone: %s; starting another in %.0f s", self._fault, self._backoff_s)
-        self._process, self._start_at_s = None, now_s + self._backoff_s
+        self._process = None
+        self._start_at_s = now_s + self._backoff_s
         self._has_predecessor = self.sender.resume().counts.get("has_predecessor", False)
         self._restarts += 1
 
@@ -136,4 +146,6 @@ class CourierProcess:
         # A process group of its own: `paceline serve` kills the server's group once its leader has ended, and the
         # courier must outlive it to deliver its backlog. It ends by itself when its parent is gone.
         self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, process_group=0)
-        self._started_at_s, self._silence_s, self._is_hung = self._clock(), 0.0, False
+        self._started_at_s = self._clock()
+        self._silence_s = 0.0
+        self._is_hung = False

@@ -43,7 +43,8 @@ class CourierSender:
     """
 
     def __init__(self, endpoint: str, max_bytes: int) -> None:
-        self._endpoint, self._max_bytes = endpoint, max_bytes
+        self._endpoint = endpoint
+        self._max_bytes = max_bytes
         self._socket = _connected(endpoint)
         self._lock = threading.Lock()
         self._sent_bytes = 0  # to the courier that listens now
@@ -109,7 +110,8 @@ class CourierSender:
             if status == self._status and not self._lost:
                 return
             if self._send_lost(Message(status=status), is_urgent=self._read_bytes() >= self._status_end_bytes):
-                self._status, self._status_end_bytes = status, self._sent_bytes
+                self._status = status
+                self._status_end_bytes = self._sent_bytes
 
     def read_receipts(self) -> int:
         """Read what the couriers answered; return how many receipts have come so far. Never blocks."""
@@ -125,7 +127,10 @@ class CourierSender:
             # A new line: messages that wait on the old one begin in the middle of what was lost.
             self._socket.close()
             self._socket = _connected(self._endpoint)
-            self._sent_bytes, self._receipt, self._status, self._status_end_bytes = 0, None, None, 0
+            self._sent_bytes = 0
+            self._receipt = None
+            self._status = None
+            self._status_end_bytes = 0
             self._begun.clear()
             # All of them are in `where`: they had begun, and either are among its counts or began after those.
             self._lost.clear()
@@ -138,7 +143,9 @@ class CourierSender:
             self._socket.close()
 
     def _position(self) -> Resume:
-        begun, before, receipt = sum(count for _, count in self._begun), self._resumed, self._receipt
+        begun = sum(count for _, count in self._begun)
+        before = self._resumed
+        receipt = self._receipt
         running = tuple(self._running)
         if before is not None and (receipt is None or not receipt.received_bytes):
             return Resume(before.counts, running, before.begun_since + begun)  # it died before it read that

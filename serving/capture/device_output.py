@@ -37,7 +37,8 @@ class Chosen:
     def only(self, rows: Sequence[int]) -> "Chosen":
         """These of its rows, in their order; without a row index."""
         kept = [i for i, row in enumerate(self.rows) if row in rows]
-        ids, greedy = tuple(self.request_ids[i] for i in kept), tuple(self.is_greedy[i] for i in kept)
+        ids = tuple(self.request_ids[i] for i in kept)
+        greedy = tuple(self.is_greedy[i] for i in kept)
         return Chosen(tuple(rows), ids, greedy, self.draft_version, self.target_version, self.is_prefill)
 
 

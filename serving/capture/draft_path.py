@@ -23,7 +23,8 @@ def tree_path(accept_lens: Tensor, accept_index: Tensor, verify_input: Any) -> T
     """
     batch_size, depth = accept_index.shape
     width = verify_input.draft_token_num
-    lens_B1, path_BD = accept_lens.long().unsqueeze(1), accept_index.long()
+    lens_B1 = accept_lens.long().unsqueeze(1)
+    path_BD = accept_index.long()
     last_B1 = path_BD.gather(1, lens_B1 - 1)
     child_B1 = verify_input.retrieve_next_token.reshape(-1)[last_B1].long()  # counted within its request
     first_B1 = torch.arange(batch_size, device=path_BD.device).unsqueeze(1) * width

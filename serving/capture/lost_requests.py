@@ -10,7 +10,8 @@ from ..wire.counts import DropReason
 #: Lost requests named in one message. Of the rest, those that also began meanwhile are counted and not named.
 MAX_LOST = 4096
 #: Of a name in a message, beside its characters, and of the reason.
-NAME_BYTES, REASON_BYTES = 5, 12
+NAME_BYTES = 5
+REASON_BYTES = 12
 
 
 class Step(NamedTuple):

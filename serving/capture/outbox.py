@@ -17,9 +17,11 @@ from .device_output import Chosen, ForwardOutput
 
 #: Forwards, and bytes of their tensors, that go at once; sooner when a request ends, when the courier is looked after,
 #: or while a canary drafts on any replica: it is compared with the rounds of the others as they are served.
-MAX_FORWARDS, MAX_BYTES = 16, 16 << 20
+MAX_FORWARDS = 16
+MAX_BYTES = 16 << 20
 #: Beside its tensors, a forward's head and names at most, and what is said of each of its requests, roughly.
-FORWARD_BYTES, REQUEST_BYTES = 512, 256
+FORWARD_BYTES = 512
+REQUEST_BYTES = 256
 
 _T = TypeVar("_T")
 _Waiting = tuple[ForwardOutput, tuple[Commit, ...]]
@@ -30,7 +32,8 @@ class Outbox:
 
     def __init__(self, sender: CourierSender, breaker: Breaker, is_canary_out: Callable[[], bool]) -> None:
         self.sender = sender
-        self._breaker, self._is_canary_out = breaker, is_canary_out
+        self._breaker = breaker
+        self._is_canary_out = is_canary_out
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._flushing = threading.Lock()

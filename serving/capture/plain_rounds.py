@@ -28,7 +28,8 @@ def plain_rounds(batch: Any, rows: Sequence[int], hidden: Tensor | None) -> dict
     `hidden` has a row per token of the batch, None where features are not captured. With SGLang's overlap schedule the
     requests' own lengths are one step late, and those of the batch are right: there the last token read counts already.
     """
-    ends, device = list(accumulate(batch.extend_lens)), torch.device(batch.device)
+    ends = list(accumulate(batch.extend_lens))
+    device = torch.device(batch.device)
     at_R = row_index([int(ends[row]) - 1 for row in rows], device)
     roots_R = batch.input_ids.index_select(0, at_R).long()
     positions_R = batch.seq_lens.index_select(0, row_index(rows, device)).long() - 1

@@ -43,7 +43,9 @@ def kept_rows(batch: Any, rows: Sequence[int], sizes: WindowSizes) -> Iterator[P
     """
     ends = list(accumulate(batch.extend_lens))
     for row in rows:
-        req, count, start = batch.reqs[row], int(batch.extend_lens[row]), int(batch.prefix_lens[row])
+        req = batch.reqs[row]
+        count = int(batch.extend_lens[row])
+        start = int(batch.prefix_lens[row])
         cut = max(sizes.first_kept(len(req.origin_input_ids) + len(req.output_ids)) - start, 0)
         if cut < count:
             yield PrefillRows(row, start + cut, int(ends[row]) - count + cut, int(ends[row]))
@@ -54,7 +56,8 @@ def ends_first_prefill(batch: Any, row: int) -> bool:
 
     Not so for one that is prefilled again after a retraction, unless it had generated nothing.
     """
-    req, end = batch.reqs[row], int(batch.prefix_lens[row]) + int(batch.extend_lens[row])
+    req = batch.reqs[row]
+    end = int(batch.prefix_lens[row]) + int(batch.extend_lens[row])
     return not req.output_ids and end >= len(req.origin_input_ids)
 
 

@@ -27,8 +27,10 @@ class RequestChoice:
         draft_version: Callable[[], int],
         target_version: Callable[[], str],
     ) -> None:
-        self._sample_rate, self._counts = sample_rate, counts
-        self._draft_version, self._target_version = draft_version, target_version
+        self._sample_rate = sample_rate
+        self._counts = counts
+        self._draft_version = draft_version
+        self._target_version = target_version
         self._last: tuple[tuple[str, ...], Chosen | None] = ((), None)  # of the last batch, by its request ids
 
     def forget(self) -> None:

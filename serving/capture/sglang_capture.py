@@ -64,12 +64,15 @@ class SglangCapture:
         choice: RequestChoice,
         breaker: Breaker,
     ) -> None:
-        self._settings, self._outbox, self.choice = settings, outbox, choice
+        self._settings = settings
+        self._outbox = outbox
+        self.choice = choice
         self.rounds = 0  # verify rounds of captured requests that the hook has seen
         self._prefill: _Launched | None = None
         self._plain: _Launched | None = None  # decode steps in that prefill
         self._breaker = breaker
-        self._consume, self._copy_failed = breaker.guard(self._offer), breaker.guard(self._lose)
+        self._consume = breaker.guard(self._offer)
+        self._copy_failed = breaker.guard(self._lose)
         self._consume_uncaptured = breaker.guard(self._lose_committed)
         self.after_verify = breaker.guard(self._after_verify)
         self.before_draft_prefill = breaker.guard(self._before_draft_prefill)
@@ -92,11 +95,15 @@ class SglangCapture:
         if not chosen.target_version:
             return UncapturedForward(chosen, self._consume_uncaptured)
         _, accept_lens, accept_index = result
-        width, logits, has_tree = verify_input.draft_token_num, logits_output.next_token_logits, is_tree(verify_input)
-        rows, widths = chosen.row_index, self._settings.teacher
+        width = verify_input.draft_token_num
+        logits = logits_output.next_token_logits
+        has_tree = is_tree(verify_input)
+        rows = chosen.row_index
+        widths = self._settings.teacher
         if has_tree:
             path = rows_of(tree_path(accept_lens, accept_index, verify_input), rows)
-            drafted, nodes = tokens_on(path, verify_input.draft_token), path.clamp(min=0).reshape(-1)
+            drafted = tokens_on(path, verify_input.draft_token)
+            nodes = path.clamp(min=0).reshape(-1)
             teacher = teacher_of(logits.index_select(0, nodes).view(*path.shape, -1), None, chosen.is_greedy, widths)
         else:
             drafted = rows_of(verify_input.draft_token.view(-1, width), rows)
@@ -159,7 +166,9 @@ class SglangCapture:
 
     def _after_prefill(self, result: Any, *_: Any, **__: Any) -> None:
         """AFTER _forward_prefill_batch: before the draft's prefill SGLang clears auxiliary outputs, so attach now."""
-        launched, self._prefill, self._plain = (self._prefill, self._plain), None, None
+        launched = (self._prefill, self._plain)
+        self._prefill = None
+        self._plain = None
         for forward in launched:
             if forward is not None and result is not None and result.logits_output is not None:
                 with losing_on_fault(self._lose_launched, forward.chosen):

@@ -11,7 +11,9 @@ from ..sglang_speculation import is_counted, sampled_rule
 from ..wire.request_forward import Commit, RequestFacts
 
 #: Keys a client may set in ``sampling_params.custom_params``.
-OPT_OUT_KEY, TENANT_KEY, LABEL_KEY = "paceline_opt_out", "paceline_tenant", "paceline_label"
+OPT_OUT_KEY = "paceline_opt_out"
+TENANT_KEY = "paceline_tenant"
+LABEL_KEY = "paceline_label"
 #: A client chooses the name, and every trace carries it.
 MAX_TENANT_CHARS = 128
 
@@ -27,7 +29,8 @@ def facts_of(req: Any) -> RequestFacts:
     custom = custom_params_of(params)
     tenant = str(custom.get(TENANT_KEY, ""))[:MAX_TENANT_CHARS]
     label, is_refused = _label_of(custom)
-    rule, prompt = VerdictRule.GREEDY if greedy else sampled_rule(), prompt_key(req.origin_input_ids)
+    rule = VerdictRule.GREEDY if greedy else sampled_rule()
+    prompt = prompt_key(req.origin_input_ids)
     return RequestFacts(tenant, sampling, rule, label, is_refused, prompt)
 
 

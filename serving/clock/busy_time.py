@@ -12,7 +12,8 @@ class BusyTime:
 
     def __init__(self, now_s: float) -> None:
         self._spent: defaultdict[str, float] = defaultdict(float)
-        self._since_s, self._is_idle = now_s, True
+        self._since_s = now_s
+        self._is_idle = True
 
     def launch(self, now_s: float) -> None:
         """A forward begins; of consequence while it is idle."""
@@ -23,7 +24,8 @@ class BusyTime:
     def end(self, kind: str, now_s: float, *, is_idle: bool) -> float:
         """A result has come; return the seconds it took. `is_idle`: whether nothing is left to do."""
         took_s = self._pass("idle" if self._is_idle else kind, now_s)
-        took_s, self._is_idle = 0.0 if self._is_idle else took_s, is_idle
+        took_s = 0.0 if self._is_idle else took_s
+        self._is_idle = is_idle
         return took_s
 
     def spend(self, kind: str, took_s: float) -> None:

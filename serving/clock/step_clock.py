@@ -33,19 +33,24 @@ class StepClock:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock, self._breaker = clock, Breaker(what="the step clock")
+        self._clock = clock
+        self._breaker = Breaker(what="the step clock")
         self.meter = StepMeter(clock)
         self.verified: Verified | None = None  # the step whose result came last, if its launch was seen
-        self._is_started, self._is_idle = False, True
+        self._is_started = False
+        self._is_idle = True
         self._prefills = 0  # launched, without a result yet
         self._step: _Step | None = None
         self._notes: deque[tuple[Callable[..., object], Any]] = deque()  # what to add up, and with which arguments
         self._adding = threading.Lock()
-        self._time, self._cells, self._ended = BusyTime(clock()), StepCells(), EndedRequests()
+        self._time = BusyTime(clock())
+        self._cells = StepCells()
+        self._ended = EndedRequests()
 
     def start(self) -> None:
         """Its hooks are installed: from here on what it did not see did not happen."""
-        self._is_started, self._time = True, BusyTime(self._clock())
+        self._time = BusyTime(self._clock())
+        self._is_started = True  # last: another thread may ask for counters from here on
 
     @property
     def fault(self) -> str:
@@ -111,7 +116,8 @@ class StepClock:
         self, _streamer: Any, reqs: Any, _return_logprob: Any = False, skip_req: Any = None, *_: Any, **__: Any
     ) -> None:
         """BEFORE SchedulerOutputStreamer.stream_output: all of a result is committed, and no end is answered yet."""
-        step, self._step = self._step, None
+        step = self._step
+        self._step = None
         if self._breaker.reason:
             return
         try:

@@ -82,7 +82,8 @@ class StepMeter:
     def verify(self, batch_size: int) -> Verified | None:
         """A decode step has ended; None when it is not the one launched first."""
         now_s = self._clock()
-        since_ms, self.verified_s = 1e3 * (now_s - self.verified_s), now_s
+        since_ms = 1e3 * (now_s - self.verified_s)
+        self.verified_s = now_s
         if not self._launched or self._launched[0].batch_size != batch_size:
             self._launched.clear()
             self.unmatched += 1

@@ -41,9 +41,11 @@ def run_courier(
 ) -> None:
     """Work until `is_orphan`; blocks. A fault costs traces, each counted. `held`: the name of the courier before."""
     assert settings.redis_url is not None  # noqa: S101 - the plugin starts no courier without it
-    counts, breaker = CaptureCounts(has_predecessor=has_predecessor), Breaker()
+    counts = CaptureCounts(has_predecessor=has_predecessor)
+    breaker = Breaker()
     client = client_for(settings.redis_url, settings.redis_ca)
-    board, rules = RedisVersionBoard(client, settings.buffer), CanaryRules(max_requests=settings.canary_requests)
+    board = RedisVersionBoard(client, settings.buffer)
+    rules = CanaryRules(max_requests=settings.canary_requests)
     name = MemberName(board, f"replica:{settings.replica}", boot, held)
 
     def trace_of(window: TraceWindow, finish: str, now: float) -> DraftTrace:

@@ -44,7 +44,9 @@ class ReplicaAccount:
     """
 
     def __init__(self, board: VersionBoard, name: MemberName, counts: CaptureCounts) -> None:
-        self._board, self._name, self._counts = board, name, counts
+        self._board = board
+        self._name = name
+        self._counts = counts
         self._told = counts.status()  # by the last beat
 
     @property

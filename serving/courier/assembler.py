@@ -130,7 +130,8 @@ class WindowAssembler:
         return window
 
     def _verify(self, verify: RequestVerify, now: float, closed: list[DraftTrace]) -> TraceWindow | None:
-        window, committed = self._open.get(verify.request_id), verify.commit.tokens
+        window = self._open.get(verify.request_id)
+        committed = verify.commit.tokens
         if window is None and committed:
             # Its beginning was never seen: of a request that had ended, SGLang commits nothing.
             self._drop(verify, DropReason.GAP if verify.request_id in self._idle else DropReason.FAULT)

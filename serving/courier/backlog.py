@@ -6,7 +6,8 @@ from ...buffer.trace import DraftTrace
 
 #: Traces, and bytes of their arrays, per append; one append is one round trip, and Redis must answer it within
 #: redis_client.TIMEOUT_S. A larger trace goes alone.
-APPEND_TRACES, APPEND_BYTES = 16, 32 << 20
+APPEND_TRACES = 16
+APPEND_BYTES = 32 << 20
 
 
 class Backlog:

@@ -58,10 +58,16 @@ class Courier:
         clock: Callable[[], float] = time.time,
         redis_clock: RedisClock | None = None,
     ) -> None:
-        self._source, self._assembler, self._counts, self._breaker = source, assembler, counts, breaker
-        self._buffer, self._board, self._account = buffer, board, ReplicaAccount(board, name, counts)
+        self._source = source
+        self._assembler = assembler
+        self._counts = counts
+        self._breaker = breaker
+        self._buffer = buffer
+        self._board = board
+        self._account = ReplicaAccount(board, name, counts)
         self._backlog = Backlog(backlog_bytes)
-        self._draft_monitor, self._engine_monitor = monitor, EngineMonitor()
+        self._draft_monitor = monitor
+        self._engine_monitor = EngineMonitor()
         self._counters = ReplicaCounters(counts, redis_clock)
         self._clock = clock
         self._lost_at = -RETRY_S  # when Redis did not answer last

@@ -10,7 +10,9 @@ from ..wire.counts import BEFORE_BOOT
 #: first; all else is bounded where it is counted.
 MAX_BEAT_BYTES = 8000
 #: As many of each are kept for as long as another can give way.
-KEPT_SWAPS, KEPT_REQUESTS, KEPT_BEGINS = 4, 16, 8
+KEPT_SWAPS = 4
+KEPT_REQUESTS = 16
+KEPT_BEGINS = 8
 #: Figures of a swap, and after how many decimals they are cut.
 _DECIMALS = {"commit_ms": 3, "stage_ms": 1, "at": 3, "late_s": 1, "asked_at": 3}
 
@@ -20,7 +22,8 @@ def fitted(status: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in status.items() if key != BEFORE_BOOT}
     swaps = [_cut(swap) for swap in kept.get("swaps") or []]
     stretches = kept.get("stretches") or {}
-    ended, begun = list(stretches.get("ended") or []), list(stretches.get("begun") or [])
+    ended = list(stretches.get("ended") or [])
+    begun = list(stretches.get("begun") or [])
     if "swaps" in kept:
         kept["swaps"] = swaps
     if ended or begun:

@@ -55,7 +55,9 @@ class CourierReceiver:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)  # the sender counts bytes, what waits here included
         self._socket.bind(endpoint)
-        self._teacher, self._on_resume, self._clock = teacher, on_resume, clock
+        self._teacher = teacher
+        self._on_resume = on_resume
+        self._clock = clock
         self._received_bytes = 0
         self._receipt: Receipt | None = None  # sent last
         self._receipt_at_s = 0.0
@@ -81,14 +83,16 @@ class CourierReceiver:
 
         A receipt that equals the last one is sent when RECEIPT_S have passed.
         """
-        receipt, now_s = Receipt(self._received_bytes, counts), self._clock()
+        receipt = Receipt(self._received_bytes, counts)
+        now_s = self._clock()
         if receipt == self._receipt and now_s - self._receipt_at_s < RECEIPT_S:
             return
         try:
             self._socket.send(encode_receipt(receipt), flags=zmq.NOBLOCK)
         except zmq.Again:
             return  # nobody listens yet: the next receipt says the same and more
-        self._receipt, self._receipt_at_s = receipt, now_s
+        self._receipt = receipt
+        self._receipt_at_s = now_s
 
     def close(self) -> None:
         """Stop listening."""

@@ -15,7 +15,8 @@ class RedisClock:
 
     def __init__(self, client: Any, clock: Callable[[], float] = time.time) -> None:
         """`client` is one of buffer/redis_client.py."""
-        self._client, self._clock = client, clock
+        self._client = client
+        self._clock = clock
         self._looked_at = -LOOK_S
         self._offset_s: float | None = None
 

@@ -27,7 +27,9 @@ class ReplicaCounters:
 
     def __init__(self, counts: CaptureCounts, redis_clock: RedisClock | None = None) -> None:
         self._redis_clock = redis_clock
-        self._counts, self._served, self._turns = counts, ServedCounts(), DraftTurns()
+        self._counts = counts
+        self._served = ServedCounts()
+        self._turns = DraftTurns()
         self._before: Counters | None = None  # of the last heartbeat, until it is known whether it was of this boot
         self._has_read = False
 

@@ -55,7 +55,8 @@ class CapturedForward:
 
     def split(self) -> list[RequestForward]:
         """One share per request, in the order of `request_ids`; any exception when the arrays do not fit the head."""
-        head, arrays = self.forward.head, arrays_of(self.forward)
+        head = self.forward.head
+        arrays = arrays_of(self.forward)
         if isinstance(head, VerifyHead):
             return split_verify(head, arrays, self.teacher)
         return split_prefill(head, arrays)
@@ -69,7 +70,8 @@ def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> lis
     features = _committed_features(arrays)
     if len(features) not in {0, ends[-1]}:
         raise ValueError(f"features of a verify round: got {len(features)} rows, expected {ends[-1]}")
-    teachers, logprobs = _teachers(head, arrays, teacher, width), arrays.get(COMMITTED_LOGPROBS)
+    teachers = _teachers(head, arrays, teacher, width)
+    logprobs = arrays.get(COMMITTED_LOGPROBS)
     shares: list[RequestForward] = []
     for i, (row, commit, end) in enumerate(zip(verdicts.tolist(), head.commits, ends, strict=True)):
         shares.append(
@@ -102,7 +104,8 @@ def _on_path(is_node_N: npt.NDArray[np.bool_], ids_NK: Int32s, logprobs_NK: Floa
 
 def split_prefill(head: PrefillHead, arrays: Arrays) -> list[RequestForward]:
     """Split a prefill."""
-    ids, features = arrays[READ_IDS], arrays.get(FEATURES, NO_FEATURES)
+    ids = arrays[READ_IDS]
+    features = arrays.get(FEATURES, NO_FEATURES)
     prefixes = [np.frombuffer(prefix, np.int32) for prefix in head.prefixes] or [NO_TOKENS] * len(head.request_ids)
     rows = zip(head.request_ids, head.facts, head.spans, head.commits, prefixes, strict=True)
     return [
@@ -135,7 +138,8 @@ def _teachers(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth, width: in
     elif LOGITS in arrays:
         ids_RNK, logprobs_RNK = top_logprobs(arrays[LOGITS], max(teacher.sampled, teacher.greedy))
     elif TEACHER_IDS in arrays:
-        ids_RNK, logprobs_RNK = arrays[TEACHER_IDS], arrays[TEACHER_LOGPROBS]
+        ids_RNK = arrays[TEACHER_IDS]
+        logprobs_RNK = arrays[TEACHER_LOGPROBS]
     else:
         ids_RNK = np.zeros((len(head.request_ids), width, 0), np.int32)
         logprobs_RNK = np.zeros(ids_RNK.shape, np.float16)

@@ -47,7 +47,8 @@ class TraceWindow:
     def take_versions_of(self, forward: RequestForward) -> None:
         """Go on with the draft and the target of `forward`; what was read with others is then no exact replay."""
         self.replay_exact &= self.has_versions_of(forward)
-        self.draft_version, self.target_version = forward.draft_version, forward.target_version
+        self.draft_version = forward.draft_version
+        self.target_version = forward.target_version
 
     def add_features(self, rows: npt.NDArray[Any], dtype: FeatureDtype, at: int, count: int) -> None:
         """Add the first `count` rows, the states at tokens `at` and after; nothing when they were not captured.
@@ -74,7 +75,8 @@ class TraceWindow:
         fresh.tokens = self.tokens[cut:]
         fresh.context_len = len(fresh.tokens)
         fresh.features = [self.stacked_features()[cut:]]
-        fresh.feature_rows, fresh.feature_dtype = len(fresh.features[0]), self.feature_dtype
+        fresh.feature_rows = len(fresh.features[0])
+        fresh.feature_dtype = self.feature_dtype
         if not self.feature_rows and len(self.prefix) == self.offset:
             fresh.prefix = np.concatenate([self.prefix, np.asarray(self.tokens[:cut], np.int32)])
         return fresh
@@ -98,10 +100,13 @@ def trace_maker(replica: str, target: str, kind: FeatureDtype | None = None) -> 
     """
 
     def make(window: TraceWindow, finish: str, now: float) -> DraftTrace:
-        features, dtype, scales = window.stacked_features(), window.feature_dtype, NO_SCALES
+        features = window.stacked_features()
+        dtype = window.feature_dtype
+        scales = NO_SCALES
         is_quantised = kind is not None and len(features) > 0
         if kind is not None and is_quantised:
-            (features, scales), dtype = quantised(features, dtype, kind), kind
+            (features, scales) = quantised(features, dtype, kind)
+            dtype = kind
         return DraftTrace(
             trace_id=uuid.uuid4().hex,
             request_id=window.request_id,
@@ -139,7 +144,9 @@ def _rounds(rounds: list[tuple[int, RequestVerify]]) -> VerifyRounds:
     teacher_ids = np.zeros((len(verified), width + 1, top_k), np.int32)
     teacher_logprobs = np.full((len(verified), width + 1, top_k), -np.inf, np.float16)
     for row, verify in enumerate(verified):
-        n, k = len(verify.drafted), verify.teacher_ids.shape[1]  # k is 0 where no teacher was captured
+        # k is 0 where no teacher was captured
+        n = len(verify.drafted)
+        k = verify.teacher_ids.shape[1]
         drafted[row, :n] = verify.drafted
         teacher_ids[row, : n + 1, :k] = verify.teacher_ids
         teacher_logprobs[row, : n + 1, :k] = verify.teacher_logprobs

@@ -80,7 +80,8 @@ def extend_attention(
     lens = extend_lens_B.tolist()
     batches = [slice(0, len(lens))] if len(set(lens)) == 1 else [slice(b, b + 1) for b in range(len(lens))]
     for batch in batches:
-        n, start = lens[batch.start], int(starts_B[batch.start])
+        n = lens[batch.start]
+        start = int(starts_B[batch.start])
         end = start + n * (batch.stop - batch.start)
         if n == 0:
             continue

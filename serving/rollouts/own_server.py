@@ -15,7 +15,8 @@ from ..cpu_host.defaults import names_given
 from ..launch.server import launch_plan
 
 _HOST: Final = "127.0.0.1"
-_POLL_S, _HEALTH_S = 0.2, 30.0
+_POLL_S = 0.2
+_HEALTH_S = 30.0
 #: SGLang finishes its requests after SIGTERM; whatever of its process group is left then is killed.
 _STOP_S = 15.0
 #: Flags that `Rollouts.serve` gives itself.
@@ -42,7 +43,8 @@ class OwnServer:
         """Block until the server has generated a token. RolloutFailed when it ends before, or needs over `limit_s`."""
         began_s = time.monotonic()
         while not self._is_healthy():
-            code, waited_s = self._process.poll(), time.monotonic() - began_s
+            code = self._process.poll()
+            waited_s = time.monotonic() - began_s
             if code is not None:
                 raise RolloutFailed(
                     f"{self.url}: got exit code {code} while starting, expected a server; see its output"

@@ -137,8 +137,10 @@ class Rollouts:
         """
         from .weights import buckets, write_folder  # noqa: PLC0415 - loads torch
 
-        began_s, name = time.perf_counter(), str(version)
-        named, self._pushed = checked(named, self._shapes), self._pushed | {name} if self._pushed else self._pushed
+        began_s = time.perf_counter()
+        name = str(version)
+        named = checked(named, self._shapes)
+        self._pushed = self._pushed | {name} if self._pushed else self._pushed
         try:
             if folder is None:
                 self._servers.load_buckets(buckets(named, bucket_bytes), name)
@@ -195,7 +197,8 @@ class Rollouts:
     def _note(self, done: Sequence[Completion], seconds: float) -> None:
         self._figures = rollout_figures(done, seconds)
         if self._sync_s is not None:
-            self._figures["rollout/sync_seconds"], self._sync_s = self._sync_s, None
+            self._figures["rollout/sync_seconds"] = self._sync_s
+            self._sync_s = None
         try:
             draft = self._link.in_use() if self._link is not None else None
         except BufferUnavailable as fault:  # two figures less; the rollouts are what counts

@@ -46,7 +46,8 @@ def checked(named: "Iterable[tuple[str, Tensor]]", shapes: Shapes) -> "Iterator[
 
 
 def _refuse_unfit(name: str, tensor: "Tensor", shapes: Shapes) -> None:
-    got, expected = tuple(tensor.shape), shapes.get(name)
+    got = tuple(tensor.shape)
+    expected = shapes.get(name)
     if not tensor.numel():
         raise ConfigError(
             f"weights: got {name} of shape {got}, expected the whole tensor; gather what a trainer has split over its "

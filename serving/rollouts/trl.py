@@ -65,8 +65,11 @@ class TrlRollouts:
         taken = sorted(sampling.keys() & _BY_TRAINER.keys())
         if taken:
             raise ConfigError(f"for_trl: got {', '.join(taken)}, expected GRPOConfig to say {_names(taken)}")
-        self._rollouts, self._folder, self._weights = rollouts, folder, weights or _named_weights
-        self._learn, self._sampling = learn, dict(sampling)
+        self._rollouts = rollouts
+        self._folder = folder
+        self._weights = weights or _named_weights
+        self._learn = learn
+        self._sampling = dict(sampling)
         self._run = f"run-{secrets.token_hex(3)}" if run is None else run
         self._pushed: int | None = None  # the trainer's step whose weights the servers have
 

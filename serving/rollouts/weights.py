@@ -31,14 +31,18 @@ def buckets(named: NamedTensors, bucket_bytes: int) -> Iterator[tuple[str, bool]
 
     A bucket is complete once it holds `bucket_bytes`, so one tensor may make it larger.
     """
-    waiting, bucket, size = "", [], 0
+    waiting = ""
+    bucket = []
+    size = 0
     for name, tensor in _on_host(named):
         bucket.append((name, tensor))
         size += tensor.nbytes
         if size >= bucket_bytes:
             if waiting:
                 yield waiting, False
-            waiting, bucket, size = _packed(bucket), [], 0
+            waiting = _packed(bucket)
+            bucket = []
+            size = 0
     if bucket and waiting:
         yield waiting, False
     yield (_packed(bucket) if bucket else waiting), True

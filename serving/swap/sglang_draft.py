@@ -23,7 +23,8 @@ class SglangDraft:
 
     def __init__(self, scheduler: Any, runner: Any) -> None:
         """`runner` is SGLang's ModelRunner of the draft. AttributeError where SGLang lacks what is read of it."""
-        self._scheduler, self._runner = scheduler, runner
+        self._scheduler = scheduler
+        self._runner = runner
         # SGLang's device has no index, and without one a thread that it did not start would mean GPU 0.
         device = torch.device(runner.device)
         self._is_on_cuda = device.type == "cuda"

@@ -114,7 +114,8 @@ class RankSwap:
         self._live = SglangDraft(scheduler, runner)
         self._live.check_unquantised()
         # As the runner has loaded it: SGLang may have filled in or rewritten what the command line says.
-        started_with, downloads = runner.model_config, scheduler.server_args.download_dir
+        started_with = runner.model_config
+        downloads = scheduler.server_args.download_dir
         folder = draft_folder(started_with.model_path, self._cache_dir, started_with.revision, downloads)
         shares_head = getattr(runner.model, "load_lm_head_from_target", False)
         self._layout = read_layout(folder, shares_head=shares_head)

@@ -22,7 +22,10 @@ class StaggeredRollout:
         self, board: VersionBoard, replica: str, hold_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`hold_s` seconds pass between two replicas; 0: all swap at once."""
-        self._board, self.replica, self._hold_s, self._clock = board, replica, hold_s, clock
+        self._board = board
+        self.replica = replica
+        self._hold_s = hold_s
+        self._clock = clock
         self._waits: tuple[int, int, bool] | None = None  # own version, earlier replicas with it, any with the new one
         self._since_s = 0.0  # of the last change of `_waits`
 
@@ -34,10 +37,13 @@ class StaggeredRollout:
         row = state.rows.get(own)
         if not self._hold_s or state.is_returned_to or (row is not None and row.state is VersionState.ROLLED_BACK):
             return True
-        earlier, now = self._earlier(state), self._clock()
-        unswapped, has_begun = earlier.count(own), state.live in earlier
+        earlier = self._earlier(state)
+        now = self._clock()
+        unswapped = earlier.count(own)
+        has_begun = state.live in earlier
         if (own, unswapped, has_begun) != self._waits:
-            self._waits, self._since_s = (own, unswapped, has_begun), now
+            self._waits = (own, unswapped, has_begun)
+            self._since_s = now
         if not earlier:
             return True
         return now - self._since_s >= (self._hold_s if has_begun and not unswapped else STALLED_S)

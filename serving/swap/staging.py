@@ -123,7 +123,8 @@ def stage(file: Path, sha256: str, layout: DraftLayout, dtype: torch.dtype, *, i
 
 def _check_bytes(file: Path, weights: WeightsInMemory, sha256: str) -> None:
     if sha256 and weights.sha256 != sha256:
-        got, expected = weights.sha256[:12], sha256[:12]
+        got = weights.sha256[:12]
+        expected = sha256[:12]
         raise WeightsRefused(f"{file.name}: got sha256 {got}…, expected {expected}… (the file was changed)")
     if weights.fault:
         raise WeightsRefused(f"{file.name}: not a readable safetensors file: {weights.fault}")
@@ -149,7 +150,8 @@ def _fingerprint(tensor: torch.Tensor) -> str:
 def _check_names(names: set[str], layout: DraftLayout) -> None:
     names = {name for name in names if not layout.is_targets(name)}
     known = set(layout.shapes) | {VOCABULARY_MAP} | UNUSED
-    unknown, missing = sorted(names - known), sorted(set(layout.shapes) - names)
+    unknown = sorted(names - known)
+    missing = sorted(set(layout.shapes) - names)
     if unknown or missing:
         raise WeightsRefused(
             f"names differ from the served draft: got unknown {unknown[:3]}, expected also {missing[:3]}"

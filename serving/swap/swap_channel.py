@@ -68,7 +68,8 @@ class SwapChannel:
 
     def commit(self, command: SwapCommand) -> Answer:
         """Commit once all ranks are ready; the answer has an outcome. Raises WeightsRefused or TimeoutError."""
-        deadline, pause = time.monotonic() + STAGE_S, threading.Event()
+        deadline = time.monotonic() + STAGE_S
+        pause = threading.Event()
         while True:
             self.inbox.put(command)
             answer = self._await(command)
@@ -89,7 +90,8 @@ class SwapChannel:
         """Commits that were done after `commit` had given up on them, each once, oldest first. Never blocks."""
         while not self.answers.empty():
             self._note_late(self.answers.get_nowait())
-        late, self._late = self._late, []
+        late = self._late
+        self._late = []
         return late
 
     def _await(self, command: SwapCommand) -> Answer:

@@ -74,7 +74,8 @@ class SwapEffect:
             probe.wait()
         loaded = self.loaded_sha256
         if probe is None or self._last is None or not _is_without_effect(self._last, probe):
-            loaded, self._last = sha256, probe
+            loaded = sha256
+            self._last = probe
         self._digests = sha256, loaded
 
     @property

@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.5
 #: Swaps and refusals that a replica reports in its heartbeat; the board's events hold the whole history.
 REPORTED_SWAPS = 64
-REPORTED_REFUSALS, MAX_WHY_CHARS = 2, 160
+REPORTED_REFUSALS = 2
+MAX_WHY_CHARS = 160
 
 
 class CanaryTurns:
@@ -104,9 +105,12 @@ class Swapper:
         named: Callable[[], str] | None = None,
     ) -> None:
         """`named` says how the board knows this replica; while that is empty no canary drafts here. None: `replica`."""
-        self._board, self._switch, self._replica = board, switch, replica
+        self._board = board
+        self._switch = switch
+        self._replica = replica
         self._named = named or (lambda: replica)
-        self._before_canary, self._turns = before_canary, turns or CanaryTurns(0.0)
+        self._before_canary = before_canary
+        self._turns = turns or CanaryTurns(0.0)
         self._rollout = rollout or StaggeredRollout(board, replica, hold_s=0.0)
         self._last_live: int | None = None  # the live version that drafted here last; None: it has to catch up
         self._is_other_board = False  # the board was replaced: its numbers name other weights
@@ -150,7 +154,8 @@ class Swapper:
         if wanted is None or not self._is_due(wanted, state):
             return
         row = state.rows[wanted]
-        version, promotion = row.version, (wanted, row.changed_at)
+        version = row.version
+        promotion = (wanted, row.changed_at)
         if promotion in self._refused:  # promoted again, it is staged again: its file may have been mended
             self._roll_back(version.number, self._refused[promotion])
             return
@@ -191,7 +196,8 @@ class Swapper:
         return len(self._refused)
 
     def _swap(self, row: BoardRow) -> None:
-        version, before = row.version, self._switch.draft_version
+        version = row.version
+        before = self._switch.draft_version
         is_news = not self._swaps or row.changed_at > self._swaps[-1].at  # else it is a canary's turn, and no event's
 
         def is_wanted() -> bool:
@@ -245,7 +251,8 @@ class Swapper:
             # Redis lost its data and the board starts from nothing: what was known before does not apply.
             fresh = BoardFold()
             fresh.extend(self._board.events())
-            self._fold, self._is_other_board = fresh, True
+            self._fold = fresh
+            self._is_other_board = True
         if self._fold.last_event_id != self._state.last_event_id:
             self._state = self._fold.state()
         return self._state

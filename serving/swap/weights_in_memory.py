@@ -100,7 +100,8 @@ def _entries(stream: Any, size: int) -> dict[str, Entry]:
 
 def _entry(name: str, about: Any, begin: int, size: int) -> Entry:
     try:
-        dtype, shape = _DTYPES[about["dtype"]], tuple(int(extent) for extent in about["shape"])
+        dtype = _DTYPES[about["dtype"]]
+        shape = tuple(int(extent) for extent in about["shape"])
         first, last = (begin + int(offset) for offset in about["data_offsets"])
     except (KeyError, TypeError, ValueError) as fault:
         raise ValueError(f"{name}: got {about}, expected dtype, shape and data_offsets of a draft") from fault

@@ -52,8 +52,10 @@ class SglangTokens:
         if info is None or info.acc_additive_penalties is None or self.fault or not batch.forward_mode.is_extend():
             return
         try:
-            added_BV, scales_BV = info.acc_additive_penalties, info.acc_scaling_penalties
-            root_W, paths_WW = torch.zeros(1, device=batch.device), chain_paths(1, batch.device)
+            added_BV = info.acc_additive_penalties
+            scales_BV = info.acc_scaling_penalties
+            root_W = torch.zeros(1, device=batch.device)
+            paths_WW = chain_paths(1, batch.device)
             for row, req in enumerate(batch.reqs):
                 if req.output_ids and is_counted(req.sampling_params):
                     added_WV, scales_WV = penalties(req, root_W, paths_WW, added_BV.shape[1])
@@ -122,7 +124,8 @@ class SglangTokens:
         if new_tokens < 2 or not (params.stop_strs or params.stop_regex_strs) or req.to_finish or req.finished():
             update(req, new_tokens)
             return
-        output, grammar = req.output_ids, req.grammar
+        output = req.output_ids
+        grammar = req.grammar
         later = output[-new_tokens:]
         del output[-new_tokens:]
         req.grammar = None  # it has read all of them, and may have ended at the last
@@ -144,5 +147,6 @@ def _paths(verify_input: Any, rows: list[int], device: Any) -> list[torch.Tensor
     width = verify_input.draft_token_num
     if verify_input.tree_topk == 1:
         return [chain_paths(width, device)] * len(rows)
-    children, siblings = verify_input.retrieve_next_token.tolist(), verify_input.retrieve_next_sibling.tolist()
+    children = verify_input.retrieve_next_token.tolist()
+    siblings = verify_input.retrieve_next_sibling.tolist()
     return [tree_paths(children[row], siblings[row], device) for row in rows]

@@ -39,7 +39,10 @@ class TargetUpdates:
         self._lost = ""  # why it is not known which weights these are, for good
         self._is_open = False
         self._began_s = 0.0
-        self._loads, self._failed, self._named = 0, "", ""  # of the update under way
+        # of the update under way
+        self._loads = 0
+        self._failed = ""
+        self._named = ""
         self._is_flushed = False  # since the last load
 
     @property
@@ -103,7 +106,8 @@ class TargetUpdates:
 
     def flushed(self) -> None:
         """The radix cache is empty."""
-        self._is_flushed, self.has_stale_prefixes = True, False
+        self._is_flushed = True
+        self.has_stale_prefixes = False
 
     def status(self) -> dict[str, object]:
         """As JSON values; any thread may ask."""
@@ -116,7 +120,11 @@ class TargetUpdates:
         }
 
     def _begin(self) -> None:
-        self._began_s, self._loads, self._failed, self._named, self._is_flushed = self._clock(), 0, "", "", False
+        self._began_s = self._clock()
+        self._loads = 0
+        self._failed = ""
+        self._named = ""
+        self._is_flushed = False
 
     def _end(self, keeps_prefixes: Callable[[], bool], *, is_update: bool) -> None:
         if self._failed:

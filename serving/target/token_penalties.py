@@ -46,7 +46,9 @@ def penalties(req: Any, drafts_W: Tensor, paths_WW: Tensor, vocabulary: int) -> 
     In the order and the precision of SGLang's penalizers, so that sums are rounded as theirs. Never asks the device
     for a value.
     """
-    params, device, width = req.sampling_params, drafts_W.device, len(drafts_W)
+    params = req.sampling_params
+    device = drafts_W.device
+    width = len(drafts_W)
     before_N = _on_device(np.asarray(req.output_ids, np.int64), device)
     nodes_WW = drafts_W.long().expand(width, width)
 
@@ -55,7 +57,8 @@ def penalties(req: Any, drafts_W: Tensor, paths_WW: Tensor, vocabulary: int) -> 
         known_V = torch.zeros(vocabulary, device=device).scatter_add_(0, before_N, weights_N)
         return known_V.repeat(width, 1).scatter_add_(1, nodes_WW, weight * paths_WW)
 
-    added_WV, scales_WV = torch.zeros(width, vocabulary, device=device), None
+    added_WV = torch.zeros(width, vocabulary, device=device)
+    scales_WV = None
     if params.frequency_penalty:
         added_WV -= counted(params.frequency_penalty)
     if params.presence_penalty:

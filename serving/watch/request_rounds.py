@@ -82,7 +82,8 @@ def read_request_rounds(value: Any, checkpoints: Sequence[int]) -> RequestRounds
     match value:
         case [str(name), [*values], int(accepted), int(rounds)] if 0 < rounds <= MAX_COUNT >= accepted:
             accepted_at = [value for value in values if isinstance(value, int)]
-            rises, reached = [0, *accepted_at, accepted], sum(checkpoint <= rounds for checkpoint in checkpoints)
+            rises = [0, *accepted_at, accepted]
+            reached = sum(checkpoint <= rounds for checkpoint in checkpoints)
             if len(values) == len(accepted_at) == reached and all(a <= b for a, b in pairwise(rises)):
                 return RequestRounds(name, checkpoints, accepted_at, accepted, rounds)
     return None

@@ -45,7 +45,8 @@ class ServedCells:
 
     def end(self, draft: int, label: str, kind: str, rounds: int, accepted: int) -> None:
         """A stretch of rounds that were counted has ended."""
-        cell, of = self._cell(draft, label, kind), (1, rounds, accepted, rounds**2, rounds * accepted, accepted**2)
+        cell = self._cell(draft, label, kind)
+        of = (1, rounds, accepted, rounds**2, rounds * accepted, accepted**2)
         cell.ended = _added(cell.ended, of)
 
     def add(self, cells: Iterable[ServedCell], positions: Iterable[DraftPositions]) -> None:

@@ -35,7 +35,8 @@ class ServedIntervals:
 
     def __init__(self, limits: GuardLimits, *, alternates: bool) -> None:
         """`alternates`: versions take turns, and each is compared with its own."""
-        self._limits, self._alternates = limits, alternates
+        self._limits = limits
+        self._alternates = alternates
         self._draft: int | None = None
         self.target_version: str | None = None  # None: nothing was counted yet
         self._before = Level()
@@ -95,7 +96,8 @@ class ServedIntervals:
 
         Where targets change faster than intervals fill, only the first change cuts one; else none would be judged.
         """
-        is_full, is_first = self._rounds >= self._limits.min_rounds, self.target_version is None
+        is_full = self._rounds >= self._limits.min_rounds
+        is_first = self.target_version is None
         if is_full:
             self._remember()
         self.target_version = version
@@ -135,6 +137,7 @@ class ServedIntervals:
         Or a dead draft would have one interval to be found in: a single request whose text it happens to repeat hides
         it there. Where the target's move killed it, this is the level of its new traffic.
         """
-        alive, before = self._limits.alive_accept_length, self._before.served.accept_length
+        alive = self._limits.alive_accept_length
+        before = self._before.served.accept_length
         if self._served.accept_length >= alive or before < alive or self._has_fallen_with_target():
             self._before = Level(self._served, self._draft, self._began_under)

@@ -110,7 +110,8 @@ class CaptureCounts:
         What was open or queued then is lost by those counts, and is counted here once more.
         """
         with self._lock:
-            dropped, before = Counter(told["dropped"]), self.before_boot
+            dropped = Counter(told["dropped"])
+            before = self.before_boot
             ended = told["delivered"] + dropped.total()
             self.captured -= ended
             self.delivered -= told["delivered"]
@@ -129,7 +130,8 @@ class CaptureCounts:
     def since_boot(self, skipped: Mapping[str, int]) -> TraceCounters:
         """What became of the traces of this server; `skipped` is counted elsewhere."""
         with self._lock:
-            before, dropped = self.before_boot, Counter({str(why): n for why, n in self.dropped.items()})
+            before = self.before_boot
+            dropped = Counter({str(why): n for why, n in self.dropped.items()})
             dropped.subtract(before.dropped)
             return TraceCounters(
                 captured=self.captured - before.captured,

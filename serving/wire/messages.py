@@ -27,7 +27,10 @@ LARGE_BYTES = 1 << 16
 VERDICTS = "verdicts"
 #: int32 [requests, width, K] and float16 of that shape; LOGITS [requests, width, V] in place of both; BEST_IDS int64
 #: [requests, width], the target's best token, where no request needs more.
-TEACHER_IDS, TEACHER_LOGPROBS, LOGITS, BEST_IDS = "teacher_ids", "teacher_logprobs", "logits", "best_ids"
+TEACHER_IDS = "teacher_ids"
+TEACHER_LOGPROBS = "teacher_logprobs"
+LOGITS = "logits"
+BEST_IDS = "best_ids"
 #: float32 [requests, width, 2], under rejection sampling alone: see VerifyRounds.committed_logprobs.
 COMMITTED_LOGPROBS = "committed_logprobs"
 #: int32, [tokens of the whole prefill batch].

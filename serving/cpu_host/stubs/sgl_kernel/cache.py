@@ -82,7 +82,8 @@ def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Ten
     """
     if tgt_loc.numel() == 0:
         return
-    target, source = tgt_loc.numpy(), src_loc.numpy()
+    target = tgt_loc.numpy()
+    source = src_loc.numpy()
     height = 1 + max(int(target.max()), int(source.max()))
     for address, row_bytes in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
         memory = (ctypes.c_uint8 * (height * row_bytes)).from_address(address)
@@ -92,7 +93,8 @@ def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Ten
 
 def _ragged(rows_B: Tensor, start_B: Tensor, end_B: Tensor) -> tuple[Tensor, Tensor]:
     """Row and position of every element of the concatenated ranges [start, end); both int64 [sum of lengths]."""
-    start_B, end_B = start_B.long(), end_B.long()
+    start_B = start_B.long()
+    end_B = end_B.long()
     lens_B = end_B - start_B
     rows = rows_B.long().repeat_interleave(lens_B)
     first_B = lens_B.cumsum(0) - lens_B

@@ -73,7 +73,8 @@ def chain_speculative_sampling_cpu(
     A q that is no probability counts as 0: its token is rejected and replaced by a draw from p.
     Leviathan et al. 2023, algorithm 1; source: kernels/ops/speculative/reject_sampling.py.
     """
-    rows_B, chain_len = torch.arange(len(candidates)), candidates.shape[1]
+    rows_B = torch.arange(len(candidates))
+    chain_len = candidates.shape[1]
     drafts_BN1 = candidates[:, 1:, None]
     p_BN = target_probs[:, :-1].gather(2, drafts_BN1)[..., 0]
     q_BN = _probability(draft_probs.gather(2, drafts_BN1)[..., 0])
@@ -95,7 +96,9 @@ def _walk(
     path = [0]
     while len(path) < longest:
         node = path[-1]
-        child, refused, summed = first_child[node], list[int](), 0.0
+        child = first_child[node]
+        refused = list[int]()
+        summed = 0.0
         while child != -1:
             mass = mass_NN[node][child]
             summed += mass
