@@ -64,7 +64,8 @@ trim "$work"/kernel/*.whl --drop '*.so' 'triton_kernels/*' --keep "sgl_kernel/${
 
 echo "pack 4/4: paceline"
 mkdir "$work/source" # a copy: setuptools leaves a build folder where it builds
-tar --create --directory "$here/../.." --exclude ./.venv --exclude ./.git --exclude ./.paceline . |
+tar --create --directory "$here/../.." --exclude ./.venv --exclude ./.git --exclude ./.paceline \
+  --exclude ./benchmarks/results --exclude __pycache__ . |
   tar --extract --directory "$work/source"
 "$python" -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir "$folder" "$work/source" 2>"$work/log" ||
   { cat "$work/log"; exit 1; }
