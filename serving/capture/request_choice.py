@@ -31,20 +31,22 @@ class RequestChoice:
         self._counts = counts
         self._draft_version = draft_version
         self._target_version = target_version
-        self._last: tuple[tuple[str, ...], Chosen | None] = ((), None)  # of the last batch, by its request ids
+        self._known: tuple[tuple[str, ...], int, str] | None = None  # request ids of the last batch, and the versions
+        self._chosen: Chosen | None = None  # of it
 
     def forget(self) -> None:
         """A new request may have the id of one that has ended."""
-        self._last = ((), None)
+        self._known = None
 
     def choose_again(self, batch: Any) -> Chosen | None:
         """As `choose`, remembered for as long as neither the batch nor a version changes."""
         request_ids = tuple([req.rid for req in batch.reqs or ()])  # a list: a generator takes twice the time
-        known_ids, known = self._last
-        versions = self._draft_version(), self._target_version()
-        if request_ids != known_ids or known is None or (known.draft_version, known.target_version) != versions:
-            self._last = request_ids, self.choose(batch)
-        return self._last[1]
+        asked = request_ids, self._draft_version(), self._target_version()
+        if asked != self._known:
+            self._known = None  # until the choice is made: it may fail
+            self._chosen = self.choose(batch)
+            self._known = asked
+        return self._chosen
 
     def choose(self, batch: Any, *, is_prefill: bool = False, decoding: Container[int] = ()) -> Chosen | None:
         """The captured requests of a batch, None when there is none; `decoding` rows of a prefill run already."""

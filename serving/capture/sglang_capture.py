@@ -20,6 +20,7 @@ from ..wire.messages import (
     COMMITTED_LOGPROBS,
     FEATURES,
     NODES,
+    PACKED,
     READ_IDS,
     VERDICTS,
     PrefillHead,
@@ -28,14 +29,14 @@ from ..wire.messages import (
 from ..wire.request_forward import Commit
 from ..wire.teacher_width import TeacherWidth
 from .committed_chances import committed_logprobs
-from .device_output import Chosen, ForwardOutput, UncapturedForward
+from .device_output import FEATURE_DTYPES, Chosen, ForwardOutput, UncapturedForward
 from .draft_path import is_tree, tokens_on, tree_path
 from .outbox import Outbox
 from .plain_rounds import decoding_rows, plain_rounds
 from .prefill_rows import WindowSizes, gathered, kept_rows
 from .request_choice import RequestChoice
 from .sglang_requests import commit_of, facts_of, ids_before
-from .teacher import rows_of, teacher_of
+from .teacher import has_best_alone, rows_of, teacher_of
 
 #: What a hook attaches to a forward.
 _Launched = ForwardOutput | UncapturedForward
@@ -94,13 +95,33 @@ class SglangCapture:
     def _verified(self, chosen: Chosen, result: Any, verify_input: Any, batch: Any, logits_output: Any) -> _Launched:
         if not chosen.target_version:
             return UncapturedForward(chosen, self._consume_uncaptured)
+        logits = logits_output.next_token_logits
+        features = logits_output.hidden_states if self._settings.features else None
+        if logits.is_cuda:
+            # Only here, where SGLang has imported Triton: nothing else needs it.
+            from .round_kernel import fits, pack_round
+
+            is_plain = not _has_probs(chosen, verify_input) and has_best_alone(chosen.is_greedy, self._settings.teacher)
+            if is_plain and fits(verify_input, logits, features):
+                packed = pack_round(result, verify_input, batch.seq_lens, logits, features, chosen.row_index)
+                dtype = FEATURE_DTYPES[torch.float32 if features is None else features.dtype]
+                head = partial(_packed_head, chosen, verify_input.draft_token_num, dtype)
+                return ForwardOutput(chosen, {PACKED: packed}, head, self._consume, self._copy_failed)
+        tensors = self._round_tensors(chosen, result, verify_input, batch, logits)
+        if features is not None:
+            tensors |= _committed_rows(features, result[2], chosen.row_index)
+        head = partial(_verify_head, chosen, is_tree(verify_input))
+        return ForwardOutput(chosen, tensors, head, self._consume, self._copy_failed)
+
+    def _round_tensors(
+        self, chosen: Chosen, result: Any, verify_input: Any, batch: Any, logits: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """All of a round but its features, by single operations: for what the kernel does not know."""
         _, accept_lens, accept_index = result
         width = verify_input.draft_token_num
-        logits = logits_output.next_token_logits
-        has_tree = is_tree(verify_input)
         rows = chosen.row_index
         widths = self._settings.teacher
-        if has_tree:
+        if is_tree(verify_input):
             path = rows_of(tree_path(accept_lens, accept_index, verify_input), rows)
             drafted = tokens_on(path, verify_input.draft_token)
             nodes = path.clamp(min=0).reshape(-1)
@@ -110,11 +131,9 @@ class SglangCapture:
             teacher = teacher_of(logits.view(-1, width, logits.shape[-1]), rows, chosen.is_greedy, widths)
         ints = [drafted, rows_of(batch.seq_lens, rows).view(-1, 1), rows_of(accept_lens, rows).view(-1, 1)]
         tensors = {VERDICTS: torch.cat(ints, dim=1)} | teacher
-        if verify_input.draft_probs is not None and not all(chosen.is_greedy):
+        if _has_probs(chosen, verify_input):
             tensors[COMMITTED_LOGPROBS] = rows_of(committed_logprobs(result, verify_input, batch, logits), rows)
-        if self._settings.features and logits_output.hidden_states is not None:
-            tensors |= _committed_rows(logits_output.hidden_states, accept_index, rows)
-        return ForwardOutput(chosen, tensors, partial(_verify_head, chosen, has_tree), self._consume, self._copy_failed)
+        return tensors
 
     def _before_draft_prefill(self, _worker: Any, batch: Any, hidden: Any, *_: Any, **__: Any) -> None:
         """BEFORE _draft_extend_for_prefill: here `batch.input_ids` are still the true ids; the callee rotates them."""
@@ -196,6 +215,11 @@ class SglangCapture:
             self._outbox.lose(chosen, _visible(chosen, batch, commits), DropReason.TARGET_LOADING)
 
 
+def _has_probs(chosen: Chosen, verify_input: Any) -> bool:
+    """Whether the chances of what was drafted are known, and matter to a captured request."""
+    return verify_input.draft_probs is not None and not all(chosen.is_greedy)
+
+
 def _visible(chosen: Chosen, batch: Any, commits: Sequence[Any]) -> tuple[Commit, ...]:
     """What became visible of each chosen request; ValueError when the batch is another one."""
     reqs = [batch.reqs[row] for row in chosen.rows]
@@ -208,6 +232,13 @@ def _visible(chosen: Chosen, batch: Any, commits: Sequence[Any]) -> tuple[Commit
 def _verify_head(chosen: Chosen, has_tree: bool, commits: tuple[Commit, ...], dtype: FeatureDtype) -> VerifyHead:
     versions = chosen.draft_version, chosen.target_version
     return VerifyHead(chosen.request_ids, *versions, commits, chosen.is_greedy, dtype, has_tree)
+
+
+def _packed_head(
+    chosen: Chosen, width: int, dtype: FeatureDtype, commits: tuple[Commit, ...], _: FeatureDtype
+) -> VerifyHead:
+    versions = chosen.draft_version, chosen.target_version
+    return VerifyHead(chosen.request_ids, *versions, commits, chosen.is_greedy, dtype, packed_width=width)
 
 
 def _attach(logits_output: Any, forward: _Launched) -> None:

@@ -23,7 +23,7 @@ def teacher_of(
     width = max(map(widths.of, is_greedy))
     if width == 0:
         return {}
-    if widths.greedy <= 1 and (widths.sampled == 0 or all(is_greedy)):
+    if has_best_alone(is_greedy, widths):
         return {BEST_IDS: best_tokens(rows_of(logits_BWV, rows))}
     if logits_BWV.device.type == "cpu":
         return {LOGITS: logits_BWV.clone() if rows is None else logits_BWV.index_select(0, rows)}
@@ -31,6 +31,11 @@ def teacher_of(
     values, ids = torch.topk(logits_RWV, width, dim=-1)
     logprobs = values - torch.logsumexp(logits_RWV, dim=-1, keepdim=True)
     return {TEACHER_IDS: ids.to(torch.int32), TEACHER_LOGPROBS: logprobs.to(torch.float16)}
+
+
+def has_best_alone(is_greedy: Sequence[bool], widths: TeacherWidth) -> bool:
+    """Whether the best token is all that is kept of the target's choices."""
+    return max(map(widths.of, is_greedy)) == 1 and widths.greedy == 1 and (widths.sampled == 0 or all(is_greedy))
 
 
 def best_tokens(logits: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from ..wire.messages import (
     FEATURES,
     LOGITS,
     NODES,
+    PACKED,
     READ_IDS,
     TEACHER_IDS,
     TEACHER_LOGPROBS,
@@ -23,6 +24,7 @@ from ..wire.messages import (
     WireForward,
     arrays_of,
 )
+from ..wire.packed_round import unpacked
 from ..wire.request_forward import NO_FEATURES, NO_TOKENS, RequestForward, RequestPrefill, RequestVerify
 from ..wire.teacher_width import TeacherWidth
 
@@ -56,8 +58,10 @@ class CapturedForward:
     def split(self) -> list[RequestForward]:
         """One share per request, in the order of `request_ids`; any exception when the arrays do not fit the head."""
         head = self.forward.head
-        arrays = arrays_of(self.forward)
+        arrays: Arrays = arrays_of(self.forward)
         if isinstance(head, VerifyHead):
+            if PACKED in arrays:
+                arrays = unpacked(arrays[PACKED], len(head.request_ids), head.packed_width, head.feature_dtype)
             return split_verify(head, arrays, self.teacher)
         return split_prefill(head, arrays)
 
@@ -90,9 +94,12 @@ def split_verify(head: VerifyHead, arrays: Arrays, teacher: TeacherWidth) -> lis
 def _committed_features(arrays: Arrays) -> npt.NDArray[Any]:
     """Rows of root and accepted drafts, request by request; the others that came along are left out."""
     features = arrays.get(FEATURES, NO_FEATURES)
-    if NODES not in arrays:
+    committed_R1 = arrays[VERDICTS][:, -1:]
+    if NODES not in arrays and len(features) in {0, committed_R1.sum()}:
         return features
-    return features[arrays[NODES][arrays[NODES] >= 0]]
+    depth = len(features) // len(committed_R1)
+    nodes_RD = arrays.get(NODES, np.arange(len(committed_R1) * depth).reshape(-1, depth))
+    return features[nodes_RD[np.arange(nodes_RD.shape[1]) < committed_R1]]
 
 
 def _on_path(is_node_N: npt.NDArray[np.bool_], ids_NK: Int32s, logprobs_NK: Float16s) -> tuple[Int32s, Float16s]:

@@ -37,9 +37,11 @@ COMMITTED_LOGPROBS = "committed_logprobs"
 READ_IDS = "read_ids"
 #: [rows, D]: of a prefill one per token read; of a verify round those of root and accepted drafts, request by request.
 FEATURES = "features"
-#: [requests, depth]: which rows of a verify round's FEATURES those are, then -1; without it all are. To choose them is
-#: a copy, and left to the courier.
+#: [requests, depth]: which rows of a verify round's FEATURES those are, then -1; without it those are all, or there are
+#: as many for every request, the committed ones first. To choose them is a copy, and left to the courier.
 NODES = "nodes"
+#: int32 [words]: all arrays of a round of chains in one; see packed_round.py.
+PACKED = "packed"
 
 
 class VerifyHead(msgspec.Struct, frozen=True, tag="verify"):
@@ -52,6 +54,7 @@ class VerifyHead(msgspec.Struct, frozen=True, tag="verify"):
     is_greedy: tuple[bool, ...]
     feature_dtype: FeatureDtype = FeatureDtype.FLOAT32
     is_tree: bool = False
+    packed_width: int = 0  # nodes of a request, where PACKED is all there is
 
 
 class PrefillHead(msgspec.Struct, frozen=True, tag="prefill"):

@@ -144,8 +144,8 @@ def test_whole_logits_become_as_many_entries_as_the_request_asks():
 
 
 def test_feature_rows_that_do_not_fit_the_verdicts_are_an_error():
-    arrays = {VERDICTS: VERDICT_ROWS, FEATURES: np.zeros((4, 2), np.float32)}
-    with pytest.raises(ValueError, match="got 4 rows, expected 3"):
+    arrays = {VERDICTS: VERDICT_ROWS, FEATURES: np.zeros((2, 2), np.float32)}
+    with pytest.raises(ValueError, match="got 2 rows, expected 3"):
         split_verify(VERIFY, arrays, WIDTH)
 
 

@@ -1,0 +1,126 @@
+"""The kernel for a verify round on a GPU, in Triton's interpreter, against the same round by operations of torch."""
+
+import importlib
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from paceline.buffer.trace import FeatureDtype
+from paceline.serving.breaker import Breaker
+from paceline.serving.capture import sglang_capture
+from paceline.serving.capture.device_output import FEATURE_DTYPES, Chosen, ForwardOutput
+from paceline.serving.capture.prefill_rows import WindowSizes
+from paceline.serving.capture.request_choice import RequestChoice
+from paceline.serving.capture.sglang_capture import CaptureSettings, SglangCapture
+from paceline.serving.courier.split import CapturedForward
+from paceline.serving.wire.counts import CaptureCounts
+from paceline.serving.wire.messages import BEST_IDS, FEATURES, PACKED, VERDICTS
+from paceline.serving.wire.packed_round import committed_part, unpacked
+from paceline.serving.wire.request_forward import Commit
+from paceline.serving.wire.teacher_width import TeacherWidth
+
+WIDTH, DIM, BLOCK = 4, 6, 16
+MODULE = "paceline.serving.capture.round_kernel"
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    found = importlib.import_module(MODULE)
+    monkeypatch.setattr(found, "BLOCK", BLOCK)  # so that vocabulary and rows are read in several parts
+    yield found
+    del sys.modules[MODULE]
+
+
+def random_round(batch_size, vocab, dtype, seed):
+    """What SGLang hands to the hook after a chain of three drafts: result, verify_input, batch, logits_output."""
+    draw = np.random.default_rng(seed)
+    lens = draw.integers(1, WIDTH + 1, batch_size)
+    first = WIDTH * np.arange(batch_size)[:, None]
+    index = np.where(np.arange(WIDTH) < lens[:, None], first + np.arange(WIDTH), -1)
+    nodes = batch_size * WIDTH
+    # Few values, as bfloat16 has them, so that many are equal: the lowest of the best is the target's choice.
+    logits = torch.from_numpy(draw.integers(0, 5, (nodes, vocab)).astype(np.float32))
+    verify_input = SimpleNamespace(
+        draft_token_num=WIDTH,
+        tree_topk=1,
+        draft_probs=None,
+        draft_token=torch.from_numpy(draw.integers(0, vocab, nodes)),
+    )
+    result = (None, torch.from_numpy(lens).int(), torch.from_numpy(index).int())
+    batch = SimpleNamespace(seq_lens=torch.from_numpy(draw.integers(1, 9000, batch_size)))
+    hidden = torch.from_numpy(draw.normal(size=(nodes, DIM)).astype(np.float32)).to(dtype)
+    return result, verify_input, batch, SimpleNamespace(next_token_logits=logits, hidden_states=hidden)
+
+
+def by_operations(chosen, features, answered):
+    """The same round as any machine without a GPU has it."""
+    settings = CaptureSettings(TeacherWidth(4, 1), features=features, sizes=WindowSizes(2048, 512))
+    capture = SglangCapture(settings, None, RequestChoice(1.0, CaptureCounts(), int, str), Breaker())
+    return capture._verified(chosen, *answered)
+
+
+def shares(output, requests):
+    """What the courier makes of it, as plain values."""
+    commits = tuple(Commit(0, (1,), "") for _ in range(requests))
+    split = CapturedForward(output.to_wire(commits), TeacherWidth(4, 1)).split()
+    return [tuple(value.tolist() if isinstance(value, np.ndarray) else value for value in share) for share in split]
+
+
+def chosen_of(rows, batch_size):
+    index = None if len(rows) == batch_size else torch.tensor(rows)
+    return Chosen(tuple(rows), tuple(f"r{row}" for row in rows), (True,) * len(rows), 3, "7", row_index=index)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, None])
+@pytest.mark.parametrize(("rows", "batch_size"), [([0], 1), ([0, 1, 2], 3), ([2, 0], 4)])
+@pytest.mark.parametrize("vocab", [7, 16, 50])
+def test_the_kernel_writes_what_single_operations_make(kernel, vocab, rows, batch_size, dtype):
+    answered = random_round(batch_size, vocab, dtype or torch.float32, seed=vocab + batch_size)
+    result, verify_input, batch, logits_output = answered
+    features = None if dtype is None else logits_output.hidden_states
+    chosen = chosen_of(rows, batch_size)
+    logits = logits_output.next_token_logits
+    assert kernel.fits(verify_input, logits, features)
+    buffer = kernel.pack_round(result, verify_input, batch.seq_lens, logits, features, chosen.row_index)
+    expected = by_operations(chosen, features is not None, answered)
+    head = partial(sglang_capture._packed_head, chosen, WIDTH, FEATURE_DTYPES[dtype or torch.float32])
+    packed = ForwardOutput(chosen, {PACKED: buffer}, head, None, None)
+    assert shares(packed, len(rows)) == shares(expected, len(rows))
+    assert packed.size_bytes == buffer.nbytes
+
+
+def test_what_is_sent_of_a_buffer_ends_with_the_last_committed_row():
+    words = np.arange(32 + 3 * WIDTH * DIM // 2, dtype=np.int32)
+    words[5:18:6] = [1, 4, 2]
+    sent = committed_part(words, 3, WIDTH)
+    assert sent.tolist() == words[: 32 + 7 * DIM // 2].tolist()
+    arrays = unpacked(sent, 3, WIDTH, FeatureDtype.BFLOAT16)
+    assert arrays[VERDICTS].tolist() == words[:18].reshape(3, 6).tolist()
+    assert arrays[BEST_IDS].tolist() == np.arange(18, 30).reshape(3, 4).tolist()
+    assert arrays[FEATURES].tobytes() == sent[32:].tobytes()
+    assert arrays[FEATURES].shape == (7, DIM)
+    assert list(unpacked(words[:32], 3, WIDTH, FeatureDtype.FLOAT32)) == [VERDICTS, BEST_IDS]
+
+
+@pytest.mark.parametrize("words", [17, 29, 33])
+def test_a_buffer_of_another_size_is_an_error(words):
+    with pytest.raises(ValueError, match="reshape"):
+        unpacked(np.zeros(words, np.int32), 3, WIDTH, FeatureDtype.FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("verify_input", "logits", "features"),
+    [
+        (SimpleNamespace(tree_topk=4), torch.zeros(4, 8), None),
+        (SimpleNamespace(tree_topk=1), torch.zeros(8, 4).T, None),
+        (SimpleNamespace(tree_topk=1), torch.zeros(4, 8), torch.zeros(4, 3, dtype=torch.bfloat16)),
+        (SimpleNamespace(tree_topk=1), torch.zeros(4, 8), torch.zeros(8, 4).T),
+    ],
+)
+def test_rounds_that_the_kernel_does_not_know_are_left_to_single_operations(kernel, verify_input, logits, features):
+    assert not kernel.fits(verify_input, logits, features)
