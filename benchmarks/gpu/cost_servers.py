@@ -1,4 +1,4 @@
-"""The two servers of one shape that costs.py compares, one with paceline and one without, and where figures go."""
+"""The servers of one shape that costs.py compares, and where figures go."""
 
 import argparse
 import json
@@ -22,15 +22,20 @@ from .hook_times import probe_folder
 from .server import Serving, require_capture, resolved_settings, server_service
 from .shapes import random_draft, shaped_target
 
+PLAIN = "plain"  # without a draft and without paceline
 WITHOUT = "without paceline"
 OPTED_OUT = "opted out"
 CAPTURED = "captured"
+PACED = "paced"  # captured too
+#: Draft steps that the paced server chooses from.
+LENGTHS = (0, 1, 2, 3)
+#: A server that takes longer to start is left out.
+WAIT_S = 330.0
 #: More than a replica keeps, so that every swap reads a file.
 DRAFTS = 3
-DUMMY = ("--load-format", "dummy", "--speculative-draft-load-format", "auto", "--skip-tokenizer-init")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What is measured of one shape: batch sizes with the tokens of a request, turns, and forwards in a profile."""
 
@@ -41,6 +46,7 @@ class Plan:
     swaps: int
     swap_s: float = 12.0  # that requests stream around a swap
     steps: int = 60
+    others: tuple[str, ...] = (PLAIN, WITHOUT, PACED)  # servers beside the one with paceline
 
 
 class Figures:
@@ -67,15 +73,16 @@ def attempt(figures: Figures, name: str, step: Callable[[], object]) -> None:
         figures.write("failed", step=name, fault=repr(fault)[:600], where=traceback.format_exc()[-1500:])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bench:
-    """The two servers of one shape."""
+    """The servers of one shape. `server` is the one with paceline and a fixed number of draft steps."""
 
     plan: Plan
     folder: Path
     server: MeasuredServer
+    paced: MeasuredServer | None
     service: Service
-    stock_url: str
+    others: Mapping[str, str]  # URL by way
     drafts: list[Path]
     times: Path
     has_gpu: bool
@@ -84,11 +91,8 @@ class Bench:
     @property
     def ways(self) -> Mapping[str, tuple[str, bool]]:
         """URL, and whether requests are captured, by way."""
-        return {
-            WITHOUT: (self.stock_url, True),
-            OPTED_OUT: (self.server.url, False),
-            CAPTURED: (self.server.url, True),
-        }
+        own = {OPTED_OUT: (self.server.url, False), CAPTURED: (self.server.url, True)}
+        return own | {way: (url, True) for way, url in self.others.items()}
 
 
 def started(stack: ExitStack, plans: Sequence[Plan], options: argparse.Namespace, figures: Figures) -> list[Bench]:
@@ -113,33 +117,50 @@ def _started(stack: ExitStack, plan: Plan, options: argparse.Namespace, figures:
     shutil.rmtree(folder, ignore_errors=True)
     target = shaped_target(folder / "target", plan.shape)
     drafts = [random_draft(folder / "draft-0", plan.shape, 0)]
-    serving = _serving(plan, options)
-    with_it, without = (LocalDeployment.on_free_ports(folder / name) for name in ("with", "without"))
-    stack.enter_context(redis_service(with_it.folder / "redis", with_it.redis_port))
     times = folder / "hook-times.jsonl"
     probe = {"PYTHONPATH": f"{probe_folder(folder / 'probe', times)}:{_python_path()}"}
-    environments = {"with": (with_it, probe), "without": (without, {"PACELINE_REDIS_URL": ""})}
-    services = {name: _service(serving, local, target, drafts[0], env) for name, (local, env) in environments.items()}
+    locals_ = {way: LocalDeployment.on_free_ports(folder / way.split()[0]) for way in (CAPTURED, *plan.others)}
+    services = {}
+    for way, local in locals_.items():
+        env = {CAPTURED: probe, PACED: {}}.get(way, {"PACELINE_REDIS_URL": ""})
+        if way in {CAPTURED, PACED}:
+            stack.enter_context(redis_service(local.folder / "redis", local.redis_port))
+        services[way] = _service(_serving(way, plan, options), local, target, drafts[0], env)
 
-    def start(name: str) -> None:
+    up: set[str] = set()
+
+    def start(way: str) -> None:
         began_s = time.monotonic()
-        stack.callback(services[name].stop)
-        services[name].start()
-        figures.write("server up", shape=plan.shape, server=name, seconds=round(time.monotonic() - began_s, 1))
+        stack.callback(services[way].stop)
+        services[way].start()
+        up.add(way)
+        figures.write("server up", shape=plan.shape, server=way, seconds=round(time.monotonic() - began_s, 1))
 
-    threads = [threading.Thread(target=attempt, args=(figures, f"start {n}", partial(start, n))) for n in services]
+    threads = [
+        threading.Thread(target=attempt, args=(figures, f"start {n}", partial(start, n)), daemon=True) for n in services
+    ]
+    began_s = time.monotonic()
     for thread in threads:
         thread.start()
         if options.device == "cpu":
             thread.join()
     drafts += [random_draft(folder / f"draft-{seed}", plan.shape, seed) for seed in range(1, DRAFTS)]
     for thread in threads:
-        thread.join()
-    server = measured_server(with_it, drafts)
+        thread.join(max(began_s + WAIT_S - time.monotonic(), 0.0))
+    server = measured_server(locals_[CAPTURED], drafts)
     require_capture(server)
     figures.write("server", shape=plan.shape, settings=resolved_settings(server.url))
     return Bench(
-        plan, folder, server, services["with"], without.server_url, drafts, times, options.device == "cuda", figures
+        plan=plan,
+        folder=folder,
+        server=server,
+        paced=measured_server(locals_[PACED], drafts[:1]) if PACED in up else None,
+        service=services[CAPTURED],
+        others={way: locals_[way].server_url for way in plan.others if way in up},
+        drafts=drafts,
+        times=times,
+        has_gpu=options.device == "cuda",
+        figures=figures,
     )
 
 
@@ -147,14 +168,21 @@ def _python_path() -> str:
     return ":".join(path for path in sys.path if path)
 
 
-def _serving(plan: Plan, options: argparse.Namespace) -> Serving:
+def _serving(way: str, plan: Plan, options: argparse.Namespace) -> Serving:
     batches = [str(batch) for batch in sorted(plan.tokens)]
     graphs = ("--disable-prefill-cuda-graph", "--cuda-graph-bs-decode", *batches)
-    # Four servers share the card: SGLang takes of it what these tokens need.
-    room = ("--context-length", "8192", "--mem-fraction-static", "0.5", "--max-total-tokens", "65536", *graphs)
-    extra = (*DUMMY, *(room if options.device == "cuda" else ("--context-length", "2048")), *options.sglang)
+    # All servers share the card: SGLang takes of it what these tokens need, of what the others have left.
+    room = ("--context-length", "8192", "--mem-fraction-static", "0.9", "--max-total-tokens", "34816", *graphs)
+    extra = (*(room if options.device == "cuda" else ("--context-length", "2048")), *options.sglang)
+    if way == PACED:
+        lengths = options.out / "lengths.json"
+        lengths.write_text(json.dumps({"1": {"candidate_steps": LENGTHS}}), encoding="utf-8")
+        extra = ("--speculative-adaptive", "--speculative-adaptive-config", str(lengths), *extra)
+    if way != PLAIN:
+        extra = ("--speculative-draft-load-format", "auto", *extra)
     dtype = "bfloat16" if options.device == "cuda" else "float32"
-    return Serving(options.device, dtype, max(plan.tokens), "triton", "pytorch", extra)
+    dummy = ("--load-format", "dummy", "--skip-tokenizer-init", *extra)
+    return Serving(options.device, dtype, max(plan.tokens), "triton", "pytorch", dummy, speculates=way != PLAIN)
 
 
 def _service(

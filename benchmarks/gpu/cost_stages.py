@@ -1,4 +1,4 @@
-"""What costs.py measures of the two servers of a shape, stage by stage; each writes its figures as they come."""
+"""What costs.py measures of the servers of a shape, stage by stage; each writes its figures as they come."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ from ...rig.ratio import Spread, ratio
 from ...rig.traffic import longest_gap_ms
 from ..measure import stalls
 from ..measure.answers import answer_all, asks, flush_cache
-from .cost_servers import CAPTURED, OPTED_OUT, WITHOUT, Bench
+from .cost_servers import CAPTURED, OPTED_OUT, PACED, PLAIN, WITHOUT, Bench
 from .hook_times import Sums, read_sums
 from .profiled import profiled
 from .shapes import SHAPES
@@ -35,13 +35,13 @@ def rounds(bench: Bench) -> None:
         _measure(bench, batch, tokens)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     """One run of one way, and the hooks' sums before and after it."""
 
     tokens_per_second: float
     seconds: float
-    verified: int  # rounds, of the request that had most
+    rounds: int  # of the request that had most; without a draft, its tokens
     accept_length: float
     began: Sums
     ended: Sums
@@ -56,16 +56,19 @@ def _measure(bench: Bench, batch: int, tokens: int) -> None:
             runs[way] += [run] if turn >= 0 else []
     after = as_counts(bench.server.drained(), "dropped")
     rates = {way: [run.tokens_per_second for run in made] for way, made in runs.items()}
-    round_ms = {way: [1e3 * run.seconds / run.verified for run in made] for way, made in runs.items()}
+    round_ms = {way: [1e3 * run.seconds / run.rounds for run in made] for way, made in runs.items()}
+    pairs = ((CAPTURED, OPTED_OUT), (OPTED_OUT, WITHOUT), (CAPTURED, WITHOUT), (PACED, PLAIN), (CAPTURED, PLAIN))
     bench.figures.write(
         "rounds",
         shape=bench.plan.shape,
         batch=batch,
         accept_length=round(runs[CAPTURED][-1].accept_length, 3),
         round_ms={way: Spread.of(figures).text(3) for way, figures in round_ms.items()},
-        captured_over_opted_out=ratio(rates[CAPTURED], rates[OPTED_OUT]).text(),
-        opted_out_over_without=ratio(rates[OPTED_OUT], rates[WITHOUT]).text(),
-        captured_over_without=ratio(rates[CAPTURED], rates[WITHOUT]).text(),
+        tokens_per_second={
+            f"{one} over {other}": ratio(rates[one], rates[other]).text()
+            for one, other in pairs
+            if {one, other} <= rates.keys()
+        },
         hooks={way: _per_round(runs[way]) for way in (OPTED_OUT, CAPTURED)},
         dropped={reason: n - before.get(reason, 0) for reason, n in after.items() if n > before.get(reason, 0)},
     )
@@ -75,13 +78,21 @@ def _run(bench: Bench, way: str, asked: Sequence[Prompt], tokens: int) -> _Run:
     """Every run prefills the same tokens, and what the courier still has of it is delivered before the next."""
     url, capture = bench.ways[way]
     flush_cache(url)
-    began = _sums(bench) if way != WITHOUT else {}
+    is_timed = url == bench.server.url
+    began = _sums(bench) if is_timed else {}
     answers = answer_all(url, asks(asked, "costs", tokens, capture=capture), len(asked))
-    ended = _sums(bench) if way != WITHOUT else {}
-    bench.server.drained()
-    verified = max(answer.meta["spec_verify_ct"] for answer in answers.answers)
+    ended = _sums(bench) if is_timed else {}
+    for server in (bench.server, bench.paced):
+        if server is not None:
+            server.drained()
+    rounds_run = max(answer.meta.get("spec_verify_ct") or tokens for answer in answers.answers)
     return _Run(
-        answers.tokens_per_second, answers.seconds, verified, answers.tally.accept_length, began=began, ended=ended
+        tokens_per_second=answers.tokens_per_second,
+        seconds=answers.seconds,
+        rounds=rounds_run,
+        accept_length=answers.tally.accept_length if is_timed else 0.0,
+        began=began,
+        ended=ended,
     )
 
 
@@ -94,7 +105,7 @@ def _sums(bench: Bench) -> Sums:
 
 def _per_round(runs: Sequence[_Run]) -> dict[str, str]:
     """By hook: calls and microseconds of one round, and the longest call since the server started."""
-    rounds_run = sum(run.verified for run in runs)
+    rounds_run = sum(run.rounds for run in runs)
     found = {}
     for hook, (_, _, longest_ns) in sorted(runs[-1].ended.items()):
         calls, took_ns = (
@@ -161,9 +172,10 @@ def swap_waits(bench: Bench) -> None:
 
 def stock_waits(bench: Bench) -> None:
     """The same on the server without paceline, by SGLang's own endpoints."""
-    payload = stalls.stock_payload(bench.drafts[0])
-    swap = partial(stalls.stock_swap, bench.stock_url, payload)
-    bench.figures.write("stock waits", shape=bench.plan.shape, **_waits(bench, bench.stock_url, swap))
+    if WITHOUT in bench.others:
+        url = bench.others[WITHOUT]
+        swap = partial(stalls.stock_swap, url, stalls.stock_payload(bench.drafts[0]))
+        bench.figures.write("stock waits", shape=bench.plan.shape, **_waits(bench, url, swap))
 
 
 def _waits(bench: Bench, url: str, swap: Callable[[], stalls.Window]) -> dict[str, Any]:

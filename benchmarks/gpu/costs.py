@@ -3,10 +3,11 @@
     python -m paceline.benchmarks.gpu.costs                      # some ten minutes on an H100 or H200
     python -m paceline.benchmarks.gpu.costs --device cpu --tiny  # the same code path on the CPU host
 
-Two servers of one draft, one without paceline, are asked in turns, in an order drawn for the turn: the server without,
-the one with it and requests that opt out, and the same with requests that are captured. A draft of random weights has
-nearly no token accepted, so every token costs a verify round: the worst case for capture. Every figure is a line of
-OUT/figures.jsonl as soon as it is there, so a run that is cut short keeps what it had.
+Servers of one target are asked in turns, in an order drawn for the turn: one without a draft, one with the draft and
+without paceline, one with both and requests that opt out, the same with requests that are captured, and one that paces.
+A draft of random weights has nearly no token accepted, so every token costs a verify round: the worst case for capture,
+and a draft for pacing to leave alone. Every figure is a line of OUT/figures.jsonl as soon as it is there, so a run that
+is cut short keeps what it had.
 """
 
 import argparse
@@ -18,15 +19,24 @@ from pathlib import Path
 import torch
 
 from ..measure.command_line import benchmark_parser
-from .cost_servers import Figures, Plan, attempt, started
+from .cost_servers import PACED, PLAIN, Figures, Plan, attempt, started
 from .cost_stages import locks, profiles, rounds, stock_waits, swap_waits
 from .shapes import SHAPES
 
 GPU_PLANS = (
-    Plan("smollm2-135m", {1: 384, 32: 256}, turns=4, profiled=(1,), swaps=3, swap_s=9.0),
-    Plan("llama-3.1-8b", {1: 144, 32: 128, 8: 128, 64: 128}, turns=3, profiled=(8,), swaps=1, swap_s=64.0),
+    # Three targets of this shape are what a card of 80 GB holds.
+    Plan(
+        shape="llama-3.1-8b",
+        tokens={1: 144, 32: 128, 8: 128, 64: 128},
+        turns=3,
+        profiled=(8,),
+        swaps=1,
+        swap_s=24.0,
+        others=(PLAIN, PACED),
+    ),
+    Plan(shape="smollm2-135m", tokens={1: 384, 8: 256, 32: 256}, turns=3, profiled=(1,), swaps=2, swap_s=9.0),
 )
-TINY_PLANS = (Plan("tiny", {1: 24, 2: 16}, turns=1, profiled=(1,), swaps=1, steps=6),)
+TINY_PLANS = (Plan(shape="tiny", tokens={1: 24, 2: 16}, turns=1, profiled=(1,), swaps=1, steps=6),)
 
 
 def main() -> int:
@@ -39,7 +49,7 @@ def main() -> int:
     figures.write("machine", torch=torch.__version__, gpu=torch.cuda.get_device_name() if has_gpu else "none")
     with ExitStack() as stack:
         benches = started(stack, plans, options, figures)
-        for step in (rounds, profiles, swap_waits, locks, stock_waits):
+        for step in (rounds, swap_waits, profiles, locks, stock_waits):
             for bench in benches:
                 attempt(figures, f"{step.__name__} {bench.plan.shape}", partial(step, bench))
     return 0

@@ -1,4 +1,4 @@
-"""The kernel for a verify round on a GPU, in Triton's interpreter, against the same round by operations of torch."""
+"""The kernel for a verify round against single operations of torch; without a GPU, by Triton's interpreter."""
 
 import importlib
 import sys
@@ -23,12 +23,13 @@ from paceline.serving.wire.request_forward import Commit
 from paceline.serving.wire.teacher_width import TeacherWidth
 
 WIDTH, DIM, BLOCK = 4, 6, 16
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODULE = "paceline.serving.capture.round_kernel"
 
 
 @pytest.fixture
 def kernel(monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setenv("TRITON_INTERPRET", str(int(DEVICE == "cpu")))
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     found = importlib.import_module(MODULE)
     monkeypatch.setattr(found, "BLOCK", BLOCK)  # so that vocabulary and rows are read in several parts
@@ -76,17 +77,25 @@ def chosen_of(rows, batch_size):
     return Chosen(tuple(rows), tuple(f"r{row}" for row in rows), (True,) * len(rows), 3, "7", row_index=index)
 
 
+def packed_on_device(kernel, answered, features, rows):
+    (_, lens, index), verify_input, batch, logits_output = answered
+    there = [each if each is None else each.to(DEVICE) for each in (lens, index, features, rows)]
+    result = (None, *there[:2])
+    on_device = SimpleNamespace(**{**vars(verify_input), "draft_token": verify_input.draft_token.to(DEVICE)})
+    logits = logits_output.next_token_logits.to(DEVICE)
+    return kernel.pack_round(result, on_device, batch.seq_lens.to(DEVICE), logits, *there[2:]).cpu()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, None])
 @pytest.mark.parametrize(("rows", "batch_size"), [([0], 1), ([0, 1, 2], 3), ([2, 0], 4)])
 @pytest.mark.parametrize("vocab", [7, 16, 50])
 def test_the_kernel_writes_what_single_operations_make(kernel, vocab, rows, batch_size, dtype):
     answered = random_round(batch_size, vocab, dtype or torch.float32, seed=vocab + batch_size)
-    result, verify_input, batch, logits_output = answered
+    _, verify_input, _, logits_output = answered
     features = None if dtype is None else logits_output.hidden_states
     chosen = chosen_of(rows, batch_size)
-    logits = logits_output.next_token_logits
-    assert kernel.fits(verify_input, logits, features)
-    buffer = kernel.pack_round(result, verify_input, batch.seq_lens, logits, features, chosen.row_index)
+    assert kernel.fits(verify_input, logits_output.next_token_logits, features)
+    buffer = packed_on_device(kernel, answered, features, chosen.row_index)
     expected = by_operations(chosen, features is not None, answered)
     head = partial(sglang_capture._packed_head, chosen, WIDTH, FEATURE_DTYPES[dtype or torch.float32])
     packed = ForwardOutput(chosen, {PACKED: buffer}, head, None, None)
