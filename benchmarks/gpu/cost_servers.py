@@ -172,7 +172,7 @@ def _serving(way: str, plan: Plan, options: argparse.Namespace) -> Serving:
     batches = [str(batch) for batch in sorted(plan.tokens)]
     graphs = ("--disable-prefill-cuda-graph", "--cuda-graph-bs-decode", *batches)
     # All servers share the card: SGLang takes of it what these tokens need, of what the others have left.
-    room = ("--context-length", "8192", "--mem-fraction-static", "0.9", "--max-total-tokens", "34816", *graphs)
+    room = ("--context-length", "8192", "--mem-fraction-static", "0.9", "--max-total-tokens", "20480", *graphs)
     extra = (*(room if options.device == "cuda" else ("--context-length", "2048")), *options.sglang)
     if way == PACED:
         lengths = options.out / "lengths.json"
