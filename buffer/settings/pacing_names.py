@@ -8,7 +8,4 @@ class PacingName(StrEnum):
 
     OFF = "off"  # SGLang's own rule
     GOODPUT = "goodput"
-    THRESHOLD = "threshold"
-    BANDIT = "bandit"
-    FIXED = "fixed"  # --speculative-num-steps, always
-    SWEEP = "sweep"  # every length in turn, to measure what they cost
+    SWEEP = "sweep"  # every length in turn: what `paceline pacing-costs` measures by
