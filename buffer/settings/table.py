@@ -150,10 +150,11 @@ _SERVING = (
     Setting(
         "CATCH_UP_BYTES",
         Whole,
-        0,
-        "Hidden states kept while nothing is drafted, from which the draft's cache is caught up, e.g. 67108864; 0: the "
-        "draft runs at every step.",
+        None,
+        "Hidden states kept while nothing is drafted, from which the draft's cache is caught up; 0: the draft runs at "
+        "every step.",
         "bytes",
+        unset="67108864 on a CPU server with one rank and without overlap schedule, else 0",
     ),
     Setting(
         "CPU_HOST",
