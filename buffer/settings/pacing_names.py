@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class PacingName(StrEnum):
-    """Who chooses the number of draft steps on a server started with --speculative-adaptive."""
+    """How the number of draft steps is chosen on a server started with --speculative-adaptive."""
 
     OFF = "off"  # SGLang's own rule
     GOODPUT = "goodput"

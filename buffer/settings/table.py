@@ -138,13 +138,13 @@ _SERVING = (
         "PACING",
         PacingName,
         PacingName.GOODPUT,
-        "Who chooses the number of draft steps on a server started with --speculative-adaptive.",
+        "How a server started with --speculative-adaptive chooses the number of draft steps; off: by SGLang's rule.",
     ),
     Setting(
         "PACING_COSTS",
         str,
         "",
-        "File of step costs, needed where several ranks must choose alike.",
+        "File of step costs that `paceline pacing-costs` writes, needed where several ranks must choose alike.",
         unset="the server measures its costs",
     ),
     Setting(

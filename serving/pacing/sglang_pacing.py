@@ -80,7 +80,7 @@ class SglangPacing:
         choice = zlib.crc32(f"{is_paced} {self._name} ".encode() + costs)
         is_same = sglang_ranks.is_same_on_all(choice)
         if is_paced and not is_same:
-            self._reason = "another rank cannot pace, or has another policy or table of step costs; see its log"
+            self._reason = "another rank cannot pace, or has another setting or table of step costs; see its log"
         return is_paced and is_same
 
     def before_forward(self, _worker: Any, batch: Any, *_: Any, **__: Any) -> None:
