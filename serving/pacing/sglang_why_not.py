@@ -14,7 +14,7 @@ def why_not(worker: Any, max_bytes: int | None) -> str:
     from sglang.srt.runtime_context import get_parallel, get_schedule, get_spec
 
     draft_worker = worker.draft_worker
-    is_measured = draft_worker.draft_runner.device == "cpu" and bool(get_schedule().disable_overlap_schedule)
+    is_measured = str(draft_worker.draft_runner.device) == "cpu" and bool(get_schedule().disable_overlap_schedule)
     reasons = {
         "PACELINE_CATCH_UP_BYTES is 0": max_bytes == 0,
         "the server runs without --speculative-adaptive, so it always drafts": worker.adaptive_controller is None,
