@@ -51,6 +51,35 @@ def serve(context: typer.Context) -> None:
     raise typer.Exit(run_server(launch_plan(context.args, os.environ)))
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def pacing_costs(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="The file, as PACELINE_PACING_COSTS names it.")] = Path("pacing-costs.json"),
+    batch: Annotated[list[int], typer.Option(min=1, help="Requests at the same time; repeatable.")] = [1, 4, 8],  # noqa: B006
+    max_steps: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 8,
+    plain: Annotated[bool, typer.Option("--plain", help="Then measure the server without its draft, too.")] = False,
+) -> None:
+    """Measure what a decode step costs, by batch size and draft steps: `paceline pacing-costs -- <SGLang flags>`.
+
+    Starts a server with these flags for some minutes, and writes the table that PACELINE_PACING_COSTS names.
+    """
+    with needing_extra("serving"):
+        from .serving.launch.pacing_costs import measured_costs
+    found = measured_costs(
+        context.args,
+        read_settings(),
+        os.environ,
+        batches=batch,
+        max_steps=max_steps,
+        is_plain_measured=plain,
+        say=typer.echo,
+    )
+    out.write_text(found.text(), encoding="utf-8")
+    for line in found.lines():
+        typer.echo(line)
+    typer.echo(f"{out} is for PACELINE_PACING_COSTS")
+
+
 @app.command()
 def learn(beat: Annotated[bool, typer.Option(help="Also start the rounds (one process does).")] = True) -> None:
     """Run a learner."""

@@ -1,6 +1,7 @@
 """What a command needs of a board: the board, the operator token, and one connection to Redis for both."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from .errors import ConfigError
 from .plain_text import printable
 from .redis_board import RedisVersionBoard
 from .redis_client import client_for, connect
-from .redis_members import speculators
+from .redis_members import delete_speculator, speculators
 from .redis_operator import OperatorAuth
 from .settings.fields import configured
 from .settings.sources import Settings
@@ -46,6 +47,19 @@ def open_board(settings: Settings, redis_url: str | None = None, speculator: str
     board = RedisVersionBoard(client, config)
     auth = OperatorAuth(client, config)
     return BoardAccess(config.speculator, board, auth, settings.value("OPERATOR_TOKEN"))
+
+
+@contextmanager
+def passing_board(settings: Settings, speculator: str) -> Iterator[VersionBoard]:
+    """The board of a new `speculator` in the Redis of `settings`, of which no key is left at the end of the body.
+
+    End whoever writes to it before. Blocks and raises as open_board does.
+    """
+    with _connected(settings, None) as client:
+        try:
+            yield RedisVersionBoard(client, replace(configured(BufferConfig, settings), speculator=speculator))
+        finally:
+            delete_speculator(client, speculator)
 
 
 def list_speculators(settings: Settings, redis_url: str | None = None) -> list[str]:

@@ -50,6 +50,7 @@ class PacingSaid(msgspec.Struct, kw_only=True, gc=False):
     policy: str = ""
     reason: str = ""  # why it is off, or has ended
     goodput: list[GoodputSaid] = []
+    cost_ms: dict[str, dict[str, float]] = {}  # of a decode step, by batch size and then by draft steps
 
 
 class Speculation(msgspec.Struct, kw_only=True, gc=False):

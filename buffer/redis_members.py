@@ -121,6 +121,17 @@ def speculators(client: redis.Redis) -> list[str]:
     return sorted({name for name, _, suffix in parts if suffix in ends})
 
 
+def delete_speculator(client: redis.Redis, speculator: str) -> None:
+    """Remove every key of a speculator: its traces, its board and its members. BufferUnavailable.
+
+    Blocks as `speculators` does.
+    """
+    with translate_redis_errors(client):
+        keys = list(client.scan_iter(match=f"paceline:{{{speculator}}}:*", count=10_000))
+        if keys:
+            client.unlink(*keys)
+
+
 def _seen(member: str, raw: bytes | None, last_seen_at: float, *, is_alive: bool) -> MemberSeen:
     try:
         status = {} if raw is None else _status(member, raw)

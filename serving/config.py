@@ -40,7 +40,7 @@ class ServingConfig:
     stagger_s: float = setting("STAGGER_S")
     pacing: PacingName = setting("PACING")
     pacing_costs: str = setting("PACING_COSTS")
-    catch_up_bytes: int = setting("CATCH_UP_BYTES")
+    catch_up_bytes: int | None = setting("CATCH_UP_BYTES")  # None: the server decides; see sglang_why_not.py
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -92,7 +92,7 @@ USED: Final[Mapping[str, str]] = {
     "sglang.srt.arg_groups.fields.disagg.Disagg": "disaggregation_mode",
     "sglang.srt.arg_groups.fields.model.Model": "model_path",
     "sglang.srt.arg_groups.fields.serving.Serving": "weight_version",
-    "sglang.srt.arg_groups.fields.schedule.Schedule": "enable_mixed_chunk",
+    "sglang.srt.arg_groups.fields.schedule.Schedule": "enable_mixed_chunk disable_overlap_schedule",
     "sglang.srt.arg_groups.fields.memory.Memory": "disable_radix_cache",
     "sglang.srt.runtime_context": (
         "get_spec get_parallel get_disagg get_model get_serving get_schedule get_memory get_exec publish"

@@ -32,6 +32,7 @@ ORDER = (
     "tests/e2e/test_target_updates.py",
     "tests/e2e/test_published_drafts.py",
     "tests/e2e/test_catch_up.py",
+    "tests/e2e/test_pacing_costs.py",
     "tests/e2e/test_mixed_chunks.py",
     "tests/e2e/test_recording.py",
     "tests/e2e/test_rollouts.py",

@@ -184,6 +184,7 @@ COMMANDS = [
     ("doctor",),
     ("demo",),
     ("serve", "--", "--device", "cpu"),
+    ("pacing-costs", "--", "--device", "cpu"),
     ("learn",),
 ]
 

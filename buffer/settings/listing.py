@@ -92,6 +92,6 @@ def _markdown_row(row: Setting) -> str:
 
 def _markdown_default(row: Setting) -> str:
     text = row.text(row.default)
-    if row.unit == "bytes":
+    if row.unit == "bytes" and text:
         return f"`{text}` ({row.default >> 20} MiB)"
     return f"`{text}`" if text else row.unset

@@ -4,11 +4,8 @@ from enum import StrEnum
 
 
 class PacingName(StrEnum):
-    """Who chooses the number of draft steps on a server started with --speculative-adaptive."""
+    """How the number of draft steps is chosen on a server started with --speculative-adaptive."""
 
     OFF = "off"  # SGLang's own rule
     GOODPUT = "goodput"
-    THRESHOLD = "threshold"
-    BANDIT = "bandit"
-    FIXED = "fixed"  # --speculative-num-steps, always
-    SWEEP = "sweep"  # every length in turn, to measure what they cost
+    SWEEP = "sweep"  # every length in turn: what `paceline pacing-costs` measures by

@@ -138,22 +138,23 @@ _SERVING = (
         "PACING",
         PacingName,
         PacingName.GOODPUT,
-        "Who chooses the number of draft steps on a server started with --speculative-adaptive.",
+        "How a server started with --speculative-adaptive chooses the number of draft steps; off: by SGLang's rule.",
     ),
     Setting(
         "PACING_COSTS",
         str,
         "",
-        "File of step costs, needed where several ranks must choose alike.",
+        "File of step costs that `paceline pacing-costs` writes, needed where several ranks must choose alike.",
         unset="the server measures its costs",
     ),
     Setting(
         "CATCH_UP_BYTES",
         Whole,
-        0,
-        "Hidden states kept while nothing is drafted, from which the draft's cache is caught up, e.g. 67108864; 0: the "
-        "draft runs at every step.",
+        None,
+        "Hidden states kept while nothing is drafted, from which the draft's cache is caught up; 0: the draft runs at "
+        "every step.",
         "bytes",
+        unset="67108864 on a CPU server with one rank and without overlap schedule, else 0",
     ),
     Setting(
         "CPU_HOST",

@@ -1,5 +1,4 @@
-"""How many tokens to draft: policies over acceptance and step costs.
+"""How many tokens to draft: the most goodput by acceptance and step costs.
 
-In: accepted drafts and costs per decode step. Out: the number of draft steps of the next one.
-Serving enters, and the pacing bench.
+In: accepted drafts and costs per decode step. Out: the number of draft steps of the next one. Serving enters.
 """

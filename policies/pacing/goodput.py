@@ -1,10 +1,11 @@
-"""Choose the length that commits most tokens per millisecond: paceline's default."""
+"""Choose the length that commits most tokens per millisecond."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .base import CostTable, PositionAcceptance, StepCosts, bucket_of
+from .position_acceptance import PositionAcceptance
+from .step_costs import CostTable, StepCosts, bucket_of
 
 #: Of the shortest length, before another one is tried in a bucket: the median of three survives one hiccup.
 FIRST_MEASURES = 3

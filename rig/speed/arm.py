@@ -13,8 +13,6 @@ from ..services import Service, sglang_service
 
 #: Draft steps that a paced server chooses among.
 PACED_STEPS = (0, 1, 2, 3, 4, 5)
-#: Of the target's hidden states, kept while a paced server drafts nothing, so that its draft stands still meanwhile.
-CATCH_UP_BYTES = 64 << 20
 #: Servers that start at the same time: each needs a core, and more of them need longer than one after the other.
 _STARTING = 2
 
@@ -72,7 +70,6 @@ def _server(arm: Arm, target: TargetModel, local: LocalDeployment, more_flags: S
     env = local.shared_env(target) | {"PACELINE_SPECULATOR": arm.name, "PACELINE_REPLICA": arm.replica}
     env |= {} if arm.is_captured else {"PACELINE_SAMPLE_RATE": "0"}
     env |= {} if arm.needs_paceline else {"PACELINE_REDIS_URL": ""}
-    env |= {"PACELINE_CATCH_UP_BYTES": str(CATCH_UP_BYTES)} if arm.is_paced else {}
     # An idle scheduler spins, and would take a core from the server that is asked.
     log = local.folder / "logs" / f"{arm.name}.log"
     service = sglang_service([*flags, *more_flags, "--sleep-on-idle"], port, log=log, env=env)

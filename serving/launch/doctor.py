@@ -218,8 +218,7 @@ def _pacing(_: Any, settings: config.ServingConfig) -> Finding:
         return Finding("pacing", Level.NOTE, f"off: every round drafts {steps} steps; --speculative-adaptive allows it")
     if settings.pacing is PacingName.OFF:
         return Finding("pacing", Level.NOTE, "off by PACELINE_PACING; SGLang's own rule chooses the draft steps")
-    needs_costs = settings.pacing in {PacingName.GOODPUT, PacingName.BANDIT}
-    if get_parallel().tp_size > 1 and needs_costs and not settings.pacing_costs:
+    if get_parallel().tp_size > 1 and settings.pacing is PacingName.GOODPUT and not settings.pacing_costs:
         return Finding("pacing", Level.WRONG, "off: several ranks need PACELINE_PACING_COSTS (docs/pacing.md)")
     return Finding("pacing", Level.OK, f"the policy {settings.pacing} chooses the draft steps of every round")
 

@@ -1,11 +1,12 @@
-"""Implements SGLang's AdaptiveSpecPolicy with one of paceline's pacing policies."""
+"""Implements SGLang's AdaptiveSpecPolicy with a pacing policy of paceline."""
 
 import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from ...policies.pacing.base import CostTable, Pacing, StepCosts, bucket_of
+from ...policies.pacing.policy import Pacing
+from ...policies.pacing.step_costs import CostTable, StepCosts, bucket_of
 from ..clock.step_meter import Meter, StepMeter, Verified
 from .goodput_tally import GoodputTally
 

@@ -13,7 +13,7 @@ from typing import Any
 from .. import hook_targets
 from .kept_states import KeptStates, Missed
 from .sglang_draft_reading import Unread, current_stream, read_missed, running_on, with_rows
-from .sglang_why_not import why_not
+from .sglang_why_not import DEFAULT_BYTES, why_not
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ class SglangCatchUp:
     that run have lost their traces, since nothing can say what their draft has read.
     """
 
-    def __init__(self, max_bytes: int, discount: Callable[[], None], interrupt: Callable[[], None]) -> None:
-        """`max_bytes` of hidden states are kept at most; 0 leaves all to SGLang.
+    def __init__(self, max_bytes: int | None, discount: Callable[[], None], interrupt: Callable[[], None]) -> None:
+        """`max_bytes` of hidden states are kept at most; 0 leaves all to SGLang, and None does where why_not says so.
 
         `discount` is told of a step that was launched and takes longer for a pass, `interrupt` of a pass between two.
         """
@@ -129,7 +129,8 @@ class SglangCatchUp:
         if reason := why_not(worker, self._max_bytes):
             self.refuse(reason)
             return
-        self._draft_worker, self._kept = worker.draft_worker, KeptStates(self._max_bytes)
+        self._draft_worker = worker.draft_worker
+        self._kept = KeptStates(DEFAULT_BYTES if self._max_bytes is None else self._max_bytes)
         self._reads_ended, self.reason = self._reads_ended_here(), ""
 
     @staticmethod

@@ -12,10 +12,12 @@ from typing import Any
 
 from ...buffer.errors import ConfigError
 from ...buffer.settings.pacing_names import PacingName
+from ...policies.pacing.goodput import GoodputPacing
+from ...policies.pacing.policy import SweepPacing
 from .. import sglang_ranks
 from ..clock.step_meter import Meter
 from .adaptive_policy import PacelineAdaptivePolicy
-from .choice import COSTED, build_policy, read_costs, table_of
+from .costs_file import read_costs, table_of
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,9 @@ class SglangPacing:
         meter: Meter | None = None,
     ) -> None:
         """`meter` times the steps of this process; without one, the policy does that itself."""
-        self._name, self._costs_file, self._ranks, self._meter = name, costs_file, ranks, meter
+        self._name, self._ranks, self._meter = name, ranks, meter
+        self._sweeps = name is PacingName.SWEEP
+        self._costs_file = "" if self._sweeps else costs_file  # a sweep is what makes the file
         self._reason = "the server runs without --speculative-adaptive"
         self._paced: PacelineAdaptivePolicy | None = None
 
@@ -76,7 +80,7 @@ class SglangPacing:
         choice = zlib.crc32(f"{is_paced} {self._name} ".encode() + costs)
         is_same = sglang_ranks.is_same_on_all(choice)
         if is_paced and not is_same:
-            self._reason = "another rank cannot pace, or has another policy or table of step costs; see its log"
+            self._reason = "another rank cannot pace, or has another setting or table of step costs; see its log"
         return is_paced and is_same
 
     def before_forward(self, _worker: Any, batch: Any, *_: Any, **__: Any) -> None:
@@ -104,20 +108,17 @@ class SglangPacing:
     def _policy(self, worker: Any, policy: Any, costs: bytes) -> PacelineAdaptivePolicy:
         lengths, static_steps = sorted(policy.candidate_steps), worker.speculative_num_steps
         table, ranks = table_of(costs, self._costs_file), self._ranks()
-        if self._name in COSTED and table is None and ranks > 1:
+        if not self._sweeps and table is None and ranks > 1:
             raise ConfigError(
-                f"PACELINE_PACING={self._name} with --tp-size {ranks}: got no "
-                "PACELINE_PACING_COSTS, expected a table of step costs, since every rank has its own clock; "
-                "PACELINE_PACING=sweep measures one"
+                f"PACELINE_PACING={self._name} with --tp-size {ranks}: got no PACELINE_PACING_COSTS, expected a table "
+                "of step costs, since every rank has its own clock; `paceline pacing-costs` measures one"
             )
-        chosen = build_policy(self._name, lengths, static_steps, table)
-        rank_costs = None if ranks == 1 else table
         return PacelineAdaptivePolicy(
-            chosen,
+            SweepPacing(lengths) if self._sweeps else GoodputPacing(lengths, table),
             lengths,
             static_steps,
-            rank_costs,
-            reports_per_batch_size=self._name is PacingName.SWEEP,
+            None if ranks == 1 else table,
+            reports_per_batch_size=self._sweeps,
             meter=self._meter,
         )
 

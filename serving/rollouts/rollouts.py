@@ -8,11 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ...buffer.errors import BufferUnavailable, ConfigError, RolloutFailed
+from ...buffer.errors import BufferUnavailable, ConfigError, PacelineError, RolloutFailed
+from ..cpu_host.defaults import names_given
+from ..launch.own_server import OwnServer
 from .completion import Completion
 from .config import from_env, server_env
 from .draft_in_use import DraftLink
-from .own_server import OwnServer
 from .server import RolloutServer
 from .server_group import ServerGroup
 from .step_figures import draft_lag, rollout_figures
@@ -26,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 #: A bucket of weights in a request: large enough that few are needed, small beside the memory of a host.
 BUCKET_BYTES = 512 << 20
+#: Flags that `Rollouts.serve` gives itself.
+_OURS = ("--model-path", "--speculative-draft-model-path", "--host", "--port")
 
 
 class Rollouts:
@@ -81,9 +84,9 @@ class Rollouts:
         RolloutFailed when it has not after `start_limit_s`, ConfigError for flags that cannot be served with.
         """
         env = server_env(from_env(redis_url, speculator))
-        own = OwnServer(str(model), str(draft), flags, port, env)
+        own = OwnServer(_serve_flags(model, draft, flags), port, env)
         try:
-            own.wait_until_ready(start_limit_s)
+            _wait_until_ready(own, start_limit_s)
             made = cls(own.url, redis_url=redis_url, speculator=speculator, timeout_s=timeout_s)
         except BaseException:  # Ctrl-C included: no server may be left running
             own.stop()
@@ -208,6 +211,21 @@ class Rollouts:
             self._figures["rollout/draft_version"] = draft.number
             lag = None if draft.target_version is None else draft_lag(draft.target_version, self._served)
             self._figures |= {} if lag is None else {"rollout/draft_lag": lag}
+
+
+def _serve_flags(model: str | Path, draft: str | Path, flags: Sequence[str]) -> list[str]:
+    """SGLang's flags: the target, the draft as EAGLE-3 unless `flags` name another algorithm, then `flags`."""
+    if given := sorted(set(_OURS) & set(names_given(flags))):
+        raise ConfigError(f"flags of the server: got {', '.join(given)}, expected others; serve() gives these itself")
+    drafts = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(draft)]
+    return ["--model-path", str(model), *drafts, *flags]
+
+
+def _wait_until_ready(own: OwnServer, limit_s: float) -> None:
+    try:
+        own.wait_until_ready(limit_s)
+    except PacelineError as fault:
+        raise RolloutFailed(str(fault)) from None
 
 
 def _refuse_unfit(prompts: Sequence[Sequence[int]]) -> None:

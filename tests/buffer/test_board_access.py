@@ -1,7 +1,7 @@
 """Whose board a command opens when nobody says."""
 
 import pytest
-from paceline.buffer.board_access import open_board
+from paceline.buffer.board_access import open_board, passing_board
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.redis_board import RedisVersionBoard
@@ -61,3 +61,12 @@ def test_a_foreign_name_does_not_steer_the_terminal_and_is_not_taken(opened, bea
     with pytest.raises(ConfigError) as caught:
         opened()
     assert str(caught.value).isprintable()
+
+
+def test_a_passing_board_leaves_no_key_and_touches_no_other(opened, beats, redis_url, redis_client):
+    beats("chat", "pass")  # one name begins as the other does
+    kept = sorted(redis_client.keys())
+    with passing_board(read_settings({"PACELINE_REDIS_URL": redis_url}), "passing") as board:
+        board.beat("replica:b", {}, 60.0)
+        assert board.heartbeats() == {"replica:b": {}}
+    assert sorted(redis_client.keys()) == kept

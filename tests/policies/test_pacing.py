@@ -1,21 +1,11 @@
-"""What every pacing policy counts: acceptance by position, costs by bucket; and the simple policies."""
+"""What pacing counts: acceptance by position, and costs by bucket."""
 
 import math
 
 import numpy as np
 import pytest
-from paceline.policies.pacing.bandit import BanditPacing
-from paceline.policies.pacing.base import (
-    CostTable,
-    FixedSteps,
-    Pacing,
-    PositionAcceptance,
-    StepCosts,
-    bucket_of,
-    interpolated,
-    wilson_upper,
-)
-from paceline.policies.pacing.threshold import ThresholdPacing, stop_length
+from paceline.policies.pacing.position_acceptance import PositionAcceptance, wilson_upper
+from paceline.policies.pacing.step_costs import CostTable, StepCosts, bucket_of, interpolated
 
 
 def rounds_of(rng: np.random.Generator, chances: list[float], steps: int, count: int) -> list[int]:
@@ -31,7 +21,6 @@ def rounds_of(rng: np.random.Generator, chances: list[float], steps: int, count:
 
 def test_buckets_begin_where_they_say() -> None:
     assert [bucket_of(b) for b in (1, 2, 3, 4, 5, 8, 9, 64, 65, 999)] == [1, 2, 3, 3, 5, 5, 9, 33, 65, 65]
-    assert bucket_of(1, [4, 8]) == 4
 
 
 def test_without_forgetting_chances_are_plain_ratios_with_the_prior_of_the_position_before() -> None:
@@ -140,72 +129,3 @@ def test_a_table_says_what_was_not_measured_scaled_by_what_was() -> None:
         {0: 20.0, 1: 24.0, 2: 28.0, 4: 27.0}
     )  # the nearer ratio, the lower of two
     assert costs.medians() == {1: {0: 20.0, 4: 27.0}}
-
-
-def test_fixed_steps_are_fixed() -> None:
-    policy = FixedSteps(4)
-    policy.observe(1, 4, [0], 1.0)
-    assert (policy.steps(1), policy.steps(64)) == (4, 4)
-
-
-@pytest.mark.parametrize(
-    ("chances", "threshold", "length"),
-    [
-        ([0.9, 0.9, 0.9, 0.9], 0.3, 3),
-        ([0.9] * 4, 0.05, 0),
-        ([0.9] * 4, 1.0, 4),
-        ([0.5, 1.0, 1.0], 0.5, 3),
-        ([], 0.5, 0),
-    ],
-)
-def test_drafting_stops_where_a_rejection_becomes_likelier_than_the_threshold(
-    chances: list[float], threshold: float, length: int
-) -> None:
-    assert stop_length(chances, threshold) == length
-
-
-def test_the_threshold_policy_stops_at_the_measured_chances() -> None:
-    policy, counted = ThresholdPacing(6, threshold=0.6), PositionAcceptance(6)
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        accepted = rounds_of(rng, [0.8] * 6, 6, 4)
-        policy.observe(4, 6, accepted, 1.0)
-        counted.observe(6, accepted)
-        assert policy.steps(4) == max(stop_length(counted.chances(), 0.6), 1)
-    assert policy.steps(4) in (3, 4, 5)  # 0.8^4 = 0.41
-    policy.draft_changed()
-    assert policy.steps(4) == ThresholdPacing(6, threshold=0.6).steps(4)
-
-
-def test_the_bandit_tries_every_length_of_its_bucket_then_takes_the_best_median() -> None:
-    policy = BanditPacing(np.random.default_rng(0), {1: (2, 4, 6), 8: (1,)}, epsilon=0.0, window=5)
-    goodput = {2: [3.0, 3.0, 3.0], 4: [1.0, 9.0, 4.0], 6: [2.0, 2.0, 50.0]}
-    tried = []
-    for turn in range(3):
-        for k in (2, 4, 6):
-            tried.append(policy.steps(4)) if turn == 0 else None
-            policy.observe(4, k, [1, 1], 4.0 / goodput[k][turn])
-    assert tried == [2, 4, 6]
-    assert policy.steps(4) == 4
-    assert policy.steps(9) == 1
-    policy.observe(4, 3, [1], 1e-9)  # not offered here: nothing to learn
-    assert policy.steps(4) == 4
-
-
-def test_the_bandit_explores_as_often_as_epsilon_says_and_alike_for_one_seed() -> None:
-    draws = []
-    for _ in range(2):
-        policy = BanditPacing(np.random.default_rng(7), {1: (2, 4)}, epsilon=0.2)
-        policy.observe(1, 2, [2], 1.0)
-        policy.observe(1, 4, [0], 1.0)
-        draws.append([policy.steps(1) for _ in range(2000)])
-    assert draws[0] == draws[1]
-    assert draws[0].count(4) / 2000 == pytest.approx(0.1, abs=0.03)
-
-
-def test_a_policy_that_has_nothing_to_forget_goes_on_when_the_draft_changes() -> None:
-    policies: list[Pacing] = [FixedSteps(2), BanditPacing(np.random.default_rng(0), {1: (2,)})]
-    for policy in policies:
-        policy.observe(1, 2, [1], None)
-        policy.draft_changed()
-        assert policy.steps(1) == 2

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from paceline.policies.pacing.base import CostTable, Pacing, StepCosts
 from paceline.policies.pacing.goodput import (
     DRAFT_SHARE,
     FIRST_MEASURES,
@@ -10,6 +9,8 @@ from paceline.policies.pacing.goodput import (
     Trials,
     with_shorter_cheaper,
 )
+from paceline.policies.pacing.policy import Pacing
+from paceline.policies.pacing.step_costs import CostTable, StepCosts
 
 MAX_STEPS = 6
 LENGTHS = range(MAX_STEPS + 1)

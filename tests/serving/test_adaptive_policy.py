@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import pytest
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.settings.pacing_names import PacingName
-from paceline.policies.pacing.bandit import BanditPacing
-from paceline.policies.pacing.base import CostTable, FixedSteps, SweepPacing
 from paceline.policies.pacing.goodput import GoodputPacing
-from paceline.policies.pacing.threshold import ThresholdPacing
+from paceline.policies.pacing.policy import SweepPacing
+from paceline.policies.pacing.step_costs import CostTable
 from paceline.serving import sglang_ranks
 from paceline.serving.pacing.adaptive_policy import PacelineAdaptivePolicy
-from paceline.serving.pacing.choice import build_policy, read_costs, table_of
+from paceline.serving.pacing.costs_file import read_costs, table_of
 from paceline.serving.pacing.sglang_pacing import SglangPacing
 
 LENGTHS = (0, 1, 3, 5)
@@ -117,26 +116,6 @@ def test_costs_of_a_table_replace_the_ranks_own_clock():
     assert [cost_ms for *_, cost_ms in policy.observed] == [pytest.approx(18.0), pytest.approx(24.0)]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("fixed", FixedSteps),
-        ("sweep", SweepPacing),
-        ("threshold", ThresholdPacing),
-        ("bandit", BanditPacing),
-        ("goodput", GoodputPacing),
-    ],
-)
-def test_every_name_has_its_policy_which_stays_among_the_lengths(name, kind):
-    policy = build_policy(PacingName(name), LENGTHS, 3, None)
-    assert type(policy) is kind
-    adaptive = PacelineAdaptivePolicy(policy, LENGTHS, 3)
-    for _ in range(60):
-        assert adaptive.get_steps_for_batch(2) in LENGTHS
-        adaptive.on_verify_complete([0, 0], 2)
-    assert adaptive.reason == ""
-
-
 def test_a_sweep_takes_every_length_in_turn():
     policy = SweepPacing((0, 2), run=2)
     chosen = []
@@ -150,14 +129,19 @@ def load_table(file):
     return table_of(read_costs(file), file)
 
 
-def test_a_table_is_read_from_the_file_that_the_bench_writes(tmp_path):
+def test_a_sweep_reads_no_file_since_it_makes_it(tmp_path):
+    pacing = SglangPacing(PacingName.SWEEP, str(tmp_path / "not-made-yet.json"), lambda: 1)
+    assert pacing.before_controller(None, WORKER, OWN)
+
+
+def test_a_table_is_read_from_its_file(tmp_path):
     assert load_table("") is None
     (tmp_path / "costs.json").write_text('{"name": "x", "cost_ms": {"1": [10, 12], "4": [16, 24]}}')
     table = load_table(str(tmp_path / "costs.json"))
     assert [table.cost_ms(b, k) for b, k in ((1, 0), (1, 1), (4, 1), (2, 0), (1, 3))] == [10, 12, 24, 12, 16]
 
 
-def test_what_a_sweeping_replica_reports_is_such_a_file(tmp_path):
+def test_what_a_sweeping_replica_reports_can_be_read_as_a_table(tmp_path):
     adaptive = PacelineAdaptivePolicy(
         SweepPacing(LENGTHS, run=2), LENGTHS, 3, reports_per_batch_size=True, clock=ticking()
     )
@@ -189,17 +173,15 @@ OWN = SimpleNamespace(candidate_steps=[5, 0, 3])
 
 
 def test_sglangs_policy_is_replaced_and_its_lengths_are_kept():
-    pacing = SglangPacing(PacingName.FIXED, "", lambda: 1)
+    pacing = SglangPacing(PacingName.SWEEP, "", lambda: 1)
     assert pacing.status() == {"policy": "off", "reason": "the server runs without --speculative-adaptive"}
     (controller, _, adaptive), options = pacing.before_controller("controller", WORKER, OWN)
     assert (controller, options, adaptive.candidate_steps) == ("controller", {}, [0, 3, 5])
-    assert adaptive.get_steps_for_batch(1) == 3
-    assert pacing.status()["policy"] == "fixed"
+    assert adaptive.get_steps_for_batch(1) == 0
+    assert pacing.status()["policy"] == "sweep"
 
 
-@pytest.mark.parametrize(
-    ("name", "is_paced"), [("goodput", False), ("bandit", False), ("fixed", True), ("threshold", True)]
-)
+@pytest.mark.parametrize(("name", "is_paced"), [("goodput", False), ("sweep", True)])
 def test_several_ranks_need_a_table_where_costs_decide(name, is_paced, caplog, tmp_path, monkeypatch):
     monkeypatch.setattr(sglang_ranks, "is_same_on_all", lambda _: True)
     pacing = SglangPacing(PacingName(name), "", lambda: 2)
@@ -251,10 +233,10 @@ def test_no_fault_of_pacing_reaches_sglang(monkeypatch):
         raise RuntimeError("odd")
 
     monkeypatch.setattr(sglang_ranks, "is_same_on_all", fail)
-    apart = SglangPacing(PacingName.FIXED, "", lambda: 2)
+    apart = SglangPacing(PacingName.SWEEP, "", lambda: 2)
     assert apart.before_controller(None, WORKER, OWN) is None
     assert apart.status() == {"policy": "off", "reason": "RuntimeError: odd"}
-    pacing = SglangPacing(PacingName.FIXED, "", lambda: 1)
+    pacing = SglangPacing(PacingName.SWEEP, "", lambda: 1)
     adaptive = pacing.before_controller(None, WORKER, OWN)[0][2]
     pacing.before_forward(None, SimpleNamespace())  # a batch of another release, without its forward mode
     assert adaptive.reason.startswith("AttributeError")
@@ -286,7 +268,7 @@ def test_two_ranks_with_clocks_of_their_own_choose_alike_by_one_table(tmp_path):
 
 
 def test_a_prefill_interrupts_and_a_swap_is_passed_on(monkeypatch):
-    pacing = SglangPacing(PacingName.FIXED, "", lambda: 1)
+    pacing = SglangPacing(PacingName.SWEEP, "", lambda: 1)
     prefill = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: True))
     pacing.before_forward(None, prefill)
     pacing.draft_changed()

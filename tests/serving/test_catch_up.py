@@ -9,6 +9,7 @@ from paceline.serving.pacing.sglang_catch_up import NOT_RUN, SglangCatchUp
 from paceline.serving.pacing.sglang_draft_reading import _before_rotation
 
 WIDTH = 4
+UNSET = "PACELINE_CATCH_UP_BYTES is not set, and by default only a CPU server without overlap schedule catches up"
 EXTEND, DECODE = SimpleNamespace(is_extend=lambda: True), SimpleNamespace(is_extend=lambda: False)
 
 
@@ -206,10 +207,12 @@ def server(monkeypatch):
     """Settings that allow it, to be changed, and a worker."""
     from sglang.srt import runtime_context
 
-    resolved = SimpleNamespace(tp_size=1, enable_mixed_chunk=False, speculative_use_rejection_sampling=False)
+    resolved = SimpleNamespace(
+        tp_size=1, enable_mixed_chunk=False, disable_overlap_schedule=True, speculative_use_rejection_sampling=False
+    )
     for bag in ("get_parallel", "get_schedule", "get_spec"):
         monkeypatch.setattr(runtime_context, bag, lambda: resolved)
-    runner = SimpleNamespace(model_config=SimpleNamespace(model_is_mrope=False))
+    runner = SimpleNamespace(device="cpu", model_config=SimpleNamespace(model_is_mrope=False))
     return resolved, SimpleNamespace(adaptive_controller=object(), draft_worker=SimpleNamespace(draft_runner=runner))
 
 
@@ -218,7 +221,11 @@ def server(monkeypatch):
     [
         ({}, 1000, ""),
         ({}, 0, "PACELINE_CATCH_UP_BYTES is 0"),
+        ({}, None, ""),
+        ({"disable_overlap_schedule": False}, 1000, ""),
+        ({"disable_overlap_schedule": False}, None, UNSET),
         ({"tp_size": 2}, 1000, "several ranks (--tp-size): a fault of one would leave the others waiting"),
+        ({"tp_size": 2}, None, "several ranks (--tp-size): a fault of one would leave the others waiting"),
         ({"enable_mixed_chunk": True}, 1000, "--enable-mixed-chunk reads running requests in prefills"),
         (
             {"speculative_use_rejection_sampling": True},
@@ -233,6 +240,19 @@ def test_servers_on_which_the_draft_must_run_at_every_step_say_why(server, chang
     assert sglang_why_not.why_not(worker, max_bytes) == reason
 
 
+def test_a_gpu_server_catches_up_only_where_it_is_told_to(server):
+    _, worker = server
+    worker.draft_worker.draft_runner.device = "cuda"
+    assert [sglang_why_not.why_not(worker, given) for given in (None, 1000)] == [UNSET, ""]
+
+
+def test_a_server_that_is_told_nothing_keeps_64_mib(monkeypatch):
+    engine = Engine(monkeypatch, max_bytes=None)
+    engine.prefill(a=5)
+    engine.plain("a")
+    assert engine.catch_up._kept.rows_left == (64 << 20) // (WIDTH * 4 + 8) - 1
+
+
 def test_a_server_that_always_drafts_has_nothing_to_catch_up(server):
     _, worker = server
     worker.adaptive_controller = None
@@ -240,7 +260,8 @@ def test_a_server_that_always_drafts_has_nothing_to_catch_up(server):
 
 
 @pytest.mark.parametrize(
-    ("max_bytes", "told"), [(1000, ["paceline: the draft also runs while nothing is drafted: a reason"]), (0, [])]
+    ("max_bytes", "told"),
+    [(1000, ["paceline: the draft also runs while nothing is drafted: a reason"]), (0, []), (None, [])],
 )
 def test_a_draft_that_runs_at_every_step_is_warned_of_only_where_it_was_to_stand_still(
     monkeypatch, caplog, max_bytes, told

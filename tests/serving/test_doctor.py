@@ -164,7 +164,7 @@ def test_replay(resolved, changes, environ, level, said):
         ({}, {}, Level.OK, "the policy goodput chooses"),
         ({}, {"PACELINE_PACING": "off"}, Level.NOTE, "off by PACELINE_PACING"),
         ({"tp_size": 2}, {}, Level.WRONG, "several ranks need PACELINE_PACING_COSTS"),
-        ({"tp_size": 2}, {"PACELINE_PACING": "fixed"}, Level.OK, "the policy fixed chooses"),
+        ({"tp_size": 2}, {"PACELINE_PACING": "sweep"}, Level.OK, "the policy sweep chooses"),
     ],
 )
 def test_pacing(resolved, changes, environ, level, said):

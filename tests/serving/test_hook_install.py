@@ -258,7 +258,7 @@ def ranks(tmp_path_factory):
     env = server_env(["--model-path", "nowhere"], os.environ) | {
         "TMPDIR": str(tmp_path_factory.mktemp("ranks")),
         "PACELINE_REDIS_URL": "redis://127.0.0.1:1/0",
-        "PACELINE_PACING": "fixed",
+        "PACELINE_PACING": "sweep",
     }
     ended = subprocess.run(
         [sys.executable, "-c", RANKS], env=env, capture_output=True, text=True, timeout=300, check=False

@@ -90,7 +90,7 @@ def test_half_of_the_memory_is_for_the_queue_half_for_the_backlog_and_a_quarter_
         ("TEACHER_TOP_K", "-1", "an integer of at least 0"),
         ("SAMPLE_RATE", "1.5", "a finite number of at least 0 and at most 1"),
         ("SAMPLE_RATE", "-0.1", "a finite number of at least 0 and at most 1"),
-        ("PACING", "fast", "one of off, goodput, threshold, bandit, fixed, sweep"),
+        ("PACING", "bandit", "one of off, goodput, sweep"),
         ("TRACE_TOKENS", "15", "an integer of at least 16"),
         ("CANARY_REQUESTS", "29", "an integer of at least 30"),
         ("CANARY_TURN_S", "-1", "a finite number of at least 0"),

@@ -113,7 +113,7 @@ def test_two_ranks_find_the_least_value_and_whether_theirs_are_the_same(ranks):
 def test_two_ranks_are_paced_by_one_table_and_not_at_all_when_one_cannot_read_it(ranks):
     (both, first), (both_too, second) = (found["pacing"] for found in ranks)
     assert both == both_too == ["goodput", ""]
-    assert first == ["off", "another rank cannot pace, or has another policy or table of step costs; see its log"]
+    assert first == ["off", "another rank cannot pace, or has another setting or table of step costs; see its log"]
     assert second[0] == "off"
     assert "No such file" in second[1]
 

@@ -1,34 +1,10 @@
-"""From settings to a pacing policy: which one, over which lengths, with which table of costs."""
+"""The file that PACELINE_PACING_COSTS names: what a decode step costs, as `paceline pacing-costs` writes it."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ...buffer.errors import ConfigError
-from ...buffer.settings.pacing_names import PacingName
-from ...policies.pacing.bandit import BANDIT_ARMS, BanditPacing
-from ...policies.pacing.base import CostTable, FixedSteps, Pacing, SweepPacing
-from ...policies.pacing.goodput import GoodputPacing
-from ...policies.pacing.threshold import ThresholdPacing
-
-#: Policies that choose by what steps cost, and so need the same costs on every tensor-parallel rank.
-COSTED = frozenset({PacingName.GOODPUT, PacingName.BANDIT})
-
-
-def build_policy(name: PacingName, lengths: Sequence[int], static_steps: int, table: CostTable | None) -> Pacing:
-    """The policy called `name` over `lengths`, ascending; `static_steps` is what the server was started with."""
-    if name is PacingName.FIXED:
-        return FixedSteps(static_steps)
-    if name is PacingName.SWEEP:
-        return SweepPacing(lengths)
-    if name is PacingName.THRESHOLD:
-        return ThresholdPacing(lengths[-1])
-    if name is PacingName.BANDIT:
-        arms = {b: tuple(k for k in offered if k in lengths) or lengths for b, offered in BANDIT_ARMS.items()}
-        return BanditPacing(np.random.default_rng(0), arms)
-    return GoodputPacing(lengths, table)
+from ...policies.pacing.step_costs import CostTable
 
 
 def read_costs(file: str) -> bytes:
@@ -40,7 +16,7 @@ def read_costs(file: str) -> bytes:
 
 
 def table_of(costs: bytes, file: str) -> CostTable | None:
-    """The table that benchmarks/pacing_costs.py wrote to `file`, or a sweeping replica reported; None without one.
+    """The table in `costs`, the content of `file`; None without one.
 
     Raises ConfigError when it is not {"cost_ms": {"batch size": [plain, 1 step, 2 steps, ...]}}, or with
     {"steps": milliseconds} in place of the list.

@@ -1,23 +1,9 @@
-"""How many drafts to take per verify round, by batch size: the contract, and what every policy counts.
+"""What a decode step costs by batch size and draft steps: as measured here, as a table says, and in between."""
 
-A decode step of a batch with k draft steps costs some milliseconds and commits, per request, the accepted drafts and
-one token of the target's own. Goodput is committed tokens per millisecond. k = 0 is plain decoding.
-
-On tensor-parallel ranks a policy runs once per rank and must choose alike: give all ranks the same costs (from a
-table, see benchmarks/pacing_costs.py) and generators of the same seed. Nothing else enters a choice.
-
-Policies: FixedSteps and SweepPacing here, GoodputPacing (the default) in goodput.py, ThresholdPacing in threshold.py,
-BanditPacing in bandit.py; benchmarks/pacing_baselines has those that only the benchmarks run.
-"""
-
-import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from operator import mul
 from statistics import median
-from typing import Protocol
 
 #: Batch sizes at which a new bucket begins: costs are alike within one.
 BATCH_BUCKETS = (1, 2, 3, 5, 9, 17, 33, 65)
@@ -25,118 +11,9 @@ BATCH_BUCKETS = (1, 2, 3, 5, 9, 17, 33, 65)
 PACE_STEPS = 9
 
 
-class Pacing(Protocol):
-    """Chooses draft steps. Deterministic: the same calls give the same choices."""
-
-    def steps(self, batch_size: int) -> int:
-        """Draft steps for the next decode step of `batch_size` requests; 0 is plain decoding."""
-        ...
-
-    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
-        """A decode step ran with `steps`: accepted drafts of each request, and how long it took if that is known."""
-        ...
-
-    def draft_changed(self) -> None:
-        """Another draft serves from now on."""
-        ...
-
-
-class FixedSteps:
-    """Always the same number of steps."""
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-
-    def steps(self, batch_size: int) -> int:
-        """The steps set at birth."""
-        del batch_size
-        return self._steps
-
-    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
-        """Learns nothing."""
-
-    def draft_changed(self) -> None:
-        """Changes nothing."""
-
-
-class SweepPacing:
-    """Every length in turn, `run` decode steps each: for measuring what lengths cost."""
-
-    def __init__(self, lengths: Sequence[int], run: int = 8) -> None:
-        self._lengths, self._run, self._observed = tuple(lengths), run, 0
-
-    def steps(self, batch_size: int) -> int:
-        """The length whose turn it is."""
-        del batch_size
-        return self._lengths[self._observed // self._run % len(self._lengths)]
-
-    def observe(self, batch_size: int, steps: int, accepted: Sequence[int], cost_ms: float | None) -> None:
-        """Count the step; nothing else changes the turn."""
-        del batch_size, steps, accepted, cost_ms
-        self._observed += 1
-
-    def draft_changed(self) -> None:
-        """Changes nothing."""
-
-
-def bucket_of(batch_size: int, buckets: Sequence[int] = BATCH_BUCKETS) -> int:
-    """The beginning of the bucket `batch_size` falls into; `buckets` ascending. The first one for sizes below it."""
-    return buckets[max(bisect_right(buckets, batch_size) - 1, 0)]
-
-
-class PositionAcceptance:
-    """Chance that draft j is accepted given that those before it were, from discounted counts per position.
-
-    Beta posterior means. Until a position weighs `prior_rounds` tries, the missing ones are assumed to go as at the
-    position before it: what is not drafted for a while is assumed as good as the last position that is. Every round
-    served weighs all earlier ones with `discount`. The first position keeps its mean and that weight at least, so
-    that a draft that was switched off is remembered, and soon overruled when it is tried again.
-    """
-
-    def __init__(
-        self, max_steps: int, *, discount: float = 0.995, prior: float = 0.5, prior_rounds: float = 4.0
-    ) -> None:
-        self._discount, self._prior, self._prior_rounds = discount, prior, prior_rounds
-        self._means = [prior] * max_steps
-        self._weights = [0.0] * max_steps
-
-    def observe(self, steps: int, accepted: Sequence[int]) -> None:
-        """Count rounds of `steps` drafts and how many of each were accepted; with 0 steps, only weights fall."""
-        fade = self._discount ** len(accepted)
-        tried = len(accepted)
-        for j, (mean, weight) in enumerate(zip(self._means, self._weights, strict=True)):
-            kept = weight * fade if j else min(weight, max(weight * fade, self._prior_rounds))
-            if j < steps and tried:
-                kept_drafts = sum(a > j for a in accepted)
-                self._means[j] = (mean * kept + kept_drafts) / (kept + tried)
-                kept, tried = kept + tried, kept_drafts
-            self._weights[j] = kept
-
-    def forget(self) -> None:
-        """Drop all counts, for another draft."""
-        self._weights = [0.0] * len(self._weights)
-
-    def chances(self, optimism: float = 0.0) -> list[float]:
-        """Per position the mean or, with optimism, the upper end of Wilson's interval of so many standard deviations.
-
-        Wilson's, since it stays above zero for a draft that was never accepted: a few tries do not condemn it.
-        """
-        found, base = [], self._prior
-        for mean, weight in zip(self._means, self._weights, strict=True):
-            missing = max(self._prior_rounds - weight, 0.0)
-            base = (mean * weight + base * missing) / (weight + missing)
-            found.append(wilson_upper(base, weight + missing, optimism))
-        return found
-
-    def lengths(self, optimism: float = 0.0) -> list[float]:
-        """Expected committed tokens per round with 0, 1, .. max_steps drafts: 1 + sum_j prod_{i <= j} chance_i."""
-        return list(accumulate(accumulate(self.chances(optimism), mul), initial=1.0))
-
-
-def wilson_upper(share: float, count: float, deviations: float) -> float:
-    """Upper end of Wilson's score interval for a share seen over `count` tries; the share itself at 0 deviations."""
-    z2 = deviations**2 / count
-    return (share + z2 / 2 + math.sqrt(z2 * share * (1.0 - share) + z2**2 / 4)) / (1.0 + z2)
+def bucket_of(batch_size: int) -> int:
+    """The beginning of the bucket `batch_size` falls into. The first one for sizes below it."""
+    return BATCH_BUCKETS[max(bisect_right(BATCH_BUCKETS, batch_size) - 1, 0)]
 
 
 class StepCosts:
