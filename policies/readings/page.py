@@ -10,11 +10,11 @@ _INTRODUCTION = """\
 Members count (`buffer/counters.py`) and never average. What is shown of a span of time is the difference of two counts,
 added up over members (`policies/readings/windows.py`); a restart counts from 0 again.
 
-- A figure comes with its count, its age and, where one can be given, its 95 % interval: of an accept length by drawing
-  requests as wholes (Cochran 1977, eq. 6.13), of `speed_over_plain` by leaving out spans of time.
-- A figure that is not known, or whose newest evidence is older than its limit, is unknown, with the reason.
-- Redis keeps an hour of counters: one entry per 5 s of the last ten minutes, one a minute before, some 0.45 MB of a
-  replica that counts all it has room for.
+- The 95 % interval of an accept length draws requests as wholes (Cochran 1977, eq. 6.13), that of `speed_over_plain`
+  leaves out spans of time.
+- A figure whose newest evidence is older than *at most* is unknown.
+- Redis keeps an hour of counters: one entry per 5 s of the last ten minutes, one a minute before; at most some 0.45 MB
+  of a replica.
 
 `paceline readings` prints this section from `policies/readings/definitions.py`.
 """
