@@ -1,6 +1,7 @@
 """What was measured, as docs/compatibility.md."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from textwrap import shorten
 
@@ -15,6 +16,7 @@ CELL_CHARS = 100
 #: What most rows have under pacing, and what stands for it.
 _UNPACED = "no: the server runs without --speculative-adaptive"
 _NOT_PACED = "off"
+_REPLAYED = re.compile(r"(\d+) of (\d+) rounds, (\d+) drafts? accepted")
 
 _TITLE = "# What works on which SGLang\n"
 _INTRODUCTION = f"""`make compatibility` writes this page: for each row it starts the real server on the CPU host,
@@ -25,8 +27,8 @@ again. Every release runs with the torch named below; later ones pin another
 | column | says |
 |---|---|
 | capture | "yes": every trace has the tokens and the number of accepted drafts of its answer |
-| replay | in how many verify rounds the replayed draft has as many tokens accepted as were served |
-| swap | "yes": the trained draft was swapped in while the server ran; then replay of it |
+| replay | in how many verify rounds replay of the untrained draft accepts as many tokens as were served |
+| swap | "yes": the trained draft was swapped in while the server ran; then the same of it |
 | pacing | "yes": paceline chose the number of draft steps; "{_NOT_PACED}": {_UNPACED.removeprefix("no: ")} |
 
 "no" is followed by paceline's reason ([troubleshooting.md](troubleshooting.md)) or the end of the server's log. Rounds
@@ -73,7 +75,8 @@ def _answer(cells: Sequence[Cells]) -> str:
 
 def shortened(text: str) -> str:
     """One line of at most CELL_CHARS characters that a cell can hold."""
-    return _NOT_PACED if text == _UNPACED else shorten(text, CELL_CHARS, placeholder=" ...").replace("|", "\\|")
+    text = _NOT_PACED if text == _UNPACED else _REPLAYED.sub(r"\1 of \2, \3 accepted", text)
+    return shorten(text, CELL_CHARS, placeholder=" ...").replace("|", "\\|")
 
 
 def _section(factor: str, cells: Sequence[Cells]) -> Iterable[str]:
