@@ -188,7 +188,7 @@ def draft_init(
     text: Annotated[list[Path] | None, typer.Option(help="Text file to choose its tokens by; repeatable.")] = None,
     traffic: Annotated[bool, typer.Option("--traffic", help="Choose them by the traces in Redis (too).")] = False,
     vocab: Annotated[
-        int | None, typer.Option(min=1, help="Number of tokens; if not given, see docs/drafts.md.")
+        int | None, typer.Option(min=1, help="Number of tokens; if not given, see docs/operations.md.")
     ] = None,
 ) -> None:
     """Write a first, untrained draft for TARGET, and print how to serve and train it."""

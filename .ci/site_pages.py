@@ -1,6 +1,7 @@
 """MkDocs hook of the documents' site: the navigation, and pages for files outside docs/ that documents link to.
 
-docs/index.md says who reads what, and is the navigation: a section per reader, each page in the first that names it.
+docs/index.md says which page answers which question, and is the navigation: a section per question, each page in the
+first that names it.
 A link out of docs/ leads, on the site, to a page under repository/: Markdown as it is, a folder as a list of what is in
 it, any other text as it stands. What is linked but not there is left alone, so that `mkdocs build --strict` refuses it.
 Lists are written as GitHub reads them, and are made what Python-Markdown takes for the same.
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = "repository"
 _CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+)(?=[#)])")
-_READER = re.compile(r"^\| (?P<reader>[^|]+) \| (?P<documents>.+) \|$", re.MULTILINE)
+_QUESTION = re.compile(r"^\| (?P<question>[^|]+) \| (?P<documents>.+) \|$", re.MULTILINE)
 _ITEM = re.compile(r"(?P<mark>[-*]|\d+\.) ")
 _IMAGES = {".png", ".svg"}
 
@@ -27,7 +28,7 @@ _IMAGES = {".png", ".svg"}
 def on_config(config: Any) -> Any:
     """Set the navigation."""
     page = (Path(config.docs_dir) / "index.md").read_text(encoding="utf-8")
-    config.nav = [{"Documents by reader": "index.md"}, *navigation(page)]
+    config.nav = [{"Documents by question": "index.md"}, *navigation(page)]
     return config
 
 
@@ -36,12 +37,12 @@ def navigation(index: str) -> list[dict[str, list[str]]]:
     table = index[index.index("|---|") :].partition("\n\n")[0]
     seen: set[str] = set()
     sections = []
-    for row in _READER.finditer(table):
+    for row in _QUESTION.finditer(table):
         pages = dict.fromkeys(site_uri(path) for path in linked(row["documents"], "docs") if path.endswith(".md"))
         new = [page for page in pages if page not in seen]
         seen.update(new)
         if new:
-            sections.append({row["reader"].strip().capitalize(): new})
+            sections.append({row["question"].strip(): new})
     return sections
 
 

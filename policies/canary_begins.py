@@ -13,7 +13,7 @@ Between equal drafts that draw from the same traffic, the chance of accusing is
 - at most `error`, over every look together, while traffic stays what it was in history;
 - at most `shift_error` at any one look, whatever traffic does: either way of accusing takes a mean of *beside* of
   1 / `shift_error`. Over every look together that is bounded by `shift_error` times the number of lengths alone, since
-  the capitals of several lengths learn of a request at different times; docs/canary.md has what was measured.
+  the capitals of several lengths learn of a request at different times; docs/measured.md has what was measured.
 
 Where the live version is not known to have begun any request since the canary came, there is history alone, and it
 accuses by itself: the second bound does not hold there.

@@ -15,8 +15,8 @@ PAGE = "docs/guarantees.md"
 MARKER = "pytest.mark.guarantee"
 HEAD = f"""# Guarantees and the tests that show them
 
-Written by `python tests/guarantees.py` from the documents and from the `@{MARKER}(...)` marks on tests; do not
-edit. `tests/test_guarantees.py` fails while they differ.
+Every guarantee has a test that shows it: by slug, the pages that state it, and its tests. Written by
+`python tests/guarantees.py` from the documents and the `@{MARKER}(...)` marks on tests; do not edit.
 """
 
 
@@ -55,7 +55,7 @@ def page(root: Path) -> str:
     lines = [HEAD]
     for slug in sorted(documents.keys() | tests.keys()):
         links = ", ".join(f"[{name}]({name})" for name in documents.get(slug, []))
-        lines += [f"## {slug}\n", f"Stated in {links}.\n", *(f"- `{test}`" for test in tests.get(slug, [])), ""]
+        lines += [f"## {slug}\n", f"{links}\n", *(f"- `{test}`" for test in tests.get(slug, [])), ""]
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """What was measured, as docs/compatibility.md."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from textwrap import shorten
 
@@ -11,48 +12,43 @@ from .rows import FACTORS, PER_RELEASE, ROWS, Row
 
 COLUMNS = ("capture", "replay", "swap", "pacing")
 #: Longest cell; what paceline says in full is in docs/troubleshooting.md.
-CELL_CHARS = 150
+CELL_CHARS = 100
+#: What most rows have under pacing, and what stands for it.
+_UNPACED = "no: the server runs without --speculative-adaptive"
+_NOT_PACED = "off"
+_REPLAYED = re.compile(r"(\d+) of (\d+) rounds, (\d+) drafts? accepted")
 
-_INTRODUCTION = f"""# What works on which SGLang
-
-`make compatibility` writes this page. For every row of its tables it starts the real server on the CPU host, serves
-eight requests of 24 tokens, trains the draft on what was captured of them, swaps the result in, and serves the same
-requests again. What users start with is run on every release; after that each factor is varied alone, and ten pairs of
-factors together, on SGLang {SUPPORTED[0]}. All releases run with one torch, named below; the later ones pin another
-([CONTRIBUTING](../CONTRIBUTING.md#adding-a-release-of-sglang)). What is known of GPUs is in [gpu.md](gpu.md).
+_TITLE = "# What works on which SGLang\n"
+_INTRODUCTION = f"""`make compatibility` writes this page: for each row it starts the real server on the CPU host,
+serves eight requests of 24 tokens, trains the draft on what was captured, swaps it in, and serves the same requests
+again. Every release runs with the torch named below; later ones pin another
+([CONTRIBUTING](../CONTRIBUTING.md#adding-a-release-of-sglang)). For GPUs see [gpu.md](gpu.md).
 
 | column | says |
 |---|---|
 | capture | "yes": every trace has the tokens and the number of accepted drafts of its answer |
-| replay | in how many verify rounds the draft, replayed over the traces, has as many drafts accepted as were served |
-| swap | "yes": the trained draft was swapped in while the server ran, and traces were right again; then replay of it |
-| pacing | "yes": paceline chose the number of draft steps of every round |
+| replay | in how many verify rounds replay of the untrained draft accepts as many tokens as were served |
+| swap | "yes": the trained draft was swapped in while the server ran; then the same of it |
+| pacing | "yes": paceline chose the number of draft steps; "{_NOT_PACED}": {_UNPACED.removeprefix("no: ")} |
 
-"no" is followed by paceline's own reason ([troubleshooting.md](troubleshooting.md)) or, of a server that did not start,
-by the end of its log. Beside each figure of replay stands how many drafts were accepted in all rounds: of an untrained
-draft there are few or none, of the trained one many. Rounds without drafts and those that replay cannot judge are not
-compared ([judging.md](judging.md)); under rejection sampling the drafts accepted in all rounds stand beside those to be
-expected, with a standard error. Capture "in part" says how many tokens traces hold, all of them right, and how many
-trace windows the replica counted as dropped.
+"no" is followed by paceline's reason ([troubleshooting.md](troubleshooting.md)) or the end of the server's log. Rounds
+that replay cannot judge are not compared ([learning.md](learning.md#what-replay-can-judge)). Capture "in part" says how
+many tokens traces hold, all of them right, and how many were counted as dropped.
 
-Every server has `--speculative-algorithm EAGLE3` and a draft. *Chain* among the flags means
+Every server has `--speculative-algorithm EAGLE3` and a draft. *Chain* means
 `{CHAIN_FLAGS}`.
-The target *Llama* is trained for minutes on text of this machine; those of other families have random weights, four
-layers and the real architecture. So the table is about what runs and what is exact, not about speed. A target for which
-SGLang wants attention kernels of a GPU does not start here, which says nothing of a GPU.
+The target *Llama* is trained for minutes; other families have random weights, four layers and the real architecture. So
+this says what runs and what is exact, not how fast it is.
 """
 
 #: Factor -> what the table of it needs to be said.
 _NOTES = {
-    "pair": """A target as people serve it, with how they start the server or what they ask of it. *Llama 3* has llama3
-rope. A draft of half the vocabulary proposes every other token, as published drafts propose the 32,000 most frequent
-ones. An EAGLE-3.1 draft has a norm for each target layer, and its steps are fed normed outputs. The system prompt is 96
-tokens that all requests of the row begin with. At a temperature, a random target says something new every time, which
-no draft learns: its rounds show that replay agrees with verification, and not that anything is accepted.
+    "pair": """A target as people serve it, with how they start the server or what they ask of it. A draft of half the
+vocabulary proposes every other token; an EAGLE-3.1 draft has a norm for each target layer; the system prompt is 96
+tokens. At a temperature a random target says something new every time, which no draft learns.
 
-No row has what the CPU host lacks and most GPU servers have: the overlap schedule and CUDA graphs (both are off in
-every row), weights or a KV cache of 8 or 4 bits, attention kernels of a GPU. Of pairs with those this table says
-nothing.
+No row has what most GPU servers have and the CPU host lacks: the overlap schedule, CUDA graphs, weights or a KV cache
+of 8 or 4 bits, attention kernels of a GPU.
 """,
 }
 
@@ -64,11 +60,22 @@ def page(measured: Sequence[Measured]) -> str:
     """
     cells = list({(each.release, each.row): each for part in measured for each in part.cells}.values())
     tables = [line for factor in FACTORS for line in _section(factor, cells)]
-    return "\n".join([_INTRODUCTION, _machines(measured), "", *tables, *_not_run(cells)])
+    return "\n".join([_TITLE, _answer(cells), "", _INTRODUCTION, _machines(measured), "", *tables, *_not_run(cells)])
+
+
+def _answer(cells: Sequence[Cells]) -> str:
+    """How many rows do what most readers come for."""
+    captured = sum(each.found["capture"] == "yes" for each in cells)
+    swapped = sum(each.found["swap"].startswith("yes") for each in cells)
+    return (
+        f"Of the {len(cells)} servers below, {captured} have every trace captured, and {swapped} took a trained draft "
+        "while they ran. The others say why not."
+    )
 
 
 def shortened(text: str) -> str:
     """One line of at most CELL_CHARS characters that a cell can hold."""
+    text = _NOT_PACED if text == _UNPACED else _REPLAYED.sub(r"\1 of \2, \3 accepted", text)
     return shorten(text, CELL_CHARS, placeholder=" ...").replace("|", "\\|")
 
 

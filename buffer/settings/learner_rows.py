@@ -80,7 +80,7 @@ LEARNER_ROWS: Final = (
         0.6,
         "Part of the time between two learning rounds that training may take. Where that is not enough, a learner "
         "passes less often over its traces, to the nearest whole number and at least once. 0: always PACELINE_PASSES "
-        "(docs/when-to-learn.md).",
+        "(docs/learning.md).",
     ),
     Setting(
         "CONTEXT_WEIGHT",
@@ -94,7 +94,7 @@ LEARNER_ROWS: Final = (
         "GATE_CONFIDENCE",
         Share,
         0.9,
-        "1 minus the chance that a line of drafts that never gains ever goes live (docs/gate.md).",
+        "1 minus the chance that a line of drafts that never gains ever goes live (docs/learning.md).",
     ),
     Setting(
         "DRAFT_STEPS",
@@ -123,7 +123,7 @@ LEARNER_ROWS: Final = (
         Whole,
         0,
         "Tokens that go through the target at once to recompute the hidden states of traces that hold none, e.g. 8192; "
-        "0: such traces are refused. The device must hold the target too (docs/features.md).",
+        "0: such traces are refused. The device must hold the target too (docs/operations.md).",
         "tokens",
     ),
     Setting(

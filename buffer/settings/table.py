@@ -46,7 +46,9 @@ _BUFFER = (
         "Version of the served model's weights, where SGLang names none; `follow`: learners take the newest in traces.",
         unset="servers: 0; learners: `follow`",
     ),
-    Setting("CACHE_DIR", Path, Path("~/.cache/paceline"), "Drafts made into one safetensors file (docs/drafts.md)."),
+    Setting(
+        "CACHE_DIR", Path, Path("~/.cache/paceline"), "Drafts joined into one safetensors file (docs/operations.md)."
+    ),
     Setting("BUFFER_MAX_BYTES", Count, 1024**3, "Traces kept in Redis; the oldest are removed first.", "bytes"),
     Setting(
         "BUFFER_MAX_AGE_S",
@@ -89,7 +91,7 @@ _SERVING = (
         Literal["captured", "int8", "fp8"],
         "captured",
         "How traces hold hidden states: as captured, or in one byte per value with a scale per token, which no replay "
-        "is exact with (docs/features.md).",
+        "is exact with (docs/operations.md).",
     ),
     Setting(
         "TEACHER_TOP_K",

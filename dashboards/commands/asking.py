@@ -114,7 +114,7 @@ def settings(
 
 @asking.command()
 def readings() -> None:
-    """Say what every figure means: unit, formula, who counts it and how old it may be. Prints docs/readings.md."""
+    """Say what every figure means: unit, formula, who counts it and how old it may be; as docs/monitoring.md ends."""
     from ...policies.readings.page import readings_markdown
 
     typer.echo(readings_markdown(), nl=False)

@@ -31,7 +31,7 @@ def connection(url: str) -> Finding:
         return Finding("TLS", Level.OK, "the way to Redis is encrypted, and its certificate is verified")
     if parts.scheme == "unix" or parts.hostname in _HERE:
         return Finding("TLS", Level.OK, "not needed: Redis is on this machine")
-    text = f"traces, which are user content, travel to {parts.hostname} unencrypted: use rediss:// (docs/privacy.md)"
+    text = f"traces, which are user content, travel to {parts.hostname} unencrypted: use rediss:// (docs/operations.md)"
     return Finding("TLS", Level.NOTE, text)
 
 

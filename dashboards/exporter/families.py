@@ -26,8 +26,9 @@ class Family:
     edges: tuple[float, ...] = ()  # upper edges of a histogram's buckets, the last one left out, which is open
 
     def row(self) -> str:
-        """As docs/operations.md lists it."""
-        return f"| `{self.name}` | {self.kind} | {', '.join(self.labels) or 'none'} | {self.meaning} |"
+        """As docs/monitoring.md lists it, which says once that all but one have the label `speculator`."""
+        labels = [label for label in self.labels if label != "speculator"]
+        return f"| `{self.name}` | {self.kind} | {', '.join(labels)} | {self.meaning} |"
 
 
 _ONE = ("speculator",)

@@ -189,7 +189,7 @@ def _answers(_: Any, settings: config.ServingConfig) -> Finding:
     if by_draft:
         says = f"where SGLang speculates, answers depend on the draft that have {'; or '.join(by_draft)}"
     level = Level.NOTE if by_draft else Level.OK
-    return Finding("answers", level, f"{says}; when it speculates, SGLang leaves out {left_out} (docs/upstream.md)")
+    return Finding("answers", level, f"{says}; when it speculates, SGLang leaves out {left_out} (docs/faults.md)")
 
 
 def _replay(_: Any, settings: config.ServingConfig) -> Finding:
@@ -200,7 +200,7 @@ def _replay(_: Any, settings: config.ServingConfig) -> Finding:
             "replay",
             Level.NOTE,
             f"tells nearly what another draft would have had accepted, from hidden states that are {how}; the gate "
-            "judges by it, and no replay is claimed to be exact (docs/features.md)",
+            "judges by it, and no replay is claimed to be exact (docs/operations.md)",
         )
     if not why:
         return Finding("replay", Level.OK, "tells what another draft would have had accepted; the gate judges by it")

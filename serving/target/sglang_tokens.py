@@ -1,7 +1,7 @@
 """Hooks that make an answer depend on its tokens alone where SGLang keeps account by rounds: penalties and ends.
 
 Without paceline, such an answer depends on the draft and on how many tokens it drafts, and paceline changes both while
-requests run. docs/upstream.md says what SGLang does, and in which releases.
+requests run. docs/faults.md says what SGLang does, and in which releases.
 """
 
 from collections.abc import Callable

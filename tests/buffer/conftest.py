@@ -20,7 +20,7 @@ import pytest
 import redis
 
 PASSWORD = "s3cret/päss@w?rd#1:x"
-#: The ACL rules that docs/threats.md gives to a speculator's users.
+#: The ACL rules that docs/faults.md gives to a speculator's users.
 RULES = {
     "courier": "on >PASSWORD ~paceline:{default}:* +@all -@admin -@dangerous",
     "learner": "on >PASSWORD ~paceline:{default}:* ~paceline.learn.default* ~_kombu* ~unacked* ~*.celery.pidbox* &* "

@@ -1,4 +1,4 @@
-"""Courier and learner as processes, through TLS, with the users that docs/threats.md gives them."""
+"""Courier and learner as processes, through TLS, with the users that docs/faults.md gives them."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from paceline.serving.capture.courier_process import CourierProcess
 from waiting import until
 
 TRACES, SHARE, DEADLINE_S = 40, 0.25, 120
-THREATS = Path(__file__).parents[2] / "docs" / "threats.md"
+FAULTS = Path(__file__).parents[2] / "docs" / "faults.md"
 WORKER = "from paceline.learner import app, config; app.run_worker(config.from_env(), beat=True)"
 
 
@@ -156,7 +156,7 @@ def refused(env):
 
 
 def test_the_users_are_those_of_the_documentation(secure_redis):
-    lines = [line for line in THREATS.read_text(encoding="utf-8").splitlines() if line.startswith("ACL SETUSER")]
+    lines = [line for line in FAULTS.read_text(encoding="utf-8").splitlines() if line.startswith("ACL SETUSER")]
     documented = {line.split()[2]: line.split()[3:] for line in lines}
     for name, rules in secure_redis.rules.items():
         assert [rule for rule in documented[name] if rule[0] != ">"] == [
