@@ -72,18 +72,6 @@ def test_a_dead_letter_found_on_restart_is_buried_once(redis_client, make_trace)
     assert balance(after.counts()) == 0
 
 
-def test_append_and_claim_make_stream_and_group_again_after_flushall(redis_client, make_trace):
-    buffer = RedisTraceBuffer(redis_client, CONFIG)
-    buffer.append([make_trace(seed) for seed in range(3)])
-    buffer.claim("a", 1)
-    redis_client.flushall()
-    assert buffer.counts().delivered == 0
-    assert buffer.claim("a", 9) == []
-    buffer.append([make_trace(7)])
-    assert names(buffer.claim("a", 9)) == ["trace-7"]
-    assert (buffer.counts().delivered, buffer.counts().pending) == (1, 1)
-
-
 def test_a_trace_that_was_stored_before_the_stream_was_deleted_is_stored_again(redis_client, make_trace):
     buffer = RedisTraceBuffer(redis_client, CONFIG)
     buffer.append([make_trace(0)])

@@ -1,7 +1,6 @@
 """The fold of board events: which states may follow each other, and which versions are live and previous then."""
 
 import itertools
-from types import MappingProxyType
 
 import pytest
 from paceline.buffer.errors import BoardConflict
@@ -72,11 +71,6 @@ def test_a_candidate_event_without_its_version_is_refused():
         fold([BoardEvent(1, CANDIDATE, "test", "why", 0.0)])
 
 
-def test_no_events_make_an_empty_state():
-    state = fold([])
-    assert (dict(state.rows), state.live, state.previous, state.last_event_id) == ({}, None, None, "")
-
-
 def test_a_new_live_version_retires_the_one_before_and_records_why():
     state = fold([*life(0, CANDIDATE, LIVE), event(1, CANDIDATE), event(1, LIVE, 7.0)])
     assert (state.live, state.previous, state.last_event_id) == (1, 0, "7-0")
@@ -130,10 +124,6 @@ def test_a_version_that_goes_live_ends_the_canary_of_another():
     row = state.rows[1]
     assert (state.live, state.previous, state.canary) == (2, 0, None)
     assert (row.state, row.why, row.changed_at) == (ROLLED_BACK, "version 2 went live meanwhile", 7.0)
-
-
-def test_the_state_cannot_be_changed_from_outside():
-    assert isinstance(fold(life(0, CANDIDATE)).rows, MappingProxyType)
 
 
 def test_a_history_of_years_folds_in_one_pass():

@@ -187,12 +187,6 @@ def test_a_write_that_expects_another_state_changes_nothing(board):
     assert board.roll_back("replica:a", "why", 1, LIVE).live == 0
 
 
-def test_a_new_live_version_retires_the_one_before(board):
-    board_with_live(board, 0, 1)
-    state = board.read()
-    assert (states(board), state.live, state.previous) == ({0: "retired", 1: "live"}, 1, 0)
-
-
 def test_a_rollback_returns_to_the_previous_version_in_one_step(board):
     board_with_live(board, 0, 1, 2)
     state = board.roll_back("replica:a", "served worse")

@@ -7,7 +7,7 @@ import pytest
 from paceline.buffer.errors import BoardConflict, WeightsRefused
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardState, DraftVersion, VersionState
-from paceline.buffer.weights_file import check_weights, sha256_of, weights_file
+from paceline.buffer.weights_file import check_weights, weights_file
 
 CONTENT = b"weights of version 1"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -73,7 +73,3 @@ def test_only_file_uris_name_weights() -> None:
     assert str(weights_file("file:///a/v%20b")) == "/a/v b/model.safetensors"
     with pytest.raises(WeightsRefused, match=r"weights_uri: got 's3://bucket/v1', expected a file:// URI"):
         weights_file("s3://bucket/v1")
-
-
-def test_the_digest_is_sha256_in_lower_case_hex(folder: Path) -> None:
-    assert sha256_of(folder / "model.safetensors") == DIGEST

@@ -13,7 +13,7 @@ from paceline.dashboards.headline import wrong
 from paceline.dashboards.member_rows import Presence, member_rows, members_table
 from paceline.dashboards.snapshot import take
 from rich.console import Console
-from seen_members import NOW, board, learner, replica, snapshot, version
+from seen_members import NOW, learner, replica, snapshot, version
 
 ALARM = {"name": "hook_silent", "reading": "200 rounds verified, none captured", "action": "tell"}
 
@@ -163,10 +163,6 @@ def test_a_snapshot_of_a_board_holds_its_members_and_what_they_count():
     seen = take(made, "default")
     assert (seen.at, [*seen.present()], seen.drafts_with("replica:a")) == (NOW, ["replica:a"], 0)
     assert [entry.traces.captured for entry in seen.counters()] == [3]
-
-
-def test_the_board_of_the_tests_is_what_it_says():
-    assert (board().live, board().previous, board(0).live) == (1, 0, None)
 
 
 @pytest.mark.parametrize(("history_s", "entries"), [(math.inf, 3), (100.0, 2), (0.0, 0)])
