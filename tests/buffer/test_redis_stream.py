@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import redis
+from fleet import version
 from paceline.buffer import redis_payloads
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError, OperatorRefused
@@ -13,7 +14,6 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace_codec import encode_trace
-from paceline.buffer.version import DraftVersion
 
 CONFIG = BufferConfig()
 
@@ -132,10 +132,6 @@ def test_replies_are_understood_in_every_shape_of_redis_py(
         board.beat("replica-0", {"draft": 0}, 60.0)
         assert board.read().rows[0].version == version(0)
         assert board.heartbeats() == {"replica-0": {"draft": 0}}
-
-
-def version(number: int) -> DraftVersion:
-    return DraftVersion(number, None, "target", "1", "eagle3", "file:///draft", "ab", "greedy", ("", ""))
 
 
 def test_a_client_that_decodes_replies_to_text_is_refused(redis_url):

@@ -6,6 +6,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 import redis
+from fleet import version
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError
 from paceline.buffer.masking import masked
@@ -13,14 +14,10 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import client_for, connect, tls_settings
 from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 
 CONFIG = BufferConfig()
 PASSWORD = "s3cret/päss@w?rd#1:x"
-
-
-def version(number: int) -> DraftVersion:
-    return DraftVersion(number, None, "target", "1", "eagle3", "file:///draft", "ab", "greedy", ("", ""))
 
 
 def assert_hidden(text: str) -> None:

@@ -3,8 +3,9 @@
 import itertools
 
 import pytest
+from fleet import version
 from paceline.buffer.errors import BoardConflict
-from paceline.buffer.version import MOVES, BoardEvent, DraftVersion, VersionState, fold
+from paceline.buffer.version import MOVES, BoardEvent, VersionState, fold
 
 CANDIDATE, REFUSED, CANARY = VersionState.CANDIDATE, VersionState.REFUSED, VersionState.CANARY
 LIVE = VersionState.LIVE
@@ -34,8 +35,7 @@ LEGAL = {
 
 
 def event(number: int, state: VersionState, at: float = 0.0) -> BoardEvent:
-    version = DraftVersion(number, None, "target", "1", "eagle3", "file:///x", "ab", "greedy", ("", ""))
-    described, replica = version if state is CANDIDATE else None, "a" if state is CANARY else ""
+    described, replica = version(number) if state is CANDIDATE else None, "a" if state is CANARY else ""
     return BoardEvent(number, state, "test", f"{number} {state}", at, described, f"{at:.0f}-0", replica)
 
 

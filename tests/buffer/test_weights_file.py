@@ -4,9 +4,10 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from fleet import version
 from paceline.buffer.errors import BoardConflict, WeightsRefused
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardState, DraftVersion, VersionState
+from paceline.buffer.version import BoardState, VersionState
 from paceline.buffer.weights_file import check_weights, weights_file
 
 CONTENT = b"weights of version 1"
@@ -25,8 +26,7 @@ def board_of(uri: str) -> BoardState:
     board = MemoryVersionBoard()
     for number, sha256 in enumerate(("0" * 64, DIGEST)):
         board.next_number()
-        version = DraftVersion(number, None, "t", "0", "eagle3", uri, sha256, "", ("", ""))
-        board.register(version, "learner", "new")
+        board.register(version(number, weights_uri=uri, sha256=sha256), "learner", "new")
     board.move(0, VersionState.LIVE, "learner", "start")
     return board.read()
 

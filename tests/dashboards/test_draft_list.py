@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+from fleet import NOW, board, counted, replica, requests, snapshot, version
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import VersionState
@@ -12,7 +13,6 @@ from paceline.dashboards.draft_list import draft_card, draft_list
 from paceline.policies.judged_on import sentence
 from paceline.policies.readings.ratio_sums import RatioSums
 from rich.console import Console
-from seen_members import NOW, board, counted, replica, requests, snapshot, version
 
 ONE = [(10, 5), (12, 4), (9, 9), (8, 2), (10, 6), (11, 7), (10, 5), (9, 3), (10, 4)]
 OTHER = [(10, 12), (12, 14), (9, 9), (8, 12), (10, 16), (11, 7), (10, 15), (9, 13), (10, 14)]

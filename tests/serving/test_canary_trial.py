@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from canary_fleet import DEAD, GOOD, RULES, Fleet, lengths_of, serve, verify
+from fleet import publish, version
 from paceline.buffer.errors import BufferUnavailable, DecodeError
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 from paceline.policies.guard import AlarmName, GuardLimits
 from paceline.serving.wire.request_forward import Commit
 
@@ -215,11 +216,8 @@ def test_one_request_that_a_dead_draft_repeats_by_chance_hides_it_for_an_interva
 
 def test_a_version_restored_by_a_roll_back_stays_because_the_traffic_is_the_cause():
     fleet = Fleet(GuardLimits(min_rounds=50))
-    for number in (1, 2):
-        version = DraftVersion(number, None, "t", "0", "eagle3", "file:///x", "ab", "o", ("", ""))
-        if number == 2:
-            fleet.board.register(version, "l", "new")
-        fleet.board.move(number, VersionState.LIVE, "l", "better")
+    fleet.board.move(1, VersionState.LIVE, "l", "better")
+    publish(fleet.board, 2)
     fleet.now += 5.0
     fleet.board.roll_back("replica:other", "silent_death: it saw the shift first")
     serve_interval(fleet, "good", 1, GOOD)
@@ -231,8 +229,7 @@ def test_a_version_restored_by_a_roll_back_stays_because_the_traffic_is_the_caus
 
 
 def go_live(fleet, number):
-    version = DraftVersion(number, None, "t", "0", "eagle3", f"file:///{number}", "ab", "o", ("", ""))
-    fleet.board.register(version, "l", "new")
+    fleet.board.register(version(number), "l", "new")
     fleet.now += 1.0
     fleet.board.move(number, VersionState.LIVE, "l", "better")
 
@@ -401,8 +398,7 @@ def test_a_live_version_is_compared_with_its_own_turns_and_not_with_the_canarys(
     fleet = Fleet(GuardLimits(min_rounds=50))
     fleet.monitor = fleet.new("rep", alternates=True)
     fleet.board.move(1, VersionState.LIVE, "l", "better")
-    version = DraftVersion(2, None, "t", "0", "eagle3", "file:///2", "ab", "o", ("", ""))
-    fleet.board.register(version, "l", "new")
+    fleet.board.register(version(2), "l", "new")
     serve_interval(fleet, "low", 1, DEAD)  # the traffic has shifted, and it was left alone
     fleet.turn()
     fleet.board.move(2, VersionState.CANARY, "l", "won", "rep")
@@ -417,9 +413,9 @@ def test_a_live_version_is_compared_with_its_own_turns_and_not_with_the_canarys(
 def test_what_a_request_serves_after_its_turn_counts_for_neither_however_many_turns_it_lasts(fleet):
     fleet.monitor = fleet.new("rep", alternates=True)
     fleet.start_canary()
-    for version in (0, 1, 0, 1):
+    for draft in (0, 1, 0, 1):
         for _ in range(5):
-            fleet.monitor.add(verify("long", version, GOOD))
+            fleet.monitor.add(verify("long", draft, GOOD))
         fleet.turn()
     fleet.monitor.add(verify("long", 1, GOOD, "length"))
     verdict = fleet.monitor._trial._test.verdict()

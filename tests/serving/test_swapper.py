@@ -1,9 +1,10 @@
 """The swapper makes the board's live version the one that drafts, and writes a refusal on the board."""
 
 import pytest
+from fleet import version
 from paceline.buffer.errors import BoardConflict, WeightsRefused
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
+from paceline.buffer.version import BoardEvent, VersionState
 from paceline.serving.swap.commands import SwapOutcome
 from paceline.serving.swap.staggered_rollout import StaggeredRollout
 from paceline.serving.swap.swapper import CanaryTurns, Swapper
@@ -37,11 +38,7 @@ def board():
     made = MemoryVersionBoard(clock=lambda: 100.0)
     for _ in range(3):
         number = made.next_number()
-        made.register(
-            DraftVersion(number, None, "t", "0", "eagle3", f"file:///w/v%20{number}", f"sha{number}", "o", ("", "")),
-            "l",
-            "new",
-        )
+        made.register(version(number, weights_uri=f"file:///w/v%20{number}", sha256=f"sha{number}"), "l", "new")
     made.move(0, VersionState.LIVE, "l", "start")
     return made
 
@@ -53,9 +50,19 @@ def clocked_board():
     made = MemoryVersionBoard(clock=lambda: now[0])
     for number in range(2):
         made.next_number()
-        uri = f"file:///w/{number}"
-        made.register(DraftVersion(number, None, "t", "0", "eagle3", uri, "same sha", "o", ("", "")), "l", "new")
+        made.register(version(number, weights_uri=f"file:///w/{number}", sha256="same sha"), "l", "new")
     return made, now
+
+
+def replaced(live, folder="w", sha256="new"):
+    """A board that started from nothing: its versions 0 and 1 have other weights."""
+    fresh = MemoryVersionBoard(clock=lambda: 200.0)
+    for _ in range(2):
+        number = fresh.next_number()
+        own = {"weights_uri": f"file:///{folder}/{number}", "sha256": f"{sha256}{number}"}
+        fresh.register(version(number, **own), "l", "new")
+    fresh.move(live, VersionState.LIVE, "l", "start")
+    return fresh
 
 
 def test_a_new_live_version_is_swapped_in_once(board):
@@ -174,11 +181,7 @@ def test_a_board_replaced_while_a_version_is_staged_gets_its_own_weights(board):
     switch = Switch()
     swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
-    fresh = MemoryVersionBoard(clock=lambda: 200.0)
-    for number in range(2):
-        uri = f"file:///fresh/{number}"
-        fresh.register(DraftVersion(number, None, "t", "0", "eagle3", uri, f"fresh{number}", "o", ("", "")), "l", "new")
-    fresh.move(1, VersionState.LIVE, "l", "start")
+    fresh = replaced(1, "fresh", "fresh")
     swapper._look()
 
     def lose_data():
@@ -257,12 +260,7 @@ def test_a_board_that_starts_from_nothing_is_followed(board):
     swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
-    fresh = MemoryVersionBoard(clock=lambda: 200.0)
-    for _ in range(2):
-        number = fresh.next_number()
-        uri = f"file:///w/{number}"
-        fresh.register(DraftVersion(number, None, "t", "0", "eagle3", uri, f"new{number}", "o", ("", "")), "l", "new")
-    fresh.move(0, VersionState.LIVE, "l", "start")
+    fresh = replaced(0)
     events = fresh.events()
     swapper._board = fresh
     fresh.events = lambda *_: events
@@ -349,11 +347,7 @@ def test_a_board_that_starts_from_nothing_names_other_weights_by_the_same_number
     swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
-    fresh = MemoryVersionBoard(clock=lambda: 200.0)
-    for number in range(2):
-        made = DraftVersion(number, None, "t", "0", "eagle3", f"file:///w/{number}", f"new{number}", "o", ("", ""))
-        fresh.register(made, "l", "new")
-    fresh.move(1, VersionState.LIVE, "l", "start")
+    fresh = replaced(1)
     events = fresh.events()
     fresh.events = lambda *_: events
     swapper._board = fresh
