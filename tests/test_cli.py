@@ -104,7 +104,7 @@ def test_a_new_token_is_the_first_line_of_stdin_or_what_the_environment_holds(pa
 
 
 def test_no_token_and_a_short_one_are_refused_and_nothing_is_set(paceline, board):
-    for typed, length in (("", 0), ("hunter2\n", 7)):
+    for typed, length in (("", 0), ("hunter2-hunter2\n", 15)):
         refused = paceline("token", "set", typed=typed)
         assert refused.exit_code == 1
         assert f"got {length} characters, expected at least 16; make one with `openssl rand -hex 32`" in refused.stderr

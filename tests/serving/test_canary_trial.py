@@ -15,11 +15,17 @@ def fleet():
     return Fleet()
 
 
-def rounds_until_decided(fleet, mean, most):
-    """Rounds of the canary, of eight requests at a time, until it is decided."""
-    rng, rounds = np.random.default_rng(0), 0
+def serve_live(fleet):
+    """Sixty requests of the live version beside the canary; the generator that drew them."""
+    rng = np.random.default_rng(0)
     for number in range(60):
         serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    return rng
+
+
+def rounds_until_decided(fleet, mean, most):
+    """Rounds of the canary, of eight requests at a time, until it is decided."""
+    rng, rounds = serve_live(fleet), 0
     fleet.start_canary()
     while fleet.state.canary is not None:
         for slot in range(8):
@@ -41,9 +47,8 @@ def test_a_dead_canary_is_out_within_two_hundred_rounds_with_the_reason(fleet):
 
 @pytest.mark.parametrize("set_back_s", [0.0, 3600.0])
 def test_a_clock_set_back_keeps_no_dead_canary_beside_a_live_arm_that_is_idle(fleet, set_back_s):
-    rng, turns = np.random.default_rng(0), 0
-    for number in range(60):
-        serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    serve_live(fleet)
+    turns = 0
     fleet.start_canary()
     fleet.monitor.add(verify("first", 1, DEAD))
     fleet.turn()
@@ -139,9 +144,7 @@ def test_a_version_that_is_not_the_canary_here_is_not_on_trial(fleet):
 
 
 def test_an_operator_decides_before_the_trial_does(fleet):
-    rng = np.random.default_rng(0)
-    for number in range(60):
-        serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    serve_live(fleet)
     fleet.start_canary()
     serve(fleet.monitor, "first", 1, [DEAD])
     fleet.turn()
@@ -155,9 +158,7 @@ def test_an_operator_decides_before_the_trial_does(fleet):
 
 @pytest.mark.parametrize("call", ["read", "heartbeats"])
 def test_while_the_board_is_away_rounds_are_counted_and_decided_later(fleet, monkeypatch, call):
-    rng = np.random.default_rng(0)
-    for number in range(60):
-        serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    serve_live(fleet)
     fleet.start_canary()
 
     def away():
@@ -310,9 +311,7 @@ def test_an_alarm_that_nobody_can_act_on_is_raised_once():
 
 
 def test_a_dead_canary_is_out_by_requests_that_ran_when_it_came(fleet):
-    rng = np.random.default_rng(0)
-    for number in range(60):
-        serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    serve_live(fleet)
     for slot in range(8):
         fleet.monitor.add(verify(f"long-{slot}", 0, GOOD))
     fleet.start_canary()
