@@ -177,6 +177,16 @@ def test_a_forward_that_does_not_continue_the_window_drops_it_as_a_gap():
     assert (counts.captured, len(made)) == (1, 0)
 
 
+def test_a_request_that_lost_a_forward_is_dropped_and_its_later_forwards_are_ignored():
+    server = ToyServer(8)
+    made, counts = assembler()
+    feed(made, [server.prefill(), server.verify()])
+    made.lose({"r": DropReason.QUEUE_FULL})
+    made.lose({"r": DropReason.QUEUE_FULL})
+    assert feed(made, [server.verify(), server.verify(finish="length")]) == []
+    assert (counts.captured, counts.dropped) == (1, {DropReason.QUEUE_FULL: 1})
+
+
 @pytest.mark.parametrize("after", [(4, "7"), (3, "8")], ids=["swap", "target update"])
 def test_other_weights_before_the_first_round_make_one_trace_that_cannot_be_replayed(after):
     server = ToyServer(14)

@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
 from paceline.buffer.errors import CaptureUnavailable
 from paceline.buffer.settings.pacing_names import PacingName
 from paceline.serving import hook_targets, plugin, replica, sglang_hook_install, sglang_speculation
+from paceline.serving import supported_release as release
 from paceline.serving.breaker import Breaker
 from paceline.serving.clock.step_clock import StepClock
 from paceline.serving.config import from_env
@@ -79,6 +81,15 @@ def test_the_check_names_what_hook_bodies_read_and_the_engine_does_not_have(monk
         "toy_gone.Runner.rank": "No module named 'toy_gone'",
         "toy_parts.vision.Eye.lens": "No module named 'toy_torchvision'",
     }
+
+
+def test_without_sglang_the_error_says_what_to_install(monkeypatch):
+    def absent(_):
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(release, "version", absent)
+    with pytest.raises(CaptureUnavailable, match=r"pip install sglang==0\.5\.23"):
+        release.check_release()
 
 
 #: Of weight updates.
