@@ -40,6 +40,13 @@ def events():
     return made.events()
 
 
+def test_only_the_newest_are_shown_and_how_many_are_not():
+    found = draft_list(seen(5), 2)
+    assert [line.number for line in found.lines] == [3, 4]
+    assert "and 3 older: --newest 5 shows all" in printed(found.view())
+    assert "older" not in printed(draft_list(seen(5), 5).view())
+
+
 def test_a_live_version_without_a_server_is_not_shown_as_well():
     green = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
     for members, is_green in (({"replica_a": replica()}, True), ({"replica_a": replica(99.0, is_alive=False)}, False)):
