@@ -1,9 +1,10 @@
 """Two replicas on one board, one with a canary: their monitors, fed round by round."""
 
 import numpy as np
+from fleet import version
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import FeatureDtype
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.watch.canary_trial import READ_S
@@ -32,8 +33,7 @@ class Fleet:
         self.now = 1000.0
         self.board = MemoryVersionBoard(lambda: self.now)
         for number in range(2):
-            version = DraftVersion(number, None, "t", "0", "eagle3", f"file:///{number}", "ab", "o", ("", ""))
-            self.board.register(version, "l", "new")
+            self.board.register(version(number), "l", "new")
         self.board.move(0, VersionState.LIVE, "l", "start")
         self.limits = limits or GuardLimits()
         self.monitor = self.new("rep")

@@ -8,12 +8,11 @@ import sys
 import time
 
 import pytest
+from fleet import counted, publish, requests, version
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.version import VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.cli import app
-from seen_members import counted, requests, version
 from typer.testing import CliRunner, Result
 from waiting import until
 
@@ -55,11 +54,9 @@ def board(redis_client, tmp_path) -> RedisVersionBoard:
     file = tmp_path / WEIGHTS_FILE
     file.write_bytes(b"weights")
     board = RedisVersionBoard(redis_client, BufferConfig())
-    for number in range(3):
-        made = version(number, weights_uri=tmp_path.as_uri(), sha256=sha256_of(file))
-        board.register(made, "learner", "trained")
-        if number < 2:
-            board.move(number, VersionState.LIVE, "learner", "won the gate")
+    published = {"weights_uri": tmp_path.as_uri(), "sha256": sha256_of(file)}
+    publish(board, 0, 1, why="won the gate", **published)
+    board.register(version(2, **published), "learner", "trained")
     return board
 
 

@@ -9,9 +9,10 @@ import subprocess
 import sys
 
 import pytest
+from fleet import publish, version
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.cli import app
 from typer.testing import CliRunner, Result
@@ -45,13 +46,9 @@ def weights(tmp_path):
 def board(redis_client, weights) -> RedisVersionBoard:
     """Version 0 retired, 1 live, 2 a candidate."""
     board = RedisVersionBoard(redis_client, BufferConfig())
-    uri = weights.parent.as_uri()
-    sha256 = sha256_of(weights)
-    for number in range(3):
-        made = DraftVersion(number, None, "target", "1", "eagle3", uri, sha256, "greedy", ("", ""))
-        board.register(made, "learner", "trained")
-        if number < 2:
-            board.move(number, VersionState.LIVE, "learner", "won the gate")
+    published = {"weights_uri": weights.parent.as_uri(), "sha256": sha256_of(weights)}
+    publish(board, 0, 1, **published)
+    board.register(version(2, **published), "learner", "trained")
     return board
 
 
@@ -107,7 +104,7 @@ def test_a_new_token_is_the_first_line_of_stdin_or_what_the_environment_holds(pa
 
 
 def test_no_token_and_a_short_one_are_refused_and_nothing_is_set(paceline, board):
-    for typed, length in (("", 0), ("hunter2\n", 7)):
+    for typed, length in (("", 0), ("hunter2-hunter2\n", 15)):
         refused = paceline("token", "set", typed=typed)
         assert refused.exit_code == 1
         assert f"got {length} characters, expected at least 16; make one with `openssl rand -hex 32`" in refused.stderr

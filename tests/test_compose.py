@@ -14,7 +14,6 @@ import paceline.cli
 import pytest
 import typer
 import yaml
-from paceline.buffer.settings.table import SETTINGS
 from paceline.serving.supported_release import SUPPORTED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,13 +96,6 @@ def test_beat_starts_with_the_variables_it_is_given() -> None:
     assert printed(code, **env) == "learn\n"
 
 
-def test_every_variable_is_one_that_a_configuration_reads() -> None:
-    given = {name for service in SERVICES.values() for name in service.get("environment", {})}
-    ours = {name for name in given if name.startswith("PACELINE_")}
-    assert ours
-    assert ours <= {row.variable for row in SETTINGS}
-
-
 def test_the_server_reads_the_versions_where_the_learner_writes_them() -> None:
     folder = SERVICES["learner"]["environment"]["PACELINE_DATA_DIR"]
     assert f"learner:{folder}" in SERVICES["learner"]["volumes"]
@@ -122,19 +114,9 @@ def test_a_recreated_learner_keeps_its_name() -> None:
     assert "PACELINE_LEARNER" not in SERVICES["beat"]["environment"]
 
 
-def test_services_with_work_in_progress_get_time_to_end() -> None:
-    assert [name for name, service in SERVICES.items() if "stop_grace_period" in service] == ["sglang", "learner"]
-
-
 def test_the_serving_image_is_not_built_when_the_plugin_would_not_capture() -> None:
     (code,) = re.findall(r'^RUN python3 -c "(.*)"', text("serving/Dockerfile").split("\nWORKDIR /\n")[1], re.MULTILINE)
     assert printed(code) == f"SGLang {version('sglang')}\n"
-
-
-def test_volumes_and_configs_are_declared() -> None:
-    mounted = {str(volume).split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
-    assert {name for name in mounted if re.fullmatch(r"\w+", name)} == set(COMPOSE["volumes"])
-    assert [config["source"] for config in SERVICES["redis"]["configs"]] == list(COMPOSE["configs"])
 
 
 def test_redis_never_evicts_and_survives_a_restart() -> None:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from grouping import GROUPS, ON_THE_SHARED_SERVER, ORDER, SLOW, group_of, in_order, without_a_test
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -11,11 +10,6 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_every_slow_test_and_every_group_is_there() -> None:
     files = [group for group in ORDER if group not in GROUPS.values()]
     assert without_a_test(ROOT, [*SLOW, *GROUPS, *files]) == []
-
-
-@pytest.mark.parametrize("lost", ["tests/test_grouped.py", "tests/grouped/", "tests/test_grouping.py::test_nothing"])
-def test_a_beginning_without_a_test_is_found(lost: str) -> None:
-    assert without_a_test(ROOT, ["tests/test_grouping.py", lost, "tests/e2e/"]) == [lost]
 
 
 def test_files_on_the_shared_server_run_in_their_order_and_in_one_group() -> None:

@@ -236,13 +236,6 @@ def test_what_an_operator_asks_is_answered_there(server: Server, command: str) -
     assert done.stdout
 
 
-def test_a_learner_there_says_what_it_lacks(server: Server) -> None:
-    done = server.user.run("paceline", "learn", settings=server.settings)
-    assert done.returncode == 1
-    assert "expected paceline[learner], by pip install" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_the_log_says_that_capture_is_on_and_names_no_fault_of_paceline(server: Server) -> None:
     """SGLang may log what it lacks on this machine; a traceback through paceline names a file of the package."""
     told = [line for line in server.log.read_text(encoding="utf-8").splitlines() if "paceline" in line]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from counted_members import beating, learner_status, replica_status
+from fleet import beating, learner_status, publish, replica_status
 from paceline.buffer.board_access import BoardAccess, list_speculators, open_board
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable
@@ -24,7 +24,6 @@ from paceline.buffer.version import VersionState
 from paceline.dashboards.exporter.collector import BoardCollector
 from paceline.rig.services import redis_server
 from scraped import scrape, value
-from seen_members import version
 from waiting import until
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,8 +47,7 @@ def house(own_redis, make_trace) -> Iterator[BoardAccess]:
     """A board with a live version, members that beat, and traces, in the Redis that `environment` names."""
     access = open_board(read_settings({}), own_redis.url, "default")
     now = time.time()
-    access.board.register(version(0), "learner", "trained")
-    access.board.move(0, VersionState.LIVE, "learner", "odds 40 to 1")
+    publish(access.board, 0)
     with connect(own_redis.url) as client, ExitStack() as entered:
         RedisTraceBuffer(client, BufferConfig()).append([make_trace(seed, trace_id=f"t{seed}") for seed in range(3)])
         entered.enter_context(beating(access.board, "replica:a", partial(replica_status, "a", now, draft=0)))

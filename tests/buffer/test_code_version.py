@@ -5,7 +5,6 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-import paceline
 import pytest
 from paceline.buffer import code_version as module
 from paceline.buffer.code_version import code_version, commit_of
@@ -61,7 +60,3 @@ def test_the_version_of_the_code_carries_the_commit(tmp_path: Path, monkeypatch:
     assert code_version() == f"{version('paceline')}+g532fcfad7bfe"
     monkeypatch.setattr(module, "_CHECKOUT", tmp_path / "elsewhere")
     assert code_version() == version("paceline")
-
-
-def test_the_checkout_is_the_folder_of_the_package() -> None:
-    assert Path(paceline.__file__).resolve().parent == module._CHECKOUT

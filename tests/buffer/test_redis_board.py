@@ -1,18 +1,15 @@
 """What only the Redis board can get wrong: its members' index, and writers that lose races."""
 
 import pytest
+from fleet import version
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, DecodeError
 from paceline.buffer.event_codec import encode_event
 from paceline.buffer.keys import EVENTS, HEARTBEAT, LAST_STATUS, MEMBERS
 from paceline.buffer.redis_board import RedisVersionBoard
-from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
+from paceline.buffer.version import BoardEvent, VersionState
 
 CONFIG = BufferConfig()
-
-
-def version(number: int) -> DraftVersion:
-    return DraftVersion(number, None, "target", "1", "eagle3", "file:///draft", "ab", "greedy", ("", ""))
 
 
 @pytest.fixture

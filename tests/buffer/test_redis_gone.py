@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 import redis
+from fleet import version
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError
 from paceline.buffer.lease import Lease
@@ -14,13 +15,9 @@ from paceline.buffer.masking import masked
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import TIMEOUT_S, connect
 from paceline.buffer.redis_stream import RedisTraceBuffer
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 
 CONFIG = BufferConfig()
-
-
-def version(number: int) -> DraftVersion:
-    return DraftVersion(number, None, "target", "1", "eagle3", "file:///draft", "ab", "greedy", ("", ""))
 
 
 def names(entries) -> list[str]:

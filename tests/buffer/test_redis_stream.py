@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import redis
+from fleet import version
 from paceline.buffer import redis_payloads
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BufferUnavailable, ConfigError, OperatorRefused
@@ -13,7 +14,6 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_operator import OperatorAuth
 from paceline.buffer.redis_stream import RedisTraceBuffer
 from paceline.buffer.trace_codec import encode_trace
-from paceline.buffer.version import DraftVersion
 
 CONFIG = BufferConfig()
 
@@ -70,18 +70,6 @@ def test_a_dead_letter_found_on_restart_is_buried_once(redis_client, make_trace)
     assert after._run("bury", entry_id, "again", b"bad") == 0
     assert after.dead_letters(9) == [(after.dead_letters(1)[0][0], b"bad")]
     assert balance(after.counts()) == 0
-
-
-def test_append_and_claim_make_stream_and_group_again_after_flushall(redis_client, make_trace):
-    buffer = RedisTraceBuffer(redis_client, CONFIG)
-    buffer.append([make_trace(seed) for seed in range(3)])
-    buffer.claim("a", 1)
-    redis_client.flushall()
-    assert buffer.counts().delivered == 0
-    assert buffer.claim("a", 9) == []
-    buffer.append([make_trace(7)])
-    assert names(buffer.claim("a", 9)) == ["trace-7"]
-    assert (buffer.counts().delivered, buffer.counts().pending) == (1, 1)
 
 
 def test_a_trace_that_was_stored_before_the_stream_was_deleted_is_stored_again(redis_client, make_trace):
@@ -144,10 +132,6 @@ def test_replies_are_understood_in_every_shape_of_redis_py(
         board.beat("replica-0", {"draft": 0}, 60.0)
         assert board.read().rows[0].version == version(0)
         assert board.heartbeats() == {"replica-0": {"draft": 0}}
-
-
-def version(number: int) -> DraftVersion:
-    return DraftVersion(number, None, "target", "1", "eagle3", "file:///draft", "ab", "greedy", ("", ""))
 
 
 def test_a_client_that_decodes_replies_to_text_is_refused(redis_url):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import redis
+from fleet import publish, version
 from paceline.buffer import lease
 from paceline.buffer.base import VersionBoard
 from paceline.buffer.config import BufferConfig
@@ -12,7 +13,7 @@ from paceline.buffer.errors import BoardConflict
 from paceline.buffer.keys import HEARTBEAT, LAST_STATUS, LEASE
 from paceline.buffer.member_board import LAST_STATUS_S
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
+from paceline.buffer.version import BoardEvent, VersionState
 from waiting import until
 
 CANDIDATE, REFUSED, LIVE = VersionState.CANDIDATE, VersionState.REFUSED, VersionState.LIVE
@@ -81,18 +82,6 @@ def board(backend) -> VersionBoard:
     return backend.open()
 
 
-def version(number: int, **scores: float) -> DraftVersion:
-    parent = number - 1 if number else None
-    uri = f"file:///drafts/{number}"
-    return DraftVersion(number, parent, "target", "1", "eagle3", uri, "ab" * 32, "greedy", ("1-1", "9-9"), scores)
-
-
-def board_with_live(board: VersionBoard, *numbers: int) -> None:
-    for number in numbers:
-        board.register(version(number), "learner", "trained")
-        board.move(number, LIVE, "learner", "won the gate")
-
-
 def states(board: VersionBoard) -> dict[int, str]:
     return {number: str(row.state) for number, row in board.read().rows.items()}
 
@@ -111,7 +100,7 @@ def test_numbers_begin_at_zero_and_are_never_given_twice(board):
 
 
 def test_register_appends_the_candidate_with_all_that_is_known_of_it(backend, board):
-    event = board.register(version(3, accept_length=2.5), "learner", "trained")
+    event = board.register(version(3, scores={"accept_length": 2.5}), "learner", "trained")
     assert (event.number, event.state, event.by, event.why, event.at) == (
         3,
         CANDIDATE,
@@ -122,7 +111,7 @@ def test_register_appends_the_candidate_with_all_that_is_known_of_it(backend, bo
     assert board.events() == [event]
     row = board.read().rows[3]
     assert (row.version, row.state, row.why, row.changed_at) == (
-        version(3, accept_length=2.5),
+        version(3, scores={"accept_length": 2.5}),
         CANDIDATE,
         "trained",
         event.at,
@@ -151,7 +140,7 @@ def test_an_illegal_move_changes_nothing(board):
 
 
 def test_a_rollback_takes_the_canary_off_first_and_the_live_version_when_there_is_none(board):
-    board_with_live(board, 0, 1)
+    publish(board, 0, 1)
     board.register(version(2), "learner", "trained")
     event = board.move(2, VersionState.CANARY, "learner", "won the gate", "replica-a")
     assert (event.replica, board.read().drafts_on("replica-a"), board.read().drafts_on("replica-b")) == (
@@ -167,7 +156,7 @@ def test_a_rollback_takes_the_canary_off_first_and_the_live_version_when_there_i
 
 
 def test_a_replica_may_take_its_canary_or_the_live_version_down_by_number(board):
-    board_with_live(board, 0, 1)
+    publish(board, 0, 1)
     board.register(version(2), "learner", "trained")
     board.move(2, VersionState.CANARY, "learner", "won the gate", "a")
     assert board.roll_back("replica:b", "refused", 1).live == 0
@@ -176,7 +165,7 @@ def test_a_replica_may_take_its_canary_or_the_live_version_down_by_number(board)
 
 
 def test_a_write_that_expects_another_state_changes_nothing(board):
-    board_with_live(board, 0, 1)
+    publish(board, 0, 1)
     with pytest.raises(BoardConflict, match="version 1: got live, expected canary"):
         board.move(1, RETIRED, "replica:a", "why", was=VersionState.CANARY)
     with pytest.raises(BoardConflict, match="version 1: got live, expected canary"):
@@ -187,14 +176,8 @@ def test_a_write_that_expects_another_state_changes_nothing(board):
     assert board.roll_back("replica:a", "why", 1, LIVE).live == 0
 
 
-def test_a_new_live_version_retires_the_one_before(board):
-    board_with_live(board, 0, 1)
-    state = board.read()
-    assert (states(board), state.live, state.previous) == ({0: "retired", 1: "live"}, 1, 0)
-
-
 def test_a_rollback_returns_to_the_previous_version_in_one_step(board):
-    board_with_live(board, 0, 1, 2)
+    publish(board, 0, 1, 2)
     state = board.roll_back("replica:a", "served worse")
     assert (state.live, state.previous) == (1, 0)
     assert states(board) == {0: "retired", 1: "live", 2: "rolled_back"}
@@ -207,9 +190,9 @@ def test_a_rollback_returns_to_the_previous_version_in_one_step(board):
 
 
 def test_a_rollback_to_an_earlier_version_takes_all_since_out_of_service_for_good_in_one_step(board):
-    board_with_live(board, 0, 1, 2, 3)
+    publish(board, 0, 1, 2, 3)
     board.roll_back("operator:me", "3 was worse")
-    board_with_live(board, 4, 5)
+    publish(board, 4, 5)
     before = len(board.events())
     state = board.roll_back("learner", "harm", 5, LIVE, to=1)
     assert (state.live, state.previous, state.earlier, state.is_returned_to) == (1, 0, (0,), True)
@@ -222,7 +205,7 @@ def test_a_rollback_to_an_earlier_version_takes_all_since_out_of_service_for_goo
 
 
 def test_a_rollback_to_a_version_that_none_would_return_to_is_refused(board):
-    board_with_live(board, 0, 1, 2)
+    publish(board, 0, 1, 2)
     board.roll_back("operator:me", "2 was worse")
     for to in (1, 2, 7):  # live, rolled back, unknown
         with pytest.raises(BoardConflict, match=rf"rollback to version {to}: got \[0\] to return to, expected {to}"):
@@ -235,14 +218,14 @@ def test_a_rollback_to_a_version_that_none_would_return_to_is_refused(board):
 def test_a_rollback_without_a_previous_version_is_refused(board):
     with pytest.raises(BoardConflict, match="got no live version, expected one to roll back"):
         board.roll_back("operator:me", "why")
-    board_with_live(board, 0)
+    publish(board, 0)
     with pytest.raises(BoardConflict, match="of live version 0: got none before it, expected one to go back to"):
         board.roll_back("operator:me", "why")
     assert states(board) == {0: "live"}
 
 
 def test_events_can_be_followed_from_any_id(board):
-    board_with_live(board, 0, 1)
+    publish(board, 0, 1)
     events = board.events()
     assert [(event.number, event.state) for event in events] == [(0, CANDIDATE), (0, LIVE), (1, CANDIDATE), (1, LIVE)]
     assert board.events(events[1].event_id) == events[2:]
@@ -251,7 +234,7 @@ def test_events_can_be_followed_from_any_id(board):
 
 
 def test_a_follower_is_woken_by_the_event_it_waits_for_and_returns_without_one(board):
-    board_with_live(board, 0)
+    publish(board, 0)
     last_id = board.events()[-1].event_id
     assert board.events(last_id, wait_s=0.01) == []
     assert len(board.events("", wait_s=1.0)) == 2  # returns at once: there are events already
@@ -263,7 +246,7 @@ def test_a_follower_is_woken_by_the_event_it_waits_for_and_returns_without_one(b
 
 def test_of_many_writers_that_move_the_same_version_one_succeeds(backend):
     boards = [backend.open() for _ in range(6)]
-    board_with_live(boards[0], 0, 1)
+    publish(boards[0], 0, 1)
 
     def roll_back(board: VersionBoard) -> int:
         try:
@@ -292,7 +275,7 @@ def test_writers_that_do_not_contradict_each_other_all_succeed(backend):
 
 def test_a_score_that_is_not_finite_is_refused_and_the_board_stays_readable(board):
     with pytest.raises(BoardConflict, match="expected finite numbers"):
-        board.register(version(0, accept_length=float("nan")), "learner", "trained")
+        board.register(version(0, scores={"accept_length": float("nan")}), "learner", "trained")
     assert board.events() == []
 
 

@@ -4,10 +4,11 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from fleet import version
 from paceline.buffer.errors import BoardConflict, WeightsRefused
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardState, DraftVersion, VersionState
-from paceline.buffer.weights_file import check_weights, sha256_of, weights_file
+from paceline.buffer.version import BoardState, VersionState
+from paceline.buffer.weights_file import check_weights, weights_file
 
 CONTENT = b"weights of version 1"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -25,8 +26,7 @@ def board_of(uri: str) -> BoardState:
     board = MemoryVersionBoard()
     for number, sha256 in enumerate(("0" * 64, DIGEST)):
         board.next_number()
-        version = DraftVersion(number, None, "t", "0", "eagle3", uri, sha256, "", ("", ""))
-        board.register(version, "learner", "new")
+        board.register(version(number, weights_uri=uri, sha256=sha256), "learner", "new")
     board.move(0, VersionState.LIVE, "learner", "start")
     return board.read()
 
@@ -73,7 +73,3 @@ def test_only_file_uris_name_weights() -> None:
     assert str(weights_file("file:///a/v%20b")) == "/a/v b/model.safetensors"
     with pytest.raises(WeightsRefused, match=r"weights_uri: got 's3://bucket/v1', expected a file:// URI"):
         weights_file("s3://bucket/v1")
-
-
-def test_the_digest_is_sha256_in_lower_case_hex(folder: Path) -> None:
-    assert sha256_of(folder / "model.safetensors") == DIGEST

@@ -1,10 +1,9 @@
 """Waiting for servers to draft with a promoted version: who has it, who has not, and why the wait ends."""
 
 import pytest
+from fleet import publish
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import VersionState
 from paceline.dashboards.adoption import adoption, say_adoption, wait_for_adoption
-from seen_members import version
 
 
 @pytest.fixture
@@ -17,9 +16,7 @@ def clock():
 def board(clock):
     """Version 1 just went live over version 0."""
     made = MemoryVersionBoard(clock=lambda: clock[0])
-    for number in range(2):
-        made.register(version(number), "learner", "trained")
-        made.move(number, VersionState.LIVE, "learner", "won")
+    publish(made, 0, 1)
     return made
 
 

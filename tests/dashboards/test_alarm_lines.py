@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from fleet import NOW, learner, publish, replica, snapshot, version
 from paceline.buffer.finding import Level
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import VersionState
@@ -13,7 +14,6 @@ from paceline.dashboards.headline import wrong
 from paceline.dashboards.member_rows import Presence, member_rows, members_table
 from paceline.dashboards.snapshot import take
 from rich.console import Console
-from seen_members import NOW, board, learner, replica, snapshot, version
 
 ALARM = {"name": "hook_silent", "reading": "200 rounds verified, none captured", "action": "tell"}
 
@@ -100,9 +100,7 @@ def test_a_member_whose_name_another_one_has_is_an_alarm_that_says_where_that_is
 @pytest.mark.parametrize(("age_s", "is_raised"), [(299.0, False), (300.0, True)])
 def test_servers_that_do_not_draft_with_the_live_version_are_an_alarm_after_five_minutes(age_s, is_raised):
     made = MemoryVersionBoard(clock=lambda: NOW - age_s)
-    for number in range(2):
-        made.register(version(number), "learner", "trained")
-        made.move(number, VersionState.LIVE, "learner", "won")
+    publish(made, 0, 1)
     seen = snapshot(made.read(), replica_a=replica(), replica_b=replica(draft_version=0))
     assert active(seen) == ([(READER, "drafts_apart")] if is_raised else [])
 
@@ -163,10 +161,6 @@ def test_a_snapshot_of_a_board_holds_its_members_and_what_they_count():
     seen = take(made, "default")
     assert (seen.at, [*seen.present()], seen.drafts_with("replica:a")) == (NOW, ["replica:a"], 0)
     assert [entry.traces.captured for entry in seen.counters()] == [3]
-
-
-def test_the_board_of_the_tests_is_what_it_says():
-    assert (board().live, board().previous, board(0).live) == (1, 0, None)
 
 
 @pytest.mark.parametrize(("history_s", "entries"), [(math.inf, 3), (100.0, 2), (0.0, 0)])

@@ -4,17 +4,16 @@ import json
 from dataclasses import replace
 
 import pytest
+from fleet import NOW, board, counted, learner, publish, replica, snapshot
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.finding import Finding, Level
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_room import RedisRoom, read_room
 from paceline.buffer.settings.sources import read_settings
-from paceline.buffer.version import DraftVersion, VersionState
 from paceline.dashboards.doctor.board_side import examine_board, mlflow
 from paceline.dashboards.doctor.members_side import beats, clocks, room_for_traffic, servers
 from paceline.dashboards.doctor.redis_side import _too_old, connection
 from paceline.dashboards.doctor.report import say_findings
-from seen_members import NOW, board, counted, learner, replica, snapshot
 
 SUPPORTED = ("0.5.23", "0.5.22")
 
@@ -55,9 +54,7 @@ def test_a_real_redis_is_asked_for_its_room_and_the_live_version(redis_client, r
     assert found(environ)["weights"].sentence.startswith("no version is live yet")
     assert {one.level for one in found(environ).values()} <= {Level.OK, Level.NOTE}  # a board that is not used yet
     board = RedisVersionBoard(redis_client, BufferConfig())
-    gone = DraftVersion(0, None, "t", "0", "eagle3", (tmp_path / "gone").as_uri(), "ab" * 32, "o", ("", ""))
-    board.register(gone, "test", "new")
-    board.move(0, VersionState.LIVE, "test", "live")
+    publish(board, 0, weights_uri=(tmp_path / "gone").as_uri())
     findings = found(environ)
     assert findings["weights"].level is Level.WRONG
     assert "this machine cannot swap to the live version: version 0: got no readable" in findings["weights"].sentence

@@ -3,10 +3,10 @@
 import io
 
 import pytest
+from fleet import LIVE_AT, NOW, board, counted, learner, replica, requests, snapshot, steps
 from paceline.buffer.finding import Level
 from paceline.dashboards.answer import answer, finding_text
 from rich.console import Console
-from seen_members import LIVE_AT, NOW, board, counted, learner, replica, requests, snapshot, steps
 
 TOPICS = ["faster", "fresh", "last swap", "loop", "alarms"]
 HERE = {"replica_a": replica(), "learner_l": learner()}

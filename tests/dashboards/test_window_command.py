@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from fleet import publish
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_operator import OperatorAuth
-from paceline.buffer.version import DraftVersion, VersionState
 from paceline.rig.readiness import free_port
 from paceline.rig.services import window_service
 from waiting import until
@@ -31,9 +31,7 @@ def env(redis_url, tmp_path) -> dict[str, str]:
 def page(redis_client, env, tmp_path) -> Iterator[httpx.Client]:
     """The running page, over a board with two versions that were live."""
     board, auth = (make(redis_client, BufferConfig(speculator="demo")) for make in (RedisVersionBoard, OperatorAuth))
-    for number in range(2):
-        board.register(DraftVersion(number, None, "t", "1", "eagle3", "file:///d", "0", "soft", ("", "")), "l", "made")
-        board.move(number, VersionState.LIVE, "learner", "won the gate")
+    publish(board, 0, 1)
     auth.set_token(TOKEN, None, "operator:ann", "first")
     port = free_port()
     with window_service(port, log=tmp_path / "window.log", env=env):

@@ -6,6 +6,7 @@ from functools import partial
 import httpx
 import msgspec
 import pytest
+from fleet import publish
 from live_page import served
 from paceline.buffer.board_access import BoardAccess
 from paceline.buffer.config import BufferConfig
@@ -14,7 +15,7 @@ from paceline.buffer.operator_acts import Order, promote_as_seen, record_unheard
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_members import speculators
 from paceline.buffer.redis_operator import OperatorAuth
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.dashboards.window.acts import Acts, Doorkeeper, perform
 from paceline.dashboards.window.app import make_app
@@ -33,10 +34,7 @@ def access(redis_client, tmp_path) -> BoardAccess:
     weights = tmp_path / WEIGHTS_FILE
     weights.write_bytes(b"weights")
     board = RedisVersionBoard(redis_client, BufferConfig(speculator="demo"))
-    for number in range(3):
-        made = DraftVersion(number, None, "t", "1", "eagle3", tmp_path.as_uri(), sha256_of(weights), "soft", ("", ""))
-        board.register(made, "learner", "made")
-        board.move(number, VersionState.LIVE, "learner", "won the gate")
+    publish(board, 0, 1, 2, weights_uri=tmp_path.as_uri(), sha256=sha256_of(weights))
     auth = OperatorAuth(redis_client, BufferConfig(speculator="demo"))
     auth.set_token(TOKEN, None, "operator:ann", "first")
     return BoardAccess("demo", board, auth, None)

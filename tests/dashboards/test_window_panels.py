@@ -247,12 +247,6 @@ def test_stretches_have_differences_of_one_boot_and_a_restart_begins_at_nothing(
     assert [stretch.at for stretch in found] == [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
 
 
-def test_a_draft_that_is_pooled_with_the_older_ones_is_not_served_twice():
-    before, after = entry(0, 100, 50, draft=1), entry(5, 110, 55, draft=-1)
-    (stretch,) = accept_series([[before, after]], 10.0, 10.0, 1)
-    assert (stretch.sums.rounds, stretch.sums.accepted) == (10, 5)
-
-
 def test_stretches_without_any_entry_are_unknown():
     assert [length_of(stretch.sums) for stretch in accept_series([[entry(0, 1, 1)]], 100.0, 10.0, 3)] == [None] * 3
 

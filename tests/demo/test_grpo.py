@@ -9,32 +9,16 @@ import pytest
 import torch
 from paceline.buffer.errors import ConfigError
 from paceline.demo.grpo.notes import StepNote, compared
-from paceline.demo.grpo.services import grpo_env, grpo_flags, grpo_learner_env
 from paceline.demo.grpo.steps import accept_lengths, step_rows, steps_table
-from paceline.learner.config import from_env
 from paceline.policies.acceptance import Tally
-from paceline.rig.deployment import LocalDeployment
-from paceline.rig.models.target import TargetModel
 from rich.console import Console
 
-PLACE = LocalDeployment(Path("/data/runs/1"), 7001, 7002)
-TARGET = TargetModel(Path("/data/targets/k"), "k", {}, 1)
 FIGURES = {
     "rollout/seconds": 9.0,
     "rollout/tail_seconds": 0.5,
     "rollout/accept_length": 1.4,
     "rollout/sync_seconds": 0.2,
 }
-
-
-def test_the_learner_waits_to_be_asked_and_reads_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (grpo_env(PLACE, TARGET) | grpo_learner_env(PLACE, TARGET, Path("/d"))).items():
-        monkeypatch.setenv(name, value)
-    config = from_env()
-    assert (config.max_wait_s, config.canary_limit_s) == (0.0, 0.0)
-    assert config.min_new_traces > 100_000
-    assert "PACELINE_TARGET_VERSION" not in grpo_env(PLACE, TARGET)
-    assert grpo_flags(Path("/t"), Path("/d"))[-2:] == ["--max-running-requests", "16"]
 
 
 def test_rows_hold_what_is_known_of_each_step_and_no_more() -> None:
@@ -88,37 +72,19 @@ def test_kl_and_the_error_of_log_probabilities_are_those_of_the_definition() -> 
     assert error == pytest.approx(0.125, rel=1e-4)
 
 
-def test_a_report_that_cannot_be_written_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"json": Path("/nowhere/at/all.json")}, "--json /nowhere/at/all.json: got a folder that does not exist"),
+        ({"record": Path(__file__).parent}, "--record .*: got a folder that exists, expected a new one"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_made(tmp_path: Path, changes, said) -> None:
     pytest.importorskip("trl")
     from paceline.demo.grpo.run import GrpoOptions, run_grpo
 
-    with pytest.raises(ConfigError, match=r"--json /nowhere/at/all.json: got a folder that does not exist"):
-        run_grpo(
-            GrpoOptions(
-                steps=1,
-                temperature=0.5,
-                rejection=False,
-                learning_rate=1e-4,
-                taught_at=None,
-                seed=0,
-                data_dir=tmp_path / "data",
-                json=Path("/nowhere/at/all.json"),
-                record=None,
-            )
-        )
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ConfigError, match=r"--record .*: got a folder that exists, expected a new one"):
-        run_grpo(
-            GrpoOptions(
-                steps=1,
-                temperature=0.5,
-                rejection=False,
-                learning_rate=1e-4,
-                taught_at=None,
-                seed=0,
-                data_dir=tmp_path / "data",
-                json=None,
-                record=tmp_path,
-            )
-        )
+    fields = {"steps": 1, "temperature": 0.5, "rejection": False, "learning_rate": 1e-4, "taught_at": None, "seed": 0}
+    fields |= {"data_dir": tmp_path / "data", "json": None, "record": None}
+    with pytest.raises(ConfigError, match=said):
+        run_grpo(GrpoOptions(**(fields | changes)))
     assert list(tmp_path.iterdir()) == []

@@ -42,9 +42,3 @@ def test_a_single_wrong_or_missing_token_is_found(target: Path) -> None:
     outputs = {"right": right, "wrong": wrong, "short": right[:3], "unanswered": ()}
     found = lossless_check(target, [served(name, output) for name, output in outputs.items()], 4)
     assert (found.checked, found.identical, found.different) == (4, 1, ("wrong", "short", "unanswered"))
-
-
-def test_the_check_prints_no_progress_bar(target: Path, tmp_path: Path, capfd) -> None:
-    capfd.readouterr()
-    lossless_check(target, [], 4)
-    assert capfd.readouterr() == ("", "")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from paceline.demo.opening import CHECK_MIN, SPEED_MIN, START_MIN, Plan, print_opening, sights
-from paceline.demo.run import DRAFT_STEPS, DemoOptions, _plan
 from rich.console import Console
 
 PLAN = Plan(requests=480, concurrency=4, max_tokens=96, prompts=None, most_per_step=4)
@@ -16,17 +15,6 @@ def printed(plan: Plan, width: int = 140) -> str:
     console = Console(file=io.StringIO(), width=width)
     print_opening(console, plan)
     return console.file.getvalue()
-
-
-def test_the_first_screen_says_what_comes_and_how_long_it_takes() -> None:
-    text = printed(PLAN)
-    for words in ("480 requests are served, 4 at a time, for 4 to 8 min", "About 7 to 14 min", "at most 4", "picture"):
-        assert words in text
-    assert (
-        text.index("swapped into the running server")
-        < text.index("traffic turns to prose")
-        < text.index("climbs again")
-    )
 
 
 def test_it_fits_a_terminal_of_80_columns_and_24_rows() -> None:
@@ -60,10 +48,3 @@ def test_prompts_of_ones_own_turn_nowhere() -> None:
     assert "prose" not in printed(
         Plan(requests=480, concurrency=4, max_tokens=96, prompts=Path("mine.jsonl"), most_per_step=4)
     )
-
-
-def test_the_plan_is_what_was_asked_for(tmp_path: Path) -> None:
-    asked = DemoOptions(
-        requests=40, concurrency=2, max_tokens=32, prompts=None, data_dir=tmp_path, keep_running=False, json=None
-    )
-    assert _plan(asked) == Plan(requests=40, concurrency=2, max_tokens=32, prompts=None, most_per_step=DRAFT_STEPS + 1)

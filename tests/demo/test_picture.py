@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
-from paceline.demo.picture import CAPTION, TURN_CAPTION, demo_figure, write_picture
+from paceline.demo.picture import CAPTION, demo_figure, write_picture
 
 
 def stretch(domain: str, at_s: float, length: float, spread: float | None = 0.1) -> dict[str, object]:
@@ -95,25 +95,6 @@ def test_the_turn_of_the_traffic_is_marked_and_both_domains_are_named(axes) -> N
     assert [line.get_xdata()[0] for line in lines(axes, "turn")] == [100.0]
     named = {text.get_text(): text.get_position()[0] for text in axes.texts if text.get_gid() == "domain name"}
     assert named == {"traffic: source code": 50.0, "traffic: prose": pytest.approx((100.0 + axes.get_xlim()[1]) / 2)}
-
-
-def test_title_axes_legend_and_caption_say_what_there_is_to_see() -> None:
-    figure = demo_figure(REPORT)
-    (axes,) = figure.axes
-    assert "1.00 -> 2.60 tokens per step" in figure.get_suptitle()
-    assert figure.get_supxlabel() == f"{CAPTION}{TURN_CAPTION}."
-    assert (axes.get_xlabel(), axes.get_ylabel()) == (
-        "time since the first request (seconds)",
-        "accept length (tokens per step of the target)",
-    )
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
-        "source code, with 95 % interval",
-        "prose, with 95 % interval",
-        "draft swapped in (its number above)",
-        "draft refused by the gate",
-        "draft rolled back",
-        "1: no drafted token accepted",
-    ]
 
 
 def test_a_run_of_one_domain_in_which_nothing_was_put_out_claims_neither() -> None:

@@ -2,14 +2,12 @@
 
 import io
 import json
-from pathlib import Path
 
 import pytest
 from paceline.buffer.version import VersionState
 from paceline.dashboards.tables import VersionLine
 from paceline.demo.lossless import Lossless, spread
 from paceline.demo.report import Run, accept_lengths, as_json, faults, print_closing, served_by_version
-from paceline.demo.run import _write
 from paceline.demo.timeline import timeline
 from paceline.policies.acceptance import Tally
 from paceline.policies.readings.ratio_sums import RatioSums
@@ -151,16 +149,6 @@ def test_the_closing_table_shows_the_results(captured: int, verdict: str) -> Non
     assert "around swaps, p50 30 ms, around swaps, max 40 ms" in text
     assert "half-way between them, p50 12 ms, half-way between them, max 35 ms" in text
     assert "mlflow ui --backend-store-uri sqlite:////tmp/[x]/mlflow.db" in text
-
-
-def test_report_and_picture_lie_side_by_side_and_are_named_last(tmp_path: Path) -> None:
-    console = Console(file=io.StringIO(), width=40)
-    _write(console, run(), tmp_path / "mine.json")
-    assert json.loads((tmp_path / "mine.json").read_text()) == as_json(run())
-    assert (tmp_path / "mine.png").read_bytes().startswith(b"\x89PNG")
-    report, picture = console.file.getvalue().splitlines()
-    assert report.endswith(str(tmp_path / "mine.json"))
-    assert picture.endswith(str(tmp_path / "mine.png"))
 
 
 def test_checked_requests_are_spread_over_the_whole_run() -> None:

@@ -9,9 +9,8 @@ import pytest
 from paceline.buffer.errors import ConfigError, PacelineError
 from paceline.demo import speed
 from paceline.demo.report import Run
-from paceline.demo.run import DemoOptions, learner_env, run_demo
-from paceline.learner.config import from_env
-from paceline.rig.deployment import CONTEXT_TOKENS, LocalDeployment, server_flags
+from paceline.demo.run import DemoOptions, run_demo
+from paceline.rig.deployment import CONTEXT_TOKENS, LocalDeployment
 from paceline.rig.models.target import TargetModel
 from rich.console import Console
 
@@ -22,29 +21,6 @@ TARGET = TargetModel(Path("/data/targets/k"), "k", {}, 1)
 def options(tmp_path: Path, **changes: object) -> DemoOptions:
     fields = {"requests": 8, "concurrency": 1, "max_tokens": 8, "prompts": None, "keep_running": False, "json": None}
     return DemoOptions(**(fields | {"data_dir": tmp_path / "data"} | changes))
-
-
-def test_a_deployment_knows_its_addresses() -> None:
-    assert PLACE.redis_url == "redis://127.0.0.1:7001/0"
-    assert PLACE.server_url == "http://127.0.0.1:7002"
-    assert PLACE.mlflow_uri == "sqlite:////data/runs/1/mlflow.db"
-
-
-def test_the_server_speculates_with_a_chain_on_the_cpu() -> None:
-    flags = server_flags(Path("/t"), Path("/d"))
-    given = dict(zip(flags[::2], flags[1::2], strict=True))
-    assert (given["--model-path"], given["--speculative-draft-model-path"]) == ("/t", "/d")
-    assert (given["--device"], given["--speculative-algorithm"]) == ("cpu", "EAGLE3")
-    assert int(given["--speculative-num-draft-tokens"]) == int(given["--speculative-num-steps"]) + 1
-
-
-def test_the_learner_reads_its_settings_and_agrees_with_the_server(tmp_path: Path, monkeypatch) -> None:
-    shared = PLACE.shared_env(TARGET)
-    for name, value in (shared | learner_env(PLACE, TARGET, Path("/d"))).items():
-        monkeypatch.setenv(name, value)
-    config = from_env()
-    assert (config.target, config.target_version) == (shared["PACELINE_TARGET"], "k")
-    assert config.mlflow_uri == PLACE.mlflow_uri
 
 
 @pytest.mark.parametrize(
@@ -87,26 +63,6 @@ def test_the_command_line_passes_seed_and_what_to_leave_out(monkeypatch, tmp_pat
     monkeypatch.setattr("paceline.demo.report.faults", lambda _run: [])
     assert CliRunner().invoke(app, ["demo", "--data-dir", str(tmp_path), *given]).exit_code == 0
     assert [(each.seed, each.skips_speed) for each in asked] == [(seed, skips)]
-
-
-def test_a_seed_has_an_initial_draft_and_prompts_of_its_own(monkeypatch, tmp_path: Path) -> None:
-    from paceline.demo import run as module
-
-    made = []
-    drawn = []
-    monkeypatch.setattr(module, "ensure_random_draft", lambda _target, folder, seed: made.append((folder, seed)))
-    monkeypatch.setattr(module, "_start", lambda *_, **__: pytest.fail("nothing is started"))
-    monkeypatch.setattr(module, "load_tokenizer", lambda _folder: None)
-    texts = SimpleNamespace(domains={"py": SimpleNamespace(held_out=["a text"])})
-    monkeypatch.setattr(module, "load_corpus", lambda _domains: texts)
-    monkeypatch.setattr(module, "domain_prompts", lambda *given: drawn.append(given[-1]) or [])
-    for seed in (0, 3):
-        asked = options(tmp_path, seed=seed)
-        module._prompts(asked, TARGET)
-        with pytest.raises(pytest.fail.Exception):
-            module._run(asked, module.Console(quiet=True), seconds={}, target=TARGET, prompts=[], local=PLACE)
-    assert made == [(tmp_path / "data" / "drafts" / f"k-{seed}", seed) for seed in (0, 3)]
-    assert drawn == [0, 3]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """How `make setup` picks Python and torch, with stand-ins that only record their arguments."""
 
-import os
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -63,28 +61,3 @@ def test_torch_comes_without_cuda_where_no_gpu_is(
     tmp_path: Path, offered: str, options: tuple[str, ...], changes: dict, expected: list[str]
 ) -> None:
     assert installed(tmp_path, offered, *options, **changes) == expected
-
-
-def make_setup(tmp_path: Path, *words: str) -> subprocess.CompletedProcess:
-    """`make setup` into a folder of its own, with the tools of `tmp_path` before the machine's."""
-    env = {"PATH": f"{tmp_path / 'tools'}:{os.defpath}"}
-    command = [shutil.which("make"), "-C", HOUSE, f"VENV={tmp_path / 'venv'}", *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-
-
-def test_setup_takes_the_first_python_that_fits(tmp_path: Path) -> None:
-    for name in ("python3", "python3.11"):
-        program(tmp_path / "tools", name, "exit 1")
-    program(tmp_path / "tools", "python3.12", f'exec {shlex.quote(sys.executable)} "$@"')
-    assert f"python3.12 -m venv {tmp_path / 'venv'}" in make_setup(tmp_path, "-n", "setup").stdout.splitlines()
-
-
-@pytest.mark.parametrize("named", [(), ("PYTHON=python3.13",)], ids=["none-found", "one-named"])
-def test_without_a_fitting_python_setup_names_the_versions_it_needs(tmp_path: Path, named: tuple[str, ...]) -> None:
-    for name in ("python3", "python3.11", "python3.12", "python3.13"):
-        program(tmp_path / "tools", name, "exit 1")
-    done = make_setup(tmp_path, "setup", *named)
-    assert done.returncode == 2
-    assert "expected Python 3.11 or 3.12 on Linux x86-64" in done.stdout
-    assert ("got python3.13" if named else "got no fitting Python") in done.stdout
-    assert not (tmp_path / "venv").exists()

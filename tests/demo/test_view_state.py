@@ -1,5 +1,6 @@
 """What the live view shows, read from the in-memory buffer and board and from the answers so far."""
 
+from fleet import counted, requests, version
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.counters import COUNTERS, as_json
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
@@ -9,7 +10,6 @@ from paceline.policies.acceptance import Tally
 from paceline.rig.prompts import Prompt
 from paceline.rig.reader import SpeculatorReader
 from paceline.rig.traffic import Arrival, Served
-from seen_members import counted, requests, version
 
 
 def served(domain: str, accepted: int, *arrivals: float) -> Served:

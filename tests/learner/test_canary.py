@@ -1,8 +1,9 @@
 """Where a version drafts first, and how long its canary may last."""
 
 import pytest
+from fleet import version
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 from paceline.learner.delivery.rollout import CanaryLimit, start_canary_or_go_live
 
 SERVED = {"version": 0, "ended": [["ab", [], 3, 3]]}
@@ -13,8 +14,7 @@ ABLE = {"capture": "on", "swap": "on", "stretches": SERVED}
 def board():
     made = MemoryVersionBoard(lambda: 100.0)
     for number in range(3):
-        version = DraftVersion(number, None, "t", "0", "eagle3", f"file:///{number}", "ab", "o", ("", ""))
-        made.register(version, "learner", "new")
+        made.register(version(number), "learner", "new")
     made.move(0, VersionState.LIVE, "learner", "start")
     return made
 

@@ -132,15 +132,6 @@ def test_a_fit_in_parts_is_the_fit_of_whole_batches(make_draft, traces, batch_to
         torch.testing.assert_close(weights_of(parts)[name], tensor, rtol=1e-2, atol=1e-4)
 
 
-def test_the_gradient_of_parts_is_that_of_the_whole_batch(make_draft, traces) -> None:
-    whole, parts = trainer_of(make_draft), trainer_of(make_draft, 1)
-    scores = [trainer._find_gradient(traces) for trainer in (whole, parts)]
-    torch.testing.assert_close(scores[0].loss, scores[1].loss)
-    torch.testing.assert_close(scores[0].acceptance_S, scores[1].acceptance_S)
-    for one, other in zip(whole.draft.parameters(), parts.draft.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
-
-
 def test_a_batch_that_fails_half_way_through_its_backward_pass_leaves_nothing_in_the_gradient(
     make_draft, traces, monkeypatch
 ) -> None:

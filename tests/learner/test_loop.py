@@ -325,12 +325,6 @@ def test_a_candidate_that_somebody_else_moved_first_stays_where_it_is(house, mon
     assert house.buffer.counts().pending == 0
 
 
-def test_replay_of_the_serving_version_gives_the_served_lengths(house) -> None:
-    rounds = sum(len(trace.rounds) for trace in house.send())
-    calibration = house.learner().learn_once().calibration
-    assert (calibration.equal, calibration.compared, calibration.gap) == (rounds, rounds, 0.0)
-
-
 def test_a_server_that_drafts_with_other_weights_shows_in_the_calibration(house) -> None:
     learner = house.learner(passes=12)
     for _ in range(3):

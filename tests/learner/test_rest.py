@@ -200,21 +200,6 @@ def test_never_is_a_baseline_without_updates_and_learning_can_be_allowed_again(h
     assert set(ids(not_held_out(traces))) <= set(house.replayed[0])
 
 
-def test_always_learns_where_drift_would_rest(house, rested):
-    house.learner(**DRIFT).learn_once()
-    eager = house.learner(**DRIFT | {"learn": "always"})
-    known_traffic(house)
-    assert eager.learn_once().kind is LearningKind.LEARNED
-
-
-def test_a_rest_lasts_as_long_as_its_cool_down(house, rested):
-    patient = house.learner(**DRIFT | {"cool_down_s": 1e6})
-    house.send(40)
-    report = patient.learn_once()
-    assert report.kind is LearningKind.RESTED
-    assert report.decision.reason.startswith("at rest for ")
-
-
 def test_a_rested_trace_that_no_training_survives_costs_no_other_trace(house, monkeypatch):
     learner = house.learner(learn="never")
     poison = ids(not_held_out(house.send()))[0]

@@ -1,7 +1,7 @@
 """The trainer: it learns, it repeats itself bit by bit, and it never applies a step that is not finite."""
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,7 +12,7 @@ from paceline.buffer.trace import Sampling, VerdictRule
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.training.batch import collate, context_rows, verdict_rows
 from paceline.learner.training.first_position import FirstPosition
-from paceline.learner.training.plan import RECIPE, Recipe, context_weight
+from paceline.learner.training.plan import Recipe, context_weight
 from paceline.learner.training.scoring import score_batch
 from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import Tally, replayed_tally
@@ -273,28 +273,6 @@ def test_a_recipe_that_cannot_be_followed_is_refused(bad):
     ((name, value),) = bad.items()
     with pytest.raises(ConfigError, match=f"{name} {value}.*expected"):
         Recipe(**bad)
-
-
-def test_production_trains_by_the_numbers_the_bench_found(make_draft):
-    trainer = DraftTrainer(make_draft(1), TrainingPlan())
-    assert asdict(trainer.plan) == {
-        "steps": 3,
-        "passes": 4,
-        "objective": "soft",
-        "seed": 0,
-        "batch_tokens": 8192,
-        "context_weight": 1.0,
-    }
-    assert trainer.recipe is RECIPE
-    assert asdict(RECIPE) == {
-        "batch_traces": 4,
-        "replay_share": 0.5,
-        "cold_learning_rate": 5e-3,
-        "warm_learning_rate": 5e-4,
-        "matrix_rate": 2.0,
-        "cold_below": 0.5,
-        "rate_half_life_steps": 40.0,
-    }
 
 
 def test_training_under_bfloat16_keeps_float32_weights(make_traces, make_draft, monkeypatch):

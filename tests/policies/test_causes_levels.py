@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.policies.readings.causes.levels import Key, Weighted, pooled, split_change
-from paceline.policies.readings.causes.logs import log_parts, logarithmic_mean, split_log_change
 
 ENOUGH = 50.0
 
@@ -64,15 +63,3 @@ def test_a_few_of_a_group_do_not_say_how_it_has_moved() -> None:
     mix, within = split_change(before, now, levels=1, enough=ENOUGH)
     assert mix == pytest.approx(0.997 * (1.0 - 2.0))
     assert within == pytest.approx(0.003 * (4.0 - 2.0))
-
-
-def test_groups_too_small_in_both_periods_still_add_up() -> None:
-    before, now = cells(a=(10, 2.0), b=(20, 1.0)), cells(a=(30, 1.0), b=(10, 4.0))
-    assert sum(split_change(before, now, levels=1, enough=ENOUGH)) == pytest.approx(1.75 - 4 / 3)
-
-
-def test_the_logarithmic_mean_turns_parts_into_logarithms() -> None:
-    assert log_parts([1.0, 2.0], 3.0, 6.0) == pytest.approx([0.6931471805599453 / 3, 2 * 0.6931471805599453 / 3])
-    assert logarithmic_mean(2.0, 2.0) == pytest.approx(2.0)
-    assert logarithmic_mean(2.0, 2.0 * (1 + 1e-8)) == pytest.approx(2.00000001)
-    assert split_log_change(cells(a=(1, 2.0)), cells(a=(1, 2.0)), levels=1, enough=1.0) == [0.0, 0.0]

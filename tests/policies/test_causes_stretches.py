@@ -28,22 +28,6 @@ def test_the_difference_of_two_entries_is_what_happened() -> None:
     }
 
 
-def test_a_draft_grown_old_takes_nothing_with_it() -> None:
-    earlier = entry(0, (1, "py", 10, 14), (-1, "*", 100, 90))
-    later = entry(5, (2, "py", 7, 8), (-1, "*", 112, 106))  # draft 1 served two more, and was poured into the older
-    assert counted(earlier, later) == {(2, "py"): (7, 8), (-1, "*"): (2, 2)}
-
-
-def test_a_label_without_room_takes_nothing_with_it() -> None:
-    earlier = entry(0, (1, "py", 10, 14), (1, "rare", 4, 2))
-    later = entry(5, (1, "py", 15, 20), (1, "*", 6, 3))
-    assert counted(earlier, later) == {(1, "py"): (5, 6), (1, "*"): (2, 1)}
-
-
-def test_after_a_restart_the_new_process_counts_from_nothing() -> None:
-    assert counted(entry(0, (1, "py", 100, 140)), entry(5, (1, "py", 8, 9), boot="c")) == {(1, "py"): (8, 9)}
-
-
 def test_steps_and_seconds_are_differences_too() -> None:
     def clock(at: float, steps: int) -> Counters:
         cell = StepCell(

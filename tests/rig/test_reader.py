@@ -1,10 +1,10 @@
 """What a reader sees of a speculator, on the in-memory buffer and board."""
 
 import pytest
+from fleet import publish
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
-from paceline.buffer.version import DraftVersion, VersionState
 from paceline.policies.acceptance import Tally
 from paceline.rig.prompts import Prompt
 from paceline.rig.reader import SpeculatorReader, Swap, TraceAccount, drain_check
@@ -164,7 +164,5 @@ def test_the_weights_of_a_learnt_draft_are_found_and_not_those_of_the_first(
     assert reader.learnt_weights() is None
     for number, parent in ((0, None), (1, 0)):
         folder = tmp_path / str(number)
-        row = DraftVersion(number, parent, "t", "0", "eagle3", folder.as_uri(), "d", "none", ("", ""))
-        board.register(row, "test", "made")
-        board.move(number, VersionState.LIVE, "test", "made")
+        publish(board, number, parent=parent, weights_uri=folder.as_uri())
         assert reader.learnt_weights() == (None if number == 0 else folder)

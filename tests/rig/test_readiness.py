@@ -1,7 +1,6 @@
 """Whether a service answers, asked of small stand-ins."""
 
 import shutil
-import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -50,15 +49,6 @@ def redis_that_says(reply: bytes) -> TCPServer:
 def test_a_server_is_healthy_when_health_succeeds(status: int, expected: bool) -> None:
     with answering(http(status)) as port:
         assert is_healthy(port) is expected
-
-
-def test_asking_reads_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-    made = ssl.create_default_context
-    monkeypatch.setattr(ssl, "create_default_context", lambda *args, **more: read.append(more) or made(*args, **more))
-    with answering(http(200)) as port:
-        assert is_healthy(port)
-    assert read == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from paceline.buffer.errors import PacelineError
 from paceline.buffer.redis_client import connect
 from paceline.rig.readiness import free_port
 from paceline.rig.services import Service, redis_service
-from redis import Redis
 from waiting import until
 
 STARTS_A_CHILD = """
@@ -59,23 +58,6 @@ def test_redis_keeps_its_data_between_two_starts_and_is_gone_afterwards(tmp_path
         assert not is_alive(pid)
         with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
             pass
-
-
-def test_a_killed_redis_loses_nothing(tmp_path: Path) -> None:
-    port = free_port()
-    with redis_service(tmp_path / "redis", port) as redis, connect(f"redis://127.0.0.1:{port}/0") as client:
-        client.set("pace", "steady")
-        os.kill(redis.pid, 9)
-    with redis_service(tmp_path / "redis", port), connect(f"redis://127.0.0.1:{port}/0") as client:
-        assert client.get("pace") == b"steady"
-
-
-def test_a_redis_is_still_known_by_the_environment_it_was_started_in(tmp_path: Path, redis_client: Redis) -> None:
-    """`.ci/run` ends what it finds by a mark in there, after a signal to itself too, when no test ends its Redis."""
-    port = free_port()
-    with redis_service(tmp_path / "redis", port) as redis:
-        for pid in (redis.pid, int(redis_client.info("server")["process_id"])):
-            assert f"PATH={os.environ['PATH']}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()
 
 
 @pytest.mark.parametrize("child", [DOCILE, STUBBORN], ids=["docile", "stubborn"])

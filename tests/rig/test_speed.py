@@ -2,17 +2,14 @@
 
 import random
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from paceline.buffer.errors import PacelineError
 from paceline.demo.speed import FIRST, LAST, PLAIN, over_plain, speed_table
 from paceline.policies.acceptance import Tally
-from paceline.rig.deployment import LocalDeployment
-from paceline.rig.models.target import TargetModel
 from paceline.rig.prompts import Prompt
 from paceline.rig.speed import turn as turns_module
-from paceline.rig.speed.arm import Arm, ArmServer, _server
+from paceline.rig.speed.arm import Arm, ArmServer
 from paceline.rig.speed.turn import Answer, Turn, different, take_turn, take_turns
 from paceline.rig.traffic import Arrival, Served
 
@@ -131,28 +128,3 @@ def test_the_demos_ratio_is_over_the_server_without_a_draft():
     assert over_plain(blocks, LAST).mean == pytest.approx(2.0)
     assert over_plain(blocks, FIRST).mean == pytest.approx(0.5)
     assert list(speed_table(blocks).columns[3].cells) == ["0 of 4"] * 3
-
-
-def test_only_arms_that_pace_or_capture_reach_redis(tmp_path):
-    target = TargetModel(Path("/t"), "key", {}, 0)
-    local = LocalDeployment(tmp_path, 1, 2)
-    made = {
-        arm.name: _server(arm, target, local).service
-        for arm in (
-            Arm("plain", None),
-            Arm("static", Path("/d")),
-            Arm("paced", Path("/d"), is_paced=True),
-            Arm("whole", Path("/d"), is_paced=True, is_captured=True),
-        )
-    }
-    assert {name: bool(one._env["PACELINE_REDIS_URL"]) for name, one in made.items()} == {
-        "plain": False, "static": False, "paced": True, "whole": True,
-    }  # fmt: skip
-    assert {name: one._env.get("PACELINE_SAMPLE_RATE") for name, one in made.items()} == {
-        "plain": "0", "static": "0", "paced": "0", "whole": None,
-    }  # fmt: skip
-    has = {flag: [name for name, one in made.items() if flag in one._command] for flag in FLAGS}
-    assert [*has.values()] == [["plain", "static", "paced", "whole"], ["static", "paced", "whole"], ["paced", "whole"]]
-
-
-FLAGS = ("--sleep-on-idle", "--speculative-algorithm", "--speculative-adaptive")

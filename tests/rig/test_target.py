@@ -1,13 +1,11 @@
 """The small target: trained from local text, complete or absent, and readable by other tools."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from paceline.rig.models.target import TargetModel, ensure_random_draft, ensure_target, greedy, load_tokenizer
 from paceline.rig.models.training import TrainPlan
-from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 PLAN = TrainPlan(seconds=1.5, batch_windows=4, window_tokens=32)
@@ -46,12 +44,6 @@ def test_transformers_loads_the_target_and_its_tokenizer(target: TargetModel) ->
     assert tokenizer.decode(tokenizer(TEXT).input_ids) == TEXT
 
 
-def test_saving_a_model_prints_no_progress_bar(target: TargetModel, tmp_path: Path, capfd) -> None:
-    ensure_target(tmp_path, TrainPlan(steps=1, batch_windows=1, window_tokens=16), domains=["prose"])
-    ensure_random_draft(target.folder, tmp_path / "draft", 0)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_random_draft_depends_on_its_seed_and_is_written_once(target: TargetModel, tmp_path: Path) -> None:
     first, again, other = (ensure_random_draft(target.folder, tmp_path / name, seed) for name, seed in
                            (("a", 1), ("b", 1), ("c", 2)))  # fmt: skip
@@ -59,19 +51,6 @@ def test_a_random_draft_depends_on_its_seed_and_is_written_once(target: TargetMo
     assert weights[0] == weights[1] != weights[2]
     assert ensure_random_draft(target.folder, first, 99) == first
     assert (first / "model.safetensors").read_bytes() == weights[0]
-
-
-def test_a_random_draft_has_the_vocabulary_of_its_target(target: TargetModel, tmp_path: Path) -> None:
-    folder = ensure_random_draft(target.folder, tmp_path / "draft", 0)
-    config = json.loads((folder / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
-    assert config["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "use_aux_hidden_state": True}
-    assert config["draft_vocab_size"] == config["vocab_size"] == 2048
-    model = AutoModelForCausalLM.from_pretrained(target.folder)
-    with safe_open(folder / "model.safetensors", "pt") as draft:
-        assert torch.equal(draft.get_tensor("lm_head.weight"), model.lm_head.weight)
-        assert torch.equal(draft.get_tensor("norm.weight"), model.model.norm.weight)
-        assert not draft.get_tensor("d2t").any()
 
 
 def test_greedy_with_a_cache_equals_greedy_without_one(target: TargetModel) -> None:

@@ -106,29 +106,24 @@ def test_prefill_chunks_are_joined():
     assert (trace.context_len, trace.replay_exact, counts.captured) == (10, True, 1)
 
 
-def test_a_swap_inside_a_request_closes_the_window_of_the_old_version():
+@pytest.mark.parametrize(
+    ("before", "after", "versions"),
+    [
+        ((3, "7"), (4, "7"), [(3, "7"), (4, "7")]),
+        ((3, "8"), (3, "8+1"), [(3, "8"), (3, "8+1")]),
+    ],
+    ids=["swap", "target update"],
+)
+def test_other_weights_inside_a_request_close_the_window_of_the_old_ones(before, after, versions):
     server = ToyServer(4)
     made, counts = assembler()
-    forwards = [server.prefill(3), *(server.verify(3) for _ in range(4)), *(server.verify(4) for _ in range(3))]
-    old, new = feed(made, [*forwards, server.verify(4, finish="length")])
+    served = [server.prefill(*before), *(server.verify(*before) for _ in range(4)), server.verify(*after)]
+    old, new = feed(made, [*served, server.verify(*after, finish="length")])
     for trace in (old, new):
         assert_is_what_was_served(trace, server)
-    assert (old.draft_version, len(old.rounds), old.replay_exact, old.finish) == (3, 4, True, "")
-    assert (new.draft_version, len(new.rounds), new.replay_exact, new.finish) == (4, 4, False, "length")
-    assert new.context_len == 8  # context_tokens
-    assert counts.captured == 2
-
-
-def test_a_target_update_inside_a_request_closes_the_window_of_the_old_target():
-    server = ToyServer(4)
-    made, counts = assembler()
-    judged_by_both = [server.prefill(3, "8"), *(server.verify(3, "8") for _ in range(4)), server.verify(3, "8+1")]
-    old, new = feed(made, [*judged_by_both, server.verify(3, "8+1", finish="length")])
-    for trace in (old, new):
-        assert_is_what_was_served(trace, server)
-        assert trace.draft_version == 3
-    assert (old.target_version, len(old.rounds), old.replay_exact, old.finish) == ("8", 4, True, "")
-    assert (new.target_version, len(new.rounds), new.replay_exact, new.finish) == ("8+1", 2, False, "length")
+    assert [(trace.draft_version, trace.target_version) for trace in (old, new)] == versions
+    assert (len(old.rounds), old.replay_exact, old.finish) == (4, True, "")
+    assert (len(new.rounds), new.replay_exact, new.finish) == (2, False, "length")
     assert new.context_len == 8  # context_tokens
     assert counts.captured == 2
 
@@ -192,34 +187,14 @@ def test_a_request_that_lost_a_forward_is_dropped_and_its_later_forwards_are_ign
     assert (counts.captured, counts.dropped) == (1, {DropReason.QUEUE_FULL: 1})
 
 
-def test_a_request_lost_at_its_first_forward_is_captured_and_dropped_once():
-    server = ToyServer(8)
-    made, counts = assembler()
-    server.prefill()
-    made.lose({"r": DropReason.QUEUE_FULL})
-    assert feed(made, [server.verify(), server.verify(finish="length")]) == []
-    assert (counts.captured, counts.dropped) == (1, {DropReason.QUEUE_FULL: 1})
-    again = ToyServer(9)  # the name is free for another request
-    (trace,) = feed(made, [again.prefill(), again.verify(finish="length")])
-    assert_is_what_was_served(trace, again)
-    assert (counts.captured, sum(counts.dropped.values())) == (2, 1)
-
-
-def test_a_swap_between_prefill_and_first_round_is_one_trace_that_cannot_be_replayed():
+@pytest.mark.parametrize("after", [(4, "7"), (3, "8")], ids=["swap", "target update"])
+def test_other_weights_before_the_first_round_make_one_trace_that_cannot_be_replayed(after):
     server = ToyServer(14)
     made, counts = assembler()
-    (trace,) = feed(made, [server.prefill(3), server.verify(4), server.verify(4, finish="length")])
+    (trace,) = feed(made, [server.prefill(3, "7"), server.verify(*after), server.verify(*after, finish="length")])
     assert_is_what_was_served(trace, server)
-    assert (trace.draft_version, trace.replay_exact, trace.context_len) == (4, False, 7)
-    assert (counts.captured, counts.dropped) == (1, {})
-
-
-def test_a_target_update_before_the_first_round_is_one_trace_of_the_new_target_that_cannot_be_replayed():
-    server = ToyServer(14)
-    made, counts = assembler()
-    (trace,) = feed(made, [server.prefill(3, "7"), server.verify(3, "8"), server.verify(3, "8", finish="length")])
-    assert_is_what_was_served(trace, server)
-    assert (trace.target_version, trace.replay_exact, trace.context_len) == ("8", False, 7)
+    assert (trace.draft_version, trace.target_version) == after
+    assert (trace.replay_exact, trace.context_len) == (False, 7)
     assert (counts.captured, counts.dropped) == (1, {})
 
 
@@ -261,17 +236,6 @@ def test_an_invalid_window_names_positions_and_never_content(caplog):
     assert feed(made, [first, wrong]) == []
     assert counts.dropped == {DropReason.INVALID: 1}
     assert "round at 7: got another token than accepted draft 0" in caplog.text
-
-
-def test_a_request_without_a_verify_round_is_a_counted_drop():
-    server = ToyServer(9)
-    prefill = server.prefill()
-    made, counts = assembler()
-    ended = RequestPrefill(
-        "r", 0, "7", FACTS, 0, prefill.ids, prefill.features, prefill.feature_dtype, Commit(0, (5,), "length")
-    )
-    assert feed(made, [ended]) == []
-    assert (counts.captured, counts.dropped) == (1, {DropReason.NO_ROUNDS: 1})
 
 
 def test_an_abort_in_a_round_keeps_the_rounds_before_it():

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from canary_fleet import DEAD, GOOD, RULES, Fleet, lengths_of, serve, verify
+from fleet import publish, version
 from paceline.buffer.errors import BufferUnavailable, DecodeError
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 from paceline.policies.guard import AlarmName, GuardLimits
 from paceline.serving.wire.request_forward import Commit
 
@@ -14,11 +15,17 @@ def fleet():
     return Fleet()
 
 
-def rounds_until_decided(fleet, mean, most):
-    """Rounds of the canary, of eight requests at a time, until it is decided."""
-    rng, rounds = np.random.default_rng(0), 0
+def serve_live(fleet):
+    """Sixty requests of the live version beside the canary; the generator that drew them."""
+    rng = np.random.default_rng(0)
     for number in range(60):
         serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    return rng
+
+
+def rounds_until_decided(fleet, mean, most):
+    """Rounds of the canary, of eight requests at a time, until it is decided."""
+    rng, rounds = serve_live(fleet), 0
     fleet.start_canary()
     while fleet.state.canary is not None:
         for slot in range(8):
@@ -40,9 +47,8 @@ def test_a_dead_canary_is_out_within_two_hundred_rounds_with_the_reason(fleet):
 
 @pytest.mark.parametrize("set_back_s", [0.0, 3600.0])
 def test_a_clock_set_back_keeps_no_dead_canary_beside_a_live_arm_that_is_idle(fleet, set_back_s):
-    rng, turns = np.random.default_rng(0), 0
-    for number in range(60):
-        serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    serve_live(fleet)
+    turns = 0
     fleet.start_canary()
     fleet.monitor.add(verify("first", 1, DEAD))
     fleet.turn()
@@ -138,9 +144,7 @@ def test_a_version_that_is_not_the_canary_here_is_not_on_trial(fleet):
 
 
 def test_an_operator_decides_before_the_trial_does(fleet):
-    rng = np.random.default_rng(0)
-    for number in range(60):
-        serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    serve_live(fleet)
     fleet.start_canary()
     serve(fleet.monitor, "first", 1, [DEAD])
     fleet.turn()
@@ -154,9 +158,7 @@ def test_an_operator_decides_before_the_trial_does(fleet):
 
 @pytest.mark.parametrize("call", ["read", "heartbeats"])
 def test_while_the_board_is_away_rounds_are_counted_and_decided_later(fleet, monkeypatch, call):
-    rng = np.random.default_rng(0)
-    for number in range(60):
-        serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    serve_live(fleet)
     fleet.start_canary()
 
     def away():
@@ -215,11 +217,8 @@ def test_one_request_that_a_dead_draft_repeats_by_chance_hides_it_for_an_interva
 
 def test_a_version_restored_by_a_roll_back_stays_because_the_traffic_is_the_cause():
     fleet = Fleet(GuardLimits(min_rounds=50))
-    for number in (1, 2):
-        version = DraftVersion(number, None, "t", "0", "eagle3", "file:///x", "ab", "o", ("", ""))
-        if number == 2:
-            fleet.board.register(version, "l", "new")
-        fleet.board.move(number, VersionState.LIVE, "l", "better")
+    fleet.board.move(1, VersionState.LIVE, "l", "better")
+    publish(fleet.board, 2)
     fleet.now += 5.0
     fleet.board.roll_back("replica:other", "silent_death: it saw the shift first")
     serve_interval(fleet, "good", 1, GOOD)
@@ -231,8 +230,7 @@ def test_a_version_restored_by_a_roll_back_stays_because_the_traffic_is_the_caus
 
 
 def go_live(fleet, number):
-    version = DraftVersion(number, None, "t", "0", "eagle3", f"file:///{number}", "ab", "o", ("", ""))
-    fleet.board.register(version, "l", "new")
+    fleet.board.register(version(number), "l", "new")
     fleet.now += 1.0
     fleet.board.move(number, VersionState.LIVE, "l", "better")
 
@@ -313,9 +311,7 @@ def test_an_alarm_that_nobody_can_act_on_is_raised_once():
 
 
 def test_a_dead_canary_is_out_by_requests_that_ran_when_it_came(fleet):
-    rng = np.random.default_rng(0)
-    for number in range(60):
-        serve(fleet.other, f"live-{number}", 0, lengths_of(rng, 1.5))
+    serve_live(fleet)
     for slot in range(8):
         fleet.monitor.add(verify(f"long-{slot}", 0, GOOD))
     fleet.start_canary()
@@ -401,8 +397,7 @@ def test_a_live_version_is_compared_with_its_own_turns_and_not_with_the_canarys(
     fleet = Fleet(GuardLimits(min_rounds=50))
     fleet.monitor = fleet.new("rep", alternates=True)
     fleet.board.move(1, VersionState.LIVE, "l", "better")
-    version = DraftVersion(2, None, "t", "0", "eagle3", "file:///2", "ab", "o", ("", ""))
-    fleet.board.register(version, "l", "new")
+    fleet.board.register(version(2), "l", "new")
     serve_interval(fleet, "low", 1, DEAD)  # the traffic has shifted, and it was left alone
     fleet.turn()
     fleet.board.move(2, VersionState.CANARY, "l", "won", "rep")
@@ -417,9 +412,9 @@ def test_a_live_version_is_compared_with_its_own_turns_and_not_with_the_canarys(
 def test_what_a_request_serves_after_its_turn_counts_for_neither_however_many_turns_it_lasts(fleet):
     fleet.monitor = fleet.new("rep", alternates=True)
     fleet.start_canary()
-    for version in (0, 1, 0, 1):
+    for draft in (0, 1, 0, 1):
         for _ in range(5):
-            fleet.monitor.add(verify("long", version, GOOD))
+            fleet.monitor.add(verify("long", draft, GOOD))
         fleet.turn()
     fleet.monitor.add(verify("long", 1, GOOD, "length"))
     verdict = fleet.monitor._trial._test.verdict()

@@ -167,14 +167,6 @@ def test_requests_that_a_fault_lost_are_told_from_those_that_found_the_line_full
     assert arrived[0].lost == dict.fromkeys(("faulty", "both"), DropReason.FAULT) | {"full": DropReason.QUEUE_FULL}
 
 
-def test_what_was_marked_as_lost_goes_with_the_next_message(line):
-    sender, receiver, _ = line
-    sender.lose(["gone"])
-    sender.offer([prefill("a")])
-    sender.offer([prefill("b")])
-    assert taken(receiver, 2) == (["a", "b"], {"gone"})
-
-
 @pytest.mark.guarantee("bounded-memory")
 def test_a_courier_that_does_not_read_lets_nothing_grow(line):
     sender, receiver, _ = line

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 import torch
 from paceline.policies.objectives.losses import served_probs
-from paceline.serving.cpu_host import plugin
 from safetensors.torch import load_file, save_file
 from scipy.stats import binomtest, chisquare
 
@@ -305,12 +304,6 @@ def test_drafts_are_accepted_as_often_as_the_rule_says(cpu_kernels, rule, seed):
 # Odd cases.
 
 
-def test_the_same_coins_give_the_same_tokens(cpu_kernels):
-    case = chain_case(3)
-    first, second = (verify(cpu_kernels.chain_speculative_sampling_cpu, *case) for _ in range(2))
-    assert [part.tolist() for part in first] == [part.tolist() for part in second]
-
-
 @pytest.mark.parametrize("rule", ["target_only", "rejection"])
 def test_a_greedy_request_in_a_sampled_batch_gets_what_greedy_verification_gives(cpu_kernels, rule):
     candidates, target, draft, coins, final = chain_case(11, vocab=3)
@@ -383,16 +376,3 @@ def test_what_is_sampled_from_is_what_the_learner_is_taught(cpu_kernels, tempera
     taught = served_probs(best_first, temperature, top_k, top_p)
     assert torch.allclose(probs.gather(1, token), taught, atol=1e-6)
     assert int((probs > 0).sum(-1).max()) <= top_k
-
-
-@pytest.mark.parametrize("is_all_greedy", [True, False])
-def test_a_cpu_alone_does_not_make_verification_greedy(is_all_greedy):
-    seen = {}
-
-    def sglang_s(**facts):
-        seen.update(facts)
-        return facts["is_all_greedy"] or facts["is_cpu"]
-
-    facts = {"is_all_greedy": is_all_greedy, "is_cpu": True, "is_hip": False, "is_xpu": False}
-    assert plugin._verify_uses_greedy(sglang_s, **facts) is is_all_greedy
-    assert seen == {**facts, "is_cpu": False}

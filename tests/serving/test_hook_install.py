@@ -83,13 +83,6 @@ def test_the_check_names_what_hook_bodies_read_and_the_engine_does_not_have(monk
     }
 
 
-def test_an_unsupported_version_is_named(monkeypatch):
-    monkeypatch.setattr(release, "version", lambda _: "0.6.0")
-    supported = r"\['0.5.23', '0.5.22', '0.5.21'\]"
-    with pytest.raises(CaptureUnavailable, match=f"SGLang: got version 0.6.0, expected one of {supported}"):
-        release.check_release()
-
-
 def test_without_sglang_the_error_says_what_to_install(monkeypatch):
     def absent(_):
         raise PackageNotFoundError
@@ -291,13 +284,6 @@ def test_a_plugin_loader_meets_no_exception(monkeypatch, caplog):
     plugin.register()
     assert "capture and swaps are off" in caplog.text
     assert "no module named hook_registry" in caplog.text
-
-
-def test_a_bad_setting_leaves_the_server_without_capture(monkeypatch, caplog):
-    monkeypatch.setenv("PACELINE_REDIS_URL", "redis://127.0.0.1:1/0")
-    monkeypatch.setenv("PACELINE_TEACHER_TOP_K", "many")
-    plugin.register()
-    assert "capture and swaps are off: PACELINE_TEACHER_TOP_K: got 'many'" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -61,25 +61,3 @@ def test_a_heartbeat_brings_the_same_begins_back(accepted):
         name, begins = read_begun(row, CHECKPOINTS)
         assert name == request.status()[0]
         assert begins == [Tally(sum(accepted[:checkpoint]), checkpoint) for checkpoint in reached]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        [],
-        ["r"],
-        ["r", []],
-        ["r", 1],
-        [7, [1]],
-        ["r", ["1"]],
-        ["r", [0.5]],
-        ["r", [-1]],
-        ["r", [2, 1]],
-        ["r", [1, 2, 3]],  # two checkpoints
-        ["r", [2**40]],
-        ["r", [1], 1, 2],  # an ended one
-    ],
-)
-def test_malformed_begins_are_none(value):
-    assert read_begun(value, CHECKPOINTS) is None

@@ -1,8 +1,9 @@
 """Replicas swap a new live version in one after another, by name; a rollback waits for nobody."""
 
 import pytest
+from fleet import publish, version
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 from paceline.serving.swap.staggered_rollout import STALLED_S, StaggeredRollout
 
 HOLD_S = 5.0
@@ -15,8 +16,7 @@ class Fleet:
         self.now = 100.0
         self.board = MemoryVersionBoard(lambda: self.now)
         for number in range(3):
-            version = DraftVersion(number, None, "t", "0", "eagle3", f"file:///{number}", "ab", "o", ("", ""))
-            self.board.register(version, "l", "new")
+            self.board.register(version(number), "l", "new")
         for number in range(2):
             self.now += 1.0
             self.board.move(number, VersionState.LIVE, "l", "better")
@@ -92,9 +92,7 @@ def test_versions_that_come_faster_than_they_are_swapped_in_reach_every_replica(
         fleet.now += 1.0
         if second and second % 30 == 0:
             number = fleet.board.next_number() + 100
-            version = DraftVersion(number, None, "t", "0", "eagle3", "file:///x", "ab", "o", ("", ""))
-            fleet.board.register(version, "l", "new")
-            fleet.board.move(number, VersionState.LIVE, "l", "better")
+            publish(fleet.board, number)
         fleet.beat(**own)
         state = fleet.board.read()
         for name in names:

@@ -1,9 +1,10 @@
 """The swapper makes the board's live version the one that drafts, and writes a refusal on the board."""
 
 import pytest
+from fleet import version
 from paceline.buffer.errors import BoardConflict, WeightsRefused
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
-from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
+from paceline.buffer.version import BoardEvent, VersionState
 from paceline.serving.swap.commands import SwapOutcome
 from paceline.serving.swap.staggered_rollout import StaggeredRollout
 from paceline.serving.swap.swapper import CanaryTurns, Swapper
@@ -37,13 +38,19 @@ def board():
     made = MemoryVersionBoard(clock=lambda: 100.0)
     for _ in range(3):
         number = made.next_number()
-        made.register(
-            DraftVersion(number, None, "t", "0", "eagle3", f"file:///w/v%20{number}", f"sha{number}", "o", ("", "")),
-            "l",
-            "new",
-        )
+        made.register(version(number, weights_uri=f"file:///w/v%20{number}", sha256=f"sha{number}"), "l", "new")
     made.move(0, VersionState.LIVE, "l", "start")
     return made
+
+
+@pytest.fixture
+def switch():
+    return Switch()
+
+
+@pytest.fixture
+def swapper(board, switch):
+    return Swapper(board, switch, "rep", lambda: None)
 
 
 @pytest.fixture
@@ -53,14 +60,22 @@ def clocked_board():
     made = MemoryVersionBoard(clock=lambda: now[0])
     for number in range(2):
         made.next_number()
-        uri = f"file:///w/{number}"
-        made.register(DraftVersion(number, None, "t", "0", "eagle3", uri, "same sha", "o", ("", "")), "l", "new")
+        made.register(version(number, weights_uri=f"file:///w/{number}", sha256="same sha"), "l", "new")
     return made, now
 
 
-def test_a_new_live_version_is_swapped_in_once(board):
-    switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+def replaced(live, folder="w", sha256="new"):
+    """A board that started from nothing: its versions 0 and 1 have other weights."""
+    fresh = MemoryVersionBoard(clock=lambda: 200.0)
+    for _ in range(2):
+        number = fresh.next_number()
+        own = {"weights_uri": f"file:///{folder}/{number}", "sha256": f"{sha256}{number}"}
+        fresh.register(version(number, **own), "l", "new")
+    fresh.move(live, VersionState.LIVE, "l", "start")
+    return fresh
+
+
+def test_a_new_live_version_is_swapped_in_once(board, switch, swapper):
     swapper.turn()
     assert switch.asked == []
     board.move(1, VersionState.LIVE, "l", "better")
@@ -89,18 +104,14 @@ def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_i
     assert len(switch.asked) == 1
 
 
-def test_a_late_swap_is_listed_before_the_one_that_came_after_it(board):
-    switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+def test_a_late_swap_is_listed_before_the_one_that_came_after_it(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
     switch.while_staging = lambda: switch.late.append(SwapOutcome(2, 2.5, 9.0, 3, 49.0, 1.0))
     swapper.turn()
     assert [swap["number"] for swap in swapper.status()["swaps"]] == [2, 1]
 
 
-def test_a_roll_back_swaps_the_previous_version_in(board):
-    switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+def test_a_roll_back_swaps_the_previous_version_in(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
     board.roll_back("operator:me", "worse")
@@ -109,9 +120,7 @@ def test_a_roll_back_swaps_the_previous_version_in(board):
 
 
 @pytest.mark.guarantee("refused-version-leaves")
-def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stays(board):
-    switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stays(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
     switch.fault = WeightsRefused("norm.weight: holds values that are not finite")
     swapper.turn()
@@ -126,12 +135,10 @@ def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stay
 
 
 @pytest.mark.guarantee("weights-disk-away")
-def test_a_version_restored_by_a_rollback_is_not_rolled_back_by_a_replica_that_cannot_load_it(board):
+def test_a_version_restored_by_a_rollback_is_not_rolled_back_by_a_replica_that_cannot_load_it(board, switch, swapper):
     for number in (1, 2):
         board.move(number, VersionState.LIVE, "l", "better")
-    switch = Switch()
     switch.fault = WeightsRefused("the volume is not mounted")
-    swapper = Swapper(board, switch, "rep", lambda: None)
     for _ in range(4):
         swapper.turn()
     state = board.read()
@@ -140,11 +147,9 @@ def test_a_version_restored_by_a_rollback_is_not_rolled_back_by_a_replica_that_c
 
 
 @pytest.mark.guarantee("weights-disk-away")
-def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_drafts_with_it(board):
+def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_drafts_with_it(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
-    switch = Switch()
     switch.fault = OSError("no such file")
-    swapper = Swapper(board, switch, "rep", lambda: None)
     board.beat("replica:other", {"draft_version": 1}, 60.0)
     for _ in range(2):
         swapper.turn()
@@ -159,9 +164,7 @@ def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_dra
     assert (row.state, row.why) == (VersionState.ROLLED_BACK, "refused by rep: no such file")
 
 
-def test_a_version_withdrawn_while_it_is_staged_never_drafts_here(board):
-    switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+def test_a_version_withdrawn_while_it_is_staged_never_drafts_here(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
     switch.while_staging = lambda: board.roll_back("replica:other", "silent_death") if board.read().live else None
     swapper.turn()
@@ -170,15 +173,9 @@ def test_a_version_withdrawn_while_it_is_staged_never_drafts_here(board):
     assert [number for number, *_ in switch.asked] == [1]
 
 
-def test_a_board_replaced_while_a_version_is_staged_gets_its_own_weights(board):
-    switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+def test_a_board_replaced_while_a_version_is_staged_gets_its_own_weights(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
-    fresh = MemoryVersionBoard(clock=lambda: 200.0)
-    for number in range(2):
-        uri = f"file:///fresh/{number}"
-        fresh.register(DraftVersion(number, None, "t", "0", "eagle3", uri, f"fresh{number}", "o", ("", "")), "l", "new")
-    fresh.move(1, VersionState.LIVE, "l", "start")
+    fresh = replaced(1, "fresh", "fresh")
     swapper._look()
 
     def lose_data():
@@ -193,9 +190,7 @@ def test_a_board_replaced_while_a_version_is_staged_gets_its_own_weights(board):
     assert switch.draft_version == 1
 
 
-def test_events_before_one_that_does_not_fit_count_once_that_is_gone(board):
-    switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+def test_events_before_one_that_does_not_fit_count_once_that_is_gone(board, switch, swapper):
     swapper.turn()
     board.move(1, VersionState.LIVE, "l", "better")
     stray = BoardEvent(9, VersionState.LIVE, "stranger", "", 1.0, event_id="999999999999999-1")
@@ -252,17 +247,10 @@ def test_only_new_events_are_read(board):
     assert read == ["", *[real()[-1].event_id] * 2]
 
 
-def test_a_board_that_starts_from_nothing_is_followed(board):
-    switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+def test_a_board_that_starts_from_nothing_is_followed(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
-    fresh = MemoryVersionBoard(clock=lambda: 200.0)
-    for _ in range(2):
-        number = fresh.next_number()
-        uri = f"file:///w/{number}"
-        fresh.register(DraftVersion(number, None, "t", "0", "eagle3", uri, f"new{number}", "o", ("", "")), "l", "new")
-    fresh.move(0, VersionState.LIVE, "l", "start")
+    fresh = replaced(0)
     events = fresh.events()
     swapper._board = fresh
     fresh.events = lambda *_: events
@@ -270,9 +258,7 @@ def test_a_board_that_starts_from_nothing_is_followed(board):
     assert (switch.draft_version, switch.asked[-1]) == (0, (0, "/w/0/model.safetensors", "new0"))
 
 
-def test_a_time_out_is_tried_again_and_rolls_nothing_back(board):
-    switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+def test_a_time_out_is_tried_again_and_rolls_nothing_back(board, switch, swapper):
     board.move(2, VersionState.LIVE, "l", "better")
     switch.fault = TimeoutError("no iteration")
     swapper.turn()
@@ -344,16 +330,10 @@ def test_with_turns_a_canary_and_the_live_version_alternate_on_its_replica(board
         assert (switch.draft_version, swapper.is_canary) == (1, False)
 
 
-def test_a_board_that_starts_from_nothing_names_other_weights_by_the_same_number(board):
-    switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+def test_a_board_that_starts_from_nothing_names_other_weights_by_the_same_number(board, switch, swapper):
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
-    fresh = MemoryVersionBoard(clock=lambda: 200.0)
-    for number in range(2):
-        made = DraftVersion(number, None, "t", "0", "eagle3", f"file:///w/{number}", f"new{number}", "o", ("", ""))
-        fresh.register(made, "l", "new")
-    fresh.move(1, VersionState.LIVE, "l", "start")
+    fresh = replaced(1)
     events = fresh.events()
     fresh.events = lambda *_: events
     swapper._board = fresh

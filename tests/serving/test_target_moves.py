@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from fleet import publish, version
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.trace import FeatureDtype
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 from paceline.policies.canary import CanaryRules
 from paceline.policies.guard import GuardLimits
 from paceline.serving.watch.canary_trial import READ_S
@@ -31,11 +32,8 @@ class Replica:
     def __init__(self, *, alternates: bool = False) -> None:
         self.now, self.requests = 1000.0, 0
         self.board = MemoryVersionBoard(lambda: self.now)
-        for number in range(4):
-            version = DraftVersion(number, None, "t", "0", "eagle3", f"file:///{number}", "ab", "o", ("", ""))
-            self.board.register(version, "l", "new")
-            if number < 3:
-                self.board.move(number, VersionState.LIVE, "l", "better")
+        publish(self.board, 0, 1, 2)
+        self.board.register(version(3), "l", "new")
         limits = GuardLimits(min_rounds=USUAL)
         self.monitor = DraftMonitor(self.board, "rep", CanaryRules(max_requests=60), limits, alternates=alternates)
 
@@ -116,8 +114,8 @@ def test_a_draft_that_came_to_a_target_on_which_the_one_before_had_died_is_not_b
 
 
 def test_a_target_that_moves_without_a_fall_raises_nothing_and_its_level_is_the_next_to_compare_with(replica) -> None:
-    for version in range(12):
-        replica.serve(2, str(version), [GOOD - version % 2] * USUAL)
+    for target in range(12):
+        replica.serve(2, str(target), [GOOD - target % 2] * USUAL)
     assert replica.alarms == []
     replica.serve(2, "11", [DEAD] * USUAL)
     assert (replica.live, replica.alarms[-1][1]) == (1, f"accept length 1.000 over {USUAL} rounds, 2.000 before")
@@ -125,12 +123,12 @@ def test_a_target_that_moves_without_a_fall_raises_nothing_and_its_level_is_the_
 
 def test_targets_that_move_faster_than_rounds_come_hide_no_dead_draft(replica) -> None:
     replica.serve(1, "0", [GOOD] * USUAL)
-    for version in range(1, 8):
-        replica.serve(2, str(version), [DEAD] * 20)
+    for target in range(1, 8):
+        replica.serve(2, str(target), [DEAD] * 20)
     assert replica.live == 1
     replica = Replica()
-    for version in range(20):
-        replica.serve(2, str(version), [GOOD] * 20)
+    for target in range(20):
+        replica.serve(2, str(target), [GOOD] * 20)
     assert (replica.live, replica.alarms) == (2, [])
 
 

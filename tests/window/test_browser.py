@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fleet import version
 from live_page import served
 from paceline.buffer.board_access import BoardAccess
 from paceline.buffer.config import BufferConfig
@@ -20,7 +21,7 @@ from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_members import speculators
 from paceline.buffer.redis_operator import OperatorAuth
-from paceline.buffer.version import DraftVersion, VersionState
+from paceline.buffer.version import VersionState
 from paceline.buffer.weights_file import WEIGHTS_FILE, sha256_of
 from paceline.dashboards.window.acts import Acts
 from paceline.dashboards.window.app import make_app
@@ -43,7 +44,7 @@ def access(redis_client, tmp_path) -> BoardAccess:
     sha256 = sha256_of(tmp_path / WEIGHTS_FILE)
     board = RedisVersionBoard(redis_client, BufferConfig(speculator="demo"))
     for number in range(3):
-        made = DraftVersion(number, None, "t", "1", "eagle3", tmp_path.as_uri(), sha256, "soft", ("", ""))
+        made = version(number, weights_uri=tmp_path.as_uri(), sha256=sha256, judged_on=None, scores={})
         board.register(made, "learner", "made")
         state = VersionState.REFUSED if number == 2 else VersionState.LIVE
         board.move(number, state, "learner", f"better {IMAGE}")

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 import yaml
-from counted_members import DRAFTED_TOKENS, PLAIN_TOKENS, beating, learner_status, replica_status
+from fleet import DRAFTED_TOKENS, PLAIN_TOKENS, beating, learner_status, replica_status, version
 from monitoring import RULES, exporter_service, prometheus_service
 from paceline.buffer.base import VersionBoard
 from paceline.buffer.board_access import open_board
 from paceline.buffer.settings.sources import read_settings
-from paceline.buffer.version import DraftVersion, JudgedOn, VersionState
+from paceline.buffer.version import VersionState
 from paceline.policies.readings.serving_readings import accept_length
 from paceline.policies.readings.speed import speed_over_plain
 from paceline.policies.readings.windows import windowed
@@ -71,20 +71,8 @@ def queries() -> dict[str, str]:
     return {text: place for text, place in found.items() if "sglang:" not in text}
 
 
-def version(number: int) -> DraftVersion:
-    return DraftVersion(
-        number=number,
-        parent=number - 1 if number else None,
-        target="target",
-        target_version="1",
-        drafter="eagle3",
-        weights_uri="file:///gone",
-        sha256="ab" * 32,
-        objective="soft",
-        trained_on=("8000000-0", "8986000-0"),
-        scores={"judged_accept_length": 2.3, "predicted_accept_length": 2.4, "predicted_standard_error": 0.1},
-        judged_on=JudgedOn({"py": 40}, {"py": 40}, 30.0, 80.0),
-    )
+#: What the gate predicted of every draft.
+SCORES = {"judged_accept_length": 2.3, "predicted_accept_length": 2.4, "predicted_standard_error": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +86,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         redis = entered.enter_context(redis_service(folder / "redis", redis_port))
         board = open_board(read_settings({}), url, "default").board
         for number in range(2):
-            board.register(version(number), "learner", "trained")
+            board.register(version(number, scores=SCORES), "learner", "trained")
         board.move(0, VersionState.LIVE, "learner", "first")
         board.move(1, VersionState.CANARY, "learner", "on trial", replica="a")
         exporter = entered.enter_context(exporter_service(exporter_port, url, log=folder / "e.log"))

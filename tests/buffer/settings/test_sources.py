@@ -7,7 +7,6 @@ from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import ConfigError
 from paceline.buffer.settings.sources import Origin, is_reserved, read_settings
 from paceline.buffer.settings.table import SETTINGS
-from paceline.serving.config import from_env as serving_from_env
 
 
 @pytest.fixture
@@ -40,11 +39,6 @@ def test_an_empty_variable_leaves_it_to_the_file_and_an_empty_key_to_the_default
     empty = read_settings(file("\n".join(f'{row.key} = " "' for row in rows)))
     assert {row.name: empty.value(row.name) for row in rows} == {row.name: row.default for row in rows}
     assert {empty.origin(row.name) for row in rows} == {Origin.DEFAULT}
-
-
-def test_an_empty_variable_stamps_nothing_on_a_trace():
-    config = serving_from_env({"PACELINE_TARGET": "", "PACELINE_TARGET_VERSION": ""})
-    assert (config.target, config.target_version) == ("target", "0")
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_the_default(file):

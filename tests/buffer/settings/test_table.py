@@ -1,8 +1,8 @@
 """The table of settings: every row can be read, written and described, and somebody reads it."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import pytest
 from msgspec import Meta
@@ -13,10 +13,22 @@ from paceline.buffer.settings.setting import Reader, Setting
 from paceline.buffer.settings.sources import is_reserved
 from paceline.buffer.settings.table import BY_NAME, SETTINGS
 from paceline.learner.config import LearnerConfig
+from paceline.learner.config import from_env as learner_from_env
 from paceline.policies.learn_schedule import LearnMode
 from paceline.serving.config import ServingConfig
+from paceline.serving.config import from_env as serving_from_env
 
-CONFIGS = (BufferConfig, ServingConfig, LearnerConfig)
+#: A config object, what reads it, and the variables that it must have.
+CONFIGS = {
+    BufferConfig: (BufferConfig.from_env, {}),
+    ServingConfig: (serving_from_env, {}),
+    LearnerConfig: (
+        learner_from_env,
+        {"PACELINE_TARGET_PATH": "/m/llama", "PACELINE_DRAFT": "/m/draft", "PACELINE_TARGET_VERSION": "5"},
+    ),
+}
+#: Each setting takes one of these that is not its default; `4,5` ends with the target's own version.
+TEXTS = ("4,5", "31", "0.25", "1", "0", "always", "matched", "int8", "sweep")
 #: Read where they are needed; no config object holds them.
 ELSEWHERE = {"CONFIG", "CPU_HOST", "OPERATOR_TOKEN"}
 
@@ -36,6 +48,29 @@ def test_every_setting_is_held_by_a_config_object_of_its_reader():
     for row in SETTINGS:
         assert row.reader is not Reader.SERVING or row.name in held(ServingConfig) | ELSEWHERE
         assert row.reader is not Reader.LEARNER or row.name in held(LearnerConfig)
+
+
+def another(row: Setting) -> tuple[str, Any]:
+    """A legal text that is not the default, and its value."""
+    for text in TEXTS:
+        try:
+            value = row.parse(text, "")
+        except ConfigError:
+            continue
+        if value != row.default:
+            return text, value
+    raise AssertionError(row.name)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_every_setting_is_read_into_its_own_field_and_an_empty_variable_changes_none(kind):
+    read, needed = CONFIGS[kind]
+    plain = read(needed)
+    for each in fields(kind):
+        if row := each.metadata.get("setting"):
+            text, value = another(row)
+            assert read(needed | {row.variable: text}) == replace(plain, **{each.name: value}), row.name
+            assert row.variable in needed or read(needed | {row.variable: ""}) == plain, row.name
 
 
 def test_every_row_says_what_it_is_and_its_default_is_in_its_range():

@@ -1,6 +1,7 @@
 """What /metrics says of one speculator: hand-made members, and what the readings say of the same counters."""
 
 import pytest
+from fleet import NOW, board, learner, replica, requests, snapshot, steps, version
 from paceline.buffer.counters import (
     LENGTH_EDGES,
     OLDER_DRAFTS,
@@ -19,7 +20,6 @@ from paceline.dashboards.exporter.families import FAMILIES, Kind
 from paceline.policies.readings.tables import StepSums
 from paceline.policies.readings.windows import windowed
 from scraped import labels_of, scrape, value
-from seen_members import NOW, board, learner, replica, requests, snapshot, steps, version
 
 SPREAD = [*range(len(STEP_MS_EDGES) + 1)]
 
