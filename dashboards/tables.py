@@ -65,7 +65,6 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "error": lambda line: error(line.prediction_error, line.error_half_width),
     "changed": lambda line: utc_time(line.changed_at),
     "reason": lambda line: line.lead,
-    "figures": lambda line: line.figures,
 }
 _TITLE = "draft versions"
 _LONG, _LONG_WIDTH = "reason", 24  # the one column whose text wraps, and the fewest characters it may have
