@@ -1,10 +1,11 @@
 """Who did what to a board, when and why: version events, changes of the operator's token, refused operators."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from .base import entry_order
 from .plain_text import printable, utc_time
+from .reason import Why
 from .version import BoardEvent
 
 
@@ -20,9 +21,15 @@ class AuditEntry:
     refused: bool = False  # an operator's act that came without the token and changed nothing
 
 
-def audit_trail(events: Iterable[BoardEvent], others: Iterable[AuditEntry] = ()) -> list[AuditEntry]:
-    """Return all of them in the order Redis took them in, newest last."""
-    return sorted([*map(_entry_of, events), *others], key=lambda entry: entry_order(entry.entry_id))
+def audit_trail(
+    events: Iterable[BoardEvent], others: Iterable[AuditEntry], words: Callable[[Why], str]
+) -> list[AuditEntry]:
+    """Return all of them in the order Redis took them in, newest last; `words` are those of an event's reason."""
+    entries = [
+        AuditEntry(event.event_id, event.at, event.by, f"version {event.number} {event.state}", words(event.why))
+        for event in events
+    ]
+    return sorted([*entries, *others], key=lambda entry: entry_order(entry.entry_id))
 
 
 def audit_fields(entry: AuditEntry) -> Mapping[str, str | float | bool]:
@@ -45,7 +52,3 @@ def audit_line(entry: AuditEntry) -> str:
 def entry_time(entry_id: str) -> float:
     """Unix seconds at which Redis took `entry_id` in."""
     return entry_order(entry_id)[0] / 1000
-
-
-def _entry_of(event: BoardEvent) -> AuditEntry:
-    return AuditEntry(event.event_id, event.at, event.by, f"version {event.number} {event.state}", event.why)

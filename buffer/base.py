@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from .lease import Lease
 from .member_board import MemberBoard
+from .reason import Why
 from .trace import DraftTrace
 from .version import BoardEvent, BoardState, DraftVersion, VersionState
 
@@ -157,12 +158,12 @@ class VersionBoard(MemberBoard, Protocol):
         """Reserve a version number: 0 first, never twice."""
         ...
 
-    def register(self, version: DraftVersion, by: str, why: str) -> BoardEvent:
+    def register(self, version: DraftVersion, by: str, why: Why) -> BoardEvent:
         """Append the candidate event of a new version. BoardConflict when the number is taken."""
         ...
 
     def move(
-        self, number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
+        self, number: int, state: VersionState, by: str, why: Why, replica: str = "", was: VersionState | None = None
     ) -> BoardEvent:
         """Append one change of state; a canary is one on `replica` alone.
 
@@ -172,7 +173,7 @@ class VersionBoard(MemberBoard, Protocol):
         ...
 
     def roll_back(
-        self, by: str, why: str, number: int | None = None, was: VersionState | None = None, to: int | None = None
+        self, by: str, why: Why, number: int | None = None, was: VersionState | None = None, to: int | None = None
     ) -> BoardState:
         """Undo the newest promotion in one step: the canary to rolled_back; without one, live too, previous to live.
 

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from .errors import BoardConflict
+from .reason import Why
 from .version import BoardEvent, BoardState, DraftVersion, VersionState
 
 #: One of the functions below with its request filled in: a board that loses a race calls it again with a newer state.
 Decision = Callable[[BoardState, float], list[BoardEvent]]
 
 
-def register_events(at: float, version: DraftVersion, by: str, why: str) -> list[BoardEvent]:
+def register_events(at: float, version: DraftVersion, by: str, why: Why) -> list[BoardEvent]:
     """The candidate event of a new version."""
     return [BoardEvent(version.number, VersionState.CANDIDATE, by, why, at, version)]
 
@@ -25,7 +26,7 @@ def move_events(
     number: int,
     state: VersionState,
     by: str,
-    why: str,
+    why: Why,
     replica: str,
     was: VersionState | None,
 ) -> list[BoardEvent]:
@@ -38,7 +39,7 @@ def rollback_events(
     board: BoardState,
     at: float,
     by: str,
-    why: str,
+    why: Why,
     number: int | None,
     was: VersionState | None,
     to: int | None = None,

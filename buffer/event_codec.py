@@ -14,6 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from .errors import BoardConflict, DecodeError, decode_reason, unknown_schema
+from .reason import Why
 from .version import NOT_OURS, BoardEvent, VersionState
 
 #: Number of the one schema that this release writes and reads.
@@ -49,7 +50,7 @@ class _Event(msgspec.Struct, kw_only=True):
     number: int
     state: VersionState
     by: str
-    why: str
+    why: Why
     at: float
     replica: str
     version: _Version | None

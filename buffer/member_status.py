@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from .plain_text import printable
+from .reason import Why
 
 
 class AlarmSaid(msgspec.Struct, kw_only=True, gc=False):
@@ -140,7 +141,7 @@ class MemberStatus(msgspec.Struct, kw_only=True, gc=False):
     server: ProcessSaid | None = None
 
     kind: str = ""  # how far the last learning round went
-    why: str = ""
+    why: Why = ""
     learn: str = ""  # learn or rest
     learn_reason: str = ""
     fault: str = ""  # that ended the last learning round

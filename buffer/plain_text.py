@@ -8,11 +8,6 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
-def lead(why: str) -> str:
-    """The first clause of a reason: what became of something, in a few words. The figures follow after a semicolon."""
-    return why.partition("; ")[0]
-
-
 def utc_time(unix_s: float) -> str:
     """`unix_s` as date and time; as a number of seconds when no calendar has it. Never raises."""
     try:

@@ -19,6 +19,7 @@ from .errors import BoardConflict
 from .event_codec import decode_event, encode_event
 from .keys import EVENTS, LEASE, NEXT_NUMBER
 from .lease import Lease, renewed
+from .reason import Why
 from .redis_client import translate_redis_errors
 from .redis_members import RedisMembers
 from .version import BoardEvent, BoardFold, BoardState, DraftVersion, VersionState
@@ -48,16 +49,16 @@ class RedisVersionBoard(RedisMembers):
             reserved: Any = self._client.incr(NEXT_NUMBER.name(self._speculator))
         return int(reserved) - 1
 
-    def register(self, version: DraftVersion, by: str, why: str) -> BoardEvent:
+    def register(self, version: DraftVersion, by: str, why: Why) -> BoardEvent:
         return self._write(lambda _, at: register_events(at, version, by, why))[0]
 
     def move(
-        self, number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
+        self, number: int, state: VersionState, by: str, why: Why, replica: str = "", was: VersionState | None = None
     ) -> BoardEvent:
         return self._write(lambda board, at: move_events(board, at, number, state, by, why, replica, was))[0]
 
     def roll_back(
-        self, by: str, why: str, number: int | None = None, was: VersionState | None = None, to: int | None = None
+        self, by: str, why: Why, number: int | None = None, was: VersionState | None = None, to: int | None = None
     ) -> BoardState:
         self._write(lambda board, at: rollback_events(board, at, by, why, number, was, to))
         return self.read()

@@ -15,6 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from .errors import BoardConflict
+from .reason import ReasonCode, Why, because
 
 
 class VersionState(StrEnum):
@@ -97,7 +98,7 @@ class BoardEvent:
     number: int
     state: VersionState
     by: str  # who: "learner", "operator:<name>", "replica:<name>"
-    why: str
+    why: Why
     at: float  # unix seconds
     version: DraftVersion | None = None
     event_id: str = ""
@@ -110,7 +111,7 @@ class BoardRow:
 
     version: DraftVersion
     state: VersionState
-    why: str
+    why: Why
     changed_at: float  # unix seconds
     replica: str = ""  # where a canary drafts
 
@@ -200,15 +201,15 @@ class BoardFold:
         return BoardState(rows, self.live, previous, self.last_event_id, self.canary, earlier)
 
     def _go_live(self, event: BoardEvent) -> None:
-        number, why = event.number, f"replaced by version {event.number}"
-        self._end(self.live, VersionState.RETIRED, why, event)
+        number = event.number
+        self._end(self.live, VersionState.RETIRED, because(ReasonCode.REPLACED, by=number), event)
         if self.canary != number:
-            self._end(self.canary, VersionState.ROLLED_BACK, f"version {number} went live meanwhile", event)
+            self._end(self.canary, VersionState.ROLLED_BACK, because(ReasonCode.OVERTAKEN, by=number), event)
         self.served.pop(number, None)
         self.served[number] = None
         self.live, self.canary = number, None
 
-    def _end(self, number: int | None, state: VersionState, why: str, event: BoardEvent) -> None:
+    def _end(self, number: int | None, state: VersionState, why: Why, event: BoardEvent) -> None:
         if number is not None:
             self.rows[number] = replace(self.rows[number], state=state, why=why, changed_at=event.at, replica="")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..buffer.base import VersionBoard
 from ..buffer.finding import SOMETHING_WRONG, WELL
 from ..buffer.member_status import MemberStatus, read_status
+from ..policies.verdict_words import sentence
 from .snapshot import REPLICA
 
 #: Between two looks; a server beats every second.
@@ -49,7 +50,7 @@ def adoption(board: VersionBoard, number: int) -> Adoption:
     state, drafting, others = board.read(), [], []
     if state.live != number:
         row = state.rows.get(number)
-        return Adoption(number, taken_back=row.why if row else f"got live version {state.live}")
+        return Adoption(number, taken_back=sentence(row.why) if row else f"got live version {state.live}")
     for member, status in sorted(board.heartbeats().items()):
         said, fault = read_status(status)
         if member.startswith(REPLICA) and not said.ended:

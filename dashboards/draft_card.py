@@ -8,13 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ..buffer.audit import entry_time
-from ..buffer.plain_text import lead, utc_time
+from ..buffer.plain_text import utc_time
 from ..buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ..buffer.version import BoardEvent, BoardRow
-from ..policies.judged_on import sentence
+from ..policies import judged_on
 from ..policies.readings.ratio_sums import Z_95, RatioSums
 from ..policies.readings.served_drafts import ServedDraft
 from ..policies.readings.traffic_move import traffic_move
+from ..policies.verdict_words import figures, lead, sentence, spelt
 from .cells import UNKNOWN, ago, cell, error, interval, label_word, length
 from .tables import VersionLine
 
@@ -65,7 +66,7 @@ class DraftCard:
 
     def verdicts(self) -> list[str]:
         """Every reason that says more than its lead, in full, each once."""
-        return list(dict.fromkeys(event.why for event in self.events if event.why != lead(event.why)))
+        return list(dict.fromkeys(sentence(e.why) for e in self.events if sentence(e.why) != lead(e.why)))
 
     def _moved(self) -> str:
         """Why an error may be none of the draft's: it served other requests than there were when it was judged."""
@@ -86,7 +87,8 @@ class DraftCard:
             "served": {label: sums_json(sums) for label, sums in self.by_label.items()},
             "positions": [{"reached": reached, "accepted": accepted} for reached, accepted in _positions(self.served)],
             "history": [
-                {"at": event.at, "state": event.state.value, "by": event.by, "why": event.why} for event in self.events
+                {"at": event.at, "state": event.state.value, "by": event.by, **spelt(event.why)}
+                for event in self.events
             ],
         }
 
@@ -123,16 +125,17 @@ class DraftCard:
 
     def _history(self) -> Iterator[RenderableType]:
         table = Table(title="history", title_justify="left", expand=False)
-        for heading in ("when", "state", "by", "why"):
+        for heading in ("when", "state", "by", "why", "figures"):
             table.add_column(heading, overflow="fold")
         for event in self.events:
-            table.add_row(*map(cell, (utc_time(event.at), event.state.value, event.by, lead(event.why))))
+            told = event.state.value, event.by, lead(event.why), figures(event.why)
+            table.add_row(*map(cell, (utc_time(event.at), *told)))
         yield table
         for why in self.verdicts():
             yield cell("")
             yield cell(why)
-        if (on := self.row.version.judged_on) is not None and not any(sentence(on) in why for why in self.verdicts()):
-            yield cell(sentence(on))
+        if (on := self.row.version.judged_on) is not None:
+            yield cell(judged_on.sentence(on))
 
 
 def traffic_window(trained_on: tuple[str, str]) -> str:

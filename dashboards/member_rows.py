@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ..buffer.member_board import MemberSeen
 from ..buffer.member_status import MemberStatus, WorkSaid
-from ..buffer.plain_text import lead
+from ..policies.verdict_words import lead
 from .cells import ago, cell
 from .snapshot import Snapshot, has_ended
 

@@ -9,11 +9,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from ..buffer.plain_text import lead, utc_time
+from ..buffer.plain_text import utc_time
 from ..buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ..buffer.version import BoardRow, BoardState, VersionState
-from ..policies.judged_on import sentence
+from ..policies import judged_on
 from ..policies.readings.ratio_sums import Z_95, RatioSums
+from ..policies.verdict_words import figures, lead, sentence
 from .cells import cell, error, interval, length
 
 _STYLES = {
@@ -30,7 +31,9 @@ class VersionLine:
 
     number: int
     state: VersionState
-    reason: str  # of the last change of state, and what the version was judged on where that is known
+    reason: str  # the long form: of the last change of state, and what the version was judged and trained on
+    lead: str = ""  # of the last change of state
+    figures: str = ""  # the same as a row of numbers
     judged_accept_length: float | None = None
     served_accept_length: float | None = None
     rounds: int = 0  # verify rounds that the served accept length was pooled over
@@ -61,7 +64,7 @@ _CELLS: Mapping[str, Callable[[VersionLine], str]] = {
     "predicted": lambda line: length(line.predicted_accept_length),
     "error": lambda line: error(line.prediction_error, line.error_half_width),
     "changed": lambda line: utc_time(line.changed_at),
-    "reason": lambda line: lead(line.reason),
+    "reason": lambda line: line.lead,
 }
 _TITLE = "draft versions"
 _LONG, _LONG_WIDTH = "reason", 24  # the one column whose text wraps, and the fewest characters it may have
@@ -89,6 +92,8 @@ def version_lines(state: BoardState, served: Mapping[int, RatioSums] | None = No
                 number=number,
                 state=row.state,
                 reason=_reason(row),
+                lead=lead(row.why),
+                figures=figures(row.why),
                 judged_accept_length=scores.get(JUDGED_SCORE),
                 predicted_accept_length=scores.get(PREDICTED_SCORE),
                 served_accept_length=sums.accept_length,
@@ -175,8 +180,6 @@ def as_counts(status: Mapping[str, object], key: str) -> dict[str, int]:
 
 
 def _reason(row: BoardRow) -> str:
-    """The last change says what the verdict was judged on only where it was the verdict."""
-    judged_on = "" if row.version.judged_on is None else sentence(row.version.judged_on)
-    text = row.why if judged_on in row.why else f"{row.why}; {judged_on}"
-    trained = ", ".join(row.version.trained_targets)
-    return f"{text}; trained on target {trained}" if trained else text
+    on, trained = row.version.judged_on, ", ".join(row.version.trained_targets)
+    judged = "" if on is None else judged_on.sentence(on)
+    return "; ".join(filter(None, (sentence(row.why), judged, trained and f"trained on target {trained}")))

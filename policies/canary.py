@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 
+from ..buffer.reason import Reason, ReasonCode, because
 from .acceptance import Tally
 from .canary_begins import BeginTests
 
@@ -53,7 +54,7 @@ class CanaryVerdict:
 
     decision: CanaryDecision
     basis: Basis
-    reason: str  # one sentence with figures, for people
+    reason: Reason
     gain: float  # accept length of the canary minus that of the live version
     interval: tuple[float, float]  # of the gain, valid at every look; (-inf, inf) with too few requests
     canary: Tally
@@ -174,14 +175,21 @@ class CanaryTest:
         canary, live = self._arms[Arm.CANARY], self._arms[Arm.LIVE]
         gain = canary.total.accept_length - live.total.accept_length
         interval = self._interval(gain)
-        decision, basis, why = self._decide(gain, interval)
-        figures = (
-            f"accept length {canary.total.accept_length:.3f} on {len(canary.tallies)} requests "
-            f"({canary.total.rounds} rounds) against {live.total.accept_length:.3f} live on {len(live.tallies)} "
-            f"({live.total.rounds} rounds)"
-        )
+        decision, basis, reason = self._decide(gain, interval)
         counts = len(canary.tallies), len(live.tallies)
-        return CanaryVerdict(decision, basis, f"{figures}: {why}", gain, interval, canary.total, live.total, *counts)
+        reason = reason.but(
+            canary_accept_length=canary.total.accept_length,
+            canary_requests=counts[0],
+            canary_rounds=canary.total.rounds,
+            live_accept_length=live.total.accept_length,
+            live_requests=counts[1],
+            live_rounds=live.total.rounds,
+            gain=gain,
+            confidence=self._rules.confidence,
+            gain_low=interval[0],
+            gain_high=interval[1],
+        )
+        return CanaryVerdict(decision, basis, reason, gain, interval, canary.total, live.total, *counts)
 
     def _interval(self, gain: float) -> tuple[float, float]:
         arms = self._arms.values()
@@ -191,20 +199,19 @@ class CanaryTest:
         half = anytime_half_width(sum(arm.variance() for arm in arms), error, self._rules.min_effect)
         return gain - half, gain + half
 
-    def _decide(self, gain: float, interval: tuple[float, float]) -> tuple[CanaryDecision, Basis, str]:
-        rules, (low, high), harmed = self._rules, interval, self._begins.accusation()
-        if harmed:
+    def _decide(self, gain: float, interval: tuple[float, float]) -> tuple[CanaryDecision, Basis, Reason]:
+        low, high = interval
+        if harmed := self._begins.accusation():
             return CanaryDecision.ROLL_BACK, Basis.HARM, harmed
-        spread = f"gain {gain:+.3f}, {rules.confidence:.0%} interval at every look {low:+.3f} to {high:+.3f}"
         if low > 0.0:
-            return CanaryDecision.PROMOTE, Basis.INTERVAL, f"{spread} lies above zero"
+            return CanaryDecision.PROMOTE, Basis.INTERVAL, because(ReasonCode.CANARY_GAINS)
         if high < 0.0:
-            return CanaryDecision.ROLL_BACK, Basis.INTERVAL, f"{spread} lies below zero"
-        if len(self._arms[Arm.CANARY].tallies) < rules.max_requests:
-            return CanaryDecision.WAIT, Basis.NOTHING_YET, f"{spread} says neither"
-        return self._decide_last(gain, spread)
+            return CanaryDecision.ROLL_BACK, Basis.INTERVAL, because(ReasonCode.CANARY_LOSES)
+        if len(self._arms[Arm.CANARY].tallies) < self._rules.max_requests:
+            return CanaryDecision.WAIT, Basis.NOTHING_YET, because(ReasonCode.CANARY_WAITS)
+        return self._decide_last(gain)
 
-    def _decide_last(self, gain: float, spread: str) -> tuple[CanaryDecision, Basis, str]:
+    def _decide_last(self, gain: float) -> tuple[CanaryDecision, Basis, Reason]:
         """At the limit: one look, at a number of requests that was set before, so an interval for one look decides.
 
         That of every look is about twice as wide, and would turn away most drafts that are as good as the live one.
@@ -213,13 +220,12 @@ class CanaryTest:
         has_few = any(len(arm.tallies) < rules.min_requests for arm in arms)
         error = math.inf if has_few else math.sqrt(sum(arm.variance() for arm in arms))
         low = gain - NormalDist().inv_cdf(rules.confidence) * error
-        decision, verb = (
-            (CanaryDecision.PROMOTE, "excludes")
+        decision, code = (
+            (CanaryDecision.PROMOTE, ReasonCode.CANARY_EQUAL)
             if low > -rules.non_inferiority
-            else (CanaryDecision.ROLL_BACK, "leaves room for")
+            else (CanaryDecision.ROLL_BACK, ReasonCode.CANARY_UNPROVEN)
         )
-        last = f"{rules.confidence:.0%} bound of this last look {low:+.3f} {verb} a loss of {rules.non_inferiority:g}"
-        return decision, Basis.LIMIT, f"undecided after {rules.max_requests} requests, {spread}; {last}"
+        return decision, Basis.LIMIT, because(code, limit=rules.max_requests, bound=low, margin=rules.non_inferiority)
 
 
 def anytime_half_width(variance: float, error: float, effect: float) -> float:

@@ -22,6 +22,7 @@ accuses by itself: the second bound does not hold there.
 import math
 from collections.abc import Iterator, Sequence
 
+from ..buffer.reason import Reason, ReasonCode, because
 from .acceptance import Tally
 from .canary_blocks import BlockTest
 from .canary_harm import HarmTest, log_mean_exp
@@ -66,15 +67,15 @@ class BeginTests:
             test.compare(known_until)
         self._beside = max(self._beside, log_mean_exp([test.beside.log_capital for test in self._tests]))
 
-    def accusation(self) -> str:
-        """Why the canary is to go, in words with figures; empty if it need not. Changes nothing."""
+    def accusation(self) -> Reason | None:
+        """Why the canary is to go; None if it need not. Changes nothing."""
         is_shift_excluded = not self.has_live or self._beside >= self._shift_bar
         for test in self._tests:
             if test.beside.highest_log_capital >= self._beside_bar:
                 return _reason(test.rounds, "beside it", test.beside.highest_log_capital)
             if is_shift_excluded and test.by_history.highest_log_capital >= self._history_bar:
                 return _reason(test.rounds, "so far", test.by_history.highest_log_capital)
-        return ""
+        return None
 
     def _add_begin(self, test: "_LengthTest", begin: Begin) -> None:
         if begin[0] in self._before:
@@ -119,6 +120,6 @@ def _ratio(served: Tally) -> float:
     return served.accepted / served.rounds
 
 
-def _reason(rounds: int, which: str, log_odds: float) -> str:
+def _reason(rounds: int, beside: str, log_odds: float) -> Reason:
     odds = math.exp(min(log_odds, 100.0))
-    return f"the first {rounds} rounds of its requests accept far less than live ones {which}, odds {odds:.3g} to 1"
+    return because(ReasonCode.CANARY_HARMS, begin_rounds=rounds, beside=beside, harm_odds=odds)

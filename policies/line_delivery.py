@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from ..buffer.reason import Reason, ReasonCode, because
 from .paired import Paired
-from .prequential import LineFinding, LineVerdict, PrequentialRules, PrequentialTest, shown_odds
+from .prequential import LineFinding, LineVerdict, PrequentialRules, PrequentialTest
 
 
 class Ground(StrEnum):
@@ -39,8 +40,7 @@ class Delivery:
 
     version: int  # serves next
     ground: Ground
-    lead: str  # the verdict in a few words, for people
-    reason: str  # the figures in a sentence; empty where there are none beside the lead
+    reason: Reason
     verdict: LineVerdict
 
 
@@ -113,20 +113,15 @@ class LineDelivery:
         if verdict.finding is LineFinding.HARMS:
             return self._end_trust(live, verdict)
         if is_ruined:
-            return Delivery(live, Ground.RUINED, "the newest draft fails the requests just held out", "", verdict)
+            return Delivery(live, Ground.RUINED, because(ReasonCode.RUINED), verdict)
         if verdict.finding is LineFinding.GAINS and not self._is_proven:
             self._is_proven, self._trust = True, self._rules.trusted_rounds * self._rules.full_round
-            return Delivery(newest, Ground.PROOF, f"proven, {shown_odds(verdict.odds)} to 1", verdict.reason, verdict)
+            return Delivery(newest, Ground.PROOF, because(ReasonCode.PROVEN, **verdict.figures), verdict)
         if self._trust:
             left = self._trust / self._rules.full_round
-            lead = f"proven before, trusted for {left:.3g} round{'' if left == 1.0 else 's'}"
-            return Delivery(newest, Ground.TRUST, lead, _beside_trust(verdict), verdict)
-        return Delivery(live, Ground.NOTHING_YET, self._not_proven(verdict), verdict.reason, verdict)
-
-    def _not_proven(self, verdict: LineVerdict) -> str:
-        if verdict.is_suspected:
-            return f"may harm, {shown_odds(verdict.harm_odds)} to 1"
-        return f"not proven, {shown_odds(verdict.odds)} to 1 of {1.0 / self._rules.test.error:.3g}"
+            return Delivery(newest, Ground.TRUST, because(ReasonCode.TRUSTED, trust=left, **verdict.figures), verdict)
+        code = ReasonCode.MAY_HARM if verdict.is_suspected else ReasonCode.NOT_PROVEN
+        return Delivery(live, Ground.NOTHING_YET, because(code, **verdict.figures), verdict)
 
     def _end_trust(self, live: int, verdict: LineVerdict) -> Delivery:
         self._trust = 0
@@ -136,8 +131,7 @@ class LineDelivery:
         self._is_proven = False
         if version != self.reference:
             self._compare_with(version)
-        lead = f"harms, {shown_odds(verdict.harm_odds)} to 1"
-        return Delivery(version, Ground.HARM, lead, verdict.reason, verdict)
+        return Delivery(version, Ground.HARM, because(ReasonCode.HARMS, **verdict.figures), verdict)
 
     def _spend_trust(self, version: int) -> None:
         """A round less, or a part of one; after the last one, what serves becomes the reference."""
@@ -176,10 +170,3 @@ class LineDelivery:
         self._is_proven = bool(state["is_proven"])
         self._line.restore(state["line"])
         self._live.restore(state["live"])
-
-
-def _beside_trust(verdict: LineVerdict) -> str:
-    """What the line shows against its new reference."""
-    if not verdict.requests:
-        return "it was not compared with its new reference yet"
-    return f"for a new proof, {verdict.reason}"

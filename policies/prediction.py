@@ -21,10 +21,10 @@ class Prediction:
     requests: int
 
     @property
-    def sentence(self) -> str:
-        """For people."""
+    def figures(self) -> dict[str, float]:
+        """For a reason; the noise is half of the 95 % interval."""
         noise = Z_95 * self.standard_error
-        return f"predicted {self.accept_length:.3f} ± {noise:.3f} by {self.requests} requests that it had not learnt"
+        return {"predicted": self.accept_length, "predicted_noise": noise, "predicted_requests": self.requests}
 
 
 def prediction(replayed: Iterable[tuple[Hashable, str, Tally]]) -> Prediction | None:

@@ -44,8 +44,6 @@ _CASH_SHARE = 0.2
 _SUSPICIOUS_ODDS = 2.0
 #: What a test of harm gives away before every block: a line that is level again is soon free of old suspicion.
 _HARM_FORGOTTEN = 0.1
-#: Odds above are said to be above.
-_MOST_SHOWN = 1_000_000
 
 
 class LineFinding(StrEnum):
@@ -56,17 +54,28 @@ class LineFinding(StrEnum):
     HARMS = "harms"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LineVerdict:
     """What was found, and the figures that show it."""
 
     finding: LineFinding
-    reason: str  # one sentence with figures, for people
     odds: float  # capital of the test of gain, against 1 at its start
+    needed: float  # of these odds, for a proof
     harm_odds: float  # the higher capital of the tests of harm
+    losers: "Whose"  # the test of harm that has it
     is_suspected: bool  # of harm: nothing is taken for a gain until it is cleared
     requests: int  # compared
     prompts: int  # that these requests were answers to: so many bets were made
+
+    @property
+    def figures(self) -> dict[str, float | str]:
+        """For a reason: those of harm where they count."""
+        found: dict[str, float | str] = {"odds": self.odds, "needed": self.needed, "requests": self.requests}
+        if self.prompts < self.requests:
+            found["prompts"] = self.prompts
+        if self.is_suspected or self.finding is LineFinding.HARMS:
+            found |= {"harm_odds": self.harm_odds, "losers": self.losers.value}
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,27 +178,24 @@ class PrequentialTest:
 
     def verdict(self) -> LineVerdict:
         """What the blocks so far show. Changes nothing."""
-        odds, needed = self._gain.log, 1.0 / self._rules.error
+        odds = self._gain.log
         whose = max(Whose, key=lambda name: self._harm[name].log)
         harm = self._harm[whose].log
-        figures = f"odds {shown_odds(math.exp(min(odds, 100.0)))} to 1 that the line gains, on {self._judges()}"
+        finding = LineFinding.NOTHING_YET
         if harm >= -math.log(self._rules.harm_error):
-            finding, why = LineFinding.HARMS, f"odds {shown_odds(math.exp(harm))} to 1 that {whose} lose"
-        elif self._is_suspected():
-            finding, why = (
-                LineFinding.NOTHING_YET,
-                f"odds {shown_odds(math.exp(harm))} to 1 that {whose} lose must fall first",
-            )
-        elif odds >= math.log(needed):
-            finding, why = LineFinding.GAINS, f"{needed:.3g} to 1 are enough"
-        else:
-            finding, why = LineFinding.NOTHING_YET, f"{needed:.3g} to 1 are needed"
-        shown = math.exp(min(odds, 700.0)), math.exp(harm)
-        return LineVerdict(finding, f"{figures}: {why}", *shown, self._is_suspected(), self._requests, self._prompts)
-
-    def _judges(self) -> str:
-        prompts = f" to {self._prompts} prompts" if self._prompts < self._requests else ""
-        return f"{self._requests} requests{prompts}"
+            finding = LineFinding.HARMS
+        elif odds >= -math.log(self._rules.error) and not self._is_suspected():
+            finding = LineFinding.GAINS
+        return LineVerdict(
+            finding=finding,
+            odds=math.exp(min(odds, 700.0)),
+            needed=1.0 / self._rules.error,
+            harm_odds=math.exp(harm),
+            losers=whose,
+            is_suspected=self._is_suspected(),
+            requests=self._requests,
+            prompts=self._prompts,
+        )
 
     def _is_suspected(self) -> bool:
         return max(capital.log for capital in self._harm.values()) > math.log(_SUSPICIOUS_ODDS)
@@ -231,10 +237,3 @@ def _without_the_heaviest(bets: Sequence[Bet]) -> list[float]:
         weights[bet.tenant] += math.sqrt(bet.requests)
     heaviest = max(weights, key=weights.__getitem__, default=None)
     return [bet.gain for bet in bets if bet.tenant != heaviest]
-
-
-def shown_odds(odds: float) -> str:
-    """For people, who compare no exponents."""
-    if odds >= _MOST_SHOWN:
-        return f"over {_MOST_SHOWN:,}"
-    return f"{odds:,.0f}" if odds >= 100.0 else f"{odds:.3g}"

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from ..buffer.reason import Reason
 from ..buffer.version import JudgedOn
 from .acceptance import Tally
-from .judged_on import sentence
 from .line_delivery import Delivery, Ground
 from .paired import Paired, by_prompt
 from .prediction import Prediction
@@ -55,12 +55,18 @@ class Measured:
     requests: int  # with verify rounds of both
 
     @property
-    def sentence(self) -> str:
-        """For people; empty without requests."""
+    def figures(self) -> dict[str, float]:
+        """For a reason; none without requests."""
         if not self.requests:
-            return ""
-        lengths = f"accept length {self.line_accept_length:.3f} against {self.reference_accept_length:.3f}"
-        return f"{lengths} of the reference on {self.requests} new requests"
+            return {}
+        return {
+            "accept_length": self.line_accept_length,
+            "reference_accept_length": self.reference_accept_length,
+            "measured_requests": self.requests,
+            "gain": self.gain,
+            "gain_low": self.interval[0],
+            "gain_high": self.interval[1],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class Promotion:
     """What becomes of a candidate, and the figures of the round that trained it."""
 
     verdict: Verdict
-    reason: str  # for people: the verdict in a few words, then sentences with figures, each after a semicolon
+    reason: Reason
     measured: Measured | None = None  # None while waiting or unjudged, and where nothing could be measured
     judged_on: JudgedOn | None = None  # what the measured requests were
     ground: Ground | None = None  # why another version serves next, or none; None while waiting or unjudged
@@ -91,10 +97,9 @@ def judge(
     `judged_on` is what those that have rounds were. Draws from `rng`; changes nothing else.
     """
     measured = measure(pairs, confidence=confidence, rng=rng)
-    figures = [measured.sentence, _spread(measured, confidence), sentence(judged_on) if judged_on else ""]
     return Promotion(
         Verdict.PROMOTE if decided.ground in {Ground.PROOF, Ground.TRUST} else Verdict.REFUSE,
-        "; ".join(part for part in (decided.lead, decided.reason, *figures) if part),
+        decided.reason.but(confidence=confidence if measured.requests else None, **measured.figures),
         measured if measured.requests else None,
         judged_on,
         decided.ground,
@@ -113,13 +118,6 @@ def measure(pairs: Sequence[Paired], *, confidence: float, rng: np.random.Genera
     interval = _interval(counts, confidence, rng) if counts.shape[1] >= _MIN_PROMPTS else (-np.inf, np.inf)
     requests = sum(pair.has_rounds for pair in pairs)
     return Measured(lengths[0] - lengths[1], interval, *lengths, requests)
-
-
-def _spread(measured: Measured, confidence: float) -> str:
-    if np.isinf(measured.interval).any():
-        return ""
-    low, high = measured.interval
-    return f"gain {measured.gain:+.3f}, {confidence:.0%} interval {low:+.3f} to {high:+.3f}"
 
 
 def _counts(pairs: Sequence[Paired]) -> Floats:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.buffer.counters import Counters, DraftPositions, ServedCell, ServedCounters, as_json
+from paceline.buffer.reason import ReasonCode, because
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner.delivery.mlflow_registry import COMPARE_S, Registry
@@ -21,7 +22,7 @@ MODEL = "paceline-chat"
 FOR_EVER_S = 600.0
 GATE = Promotion(
     Verdict.PROMOTE,
-    "gain +0.500, 95% interval +0.100 to +0.900",
+    because(ReasonCode.TRUSTED, gain=0.5, gain_low=0.1, gain_high=0.9, confidence=0.95),
     Measured(0.5, (0.1, 0.9), 2.5, 2.0, 12),
     ground=Ground.TRUST,
     reference=0,

@@ -16,6 +16,7 @@ from paceline.buffer.counters import (
     TraceCounters,
     as_json,
 )
+from paceline.buffer.reason import ReasonCode, Why, because
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, JudgedOn, VersionState
 from paceline.policies.readings.ratio_sums import RatioSums
@@ -63,7 +64,7 @@ class Story:
         """Stream id of a trace of that age."""
         return f"{int((self.now - age_s) * 1000)}-0"
 
-    def go_live(self, number: int, why: str) -> None:
+    def go_live(self, number: int, why: Why) -> None:
         """The board moves on, and the replica follows."""
         self.board.move(number, VersionState.LIVE, LEARNER, why)
         self.follow()
@@ -188,7 +189,7 @@ def code_then_prose(weights: tuple[str, str] = ("file:///drafts", "0" * 64)) -> 
     for number, score, served in ((1, 1.8, 0.9), (2, 2.4, 1.35), (3, 2.7, 1.6)):
         story.publish(number, number - 1, score, judged_on=code)
         story.run(14, {"py": max(0.05, served - 0.4)})
-        story.go_live(number, f"proven, {40 + number} to 1; gained 0.41 (0.22 .. 0.60) on draft {number - 1}")
+        story.go_live(number, because(ReasonCode.PROVEN, odds=40 + number, needed=10, gain=0.41))
         story.run(100, {"py": served})
     story.run(40, {"py": 1.6, "prose": 0.45})
     old = JudgedOn({"py": 27, "prose": 4}, {"prose": 32}, 110.0, 260.0)
@@ -197,7 +198,7 @@ def code_then_prose(weights: tuple[str, str] = ("file:///drafts", "0" * 64)) -> 
         4,
         VersionState.REFUSED,
         LEARNER,
-        "not proven, 1.4 to 1 of 10; gained 0.02 (-0.11 .. 0.15) on draft 3: not shown to be better",
+        because(ReasonCode.NOT_PROVEN, odds=1.4, needed=10, gain=0.02),
     )
     story.drift()
     story.run(60, {"prose": 0.45})
@@ -206,16 +207,16 @@ def code_then_prose(weights: tuple[str, str] = ("file:///drafts", "0" * 64)) -> 
         5,
         VersionState.REFUSED,
         LEARNER,
-        "not proven, 0.6 to 1 of 10; gained -0.04 (-0.2 .. 0.12) on draft 3: not shown to be better",
+        because(ReasonCode.NOT_PROVEN, odds=0.6, needed=10, gain=-0.04),
     )
     story.run(50, {"prose": 0.45})
     prose = JudgedOn({"prose": 40}, {"prose": 36}, 25.0, 70.0)
     story.publish(6, 5, 2.3, judged_on=prose)
     story.board.move(
-        6, VersionState.CANARY, LEARNER, "proven, 212 to 1; gained 0.85 (0.6 .. 1.1) on draft 3", replica=REPLICA
+        6, VersionState.CANARY, LEARNER, because(ReasonCode.PROVEN, odds=212, needed=10, gain=0.85), replica=REPLICA
     )
     story.run(30, {"prose": 0.5})
-    story.go_live(6, "canary: accept length 2.31 against 1.46 of the other replicas")
+    story.go_live(6, because(ReasonCode.CANARY_GAINS, gain=0.85))
     story.learner_status = {
         "kind": "learned",
         "why": "published draft 6",

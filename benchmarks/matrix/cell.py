@@ -19,6 +19,7 @@ from ...learner.training.plan import TrainingPlan
 from ...learner.training.trainer import DraftTrainer
 from ...policies.acceptance import identity
 from ...policies.rejection import EstimatedRounds, served_beside_expected, why_not_estimated
+from ...policies.verdict_words import sentence
 from ...rig.prompts import Prompt
 from ...rig.traffic import Served, send
 from ..measure.answers import flush_cache
@@ -193,7 +194,7 @@ def go_live(server: MeasuredServer, number: int) -> str:
 
     wait_until(is_settled, f"version {number} to be swapped in")
     row = server.board.read().rows[number]
-    return row.why if row.state is VersionState.ROLLED_BACK else ""
+    return sentence(row.why) if row.state is VersionState.ROLLED_BACK else ""
 
 
 def loaded(case: Case, folder: Path) -> Eagle3Draft:

@@ -24,6 +24,7 @@ from ..member_history import (
     decode_history,
     encode_entry,
 )
+from ..reason import Why
 from ..version import BoardEvent, BoardState, DraftVersion, VersionState, fold
 
 
@@ -50,16 +51,16 @@ class MemoryVersionBoard:
             self._reserved += 1
             return self._reserved - 1
 
-    def register(self, version: DraftVersion, by: str, why: str) -> BoardEvent:
+    def register(self, version: DraftVersion, by: str, why: Why) -> BoardEvent:
         return self._write(lambda _, at: register_events(at, version, by, why))[0]
 
     def move(
-        self, number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
+        self, number: int, state: VersionState, by: str, why: Why, replica: str = "", was: VersionState | None = None
     ) -> BoardEvent:
         return self._write(lambda board, at: move_events(board, at, number, state, by, why, replica, was))[0]
 
     def roll_back(
-        self, by: str, why: str, number: int | None = None, was: VersionState | None = None, to: int | None = None
+        self, by: str, why: Why, number: int | None = None, was: VersionState | None = None, to: int | None = None
     ) -> BoardState:
         with self._lock:
             self._write(lambda board, at: rollback_events(board, at, by, why, number, was, to))

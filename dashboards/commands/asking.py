@@ -81,10 +81,11 @@ def audit(
 ) -> None:
     """Show who changed what on the board, when and why, and which operators were refused; newest last."""
     from ...buffer.audit import audit_fields, audit_line, audit_trail
+    from ...policies.verdict_words import sentence
 
     with answering():
         access = open_known(redis_url, speculator)
-        trail = audit_trail(access.board.events(), access.auth.history())
+        trail = audit_trail(access.board.events(), access.auth.history(), sentence)
         for entry in trail[-newest:]:
             typer.echo(json.dumps(audit_fields(entry)) if as_json else audit_line(entry))
         if not trail:

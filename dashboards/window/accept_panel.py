@@ -11,6 +11,7 @@ from ...policies.readings.accept_series import NOTHING, AcceptStretch, accept_se
 from ...policies.readings.definitions import DEFINITIONS
 from ...policies.readings.tables import CellSums
 from ...policies.readings.traffic_move import MIN_REQUESTS, traffic_move
+from ...policies.verdict_words import lead, sentence
 from ..cells import ago, label_word, length
 from ..headline import nobody_serves
 from .drift_shades import drift_shades
@@ -25,7 +26,7 @@ _LINES = 4
 _LEAST_ROUNDS = 50
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """Something that became of a draft, on the chart."""
 
@@ -33,7 +34,8 @@ class Mark:
     at: float  # unix seconds
     number: int
     by: str
-    why: str
+    lead: str
+    why: str  # the long form
     text: str
 
 
@@ -80,7 +82,15 @@ def _marks_of(number: int, stays: Sequence[Stay]) -> Iterator[Mark]:
     for stay in stays:
         kind, text = _kind(stay.state, before)
         if kind:
-            yield Mark(kind, stay.since, number, stay.by, stay.why, f"draft {number} {text}")
+            yield Mark(
+                kind=kind,
+                at=stay.since,
+                number=number,
+                by=stay.by,
+                lead=lead(stay.why),
+                why=sentence(stay.why),
+                text=f"draft {number} {text}",
+            )
         before = stay.state
 
 

@@ -6,6 +6,7 @@ from ...buffer.version import VersionState
 from ...policies.readings.ratio_sums import RatioSums
 from ...policies.readings.served_drafts import ServedDraft, served_drafts
 from ...policies.readings.served_labels import served_labels
+from ...policies.verdict_words import spelt
 from ..cells import label_word
 from ..draft_card import sums_json
 from .lives import Stay
@@ -25,7 +26,7 @@ def lane_panel(look: Look) -> dict[str, object]:
         {
             "number": number,
             "state": rows[number].state.value,
-            "why": rows[number].why,
+            **spelt(rows[number].why),
             "bars": [_bar(stay) for stay in look.lives.stays[number] if _is_shown(stay)],
         }
         for number in numbers[:LANE_DRAFTS]

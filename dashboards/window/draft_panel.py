@@ -5,6 +5,7 @@ from collections import Counter
 from ...buffer.version import MOVES, BoardRow, BoardState, VersionState
 from ...policies.judged_on import sentence
 from ...policies.readings.served_labels import served_labels
+from ...policies.verdict_words import spelt
 from ..cells import label_word
 from ..draft_list import draft_card
 from ..mlflow_link import mlflow_link
@@ -27,7 +28,7 @@ def draft_panel(look: Look, asked: int | None) -> dict[str, object]:
         # The state and what was judged have places of their own.
         "facts": [(name, text) for name, text in card.facts().items() if not name.startswith(("state", "judged"))],
         "state": row.state.value,
-        "why": row.why,
+        **spelt(row.why),
         "changed_at": row.changed_at,
         "labels": _labels(row, _served_now(look)),
         "judged_text": "nothing was judged" if row.version.judged_on is None else sentence(row.version.judged_on),

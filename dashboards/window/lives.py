@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from ...buffer.reason import Why
 from ...buffer.version import BoardEvent, BoardFold, VersionState
 
 
@@ -14,7 +15,7 @@ class Stay:
     since: float
     to: float | None
     by: str
-    why: str
+    why: Why
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from ...buffer.counters import LearnerCounters
 from ...buffer.member_status import MemberStatus
-from ...buffer.plain_text import lead
 from ...buffer.version import VersionState
+from ...policies.verdict_words import lead, spelt
 from ..answer import Answer
 from ..cells import UNKNOWN, ago
 from ..headline import nobody_learns
@@ -29,7 +29,7 @@ def loop_panel(look: Look, found: Answer) -> dict[str, object]:
             away = "ended" if has_ended(seen.members[member]) else "silent"
             facts.append((member, f"{away}, last seen {ago(seen.unseen_s(member))} ago"))
     rows = [(number, row) for number, row in sorted(seen.state.rows.items()) if row.state is not VersionState.CANDIDATE]
-    verdicts = [{"number": number, "state": row.state.value, "why": row.why} for number, row in rows[-VERDICTS:]]
+    verdicts = [{"number": number, "state": row.state.value, **spelt(row.why)} for number, row in rows[-VERDICTS:]]
     return {"facts": facts, "verdicts": verdicts, "why_unknown": nobody_learns(seen)}
 
 

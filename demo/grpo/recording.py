@@ -15,6 +15,7 @@ from typing import Any
 from ...buffer.trace import DraftTrace
 from ...buffer.version import BoardState
 from ...learner.delivery.version_folders import files_of
+from ...policies.verdict_words import sentence
 from ...rig.runs import machine
 from ...rig.trace_file import write_traces
 from ...serving.rollouts.weights import write_folder
@@ -64,7 +65,7 @@ def record_run(
 def _versions(board: BoardState) -> list[dict[str, object]]:
     """Every version but the first: the newest target it was trained on, what became of it, and why."""
     return [
-        {"number": number, "target": row.version.target_version, "state": row.state.value, "why": row.why}
+        {"number": number, "target": row.version.target_version, "state": row.state.value, "why": sentence(row.why)}
         for number, row in board.rows.items()
         if number
     ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...buffer.base import TraceEntry, VersionBoard, entry_order
 from ...buffer.errors import BoardConflict, WeightsRefused
-from ...buffer.plain_text import lead
+from ...buffer.reason import Reason, ReasonCode, because
 from ...buffer.version import BoardState, DraftVersion, VersionState
 from ...buffer.weights_file import check_weights
 from ...policies.judged_on import judged_on
@@ -51,22 +51,14 @@ def judge_candidate(
     if line_judge is None or number is None:
         return Promotion(Verdict.WAIT, _why_waiting(board_state))
     traces = state.judging_traces(claimed)
-    left_out = unscored(traces)
-    reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(left_out.items()))
+    unscorable = unscored(traces)
+    reasons = ", ".join(f"{count} by {reason}" for reason, count in sorted(unscorable.items()))
     requests = len({trace.request_id for trace in traces})
-    if 2 * left_out.total() > requests:
-        return Promotion(
-            Verdict.UNJUDGED,
-            f"replay cannot tell: of {requests} requests {reasons} were verified in a way that the committed tokens do "
-            "not show; the canary decides alone",
-        )
+    if 2 * unscorable.total() > requests:
+        return Promotion(Verdict.UNJUDGED, because(ReasonCode.UNJUDGED, requests=requests, left_out=reasons))
     promotion = _judged(state, claimed, line_judge, number, now_s)
-    said = [promotion.reason]
-    if reasons:
-        said.append(f"requests left out: {reasons}")
-    if line_judge.late:
-        said.append(f"{len(line_judge.late)} more left out, since other answers to their prompts had just judged")
-    return replace(promotion, reason="; ".join(said))
+    left_out = promotion.reason.but(left_out=reasons or None, late=len(line_judge.late) or None)
+    return replace(promotion, reason=left_out)
 
 
 def _judged(state: LearnerState, claimed: ByOutcome, line_judge: LineJudge, number: int, now_s: float) -> Promotion:
@@ -87,11 +79,11 @@ def _judged(state: LearnerState, claimed: ByOutcome, line_judge: LineJudge, numb
     )
 
 
-def _why_waiting(board_state: BoardState) -> str:
+def _why_waiting(board_state: BoardState) -> Reason:
     live = board_state.live
     if live is None:
-        return "no version is live: promote one, and the gate compares with it"
-    return f"weights of live version {live} cannot be read at {board_state.rows[live].version.weights_uri}"
+        return because(ReasonCode.NO_LIVE)
+    return because(ReasonCode.LIVE_UNREADABLE, live=live, uri=board_state.rows[live].version.weights_uri)
 
 
 def deliver(
@@ -126,9 +118,7 @@ def deliver(
         trained_targets=tuple(version for version in state.targets.trained if version in named),
     )
     write = partial(save_draft, state.trainer.draft)
-    version = publish(
-        board, config.versions_dir, write, lineage, by=LEARNER, why=lead(promotion.reason), reserved=number
-    )
+    version = publish(board, config.versions_dir, write, lineage, by=LEARNER, why=promotion.reason, reserved=number)
     has_trees = any(entry.trace.is_tree for outcome in KEPT for entry in claimed[outcome])
     must_canary = promotion.verdict is Verdict.UNJUDGED or has_trees
     _carry_out(config, board, version.number, judged, promotion, must_canary=must_canary)
@@ -150,7 +140,8 @@ def _roll_back_changed_live(state: LearnerState, board: VersionBoard, judged: Bo
         if isinstance(refusal.__cause__, OSError):
             return
         try:
-            board.roll_back(LEARNER, str(refusal), live, VersionState.LIVE)
+            why = because(ReasonCode.WEIGHTS_REFUSED, by=LEARNER, fault=str(refusal))
+            board.roll_back(LEARNER, why, live, VersionState.LIVE)
         except BoardConflict as conflict:
             _log.warning("version %d was not rolled back, because somebody else moved it: %s", live, conflict)
 
@@ -171,7 +162,8 @@ def _carry_out(
         return
     live = board.read().live
     if live != judged.live:
-        refuse(board, number, f"live moved from {judged.live} to {live} while it was judged; {promotion.reason}")
+        moved = {"judged": judged.live, "live": "none" if live is None else live}
+        refuse(board, number, promotion.reason.but(ReasonCode.LIVE_MOVED, **moved))
         return
     has_canaries = config.canary_limit_s > 0
     start_canary_or_go_live(board, number, promotion.reason, with_canary=has_canaries, must_canary=must_canary)
@@ -180,7 +172,8 @@ def _carry_out(
 def _put_back(board: VersionBoard, judged: BoardState, promotion: Promotion) -> None:
     """Make the reference live again in place of the drafts trusted after it, which no later rollback brings back."""
     try:
-        board.roll_back(LEARNER, promotion.reason, judged.live, VersionState.LIVE, promotion.serves)
+        why = promotion.reason.but(ReasonCode.PUT_BACK, serves=promotion.serves)
+        board.roll_back(LEARNER, why, judged.live, VersionState.LIVE, promotion.serves)
     except BoardConflict as conflict:
         _log.warning("version %s is not live again, because somebody moved versions: %s", promotion.serves, conflict)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...buffer.base import VersionBoard
 from ...buffer.errors import BoardConflict, ConfigError
+from ...buffer.reason import ReasonCode, Why, because
 from ...buffer.version import BoardState, DraftVersion, JudgedOn, VersionState
 from ...buffer.weights_file import WEIGHTS_FILE, sha256_of
 from ..disk import remove_folder, write_folder
@@ -48,7 +49,7 @@ def publish(
     lineage: Lineage,
     *,
     by: str,
-    why: str,
+    why: Why,
     reserved: int | None = None,
 ) -> DraftVersion:
     """Write a folder below `versions` with `write`, then register it as a candidate under a new number.
@@ -124,7 +125,7 @@ def publish_initial(
     if initial is not None and initial.state is not VersionState.CANDIDATE:
         return None
     draft = find_draft()
-    why = f"the draft the server was started with ({draft})"
+    why = because(ReasonCode.INITIAL, draft=str(draft))
     if initial is None:
         folder = version_folder(versions, INITIAL)
         _copy_once(draft, folder)

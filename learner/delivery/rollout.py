@@ -6,20 +6,16 @@ from collections.abc import Callable, Mapping
 
 from ...buffer.base import VersionBoard
 from ...buffer.errors import BoardConflict
+from ...buffer.reason import Reason, ReasonCode, because
 from ...buffer.version import BoardState, VersionState
 
 _log = logging.getLogger(__name__)
 
 #: The author of a learner's board events; operators and replicas have their own names.
 LEARNER = "learner"
-#: Why a version that must pass a canary is refused where there can be none.
-NO_CANARY = (
-    "it must pass a canary, and none can run: serve with a second replica or, on the only one, with "
-    "PACELINE_CANARY_TURN_S above 0, and let the learner have PACELINE_CANARY_LIMIT_S above 0"
-)
 
 
-def refuse(board: VersionBoard, number: int, why: str) -> None:
+def refuse(board: VersionBoard, number: int, why: Reason) -> None:
     """Move a candidate to refused; a conflict with another move is logged, and that move stays."""
     try:
         board.move(number, VersionState.REFUSED, LEARNER, why)
@@ -33,11 +29,11 @@ def refuse_undecided(board: VersionBoard) -> None:
     published = {event.number for event in board.events() if event.version is not None and event.by == LEARNER}
     for number in sorted(published):
         if state.rows[number].state is VersionState.CANDIDATE:
-            refuse(board, number, "its learner stopped before the gate's verdict was carried out")
+            refuse(board, number, because(ReasonCode.LEARNER_STOPPED))
 
 
 def start_canary_or_go_live(
-    board: VersionBoard, number: int, why: str, *, with_canary: bool, must_canary: bool = False
+    board: VersionBoard, number: int, why: Reason, *, with_canary: bool, must_canary: bool = False
 ) -> None:
     """Move a candidate to canary on one replica, or to live at once where no other replica can be compared with it.
 
@@ -46,7 +42,7 @@ def start_canary_or_go_live(
     """
     replica = _replica_for(board, number) if with_canary else ""
     if must_canary and not replica:
-        refuse(board, number, f"{NO_CANARY}; {why}")
+        refuse(board, number, why.but(ReasonCode.NO_CANARY))
         return
     state = VersionState.CANARY if replica else VersionState.LIVE
     try:
@@ -79,7 +75,7 @@ class CanaryLimit:
             self._seen_at = now
         if now - self._seen_at < self._limit_s:
             return
-        why = f"canary on {row.replica} undecided after {self._limit_s:g} s"
+        why = because(ReasonCode.CANARY_OVERDUE, replica=row.replica, limit_s=self._limit_s)
         try:
             board.roll_back(LEARNER, why, state.canary, VersionState.CANARY)
         except BoardConflict as conflict:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ...buffer.code_version import code_version
 from ...buffer.scores import JUDGED_SCORE, PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ...buffer.version import DraftVersion
+from ...policies import verdict_words as words
 from ...policies.judged_on import figures, sentence
 from ...policies.promotion import Promotion
 from ..training.plan import TrainingPlan
@@ -163,7 +164,7 @@ def _round_params(
         "weighting": fit.weighting,
         "learning_rate": f"{fit.learning_rate:g}",
         "code_version": code_version(),
-        "gate_reason": promotion.reason,
+        "gate_reason": words.sentence(promotion.reason),
         "judged_against": "" if promotion.reference is None else str(promotion.reference),
         "gate_ground": "" if promotion.ground is None else promotion.ground.value,
         "learn_reason": learn_reason,

@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from ...buffer.base import BufferCounts
+from ...buffer.reason import Why
 from ...policies.guard import Alarm
 from ...policies.judged_on import figures
 from ...policies.learn_schedule import LearnDecision
@@ -33,7 +36,7 @@ class LearningReport:
     """One call of Learner.learn_once, after everything it did is durable."""
 
     kind: LearningKind
-    why: str
+    why: Why
     outcomes: Mapping[str, int] = field(default_factory=dict)  # outcome -> traces acked with it in this learning round
     fit: FitReport | None = None
     promotion: Promotion | None = None
@@ -47,7 +50,7 @@ class LearningReport:
 
     def status(self) -> dict[str, object]:
         """The report as JSON values for a heartbeat, without the figures that this learning round did not measure."""
-        found: dict[str, object] = {"kind": self.kind.value, "why": self.why}
+        found: dict[str, object] = {"kind": self.kind.value, "why": msgspec.to_builtins(self.why)}
         if self.why_now:
             found["why_now"] = self.why_now
         if self.decision is not None:
@@ -59,7 +62,8 @@ class LearningReport:
         if self.fit is not None:
             found |= {"fit": _fit_figures(self.fit), "traces": {**self.outcomes, "replayed": self.replayed}}
         if self.promotion is not None:
-            found |= {"verdict": self.promotion.verdict.value, "reason": self.promotion.reason}
+            found |= {"verdict": self.promotion.verdict.value}
+            found["reason"] = msgspec.to_builtins(self.promotion.reason)
         if self.promotion is not None and self.promotion.ground is not None:
             found |= {"ground": self.promotion.ground.value, "reference": self.promotion.reference}
         if self.promotion is not None and self.promotion.measured is not None:

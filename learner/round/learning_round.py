@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 
 from ...buffer.base import TraceBuffer, TraceEntry, VersionBoard
 from ...buffer.lease import Lease, require
-from ...buffer.plain_text import lead, printable
+from ...buffer.plain_text import printable
 from ...buffer.version import BoardState, DraftVersion
 from ...policies.guard import Alarm
 from ...policies.learn_schedule import LearnChoice, LearnDecision
 from ...policies.promotion import Promotion, Verdict
+from ...policies.verdict_words import lead
 from ..claim.intake import ByOutcome, Outcome, as_misreplayed, as_rested, counts_of
 from ..delivery.delivery import deliver, judge_candidate, reserve
 from ..delivery.mlflow_registry import Registry
@@ -184,7 +185,7 @@ class LearningRound:
         except Exception as failure:  # noqa: BLE001 - a draft that is trained must not be lost for a figure about it
             _log.warning("the draft is not predicted: %s", printable(f"{type(failure).__name__}: {failure}"))
             return promotion
-        reason = promotion.reason if found is None else f"{promotion.reason}; {found.sentence}"
+        reason = promotion.reason if found is None else promotion.reason.but(**found.figures)
         return replace(promotion, prediction=found, reason=reason)
 
     def _publish(

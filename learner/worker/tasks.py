@@ -6,10 +6,10 @@ from typing import Any
 
 from celery import Celery, Task
 
-from ...buffer.plain_text import lead
 from ...buffer.redis_board import RedisVersionBoard
 from ...buffer.redis_client import client_for
 from ...buffer.redis_stream import RedisTraceBuffer
+from ...policies.verdict_words import lead
 from ..config import LearnerConfig
 from ..heartbeat import Heartbeat
 

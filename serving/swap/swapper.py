@@ -12,6 +12,7 @@ from typing import Protocol
 
 from ...buffer.base import MAX_WAIT_S, VersionBoard
 from ...buffer.errors import BoardConflict, BufferUnavailable, WeightsRefused
+from ...buffer.reason import ReasonCode, because
 from ...buffer.version import BoardFold, BoardRow, BoardState
 from ...buffer.weights_file import weights_file
 from .commands import SwapOutcome
@@ -263,7 +264,8 @@ class Swapper:
             self._say(f"version {number} stays refused, and the board {before}: {why}")
             return
         try:
-            self._board.roll_back(f"replica:{self._replica}", f"refused by {self._replica}: {why}", number)
+            refusal = because(ReasonCode.WEIGHTS_REFUSED, by=self._replica, fault=why)
+            self._board.roll_back(f"replica:{self._replica}", refusal, number)
         except BoardConflict as conflict:
             self._say(f"another member moved version {number} first: {conflict}")
 

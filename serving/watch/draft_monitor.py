@@ -12,6 +12,7 @@ from typing import Any
 
 from ...buffer.base import VersionBoard
 from ...buffer.errors import BoardConflict, BufferUnavailable, DecodeError
+from ...buffer.reason import Reason, ReasonCode, because
 from ...buffer.version import BoardState, VersionState
 from ...policies.acceptance import Tally
 from ...policies.canary import CanaryRules
@@ -195,10 +196,10 @@ class DraftMonitor:
         log.error("paceline: alarm %s on version %s: %s", alarm.name, self._version, alarm.detail)
         if alarm.action is Action.ROLL_BACK and self._version is not None:
             was = VersionState.CANARY if self._version == state.canary else VersionState.LIVE
-            self._roll_back(f"{alarm.name}: {alarm.detail}", was)
+            self._roll_back(because(ReasonCode.ALARM, alarm=alarm.name.value, detail=alarm.detail), was)
         self._alarms.append({**alarm.as_json(), "version": self._version, "at": now})
 
-    def _roll_back(self, why: str, was: VersionState) -> None:
+    def _roll_back(self, why: Reason, was: VersionState) -> None:
         try:
             self._board.roll_back(f"replica:{self.replica}", why, self._version, was)
         except BoardConflict as conflict:

@@ -12,7 +12,7 @@ REFUSAL = AuditEntry("1700000000500-7", 1_700_000_000.5, "operator:eve", "refuse
 
 
 def test_entries_are_in_the_order_of_redis_whatever_their_writers_clocks_said():
-    trail = audit_trail([CANDIDATE, LIVE], [REFUSAL])
+    trail = audit_trail([CANDIDATE, LIVE], [REFUSAL], str)
     assert [(entry.by, entry.what, entry.why, entry.refused) for entry in trail] == [
         ("learner", "version 3 candidate", "trained", False),
         ("operator:eve", "refused: rollback", "got no token", True),
@@ -22,7 +22,7 @@ def test_entries_are_in_the_order_of_redis_whatever_their_writers_clocks_said():
 
 def test_ids_are_compared_as_numbers():
     late = AuditEntry("1700000000500-10", 0.0, "b", "", "")
-    assert audit_trail([], [late, REFUSAL]) == [REFUSAL, late]
+    assert audit_trail([], [late, REFUSAL], str) == [REFUSAL, late]
 
 
 @pytest.mark.guarantee("audit-lines")

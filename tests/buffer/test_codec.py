@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paceline.buffer.errors import DecodeError, TraceInvalid
 from paceline.buffer.event_codec import decode_event, encode_event
+from paceline.buffer.reason import ReasonCode, because
 from paceline.buffer.trace import NO_DRAFT, DraftTrace, FeatureDtype, Sampling, VerdictRule, VerifyRounds
 from paceline.buffer.trace_codec import MAX_TRACE_BYTES, decode_trace, encode_trace
 from paceline.buffer.version import BoardEvent, DraftVersion, JudgedOn, VersionState
@@ -104,7 +105,8 @@ def golden_version() -> DraftVersion:
 
 
 def golden_event() -> BoardEvent:
-    return BoardEvent(4, VersionState.CANDIDATE, "learner", "trained", 1_700_000_000.25, golden_version())
+    why = because(ReasonCode.NOT_PROVEN, odds=1.25, needed=10, left_out="3 by block")
+    return BoardEvent(4, VersionState.CANDIDATE, "learner", why, 1_700_000_000.25, golden_version())
 
 
 def golden_move() -> BoardEvent:
@@ -137,6 +139,8 @@ def test_a_field_that_a_later_release_adds_to_events_is_read_past():
     for part in (later["event"], later["event"]["version"], later["event"]["version"]["judged_on"]):
         part["a_field_of_tomorrow"] = {"any": 1}
     assert decode_event(msgspec.json.encode(later)) == golden_event()
+    later["event"]["why"] = {"code": "a_code_of_tomorrow", "figures": {"odds": 1}, "more": 2}
+    assert decode_event(msgspec.json.encode(later)).why == because(ReasonCode.UNKNOWN, odds=1)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

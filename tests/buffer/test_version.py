@@ -5,6 +5,7 @@ import itertools
 import pytest
 from fleet import version
 from paceline.buffer.errors import BoardConflict
+from paceline.buffer.reason import ReasonCode, because
 from paceline.buffer.version import MOVES, BoardEvent, VersionState, fold
 
 CANDIDATE, REFUSED, CANARY = VersionState.CANDIDATE, VersionState.REFUSED, VersionState.CANARY
@@ -74,7 +75,11 @@ def test_a_candidate_event_without_its_version_is_refused():
 def test_a_new_live_version_retires_the_one_before_and_records_why():
     state = fold([*life(0, CANDIDATE, LIVE), event(1, CANDIDATE), event(1, LIVE, 7.0)])
     assert (state.live, state.previous, state.last_event_id) == (1, 0, "7-0")
-    assert (state.rows[0].state, state.rows[0].why, state.rows[0].changed_at) == (RETIRED, "replaced by version 1", 7.0)
+    assert (state.rows[0].state, state.rows[0].why, state.rows[0].changed_at) == (
+        RETIRED,
+        because(ReasonCode.REPLACED, by=1),
+        7.0,
+    )
 
 
 def test_previous_is_the_newest_version_that_served_and_was_not_rolled_back():
@@ -123,7 +128,7 @@ def test_a_version_that_goes_live_ends_the_canary_of_another():
     state = fold([*life(0, CANDIDATE, LIVE), *life(1, CANDIDATE, CANARY), *life(2, CANDIDATE), event(2, LIVE, 7.0)])
     row = state.rows[1]
     assert (state.live, state.previous, state.canary) == (2, 0, None)
-    assert (row.state, row.why, row.changed_at) == (ROLLED_BACK, "version 2 went live meanwhile", 7.0)
+    assert (row.state, row.why, row.changed_at) == (ROLLED_BACK, because(ReasonCode.OVERTAKEN, by=2), 7.0)
 
 
 def test_a_history_of_years_folds_in_one_pass():
@@ -131,4 +136,4 @@ def test_a_history_of_years_folds_in_one_pass():
     numbers = range(20_000)
     state = fold(event(number, state, float(number)) for number in numbers for state in (CANDIDATE, LIVE))
     assert (state.live, state.previous, len(state.rows)) == (numbers[-1], numbers[-2], len(numbers))
-    assert state.rows[7].why == "replaced by version 8"
+    assert state.rows[7].why == because(ReasonCode.REPLACED, by=8)

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from fleet import NOW, board, counted, replica, requests, snapshot, version
 from paceline.buffer.errors import ConfigError
+from paceline.buffer.reason import ReasonCode, because
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import VersionState
 from paceline.dashboards.comparison import Comparison, difference
 from paceline.dashboards.draft_list import draft_card, draft_list
 from paceline.policies.judged_on import sentence
 from paceline.policies.readings.ratio_sums import RatioSums
+from paceline.policies.verdict_words import sentence as words
 from rich.console import Console
 
 ONE = [(10, 5), (12, 4), (9, 9), (8, 2), (10, 6), (11, 7), (10, 5), (9, 3), (10, 4)]
@@ -105,17 +107,17 @@ def test_beside_the_error_stands_whether_the_draft_served_other_traffic_than_it_
 
 def test_a_verdict_leads_in_a_few_words_its_figures_stand_in_columns_and_its_sentence_once():
     on = sentence(version(1).judged_on)
-    why = f"proven, 393 to 1; odds 393 to 1 that the line gains, on 40 requests: 10 to 1 are enough; {on}"
+    why = because(ReasonCode.PROVEN, odds=393, needed=10, requests=40)
     made = MemoryVersionBoard(clock=lambda: 9.0)
     scores = {"judged_accept_length": 2.412, "reference_accept_length": 1.874, "gain": 0.538}
-    made.register(version(1, scores=scores | {"gain_low": 0.211, "gain_high": 0.842}), "learner", "proven, 393 to 1")
+    made.register(version(1, scores=scores | {"gain_low": 0.211, "gain_high": 0.842}), "learner", why)
     made.move(1, VersionState.LIVE, "learner", why)
     card = draft_card(snapshot(made.read(), HISTORIES, replica_a=replica()), made.events(), 1)
-    assert card.facts()["state"] == "live since 1970-01-01 00:00:09Z: proven, 393 to 1"
+    assert card.facts()["state"] == "live since 1970-01-01 00:00:09Z: promoted: proven, 393 to 1"
     assert card.facts()["judged (no quality)"] == "2.41 against 1.87 of the reference"
     assert [*card.gate().values()] == ["2.41", "1.87", "+0.54", "0.21 .. 0.84", "40", "30 s", "80 s"]
     shown = " ".join(printed(card.view()).split())
-    assert (shown.count("proven, 393 to 1"), shown.count(why), shown.count(on)) == (4, 1, 1)
+    assert (shown.count("10 to 1 are enough"), shown.count(words(why)), shown.count(on)) == (1, 1, 1)
 
 
 def test_a_draft_that_served_nothing_says_so():

@@ -77,7 +77,7 @@ def test_swaps_refusals_and_predictions_stand_where_the_board_has_them(panels):
     assert [(mark["kind"], mark["number"]) for mark in accept["marks"]] == [
         ("swap", 0), ("swap", 1), ("swap", 2), ("swap", 3), ("refused", 4), ("refused", 5), ("swap", 6),
     ]  # fmt: skip
-    assert "not shown to be better" in accept["marks"][4]["why"]
+    assert accept["marks"][4]["lead"] == "refused: not proven, 1.4 to 1 of 10"
     predicted = series(accept, "predicted")
     assert [predicted[t] for t in sorted(predicted) if t > START + 640][:1] == [2.3]
     assert {value for t, value in predicted.items() if t <= START + 60} == {None}

@@ -18,6 +18,7 @@ from paceline.learner.model.draft_io import load_draft, load_target_embedding, l
 from paceline.learner.model.eagle3 import Eagle3Config, Eagle3Draft
 from paceline.learner.training.trainer import DraftTrainer, TrainingPlan
 from paceline.policies.acceptance import identity
+from paceline.policies.verdict_words import sentence
 from paceline.rig.models.target import ensure_random_draft
 from safetensors.torch import load_file, save_file
 from waiting import until
@@ -192,7 +193,7 @@ def test_a_draft_that_does_not_fit_is_refused_on_the_board_and_the_server_serves
     live, number = rig.board.read().live, register(rig, tmp_path / "bad")
     rig.board.move(number, VersionState.LIVE, "test", spoil.__name__)
     until(lambda: rig.board.read().rows[number].state is VersionState.ROLLED_BACK, "the refusal")
-    assert BAD[spoil] in rig.board.read().rows[number].why
+    assert BAD[spoil] in sentence(rig.board.read().rows[number].why)
     assert rig.board.read().live == live
     after = rig.generate(f"after-{spoil.__name__}", rig.texts[0][:160], max_tokens=24)
     assert after["output_ids"] == before["output_ids"]

@@ -2,6 +2,7 @@
 
 import pytest
 from fleet import version
+from paceline.buffer.reason import ReasonCode, because
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import VersionState
 from paceline.learner.delivery.rollout import CanaryLimit, start_canary_or_go_live
@@ -99,7 +100,8 @@ def test_an_undecided_canary_ends_at_its_limit_counted_from_when_it_was_first_se
     clock.now_s = 1050.0
     limit.end_overdue(board, state)
     row = board.read().rows[1]
-    assert (board.read().live, row.state, row.why) == (0, VersionState.ROLLED_BACK, "canary on b undecided after 50 s")
+    overdue = because(ReasonCode.CANARY_OVERDUE, replica="b", limit_s=50)
+    assert (board.read().live, row.state, row.why) == (0, VersionState.ROLLED_BACK, overdue)
     limit.end_overdue(board, state)  # somebody else was faster
     assert len(board.events()) == 6
 

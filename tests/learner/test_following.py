@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
+from paceline.buffer.reason import ReasonCode, because
 from paceline.buffer.trace import DraftTrace
 from paceline.learner.delivery import delivery
 from paceline.learner.judging import line_judge
@@ -245,11 +246,7 @@ def test_requests_of_every_trained_version_judge_and_the_record_says_which(house
     assert set(judged.targets) == {"5", "6", "7"} if not left_out else {"6", "7"}
     assert looked[-1] == len(held_out(traces))
     assert (version.judged_on, version.trained_targets, version.target_version) == (judged, ("5", "6", "7"), "7")
-    assert report.promotion.reason.endswith(
-        "target versions and in brackets their requests: "
-        + ", ".join(f"{name} ({count})" for name, count in judged.targets.items())
-        + f"; {report.promotion.prediction.sentence}"
-    )
+    assert report.promotion.reason.figures.items() >= report.promotion.prediction.figures.items()
 
 
 DRIFT = {**FOLLOW, "rest_after_rounds": 2, "cool_down_s": 0.0, "passes": 6}
@@ -263,7 +260,7 @@ def test_a_moving_target_wakes_a_resting_learner_only_when_less_is_accepted(hous
             break
     live = house.board.read().live
     assert live > 0
-    refused = Promotion(Verdict.REFUSE, "test says refuse", Measured(0.1, (0.0, 0.2), 2.1, 2.0, 9))
+    refused = Promotion(Verdict.REFUSE, because(ReasonCode.NOT_PROVEN), Measured(0.1, (0.0, 0.2), 2.1, 2.0, 9))
     monkeypatch.setattr(delivery, "judge", lambda *_, **__: refused)
     weights = house.config.versions_dir / f"v{live:06d}"
     kinds = []

@@ -11,6 +11,7 @@ import redis
 from learner_traffic import BATCH, held_out, ids
 from paceline.buffer.base import TraceEntry
 from paceline.buffer.config import BufferConfig
+from paceline.buffer.reason import ReasonCode
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
@@ -27,6 +28,7 @@ from paceline.policies.acceptance import Tally, replayed_tally
 from paceline.policies.learn_schedule import LearnSchedule
 from paceline.policies.line_delivery import DeliveryRules, Ground, LineDelivery
 from paceline.policies.paired import Paired
+from paceline.policies.verdict_words import lead
 
 ROUNDS = 10
 
@@ -152,8 +154,7 @@ def test_harm_puts_an_unsuspected_version_back_and_no_rollback_returns_to_what_w
         0: "retired", 1: "live", 2: "rolled_back", 3: "rolled_back", 4: "refused",
     }  # fmt: skip
     assert (state.live, state.previous) == (1, 0)
-    assert "odds" in state.rows[1].why
-    assert state.rows[1].why.count(" lose; ") == 1
+    assert (state.rows[1].why.code, state.rows[1].why.figures["serves"]) == (ReasonCode.PUT_BACK, 1)
     assert rounds_of(house, learner, script, SAME) != [Ground.TRUST]
     assert house.board.read().live == 1
 
@@ -299,22 +300,17 @@ def test_the_heartbeat_says_why_a_version_serves_and_what_it_was_compared_with(h
     beat = house.board.heartbeats()[f"learner:{house.config.name}"]
     assert (beat["verdict"], beat["ground"], beat["reference"]) == ("promote", "trust", 1)
     assert beat["line_accept_length"] == beat["reference_accept_length"] == 2.0
-    assert beat["reason"].startswith("proven before, trusted for 3 rounds; for a new proof, odds ")
+    assert (beat["reason"]["code"], beat["reason"]["figures"]["trust"]) == ("trusted", 3.0)
 
 
-def test_the_log_and_the_board_lead_with_the_verdict_and_the_board_has_its_sentence_once(
-    house, monkeypatch, caplog
-) -> None:
+def test_the_log_and_the_board_lead_with_the_verdict_and_the_board_has_its_figures(house, monkeypatch, caplog) -> None:
     caplog.set_level(logging.INFO)
     script, learner = scripted(monkeypatch), house.learner(**EAGER)
     rounds_of(house, learner, script, GAIN)
     made, live = [event.why for event in house.board.events() if event.number == 1]
-    lead, _, sentence = live.partition("; ")
-    assert made == lead
-    assert lead.startswith("proven, ")
-    assert sentence.startswith("odds ")
+    assert (made, live.code) == (live, ReasonCode.PROVEN)
     (line,) = [record.message for record in caplog.records if record.message.startswith("learning round 1: ")]
-    assert f" held out; {lead} (" in line
+    assert f" held out; {lead(live)} (" in line
 
 
 def entry(entry_id: str, trace: DraftTrace) -> TraceEntry:

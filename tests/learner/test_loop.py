@@ -12,6 +12,7 @@ from learner_traffic import BATCH, held_out, ids, not_held_out
 from paceline.buffer.base import MAX_DELIVERIES
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.errors import BoardConflict, BufferUnavailable, LeaseLost
+from paceline.buffer.reason import ReasonCode, because
 from paceline.buffer.testing import memory_stream as memory
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.testing.memory_stream import MemoryTraceBuffer
@@ -20,7 +21,6 @@ from paceline.buffer.trace_codec import encode_trace
 from paceline.buffer.version import VersionState
 from paceline.learner.delivery import delivery
 from paceline.learner.delivery.mlflow_registry import Registry
-from paceline.learner.delivery.rollout import NO_CANARY
 from paceline.learner.heartbeat import ALIVE_S
 from paceline.learner.judging import paired_replay
 from paceline.learner.judging.replay import replay_traces
@@ -41,12 +41,15 @@ class DiedError(Exception):
     """The process ended here."""
 
 
+SAID = because(ReasonCode.PROVEN, odds=12)
+
+
 def die(*_: object, **__: object) -> None:
     raise DiedError
 
 
 def deciding(verdict: Verdict) -> Callable[..., Promotion]:
-    return lambda *_, **__: Promotion(verdict, f"test says {verdict}", MEASURED)
+    return lambda *_, **__: Promotion(verdict, SAID, MEASURED)
 
 
 def test_a_learning_round_acks_every_trace_with_one_outcome_and_the_counts_add_up(house) -> None:
@@ -160,8 +163,8 @@ def test_a_refused_candidate_is_on_the_board_and_the_trainer_continues_from_it(
     rows = house.board.read().rows
     assert house.board.read().live == 0
     assert [(rows[n].state, rows[n].why, rows[n].version.parent) for n in (1, 2)] == [
-        (VersionState.REFUSED, "test says refuse", 0),
-        (VersionState.REFUSED, "test says refuse", 1),
+        (VersionState.REFUSED, SAID, 0),
+        (VersionState.REFUSED, SAID, 1),
     ]
     assert house.draft(1).fc.weight.tolist() != house.draft(2).fc.weight.tolist()
 
@@ -172,7 +175,7 @@ def test_without_a_live_version_the_gate_waits_for_an_operator_and_nothing_is_pu
     house.board.move(0, VersionState.ROLLED_BACK, "operator:ada", "off")
     house.send()
     report = learner.learn_once()
-    assert report.why == "no version is live: promote one, and the gate compares with it"
+    assert report.why == because(ReasonCode.NO_LIVE)
     assert (report.promotion.verdict, report.version) == (Verdict.WAIT, None)
     assert set(house.board.read().rows) == {0}
     assert house.buffer.counts().pending == 0
@@ -184,7 +187,7 @@ def test_a_live_version_whose_weights_are_gone_is_not_compared_with(house) -> No
     (house.config.versions_dir / "v000000" / "model.safetensors").write_bytes(b"other bytes")
     house.send()
     report = learner.learn_once()
-    assert report.why.startswith("weights of live version 0 cannot be read at file://")
+    assert (report.why.code, report.why.figures["live"]) == (ReasonCode.LIVE_UNREADABLE, 0)
     assert report.calibration.compared == 0
 
 
@@ -223,7 +226,7 @@ def test_an_operator_who_moves_live_while_a_candidate_is_judged_overrides_the_ga
     learner.learn_once()
     state = house.board.read()
     assert (state.live, state.rows[2].state) == (0, VersionState.REFUSED)
-    assert state.rows[2].why == "live moved from 1 to 0 while it was judged; test says promote"
+    assert state.rows[2].why == SAID.but(ReasonCode.LIVE_MOVED, judged=1, live=0)
 
 
 def beat_alone(board: MemoryVersionBoard, turn_s: float) -> None:
@@ -241,11 +244,12 @@ def test_where_replay_cannot_judge_most_requests_the_canary_decides_alone(house,
     report = house.learner(canary_limit_s=1e12).learn_once()
     assert report.promotion is not None
     assert report.promotion.verdict is Verdict.UNJUDGED
-    assert f"of {BATCH + judged} requests {BATCH} by block were verified" in report.promotion.reason
+    expected = because(ReasonCode.UNJUDGED, requests=BATCH + judged, left_out=f"{BATCH} by block")
+    assert report.promotion.reason.figures.items() >= expected.figures.items()
     row, live = house.board.read().rows[1], house.board.read().live
     assert (row.state, live) == ((VersionState.CANARY if turn_s else VersionState.REFUSED), 0)
     assert row.version.scores == {}
-    assert row.why == (report.promotion.reason if turn_s else f"{NO_CANARY}; {report.promotion.reason}")
+    assert row.why == (report.promotion.reason if turn_s else report.promotion.reason.but(ReasonCode.NO_CANARY))
     said = report.status()
     assert said["verdict"] == "unjudged"
     assert said.keys().isdisjoint({"line_accept_length", "reference_accept_length", "ground"})
@@ -258,7 +262,7 @@ def test_with_enough_requests_that_replay_can_judge_the_others_change_nothing(ho
     # In the first block the line is the live version itself.
     in_first = (2 * BATCH - 2) // 2 - (BATCH - 3)
     assert report.promotion.measured.requests == report.promotion.judged_on.requests == BATCH - in_first
-    assert report.promotion.reason.endswith(f"; requests left out: {BATCH - 3} by block")
+    assert report.promotion.reason.figures["left_out"] == f"{BATCH - 3} by block"
     assert report.promotion.verdict in {Verdict.PROMOTE, Verdict.REFUSE}
 
 

@@ -14,6 +14,7 @@ from paceline.learner.config import quiet_mlflow
 from paceline.learner.delivery.mlflow_registry import Registry
 from paceline.learner.delivery.run_record import record_from_board
 from paceline.learner.delivery.tracking.attempts import FIRST_RETRY_S, LONGEST_RETRY_S
+from paceline.policies.verdict_words import sentence
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_every_version_is_a_run_and_a_model_version_with_its_lineage(house: Hous
         "learning_rate": "0.003",
         "code_version": code_version(),
         "judged_against": "0",
-        "gate_reason": GATE.reason,
+        "gate_reason": sentence(GATE.reason),
         "gate_ground": "trust",
     }
     losses = [(point.step, point.value) for point in client.get_metric_history(found.run_id, "fit/loss")]

@@ -2,6 +2,7 @@
 
 import pytest
 from learner_traffic import BATCH, held_out
+from paceline.buffer.reason import ReasonCode, because
 from paceline.learner.delivery import delivery
 from paceline.learner.judging.replay import replay_traces
 from paceline.learner.round import prediction
@@ -20,7 +21,7 @@ def learn(house, monkeypatch):
         def judge(*_, **__):
             for count, fields in arriving:
                 came.extend(house.send(count, **fields))
-            return Promotion(verdict, "test says so")
+            return Promotion(verdict, because(ReasonCode.PROVEN))
 
         monkeypatch.setattr(delivery, "judge", judge)
         return house.learner(**changes).learn_once(), came
@@ -45,7 +46,7 @@ def test_a_draft_is_predicted_by_what_waits_and_what_was_held_out(house, learn) 
         "predicted_accept_length": found.accept_length,
         "predicted_standard_error": found.standard_error,
     }
-    assert row.why == f"test says so; {found.sentence}"
+    assert row.why == because(ReasonCode.PROVEN, **found.figures)
     assert house.buffer.counts().pending == len(waiting)  # read, and not claimed
 
 
@@ -107,7 +108,7 @@ def test_a_trace_that_replay_fails_of_costs_the_prediction_alone(house, learn, m
 
     monkeypatch.setattr(prediction, "tallies", failing)
     report, _ = learn((12, {}))
-    assert (report.promotion.prediction, report.promotion.reason) == (None, "test says so")
+    assert (report.promotion.prediction, report.promotion.reason) == (None, because(ReasonCode.PROVEN))
     assert "the draft is not predicted: RuntimeError: cannot be scored" in caplog.text
     assert house.board.read().live == report.version
 

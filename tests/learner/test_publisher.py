@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from paceline.buffer.errors import BoardConflict, ConfigError
+from paceline.buffer.reason import ReasonCode, because
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import DraftVersion, VersionState
 from paceline.learner import disk
@@ -221,7 +222,7 @@ def test_the_initial_draft_is_version_0_and_live_with_the_bytes_the_server_has(
     state = started.read()
     assert (state.live, state.previous, set(state.rows)) == (0, None, {0})
     assert state.rows[0].version.sha256 == hashlib.sha256(b"zero").hexdigest()
-    assert state.rows[0].why == f"the draft the server was started with ({tmp_path / 'initial'})"
+    assert state.rows[0].why == because(ReasonCode.INITIAL, draft=str(tmp_path / "initial"))
     assert publish_initial(started, tmp_path / "versions", lambda: tmp_path / "initial", LINEAGE, by="learner") is None
 
 

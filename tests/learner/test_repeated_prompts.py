@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from paceline.buffer.reason import Reason
 from paceline.buffer.trace import DraftTrace
 from paceline.buffer.version import VersionState
 from paceline.learner.judging.line_judge import LastLearnt
@@ -21,9 +22,9 @@ def send(house: Any, *prompts: str) -> None:
         house.send(1, prompt=prompt)
 
 
-def late(reason: str) -> str:
-    """What the reason says of requests left out for their prompts."""
-    return next((part for part in reason.split("; ") if "just judged" in part), "")
+def late(reason: Reason) -> float:
+    """Requests left out for their prompts."""
+    return reason.figures.get("late", 0)
 
 
 def test_answers_to_a_prompt_bet_together_and_those_of_the_next_claim_do_not_bet_again(house) -> None:
@@ -33,17 +34,18 @@ def test_answers_to_a_prompt_bet_together_and_those_of_the_next_claim_do_not_bet
     send(house, *PROMPTS[:6] * 4)  # in turns, as answers come that are made at the same time
     first = learner.learn_once().promotion
     assert first.measured.requests == 24
-    assert "on 36 requests to 18 prompts: " in first.reason  # with the second half of the claim before
-    assert late(first.reason) == ""
+    counts = first.reason.figures["requests"], first.reason.figures["prompts"]
+    assert counts == (36, 18)  # with the second half of the claim before
+    assert late(first.reason) == 0
 
     send(house, *PROMPTS[:6], *PROMPTS[6:] * 4)  # one answer to each is a claim late
     second = house.learner(**EAGER).learn_once().promotion  # as after a restart
     assert second.measured.requests == 12
-    assert late(second.reason) == "6 more left out, since other answers to their prompts had just judged"
+    assert late(second.reason) == 6
 
     send(house, *PROMPTS[:6] * 2)
     third = house.learner(**EAGER).learn_once().promotion
-    assert (third.measured.requests, late(third.reason)) == (12, "")
+    assert (third.measured.requests, late(third.reason)) == (12, 0)
 
 
 def test_no_answer_judges_whose_prompt_was_learnt_in_the_claim_before_in_either_block(house) -> None:
@@ -54,7 +56,7 @@ def test_no_answer_judges_whose_prompt_was_learnt_in_the_claim_before_in_either_
     send(house, *(next(new) for _ in range(16)), *old)  # the further answers are the second block
     promotion = learner.learn_once().promotion
     assert promotion.measured.requests == 16
-    assert late(promotion.reason) == "16 more left out, since other answers to their prompts had just judged"
+    assert late(promotion.reason) == 16
 
 
 def test_a_request_judges_once_even_where_the_replay_buffer_holds_no_trace_of_it_any_more(house) -> None:
@@ -97,7 +99,7 @@ def test_a_line_that_starts_over_still_knows_what_its_weights_have_just_learnt(h
     house.board.move(other, VersionState.LIVE, "operator:ada", "by hand")
     send(house, *PROMPTS, *(f"{number:016x}" for number in range(50, 59)))
     promotion = learner.learn_once().promotion
-    assert late(promotion.reason).startswith("9 more left out")
+    assert late(promotion.reason) == 9
 
 
 def test_a_pair_has_the_prompt_of_its_request(tiny_speculator) -> None:

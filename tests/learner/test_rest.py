@@ -8,6 +8,7 @@ import pytest
 import torch
 from learner_traffic import BATCH, held_out, ids, not_held_out
 from paceline.buffer.counters import COUNTERS, counters_of
+from paceline.buffer.reason import ReasonCode, because
 from paceline.learner.delivery import delivery
 from paceline.learner.round.learning_report import LearningKind
 from paceline.learner.state import checkpoint
@@ -31,7 +32,7 @@ def die(*_, **__):
 
 
 def decide_all(monkeypatch, verdict):
-    decided = Promotion(verdict, f"test says {verdict}", MEASURED)
+    decided = Promotion(verdict, because(ReasonCode.PROVEN), MEASURED)
     monkeypatch.setattr(delivery, "judge", lambda *_, **__: decided)
 
 
@@ -65,7 +66,7 @@ def rested(house, monkeypatch):
 
 def test_rounds_in_which_no_request_judged_begin_no_rest(house, monkeypatch):
     """As those of further parts of long answers, of which the line has learnt the first."""
-    learner, nothing = house.learner(**DRIFT), Promotion(Verdict.REFUSE, "test says nothing yet")
+    learner, nothing = house.learner(**DRIFT), Promotion(Verdict.REFUSE, because(ReasonCode.NOT_PROVEN))
     monkeypatch.setattr(delivery, "judge", lambda *_, **__: nothing)
     monkeypatch.setattr(regime.Regime, "choose", lambda self, *_: setattr(self, "is_cold", False))
     for _ in range(6):

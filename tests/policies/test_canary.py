@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from paceline.buffer.reason import ReasonCode
 from paceline.policies.acceptance import Tally
 from paceline.policies.canary import (
     Arm,
@@ -135,13 +136,15 @@ def test_a_better_draft_is_promoted_with_its_figures_and_a_worse_one_rolled_back
     verdict = filled(strong, weak).verdict()
     assert (verdict.decision, verdict.basis) == (CanaryDecision.PROMOTE, Basis.INTERVAL)
     assert verdict.gain == pytest.approx(1.375)
-    assert verdict.reason.startswith(
-        "accept length 3.500 on 40 requests (160 rounds) against 2.125 live on 40 (160 rounds): gain +1.375, 95%"
-    )
+    assert verdict.reason.code is ReasonCode.CANARY_GAINS
+    expected = {"canary_accept_length": 3.5, "canary_requests": 40, "canary_rounds": 160, "gain": 1.375}
+    expected |= {"live_accept_length": 2.125, "live_requests": 40, "live_rounds": 160, "confidence": 0.95}
+    expected |= {"gain_low": verdict.interval[0], "gain_high": verdict.interval[1]}
+    assert verdict.reason.figures == pytest.approx(expected)
     assert (verdict.canary_requests, verdict.live_requests) == (40, 40)
     back = filled(weak, strong, early_rounds=(1,)).verdict()  # they begin alike
     assert (back.decision, back.basis) == (CanaryDecision.ROLL_BACK, Basis.INTERVAL)
-    assert back.reason.endswith("lies below zero")
+    assert back.reason.code is ReasonCode.CANARY_LOSES
 
 
 def drawn(rng: np.random.Generator, length: float, count: int) -> list[list[int]]:
@@ -167,9 +170,9 @@ def test_at_its_limit_an_undecided_canary_stays_only_if_a_loss_beyond_the_margin
     requests = [[1, 2, 1], [2, 1, 1], [1, 1, 1]] * 40
     verdict = filled(requests, requests, max_requests=120, non_inferiority=margin).verdict()
     assert (verdict.decision, verdict.basis, verdict.gain) == (decision, Basis.LIMIT, 0.0)
-    verb = "excludes" if margin else "leaves room for"
-    assert "undecided after 120 requests" in verdict.reason
-    assert verdict.reason.endswith(f"{verb} a loss of {margin:g}")
+    assert verdict.reason.code is (ReasonCode.CANARY_EQUAL if margin else ReasonCode.CANARY_UNPROVEN)
+    assert (verdict.reason.figures["limit"], verdict.reason.figures["margin"]) == (120, margin)
+    assert (verdict.reason.figures["bound"] > -margin) == bool(margin)
 
 
 def test_too_few_requests_say_nothing_and_requests_without_rounds_are_none() -> None:

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from paceline.buffer.reason import Reason, ReasonCode
 from paceline.policies.acceptance import Tally
 from paceline.policies.canary_begins import BeginTests
 from paceline.policies.canary_blocks import BLOCK_BEGINS
@@ -26,7 +27,7 @@ def add_canary(tests: BeginTests, name: str, accepted: int, at: float = 0.0) -> 
     tests.add_canary(name, NONE, Tally(accepted, 4), ended=True, at=at)
 
 
-def judged(tests: BeginTests, known_until: float = math.inf) -> str:
+def judged(tests: BeginTests, known_until: float = math.inf) -> Reason | None:
     tests.compare(known_until)
     return tests.accusation()
 
@@ -44,7 +45,8 @@ def test_history_alone_accuses_while_no_live_request_of_now_is_known() -> None:
     for i in range(8):
         add_canary(tests, f"dead-{i}", 0)
     reason = judged(tests)
-    assert reason.startswith("the first 4 rounds of its requests accept far less than live ones so far, odds ")
+    assert (reason.code, reason.figures["begin_rounds"]) == (ReasonCode.CANARY_HARMS, 4)
+    assert reason.figures["beside"] == "so far"
 
 
 def test_once_a_live_request_of_now_is_known_history_waits_for_what_speaks_beside_it() -> None:
@@ -52,15 +54,15 @@ def test_once_a_live_request_of_now_is_known_history_waits_for_what_speaks_besid
     for i in range(8):
         add_canary(tests, f"dead-{i}", 0)
     add_live(tests, "live-0", 0)
-    assert judged(tests) == ""
+    assert judged(tests) is None
     for i in range(1, 8):  # they begin as the canary's do: the traffic has changed
         add_live(tests, f"live-{i}", 0)
-    assert judged(tests) == ""
+    assert judged(tests) is None
     beside = with_history(np.random.default_rng(0))
     for i in range(8):
         add_canary(beside, f"dead-{i}", 0)
         add_live(beside, f"live-{i}", 8)
-    assert "accept far less" in judged(beside)
+    assert judged(beside) is not None
 
 
 def test_begins_of_the_canary_wait_until_the_live_arm_is_known_so_far() -> None:
@@ -68,8 +70,8 @@ def test_begins_of_the_canary_wait_until_the_live_arm_is_known_so_far() -> None:
     for i in range(8):
         add_live(tests, f"live-{i}", 8)
         add_canary(tests, f"dead-{i}", 0, at=10.0)
-    assert judged(tests, known_until=10.0) == ""
-    assert "accept far less" in judged(tests, known_until=10.1)
+    assert judged(tests, known_until=10.0) is None
+    assert judged(tests, known_until=10.1) is not None
 
 
 def test_a_block_that_both_arms_have_filled_ends_with_the_next_live_begin() -> None:
@@ -94,7 +96,7 @@ def test_without_history_a_canary_is_accused_beside_live_ones_alone() -> None:
     for i in range(24):
         add_live(tests, f"live-{i}", 6 + i % 3)
         add_canary(tests, f"dead-{i}", 0)
-    assert "live ones beside it, odds" in judged(tests)
+    assert judged(tests).figures["beside"] == "beside it"
 
 
 def test_a_begin_that_is_reported_again_counts_once_and_one_of_history_stays_history() -> None:

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from paceline.buffer.reason import ReasonCode, because
 from paceline.policies.acceptance import Tally
 from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, LineDelivery
 from paceline.policies.paired import Paired
-from paceline.policies.prequential import PrequentialRules, shown_odds
+from paceline.policies.prequential import PrequentialRules
 
 RULES = DeliveryRules(PrequentialRules(), trusted_rounds=2, full_round=20)
 LONG = DeliveryRules(PrequentialRules(), trusted_rounds=9, full_round=20)
@@ -50,18 +51,15 @@ def test_a_proof_makes_the_newest_draft_live_and_trusts_the_line_for_some_rounds
     rounds = [learner.round(GAINS), *(learner.round(EQUAL) for _ in range(4))]
     assert [r.ground for r in rounds] == [Ground.PROOF, Ground.TRUST, Ground.TRUST, *[Ground.NOTHING_YET] * 2]
     assert [r.version for r in rounds] == [1, 2, 3, 3, 3]
-    assert rounds[1].reason == "it was not compared with its new reference yet"
-    assert rounds[2].reason.startswith("for a new proof, odds ")
-    assert rounds[0].reason == rounds[0].verdict.reason
-    odds = [shown_odds(decided.verdict.odds) for decided in rounds]
-    assert [decided.lead for decided in rounds[:3]] == [
-        f"proven, {odds[0]} to 1",
-        *(f"proven before, trusted for {left}" for left in ("2 rounds", "1 round")),
+    figures = [decided.verdict.figures for decided in rounds]
+    assert [decided.reason for decided in rounds[:4]] == [
+        because(ReasonCode.PROVEN, **figures[0]),
+        *(because(ReasonCode.TRUSTED, trust=left, **figures[3 - left]) for left in (2, 1)),
+        because(ReasonCode.NOT_PROVEN, **figures[3]),
     ]
-    assert rounds[3].lead == f"not proven, {odds[3]} to 1 of 10"
-    assert Learner().round(GAINS, is_ruined=True).lead == "the newest draft fails the requests just held out"
+    assert Learner().round(GAINS, is_ruined=True).reason == because(ReasonCode.RUINED)
     harmed = Learner().round(HARMS)
-    assert (harmed.ground, harmed.lead) == (Ground.HARM, f"harms, {harmed.verdict.harm_odds:.3g} to 1")
+    assert (harmed.ground, harmed.reason) == (Ground.HARM, because(ReasonCode.HARMS, **harmed.verdict.figures))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +122,7 @@ def test_harm_by_what_serves_ends_the_trust_and_the_last_unsuspected_version_ser
     assert [learner.round(met).version for met in (GAINS, EQUAL, EQUAL)] == [1, 2, 3]
     harmed = learner.round(HARMS, HARMS)
     assert (harmed.version, harmed.ground) == (2, Ground.HARM)
-    assert harmed.reason.endswith("lose")
+    assert harmed.reason.figures["losers"] == "all requests"
     assert learner.round(EQUAL).version == 2
     assert learner.delivery.reference == 2
 

@@ -124,12 +124,11 @@ def test_a_line_that_gains_is_proven_on_several_answers_too() -> None:
     assert proofs(traffic, 50) == 50
 
 
-def test_the_reason_says_how_many_prompts_the_requests_were_answers_to() -> None:
+def test_the_figures_say_how_many_prompts_the_requests_were_answers_to() -> None:
     test = PrequentialTest(PrequentialRules())
     test.observe([pair(20, "a")] * 6 + [pair(20, "b")] * 2)
     verdict = test.verdict()
-    assert (verdict.requests, verdict.prompts) == (8, 2)
-    assert "on 8 requests to 2 prompts: " in verdict.reason
+    assert (verdict.figures["requests"], verdict.figures["prompts"]) == (8, 2)
 
 
 def test_many_answers_to_one_prompt_hide_nobody_from_the_test_of_harm() -> None:
@@ -137,8 +136,7 @@ def test_many_answers_to_one_prompt_hide_nobody_from_the_test_of_harm() -> None:
     test = PrequentialTest(PrequentialRules())
     test.observe(block)
     assert test.verdict().harm_odds > 5.0
-    assert "odds" in test.verdict().reason
-    assert "all requests lose" in test.verdict().reason
+    assert test.verdict().figures["losers"] == "all requests"
 
 
 def test_an_interval_takes_the_answers_to_a_prompt_for_one_draw() -> None:

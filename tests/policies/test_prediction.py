@@ -28,5 +28,6 @@ def test_prompts_are_what_is_drawn(rows) -> None:
     )
 
 
-def test_it_says_in_a_sentence_what_it_rests_on() -> None:
-    assert Prediction(2.5, 0.1, 30).sentence == "predicted 2.500 ± 0.196 by 30 requests that it had not learnt"
+def test_its_figures_say_what_it_rests_on() -> None:
+    expected = {"predicted": 2.5, "predicted_noise": 0.196, "predicted_requests": 30}
+    assert Prediction(2.5, 0.1, 30).figures == pytest.approx(expected, abs=1e-4)

@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from paceline.buffer.reason import ReasonCode, because
 from paceline.policies.acceptance import Tally
 from paceline.policies.line_delivery import Delivery, DeliveryRules, Ground, LineDelivery
 from paceline.policies.paired import Paired
@@ -20,9 +21,12 @@ def compare(line: list[Tally], reference: list[Tally], seed: int = 0) -> Measure
     return measure(pairs_of(line, reference), confidence=CONFIDENCE, rng=np.random.default_rng(seed))
 
 
+DECIDED = because(ReasonCode.PROVEN, odds=12.0)
+
+
 def decided(ground: Ground) -> Delivery:
     verdict = LineDelivery(DeliveryRules(), 0).decide(1, 0, is_ruined=False).verdict
-    return Delivery(1, ground, "so", "as decided", verdict)
+    return Delivery(1, ground, DECIDED, verdict)
 
 
 def tallies(*pairs: tuple[int, int]) -> list[Tally]:
@@ -75,20 +79,19 @@ def test_the_verdict_is_that_of_the_delivery_with_the_figures_of_the_round(groun
     assert (measured.line_accept_length, measured.reference_accept_length) == (3.0, 1.0 + 10 / 12)
     assert measured.gain == pytest.approx(2.0 - 10 / 12)
     assert measured.interval == pytest.approx((measured.gain, measured.gain))
-    assert promotion.reason == (
-        "so; as decided; accept length 3.000 against 1.833 of the reference on 12 new requests; "
-        "gain +1.167, 90% interval +1.167 to +1.167"
-    )
+    assert promotion.reason == DECIDED.but(confidence=CONFIDENCE, **measured.figures)
+    assert promotion.reason.figures["measured_requests"] == 12
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"), [([], "as decided"), ([(0, 0)] * 9, "as decided"), ([(5, 2)], "1 new requests")]
+    ("rows", "told"), [([], {}), ([(0, 0)] * 9, {}), ([(5, 2)], {"accept_length": 3.5, "measured_requests": 1})]
 )
-def test_what_could_not_be_measured_is_not_shown(rows: list[tuple[int, int]], told: str) -> None:
+def test_what_could_not_be_measured_is_not_told(rows: list[tuple[int, int]], told: dict[str, float]) -> None:
     pairs = pairs_of(tallies(*rows), tallies(*rows))
     promotion = judge(decided(Ground.TRUST), pairs, 0, confidence=CONFIDENCE, rng=np.random.default_rng(0))
     counted = sum(rounds > 0 for _, rounds in rows)
-    assert promotion.reason.endswith(told)
+    assert {**DECIDED.figures, **told}.items() <= promotion.reason.figures.items()
+    assert "gain_low" not in promotion.reason.figures
     assert (promotion.measured is None) == (counted == 0)
     assert counted == 0 or promotion.measured.interval == (-np.inf, np.inf)
 

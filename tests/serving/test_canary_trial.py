@@ -5,8 +5,10 @@ import pytest
 from canary_fleet import DEAD, GOOD, RULES, Fleet, lengths_of, serve, verify
 from fleet import publish, version
 from paceline.buffer.errors import BufferUnavailable, DecodeError
+from paceline.buffer.reason import ReasonCode
 from paceline.buffer.version import VersionState
 from paceline.policies.guard import AlarmName, GuardLimits
+from paceline.policies.verdict_words import sentence
 from paceline.serving.wire.request_forward import Commit
 
 
@@ -40,7 +42,7 @@ def test_a_dead_canary_is_out_within_two_hundred_rounds_with_the_reason(fleet):
     assert rounds_until_decided(fleet, 0.0, 200) <= 72
     row = fleet.state.rows[1]
     assert (fleet.state.live, row.state) == (0, VersionState.ROLLED_BACK)
-    assert "rounds of its requests accept far less" in row.why
+    assert row.why.code is ReasonCode.CANARY_HARMS
     assert fleet.board.events()[-1].by == "replica:rep"
     assert not fleet.monitor.is_on_trial
 
@@ -57,7 +59,7 @@ def test_a_clock_set_back_keeps_no_dead_canary_beside_a_live_arm_that_is_idle(fl
         serve(fleet.monitor, f"canary-{turns}", 1, [DEAD] * 24)
         fleet.turn()
         turns += 1
-    assert "accept far less than live ones so far" in fleet.state.rows[1].why
+    assert fleet.state.rows[1].why.figures["beside"] == "so far"
     assert turns < 20
 
 
@@ -74,7 +76,7 @@ def test_a_request_whose_client_left_is_looked_at_with_what_it_has(fleet):
         fleet.monitor.add(verify(f"canary-{number}", 1, 0)._replace(commit=Commit(-1, (), "abort")))
         fleet.turn()
     assert fleet.state.rows[1].state is VersionState.ROLLED_BACK
-    assert "rounds of its requests accept far less" in fleet.state.rows[1].why
+    assert fleet.state.rows[1].why.code is ReasonCode.CANARY_HARMS
 
 
 def test_a_better_canary_goes_live(fleet):
@@ -85,7 +87,7 @@ def test_a_better_canary_goes_live(fleet):
         serve(fleet.monitor, f"canary-{number}", 1, lengths_of(rng, 2.0))
         fleet.turn()
     assert (fleet.state.live, fleet.state.canary) == (1, None)
-    assert "lies above zero" in fleet.state.rows[1].why
+    assert fleet.state.rows[1].why.code is ReasonCode.CANARY_GAINS
 
 
 def test_a_trials_figures_are_in_the_status_of_the_replica_that_runs_it(fleet):
@@ -272,7 +274,7 @@ def test_a_draft_that_proposes_one_token_whatever_the_text_is_rolled_back(drafte
     row = fleet.state.rows[1]
     assert (row.state is VersionState.ROLLED_BACK) == is_out
     assert [alarm["name"] for alarm in fleet.monitor.status()["alarms"]] == [AlarmName.DEGENERATE_DRAFT] * is_out
-    assert row.why.startswith("degenerate_draft: 100% of 150 drafts are one token, 0% of the text is") == is_out
+    assert sentence(row.why).endswith("degenerate_draft; 100% of 150 drafts are one token, 0% of the text is") == is_out
 
 
 @pytest.mark.guarantee("one-request-decides-nothing")
@@ -321,7 +323,7 @@ def test_a_dead_canary_is_out_by_requests_that_ran_when_it_came(fleet):
             fleet.monitor.add(verify(f"long-{slot}", 1, DEAD))
         fleet.turn()
     row = fleet.state.rows[1]
-    assert (row.state, row.why[:42]) == (VersionState.ROLLED_BACK, "silent_death: accept length 1.000 over 104")
+    assert (row.state, row.why.figures["alarm"]) == (VersionState.ROLLED_BACK, "silent_death")
 
 
 @pytest.mark.guarantee("unreadable-board")
@@ -373,13 +375,15 @@ def alternate(fleet, canary_mean, turns):
     return turns
 
 
-@pytest.mark.parametrize(("mean", "live", "reason"), [(0.0, 0, "accept far less"), (2.4, 1, "lies above zero")])
+@pytest.mark.parametrize(
+    ("mean", "live", "reason"), [(0.0, 0, ReasonCode.CANARY_HARMS), (2.4, 1, ReasonCode.CANARY_GAINS)]
+)
 def test_on_a_single_replica_turns_of_both_versions_decide(mean, live, reason):
     fleet = Fleet()
     fleet.monitor = fleet.new("rep", alternates=True)
     ended_in = alternate(fleet, mean, 20)
     assert (fleet.state.live, fleet.state.canary) == (live, None)
-    assert reason in fleet.state.rows[1].why
+    assert fleet.state.rows[1].why.code is reason
     assert ended_in < (1 if live == 0 else 20)
 
 
@@ -423,7 +427,7 @@ def test_what_a_request_serves_after_its_turn_counts_for_neither_however_many_tu
     assert fleet.monitor._trial._test.verdict().canary.rounds == 1
 
 
-@pytest.mark.parametrize(("begin", "ground"), [([1.5], "lies below zero"), ([], "live ones beside it")])
+@pytest.mark.parametrize(("begin", "ground"), [([1.5], ReasonCode.CANARY_LOSES), ([], ReasonCode.CANARY_HARMS)])
 @pytest.mark.parametrize("alternates", [False, True])
 def test_a_bad_canary_is_not_promoted_because_the_traffic_before_it_was_hard(alternates, begin, ground):
     fleet = Fleet()
@@ -447,4 +451,4 @@ def test_a_bad_canary_is_not_promoted_because_the_traffic_before_it_was_hard(alt
         fleet.turn()
         assert fleet.state.live == 0
     assert fleet.state.rows[1].state is VersionState.ROLLED_BACK
-    assert ground in fleet.state.rows[1].why
+    assert fleet.state.rows[1].why.code is ground

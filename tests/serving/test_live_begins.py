@@ -202,4 +202,4 @@ def test_without_a_live_begin_history_decides_after_two_seconds(fleet):
         fleet.board.beat("replica:other", {**fleet.other.status(), "at": fleet.now}, 60.0)
         fleet.monitor.turn(fleet.now)
     assert fleet.now == pytest.approx(began + ALONE_S)
-    assert "than live ones so far" in fleet.state.rows[1].why
+    assert fleet.state.rows[1].why.figures["beside"] == "so far"

@@ -3,6 +3,7 @@
 import pytest
 from fleet import version
 from paceline.buffer.errors import BoardConflict, WeightsRefused
+from paceline.buffer.reason import ReasonCode, because
 from paceline.buffer.testing.memory_board import MemoryVersionBoard
 from paceline.buffer.version import BoardEvent, VersionState
 from paceline.serving.swap.commands import SwapOutcome
@@ -126,7 +127,9 @@ def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stay
     swapper.turn()
     state = board.read()
     assert (state.live, state.rows[1].state) == (0, VersionState.ROLLED_BACK)
-    assert state.rows[1].why == "refused by rep: norm.weight: holds values that are not finite"
+    assert state.rows[1].why == because(
+        ReasonCode.WEIGHTS_REFUSED, by="rep", fault="norm.weight: holds values that are not finite"
+    )
     assert switch.draft_version == 0
     status = swapper.status()
     assert status["swaps_refused"] == 1
@@ -161,7 +164,10 @@ def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_dra
     switch.fault = OSError("no such file")
     swapper.turn()
     row = board.read().rows[2]
-    assert (row.state, row.why) == (VersionState.ROLLED_BACK, "refused by rep: no such file")
+    assert (row.state, row.why) == (
+        VersionState.ROLLED_BACK,
+        because(ReasonCode.WEIGHTS_REFUSED, by="rep", fault="no such file"),
+    )
 
 
 def test_a_version_withdrawn_while_it_is_staged_never_drafts_here(board, switch, swapper):

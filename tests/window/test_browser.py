@@ -17,6 +17,7 @@ from live_page import served
 from paceline.buffer.board_access import BoardAccess
 from paceline.buffer.config import BufferConfig
 from paceline.buffer.operator_acts import promote_as_seen, record_unheard, roll_back_as_seen
+from paceline.buffer.reason import ReasonCode, because
 from paceline.buffer.redis_board import RedisVersionBoard
 from paceline.buffer.redis_client import connect
 from paceline.buffer.redis_members import speculators
@@ -274,14 +275,14 @@ def test_drift_and_moved_labels_are_told_apart_and_a_missing_link_has_its_reason
 
 
 def test_a_verdict_leads_and_its_sentence_is_there_on_request(tab, access, redis_client):
-    why = "proven, 393 to 1; odds 393 to 1 that the line gains, on 40 requests: 10 to 1 are enough"
+    why = because(ReasonCode.PROVEN, odds=393, needed=10, requests=40)
     access.board.move(2, VersionState.LIVE, "learner", why)
     with serving(access, redis_client) as address:
         page = tab(f"{address}/")
-        page.wait_for_selector("#draft > .reason:text-is('proven, 393 to 1')")
+        page.wait_for_selector("#draft > .reason:text-is('promoted: proven, 393 to 1')")
         assert "10 to 1 are enough" not in page.inner_text("main")
-        page.click("#draft summary:text-is('proven, 393 to 1')")
-        assert why.partition("; ")[2] in page.inner_text("#draft details.reason")
+        page.click("#draft summary:has-text('proven, 393 to 1')")
+        assert "10 to 1 are enough" in page.inner_text("#draft details.reason")
 
 
 def test_the_theme_is_switched_by_hand_and_kept(tab, story_url):

@@ -1,6 +1,6 @@
 // Panel 2: accept length over time, with its interval, the drafts that went live, refusals and what was predicted.
 import { el, fill } from "./dom.js";
-import { clock, count, figure, hour, lead } from "./format.js";
+import { clock, count, figure, hour } from "./format.js";
 import { drawMarks, drawShades } from "./marks.js";
 
 const HEIGHT = 260;
@@ -77,7 +77,7 @@ function point(panel, at) {
   for (const line of panel.labels) { if (line.values[at] !== null) { said.push(`${line.label} ${figure(line.values[at])}`); } }
   if (panel.drifted.some(([from, to]) => from < panel.times[at] && panel.times[at] - panel.width_s < to)) { said.push("drift found"); }
   const near = panel.marks.filter((mark) => mark.at > panel.times[at] - panel.width_s && mark.at <= panel.times[at]);
-  return [said.join(", "), ...near.map((mark) => `${mark.text}: ${lead(mark.why)}`)].join(". ");
+  return [said.join(", "), ...near.map((mark) => `${mark.text}: ${mark.lead}`)].join(". ");
 }
 
 function data(panel) {

@@ -1,5 +1,4 @@
 // Elements. Every text goes in as a text node, so what others wrote into Redis stays text.
-import { lead } from "./format.js";
 
 /** An element with a class and children; children are elements, or anything else as text. */
 export function el(tag, className, ...children) {
@@ -61,10 +60,10 @@ export function notKnown(why) {
 
 const opened = new Set();
 
-/** A reason by its lead; all of it when that is clicked, which survives a redraw. */
-export function reason(why) {
-  if (lead(why) === why) { return el("span", "", why); }
-  const made = el("details", "reason", el("summary", "", lead(why)), why);
+/** A reason by its lead and its figures; all of it when that is clicked, which survives a redraw. */
+export function reason({ lead, figures, why }) {
+  if (lead === why) { return el("span", "", why); }
+  const made = el("details", "reason", el("summary", "", lead, el("span", "quiet", ` ${figures}`)), why);
   made.open = opened.has(why);
   made.addEventListener("toggle", () => opened[made.open ? "add" : "delete"](why));
   return made;

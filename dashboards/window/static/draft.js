@@ -1,12 +1,12 @@
 // Panel 6: one draft. What the gate saw, what it served since, where it comes from, what became of it.
 import { el, fill, notKnown, reason, table } from "./dom.js";
-import { clock, lead, share, SIGNS, stateWord } from "./format.js";
+import { clock, share, SIGNS, stateWord } from "./format.js";
 
 export function drawDraft(box, title, panel) {
   if (panel.why_unknown) { title.textContent = "Draft"; fill(box, notKnown(panel.why_unknown)); return; }
   title.textContent = `Draft ${panel.number}`;
   const state = el("p", `state ${panel.state}`, `${SIGNS[panel.state] || ""} ${stateWord(panel.state)}`, el("span", "quiet", ` since ${clock(panel.changed_at)}`));
-  fill(box, state, el("p", "reason", lead(panel.why)), gate(panel), el("div", "columns", figures(panel), traffic(panel)), story(panel), commands(panel));
+  fill(box, state, el("p", "reason", panel.lead), el("p", "quiet", panel.figures), gate(panel), el("div", "columns", figures(panel), traffic(panel)), story(panel), commands(panel));
 }
 
 function gate({ gate: found, scores }) {
@@ -25,7 +25,7 @@ function traffic({ labels, judged_text: said }) {
 }
 
 function story({ history }) {
-  const rows = history.map((event) => [clock(event.at), `${SIGNS[event.state] || ""} ${stateWord(event.state)}`, event.by, reason(event.why)]);
+  const rows = history.map((event) => [clock(event.at), `${SIGNS[event.state] || ""} ${stateWord(event.state)}`, event.by, reason(event)]);
   return table(["at", "became", "by", "why"], rows, "What became of it", true);
 }
 

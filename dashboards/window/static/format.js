@@ -37,11 +37,6 @@ export function span(seconds) {
   return `${seconds.toFixed(0)} s`;
 }
 
-/** The first clause of a reason, which says what became of something; the figures follow after a semicolon. */
-export function lead(why) {
-  return why.split("; ", 1)[0];
-}
-
 /** A state of a draft in words. */
 export function stateWord(state) {
   return state.replaceAll("_", " ");

@@ -1,6 +1,6 @@
 // Panel 3: a bar per draft from its birth to its end, under the axis of the chart.
 import { el, fill, keyed } from "./dom.js";
-import { clock, lead, SIGNS, stateWord } from "./format.js";
+import { clock, SIGNS, stateWord } from "./format.js";
 
 export class Lane {
   constructor(box, note, onChoose) {
@@ -49,11 +49,11 @@ export class Lane {
   }
 
   /** Beside a draft that was put out: why. On the side that has room. */
-  said({ state, why, bars }) {
+  said({ state, lead, bars }) {
     if (state !== "refused" && state !== "rolled_back") { return []; }
     const last = bars[bars.length - 1];
     const at = this.place(last.state === "refused" ? last.from : last.to ?? last.from);
-    const text = el("span", "lane-why", `${stateWord(state)}: ${lead(why)}`);
+    const text = el("span", "lane-why", `${stateWord(state)}: ${lead}`);
     if (at > 50) { text.style.right = `calc(${100 - at}% + 12px)`; } else { text.style.left = `calc(${at}% + 12px)`; }
     text.style.maxWidth = `calc(${Math.max(at, 100 - at)}% - 16px)`;
     return [text];
@@ -78,7 +78,7 @@ function lasted({ state, from, to }) {
   return state !== "candidate" || to === null || to - from >= 1;
 }
 
-function spoken({ number, state, why, bars }) {
+function spoken({ number, state, lead, bars }) {
   const born = bars.length ? `, since ${clock(bars[0].from)}` : "";
-  return `draft ${number}: ${stateWord(state)}${born}. ${lead(why)}`;
+  return `draft ${number}: ${stateWord(state)}${born}. ${lead}`;
 }

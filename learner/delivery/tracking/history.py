@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ....buffer.reason import Why
 from ....buffer.version import BoardEvent, BoardFold, VersionState
 
 
@@ -13,7 +14,7 @@ class Change:
 
     state: VersionState
     by: str
-    why: str
+    why: Why
     at: float  # unix seconds
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from ....buffer.plain_text import lead
 from ....buffer.scores import PREDICTED_SCORE, PREDICTED_STANDARD_ERROR
 from ....buffer.version import BoardRow, VersionState
 from ....policies.readings.ratio_sums import Z_95
+from ....policies.verdict_words import lead, sentence
 from ..round_evidence import JUDGED, TRAFFIC_WINDOW
 from ..run_record import FIT, GATE
 from .history import Change
@@ -130,10 +130,10 @@ def _cost(facts: RunFacts) -> str:
 def _history(changes: Sequence[Change]) -> list[str]:
     if not changes:
         return ["History: unknown"]
-    said = ["", *(change.why for change in changes)]
+    said = [sentence(change.why) for change in changes]
     rows = [
-        (_time(change.at), _name(change.state), change.by, "as above" if change.why == before else change.why)
-        for before, change in zip(said, changes, strict=False)
+        (_time(change.at), _name(change.state), change.by, "as above" if why == before else why)
+        for before, why, change in zip(["", *said], said, changes, strict=False)
     ]
     return [
         "| when | state | who | why |",

@@ -37,6 +37,7 @@ from paceline.learner.round.loop import open_learner
 from paceline.learner.state import checkpoint
 from paceline.learner.training.trainer import DraftTrainer
 from paceline.learner.worker.tasks import heartbeat_of
+from paceline.policies.verdict_words import sentence
 
 Strike = Callable[[], None]
 Act = Callable[..., Any]
@@ -150,7 +151,7 @@ class KillableLearner:
             report = self._learner.learn_once()
         except Exception as error:  # noqa: BLE001 - Celery logs any and starts the next round all the same
             return {"error": type(error).__name__, "why": str(error)}
-        return {"kind": report.kind, "why": report.why, "version": report.version, **report.outcomes}
+        return {"kind": report.kind, "why": sentence(report.why), "version": report.version, **report.outcomes}
 
     def arm(self, point: str, how: str) -> None:
         place, name, moment = POINTS[point]

@@ -10,6 +10,7 @@ from paceline.buffer.keys import EVENTS
 from paceline.buffer.version import BoardEvent, DraftVersion, VersionState
 from paceline.buffer.weights_file import check_weights, sha256_of
 from paceline.learner.model.draft_io import load_draft, load_target_embedding, random_draft, save_draft
+from paceline.policies.verdict_words import sentence
 
 BATCH = 16
 STREAM = EVENTS.name("default")
@@ -74,7 +75,7 @@ def test_a_live_version_with_changed_weights_is_never_read_and_is_rolled_back(wo
     events = world.board.events()
     taken_off = next(event for event in events if event.state is VersionState.ROLLED_BACK)
     assert (taken_off.number, taken_off.by) == (number, "learner")
-    assert changed[:12] in taken_off.why
+    assert changed[:12] in sentence(taken_off.why)
     world.learn_more(learner, BATCH)
     state = world.board.read()
     assert max(state.rows) > max(before.rows) + 1  # the gate compares again, so a version is published
