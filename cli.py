@@ -121,7 +121,8 @@ def restore(number: int, redis_url: RedisUrl = None, speculator: Speculator = No
     with needing_extra("learner"):
         from .learner.config import TrackingConfig
         from .learner.delivery.restore import restore as restore_draft
-    access, mlflow = open_access(redis_url, speculator), configured(TrackingConfig, read_settings())
+    access = open_access(redis_url, speculator)
+    mlflow = configured(TrackingConfig, read_settings())
     typer.echo(restore_draft(access.board.read(), number, mlflow.uri, mlflow.model(access.speculator)))
 
 

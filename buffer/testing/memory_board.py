@@ -115,7 +115,8 @@ class MemoryVersionBoard:
                 self._remember(member, boot, entry)
 
     def _remember(self, member: str, boot: str, entry: bytes) -> None:
-        rows, now = self._histories.get(member, []), self._clock()
+        rows = self._histories.get(member, [])
+        now = self._clock()
         newest = rows[-1][0] if rows else None
         if newest is not None and newest // HISTORY_EVERY_S == now // HISTORY_EVERY_S:
             return
@@ -128,7 +129,8 @@ class MemoryVersionBoard:
 
     def members(self) -> Mapping[str, MemberSeen]:
         with self._lock:
-            beating, now = self.heartbeats(), self._clock()
+            beating = self.heartbeats()
+            now = self._clock()
             return {
                 member: member_seen(msgspec.json.decode(raw), seen_at, is_alive=member in beating)
                 for member, (seen_at, raw) in sorted(self._last_statuses.items())

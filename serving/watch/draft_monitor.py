@@ -47,7 +47,10 @@ class DraftMonitor:
         self, board: VersionBoard, replica: str, rules: CanaryRules, limits: GuardLimits, *, alternates: bool = False
     ) -> None:
         self._alternates = alternates
-        self._board, self.replica, self._rules, self._limits = board, replica, rules, limits
+        self._board = board
+        self.replica = replica
+        self._rules = rules
+        self._limits = limits
         self._checkpoints = sorted(set(rules.early_rounds))
         self._version: int | None = None
         self._running: dict[str, RequestRounds] = {}
@@ -112,7 +115,8 @@ class DraftMonitor:
 
     def _change(self, version: int) -> None:
         self._intervals.change_draft(version)
-        self._version, self._is_asked = version, False
+        self._version = version
+        self._is_asked = False
         if self._alternates:
             self._earlier = [*self._ended]
         else:
@@ -158,7 +162,8 @@ class DraftMonitor:
         self._is_asked = True
 
     def _guard(self, now: float) -> None:
-        limits, live = self._limits, Tally()
+        limits = self._limits
+        live = Tally()
         if self._trial is not None and self._trial.number == self._version:
             limits = replace(limits, min_rounds=min(limits.min_rounds, CANARY_MIN_ROUNDS))
             live = self._trial.live if self._trial.live.rounds >= limits.min_rounds else live
