@@ -51,7 +51,7 @@ def main() -> None:
 
 def run(options: argparse.Namespace, target: TargetModel, drafts: list[Path], console: Console) -> Soak:
     """Start the services, swap, and stop them."""
-    plan = SoakPlan(options.swaps, options.gap_ms, options.concurrency)
+    plan = SoakPlan(swaps=options.swaps, gap_ms=options.gap_ms, concurrency=options.concurrency)
     prompts = held_out_prompts(target, plan.prompts, SEED)
     with tempfile.TemporaryDirectory() as scratch:
         local = LocalDeployment.on_free_ports(Path(scratch))

@@ -29,7 +29,7 @@ DRAFTS = 3  # more than a replica keeps, so that every swap reads and checks a f
 def main() -> None:
     """Measure and print."""
     options = parse()
-    plan = StallPlan(options.repeats)
+    plan = StallPlan(repeats=options.repeats)
     console = Console()
     with progress_bar("training the target (once)", console) as report:
         target = ensure_target(options.data_dir, TrainPlan(), report=report)

@@ -37,7 +37,7 @@ NARROW = (256, 1024)
 KEPT_PROMPT = 511
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """How much is measured."""
 
@@ -50,16 +50,21 @@ class Size:
 
 
 QUICK = Size(
-    5, {"requests": 8, "at_once": 8, "output_tokens": 32, "prompt_tokens": 256}, (5, 2), (512, 512, 4, 64), 2048, 1
+    rounds=5,
+    hand_over={"requests": 8, "at_once": 8, "output_tokens": 32, "prompt_tokens": 256},
+    ingest=(5, 2),
+    fit=(512, 512, 4, 64),
+    swap_vocabulary=2048,
+    swap_repeats=1,
 )
 # Redis rewrites its file in some rounds and not in others, so ingest needs many.
 FULL = Size(
-    10,
-    {"requests": 32, "at_once": 32, "output_tokens": 64, "prompt_tokens": 256},
-    (40, 4),
-    (1024, 4096, 8, 64),
-    32_000,
-    3,
+    rounds=10,
+    hand_over={"requests": 32, "at_once": 32, "output_tokens": 64, "prompt_tokens": 256},
+    ingest=(40, 4),
+    fit=(1024, 4096, 8, 64),
+    swap_vocabulary=32_000,
+    swap_repeats=3,
 )
 #: In place of the usual load with --quick.
 QUICK_REQUESTS = 16

@@ -8,7 +8,7 @@ from .plain_text import printable, utc_time
 from .version import BoardEvent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
     """One line of the audit trail. `by` is the writer's own claim; nothing proves it."""
 
@@ -48,4 +48,6 @@ def entry_time(entry_id: str) -> float:
 
 
 def _entry_of(event: BoardEvent) -> AuditEntry:
-    return AuditEntry(event.event_id, event.at, event.by, f"version {event.number} {event.state}", event.why)
+    return AuditEntry(
+        entry_id=event.event_id, at=event.at, by=event.by, what=f"version {event.number} {event.state}", why=event.why
+    )

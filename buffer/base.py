@@ -39,7 +39,7 @@ TOO_MANY_DELIVERIES = f"delivered {MAX_DELIVERIES} times and never acked"
 MAX_WAIT_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BufferCounts:
     """Where every appended trace went: delivered == pending + dead_lettered + sum(acked.values()) + trimmed."""
 

@@ -19,7 +19,7 @@ GPU_TRAIN_S = 600.0
 TARGET_TRAIN_S = TrainPlan().seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
     """Models and folders of one target; holds paths alone, so that it can be sent to another process."""
 
@@ -70,7 +70,7 @@ def open_lab(
     architecture = SIZES[size].architecture
     target = ensure_target(data_dir, plan, domains, report, architecture=architecture, device=device)
     found = TargetModel(target.folder.absolute(), target.key, {}, target.steps)
-    return Lab(data_dir.absolute(), found, domains, size, device)
+    return Lab(data_dir=data_dir.absolute(), target=found, domains=domains, size=size, device=device)
 
 
 def _is_here(domain: str) -> bool:

@@ -30,7 +30,7 @@ CONCURRENCY = 4
 PASSES = 12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """A running server, what it was started with, and what it is asked."""
 

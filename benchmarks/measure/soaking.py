@@ -27,7 +27,7 @@ PATIENCE_S = 60.0  # for the next swap to be reported
 AHEAD = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SoakPlan:
     """How hard and how long."""
 
@@ -63,7 +63,7 @@ class Sample:
     courier: Vitals
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Soak:
     """Everything that was recorded."""
 
@@ -105,7 +105,7 @@ def soak(
     report: Report,
 ) -> Soak:
     """Blocks until `plan.swaps` swaps are done; exits when the server stops swapping or its traces do not add up."""
-    seen = Soak(plan)
+    seen = Soak(plan=plan)
     over = threading.Event()
     traffic = threading.Thread(target=stream, args=(server, prompts, plan, seen, over))
     traffic.start()

@@ -78,7 +78,7 @@ def differing(runs: Sequence[Run]) -> tuple[list[str], int]:
     return found, sum(len(turn.answers) for run in runs for b in run.blocks for turn in b.turns if turn.arm != PLAIN)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
     """When the time that drafts saved first exceeded what the learner had spent, for good."""
 
@@ -116,11 +116,11 @@ def break_even(run: Run, concurrency: int) -> BreakEven:
     at = int(short[-1]) + 1 if len(short) else 0
     is_reached = at < len(chunks)
     return BreakEven(
-        int(requests_N[: at + 1].sum()) if is_reached else None,
-        float(took_N[: at + 1].sum()) if is_reached else None,
-        float((static_N - took_N).sum()),
-        float(spent_N.sum()),
-        None if is_reached else _extrapolated(run, chunks, requests_N, static_N - took_N - spent_N),
+        requests=int(requests_N[: at + 1].sum()) if is_reached else None,
+        seconds=float(took_N[: at + 1].sum()) if is_reached else None,
+        saved_s=float((static_N - took_N).sum()),
+        spent_s=float(spent_N.sum()),
+        expected_requests=None if is_reached else _extrapolated(run, chunks, requests_N, static_N - took_N - spent_N),
     )
 
 

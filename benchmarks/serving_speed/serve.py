@@ -29,7 +29,7 @@ SAME_CORES = "same-cores"
 WARM_UP_TOKENS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What a run serves, and where it is kept."""
 
@@ -106,7 +106,7 @@ def _asked(job: Job, servers: dict[str, ArmServer], loop: Loop, chunk: Chunk, co
     live = loop.live
     is_beside = job.conditions.mode == SAME_CORES
     turns = take_turns(servers, ask, draw, loop.beside) if is_beside else take_turns(servers, ask, draw)
-    return Block(chunk.number, chunk.domain, concurrency, tuple(turns), live)
+    return Block(chunk=chunk.number, domain=chunk.domain, concurrency=concurrency, turns=tuple(turns), live=live)
 
 
 def _warm_up(servers: dict[str, ArmServer], chunk: Chunk, loop: Loop) -> None:

@@ -27,7 +27,7 @@ SEED = 0
 CONTEXT = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
     """Tokens per second of processor time, the medians, and the shares of paired rounds."""
 
@@ -77,7 +77,13 @@ def against_bare(hidden: int, vocabulary: int, traces: int, tokens: int, rounds:
 
     seconds = in_rounds({"fit": fit_s, "bare": bare_s}, rounds, SEED)
     own, bare = (sorted(seconds[name])[rounds // 2] for name in ("fit", "bare"))
-    return Fitting(hidden, trained, ratio(seconds["bare"], seconds["fit"]), trained / own, trained / bare)
+    return Fitting(
+        hidden=hidden,
+        tokens=trained,
+        share=ratio(seconds["bare"], seconds["fit"]),
+        tokens_per_s=trained / own,
+        bare_tokens_per_s=trained / bare,
+    )
 
 
 def bare_loop(draft: Eagle3Draft, batches: Sequence[Batch], plan: TrainingPlan, report: FitReport) -> list[float]:

@@ -29,7 +29,7 @@ GRAD_CLIP = 1.0
 WARM_UP_STEPS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
     """What one fit did."""
 
@@ -51,7 +51,7 @@ class FitReport:
     step_times: tuple[float, ...] = field(default=(), compare=False)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Counts:
     losses: list[float]
     skipped_steps: int = 0
@@ -105,7 +105,7 @@ class DraftTrainer:
         first = first_position(self.draft, usable, self._bound)
         self._regime.choose(first.share, self.recipe)
         self._context_weight = context_weight(self.plan.context_weight, first.share)
-        counts = _Counts([])
+        counts = _Counts(losses=[])
         batches = list(
             draw_batches(
                 usable,

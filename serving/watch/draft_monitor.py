@@ -135,7 +135,9 @@ class DraftMonitor:
             return
         request = self._running.get(verify.request_id)
         if request is None:
-            request = self._running[verify.request_id] = RequestRounds(verify.request_id, self._checkpoints)
+            request = self._running[verify.request_id] = RequestRounds(
+                request_id=verify.request_id, checkpoints=self._checkpoints
+            )
             if len(self._running) > MAX_RUNNING:
                 del self._running[next(iter(self._running))]
         request.add(verify.accepted)

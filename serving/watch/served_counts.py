@@ -18,7 +18,7 @@ MAX_RUNNING = 4096
 MAX_SHOWN_CHARS = 32
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Request:
     label: str
     kind: str
@@ -76,7 +76,7 @@ class ServedCounts:
     def _begin(self, request_id: str, facts: RequestFacts) -> None:
         if request_id in self._running:
             return  # a later chunk, or prefilled again after a retraction
-        self._running[request_id] = _Request(facts.label[:MAX_SHOWN_CHARS], kind_of(facts))
+        self._running[request_id] = _Request(label=facts.label[:MAX_SHOWN_CHARS], kind=kind_of(facts))
         if len(self._running) > MAX_RUNNING:
             self._forgotten += 1
             self.lose([next(iter(self._running))])

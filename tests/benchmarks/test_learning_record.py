@@ -20,7 +20,7 @@ GREEDY, REJECTION = Setting(0.0, 5), Setting(0.7, 5, rejection=True)
 
 @pytest.fixture
 def lab(tmp_path):
-    return Lab(tmp_path, TargetModel(tmp_path / "target", "key", {}, 1), ("py", "c"))
+    return Lab(data_dir=tmp_path, target=TargetModel(tmp_path / "target", "key", {}, 1), domains=("py", "c"))
 
 
 def test_what_was_recorded_is_recorded_again_only_where_more_is_wanted(lab, monkeypatch, make_trace):

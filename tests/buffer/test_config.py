@@ -15,13 +15,15 @@ VARIABLES = {
 
 
 def test_an_empty_environment_keeps_the_defaults():
-    assert BufferConfig.from_env({}) == BufferConfig("default", 1024**3, 86_400.0, 600_000, "learners")
+    assert BufferConfig.from_env({}) == BufferConfig(
+        speculator="default", max_bytes=1024**3, max_age_s=86_400.0, claim_idle_ms=600_000, group="learners"
+    )
 
 
 def test_every_variable_is_read():
     values = ("chat", "1000", "0.5", "0")
     config = BufferConfig.from_env(dict(zip(VARIABLES.values(), values, strict=True)))
-    assert config == BufferConfig("chat", 1000, 0.5, 0)
+    assert config == BufferConfig(speculator="chat", max_bytes=1000, max_age_s=0.5, claim_idle_ms=0)
 
 
 def test_an_empty_value_keeps_its_default():

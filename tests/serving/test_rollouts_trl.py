@@ -28,7 +28,18 @@ class Door:
 
     def generate(self, prompts, **sampling):
         self.asked.append(sampling)
-        return [Completion((len(p), 9), (-0.5, -0.25), (VersionSpan("0", 0, 2),), 1, 1, 1.0, "stop") for p in prompts]
+        return [
+            Completion(
+                token_ids=(len(p), 9),
+                logprobs=(-0.5, -0.25),
+                target_versions=(VersionSpan("0", 0, 2),),
+                accepted=1,
+                rounds=1,
+                seconds=1.0,
+                finish="stop",
+            )
+            for p in prompts
+        ]
 
     def sync_weights(self, named, version, *, folder):
         self.pushed.append(([name for name, _ in named], version, folder))

@@ -25,7 +25,7 @@ class Switch:
         if not is_wanted():
             raise TimeoutError(f"version {number}: it was withdrawn")
         self.draft_version = number
-        return SwapOutcome(number, 2.5, 9.0, 3, 50.0)
+        return SwapOutcome(number=number, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0)
 
     def take_late(self):
         late, self.late = self.late, []
@@ -81,7 +81,7 @@ def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_i
     switch.fault = TimeoutError("the scheduler reached no iteration within 60 s")
     swapper.turn()
     switch.fault, switch.draft_version = None, 1
-    switch.late = [SwapOutcome(1, 2.5, 9.0, 3, 50.0, 7.25)]
+    switch.late = [SwapOutcome(number=1, commit_ms=2.5, stage_ms=9.0, running=3, at=50.0, late_s=7.25)]
     swapper.turn()
     swapper.turn()
     assert [(swap["number"], swap["late_s"]) for swap in swapper.status()["swaps"]] == [(1, 7.25)]
@@ -93,7 +93,9 @@ def test_a_late_swap_is_listed_before_the_one_that_came_after_it(board):
     switch = Switch()
     swapper = Swapper(board, switch, "rep", lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
-    switch.while_staging = lambda: switch.late.append(SwapOutcome(2, 2.5, 9.0, 3, 49.0, 1.0))
+    switch.while_staging = lambda: switch.late.append(
+        SwapOutcome(number=2, commit_ms=2.5, stage_ms=9.0, running=3, at=49.0, late_s=1.0)
+    )
     swapper.turn()
     assert [swap["number"] for swap in swapper.status()["swaps"]] == [2, 1]
 
