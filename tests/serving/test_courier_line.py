@@ -160,7 +160,12 @@ from paceline.serving.wire.messages import FEATURES, PrefillHead, to_wire
 from paceline.serving.wire.request_forward import Commit
 sender = CourierSender(sys.argv[1], 1 << 30)
 head = PrefillHead(
-    request_ids=("a",), draft_version=0, target_version="0", commits=(Commit(0, (7,), ""),), facts=(), spans=((0, 0, 3),)
+    request_ids=("a",),
+    draft_version=0,
+    target_version="0",
+    commits=(Commit(0, (7,), ""),),
+    facts=(),
+    spans=((0, 0, 3),),
 )
 assert sender.offer([to_wire(head, {FEATURES: np.zeros(1 << 20, np.uint8)})])
 sender.resume()
