@@ -63,6 +63,7 @@ def learn(beat: Annotated[bool, typer.Option(help="Also start the rounds (one pr
 @app.command()
 def promote(
     number: int,
+    *,
     why: Why = "promoted by an operator",
     unchecked: Unchecked = False,
     wait: Wait = 30.0,
@@ -157,6 +158,7 @@ def token_set(why: Why = "set by an operator", redis_url: RedisUrl = None, specu
 def draft_init(
     target: Annotated[str, typer.Argument(help="Folder or Hugging Face id of the target.")],
     out: Annotated[Path, typer.Option(help="New folder for the draft.")] = Path("draft"),
+    *,
     text: Annotated[list[Path] | None, typer.Option(help="Text file to choose its tokens by; repeatable.")] = None,
     traffic: Annotated[bool, typer.Option("--traffic", help="Choose them by the traces in Redis (too).")] = False,
     vocab: Annotated[
@@ -197,6 +199,7 @@ def doctor(
 
 @app.command()
 def demo(
+    *,
     requests: Annotated[int, typer.Option(min=8, help="Requests to send, both domains together.")] = 480,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 4,
     max_tokens: Annotated[int, typer.Option(min=8, help="New tokens per request.")] = 96,

@@ -156,7 +156,9 @@ def look(lab: Lab, row: Row, number: int, found: dict[str, str]) -> None:
         target = random_target(row.family, target, lab.folder / "targets" / row.family.replace(" ", "-"))
     draft = untrained_draft(row.head, target, folder / "draft")
     name, env = published(row.form, draft, folder / "published")
-    start = start_of(row, number, target, name, lab.redis_url, folder / "sglang.log").with_settings(env)
+    start = start_of(
+        row, number, target=target, draft=name, redis_url=lab.redis_url, log=folder / "sglang.log"
+    ).with_settings(env)
     with running(start) as server:
         case = Case(
             server=server,

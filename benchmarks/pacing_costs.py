@@ -88,7 +88,7 @@ def speculating(target: TargetModel, draft: Path, max_steps: int) -> Iterator[Me
         lengths.write_text(json.dumps({"1": {"candidate_steps": list(range(max_steps + 1))}}), encoding="utf-8")
         adaptive = ["--speculative-adaptive", "--speculative-adaptive-config", str(lengths), "--disable-radix-cache"]
         env = {"PACELINE_PACING": "sweep", "PACELINE_SAMPLE_RATE": "0"}
-        with running(local, cpu_server(local, target, draft, adaptive, env), [draft]) as services:
+        with running(local, cpu_server(local, target, draft, flags=adaptive, env=env), [draft]) as services:
             wait_until(lambda: pacing_of(services.server).get("policy") == "sweep", "the replica to sweep")
             yield services.server
 

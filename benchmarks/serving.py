@@ -91,7 +91,7 @@ def made(options: argparse.Namespace, console: Console) -> list[Run]:
     """All runs that were asked for."""
     target = prepared(options, console)
     drafts = trained(target, options, console)
-    return [run(target, drafts, options, seed, console) for seed in range(options.runs)]
+    return [run(target, drafts, options, seed=seed, console=console) for seed in range(options.runs)]
 
 
 def parse() -> argparse.Namespace:
@@ -164,7 +164,7 @@ def trained(target: TargetModel, options: argparse.Namespace, console: Console) 
     return Drafts(static, ensure_untrained_draft(target), oracle)
 
 
-def run(target: TargetModel, drafts: Drafts, options: argparse.Namespace, seed: int, console: Console) -> Run:
+def run(target: TargetModel, drafts: Drafts, options: argparse.Namespace, *, seed: int, console: Console) -> Run:
     """One run of one seed, served as far as it was not."""
     size = options.size
     chosen = arms(drafts, options.arms)

@@ -57,7 +57,9 @@ def run(options: argparse.Namespace, target: TargetModel, drafts: list[Path], co
         local = LocalDeployment.on_free_ports(Path(scratch))
         sglang = cpu_server(local, target, drafts[0], env={"PACELINE_BUFFER_MAX_BYTES": str(STREAM_BYTES)})
         with running(local, sglang, drafts[:1]) as services, progress_bar("swapping", console) as report:
-            return soak(services.server, sglang.pid, drafts, prompts, plan, report)
+            return soak(
+                services.server, server_pid=sglang.pid, drafts=drafts, prompts=prompts, plan=plan, report=report
+            )
 
 
 def random_drafts(target: TargetModel, data_dir: Path) -> list[Path]:

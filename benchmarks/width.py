@@ -153,14 +153,18 @@ def print_ingest(folder: Path, load: Load, size: Size) -> None:
     large = (min(load.prompt_tokens, KEPT_PROMPT) + load.output_tokens) * load.row_bytes
     print("\n| bytes | per trip | buffer, MB/s | bare XADD, MB/s | buffer over bare |\n|---|---|---|---|---|")
     for payload_bytes, depth in ((4 << 10, 16), (64 << 10, 16), (1 << 20, 16), (large, 2)):
-        found = ingest_against_bare(folder / str(payload_bytes), payload_bytes, depth, trips, rounds)
+        found = ingest_against_bare(
+            folder / str(payload_bytes), payload_bytes=payload_bytes, depth=depth, trips=trips, rounds=rounds
+        )
         print(found.line(), flush=True)
 
 
 def print_fit(_folder: Path, _load: Load, size: Size) -> None:
     """At a width that two cores can train."""
     print("\n| hidden | tokens of a fit | fit, tokens/s | bare loop, tokens/s | fit over bare |\n|---|---|---|---|---|")
-    print(fit_against_bare(*size.fit, size.rounds).line(), flush=True)
+    hidden, vocabulary, traces, tokens = size.fit
+    found = fit_against_bare(hidden, vocabulary, traces=traces, tokens=tokens, rounds=size.rounds)
+    print(found.line(), flush=True)
 
 
 def print_swap(folder: Path, load: Load, size: Size) -> None:

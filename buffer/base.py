@@ -162,7 +162,7 @@ class VersionBoard(MemberBoard, Protocol):
         ...
 
     def move(
-        self, number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
+        self, number: int, state: VersionState, by: str, why: str, *, replica: str = "", was: VersionState | None = None
     ) -> BoardEvent:
         """Append one change of state; a canary is one on `replica` alone.
 
@@ -172,7 +172,7 @@ class VersionBoard(MemberBoard, Protocol):
         ...
 
     def roll_back(
-        self, by: str, why: str, number: int | None = None, was: VersionState | None = None, to: int | None = None
+        self, by: str, why: str, number: int | None = None, was: VersionState | None = None, *, to: int | None = None
     ) -> BoardState:
         """Undo the newest promotion in one step: the canary to rolled_back; without one, live too, previous to live.
 

@@ -99,7 +99,15 @@ def build_replica(settings: ServingConfig, breaker: Breaker, shared: SharedParts
 
     rollout = StaggeredRollout(board, settings.replica, settings.stagger_s)
     turns = CanaryTurns(settings.canary_turn_s or 0.0)
-    swapper = Swapper(board, SwapClient(swap), settings.replica, wake_courier, turns, rollout, lambda: courier.replica)
+    swapper = Swapper(
+        board,
+        SwapClient(swap),
+        replica=settings.replica,
+        before_canary=wake_courier,
+        turns=turns,
+        rollout=rollout,
+        named=lambda: courier.replica,
+    )
     courier = CourierProcess(
         settings,
         identity.boot,

@@ -59,7 +59,7 @@ class Lab:
 
 
 def open_lab(
-    data_dir: Path, report: Report = quiet, size: str = "tiny", device: str = "cpu", train_s: float = TARGET_TRAIN_S
+    data_dir: Path, report: Report = quiet, *, size: str = "tiny", device: str = "cpu", train_s: float = TARGET_TRAIN_S
 ) -> Lab:
     """Find the domains and train the target over them unless `data_dir` has it: minutes the first time.
 

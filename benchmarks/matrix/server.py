@@ -38,7 +38,7 @@ class Start:
         return replace(self, env={**self.env, **more})
 
 
-def start_of(row: Row, number: int, target: Path, draft: str, redis_url: str, log: Path) -> Start:
+def start_of(row: Row, number: int, *, target: Path, draft: str, redis_url: str, log: Path) -> Start:
     """How to start the server of `row`, the `number`-th on this Redis, with `draft` as SGLang is to name it."""
     flags = [
         "--model-path", str(target), "--device", "cpu", "--log-level", "warning", "--context-length", "1024",

@@ -64,6 +64,7 @@ class Stalls:
 
 def measure_stalls(
     server: MeasuredServer,
+    *,
     stock_url: str,
     drafts: Sequence[Path],
     prompts: Sequence[Prompt],

@@ -37,7 +37,7 @@ def recovered_chunks(run: Run) -> set[int]:
     return {n for numbers in by_domain.values() for n in numbers[len(numbers) // 2 :]}
 
 
-def speed(runs: Sequence[Run], arm: str, over: str, concurrency: int, phase: str) -> Ratio | None:
+def speed(runs: Sequence[Run], arm: str, over: str, *, concurrency: int, phase: str) -> Ratio | None:
     """Tokens per second of one arm over another's, block by block; None without a block that both answered."""
     blocks = [b for run in runs for b in in_phase(run, phase) if b.concurrency == concurrency and has(b, arm, over)]
     if not blocks:

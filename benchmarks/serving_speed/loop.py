@@ -122,7 +122,7 @@ def redis_for(local: LocalDeployment) -> Iterator[None]:
 
 @contextmanager
 def running_loop(
-    arms: Sequence[Arm], arm: Arm, target: TargetModel, local: LocalDeployment, chunk_requests: int
+    arms: Sequence[Arm], arm: Arm, *, target: TargetModel, local: LocalDeployment, chunk_requests: int
 ) -> Iterator[Loop]:
     """Start the learner of `arm` and stop it at the end; Redis and the servers run already.
 

@@ -80,20 +80,22 @@ def _serve(job: Job, left: Sequence[Chunk], answered: set[tuple[int, int]], repo
         stack.enter_context(redis_for(local))
         servers = stack.enter_context(running_arms(job.arms, job.target, local))
         size = left[0].requests
-        loop = stack.enter_context(running_loop(job.arms, paceline, job.target, local, size))
+        loop = stack.enter_context(
+            running_loop(job.arms, paceline, target=job.target, local=local, chunk_requests=size)
+        )
         _warm_up(servers, left[0], loop)
         for chunk in left:
             for concurrency in chunk.blocks:
                 if (chunk.number, concurrency) not in answered:
                     report(chunk.number / len(job.chunks), f"{chunk.domain}, concurrency {concurrency}")
-                    save_block(job.folder, _asked(job, servers, loop, chunk, concurrency))
+                    save_block(job.folder, _asked(job, servers, loop, chunk=chunk, concurrency=concurrency))
             report(chunk.number / len(job.chunks), "the learner's turn")
             is_held = job.conditions.mode == ELSEWHERE
             save_hold(job.folder, loop.catch_up(chunk.number) if is_held else loop.noted(chunk.number))
     report(1.0, "served")
 
 
-def _asked(job: Job, servers: dict[str, ArmServer], loop: Loop, chunk: Chunk, concurrency: int) -> Block:
+def _asked(job: Job, servers: dict[str, ArmServer], loop: Loop, *, chunk: Chunk, concurrency: int) -> Block:
     """One block answered by every arm, in a random order."""
     ask = partial(
         take_turn,

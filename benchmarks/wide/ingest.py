@@ -39,7 +39,7 @@ class Ingest:
         return f"| {self.payload_bytes:,} | {self.depth} | {speeds} | {self.share.text()} |"
 
 
-def against_bare(folder: Path, payload_bytes: int, depth: int, trips: int, rounds: int) -> Ingest:
+def against_bare(folder: Path, *, payload_bytes: int, depth: int, trips: int, rounds: int) -> Ingest:
     """Append `depth` payloads per round trip, `trips` of them a round; both ways on one Redis, emptied in between."""
     payloads = [random.Random(f"{SEED} {number}").randbytes(payload_bytes) for number in range(depth)]
     port = free_port()

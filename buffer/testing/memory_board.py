@@ -54,15 +54,19 @@ class MemoryVersionBoard:
         return self._write(lambda _, at: register_events(at, version, by, why))[0]
 
     def move(
-        self, number: int, state: VersionState, by: str, why: str, replica: str = "", was: VersionState | None = None
+        self, number: int, state: VersionState, by: str, why: str, *, replica: str = "", was: VersionState | None = None
     ) -> BoardEvent:
-        return self._write(lambda board, at: move_events(board, at, number, state, by, why, replica, was))[0]
+        return self._write(
+            lambda board, at: move_events(
+                board, at, number=number, state=state, by=by, why=why, replica=replica, was=was
+            )
+        )[0]
 
     def roll_back(
-        self, by: str, why: str, number: int | None = None, was: VersionState | None = None, to: int | None = None
+        self, by: str, why: str, number: int | None = None, was: VersionState | None = None, *, to: int | None = None
     ) -> BoardState:
         with self._lock:
-            self._write(lambda board, at: rollback_events(board, at, by, why, number, was, to))
+            self._write(lambda board, at: rollback_events(board, at, by=by, why=why, number=number, was=was, to=to))
             return self.read()
 
     def read(self) -> BoardState:

@@ -180,7 +180,7 @@ def _carry_out(
 def _put_back(board: VersionBoard, judged: BoardState, promotion: Promotion) -> None:
     """Make the reference live again in place of the drafts trusted after it, which no later rollback brings back."""
     try:
-        board.roll_back(LEARNER, promotion.reason, judged.live, VersionState.LIVE, promotion.serves)
+        board.roll_back(LEARNER, promotion.reason, judged.live, VersionState.LIVE, to=promotion.serves)
     except BoardConflict as conflict:
         _log.warning("version %s is not live again, because somebody moved versions: %s", promotion.serves, conflict)
 

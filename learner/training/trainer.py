@@ -110,9 +110,9 @@ class DraftTrainer:
             draw_batches(
                 usable,
                 replayable,
-                self.plan.passes,
-                self.recipe,
-                self._random,
+                passes=self.plan.passes,
+                recipe=self.recipe,
+                random=self._random,
                 log_weights_N=self._replay_log_weights(replayable),
                 targets=self.target_versions,
             )
@@ -187,7 +187,9 @@ class DraftTrainer:
         weight = self._context_weight
         batch = collate(traces, self.draft.device, soft=spec.needs_teacher, with_context=weight > 0.0)
         with self._autocast():
-            return score_batch(self.draft, batch, self.plan.steps, self._weighting, spec, context_weight=weight)
+            return score_batch(
+                self.draft, batch, steps=self.plan.steps, weighting=self._weighting, spec=spec, context_weight=weight
+            )
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.draft.device.type, torch.bfloat16, enabled=self._low_precision)

@@ -29,7 +29,7 @@ class OwnServer:
     It outlives this process only if that is killed by SIGKILL.
     """
 
-    def __init__(self, model: str, draft: str, flags: Sequence[str], port: int, env: Mapping[str, str]) -> None:
+    def __init__(self, model: str, draft: str, *, flags: Sequence[str], port: int, env: Mapping[str, str]) -> None:
         given = sorted(set(_OURS) & set(names_given(flags)))
         if given:
             raise ConfigError(

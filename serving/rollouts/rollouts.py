@@ -81,7 +81,7 @@ class Rollouts:
         RolloutFailed when it has not after `start_limit_s`, ConfigError for flags that cannot be served with.
         """
         env = server_env(from_env(redis_url, speculator))
-        own = OwnServer(str(model), str(draft), flags, port, env)
+        own = OwnServer(str(model), str(draft), flags=flags, port=port, env=env)
         try:
             own.wait_until_ready(start_limit_s)
             made = cls(own.url, redis_url=redis_url, speculator=speculator, timeout_s=timeout_s)
@@ -186,7 +186,14 @@ class Rollouts:
         """
         if learn and self._link is None:
             raise ConfigError("for_trl(learn=True): got no Redis, expected PACELINE_REDIS_URL or redis_url")
-        return TrlRollouts(self, None if folder is None else Path(folder), weights, learn, run, sampling)
+        return TrlRollouts(
+            self,
+            folder=None if folder is None else Path(folder),
+            weights=weights,
+            learn=learn,
+            run=run,
+            sampling=sampling,
+        )
 
     def _moved(self, version: str) -> None:
         self._servers.require(version)

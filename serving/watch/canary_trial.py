@@ -31,7 +31,7 @@ class CanaryTrial:
     """The trial of version `number` on `replica`. Reads the board when it is made; any call may raise as boards do."""
 
     def __init__(
-        self, board: VersionBoard, replica: str, number: int, rules: CanaryRules, checkpoints: list[int]
+        self, board: VersionBoard, replica: str, number: int, *, rules: CanaryRules, checkpoints: list[int]
     ) -> None:
         self._board = board
         self._replica = replica

@@ -157,7 +157,9 @@ class DraftMonitor:
         state = self._board.read()
         is_canary = self._version == state.canary == state.drafts_on(self.replica)
         if self._version is not None and is_canary and self._trial is None:
-            trial = CanaryTrial(self._board, self.replica, self._version, self._rules, self._checkpoints)
+            trial = CanaryTrial(
+                self._board, self.replica, self._version, rules=self._rules, checkpoints=self._checkpoints
+            )
             trial.add_live(self._earlier, is_history=True)
             trial.add_canary([*self._ended, *self._running.values()], self._running)
             self._trial = trial

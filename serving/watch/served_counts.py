@@ -96,7 +96,7 @@ class ServedCounts:
         request.rounds += 1
         request.accepted += verify.accepted
         drafted = int((verify.drafted >= 0).sum()) if verify.is_tree else len(verify.drafted)
-        self._cells.count(draft, request.label, request.kind, verify.accepted, drafted)
+        self._cells.count(draft, request.label, request.kind, accepted=verify.accepted, drafted=drafted)
 
     def _end(self, request_id: str) -> None:
         request = self._running.pop(request_id, None)
@@ -109,7 +109,9 @@ class ServedCounts:
 
     def _end_stretch(self, request: _Request) -> None:
         if request.rounds:
-            self._cells.end(request.draft, request.label, request.kind, request.rounds, request.accepted)
+            self._cells.end(
+                request.draft, request.label, request.kind, rounds=request.rounds, accepted=request.accepted
+            )
         request.all_rounds += request.rounds
         request.all_accepted += request.accepted
         request.rounds = request.accepted = 0

@@ -90,7 +90,10 @@ def test_flags_are_shown_with_the_chain_by_its_name(flags, shown):
 
 def test_a_server_is_started_with_the_rows_flags_and_a_speculator_of_its_own(tmp_path):
     row = Row(factor="flags", name="x", flags=" ".join([*CHAIN, "--enable-mixed-chunk"]))
-    first, second = (start_of(row, i, tmp_path / "t", "org/draft", "redis://x", tmp_path / "log") for i in (0, 1))
+    first, second = (
+        start_of(row, i, target=tmp_path / "t", draft="org/draft", redis_url="redis://x", log=tmp_path / "log")
+        for i in (0, 1)
+    )
     assert first.flags[-9:] == ["--speculative-draft-model-path", "org/draft", *CHAIN, "--enable-mixed-chunk"]
     assert first.speculator == first.env["PACELINE_SPECULATOR"] != second.speculator
     assert first.with_settings({"HF_HUB_OFFLINE": "1"}).env == {**first.env, "HF_HUB_OFFLINE": "1"}

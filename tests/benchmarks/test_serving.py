@@ -89,7 +89,7 @@ def t_interval(logs):
 @pytest.mark.parametrize("concurrency", SIZES)
 def test_a_speed_is_the_mean_ratio_of_the_blocks_of_its_phase(phase, chunks, concurrency):
     (one, paces), (two, more) = drawn_run(1), drawn_run(2)
-    found = figures.speed([one, two], PACELINE, STATIC, concurrency, phase)
+    found = figures.speed([one, two], PACELINE, STATIC, concurrency=concurrency, phase=phase)
     logs = [math.log(each[STATIC][n] / each[PACELINE][n]) for each in (paces, more) for n in chunks]
     assert (found.mean, *found.interval) == pytest.approx(t_interval(logs))
 
@@ -104,10 +104,10 @@ def test_after_recovery_is_the_last_half_of_every_later_domain():
 
 def test_a_phase_without_a_block_has_no_figure():
     run = made_run(["prose"], {arm: [10.0] for arm in ARMS})
-    assert figures.speed([run], STATIC, PLAIN, 1, BEFORE) is None
-    assert figures.speed([run], ORACLE, PLAIN, 1, WHOLE) is None
+    assert figures.speed([run], STATIC, PLAIN, concurrency=1, phase=BEFORE) is None
+    assert figures.speed([run], ORACLE, PLAIN, concurrency=1, phase=WHOLE) is None
     assert figures.token_ms([run], STATIC, 1, BEFORE) is None
-    assert figures.speed([run], STATIC, PLAIN, 1, WHOLE).pairs == 1
+    assert figures.speed([run], STATIC, PLAIN, concurrency=1, phase=WHOLE).pairs == 1
 
 
 def test_times_per_token_are_pooled_over_tokens():

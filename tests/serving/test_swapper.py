@@ -60,7 +60,7 @@ def clocked_board():
 
 def test_a_new_live_version_is_swapped_in_once(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     swapper.turn()
     assert switch.asked == []
     board.move(1, VersionState.LIVE, "l", "better")
@@ -76,7 +76,7 @@ def test_a_new_live_version_is_swapped_in_once(board):
 
 def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_its_lateness(board, caplog):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     switch.fault = TimeoutError("the scheduler reached no iteration within 60 s")
     swapper.turn()
@@ -91,7 +91,7 @@ def test_a_swap_that_was_given_up_on_and_done_later_is_in_the_status_once_with_i
 
 def test_a_late_swap_is_listed_before_the_one_that_came_after_it(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     switch.while_staging = lambda: switch.late.append(
         SwapOutcome(number=2, commit_ms=2.5, stage_ms=9.0, running=3, at=49.0, late_s=1.0)
@@ -102,7 +102,7 @@ def test_a_late_swap_is_listed_before_the_one_that_came_after_it(board):
 
 def test_a_roll_back_swaps_the_previous_version_in(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
     board.roll_back("operator:me", "worse")
@@ -113,7 +113,7 @@ def test_a_roll_back_swaps_the_previous_version_in(board):
 @pytest.mark.guarantee("refused-version-leaves")
 def test_a_refused_version_is_rolled_back_with_the_reason_and_the_old_draft_stays(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     switch.fault = WeightsRefused("norm.weight: holds values that are not finite")
     swapper.turn()
@@ -133,7 +133,7 @@ def test_a_version_restored_by_a_rollback_is_not_rolled_back_by_a_replica_that_c
         board.move(number, VersionState.LIVE, "l", "better")
     switch = Switch()
     switch.fault = WeightsRefused("the volume is not mounted")
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     for _ in range(4):
         swapper.turn()
     state = board.read()
@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_dra
     board.move(1, VersionState.LIVE, "l", "better")
     switch = Switch()
     switch.fault = OSError("no such file")
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     board.beat("replica:other", {"draft_version": 1}, 60.0)
     for _ in range(2):
         swapper.turn()
@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_read_here_is_waited_for_while_another_replica_dra
 
 def test_a_version_withdrawn_while_it_is_staged_never_drafts_here(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     switch.while_staging = lambda: board.roll_back("replica:other", "silent_death") if board.read().live else None
     swapper.turn()
@@ -174,7 +174,7 @@ def test_a_version_withdrawn_while_it_is_staged_never_drafts_here(board):
 
 def test_a_board_replaced_while_a_version_is_staged_gets_its_own_weights(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     fresh = MemoryVersionBoard(clock=lambda: 200.0)
     for number in range(2):
@@ -197,7 +197,7 @@ def test_a_board_replaced_while_a_version_is_staged_gets_its_own_weights(board):
 
 def test_events_before_one_that_does_not_fit_count_once_that_is_gone(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     swapper.turn()
     board.move(1, VersionState.LIVE, "l", "better")
     stray = BoardEvent(9, VersionState.LIVE, "stranger", "", 1.0, event_id="999999999999999-1")
@@ -214,9 +214,9 @@ def test_two_replicas_that_refuse_one_version_roll_back_that_one_alone(board):
         board.move(number, VersionState.LIVE, "l", "better")
     first, second = Switch(), Switch()
     first.fault = second.fault = WeightsRefused("bad")
-    late = Swapper(board, second, "late", lambda: None)
+    late = Swapper(board, second, replica="late", before_canary=lambda: None)
     late._look()  # sees version 2 live, like the other one
-    Swapper(board, first, "rep", lambda: None).turn()
+    Swapper(board, first, replica="rep", before_canary=lambda: None).turn()
     assert board.read().live == 1
     late._roll_back(2, "bad")
     state = board.read()
@@ -226,7 +226,7 @@ def test_two_replicas_that_refuse_one_version_roll_back_that_one_alone(board):
 def test_a_refused_promotion_is_staged_once_and_a_new_one_again(clocked_board):
     board, now = clocked_board
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     switch.fault = WeightsRefused("bad")
     board.move(0, VersionState.LIVE, "l", "nothing before it to roll back to")
     for _ in range(3):
@@ -248,7 +248,7 @@ def test_only_new_events_are_read(board):
     read = []
     real = board.events
     board.events = lambda after_id="", wait_s=0.0: read.append(after_id) or real(after_id, wait_s)
-    swapper = Swapper(board, Switch(), "rep", lambda: None)
+    swapper = Swapper(board, Switch(), replica="rep", before_canary=lambda: None)
     for _ in range(3):
         swapper.turn()
     assert read == ["", *[real()[-1].event_id] * 2]
@@ -256,7 +256,7 @@ def test_only_new_events_are_read(board):
 
 def test_a_board_that_starts_from_nothing_is_followed(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
     fresh = MemoryVersionBoard(clock=lambda: 200.0)
@@ -274,7 +274,7 @@ def test_a_board_that_starts_from_nothing_is_followed(board):
 
 def test_a_time_out_is_tried_again_and_rolls_nothing_back(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     board.move(2, VersionState.LIVE, "l", "better")
     switch.fault = TimeoutError("no iteration")
     swapper.turn()
@@ -286,9 +286,9 @@ def test_a_time_out_is_tried_again_and_rolls_nothing_back(board):
 
 def test_a_canary_is_swapped_in_on_its_replica_alone_once_its_rounds_are_counted(board):
     here, there, woken = Switch(), Switch(), []
-    on_it = Swapper(board, here, "rep", lambda: woken.append(here.draft_version))
-    beside = Swapper(board, there, "other", lambda: woken.append("other"))
-    board.move(1, VersionState.CANARY, "l", "better", "rep")
+    on_it = Swapper(board, here, replica="rep", before_canary=lambda: woken.append(here.draft_version))
+    beside = Swapper(board, there, replica="other", before_canary=lambda: woken.append("other"))
+    board.move(1, VersionState.CANARY, "l", "better", replica="rep")
     on_it.turn()
     beside.turn()
     assert (here.draft_version, there.draft_version, woken) == (1, 0, [0])
@@ -305,17 +305,17 @@ def test_a_canary_is_swapped_in_on_its_replica_alone_once_its_rounds_are_counted
 def test_a_canary_drafts_on_one_of_two_servers_of_one_name_whichever_the_board_gave_it(board):
     given, switches = ["", ""], [Switch(), Switch()]
     first, second = (
-        Swapper(board, switch, "rep", lambda: None, named=lambda place=place: given[place])
+        Swapper(board, switch, replica="rep", before_canary=lambda: None, named=lambda place=place: given[place])
         for place, switch in enumerate(switches)
     )
-    board.move(1, VersionState.CANARY, "l", "won", "rep")
+    board.move(1, VersionState.CANARY, "l", "won", replica="rep")
     for names in (["", ""], ["rep", ""], ["rep", "rep~2"]):
         given[:] = names
         first.turn()
         second.turn()
         assert [switch.draft_version for switch in switches] == [int(names[0] == "rep"), 0]
     board.roll_back("replica:rep", "worse", 1)
-    board.move(2, VersionState.CANARY, "l", "won", "rep~2")
+    board.move(2, VersionState.CANARY, "l", "won", replica="rep~2")
     first.turn()
     second.turn()
     assert [switch.draft_version for switch in switches] == [0, 2]
@@ -324,16 +324,22 @@ def test_a_canary_drafts_on_one_of_two_servers_of_one_name_whichever_the_board_g
 def test_a_refused_canary_is_rolled_back_though_nothing_was_live_before_the_live_version(board):
     switch = Switch()
     switch.fault = WeightsRefused("bad")
-    board.move(1, VersionState.CANARY, "l", "better", "rep")
-    Swapper(board, switch, "rep", lambda: None).turn()
+    board.move(1, VersionState.CANARY, "l", "better", replica="rep")
+    Swapper(board, switch, replica="rep", before_canary=lambda: None).turn()
     state = board.read()
     assert (state.live, state.canary, state.rows[1].state) == (0, None, VersionState.ROLLED_BACK)
 
 
 def test_with_turns_a_canary_and_the_live_version_alternate_on_its_replica(board):
     now, switch, called = [0.0], Switch(), []
-    swapper = Swapper(board, switch, "rep", lambda: called.append(now[0]), CanaryTurns(20.0, lambda: now[0]))
-    board.move(1, VersionState.CANARY, "l", "won", "rep")
+    swapper = Swapper(
+        board,
+        switch,
+        replica="rep",
+        before_canary=lambda: called.append(now[0]),
+        turns=CanaryTurns(20.0, lambda: now[0]),
+    )
+    board.move(1, VersionState.CANARY, "l", "won", replica="rep")
     seen = []
     for now[0] in (0.0, 19.0, 20.0, 39.0, 40.0, 60.0):
         swapper.turn()
@@ -348,7 +354,7 @@ def test_with_turns_a_canary_and_the_live_version_alternate_on_its_replica(board
 
 def test_a_board_that_starts_from_nothing_names_other_weights_by_the_same_number(board):
     switch = Switch()
-    swapper = Swapper(board, switch, "rep", lambda: None)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
     fresh = MemoryVersionBoard(clock=lambda: 200.0)
@@ -369,13 +375,13 @@ def test_a_board_that_starts_from_nothing_names_other_weights_by_the_same_number
 def test_a_new_live_version_is_staggered_and_one_that_drafted_before_is_not(board):
     now, switch = [0.0], Switch()
     rollout = StaggeredRollout(board, "rep", 5.0, lambda: now[0])
-    swapper = Swapper(board, switch, "rep", lambda: None, rollout=rollout)
+    swapper = Swapper(board, switch, replica="rep", before_canary=lambda: None, rollout=rollout)
     board.beat("replica:first", {"draft_version": 0, "swap": "on"}, 1000.0)
     board.move(1, VersionState.LIVE, "l", "better")
     swapper.turn()
     assert switch.draft_version == 1  # it has just started
     swapper.turn()
-    board.move(2, VersionState.CANARY, "l", "won", "rep")
+    board.move(2, VersionState.CANARY, "l", "won", replica="rep")
     swapper.turn()
     board.roll_back("replica:rep", "worse", 2)
     swapper.turn()
